@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["Callback", "Config", "finetune", "load", "prepare", "pretrain", "recipe"]
-_CLASSES = {"Callback": "bertjax.training.callbacks", "Config": "bertjax.config"}  # imported when they are asked for
+_CLASSES = {"Callback": "bertjax.training.callbacks", "Config": "bertjax.config"}  # imported on first access
 
 
 def __getattr__(name: str) -> Any:
@@ -126,7 +126,7 @@ def finetune(
     return finetuning.finetune(request, callbacks=callbacks)
 
 
-_finetune = finetune  # the room of the same name, once it is imported, stands in its place and calls it
+_finetune = finetune  # the package of the same name, once imported, replaces it and calls it
 
 
 def load(source: str | Path) -> LoadedModel:

@@ -27,9 +27,9 @@ VERBS = {
     "inspect": ("inspect", "show a token store: counts, lengths, packing, duplicates, overlap with evaluation texts"),
     "reference": (
         "reference",
-        "train a recipe with several seeds, and keep its curves to compare later runs with",
+        "train a recipe with several seeds, and store its curves as a reference for later runs",
     ),
-    "plan": ("plan", "compile a recipe for a machine that need not be here: does it fit, how fast, at what cost"),
+    "plan": ("plan", "compile a recipe for a machine that need not be at hand: does it fit, how fast, at what cost"),
     "evaluate": ("evaluate", "measure a run's newest checkpoint on its held-out text"),
     "compare": ("compare", "compare runs: held-out loss on the same rows, predictions of a task, with p-values"),
     "fill-mask": ("fill_mask", "predict each [MASK] of a text with a run's model"),
@@ -41,17 +41,17 @@ VERBS = {
     "search": ("search", "find the documents nearest to a query, by vectors, words or both; builds the index"),
     "attention": ("attention", "show what each head of a model attends to in one sentence or two, as a page"),
     "neighbors": ("neighbors", "show the nearest words of a word, in the embedding table and in its contexts"),
-    "similar": ("similar", "make a table of similar words, of a run's word vectors or of a file of vectors"),
+    "similar": ("similar", "make a table of similar words from a run's word vectors or a file of vectors"),
     "checkpoints": ("checkpoints", "show what every checkpoint of a run predicts for the [MASK]s of a text"),
     "verify": ("verify", "check every file of a run, checkpoint, token store, export or index against its digest"),
     "replay": ("replay", "take one step of a run again: the loss of each row, its text, the gradient by layer"),
-    "average": ("average", "average the last checkpoints of a run into a run of its own"),
+    "average": ("average", "average the last checkpoints of a run, as a new run"),
     "export": ("export", "write a run's model in the format of another framework"),
     "import": ("import_model", "make a run from a model in the format of another framework"),
 }
 _FAILED = 1  # exit code
 _PIPE_CLOSED = 141  # that of a program which SIGPIPE ends
-_COMPLETE = "--complete"  # what the completion scripts ask
+_COMPLETE = "--complete"  # the request of the completion scripts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,8 +88,8 @@ def _run(words: list[str]) -> int:
     verb, parser = verb_of(name), parser_of(name)
     behind: list[str] = []
     if verb.takes_dashes and "--" in words:
-        place = words.index("--")
-        words, behind = words[:place], words[place + 1 :]
+        dashes = words.index("--")
+        words, behind = words[:dashes], words[dashes + 1 :]
     try:
         if verb.takes_keys and {"-h", "--help"} & set(words):
             return _help_with_keys(parser, words)
@@ -145,7 +145,7 @@ def _help(words: list[str]) -> int:
     parser = VerbParser(
         prog="bertjax",
         description="BERT pretraining in JAX: from raw text to a checkpoint that other frameworks load.",
-        epilog="bertjax VERB --help tells more. First run: bertjax pretrain quickstart",
+        epilog="See bertjax VERB --help. First run: bertjax pretrain quickstart",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"bertjax {__version__}")
@@ -159,12 +159,12 @@ def _help(words: list[str]) -> int:
         verbs.add_parser(name, help=does, add_help=False)
     if words and not words[0].startswith("-"):
         parser.error(f"VERB {words[0]!r} is unknown; {nearest(words[0], VERBS)}")
-    asked = parser.parse_args(words)
-    if asked.completion is None:
+    options = parser.parse_args(words)
+    if options.completion is None:
         parser.error("VERB is missing; bertjax --help lists them")
     from bertjax.cli.completion import script_for
 
-    print(script_for(asked.completion))
+    print(script_for(options.completion))
     return 0
 
 

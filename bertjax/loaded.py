@@ -25,7 +25,7 @@ from bertjax.training.run_directory import TrainedModel
 class LoadedModel:
     """A model that encodes texts as vectors, fills masks, and performs the task of its fine-tuning.
 
-    `counts` describes the texts of the last `encode`: how many were too long, and what became of them.
+    `counts` describes the texts of the last `encode`: how many were too long, and were truncated or split.
     """
 
     def __init__(self, model: TrainedModel, untrained: Sequence[str] = ()) -> None:
@@ -79,7 +79,7 @@ class LoadedModel:
         encoder.counts = self.counts
         found = [embedding.vectors for embedding in encoder.encode(given)]
         if self.counts.truncated:
-            warnings.warn(self.counts.told(encoder.max_length)[0], stacklevel=2)
+            warnings.warn(self.counts.notices(encoder.max_length)[0], stacklevel=2)
         if isinstance(texts, str):
             return found[0]
         if encoding.pooling == "none":
@@ -173,7 +173,7 @@ class LoadedModel:
             classification      a text or a pair of texts    Prediction(label, probability, probabilities)
             regression          a text or a pair of texts    the number
             relevance           (query, passage)             the probability that the passage is relevant
-            multiple choice     (start, [end, end, ...])     Choice(place, end, probability, probabilities)
+            multiple choice     (start, [end, end, ...])     Choice(number, end, probability, probabilities)
             tagging             a text or a list of words    a list of Tag(word, tag, probability), one for each word
             question answering  (question, text)             Answer(text, probability)
 
@@ -188,7 +188,7 @@ class LoadedModel:
         if not one and not isinstance(inputs, list):
             raise ValueError(f"inputs={_shown(inputs)}: give a text, a tuple, or a list of them")
         found = task.predict([inputs] if one else inputs, null_threshold)
-        for line in task.told():
+        for line in task.notices():
             warnings.warn(line, stacklevel=2)
         return found[0] if one else found
 

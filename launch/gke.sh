@@ -96,7 +96,7 @@ make_room() {
     'JobSet ') die "the JobSet $name runs already; follow it with: $(quoted "${log[@]}")
   or end it with: kubectl delete jobset $name" ;;
     *)
-      say "the JobSet $name has ended (${found#* }); it is deleted, and the run goes on from its newest checkpoint"
+      say "the JobSet $name has ended (${found#* }); it is deleted, and the run continues from its newest checkpoint"
       kubectl delete jobset "$name"
       ;;
   esac

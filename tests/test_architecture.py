@@ -301,7 +301,7 @@ def test_what_is_installed_says_that_it_has_types(monkeypatch):
     assert any(path.endswith("bertjax/py.typed") for path in found), found
 
 
-def test_the_readme_tells_every_floor():
+def test_the_readme_lists_every_floor():
     assert floors_told((REPOSITORY / PACKAGE / "README.md").read_text(encoding="utf-8")) == FLOORS
 
 

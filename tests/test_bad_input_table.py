@@ -30,9 +30,9 @@ TABLE = "text,label\n" + "".join(f"number {n},{'good' if n % 2 else 'bad'}\n" fo
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of a user: a recipe, a corpus, files of many kinds of damage, a run, and what is written already."""
-    folder = tmp_path_factory.mktemp("desk")
+    folder = tmp_path_factory.mktemp("user_folder")
     write_recipe(folder).rename(folder / "tiny.py")
     write_corpus(folder / "corpus.txt", 60)
     for name, text in RECIPES.items():
@@ -72,7 +72,7 @@ def of(*sources: str) -> list[str]:
 ROWS: list[tuple[list[str], list[str]]] = [
     # recipes
     (["pretrain", "quikstart"], ["recipe 'quikstart'", "did you mean quickstart?"]),
-    (["pretrain", "nowhere.py"], ["recipe nowhere.py: no such file", "recipes beside it: broken.py"]),
+    (["pretrain", "nowhere.py"], ["recipe nowhere.py: no such file", "recipes next to it: broken.py"]),
     (
         ["pretrain", "configs/quickstart.py"],
         ["configs/quickstart.py: no such file", "the package has this recipe as quickstart"],
@@ -116,14 +116,14 @@ ROWS: list[tuple[list[str], list[str]]] = [
     ([*PRETRAIN, "--profile", "10-13"], ["profile='10-13'", "FIRST:LAST"]),
     ([*PRETRAIN, "--init-from", "nowhere"], ["nowhere: no such directory; give a run, hf:DIR"]),
     ([*PRETRAIN, "--init-from", "hf:nowhere"], ["hf:nowhere"]),
-    ([*PRETRAIN, "--run-dir", "corpus.txt"], ["--run-dir corpus.txt", "is a file, not a folder; name another place"]),
+    ([*PRETRAIN, "--run-dir", "corpus.txt"], ["--run-dir corpus.txt", "is a file, not a folder; name another"]),
     (
         [*PRETRAIN, "--run-dir", "corpus.txt/run"],
-        ["--run-dir corpus.txt/run", "is a file, not a folder; name another place"],
+        ["--run-dir corpus.txt/run", "is a file, not a folder; name another"],
     ),
     (
         [*PRETRAIN, "--data.root", "corpus.txt"],
-        ["--data.root corpus.txt", "is a file, not a folder; name another place"],
+        ["--data.root corpus.txt", "is a file, not a folder; name another"],
     ),
     (
         [*PRETRAIN, "--data.vocab", "nowhere.txt"],
@@ -174,7 +174,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (["evaluate", "seeds"], ["seeds: no checkpoint there; its runs are in folders of their own, as ", "seeds/seed-0"]),
     (["evaluate", "run", "--fast"], ["evaluate does not take --fast"]),
     (["fill-mask", "run", "no mask"], ["'no mask' has no [MASK]; write [MASK] where"]),
-    (["fill-mask", "run", "a [MASK]", "--top", "0"], ["top=0: ask for 1 to"]),
+    (["fill-mask", "run", "a [MASK]", "--top", "0"], ["top=0: give 1 to"]),
     (["fill-mask", "run", "a [MASK]" + " word" * 200], ["the model was trained on rows of 64", "shorten it"]),
     (["correct", "nowhere", "a text"], ["nowhere: no checkpoint there", "there is no such folder"]),
     (["correct", "run", "a [MASK]"], ["text 1, 'a [MASK]', spells the special token [MASK]; leave it out"]),
@@ -191,7 +191,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (["checkpoints", "run", "no mask"], ["'no mask'", "write [MASK] in it"]),
     # vectors
     (["embed", "nowhere", "texts.txt", "--output", "out.npy"], ["nowhere: no checkpoint there", "no such folder"]),
-    (["embed", "run", "nowhere.txt", "--output", "out.npy"], ["nowhere.txt: no such file; mend the path"]),
+    (["embed", "run", "nowhere.txt", "--output", "out.npy"], ["nowhere.txt: no such file; correct the path"]),
     (["embed", "run", "exported", "--output", "out.npy"], ["exported: it is a folder; name files in it"]),
     (["embed", "run", "texts.txt", "--output", "out.txt"], ["--output out.txt", "npy, .jsonl, .parquet"]),
     (["embed", "run", "texts.txt", "--output", "nowhere/out.npy"], ["there is no directory nowhere; make it"]),
@@ -253,7 +253,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     ),
     (
         ["finetune", "sst2", "--init-from", "run", "--data", "nowhere"],
-        ["nowhere: no train set: no such file or folder; mend the path"],
+        ["nowhere: no train set: no such file or folder; correct the path"],
     ),
     ([*TUNE, "--text", "txt"], ["reviews.csv:1: no column 'txt'; there are 'text', 'label'"]),
     ([*TUNE, "--label", "lable"], ["reviews.csv:1: no column 'lable'; there are 'text', 'label'"]),
@@ -275,11 +275,15 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize(("words", "parts"), ROWS, ids=[" ".join(words)[:80] for words, _ in ROWS])
 def test_a_mistake_is_answered_in_a_sentence(
-    words: list[str], parts: list[str], desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    parts: list[str],
+    user_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(desk)
+    monkeypatch.chdir(user_folder)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    before = contents(desk)
+    before = contents(user_folder)
     try:
         code = main(words)
     except SystemExit as ended:
@@ -289,4 +293,4 @@ def test_a_mistake_is_answered_in_a_sentence(
     # What is answered in a box has lines of its own.
     assert not [part for part in parts if part not in said and part not in " ".join(said.split())], said
     assert "Traceback" not in said
-    assert contents(desk) == before
+    assert contents(user_folder) == before

@@ -178,7 +178,7 @@ def test_pretrain_ends_with_what_to_do_next(run: tuple[Path, Path, list[str]]) -
         assert line in said, said
 
 
-def test_pretrain_traces_the_steps_it_is_told_to(run: tuple[Path, Path, list[str]]) -> None:
+def test_pretrain_traces_the_requested_steps(run: tuple[Path, Path, list[str]]) -> None:
     (folder,) = (run[1] / "profile" / "plugins" / "profile").iterdir()
     assert folder.name == "steps_10_to_12"
     trace = next(folder.glob("process_0.*.trace.json.gz"))
@@ -258,11 +258,11 @@ def test_checkpoints_answer_in_order_and_the_newest_as_fill_mask_does(run: tuple
     assert (newest.step, f"{newest.follows:.1%}") == (40, f"{lines[-1][1]}%")
     (guesses,) = fill_mask(load_run(run[1]), [("the [MASK] ba .", "ba [MASK]")], top=3)
     assert list(map(tuple, guesses)) == list(newest.guesses)
-    with pytest.raises(ValueError, match="there is nothing to ask about 'the end'"):
+    with pytest.raises(ValueError, match="there is nothing to predict in 'the end'"):
         next(checkpoint_predictions(run[1], ["the end"], top=3))
 
 
-def test_export_goes_where_it_is_told(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+def test_export_goes_where_requested(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
     ended = bertjax("export", str(run[1]), "--output", str(tmp_path / "out"))
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "out" / "config.json").is_file()
@@ -317,7 +317,7 @@ def test_a_damaged_checkpoint_is_one_message(run: tuple[Path, Path, list[str]], 
     assert ended.returncode == 1
     first, second = ended.stderr.splitlines()
     assert first.startswith(f"bertjax pretrain: checkpoint {damaged}/checkpoints/40 is damaged: ")
-    assert second.startswith("put an intact copy in its place, or add --restore previous")
+    assert second.startswith("replace it with an intact copy, or add --restore previous")
 
 
 # What Ctrl-C meets first, in the order in which it is imported; each with the words that import it.

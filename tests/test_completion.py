@@ -132,7 +132,7 @@ def test_the_nearest_word_is_named(words: list[str], message: str, capsys: pytes
     assert message in capsys.readouterr().err
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     from bertjax import __version__
 
     with pytest.raises(SystemExit, match="0"):

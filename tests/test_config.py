@@ -112,7 +112,7 @@ def test_an_error_of_a_recipes_code_has_its_file_and_line(code: str, message: st
         load_recipe(tmp_path / "r.py")
 
 
-def test_an_error_in_what_a_recipe_imports_is_placed_there(tmp_path: Path) -> None:
+def test_an_error_in_what_a_recipe_imports_is_located_there(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("def made():\n\n    return 1 / 0\n")
     (tmp_path / "r.py").write_text("from beside import made\n\n\ndef config():\n    return made()\n")
     with pytest.raises(ValueError, match=r"beside.py, line 3: ZeroDivisionError"):

@@ -45,7 +45,7 @@ def test_defaults_and_edges_are_inside(key):
     assert bounds.hold(bounds.high) is not bounds.below
 
 
-def test_bounds_are_told_as_intervals():
+def test_bounds_are_reported_as_intervals():
     told = {key: str(BOUNDS[key]) for key in ("training.steps", "optimizer.eps", "data.held_out", "data.vocab_size")}
     assert told == {
         "training.steps": "a finite number of at least 1",
@@ -94,7 +94,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"model.mlm_tied": False, "model.embedding_size": 128},
         "model.mlm_tied=False with model.embedding_size=128, model.generator_width=0.0: both are of a head tied",
     ),
-    "global tokens stand beside windows": (
+    "global tokens need windows": (
         {"model.global_tokens": "first"},
         "model.global_tokens='first' with model.window=0, model.global_every=1, model.causal=False, model.position_emb",
     ),
@@ -106,7 +106,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"model.global_tokens": "first", "model.window": 4, "model.global_every": 0, "data.packing": "pairs"},
         "model.global_tokens='first' with data.packing='pairs': nothing says on the device where the sequences",
     ),
-    "blocks stand alone": (
+    "blocks exclude windows": (
         {"model.attention_block": 64, "model.random_blocks": 3, "model.position_embedding": "rope"},
         "model.attention_block=64 with model.window=0, model.causal=False, model.position_embedding='rope': blocks are",
     ),

@@ -36,8 +36,8 @@ sys.exit(main(sys.argv[1:]))
         (errno.EACCES, "permission denied", "chmod"),
         (errno.EMFILE, "too many files are open", "ulimit -n"),
         (errno.EISDIR, "it is a folder", "name a file"),
-        (errno.EROFS, "its disk can only be read", "name a place that can be written"),
-        (errno.ENOENT, "no such file or folder", "mend the path"),
+        (errno.EROFS, "its disk can only be read", "name a folder that can be written"),
+        (errno.ENOENT, "no such file or folder", "correct the path"),
     ],
 )
 def test_an_error_of_the_system_says_what_helps(number: int, what: str, remedy: str) -> None:
@@ -54,8 +54,8 @@ def test_other_errors_stay_as_they_are() -> None:
 
 def test_what_a_hostile_file_says_gives_a_terminal_no_orders() -> None:
     assert message_of(ValueError("a.txt: \x1b[2J\r'\u202e\ud800' é")) == "a.txt: \\x1b[2J\\r'\\u202e\\ud800' é"
-    long = message_of(ValueError(f"a.txt: {'x' * 100_000}; mend it"))
-    assert len(long) < 5000 and long.startswith("a.txt: x") and long.endswith("x; mend it")
+    long = message_of(ValueError(f"a.txt: {'x' * 100_000}; correct it"))
+    assert len(long) < 5000 and long.startswith("a.txt: x") and long.endswith("x; correct it")
 
 
 def limited(limit: str, value: int, folder: Path, *words: str) -> str:
@@ -132,7 +132,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("answer", "replaced"), [("y\n", True), ("\n", False), ("no\n", False), ("", False)])
-def test_on_a_terminal_the_user_is_asked(
+def test_on_a_terminal_the_user_is_prompted(
     answer: str,
     replaced: bool,
     run: Path,
@@ -150,7 +150,7 @@ def test_on_a_terminal_the_user_is_asked(
     assert (output.read_text() == "mine") == (not replaced)
 
 
-def test_an_output_is_replaced_if_told_so(run: Path, tmp_path: Path) -> None:
+def test_an_output_is_replaced_if_requested(run: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("One text.\n")
     words = ["embed", str(run), str(tmp_path / "texts.txt"), "--output", str(tmp_path / "out.jsonl")]
     assert [main(words), main(words), main([*words, "--overwrite"])] == [0, 1, 0]

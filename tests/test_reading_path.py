@@ -64,7 +64,7 @@ def files_of_a_step() -> set[str]:
     return seen
 
 
-def test_a_step_runs_through_the_files_that_are_told():
+def test_a_step_runs_through_the_listed_files():
     on_path = set(re.findall(r"`(bertjax/[\w/]+\.py)`", PATH))
     beside = set(re.findall(r"`(bertjax/[\w/]+\.py)`", BESIDE))
     assert on_path and not on_path & beside

@@ -52,7 +52,7 @@ def test_evaluations_do_not_take_most_of_a_short_run() -> None:
     assert config.training.log_every == 1
 
 
-def test_stages_keep_their_places_and_kept_checkpoints_their_number() -> None:
+def test_stages_keep_their_starts_and_kept_checkpoints_their_number() -> None:
     config = rescale(recipe("bert_base.py"), 10_000)  # 1,000,000 steps, the second stage from 900,000 on
     assert [stage.start for stage in config.stages] == [9_000]
     assert (config.optimizer.warmup_steps, config.training.checkpoint_every) == (100, 50)

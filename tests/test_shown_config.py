@@ -23,7 +23,7 @@ def configured(*words: str, recipe: str = QUICKSTART) -> tuple[Config, list[str]
     return config, shown.splitlines()
 
 
-def test_a_recipe_as_it_stands_is_one_line() -> None:
+def test_a_recipe_unchanged_is_one_line() -> None:
     assert configured()[1] == ["as the recipe has it"]
 
 

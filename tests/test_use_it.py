@@ -35,7 +35,7 @@ SHORT = ["--training.steps", "30", "--training.eval-every", "30", "--training.ev
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the quickstart's run, shortened, and the files that the commands name."""
     folder = tmp_path_factory.mktemp("use-it")
     with pytest.MonkeyPatch.context() as patch:
@@ -48,8 +48,10 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_command_runs(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(desk)
+def test_every_command_runs(
+    user_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(user_folder)
     assert [command[0] for command in COMMANDS] == ["finetune", "predict", "embed", "search", "attention", "export"]
     assert FINETUNE in USE and SNIPPET_AGAIN == SNIPPET  # what both pages show is run once
     said = {}
@@ -58,7 +60,7 @@ def test_every_command_runs(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys:
             pytest.importorskip("onnx")
         assert main(command) == 0
         said[command[0]] = capsys.readouterr().out
-    assert re.search(r"as it stands +2 +[\d.]+ ± [\d.]+", said["finetune"])
+    assert re.search(r"recipe +2 +[\d.]+ ± [\d.]+", said["finetune"])
     assert re.fullmatch(r"( *[\d.]+%  (good|bad)\n){2}", said["predict"])
     assert np.load("vectors.npy").shape == (3, 128)
     assert "Sort an array in place." in said["search"]
@@ -86,10 +88,10 @@ def write_collection(folder: Path) -> None:
 
 
 def test_every_command_on_search_runs(
-    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    user_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(desk)
-    write_collection(desk)
+    monkeypatch.chdir(user_folder)
+    write_collection(user_folder)
     commands = [shlex.split(line)[1:] for line in SEARCH.splitlines()]
     assert [command[0] for command in commands] == ["search", "search", "finetune", "finetune", "search"]
     said = []
@@ -102,9 +104,9 @@ def test_every_command_on_search_runs(
 
 
 def test_the_feature_based_variant_is_trained_and_used(
-    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    user_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(desk)
+    monkeypatch.chdir(user_folder)
     shutil.copytree("runs/quickstart/huggingface", "bert-base-cased")
     Path("conll2003").mkdir()
     lines = ["Ada B-PER", "opened O", "an O", "array O", "in O", "London B-LOC", ". O", ""]

@@ -48,7 +48,7 @@ def away(folder: Path, code: str, *path: Path) -> str:
     return ended.stdout
 
 
-def test_a_wheel_has_every_recipe_and_nothing_beside_the_package(clone: Path, tmp_path: Path) -> None:
+def test_a_wheel_has_every_recipe_and_nothing_but_the_package(clone: Path, tmp_path: Path) -> None:
     wheel = built(clone, "build_wheel", tmp_path / "wheel")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -62,7 +62,7 @@ def test_a_wheel_has_every_recipe_and_nothing_beside_the_package(clone: Path, tm
     assert Path(place).is_relative_to(tmp_path) and name == "bert_large_lamb_paper"
 
 
-def test_python_beside_the_clone_imports_the_package(clone: Path, tmp_path: Path) -> None:
+def test_python_next_to_the_clone_imports_the_package(clone: Path, tmp_path: Path) -> None:
     """An editable install is a line on the path, not an import hook: the folder `bertjax` would win over a hook."""
     wheel = built(clone, "build_editable", tmp_path / "wheel")
     with zipfile.ZipFile(wheel) as archive:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 _NO_SPACE = "free some space, or name a folder on another disk (--run-dir, --data.root, --output; TMPDIR for the rest)"
-_FORBIDDEN = "give yourself the right to it (chmod, chown), or name another place"
+_FORBIDDEN = "give yourself the right to it (chmod, chown), or name another folder"
 _TOO_MANY = "raise the limit of this shell, as in `ulimit -n 65536`, and run the same command again"
 _LONGEST = 4000  # characters of a message
 _NETWORK = "see that the address is right and the network is up, and run the same command again"
@@ -17,12 +17,12 @@ ADVICE: dict[int, tuple[str, str]] = {
     errno.EFBIG: ("the file would be larger than its file system allows", _NO_SPACE),
     errno.EACCES: ("permission denied", _FORBIDDEN),
     errno.EPERM: ("permission denied", _FORBIDDEN),
-    errno.EROFS: ("its disk can only be read", "name a place that can be written"),
+    errno.EROFS: ("its disk can only be read", "name a folder that can be written"),
     errno.EMFILE: ("too many files are open in this process", _TOO_MANY),
     errno.ENFILE: ("too many files are open on this machine", "end other programs, and run the same command again"),
     errno.EISDIR: ("it is a folder", "name a file"),
-    errno.ENOTDIR: ("a part of its path is a file, not a folder", "mend the path"),
-    errno.ENOENT: ("no such file or folder", "mend the path, or make what is missing"),
+    errno.ENOTDIR: ("a part of its path is a file, not a folder", "correct the path"),
+    errno.ENOENT: ("no such file or folder", "correct the path, or make what is missing"),
     errno.EEXIST: ("it exists already", "name another, or move it away"),
     errno.ENOTEMPTY: ("the folder is not empty", "name another, or move it away"),
     errno.ENAMETOOLONG: ("the name is too long", "name a shorter one"),
@@ -44,7 +44,7 @@ ADVICE: dict[int, tuple[str, str]] = {
 
 
 def message_of(error: BaseException) -> str:
-    """An error as a message for people: of the operating system's with advice, of ours as it stands.
+    """An error as a message for people: the operating system's with advice, ours unchanged.
 
     It is `printable`, and repeats no password of a URL.
     """

@@ -1,6 +1,6 @@
 """Completion in a shell: the script for each shell, and the words that may follow.
 
-A script asks `bertjax --complete WORDS...` at every Tab, so the answer imports no library: options are those of the
+A script calls `bertjax --complete WORDS...` at every Tab, so this code imports no library: options are those of the
 verb's parser, keys those of the config's dataclasses.
 """
 
@@ -88,9 +88,9 @@ def _following(name: str, verb: Verb, parser: VerbParser, before: list[str], wor
         yield from keys
         return
     positions = [action for action in parser._actions if not action.option_strings]
-    place = sum(not one.startswith("-") for one in before)
-    if positions and place < len(positions):
-        yield from _values(positions[place], name)
+    number = sum(not one.startswith("-") for one in before)
+    if positions and number < len(positions):
+        yield from _values(positions[number], name)
 
 
 def _values(action: argparse.Action, verb: str) -> Sequence[str]:

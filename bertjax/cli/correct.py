@@ -1,4 +1,4 @@
-"""`bertjax correct`: words of a text that a model finds far less likely than others, and what might stand there."""
+"""`bertjax correct`: words of a text that a model finds far less likely than others, and likelier replacements."""
 
 from __future__ import annotations
 

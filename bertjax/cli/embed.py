@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the vectors of all texts; print how many there were and what became of those longer than a row."""
+    """Write the vectors of all texts; print how many there were, and how those longer than a row were cut or split."""
     from bertjax.convert.sources import open_source
     from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
     from bertjax.embed.outputs import open_output, require_output
@@ -71,7 +71,7 @@ def _report(encoder: TextEncoder, read: ReadCounts, output: Path, seconds: float
     print(f"{counts.examples:,} texts with {counts.tokens:,} tokens to {output}: {encoder.width} dims, {per}{scaled}")
     if read.replaced_characters:
         print(f"{read.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
-    for line in counts.told(encoder.max_length):
+    for line in counts.notices(encoder.max_length):
         print(line)
     print(f"{duration(seconds)}, {counts.tokens / max(seconds, 1e-9):,.0f} tokens/s")
 

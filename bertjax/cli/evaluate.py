@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a run's held-out figures beside the baselines."""
+    """Print a run's held-out figures and the baselines."""
     from bertjax.config import FinetuneConfig
     from bertjax.convert.teacher import fit_teacher, read_teacher
     from bertjax.finetune.run import RESULTS_FILE

@@ -36,13 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="DIR",
-        help="directory to write (RUN/<format>, with -<precision> and -generator where they are asked for)",
+        help="directory to write (RUN/<format>, with -<precision> and -generator where they are requested)",
     )
     add_overwrite(parser)
     parser.add_argument(
         "--push", metavar="NAME", help="also upload it to this repository of the Hugging Face Hub: ORG/NAME or NAME"
     )
-    parser.add_argument("--private", action="store_true", help="a repository that --push makes is private")
+    parser.add_argument("--private", action="store_true", help="create the repository of --push as a private one")
 
 
 def run(arguments: argparse.Namespace) -> int:

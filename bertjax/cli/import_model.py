@@ -29,9 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     folder = foreign_folder(arguments.source)
     model = read_source(arguments.source) if folder is None else read_folder(folder)
-    kind, _, place = arguments.source.partition(":")
-    name = Path(place or kind).resolve().name
-    run = as_run(model, arguments.output or f"runs/{name if Path(place).is_dir() else name.partition('@')[0]}")
+    kind, _, path = arguments.source.partition(":")
+    name = Path(path or kind).resolve().name
+    run = as_run(model, arguments.output or f"runs/{name if Path(path).is_dir() else name.partition('@')[0]}")
     size = f"{model.num_parameters:,} parameters, a vocabulary of {model.tokenizer.vocab_size:,} tokens"
     print(f"{model.origin}: {size}")
     for note in (*model.notes, *(f"{module}: not in the source; initialized at random" for module in model.drawn)):

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the contents of a store and, if asked for, write them as a page."""
+    """Print the contents of a store and, if requested, write them as a page."""
     from bertjax.inspect.evaluation_texts import file_texts
     from bertjax.inspect.inspection import inspect_store
     from bertjax.inspect.page import render_inspection

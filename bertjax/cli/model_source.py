@@ -96,11 +96,11 @@ def page_path(name: str) -> Path:
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
     """Add the option `--overwrite`."""
-    parser.add_argument("--overwrite", action="store_true", help="replace what exists there, without a question")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing output without a prompt")
 
 
 def require_free(output: AnyPath, arguments: argparse.Namespace) -> None:
-    """Raise ValueError if the output exists and may not be replaced; on a terminal the user is asked."""
+    """Raise ValueError if the output exists and may not be replaced; on a terminal the user is prompted."""
     is_there = any(output.iterdir()) if output.is_dir() else output.exists()
     if not is_there or arguments.overwrite:
         return
@@ -108,7 +108,7 @@ def require_free(output: AnyPath, arguments: argparse.Namespace) -> None:
         print(f"{output} exists. Replace it? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() in ("y", "yes"):
             return
-    raise ValueError(f"{output} exists; add --overwrite to replace it, or name another place with --output")
+    raise ValueError(f"{output} exists; add --overwrite to replace it, or name another path with --output")
 
 
 def comparison_line(reference: str, difference: Difference | None) -> str:

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the plan of a recipe and, if asked for, write it as a page. The exit code is 3 if it does not fit."""
+    """Print the plan of a recipe and, if requested, write it as a page. The exit code is 3 if it does not fit."""
     if arguments.topology != LOCAL:
         parse_name(arguments.topology, arguments.slices)
     page = None if arguments.html is None else page_path(arguments.html)
@@ -44,15 +44,15 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.plan.answer import answer
 
     config = configured(arguments)
-    told = answer(config, arguments, _say)
-    print(told.text)
+    found = answer(config, arguments, _say)
+    print(found.text)
     if page is not None:
         from bertjax.plan.answer import render_plan
         from bertjax.storage.files import replace_text
 
-        replace_text(page, render_plan(told))
+        replace_text(page, render_plan(found))
         print(f"\npage: {page}")
-    return 0 if told.plan.fits else DOES_NOT_FIT
+    return 0 if found.plan.fits else DOES_NOT_FIT
 
 
 def _say(line: str) -> None:

@@ -117,13 +117,13 @@ def _require_packages(config: Config) -> None:
     for source in data.sources:
         if (kind := KINDS.get(source.partition(":")[0])) and kind.needs:
             require_package(*kind.needs, f"data.sources {source}")
-    places = {"run_dir": config.run_dir, "data.root": data.root, "data.vocab": data.vocab}
-    places |= {f"data.sources {source}": source.partition(":")[2] for source in data.sources}
-    for key, place in places.items():
-        scheme, url, _ = place.partition("://")
+    paths = {"run_dir": config.run_dir, "data.root": data.root, "data.vocab": data.vocab}
+    paths |= {f"data.sources {source}": source.partition(":")[2] for source in data.sources}
+    for key, path in paths.items():
+        scheme, url, _ = path.partition("://")
         if url and scheme in EXTRAS:
             extra = EXTRAS[scheme]
-            require_package(f"{extra}fs", f"'bertjax[{extra}]'", key if place in key else f"{key}={place}")
+            require_package(f"{extra}fs", f"'bertjax[{extra}]'", key if path in key else f"{key}={path}")
     if data.segmenter != "none":
         require_package(data.segmenter, "'bertjax[chinese]'", f"data.segmenter={data.segmenter!r}")
 

@@ -64,15 +64,15 @@ def _lines(found: ReplayOfRun, directory: str, rows: int) -> list[str]:
 
 
 def _compared(found: ReplayOfRun) -> list[str]:
-    """What the comparison with the log came to."""
+    """The result of the comparison with the log."""
     comparison = found.replayed.comparison
     if not comparison.compared:
         return ["the log has no record of these steps alone, so nothing was compared"]
     first, last = comparison.compared[0], comparison.compared[-1]
-    told = f"{len(comparison.compared)} record(s) of the log, at steps {first:,} to {last:,}"
+    compared = f"{len(comparison.compared)} record(s) of the log, at steps {first:,} to {last:,}"
     if not comparison.different:
-        return [f"{told}: every training figure is the same to its last digit"]
-    lines = [f"{told}: {len(comparison.different)} DIFFER"]
+        return [f"{compared}: every training figure is the same to its last digit"]
+    lines = [f"{compared}: {len(comparison.different)} DIFFER"]
     for step, figures in comparison.different.items():
         lines += [f"  step {step:,}  {name}: logged {was}, here {now}" for name, (was, now) in figures.items()]
     return lines

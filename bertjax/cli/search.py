@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=4,
         metavar="N",
-        help="passages that were found but are not relevant, for each relevant one (%(default)s)",
+        help="hard negatives for each relevant passage: found, but not relevant (%(default)s)",
     )
     parser.add_argument(
         "--no-normalize",
@@ -172,7 +172,7 @@ def _found(
         found: dict[str, list[Hits]] = {
             **retrieve(index, encoder, tokenizer, texts, arguments.by, depth, progress.update)
         }
-    lines = encoder.counts.told(encoder.max_length)
+    lines = encoder.counts.notices(encoder.max_length)
     if reranker is not None:
         candidates = found[arguments.by]
         with Progress(sum(len(hits.documents) for hits in candidates), "rerank", unit="text") as progress:
@@ -181,7 +181,7 @@ def _found(
         if arguments.rerank_by == "both":
             both = [fuse(rankings, depth) for rankings in zip(candidates, reranked, strict=True)]
             found[f"{arguments.by}, reranked and fused"] = both
-        lines += reranker.counts.told(reranker.max_length)
+        lines += reranker.counts.notices(reranker.max_length)
     for line in lines:
         print(f"queries: {line}")
     return found

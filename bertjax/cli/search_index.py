@@ -95,6 +95,6 @@ def _built_index(
     )
     if read.replaced_characters:
         print(f"{read.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
-    for line in counts.told(encoder.max_length):
+    for line in counts.notices(encoder.max_length):
         print(line)
     return open_index(folder)

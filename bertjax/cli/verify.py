@@ -21,7 +21,7 @@ Done = Callable[[int], object]
 
 
 class Part(NamedTuple):
-    """What is checked by itself: its name for people, its bytes, and the check, which is told of bytes."""
+    """What is checked by itself: its name for people, its bytes, and the check, which gets a callback for bytes."""
 
     name: str
     size: int
@@ -55,12 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
     for part in parts:
         found = [printable(str(finding)) for finding in part.check(done)]
         findings += len(found)
-        print(*(f"DAMAGED {finding}" for finding in found), f"{part.name}: {_told(found)}", sep="\n", flush=True)
+        print(*(f"DAMAGED {finding}" for finding in found), f"{part.name}: {_verdict(found)}", sep="\n", flush=True)
     progress("verifying, bytes", total, total)
     return DAMAGED if findings else 0
 
 
-def _told(found: list[str]) -> str:
+def _verdict(found: list[str]) -> str:
     return f"{len(found)} finding{'s' * (len(found) > 1)}" if found else "as it was written"
 
 

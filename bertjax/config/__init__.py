@@ -1,4 +1,4 @@
-"""Everything a run can be told, as frozen typed dataclasses, and how recipes and overrides become one of them.
+"""All settings of a run, as frozen typed dataclasses, and how recipes and overrides become one of them.
 
 Nothing below the trainer sees the whole `Config`: each room takes the part it is about.
 """

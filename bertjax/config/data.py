@@ -35,7 +35,7 @@ class DataConfig:
     prefix_space: bool = True  # byte-level BPE: a text begins with a space, as every word does; RoBERTa's has it off
     special_tokens: Literal["<s>", "[CLS]"] = "<s>"  # byte-level BPE: RoBERTa's names, or BERT's (ModernBERT)
     segmenter: Literal["none", "jieba"] = "none"  # finds words of Chinese, for whole-word masking
-    # Units that are hidden as a whole, beside words: spans:FIELD of jsonl and parquet records, or list:FILE.
+    # Units that are hidden as a whole, in addition to words: spans:FIELD of jsonl and parquet records, or list:FILE.
     units: str = changes_with_notice("", "the units are the same by the fingerprint of the store")
     # Share of documents, chosen by a hash of their content, kept for evaluation; more where that is too few to measure.
     held_out: float = 0.01

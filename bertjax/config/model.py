@@ -18,7 +18,7 @@ class ModelConfig:
     family: str = "bert"  # names of parameters and classes elsewhere, heads of pretraining, special tokens
     vocab_size: int = 30_522  # entries the tokenizer has; set from the vocabulary when a run starts
     hidden_size: int = 768
-    embedding_size: int = 0  # width of the tables, projected to hidden_size behind them (ALBERT); 0: hidden_size
+    embedding_size: int = 0  # width of the tables, projected to hidden_size after them (ALBERT); 0: hidden_size
     num_hidden_layers: int = 12
     layer_groups: int = 0  # layers of one group share their parameters (ALBERT: 1); 0: every layer has its own
     num_attention_heads: int = 12
@@ -37,16 +37,16 @@ class ModelConfig:
     rope_theta: float = 10_000.0  # base of the angles; of layers with a window, rope_theta_local
     rope_theta_local: float = 0.0  # 0: rope_theta
     rope_interleaved: bool = False  # neighbours are rotated together (NeoBERT), not dims half a head apart
-    relative_max: int = 0  # of relative positions: distances from -relative_max to relative_max - 1 are told apart
+    relative_max: int = 0  # relative positions: distances from -relative_max to relative_max - 1 have own vectors
     # Vectors to either side: distances beyond half of this number share them, on a logarithmic scale; 0: none does.
     relative_buckets: int = 0
     relative_shared: bool = False  # vectors of distances are projected as tokens are (DeBERTa v2), not by kernels apart
     relative_norm: bool = False  # a LayerNorm on the vectors of distances (DeBERTa v2)
-    # Order behind the tables; dropout_norm: BigBird. none: no norm there (NeoBERT).
+    # Order after the tables; dropout_norm: BigBird. none: no norm there (NeoBERT).
     embedding_norm: Literal["norm_dropout", "dropout_norm", "none"] = "norm_dropout"
     norm: Literal["layer", "rms"] = "layer"  # rms: divided by the root mean square, not centred (NeoBERT)
     norm_bias: bool = True
-    # post: behind each sum. pre: in front of attention and MLP, with a final norm behind the last layer.
+    # post: after each sum. pre: in front of attention and MLP, with a final norm after the last layer.
     norm_place: Literal["post", "pre"] = "post"
     first_norm: bool = True  # False: no attention norm in layer 0, whose input is normed already (ModernBERT)
     attention_bias: Literal["all", "query_value", "none"] = "all"  # query_value: not of keys (DeBERTa v1)
@@ -54,12 +54,12 @@ class ModelConfig:
     mlp_bias: Literal["all", "output", "none"] = "all"
     mlp: Literal["dense", "glu"] = "dense"  # glu: the activated half of a matrix twice as wide times the other half
     mlm_tied: bool = True  # False: the MLM head is a matrix of its own, with a bias and no transform (NeoBERT)
-    # enhanced: the last layer runs twice for the MLM head, its queries told absolute positions (DeBERTa).
+    # enhanced: the last layer runs twice for the MLM head, with absolute positions added to its queries (DeBERTa).
     mlm_decoder: Literal["plain", "enhanced"] = "plain"
-    conv_kernel: int = 0  # tokens of a convolution of the embeddings, added behind layer 0 (DeBERTa v2); 0: none
+    conv_kernel: int = 0  # tokens of a convolution of the embeddings, added after layer 0 (DeBERTa v2); 0: none
     window: int = 0  # a token sees as many tokens on either side; 0: all of its sequence
     global_every: int = 1  # with a window, every n-th layer from the first has none; 0: every layer has it
-    # Tokens that see all of their sequence and that all of it sees, beside the windows of every layer (Longformer).
+    # Tokens that see all of their sequence and that all of it sees, next to the windows of every layer (Longformer).
     # first: of each sequence; marked: those that a kind of task names, in pretraining none.
     global_tokens: Literal["none", "first", "marked"] = "none"
     global_projections: bool = False  # global tokens see by queries, keys and values of their own
@@ -109,7 +109,7 @@ class ExecutionConfig:
     remat: Literal["none", "dots", "full"] = may_change("none")  # what the backward pass recomputes
     scan_unroll: int = may_change(1)  # periods of layers per iteration of the scan; all of them unrolls it
     logits_chunk: int = changes_with_notice(1024, _OTHER_ORDER)  # predictions whose logits exist at a time
-    # The attention back end; auto chooses by platform, row length and what the model asks.
+    # The attention back end; auto chooses by platform, row length and model.
     attention: Literal["auto", "xla", "cudnn", "splash"] = changes_with_notice("auto", _OTHER_ORDER)
 
 

@@ -94,7 +94,7 @@ def _why_no_file(path: Path) -> str:
         return f"no such file; the package has this recipe as {path.stem}"
     known = sorted(str(p) for p in path.parent.glob("*.py") if p.is_file()) if path.parent.is_dir() else []
     near = difflib.get_close_matches(str(path), known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"recipes beside it: {', '.join(known) or 'none'}"
+    hint = f"did you mean {near[0]}?" if near else f"recipes next to it: {', '.join(known) or 'none'}"
     return f"no such file; {hint}"
 
 
@@ -108,7 +108,7 @@ def load_recipe(recipe: str | Path) -> Config:
     make = _config_of(path)
     if variant is not None and not inspect.signature(make).parameters:
         raise ValueError(f"recipe {path}: it has no variants; leave out {variant!r}")
-    with _errors_placed(path):
+    with _errors_located(path):
         made = make() if variant is None else make(variant)
     if not isinstance(made, Config):
         raise ValueError(f"recipe {path}: config() returned {type(made).__name__}, not bertjax.config.Config")
@@ -131,11 +131,11 @@ def variants_of(recipe: str | Path) -> tuple[str, ...]:
 
 def _config_of(path: Path) -> Callable[..., Any]:
     """The function `config` of a file, which is run for it."""
-    # A recipe may build on one beside it.
+    # A recipe may build on one in its folder.
     sys.path.insert(0, str(path.parent))
     before = set(sys.modules)
     try:
-        with _errors_placed(path):
+        with _errors_located(path):
             make = runpy.run_path(str(path)).get("config")
     finally:
         sys.path.remove(str(path.parent))
@@ -148,7 +148,7 @@ def _config_of(path: Path) -> Callable[..., Any]:
 
 
 @contextmanager
-def _errors_placed(recipe: Path) -> Iterator[None]:
+def _errors_located(recipe: Path) -> Iterator[None]:
     """While entered, an exception of a recipe's code becomes a ValueError that names the file and line."""
     try:
         yield
@@ -160,9 +160,9 @@ def _errors_placed(recipe: Path) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         ours = [frame for frame in frames if Path(frame.filename).resolve().parent == recipe.parent.resolve()]
-        place = f"{ours[-1].filename}, line {ours[-1].lineno}" if ours else str(recipe)
+        origin = f"{ours[-1].filename}, line {ours[-1].lineno}" if ours else str(recipe)
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise ValueError(f"recipe {place}: {kind}{error}") from error
+        raise ValueError(f"recipe {origin}: {kind}{error}") from error
 
 
 def _is_in(folder: Path, module: Any) -> bool:
@@ -180,7 +180,7 @@ class Description:
 def describe_recipe(recipe: str | Path) -> Description:
     """Read the docstring of a recipe, without running it. Raises ValueError as `recipe_file`, or for invalid Python."""
     path, _ = recipe_file(recipe)
-    with _errors_placed(path):
+    with _errors_located(path):
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"), str(path))) or ""
     title, *parts = _SECTION.split(text)
     sections = zip(parts[::2], parts[1::2], strict=True)

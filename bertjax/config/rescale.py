@@ -22,7 +22,7 @@ SHORTEST_BUDGET, LONGEST_BUDGET = 20, 366 * 86_400
 def seconds_of(budget: str) -> float:
     """The seconds of a budget of time: 90s, 10m, 1.5h, 1h30m, 2d.
 
-    Raises ValueError for a text that is none, and for one that no run can be planned for.
+    Raises ValueError for an invalid text, and for a time that no run fits into.
     """
     found = _BUDGET.fullmatch(budget)
     if not budget or not found:

@@ -1,4 +1,4 @@
-"""Resume rules as metadata on the config's fields: may a run go on from its checkpoint if this field has changed?
+"""Resume rules as metadata on the config's fields: may a run continue from its checkpoint if this field has changed?
 
 A field without metadata is part of the run's identity and must match, so that a new field cannot be forgotten.
 """
@@ -14,10 +14,10 @@ _KEY = "resume"
 
 @dataclass(frozen=True)
 class Rule:
-    """What a changed value means for a run that goes on from its checkpoint."""
+    """What a changed value means for a run that continues from its checkpoint."""
 
     allowed: bool
-    notice: str = ""  # the effect of the change, to be told; empty: there is none to tell
+    notice: str = ""  # the effect of the change, for the user; empty: there is none
 
 
 IDENTITY = Rule(allowed=False)
@@ -31,7 +31,7 @@ def may_change(default: Any = dataclasses.MISSING, *, factory: Any = dataclasses
 def changes_with_notice(
     default: Any = dataclasses.MISSING, notice: str = "", *, factory: Any = dataclasses.MISSING
 ) -> Any:
-    """A field whose change lets the run go on, but changes what its user gets: `notice` tells what."""
+    """A field whose change lets the run go on, but changes its result: `notice` says how."""
     return _field(Rule(allowed=True, notice=notice), default, factory)
 
 

@@ -140,7 +140,7 @@ def _beyond(model: ModelConfig) -> list[int]:
 
 
 def _of_distances(model: ModelConfig) -> bool:
-    """Whether distances can be told apart as the options of relative positions say, or there are none of either."""
+    """Whether the options of relative positions are consistent, or all are unset without relative positions."""
     if model.position_embedding != "relative":
         return not (model.relative_max or model.relative_buckets or model.relative_shared or model.relative_norm)
     buckets = model.relative_buckets
@@ -175,7 +175,7 @@ RULES: dict[str, Rule] = {
             "set model.global_every to 0 for a window in every layer, or to 2 or more"
         ),
     ),
-    "global tokens stand beside windows": Rule(
+    "global tokens need windows": Rule(
         lambda c: (
             c.model.global_tokens == "none"
             or (
@@ -207,7 +207,7 @@ RULES: dict[str, Rule] = {
             "marks none"
         ),
     ),
-    "blocks stand alone": Rule(
+    "blocks exclude windows": Rule(
         lambda c: (
             not c.model.attention_block
             or not (c.model.window or c.model.causal or c.model.position_embedding not in _BELOW_LAYERS)

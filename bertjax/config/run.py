@@ -9,7 +9,7 @@ from bertjax.config.data import DataConfig
 from bertjax.config.model import ExecutionConfig, ModelConfig
 from bertjax.config.resume import changes_with_notice, may_change
 
-_ONLY_AT_STEP_0 = "has no effect on a run that goes on from its own checkpoint"
+_ONLY_AT_STEP_0 = "has no effect on a run that continues from its own checkpoint"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class TrainingConfig:
     steps: int = changes_with_notice(1_000_000, "the learning rate decays to another end from here on")
     # Of time for the whole command (90s, 10m, 2h, 1d), from which the steps follow; empty: as many as `steps` says.
     budget: str = may_change("")
-    # STEP:STEPS, from step STEP on the run ends at STEPS and the rest of the plan is stretched to it.
+    # STEP:STEPS, from step STEP on the run ends at STEPS and the rest of the schedule is stretched to it.
     replans: tuple[str, ...] = changes_with_notice((), "the learning rate decays to another end from here on")
     global_batch_size: int = 256
     grad_accum_steps: int = changes_with_notice(1, "sums are taken in another order, so the last bits may differ")
@@ -79,16 +79,16 @@ class TrainingConfig:
     max_skipped_updates: int = may_change(20)  # non-finite updates in a row that stop the run
     verify_every: int = may_change(0)  # every so many steps one is computed again and its bits compared; 0 = never
     digest_every: int = may_change(0)  # every so many steps, and before saves, replicas are compared; 0 = never
-    # STEP+COUNT, from step STEP on, counted from 0, the batches are those COUNT further on: COUNT are passed over.
+    # STEP+COUNT, from step STEP on, counted from 0, the batches are those COUNT further on: COUNT are skipped.
     skips: tuple[str, ...] = changes_with_notice((), "the batches from the changed step on are others")
     # A mean loss between two log lines so many robust deviations above those before is a spike: the run goes back to
-    # the checkpoint before it and passes over its rows, which it records in `skips`; 0 = never.
+    # the checkpoint before it and skips its rows, which it records in `skips`; 0 = never.
     spike_deviations: float = changes_with_notice(0.0, "spikes from here on are answered otherwise")
 
 
 @dataclass(frozen=True)
 class DistillationConfig:
-    """The frozen network that a run learns from, where one of its objectives asks for one."""
+    """The frozen network that a run learns from, if one of its objectives needs one."""
 
     # RUN, hf:DIR, hf:NAME or tf1:DIR. A run resumes with the weights that it began with, wherever they lie.
     teacher: str = may_change("")
@@ -116,7 +116,7 @@ class StageConfig:
     masking: str | None = None
     global_batch_size: int | None = None
     grad_accum_steps: int | None = None
-    learning_rate: float | None = None  # peak of a schedule that begins here; None goes on with the one that runs
+    learning_rate: float | None = None  # peak of a schedule that begins here; None continues with the one that runs
     warmup_steps: int | None = None  # of that schedule
     decay_steps: int | None = None  # of that schedule, where it is warmup_stable_decay
     final_share: float | None = None  # of that schedule; 1 with no warm-up is a constant rate

@@ -1,4 +1,4 @@
-"""Batches that a run passes over: records `STEP+COUNT` of `training.skips`, and which batch each step gets.
+"""Batches that a run skips: records `STEP+COUNT` of `training.skips`, and which batch each step gets.
 
 From step STEP on, counted from 0, a run's batches are those COUNT further on, so that COUNT batches are never read.
 """
@@ -15,11 +15,11 @@ Skip = tuple[int, int]  # step, count
 
 
 def parse_skips(texts: Sequence[str]) -> tuple[Skip, ...]:
-    """The records of `training.skips`. Raises ValueError for a text that is none, and for steps that do not rise."""
+    """The records of `training.skips`. Raises ValueError for an invalid text, and for steps that do not rise."""
     for text in texts:
         if not re.fullmatch(r"\d+\+[1-9]\d*", text):
             raise ValueError(
-                f"training.skips={text!r}: give STEP+COUNT, as in 500+20: from step 500 on, 20 batches are passed over"
+                f"training.skips={text!r}: give STEP+COUNT, as in 500+20: from step 500 on, 20 batches are skipped"
             )
     skips = tuple((int(step), int(count)) for step, count in (text.split("+") for text in texts))
     if any(one >= other for (one, _), (other, _) in itertools.pairwise(skips)):
@@ -28,7 +28,7 @@ def parse_skips(texts: Sequence[str]) -> tuple[Skip, ...]:
 
 
 def check_skips(training: TrainingConfig) -> None:
-    """Raises ValueError as `parse_skips`, and for a run within a budget of time that is to answer spikes."""
+    """Raises ValueError as `parse_skips`, and for a run within a budget of time that is to skip spikes."""
     parse_skips(training.skips)
     if training.spike_deviations and training.budget:
         raise ValueError(
@@ -38,11 +38,11 @@ def check_skips(training: TrainingConfig) -> None:
 
 
 def with_skip(texts: Sequence[str], first: int, stop: int) -> tuple[str, ...]:
-    """The records with which step `first` gets the batch that step `stop` has now, and the steps behind it follow."""
+    """The records with which step `first` gets the batch that step `stop` has now, and later steps those after."""
     skips, length = parse_skips(texts), stop - first
     kept = {step: count for step, count in skips if step < first} | {first: length}
     for step, count in skips:
-        if step >= first:  # what lies behind comes so many steps earlier
+        if step >= first:  # later records move so many steps earlier
             at = max(step - length, first)
             kept[at] = kept.get(at, 0) + count
     return tuple(f"{step}+{kept[step]}" for step in sorted(kept))

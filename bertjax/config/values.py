@@ -39,12 +39,12 @@ def with_values(config: C, values: Mapping[str, Any]) -> C:
     tree = to_dict(config)
     for key, value in values.items():
         *rooms, name = key.split(".")
-        place = tree
+        inner = tree
         for room in rooms:
-            place = place.setdefault(room, {})
-            if not isinstance(place, dict):
+            inner = inner.setdefault(room, {})
+            if not isinstance(inner, dict):
                 raise ValueError(f"config key {key} is unknown; {room} is a single value")
-        place[name] = _plain(value)
+        inner[name] = _plain(value)
     return typing.cast("C", from_dict(tree))
 
 

@@ -56,7 +56,7 @@ _EQUAL = (
     "mlm_tied",
     "causal",
 )
-# What changes with the same arrays (`--init-from` a RoBERTa to a Longformer, a longer context), and is said.
+# What changes with the same arrays (`--init-from` a RoBERTa to a Longformer, a longer context), and is reported.
 _NOTED = ("window", "global_every", "rope_theta", "rope_theta_local")
 _NOTED += ("attention_block", "random_blocks", "random_blocks_seed")
 # Modules whose arrays have a size of their own, and the keys that say it: of another size they are drawn at random.

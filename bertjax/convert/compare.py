@@ -78,7 +78,7 @@ def compare_with_transformers(
     except Exception as error:  # of any class, by what a file of the folder breaks
         first_line = str(error).partition("\n")[0]
         raise RuntimeError(
-            f"{directory}: transformers cannot read it ({type(error).__name__}: {first_line}); mend its files"
+            f"{directory}: transformers cannot read it ({type(error).__name__}: {first_line}); correct its files"
         ) from error
     _check_ids(model, tokenizer, pairs)
     batch = pair_batch(model, pairs)
@@ -190,7 +190,7 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
             found[logits_name(head)] = logits[:, 0] if of_sequence else logits[..., : config.vocab_size]
         return found
 
-    # Accelerators multiply float32 in fewer bits unless told otherwise.
+    # Accelerators multiply float32 in fewer bits by default.
     with jax.default_matmul_precision("highest"):
         return jax.device_get(outputs(model.params))
 

@@ -127,16 +127,16 @@ def _by_the_modules(folder: Path, network: Any, inputs: Any) -> np.ndarray:
         hidden = network(**inputs).last_hidden_state
         real = inputs["attention_mask"][..., None].bool()
         for module in json.loads((folder / MODULES_FILE).read_text())[1:]:
-            place = folder / module["path"]
+            module_folder = folder / module["path"]
             kind = module["type"].rpartition(".")[2]
             if kind == "Pooling":
-                told = json.loads((place / "config.json").read_text())
+                settings = json.loads((module_folder / "config.json").read_text())
                 means = (hidden * real).sum(1) / real.sum(1)
                 of = {"cls_token": hidden[:, 0], "mean_tokens": means}
                 of["max_tokens"] = hidden.masked_fill(~real, -torch.inf).amax(1)
-                x = torch.cat([vector for mode, vector in of.items() if told[f"pooling_mode_{mode}"]], dim=1)
+                x = torch.cat([vector for mode, vector in of.items() if settings[f"pooling_mode_{mode}"]], dim=1)
             elif kind == "Dense":
-                linear = load_file(place / "model.safetensors")
+                linear = load_file(module_folder / "model.safetensors")
                 x = torch.tanh(torch.nn.functional.linear(x, linear["linear.weight"], linear["linear.bias"]))
             else:
                 x = torch.nn.functional.normalize(x)

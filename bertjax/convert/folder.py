@@ -24,16 +24,16 @@ from bertjax.storage.sums import SUMS_FILE
 
 
 def folder_of(directory: str | AnyPath) -> AnyPath:
-    """The place of a folder's path or URL; of a path, from the root on and without links."""
-    place = path_of(str(directory))
-    return place.resolve() if isinstance(place, Path) else place
+    """The `AnyPath` of a folder's path or URL; a path is absolute and without links."""
+    path = path_of(str(directory))
+    return path.resolve() if isinstance(path, Path) else path
 
 
 @contextlib.contextmanager
 def written_whole(target: AnyPath, last: str) -> Iterator[Path]:
-    """An empty folder beside `target` to write files into, which takes the place of `target` at the end.
+    """An empty folder next to `target` to write files into, which replaces `target` at the end.
 
-    What was there makes way only then, and comes back if that fails. After an error inside, nothing has changed. Of a
+    The old content is removed only then, and restored if that fails. After an error inside, nothing has changed. Of a
     `target` in object storage the file `last` is removed first and uploaded last, so that what has it is whole. Raises
     ValueError while another process of this machine writes `target`.
     """
@@ -113,7 +113,7 @@ def _names(folder: AnyPath) -> list[str]:
 
 
 def _put_in_place(partial: Path, target: Path, earlier: Path) -> None:
-    """Rename `partial` to `target`, in one step where the two can change places.
+    """Rename `partial` to `target`, in one step if the two can be swapped.
 
     Elsewhere an earlier export makes way first. It comes back if the renaming fails, and with the next export if the
     process is killed between.

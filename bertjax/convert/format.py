@@ -24,7 +24,7 @@ class Vectors:
 
 
 class Compare(Protocol):
-    """Compares our float32 outputs with those of the format's own system; None where it cannot be asked."""
+    """Compares our float32 outputs with those of the format's own system; None if it cannot be run."""
 
     def __call__(
         self, model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ...
@@ -44,7 +44,7 @@ class Format:
     fetch: Callable[[str], tuple[Path, str]] | None = None
     of_texts: bool = False  # without a head an export has vectors of texts, also where no pooling is named
     pooling: Pooling | None = None  # of an export unless the user names one; None: the format has no vectors of texts
-    describe: Callable[[TrainedModel, AnyPath], list[str]] = lambda model, place: []  # lines about an export
+    describe: Callable[[TrainedModel, AnyPath], list[str]] = lambda model, target: []  # lines about an export
     with_head: Callable[[str], Format] | None = None  # the format for a model with this head of pretraining alone
     precisions: Mapping[str, Callable[[], Format]] = field(default_factory=dict)  # of weights -> the format with them
     gives: Callable[[TrainedModel, Vectors], str] = lambda model, vectors: ""  # outputs of an export, where it chose

@@ -17,7 +17,7 @@ class Entry:
     """A line of the registry."""
 
     module: str  # has the format as `FORMAT`
-    source: str = ""  # what stands before DIR in a source to read: hf:DIR; "" where nothing is read
+    source: str = ""  # the prefix of DIR in a source to read: hf:DIR; "" if nothing is read
     exports: bool = True
     needs: tuple[tuple[str, str], ...] = ()  # modules that an export takes, each with what pip is to be given
 
@@ -54,5 +54,5 @@ def exported() -> tuple[str, ...]:
 
 
 def source_kinds() -> dict[str, str]:
-    """What stands before DIR in a source -> name of the format."""
+    """The prefix of DIR in a source -> name of the format."""
     return {entry.source: name for name, entry in FORMATS.items() if entry.source}

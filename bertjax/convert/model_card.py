@@ -64,7 +64,7 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str, made: 
     """`README.md` as text, made of the run's config and of its `metrics.jsonl` at the exported step.
 
     `parameters` is how many numbers are exported, `made` the class that they are of, if not that of all that the model
-    has. No path of the machine is told, nor anything that changes from one
+    has. It has no path of the machine, nor anything that changes from one
     export of the same checkpoint to the next.
     """
     config = model.config
@@ -128,7 +128,7 @@ def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed
 
 
 def digest_in_card(path: AnyPath, weights: str = "model.safetensors") -> str | None:
-    """The digest of a file of weights that a card was written for; None if it tells none."""
+    """The digest of a file of weights that a card was written for; None if it names none."""
     label = _DIGEST_LABEL.format(weights)
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith(label):
@@ -179,12 +179,12 @@ def _objectives(config: Config) -> str:
     trained = [o.about for o in choose(config.training.objectives) if set(o.heads) & {*heads}]
     able = [objective for objective in OBJECTIVES.values() if objective.about and set(objective.heads) <= {*heads}]
     untrained = [objective.about for objective in able if objective.about not in trained]
-    told = f"{'heads' if len(trained) > 1 else 'a head'} for {' and '.join(trained)}"
-    untrained_told = f"; its head for {' and '.join(untrained)} was never trained" if untrained else ""
+    heads_text = f"{'heads' if len(trained) > 1 else 'a head'} for {' and '.join(trained)}"
+    untrained_text = f"; its head for {' and '.join(untrained)} was never trained" if untrained else ""
     alone = "".join(f"; {line}" for line in left_out_lines(config.model))
     if {*heads} <= {*left_out(config.model)}:
         return f"no head of pretraining{alone}"
-    return told + untrained_told + alone
+    return heads_text + untrained_text + alone
 
 
 def left_out_lines(config: ModelConfig) -> list[str]:
@@ -201,8 +201,8 @@ def _limits(model: TrainedModel) -> str:
     accents = "accents are stripped" if rules.strip_accents else "accents are kept"
     length, table = model.max_length, model.config.model.max_position_embeddings
     unused = f"; the position table has {table:,}, of which the rest saw no text" if table > length else ""
-    told = f"{case} and {accents} by the tokenizer. It was trained on up to {length:,} tokens at a time{unused}."
-    return told + _of_blocks(model.config.model)
+    limits = f"{case} and {accents} by the tokenizer. It was trained on up to {length:,} tokens at a time{unused}."
+    return limits + _of_blocks(model.config.model)
 
 
 def _of_blocks(net: ModelConfig) -> str:
@@ -228,8 +228,8 @@ def _held_out(figures: Mapping[str, float]) -> str:
     for name, measure in measures_of(OBJECTIVES.values()):
         value, base = figures.get(f"eval/{name}", math.nan), figures.get(f"baseline/{measure.baseline}", math.nan)
         if not math.isnan(value):
-            beside = "" if math.isnan(base) else f"{base:{measure.form}} ({measure.meaning})"
-            rows.append((measure.title, f"{value:{measure.form}}", beside))
+            baseline = "" if math.isnan(base) else f"{base:{measure.form}} ({measure.meaning})"
+            rows.append((measure.title, f"{value:{measure.form}}", baseline))
     if not rows:
         return "This checkpoint was not evaluated in its run."
     return "On documents kept out of training:\n\n" + _table(("measure", "this model", "baseline"), rows)
@@ -247,7 +247,7 @@ def _training(model: TrainedModel) -> str:
         return "None by bertjax: these are the weights that were imported."
     stages = [(stage, min(model.step, stage.stop) - stage.start) for stage in stages_of(model.config)]
     seen = [(s.data.sequence_length, s.training.global_batch_size, steps) for s, steps in stages if steps > 0]
-    kinds = ", ".join(dict.fromkeys(source.split(":")[0] for source in model.config.data.sources)) or "not told"
+    kinds = ", ".join(dict.fromkeys(source.split(":")[0] for source in model.config.data.sources)) or "unknown"
     return _table(
         ("what", "how much"),
         [

@@ -22,7 +22,7 @@ from bertjax.training.checkpoint import DIRECTORY, Checkpoints
 from bertjax.training.checkpoint_metadata import run_metadata
 from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory, seal
 
-_USED = ("pooler", "mlm_head")  # modules that vectors of texts and the filling of masks ask for
+_USED = ("pooler", "mlm_head")  # modules that vectors of texts and the filling of masks need
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ def foreign_folder(source: str) -> ForeignFolder | None:
 
     None for a run of ours. Raises ValueError naming what is not there.
     """
-    kind, _, place = source.partition(":")
+    kind, _, name_or_path = source.partition(":")
     if (name := source_kinds().get(kind)) is None:
         return None
     form = format_of(name)
-    if Path(place).is_dir():
-        return ForeignFolder(form, Path(place), source)
+    if Path(name_or_path).is_dir():
+        return ForeignFolder(form, Path(name_or_path), source)
     if form.fetch is None:
         raise _not_there(source)
-    path, fetched = form.fetch(place)
+    path, fetched = form.fetch(name_or_path)
     return ForeignFolder(form, path, f"{kind}:{fetched}")
 
 
@@ -109,10 +109,12 @@ def as_run(model: ForeignModel, directory: str | AnyPath) -> TrainedModel:
 
 
 def _require_kind(source: str) -> None:
-    """Raise ValueError for a place that does not exist and begins like a kind of source that there is not."""
-    kind, colon, place = source.partition(":")
-    if colon and kind not in source_kinds() and not place.startswith("//") and not Path(source).exists():
-        forms = [f"{known}:{place}" for known in difflib.get_close_matches(kind, source_kinds(), 1) or source_kinds()]
+    """Raise ValueError for a path that does not exist and begins with an unknown kind of source."""
+    kind, colon, name_or_path = source.partition(":")
+    if colon and kind not in source_kinds() and not name_or_path.startswith("//") and not Path(source).exists():
+        forms = [
+            f"{known}:{name_or_path}" for known in difflib.get_close_matches(kind, source_kinds(), 1) or source_kinds()
+        ]
         raise ValueError(f"{source}: unknown kind {kind!r}; did you mean {' or '.join(forms)}?")
 
 

@@ -19,24 +19,24 @@ from bertjax.parallel.sharding import is_names
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Objective
 from bertjax.training.stages import stages_of
-from bertjax.training.teacher import Teacher, objectives_that_ask
+from bertjax.training.teacher import Teacher, objectives_with_teacher
 
 _SHOWN = 3  # tokens in a message
 
 
 def read_teacher(config: Config) -> ForeignModel | None:
-    """The model that `distillation.teacher` names; None if none of the run's objectives asks one.
+    """The model that `distillation.teacher` names; None if none of the run's objectives needs one.
 
-    Raises ValueError if it cannot be read, or if the objectives cannot ask it about the student's rows.
+    Raises ValueError if it cannot be read, or if it cannot process the student's rows.
     """
-    asking = list(objectives_that_ask(config))
-    if not asking:
+    distilling = list(objectives_with_teacher(config))
+    if not distilling:
         return None
     found = read_source(config.distillation.teacher)
     if found.kind:
         raise _refused(config, f"it was fine-tuned for {found.kind}; name a model that was only pretrained")
     _require_fit(found, config, max(stage.data.sequence_length for stage in stages_of(config)))
-    for objective in asking:
+    for objective in distilling:
         _require_comparable(found, config, objective)
     return found
 
@@ -44,7 +44,7 @@ def read_teacher(config: Config) -> ForeignModel | None:
 def read_task_teacher(config: FinetuneConfig, kind: Kind) -> ForeignModel | None:
     """The fine-tuned model that `distillation.teacher` names, for a task of this kind; None if it names none.
 
-    Raises ValueError if it cannot be read, or if it cannot be asked about the student's rows.
+    Raises ValueError if it cannot be read, or if it cannot process the student's rows.
     """
     if not config.distillation.teacher and config.task.distil == "layers":
         raise ValueError("task.distil='layers' without a teacher; name one (--teacher), or leave it out")
@@ -77,13 +77,13 @@ def _refused(config: Config, wrong: str) -> ValueError:
 
 
 def _require_comparable(found: ForeignModel, config: Config, objective: Objective) -> None:
-    """Refuse a teacher without a head that the objective asks, or whose arrays it cannot compare with the student's."""
-    assert objective.teacher is not None, "it asks a teacher"
+    """Refuse a teacher without a head that the objective needs, or whose arrays do not match the student's."""
+    assert objective.teacher is not None, "it needs a teacher"
     for head in objective.teacher.heads:
         if head not in found.params or module_label(head) in found.drawn:
             raise _refused(
                 config,
-                f"it has no trained {module_label(head)}, which {objective.name} asks; name another teacher, or leave "
+                f"it has no trained {module_label(head)}, which {objective.name} needs; name another teacher, or leave "
                 f"{objective.name} out",
             )
     if unfit := objective.teacher.unfit(config.model, found.config):
@@ -94,7 +94,7 @@ def _require_comparable(found: ForeignModel, config: Config, objective: Objectiv
 
 
 def _require_fit(found: ForeignModel, config: Config, longest: int) -> None:
-    """Refuse a teacher that cannot be asked about the student's rows of up to `longest` tokens."""
+    """Refuse a teacher that cannot process the student's rows of up to `longest` tokens."""
     for wrong in _unfit(found.config, config.model, longest):
         raise _refused(config, wrong)
 

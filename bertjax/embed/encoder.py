@@ -183,10 +183,10 @@ class TextEncoder:
 
         def fetch(numbers: list[int], out: jax.Array) -> None:
             values = np.asarray(out)
-            for place, number in enumerate(numbers):
+            for index, number in enumerate(numbers):
                 whole = self.encoding.pooling != "none"
                 # A copy: a view would keep the whole batch.
-                found[number] = (values[place] if whole else values[place, : len(rows[number])]).copy()
+                found[number] = (values[index] if whole else values[index, : len(rows[number])]).copy()
             done(numbers)
 
         waiting: tuple[list[int], jax.Array] | None = None
@@ -216,8 +216,8 @@ class TextEncoder:
     def _compute(self, rows: Sequence[np.ndarray], length: int, height: int) -> jax.Array:
         ids = np.full((height, length), self._tokenizer.pad_id, np.int32)
         real = np.zeros((height, length), np.int32)
-        for place, row in enumerate(rows):
-            ids[place, : len(row)], real[place, : len(row)] = row, 1
+        for index, row in enumerate(rows):
+            ids[index, : len(row)], real[index, : len(row)] = row, 1
         batch = jax.device_put((ids, real), batch_sharding(self._mesh))
         # The default precision of accelerators multiplies float32 in fewer bits.
         precision = "highest" if self.encoding.dtype == "float32" else "default"

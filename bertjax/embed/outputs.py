@@ -16,7 +16,7 @@ from bertjax.storage.files import replacing
 from bertjax.storage.lean_import import require_package
 from bertjax.storage.remote import is_remote
 
-OFFSETS = ".offsets.npy"  # of the file beside matrices in .npy: where each text's rows begin
+OFFSETS = ".offsets.npy"  # of the file next to matrices in .npy: where each text's rows begin
 
 _FLOATS, _OFFSETS = "<f4", "<i8"
 _ROW_GROUP_BYTES = 16 << 20
@@ -47,7 +47,7 @@ def output_path(name: str, suffixes: Collection[str], things: str) -> Path:
 def open_output(path: Path, width: int, matrices: bool, tokens: list[str]) -> AbstractContextManager[Add]:
     """A function that writes embeddings of `width` dims, one by one; an existing file is replaced at the end.
 
-    .npy: float32 [texts, width]; of matrices [all tokens, width] with `<name>.offsets.npy`, int64 [texts + 1], beside
+    .npy: float32 [texts, width]; of matrices [all tokens, width] with `<name>.offsets.npy`, int64 [texts + 1], next
     it: text i has the rows from offset i up to offset i + 1. .jsonl: a line per text, `{"vector": [...]}` or
     `{"tokens": [...], "matrix": [[...], ...]}`, in digits that give the same float32. .parquet: columns of these names.
     `tokens` are the vocabulary's.
@@ -57,14 +57,14 @@ def open_output(path: Path, width: int, matrices: bool, tokens: list[str]) -> Ab
 
 @contextlib.contextmanager
 def _npy(path: Path, width: int, matrices: bool, tokens: list[str]) -> Iterator[Add]:
-    beside = path.with_name(path.stem + OFFSETS)
+    offsets_path = path.with_name(path.stem + OFFSETS)
     with contextlib.ExitStack() as stack:
         rows = stack.enter_context(_GrowingArray.at(path, _FLOATS, (width,)))
         if not matrices:
             yield lambda embedding: rows.append(embedding.vectors[None])
             return
         # Entered last, so that it is published first: rows never exist without their offsets.
-        offsets = stack.enter_context(_GrowingArray.at(beside, _OFFSETS, ()))
+        offsets = stack.enter_context(_GrowingArray.at(offsets_path, _OFFSETS, ()))
         offsets.append(np.zeros(1, np.int64))
 
         def add(embedding: Embedding) -> None:

@@ -46,12 +46,12 @@ def has_json(path: str, field: str | None) -> bool:
     return _bare(path).endswith(_JSON) or (path == STANDARD_INPUT and bool(field))
 
 
-def place_of_texts(path: str) -> str:
+def source_of_texts(path: str) -> str:
     """The file to open. Raises ValueError if it does not exist."""
     if path == STANDARD_INPUT:
         return "/dev/stdin"
     if not is_remote(path) and not Path(path).exists():
-        raise ValueError(f"{path}: no such file; mend the path, or give - for standard input")
+        raise ValueError(f"{path}: no such file; correct the path, or give - for standard input")
     if not is_remote(path) and Path(path).is_dir():
         raise ValueError(f"{path}: it is a folder; name files in it, as {Path(path) / '*.txt'}")
     return path
@@ -59,14 +59,14 @@ def place_of_texts(path: str) -> str:
 
 def _reader(path: str, field: str | None) -> Reader:
     """The reader of a file, by its suffix. Raises ValueError if it does not exist or takes no `field`."""
-    place = place_of_texts(path)
+    source = source_of_texts(path)
     if _bare(path).endswith(_TABLES):
-        return lambda counts: parquet.texts(place, counts, field or DEFAULT_FIELD)
+        return lambda counts: parquet.texts(source, counts, field or DEFAULT_FIELD)
     if has_json(path, field):
-        return lambda counts: json_texts(place, counts, field or DEFAULT_FIELD)
+        return lambda counts: json_texts(source, counts, field or DEFAULT_FIELD)
     if field:
         raise ValueError(f"{path}: --field {field} is for {', '.join((*_JSON, *_TABLES))}, and this is a text a line")
-    return partial(read_lines, place, partial(_refuse, place), RECORD_CAP)
+    return partial(read_lines, source, partial(_refuse, source), RECORD_CAP)
 
 
 def _bare(path: str) -> str:

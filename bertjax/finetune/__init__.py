@@ -8,7 +8,7 @@ from typing import Any
 
 
 class _Room(ModuleType):
-    """An imported package is an attribute of its parent, in the place of the function `bertjax.finetune`: be both."""
+    """The package, which replaces the function `bertjax.finetune` once it is imported, and is callable like it."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         from bertjax import _finetune

@@ -14,7 +14,7 @@ from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.input.feed import Batch, Rows
 from bertjax.input.packing import pack
 from bertjax.input.randomness import derive_key, permute
-from bertjax.text.ragged import before_in_row, places_in
+from bertjax.text.ragged import before_in_row, range_indices
 
 # Lengths of rows: each is a program to compile, and every token of padding is computed. Packed rows, which come in
 # several numbers too, have fewer.
@@ -126,7 +126,7 @@ class PackedLayout:
     start: np.ndarray  # its first token in the row
 
     def within(self, rows: np.ndarray) -> PackedLayout:
-        """The layout of some of the rows (ascending), which are counted anew."""
+        """The layout of some of the rows (ascending), which are counted again."""
         new = np.full(self.rows, -1)
         new[rows] = np.arange(len(rows))
         here = new[self.row] >= 0
@@ -181,7 +181,7 @@ def lay_out(rows: TaskRows, chosen: np.ndarray, layout: PackedLayout, pad_id: in
     begin = layout.row * layout.length + layout.start
     batch = rows.tokens_at(numbers, begin, (layout.rows, layout.length), pad_id)
     lengths = rows.lengths[numbers]
-    batch["sequence_ids"].ravel()[places_in(begin, lengths)] = np.repeat(layout.slot + 1, lengths)
+    batch["sequence_ids"].ravel()[range_indices(begin, lengths)] = np.repeat(layout.slot + 1, lengths)
     for key, array in rows.rows.items():
         assert array.shape[1:] == (1,), "packed rows are for kinds with one value per example"
         table = np.zeros((layout.rows, layout.slots), array.dtype)

@@ -58,7 +58,7 @@ def taught_rows(rows: TaskRows, objective: Objective) -> TaskRows:
 def with_projection(config: FinetuneConfig, teacher: ModelConfig | None) -> FinetuneConfig:
     """The config, with a projection to the teacher's width where layers are compared, and without one elsewhere.
 
-    A student goes on with the projection that it was pretrained with; it needs none for vectors as wide as its own.
+    A student continues with the projection that it was pretrained with; it needs none for vectors as wide as its own.
     """
     model, width = config.model, 0
     if teacher is not None and config.task.distil == "layers":

@@ -41,7 +41,7 @@ from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import stage_step, stages_of
 from bertjax.training.state import draw_blueprint
 from bertjax.training.step import make_predict_step, several_sequences
-from bertjax.training.teacher import Teacher, flops_of_networks, frozen_networks, place_teacher
+from bertjax.training.teacher import Teacher, flops_of_networks, frozen_networks, put_teacher
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,10 @@ def assemble_task(
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
     content.kind.check_run(config, content)
     optimizer = optax.chain(make_optimizer(config.optimizer), scale_by_depth(config.model, config.task.layer_decay))
-    asked = None if teacher is None else teacher.model
-    drawn = frozen_networks(asked, mesh, config.execution)
+    teacher_model = None if teacher is None else teacher.model
+    drawn = frozen_networks(teacher_model, mesh, config.execution)
     blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
-    frozen = () if teacher is None else (place_teacher(teacher, blueprint, config),)
+    frozen = () if teacher is None else (put_teacher(teacher, blueprint, config),)
     objective = content.kind.objective(config.task)
     untaught = replace(blueprint, frozen={})  # development sets are measured by their labels
     learned = objective if teacher is None else taught_objective(content.kind, config.task)
@@ -176,7 +176,7 @@ def assemble_task(
         ),
         batches,
         DevSets(predictor, objective, content.dev, content.baselines),
-        flops_of_networks(config.model, asked, config.data.sequence_length),
+        flops_of_networks(config.model, teacher_model, config.data.sequence_length),
     )
     return Job(
         config=config,

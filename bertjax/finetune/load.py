@@ -13,7 +13,7 @@ import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import MissingSplitError
-from bertjax.finetune.data.tables import Tell
+from bertjax.finetune.data.tables import Notify
 from bertjax.finetune.kinds.kind import Kind, Splits, Task, TaskContent
 from bertjax.finetune.tasks import task_for
 from bertjax.input.randomness import derive_key, permute
@@ -53,16 +53,16 @@ def labels_of(task: Task, train: Sequence[Any]) -> tuple[str, ...]:
     return task.labels or task.kind.labels_in(train)
 
 
-def read_split(task: Task, data: Path, split: str, tell: Tell = print, *, named: bool = False) -> list[Any] | None:
+def read_split(task: Task, data: Path, split: str, notify: Notify = print, *, named: bool = False) -> list[Any] | None:
     """The examples of a split: `train`, one of the task's `dev_splits`, or a test split; None if that is missing.
 
-    A split whose file was `named` must not be missing. `tell` is called with what there is to say of the files. Raises
+    A split whose file was `named` must not be missing. `notify` is called with notices about the files. Raises
     ValueError naming the folder if another split is missing or empty, and file and line of what is wrong in it, such
     as a label that is not one of `task.labels`.
     """
     may_be_missing = split.startswith("test") and not named
     try:
-        examples = task.read(data, split, tell)
+        examples = task.read(data, split, notify)
     except MissingSplitError:
         if may_be_missing:
             return None
@@ -75,7 +75,7 @@ def read_split(task: Task, data: Path, split: str, tell: Tell = print, *, named:
     return examples
 
 
-def read_dev(task: Task, data: Path, tell: Tell = print) -> dict[str, list[Any]]:
+def read_dev(task: Task, data: Path, notify: Notify = print) -> dict[str, list[Any]]:
     """The development sets by split: one, for MNLI two, or the `dev` of a subset.
 
     Raises ValueError as `read_split` does if there is none.
@@ -84,7 +84,7 @@ def read_dev(task: Task, data: Path, tell: Tell = print) -> dict[str, list[Any]]
     missing = None
     for split in dict.fromkeys((*task.dev_splits, "dev")):
         try:
-            if (examples := read_split(task, data, split, tell)) is not None:
+            if (examples := read_split(task, data, split, notify)) is not None:
                 found[split] = examples
         except MissingSplitError as error:
             missing = missing or error

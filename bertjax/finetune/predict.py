@@ -57,7 +57,7 @@ class Predictor:
         go_on: Callable[[], bool] = lambda: True,
         done: Callable[[int], object] = lambda rows: None,
     ) -> tuple[np.ndarray, dict[str, float]] | None:
-        """(outputs, figures of the objective) of rows, in their order; None once `go_on`, asked per batch, is False.
+        """(outputs, figures of the objective) of rows, in their order; None once `go_on`, called per batch, is False.
 
         Outputs are float32, [n, ...] or per token [offsets[n], ...]. Batches are of rows of like length, the longest
         first, for less padding. `done` is called with the number of further rows that are computed.
@@ -116,11 +116,11 @@ class TaskModel:
 
     @property
     def counts(self) -> LengthCounts:
-        """What became of the inputs of the last `predict`."""
+        """How the inputs of the last `predict` were truncated or split."""
         return self._model.counts
 
     def predict(self, inputs: Sequence[Input], null_threshold: float | None = None) -> list[Output]:
-        """The prediction for each input, as `bertjax.loaded.LoadedModel.predict` has it.
+        """The prediction for each input, as `bertjax.loaded.LoadedModel.predict` returns it.
 
         Raises ValueError, naming the number of the input from 1, for one that the kind of task does not take, and for a
         `null_threshold` where the model answers no questions.
@@ -131,9 +131,9 @@ class TaskModel:
         self._model.null_threshold = own if null_threshold is None else null_threshold
         return self.kind.predict(self._model, inputs) if inputs else []
 
-    def told(self) -> list[str]:
-        """What there is to say of inputs of the last `predict` that lost tokens, a line each."""
-        return self.counts.told(self._model.max_length) if self.counts.any_cut else []
+    def notices(self) -> list[str]:
+        """Notices about inputs of the last `predict` that lost tokens, a line each."""
+        return self.counts.notices(self._model.max_length) if self.counts.any_cut else []
 
     def _outputs(self, rows: TaskRows) -> np.ndarray:
         """Float32, [rows, ...] or [tokens, ...]. Raises ValueError if one is not finite."""
@@ -142,10 +142,10 @@ class TaskModel:
         batch_size = min(most, 1 << (len(rows) - 1).bit_length()) * batch_shards(self._mesh)
         per_token = self.kind.network.per_token
         predictor = Predictor(self._step, self._mesh, batch_size, pad_id, longest, per_token, self._mark)
-        # Accelerators multiply float32 in fewer bits unless told otherwise.
+        # Accelerators multiply float32 in fewer bits by default.
         with jax.set_mesh(self._mesh), jax.default_matmul_precision("highest"):
             found = predictor.predict(self._params, rows, self._objective)
-        assert found is not None, "nothing stops it"
+        assert found is not None, "`go_on` is always True"
         if not np.isfinite(found[0]).all():
             raise ValueError("an output is not finite; are the model's weights damaged?")
         return found[0]

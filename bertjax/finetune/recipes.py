@@ -73,7 +73,7 @@ def settings_of(config: FinetuneConfig, tried: Mapping[str, Sequence[float]], se
         one = _with(config, chosen)
         _require_possible(one)
         first = config.training.seed
-        runs = [_placed(one, name, seed, seeds) for seed in range(first, first + seeds)]
+        runs = [_with_directory(one, name, seed, seeds) for seed in range(first, first + seeds)]
         found.append(Setting(name, tuple(runs)))
     return found
 
@@ -107,8 +107,8 @@ def _require_possible(config: FinetuneConfig) -> None:
             raise ValueError(f"{key} is {value}; give {wanted}")
 
 
-def _placed(config: FinetuneConfig, name: str, seed: int, seeds: int) -> FinetuneConfig:
-    place = path_of(config.directory)
+def _with_directory(config: FinetuneConfig, name: str, seed: int, seeds: int) -> FinetuneConfig:
+    directory = path_of(config.directory)
     for part in (name, f"seed-{seed}" if seeds > 1 else ""):
-        place = place / part if part else place
-    return replace(config, run_dir=str(place), training=replace(config.training, seed=seed))
+        directory = directory / part if part else directory
+    return replace(config, run_dir=str(directory), training=replace(config.training, seed=seed))

@@ -121,7 +121,7 @@ def finetune(
                 f"run_dir={config.directory}: its results are of step {done.step:,} and its weights of step {there:,}; "
                 "finish what went on with it, or name another folder"
             )
-        say(f"{config.directory}: finished before, and measured by other data or settings; done anew with its weights")
+        say(f"{config.directory}: finished before, and measured by other data or settings; done again with its weights")
         seconds = done.seconds
     return _measured(job, content, directory, seconds, processes)
 
@@ -129,7 +129,7 @@ def finetune(
 def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
     """Encoder and pooler of a model, with its head if that is of the same task, else with one drawn by the seed.
 
-    Where a pooler on every token stands below heads (ModernBERT), pretraining has trained it below the vocabulary.
+    If a pooler on every token precedes the heads (ModernBERT), pretraining trained it before the vocabulary projection.
     """
     drawn = jax.jit(lambda key: init_params(config.model, key))(jax.random.key(config.training.seed))
     fresh = jax.device_get(drawn)
@@ -260,8 +260,8 @@ def _write(split: Split, outputs: np.ndarray, directory: AnyPath) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="bertjax-predictions-") as folder:
         for path in split.write(Path(folder), outputs):
             paths.append(f"{PREDICTIONS}/{path.relative_to(folder)}")
-            place = directory / paths[-1]
-            if isinstance(place, Path):
-                place.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(place, path.read_text(encoding="utf-8"))
+            target = directory / paths[-1]
+            if isinstance(target, Path):
+                target.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(target, path.read_text(encoding="utf-8"))
     return paths

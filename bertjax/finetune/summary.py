@@ -46,7 +46,7 @@ class TaskSummary:
         return [result.figures[figure] for result in self.results[setting]]
 
     def _figures(self) -> list[str]:
-        """Names of the shares among the figures, those of further sets behind those of the first."""
+        """Names of the shares among the figures, those of further sets after those of the first."""
         names = next(iter(self.results.values()))[0].figures
         shares = [name for name in names if not name.endswith(("_loss", *NO_SHARES))]
         return [name for name in shares if not (self.averaged and _language(name))]
@@ -61,7 +61,7 @@ class TaskSummary:
         rows = []
         for name, results in self.results.items():
             minutes = statistics.fmean(result.seconds for result in results) / 60
-            rows.append((name or "as it stands", str(len(results)), *self.cells(name), f"{minutes:.1f}"))
+            rows.append((name or "recipe", str(len(results)), *self.cells(name), f"{minutes:.1f}"))
         note = "on the development set, or the one named, in per cent: the mean, and the standard deviation over seeds"
         return Table(self.task, note, tuple(columns), tuple(rows))
 
@@ -85,7 +85,7 @@ class TaskSummary:
 
 
 def overall(summaries: Sequence[TaskSummary], systems: Sequence[str]) -> Table:
-    """A row per task: its first metric under the best setting, beside the published figures of these systems."""
+    """A row per task: its first metric under the best setting, next to the published figures of these systems."""
     rows = []
     for summary in summaries:
         name = summary.best_setting

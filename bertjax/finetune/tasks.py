@@ -32,7 +32,7 @@ _CHOICES = ("0", "1", "2", "3")
 
 # Published figures, in per cent of the task's first metric unless they name another one: the paper's tables 1 to 5, of
 # which GLUE's test sets are by its server. Its only figures of Base on GLUE's development sets are those of the
-# ablation (table 5); beside them stand those of Hugging Face (the read-me of DistilBERT), one for each task.
+# ablation (table 5); those of Hugging Face (the read-me of DistilBERT), one for each task, are listed with them.
 BASE_TEST, LARGE_TEST = "BERT Base, test", "BERT Large, test"
 BASE_DEV, LARGE_DEV = "BERT Base, dev", "BERT Large, dev"
 OTHERS_DEV = "BERT Base, dev, by Hugging Face"

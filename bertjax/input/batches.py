@@ -77,14 +77,14 @@ def rows_of_batch(step: int, global_batch_size: int, rows: slice | np.ndarray | 
 
 
 class PairBatches:
-    """The rows of a run over one split, with what its objectives ask of them.
+    """The rows of a run over one split, with the arrays of its objectives.
 
-    Row n of a run has place n mod R in epoch n // R, where R = `rows_per_epoch` is the number of rows of the first
+    Row n of a run is row n mod R of epoch n // R, where R = `rows_per_epoch` is the number of rows of the first
     epoch's plan; batch k of size B is rows k B to k B + B - 1. Packed, a row is several pairs, each with the tokens and
     masks that it would have alone. Safe to use from many threads.
 
-    `plans` is a folder for plans that take long to build, as `Epochs` has it; `template` says where special tokens
-    stand. Raises ValueError as `Epochs` and `batch_keys` do, and for what the vocabulary or the split cannot serve.
+    `plans` is a folder for plans that take long to build, as `Epochs` has it; `template` is the layout of special
+    tokens. Raises ValueError as `Epochs` and `batch_keys` do, and for what the vocabulary or the split cannot serve.
     """
 
     def __init__(
@@ -146,30 +146,30 @@ class PairBatches:
 
     def pairs(self, numbers: np.ndarray) -> Pairs:
         """The pairs of these rows of the run, in their order."""
-        epochs, places = np.divmod(numbers, self.rows_per_epoch)
+        epochs, within = np.divmod(numbers, self.rows_per_epoch)
         parts = []
         for epoch in np.unique(epochs).tolist():
             content = self._epochs.get(epoch)
             rows = np.flatnonzero(epochs == epoch)
-            if places[rows].max() > self.rows_per_epoch // 2:
+            if within[rows].max() > self.rows_per_epoch // 2:
                 self._epochs.prepare(epoch + 1)
-            passes, places_in_pass = np.divmod(places[rows], len(content))
-            for number in np.unique(passes).tolist():
-                chosen = passes == number
-                parts.append(self._pairs_of_pass(content, epoch, number, rows[chosen], places_in_pass[chosen]))
+            rounds, within_round = np.divmod(within[rows], len(content))
+            for number in np.unique(rounds).tolist():
+                chosen = rounds == number
+                parts.append(self._pairs_of_round(content, epoch, number, rows[chosen], within_round[chosen]))
         if len(parts) == 1:
             return parts[0]
         pairs = Pairs(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Pairs)))
         by_row = np.argsort(pairs.row, kind="stable")
         return Pairs(*(getattr(pairs, f.name)[by_row] for f in fields(Pairs)))
 
-    def _pairs_of_pass(self, content: Epoch, epoch: int, number: int, rows: np.ndarray, places: np.ndarray) -> Pairs:
-        """The pairs of some places in one pass over an epoch's rows; each pass has its own order and masks.
+    def _pairs_of_round(self, content: Epoch, epoch: int, number: int, rows: np.ndarray, within: np.ndarray) -> Pairs:
+        """The pairs of some rows in one round over an epoch's rows; each round has its own order and masks.
 
-        There is a second pass if this epoch's plan has fewer rows than the first epoch's.
+        There is a second round if this epoch's plan has fewer rows than the first epoch's.
         """
-        planned = permute(places, len(content), derive_key(self._seed, "shuffle", epoch, number))
-        row, pair = content.pairs_of(planned)
+        shuffled = permute(within, len(content), derive_key(self._seed, "shuffle", epoch, number))
+        row, pair = content.pairs_of(shuffled)
         keys = hash64(derive_key(self._seed, "pair", epoch, number), pair)
         first, count, labels = content.plan.spans(pair)
         if self._pairing.exchanges:

@@ -24,7 +24,7 @@ from bertjax.input.plan import (
 )
 from bertjax.input.randomness import derive_key
 from bertjax.input.whole_documents import build_document_plan
-from bertjax.text.ragged import places_in
+from bertjax.text.ragged import range_indices
 
 LEAST_DOCUMENTS = 2
 SMALL_PLANS_ROWS = 2**20  # a batch of a tiny corpus may straddle many epochs: keep as many plans as this many rows fill
@@ -71,17 +71,17 @@ class Epoch:
         first = self.packing.offsets[rows]
         counts = self.packing.offsets[rows + 1] - first
         row = np.repeat(np.arange(len(rows)), counts)
-        return row, self.packing.order[places_in(first, counts)].astype(np.int64)
+        return row, self.packing.order[range_indices(first, counts)].astype(np.int64)
 
 
 class Epochs:
-    """The epochs of a run over one split, each built when it is first asked for. Safe to use from many threads.
+    """The epochs of a run over one split, each built when it is first used. Safe to use from many threads.
 
     `random_b` is `build_plan`'s; `template` says how many special tokens a row has. With `folder`, plans that take long
     to build are kept there, for the next start and for other hosts.
 
     Raises ValueError if the split has fewer than two documents, the sequence length holds no pair, or the sources
-    cannot be mixed as asked.
+    cannot be mixed as configured.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Text in rows: the one place that writes [CLS] A [SEP] B [SEP], and [CLS] text [SEP] for running text."""
+"""Text in rows: the one module that writes [CLS] A [SEP] B [SEP], and [CLS] text [SEP] for running text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.input.packing import BatchKey
 from bertjax.input.randomness import fold_in, hash64
-from bertjax.text.ragged import before_in_row, places_in
+from bertjax.text.ragged import before_in_row, range_indices
 
 
 class Split(Protocol):
@@ -33,12 +33,12 @@ class Split(Protocol):
         """The ids of ranges [start, start + length), concatenated in order."""
         ...
 
-    def tells(self, plane: str) -> bool:
+    def has_plane(self, plane: str) -> bool:
         """Whether the store has the plane that says which tokens continue a unit: a word, a phrase or an entity."""
         ...
 
     def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:
-        """That plane for ranges of tokens, bool, concatenated in order; read only if the store `tells` it."""
+        """That plane for ranges of tokens, bool, concatenated in order; read only if the store has it."""
         ...
 
 
@@ -76,7 +76,7 @@ BERT = Template()
 
 
 class Text(NamedTuple):
-    """The text in rows: where it stands, bool [B, L]; and its ranges of the split's tokens in order, int64 [n]."""
+    """The text in rows: its positions, bool [B, L]; and its ranges of the split's tokens in order, int64 [n]."""
 
     is_text: np.ndarray
     starts: np.ndarray
@@ -142,7 +142,7 @@ def lay_out(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Rows [CLS] A [SEP] B [SEP] from the concatenated tokens of all A and B, whose lengths are int64 [B, 2].
 
-    Returns input_ids, token_type_ids, sequence_ids, int32 [B, L], and where the text stands, bool [B, L].
+    Returns input_ids, token_type_ids, sequence_ids, int32 [B, L], and the positions of the text, bool [B, L].
     """
     column = np.arange(length, dtype=np.int32)
     between = (lengths[:, :1] + 1).astype(np.int32) + np.arange(template.separators, dtype=np.int32)
@@ -174,7 +174,7 @@ def lay_out_sentences(
     """
     row, start, sizes = _parts(split, first, first + count, length - template.of_text)
     begin = row * length + 1 + before_in_row(row, sizes + 1)  # a part is a document's text and its [SEP]
-    text = places_in(begin, sizes)
+    text = range_indices(begin, sizes)
     is_text = np.zeros((len(first), length), bool)
     is_text.ravel()[text] = True
     input_ids = np.full(is_text.shape, vocabulary.pad_id, np.int32)
@@ -196,7 +196,7 @@ def _parts(split: Split, begin: np.ndarray, end: np.ndarray, room: int) -> tuple
     home = np.searchsorted(documents, begin, side="right") - 1
     parts = np.searchsorted(documents, end, side="left") - home
     row = np.repeat(np.arange(len(begin)), parts)
-    document = places_in(home, parts)
+    document = range_indices(home, parts)
     start = sentences[np.maximum(documents[document], begin[row])].astype(np.int64)
     stop = sentences[np.minimum(documents[document + 1], end[row])].astype(np.int64)
     return row, start, np.minimum(stop - start, room)  # only a sentence too long for any row, alone in it, is cut

@@ -1,4 +1,4 @@
-"""Texts that are longer than a row: how many there were, and what became of them."""
+"""Texts that are longer than a row: how many there were, and how they were shortened or split."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LengthCounts:
         """Whether any token was left out."""
         return self.truncated > 0
 
-    def told(self, max_length: int) -> list[str]:
+    def notices(self, max_length: int) -> list[str]:
         """Lines for the user about truncated, split and empty examples; none if every example fits."""
         of = f"of {self.examples:,} {self.unit}"
         longer = f"{of} were longer than {max_length} tokens and were"

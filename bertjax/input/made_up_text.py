@@ -14,7 +14,7 @@ from bertjax.input.masking.units import UNITS, WORDS
 from bertjax.input.targets import registry
 
 ABOUT = "random tokens in sentences and documents about as long as Wikipedia's"
-_FIRST_TOKEN = 104  # behind the special ones
+_FIRST_TOKEN = 104  # after the special ones
 _SENTENCE_TOKENS, _DOCUMENT_SENTENCES = 24, 25  # means
 
 
@@ -30,7 +30,7 @@ class MadeUpVocabulary:
 
     @property
     def special(self) -> dict[str, int]:
-        """The ids by role; [UNK] stands between [PAD] and [CLS]."""
+        """The ids by role; [UNK] is between [PAD] and [CLS]."""
         return {"pad": self.pad_id, "unk": 100, "cls": self.cls_id, "sep": self.sep_id, "mask": self.mask_id}
 
     @property
@@ -70,8 +70,8 @@ class MadeUpSplit:
         shift = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
         return self._flat.take(shift + np.arange(len(shift)))
 
-    def tells(self, plane: str) -> bool:
-        """The vocabulary tells the words, and this text all other units; also words where they need the plane."""
+    def has_plane(self, plane: str) -> bool:
+        """Whether it marks the units of a plane: all but words, which it marks only if they need the plane."""
         return plane != WORDS or self._marks_words
 
     def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:

@@ -101,7 +101,7 @@ def pack_rows(
 ) -> dict[str, np.ndarray]:
     """Rows of several sequences out of rows of one; `row` int64 [N], ascending, says in which row each goes.
 
-    `keys` describes the arrays of the packed batch, of `rows` rows. Nothing of a sequence changes but where it stands
+    `keys` describes the arrays of the packed batch, of `rows` rows. Nothing of a sequence changes but its position
     and its number in `sequence_ids`.
     """
     is_inside = single["sequence_ids"] > 0

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from bertjax.input.randomness import below, derive_key, hash64, uniform
-from bertjax.text.ragged import places_in
+from bertjax.text.ragged import range_indices
 
 # A longer document advances as several at once. Each step of `build_plan` uses up a sentence or more of every document,
 # so this bounds the number of steps; it costs one early end of a chunk per so many sentences.
@@ -205,7 +205,7 @@ def even_pieces(first: np.ndarray, last: np.ndarray, longest: int) -> tuple[np.n
     sizes = last - first
     pieces = -(-sizes // longest)
     owner = np.repeat(np.arange(len(first)), pieces)
-    piece = places_in(np.zeros_like(pieces), pieces)
+    piece = range_indices(np.zeros_like(pieces), pieces)
     size, count, base = sizes[owner], pieces[owner], first[owner]
     return owner, base + size * piece // count, base + size * (piece + 1) // count
 

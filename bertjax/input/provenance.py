@@ -29,19 +29,17 @@ def origins(batches: Batches, numbers: np.ndarray, sources: Sequence[str]) -> li
     homes = _homes(split, documents, sources)
     for pair, row in enumerate(pairs.row.tolist()):
         for segment in range(pairs.first.shape[1]):
-            place = pair, segment
-            begin, end = int(pairs.first[place]), int(pairs.first[place] + pairs.count[place]) - 1
-            which = f"document {documents[place]:,}" + (
-                f" to {last[place]:,}" if last[place] != documents[place] else ""
-            )
-            told = f"{homes[pair][segment]}{which}, sentences {begin:,} to {end:,}"
-            found[row].append(f"{_SEGMENTS[segment]}: {told}" if several else told)
+            at = pair, segment
+            begin, end = int(pairs.first[at]), int(pairs.first[at] + pairs.count[at]) - 1
+            which = f"document {documents[at]:,}" + (f" to {last[at]:,}" if last[at] != documents[at] else "")
+            origin = f"{homes[pair][segment]}{which}, sentences {begin:,} to {end:,}"
+            found[row].append(f"{_SEGMENTS[segment]}: {origin}" if several else origin)
     return found
 
 
 def _homes(split: object, documents: np.ndarray, sources: Sequence[str]) -> list[list[str]]:
-    """The name of each document's source, where the store tells it."""
-    if not getattr(split, "tells_sources", False):
+    """The name of each document's source, if the store records it."""
+    if not getattr(split, "has_sources", False):
         return [[""] * documents.shape[1]] * len(documents)
     home = np.searchsorted(split.source_edges, documents, side="right") - 1
     return [[f"{sources[number]}, " for number in row] for row in home.tolist()]

@@ -42,7 +42,7 @@ def hash64(keys: int | np.ndarray, counters: np.ndarray) -> np.ndarray:
 
 
 def fold_in(keys: np.ndarray, purpose: str) -> np.ndarray:
-    """New keys, uint64 as `keys`, for one purpose of what the old ones stand for."""
+    """New keys, uint64 as `keys`, for one purpose."""
     return hash64(keys, np.uint64(derive_key(purpose)))
 
 
@@ -61,16 +61,16 @@ def below(bits: np.ndarray, bound: int | np.ndarray) -> np.ndarray:
     return (uniform(bits) * bound).astype(np.int64)
 
 
-def permute(places: np.ndarray, size: int, key: int) -> np.ndarray:
-    """Where a keyed bijection of [0, size) sends each place, without making the permutation.
+def permute(values: np.ndarray, size: int, key: int) -> np.ndarray:
+    """The images of values under a keyed bijection of [0, size), without making the permutation.
 
     A Feistel network over a grid of about sqrt(size) x sqrt(size) cells, which has at most sqrt(size) cells too many;
-    a place that lands on one of those walks on until it is back inside (Black and Rogaway 2002).
-    `places` is int64[n] in [0, size); so is the result.
+    a value that lands on one of those is mapped again until it is inside (Black and Rogaway 2002).
+    `values` is int64[n] in [0, size); so is the result.
     """
     columns = isqrt(size - 1) + 1 if size else 1
     rows = -(-size // columns)
-    image = np.array(places, np.int64)
+    image = np.array(values, np.int64)
     outside = np.arange(len(image))
     while len(outside):
         image[outside] = walked = _permute_grid(image[outside], rows, columns, key)

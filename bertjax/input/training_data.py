@@ -57,7 +57,7 @@ class TrainingData(Protocol):
 
     name: str  # shown to the user
     notes: list[str]  # on how the text was read, likewise
-    fingerprint: str  # of what is trained on: of text that of its store, and the digests of files that rows need beside
+    fingerprint: str  # of the training data: the store's for text, and the digests of further files that rows need
     tokenizer: Tokenizer
 
     def train(self, data: DataConfig, seed: int) -> RunBatches:
@@ -78,7 +78,7 @@ class TrainingData(Protocol):
 
 
 class StoredText:
-    """Text in a token store, whose rows get what `objectives` ask of them."""
+    """Text in a token store, whose rows get the arrays of `objectives`."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class StoredText:
         return self._store.tokenizer()
 
     def train(self, data: DataConfig, seed: int) -> PairBatches:
-        """New pairs and masks in every epoch; plans that take long to build are kept beside the store."""
+        """New pairs and masks in every epoch; plans that take long to build are stored next to the store."""
         plans = self._store.path.with_name(f"plans-{self._store.fingerprint[:12]}")
         return PairBatches(self._store.split("train"), self.tokenizer, data, seed, plans, **self._kind)
 
@@ -108,7 +108,7 @@ class StoredText:
         """Every document once, whatever the mixture; a source with fewer than two documents is not measured alone."""
         data, split = replace(data, weights=(), temperature=1.0), self._store.split("held_out")
         parts = {"eval": split}
-        if len(data.sources) > 1 and split.tells_sources:
+        if len(data.sources) > 1 and split.has_sources:
             views = {f"eval/source_{number}": split.of_source(number) for number in range(split.num_sources)}
             parts |= {name: view for name, view in views.items() if view.num_documents >= LEAST_DOCUMENTS}
         return {name: PairBatches(view, self.tokenizer, data, seed, **self._kind) for name, view in parts.items()}
@@ -130,7 +130,7 @@ def open_training_data(
 ) -> TrainingData:
     """Open the sources of a run; a token store of text is made if it is missing, and copied if it is remote.
 
-    `stages` are the data of the run's stages in order; their rows get what `objectives` ask of them, and their special
+    `stages` are the data of the run's stages in order; their rows get the arrays of `objectives`, and their special
     tokens where `template` says. Raises ValueError as `batch_keys`, `require_marked`, `open_store` and `Records.open`
     do, OSError if the disk is full.
     """

@@ -113,7 +113,7 @@ def count_store(
         counted = [count_tokens(part, tokenizer, count) for _, part in parts]
         totals[split] = sum(counted, TokenCounts(np.zeros(tokenizer.vocab_size, np.int64), 0))
         rows = [("", view, totals[split])]
-        if view.tells_sources:
+        if view.has_sources:
             rows += [(name, part, held) for (name, part), held in zip(parts, counted, strict=True)]
         amounts += [
             Amount(
@@ -166,7 +166,7 @@ def _entities(by_id: np.ndarray, tokenizer: Tokenizer) -> int | None:
 
 def _parts(view: SplitView, provenance: dict[str, Any]) -> list[tuple[str, SplitView]]:
     """The view's sources with their names, or the view itself where sources are unknown."""
-    if not view.tells_sources:
+    if not view.has_sources:
         return [("", view)]
     described = provenance.get("sources", [])
     return [

@@ -54,7 +54,7 @@ def file_texts(path: str, tokenizer: Tokenizer, most_tokens: int = MOST_TOKENS) 
 
     Segments are the fields of a .tsv, the strings of a .jsonl or .json record, or the whole line of any other file; any
     of them may be compressed. Of a file with too many tokens half of the texts are kept, or a quarter, and so on.
-    Raises ValueError naming file and place if it cannot be read, is no text, or has none.
+    Raises ValueError naming file and offset if it cannot be read, is no text, or has none.
     """
     share, kept = 1.0, _NOTHING
     number = 0

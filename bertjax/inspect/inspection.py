@@ -47,7 +47,7 @@ class Inspection:
 def inspect_store(
     store: TokenStore, kinds: Sequence[RowKind], evaluations: Sequence[EvaluationTexts], progress: Progress
 ) -> Inspection:
-    """Measure a store: a few passes over it, in bounded memory.
+    """Measure a store, which is read a few times, in bounded memory.
 
     The rows shown are of the kind with the shortest rows. Raises ValueError for a damaged store, or one with too
     little text for rows.

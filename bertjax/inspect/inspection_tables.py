@@ -20,8 +20,8 @@ def tables(found: Inspection) -> tuple[Table, ...]:
 def amounts_table(found: Inspection) -> Table:
     """Amounts by split and source."""
     read = "" if found.text_bytes is None else f" The text it was made of has {found.text_bytes:,} bytes (UTF-8)."
-    told = any(amount.source for amount in found.amounts)
-    sources = "" if told else " The store does not tell which document is of which source."
+    is_known = any(amount.source for amount in found.amounts)
+    sources = "" if is_known else " The store does not record the source of each document."
     return Table(
         "What is in it",
         f"Spelled bytes are UTF-8 of the text as its tokens spell it, without white space.{read}{sources}",
@@ -144,9 +144,9 @@ def duplicates_table(found: Inspection) -> Table:
 def overlap_table(found: Inspection) -> Table:
     """Overlap of the evaluation texts with the training text."""
     note = (
-        "Runs of tokens of each text that stand in the training split. GPT-3's measure (Brown et al. 2020) flags a "
+        "Runs of tokens of each text that occur in the training split. GPT-3's measure (Brown et al. 2020) flags a "
         "text with any run of 13, PaLM's (Chowdhery et al. 2022) one with 70% of its runs of 8. Theirs are words, "
-        "these are word pieces. Of shorter texts it cannot be told."
+        "these are word pieces. Shorter texts cannot be measured."
     )
     for overlap in found.overlaps:
         if overlap.texts.share < 1:

@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.input.randomness import derive_key, hash64, uniform
 from bertjax.inspect.corpus_figures import Count
 from bertjax.inspect.stretches import stretches, token_ranges
-from bertjax.text.ragged import places_in
+from bertjax.text.ragged import range_indices
 from bertjax.text.store.format import SplitView
 
 SHINGLE = 5
@@ -123,10 +123,10 @@ def similar_pairs(minima: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         order = np.argsort(bucket, kind="stable")
         bucket, parts = bucket[order], [found]
         for distance in range(1, NEIGHBOURS + 1):
-            place = np.flatnonzero(bucket[distance:] == bucket[:-distance])
-            if not len(place):
+            index = np.flatnonzero(bucket[distance:] == bucket[:-distance])
+            if not len(index):
                 break
-            pairs = order[place] * number + order[place + distance]
+            pairs = order[index] * number + order[index + distance]
             pairs = pairs[~_is_in(found, pairs)]
             parts.append(pairs[_agreement(minima, pairs // number, pairs % number) >= SIMILAR])
         found = np.unique(np.concatenate(parts))
@@ -136,8 +136,8 @@ def similar_pairs(minima: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _is_in(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Which values occur in an ascending array; `np.isin` would sort both again."""
-    place = np.searchsorted(ascending, values)
-    return np.append(ascending, -1)[place] == values
+    index = np.searchsorted(ascending, values)
+    return np.append(ascending, -1)[index] == values
 
 
 def _agreement(minima: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -171,7 +171,7 @@ class NGrams:
     def __init__(self, n: int, vocab_size: int) -> None:
         self.n = n
         self._of_token = hash64(derive_key("n-gram token"), np.arange(vocab_size))
-        self._of_place = hash64(derive_key("n-gram place"), np.arange(n)) | np.uint64(1)
+        self._factors = hash64(derive_key("n-gram place"), np.arange(n)) | np.uint64(1)
 
     def __call__(self, ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of texts that lie end to end: the hashes, uint64 in order, and how many are each text's, int64 [texts].
@@ -183,10 +183,10 @@ class NGrams:
         if windows <= 0:
             return np.zeros(0, np.uint64), counts
         tokens = self._of_token[ids]
-        hashes = tokens[:windows] * self._of_place[0]
-        for place in range(1, self.n):
-            hashes += tokens[place : place + windows] * self._of_place[place]
-        return hashes[places_in(np.cumsum(lengths) - lengths, counts)], counts
+        hashes = tokens[:windows] * self._factors[0]
+        for number in range(1, self.n):
+            hashes += tokens[number : number + windows] * self._factors[number]
+        return hashes[range_indices(np.cumsum(lengths) - lengths, counts)], counts
 
 
 MOST_DOCUMENTS = 1 << 25  # kept in memory by 24 bytes each; a larger split is sampled

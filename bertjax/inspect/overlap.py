@@ -56,7 +56,7 @@ class Overlap:
 def find_overlaps(
     training: SplitView, evaluations: Sequence[EvaluationTexts], vocab_size: int, count: Count, examples: int
 ) -> tuple[Overlap, ...]:
-    """Measure all evaluations, whose runs are held in memory: one pass over the training text per measure."""
+    """Measure all evaluations, whose runs are held in memory: the training text is read once per measure."""
     found: list[list[Contaminated]] = [[] for _ in evaluations]
     for measure in MEASURES:
         runs = NGrams(measure.n, vocab_size)
@@ -87,8 +87,8 @@ class RunIndex:
         """Record hashes as seen; those outside the set are ignored."""
         near = hashes[self._maybe[hashes >> self._shift]]
         if len(near):
-            place = np.minimum(np.searchsorted(self._sorted, near), len(self._sorted) - 1)
-            self._met[place[self._sorted[place] == near]] = True
+            index = np.minimum(np.searchsorted(self._sorted, near), len(self._sorted) - 1)
+            self._met[index[self._sorted[index] == near]] = True
 
     def is_marked(self, hashes: np.ndarray) -> np.ndarray:
         """Which hashes of the set were seen: bool, in the shape of the argument."""

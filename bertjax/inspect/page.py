@@ -8,7 +8,7 @@ from bertjax.inspect.corpus_figures import Lengths
 from bertjax.inspect.inspection import Inspection
 from bertjax.inspect.inspection_tables import frequent_tokens, tables
 from bertjax.inspect.row_figures import Piece, ReadablePair, glues
-from bertjax.report.bars import Bars, lying_bars, standing_bars
+from bertjax.report.bars import Bars, horizontal_bars, vertical_bars
 from bertjax.report.page import escaped, render_page, rows_html, table_html
 
 _OWN_STYLE = """
@@ -72,7 +72,7 @@ def _charts(charts: Sequence[str]) -> str:
 def _histogram(lengths: Lengths, colour: str) -> str:
     edges, counts = lengths.binned(2)
     note = f"mean {lengths.mean:,.1f}, median {lengths.quantile(0.5):,}, 99% up to {lengths.quantile(0.99):,}"
-    return standing_bars(
+    return vertical_bars(
         f"{lengths.what[0].upper()}{lengths.what[1:]}",
         edges.tolist(),
         (counts / max(counts.sum(), 1)).tolist(),
@@ -88,7 +88,9 @@ def _frequent(found: Inspection) -> list[str]:
     tokens = frequent_tokens(found)
     half = -(-len(tokens) // 2)
     return [
-        lying_bars(title, [token for token, _ in part], [Bars("share", [s for _, s in part], "blue")], tokens[0][1])
+        horizontal_bars(
+            title, [token for token, _ in part], [Bars("share", [s for _, s in part], "blue")], tokens[0][1]
+        )
         for title, part in (
             ("Most frequent tokens, share of all", tokens[:half]),
             ("The next most frequent tokens", tokens[half:]),
@@ -101,7 +103,7 @@ def _padding(found: Inspection) -> str:
     names = [f"length {figures.kind.data.sequence_length}" for figures in found.rows]
     single = Bars("a pair to a row", [figures.single.padding for figures in found.rows], "orange")
     packed = Bars("packed", [(figures.packed or figures.single).padding for figures in found.rows], "green")
-    return lying_bars("Padding, share of the cells", names, [single, packed])
+    return horizontal_bars("Padding, share of the cells", names, [single, packed])
 
 
 def _overlaps(found: Inspection) -> str:
@@ -114,7 +116,7 @@ def _overlaps(found: Inspection) -> str:
         Bars(bars.label, [_share(o.by_measure[n].flagged, o.by_measure[n].texts) for o in found.overlaps], bars.colour)
         for n, bars in enumerate(series)
     ]
-    return lying_bars("Evaluation texts flagged, share of those that are long enough", names, series)
+    return horizontal_bars("Evaluation texts flagged, share of those that are long enough", names, series)
 
 
 def _share(part: int, whole: int) -> float:

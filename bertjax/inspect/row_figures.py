@@ -188,14 +188,14 @@ def pairs_of_row(number: int, row: dict[str, np.ndarray], tokenizer: Tokenizer, 
         a, b = (
             tuple(
                 Piece(
-                    tokenizer.shown[row["input_ids"][place]],
-                    tokenizer.shown[originals[place]] if place in originals else None,
+                    tokenizer.shown[row["input_ids"][position]],
+                    tokenizer.shown[originals[position]] if position in originals else None,
                 )
-                for place in places.tolist()
+                for position in positions.tolist()
             )
-            for places in (inside[1:end], inside[end + kind.template.separators : -1])
+            for positions in (inside[1:end], inside[end + kind.template.separators : -1])
         )
         label = int(labels[slot])
-        told = kind.pair_names[label] if label >= 0 else _UNLABELLED.get(kind.data.rows, "running text")
-        pairs.append(ReadablePair(number, told, a, b))
+        label_name = kind.pair_names[label] if label >= 0 else _UNLABELLED.get(kind.data.rows, "running text")
+        pairs.append(ReadablePair(number, label_name, a, b))
     return pairs

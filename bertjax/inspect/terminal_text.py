@@ -47,15 +47,15 @@ def _table(table: Table) -> str:
 
 
 def _lengths(all_lengths: Sequence[Lengths]) -> str:
-    """Three histograms beside each other, by powers of two, and their means and quantiles."""
+    """Three histograms side by side, by powers of two, and their means and quantiles."""
     binned = [lengths.binned(1) for lengths in all_lengths]
     longest = max((edges for edges, _ in binned), key=len)
     bins = len(longest) - 1
     heads = "".join(f"{lengths.what:<{_BAR + 12}}" for lengths in all_lengths)
     lines = [f"  {'length':>19}  {heads}".rstrip()]
-    for place in range(bins):
-        low, high = int(longest[place]), int(longest[place + 1]) - 1
-        cells = "".join(_bar(counts, place) for _, counts in binned)
+    for number in range(bins):
+        low, high = int(longest[number]), int(longest[number + 1]) - 1
+        cells = "".join(_bar(counts, number) for _, counts in binned)
         lines.append(f"  {(f'{low:,}' if low == high else f'{low:,}-{high:,}'):>19}  {cells}".rstrip())
     figures = [("mean", [f"{lengths.mean:,.1f}" for lengths in all_lengths])]
     figures += [
@@ -66,8 +66,8 @@ def _lengths(all_lengths: Sequence[Lengths]) -> str:
     return "\n".join([_heading("Lengths"), *lines])
 
 
-def _bar(counts: Sequence[int], place: int) -> str:
-    share = counts[place] / max(sum(counts), 1) if place < len(counts) else 0.0
+def _bar(counts: Sequence[int], number: int) -> str:
+    share = counts[number] / max(sum(counts), 1) if number < len(counts) else 0.0
     largest = max(counts) / max(sum(counts), 1)
     bar = "█" * round(_BAR * share / largest) if share else ""
     return f"{bar + (f' {_share(share)}' if share else ''):<{_BAR + 12}}"

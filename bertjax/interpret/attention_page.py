@@ -39,7 +39,7 @@ def render_attention(view: AttentionView) -> str:
         f'<div class="patterns">{"".join(_pattern(view, number) for number in range(len(PATTERNS)))}</div>',
         f'<p class="caption after">Words are related if one is among the {RELATED} nearest of the '
         "other in the model’s own table of word vectors (cosine, about the mean word). The patterns are those of "
-        "J. Vig, “Deconstructing BERT” (2019); which word predicts another is asked of the model as in Wu et al., "
+        "J. Vig, “Deconstructing BERT” (2019); which word predicts another is measured as in Wu et al., "
         "“Perturbed Masking” (2020).</p>",
         _all_figures(view),
         *_gradient(view),
@@ -108,7 +108,7 @@ def _cell(view: AttentionView, number: int, layer: int, head: int, is_best: bool
 
 
 def _shade(share: float) -> str:
-    """A field that is the darker the larger the share. A class tells how dark: no page has style attributes."""
+    """A field that is darker for a larger share. A class says how dark: no page has style attributes."""
     return f'<i class="s{round(_SHADES * min(max(share, 0.0), 1.0))}"></i>'
 
 
@@ -162,7 +162,7 @@ def _gradient(view: AttentionView) -> Iterator[str]:
         '<div class="chips" id="gradient-chips"><span>after</span></div>'
         '<svg class="columns" id="gradient" role="img" aria-label="Gradient of the loss by token"></svg></div>'
         '<div class="view card stay scroll"><h3>Every token and layer</h3>'
-        "<p>The darker, the longer, beside the longest of its layer but for [CLS] itself.</p>"
+        "<p>The darker, the longer, relative to the longest of its layer without [CLS] itself.</p>"
         f"{_tokens_by_layer(view, norms, np.minimum(norms / np.maximum(largest, 1e-30), 1))}</div></div>"
     )
 
@@ -171,13 +171,13 @@ def _tokens_by_layer(view: AttentionView, norms: np.ndarray, shown: np.ndarray) 
     tokens = _tokens(view)
     names = ["emb.", *(str(layer + 1) for layer in range(len(norms) - 1))]
     rows = []
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         cells = "".join(
-            f'<td title="{escaped(token)}, {f"layer {layer}" if layer else "embeddings"}: {norms[layer, place]:.3g}">'
-            f"{_shade(shown[layer, place])}</td>"
+            f'<td title="{escaped(token)}, {f"layer {layer}" if layer else "embeddings"}: {norms[layer, index]:.3g}">'
+            f"{_shade(shown[layer, index])}</td>"
             for layer in range(len(norms))
         )
-        kind = ' class="special"' if view.row.is_special[place] else ""
+        kind = ' class="special"' if view.row.is_special[index] else ""
         rows.append(f"<tr{kind}><th>{escaped(token)}</th>{cells}</tr>")
     heads = "".join(f"<th>{name}</th>" for name in names)
     roomy = " roomy" if len(tokens) <= _ROOMY else ""

@@ -24,48 +24,48 @@ from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.run_directory import TrainedModel
 
 LEAST = math.log(1.1)  # nats: a word that lowers another's probability by less than this factor does not predict it
-_TOLD_EVERY = 64  # questions
+_REPORT_EVERY = 64  # questions
 
 
 def predictive_words(
-    model: TrainedModel, asked: Sequence[tuple[TokenRow, int]], progress: Progress
+    model: TrainedModel, tokens: Sequence[tuple[TokenRow, int]], progress: Progress
 ) -> list[int | None]:
-    """For each token asked for (its row, its place), the place of the word token that predicts it most, if one does.
+    """For each token (its row, its position), the position of the word token that predicts it most, if there is one.
 
-    That is the token that, masked beside the token asked for, lowers its probability most ("perturbed masking", Wu et
+    That is the token that, masked together with it, lowers its probability most ("perturbed masking", Wu et
     al. 2020, with the probability of the token as the measure), by a factor of 1.1 at least. The model must know masks.
     """
-    questions = [list(_masked(row, place)) for row, place in asked]
+    questions = [list(_masked(row, position)) for row, position in tokens]
     found, total = np.zeros(sum(map(len, questions))), sum(map(len, questions))
     for number, log_probability in enumerate(log_probabilities(model, itertools.chain(*questions))):
         found[number] = log_probability
-        if (number + 1) % _TOLD_EVERY == 0 or number + 1 == total:
-            progress("asking which words predict others", number + 1, total)
+        if (number + 1) % _REPORT_EVERY == 0 or number + 1 == total:
+            progress("measuring which words predict others", number + 1, total)
     answers: list[int | None] = []
     edges = np.cumsum([0, *map(len, questions)])
-    for (row, place), first, last in zip(asked, edges, edges[1:], strict=False):
+    for (row, position), first, last in zip(tokens, edges, edges[1:], strict=False):
         alone, *with_another = found[first:last]
         drops = alone - np.array(with_another)
         best = int(drops.argmax()) if len(drops) else -1
-        answers.append(int(_others(row, place)[best]) if len(drops) and drops[best] >= LEAST else None)
+        answers.append(int(_others(row, position)[best]) if len(drops) and drops[best] >= LEAST else None)
     return answers
 
 
-def _others(row: TokenRow, place: int) -> np.ndarray:
-    return np.flatnonzero(row.is_word & (np.arange(len(row)) != place))
+def _others(row: TokenRow, position: int) -> np.ndarray:
+    return np.flatnonzero(row.is_word & (np.arange(len(row)) != position))
 
 
-def _masked(row: TokenRow, place: int) -> Iterator[MaskedToken]:
-    """The row with the token masked, and then with each other word token masked beside it."""
-    for other in (None, *_others(row, place)):
+def _masked(row: TokenRow, position: int) -> Iterator[MaskedToken]:
+    """The row with the token masked, and then with each other word token masked too."""
+    for other in (None, *_others(row, position)):
         ids = row.ids.copy()
-        ids[place] = row.tokenizer.mask_id
+        ids[position] = row.tokenizer.mask_id
         if other is not None:
             ids[other] = row.tokenizer.mask_id
-        yield MaskedToken(replace(row, ids=ids), place, int(row.ids[place]))
+        yield MaskedToken(replace(row, ids=ids), position, int(row.ids[position]))
 
 
-SHOWN_FROM = 0.05  # least strength at which a head is said to show a pattern
+SHOWN_FROM = 0.05  # least strength at which a head counts as showing a pattern
 RELATED = 10  # words of the vocabulary nearest to a word, by the model's own static vectors, are related to it
 
 
@@ -84,7 +84,7 @@ PATTERNS = (
     Pattern("same or related word in the other sentence", "the same word, or a related one, in the other sentence"),
     Pattern(
         "words that predict it",
-        "the word that, masked beside it, lowers the model's probability of it most (by a factor of 1.1 at least)",
+        "the word that, masked with it, lowers the model's probability of it most (by a factor of 1.1 at least)",
     ),
     Pattern("separators", "[CLS] and the [SEP]s"),
 )
@@ -131,7 +131,7 @@ def whole_words(tokenizer: Tokenizer) -> np.ndarray:
 def targets(row: TokenRow, related: np.ndarray, predictors: dict[int, int | None]) -> np.ndarray:
     """bool [6, n, n], query x key: the targets of each token under each pattern.
 
-    `predictors` has the place of the predicting word, or None, for the tokens that were asked. Only tokens of sentences
+    `predictors` has the position of the predicting word, or None, for the measured tokens. Only tokens of sentences
     look; what [CLS] and [SEP] look at is of no pattern.
     """
     n = len(row)
@@ -143,9 +143,9 @@ def targets(row: TokenRow, related: np.ndarray, predictors: dict[int, int | None
     wanted[PREVIOUS] = within & np.eye(n, k=-1, dtype=bool)
     wanted[SAME] = within & related
     wanted[SAME_ACROSS] = across & related
-    for place, predictor in predictors.items():
+    for position, predictor in predictors.items():
         if predictor is not None:
-            wanted[PREDICTIVE, place, predictor] = True
+            wanted[PREDICTIVE, position, predictor] = True
     wanted[SEPARATORS] = text[:, None] & row.is_special
     return wanted
 
@@ -186,9 +186,9 @@ def measure_patterns(
     model: TrainedModel, rows: Sequence[TokenRow], table: WordTable, knows_masks: bool, progress: Progress
 ) -> PatternSums:
     """Measure rows of sentences; for one word of each row the predicting word is found, if the model fills masks."""
-    asked = [(row, place) for number, row in enumerate(rows) if (place := _drawn_word(row, number)) is not None]
-    found = predictive_words(model, asked, progress) if knows_masks else []
-    predictors = {id(row): {place: answer} for (row, place), answer in zip(asked, found, strict=False)}
+    drawn = [(row, position) for number, row in enumerate(rows) if (position := _drawn_word(row, number)) is not None]
+    found = predictive_words(model, drawn, progress) if knows_masks else []
+    predictors = {id(row): {position: answer} for (row, position), answer in zip(drawn, found, strict=False)}
     sums = PatternSums(model.config.model.num_hidden_layers, model.config.model.num_attention_heads)
     for number, (row, inside) in enumerate(zip(rows, look_inside(model, rows), strict=True), 1):
         sums.add(inside.attention, targets(row, table.related(row), predictors.get(id(row), {})), inside.seen)

@@ -69,10 +69,10 @@ const weights = new Uint16Array(Uint8Array.from(atob(data.weights), c => c.charC
 const weight = (layer, head, from, to) => weights[((layer * heads + head) * n + from) * n + to] / 65535;
 const ROW = n <= 20 ? 24 : n <= 40 ? 19 : 16, FONT = n <= 20 ? 14 : n <= 40 ? 13 : 12.5, HEAD = 26, GAP = 10;
 const LONGEST = 18, short = token => token.length > LONGEST ? token.slice(0, LONGEST - 1) + '…' : token;
-// Room for the longest token and a value beside it; the titles of the columns need some too.
+// Room for the longest token and a value next to it; the titles of the columns need some too.
 const LEFT = Math.max(90, 50 + FONT * 0.62 * Math.max(...tokens.map(token => short(token).length)));
 const LEAST = 0.02, LEVELS = 12, RIGHT = LEFT + 188, WIDTH = RIGHT + LEFT;
-const places = tokens.map((_, i) => HEAD + (i + 0.5) * ROW + segments[i] * GAP);
+const centers = tokens.map((_, i) => HEAD + (i + 0.5) * ROW + segments[i] * GAP);
 const html = (tag, attributes = {}, ...content) => {
   const made = Object.assign(document.createElement(tag), attributes);
   made.append(...content);
@@ -94,7 +94,7 @@ const hue = head => `hsl(${Math.round(head * 360 / heads)} 72% var(--shade))`;
 // Two columns of tokens with lines from the left, that look, to the right, that are looked at. `series` gives what is
 // drawn: [{colour, weight(from, to)}]; pointing at a token leaves its own lines and says its values.
 function columns(svg, names, series, say) {
-  svg.setAttribute('viewBox', `0 0 ${WIDTH} ${places[n - 1] + ROW / 2 + 6}`);
+  svg.setAttribute('viewBox', `0 0 ${WIDTH} ${centers[n - 1] + ROW / 2 + 6}`);
   const lines = drawn('g', {class: 'lines'});
   svg.append(lines);
   let pointed = null, pinned = false;
@@ -102,16 +102,16 @@ function columns(svg, names, series, say) {
     const edge = side ? RIGHT : LEFT, anchor = side ? 'start' : 'end', out = side ? 1 : -1;
     svg.append(drawn('text', {class: 'name', x: edge, y: 12, 'text-anchor': anchor}, name));
     for (const segment of new Set(segments)) {
-      const first = segments.indexOf(segment), last = segments.lastIndexOf(segment), y = places[first] - ROW / 2 + 2;
+      const first = segments.indexOf(segment), last = segments.lastIndexOf(segment), y = centers[first] - ROW / 2 + 2;
       svg.append(drawn('rect', {class: 'rail ' + 'ab'[segment], x: side ? edge - 5 : edge + 2, y, width: 3, rx: 1.5,
-        height: places[last] + ROW / 2 - 2 - y}));
+        height: centers[last] + ROW / 2 - 2 - y}));
     }
     return tokens.map((token, i) => {
-      const y = places[i] - ROW / 2, x = side ? edge : 0, box = {y, x, width: LEFT, height: ROW};
+      const y = centers[i] - ROW / 2, x = side ? edge : 0, box = {y, x, width: LEFT, height: ROW};
       const bar = drawn('rect', {class: 'bar', y: y + 1, height: ROW - 2, width: 0, rx: 3});
-      const value = drawn('text', {class: 'value', x: side ? WIDTH - 4 : 4, y: places[i] + FONT * 0.35,
+      const value = drawn('text', {class: 'value', x: side ? WIDTH - 4 : 4, y: centers[i] + FONT * 0.35,
         'text-anchor': side ? 'end' : 'start', 'font-size': FONT - 1});
-      const text = drawn('text', {x: edge + 6 * out, y: places[i] + FONT * 0.35, 'text-anchor': anchor,
+      const text = drawn('text', {x: edge + 6 * out, y: centers[i] + FONT * 0.35, 'text-anchor': anchor,
         'font-size': FONT}, short(token));
       const hit = drawn('rect', {class: 'hit', ...box, tabindex: 0}, drawn('title', {}, token));
       const group = drawn('g', {class: 'token' + (special[i] ? ' special' : ''), 'data-side': side, 'data-token': i},
@@ -132,7 +132,7 @@ function columns(svg, names, series, say) {
   function curve(from, to) {
     const middle = (LEFT + RIGHT) / 2;
     const x0 = LEFT + 7, x1 = RIGHT - 7;
-    return `M${x0} ${places[from]}C${middle} ${places[from]} ${middle} ${places[to]} ${x1} ${places[to]}`;
+    return `M${x0} ${centers[from]}C${middle} ${centers[from]} ${middle} ${centers[to]} ${x1} ${centers[to]}`;
   }
   function drawLines(shown) {
     const paths = [];

@@ -33,7 +33,7 @@ def checkpoint_predictions(run: str | AnyPath, sentences: Sequence[str], top: in
     """
     if not any(MASK in sentence for sentence in sentences) and len(sentences) < 2:
         raise ValueError(
-            f"there is nothing to ask about {sentences[0]!r}: write {MASK} in it, or give a second sentence"
+            f"there is nothing to predict in {sentences[0]!r}: write {MASK} in it, or give a second sentence"
         )
     newest = load_run(run)
     steps = [newest.step] if path_of(str(run)).name.isdecimal() else saved_steps(newest.directory)

@@ -11,7 +11,7 @@ from bertjax.report.axes import BOTTOM, RIGHT, TOP, WIDTH, shortened, value_axis
 from bertjax.report.axes import figure as chart_figure
 from bertjax.report.page import Table, escaped, render_page, table_html
 
-_CLEAR = 0.05  # p-value below which a difference is said to be clear
+_CLEAR = 0.05  # p-value below which a difference counts as clear
 _LEFT, _ROW = 24, 42  # in units of the drawing
 _METHOD = (
     "Differences are from the first run, with 95 % intervals and two-sided p-values by paired bootstrap over the "
@@ -24,7 +24,7 @@ def comparison_tables(comparison: Comparison) -> Iterator[Table]:
     for figure in comparison.figures:
         found = zip(comparison.runs, comparison.steps, figure.values, (None, *figure.differences), strict=True)
         rows = tuple(
-            (run, f"{step:,}", f"{value:{figure.form}}", *(("", "", "") if one is None else _told(one, figure)))
+            (run, f"{step:,}", f"{value:{figure.form}}", *(("", "", "") if one is None else _columns(one, figure)))
             for run, step, value, one in found
         )
         note = f"On {comparison.examples}. {'Less' if figure.less_is_better else 'More'} is better."
@@ -45,17 +45,17 @@ def _verdict(run: str, first: str, difference: Difference, figure: Compared) -> 
     if difference.value == 0:
         return f"{run} and {first} are equal"
     better = (difference.value < 0) == figure.less_is_better
-    told = f"{run} is {'better' if better else 'worse'} than {first} by {abs(difference.value):{figure.form}}"
+    verdict = f"{run} is {'better' if better else 'worse'} than {first} by {abs(difference.value):{figure.form}}"
     if difference.p_value >= _CLEAR:
-        return f"{told}, which these examples do not tell from chance (p = {difference.p_value:.2g})"
-    return f"{told} (p {_p_value(difference)})"
+        return f"{verdict}, which these examples do not distinguish from chance (p = {difference.p_value:.2g})"
+    return f"{verdict} (p {_p_value(difference)})"
 
 
 def _p_value(difference: Difference) -> str:
     return f"= {difference.p_value:.2g}" if difference.p_value >= 0.001 else "< 0.001"
 
 
-def _told(difference: Difference, figure: Compared) -> tuple[str, str, str]:
+def _columns(difference: Difference, figure: Compared) -> tuple[str, str, str]:
     form = f"+{figure.form}"
     interval = f"{difference.low:{form}} to {difference.high:{form}}"
     return f"{difference.value:{form}}", interval, _p_value(difference).removeprefix("= ")

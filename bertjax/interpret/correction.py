@@ -1,6 +1,6 @@
 """Correction: finds words to which the model gives a far lower probability than to another token; no [MASK] is needed.
 
-`one pass` asks the MLM head about every token of the text as it stands, as MacBERT is used for correction (Cui et al.
+`one pass` predicts every token of the unchanged text with the MLM head, as MacBERT is used for correction (Cui et al.
 2020): masked language modelling also trains on tokens that are unchanged or random. `masked` hides each token in turn
 (pseudo-likelihood, Salazar et al. 2020): one row per token, and the token cannot vouch for itself.
 """
@@ -37,14 +37,14 @@ _NO_KIND = -1
 
 
 class Proposal(NamedTuple):
-    """A token for the place of another: its text, and log p(it) - log p(the token that stands there)."""
+    """A token to replace another: its text, and log p(it) - log p(the original token)."""
 
     text: str
     log_ratio: float
 
 
 class Word(NamedTuple):
-    """A word that is one token, where it stands in the text, and what might stand there: the likeliest first."""
+    """A word that is one token, its offsets in the text, and proposals to replace it, the likeliest first."""
 
     start: int  # characters from the beginning of the text
     end: int
@@ -68,7 +68,7 @@ class Examined:
     skipped: tuple[str, ...]
 
     def correction(self, threshold: float) -> Correction:
-        """The text with the first proposal in the place of each word whose log ratio is above the threshold."""
+        """The text with the first proposal instead of each word whose log ratio is above the threshold."""
         words = tuple(word for word in self.words if word.proposals[0].log_ratio > threshold)
         parts, behind = [], 0
         for word in words:
@@ -82,12 +82,12 @@ class _Cut:
     """The tokens of a text, and those of them that are whole words of a kind: index and span in characters."""
 
     ids: np.ndarray
-    places: tuple[tuple[int, int, int], ...]
+    spans: tuple[tuple[int, int, int], ...]
     skipped: tuple[str, ...]
 
 
 class _Question(NamedTuple):
-    """A row, and what is asked of it: its positions, the ids of the text there, and their words (text, word)."""
+    """A row, and its words to examine: their positions, the ids of the text there, and their words (text, word)."""
 
     row: TokenRow
     positions: np.ndarray
@@ -108,18 +108,18 @@ def examine(
     Of a kind are tokens that both begin a word, or both continue one, and are letters of one script, digits, or a
     sign. Texts longer than the rows of training are read in windows. Raises ValueError for a text that spells a
     special token, by its number (counted from `number_from`), for a `top` outside the vocabulary, and as
-    `mlm_model` does. A generator is asked where there is one.
+    `mlm_model` does. A generator is used if there is one.
     """
     model = mlm_model(model)
     tokenizer = model.tokenizer
     if not 1 <= top <= tokenizer.vocab_size:
-        raise ValueError(f"top={top}: ask for 1 to {tokenizer.vocab_size} proposals, the vocabulary's entries")
+        raise ValueError(f"top={top}: give 1 to {tokenizer.vocab_size} proposals, the vocabulary's entries")
     kinds = _kinds(tokenizer)
     cuts = [_cut(tokenizer, kinds, text, number) for number, text in enumerate(texts, number_from)]
     found: dict[tuple[int, int], tuple[Proposal, ...]] = {}
     for question, ratios, ids in _answers(model, list(_questions(model, cuts)), kinds, top, masked):
         for word, some, best in zip(question.words, ratios, ids, strict=True):
-            start, end = cuts[word[0]].places[word[1]][1:]
+            start, end = cuts[word[0]].spans[word[1]][1:]
             written = texts[word[0]][start:end]
             found[word] = tuple(
                 Proposal(_as_written(tokenizer, number, written), float(ratio))
@@ -130,9 +130,9 @@ def examine(
         Examined(
             text,
             tuple(
-                Word(start, end, text[start:end], found[number, place])
-                for place, (_, start, end) in enumerate(cut.places)
-                if found[number, place]
+                Word(start, end, text[start:end], found[number, index])
+                for index, (_, start, end) in enumerate(cut.spans)
+                if found[number, index]
             ),
             cut.skipped,
         )
@@ -177,39 +177,39 @@ def _cut(tokenizer: Tokenizer, kinds: np.ndarray, text: str, number: int) -> _Cu
     begins = ~tokenizer.is_continuation[ids]
     begins[:1] = True
     first = np.flatnonzero(begins).tolist()
-    places, skipped = [], []
+    spans, skipped = [], []
     for begin, end in itertools.pairwise([*first, len(ids)]):
         start, stop = encoding.offsets[begin][0], encoding.offsets[end - 1][1]
         written = text[start:stop]
         start += len(written) - len(written.lstrip())
         if end == begin + 1 and kinds[ids[begin]] != _NO_KIND and written.strip():
-            places.append((begin, start, start + len(written.strip())))
+            spans.append((begin, start, start + len(written.strip())))
         elif written.strip():
             skipped.append(written.strip())
-    return _Cut(ids, tuple(places), tuple(skipped))
+    return _Cut(ids, tuple(spans), tuple(skipped))
 
 
 def _questions(model: TrainedModel, cuts: Sequence[_Cut]) -> Iterator[_Question]:
-    """One for each window of a text that has words to ask about, with all of them."""
+    """One for each window of a text that has words to examine, with all of them."""
     tokenizer, template = model.tokenizer, family_of(model.config.model.family).template
     for number, cut in enumerate(cuts):
-        where = np.array([place for place, _, _ in cut.places], int)
+        where = np.array([begin for begin, _, _ in cut.spans], int)
         starts, window = _windows(len(cut.ids), model.max_length - 2, where)
-        for place, start in enumerate(starts):
+        for index, start in enumerate(starts):
             ids = cut.ids[start : start + model.max_length - 2]
-            words = np.flatnonzero(window == place)
+            words = np.flatnonzero(window == index)
             if len(words):
                 row, positions = TokenRow.of(tokenizer, [ids], template), where[words] - start + 1
                 yield _Question(row, positions, row.ids[positions], [(number, word) for word in words.tolist()])
 
 
 def _masked(questions: Iterable[_Question]) -> Iterator[_Question]:
-    """Each question as one for each of its words, which is hidden; a row exists only while it is asked."""
+    """Each question as one for each of its words, which is hidden; a row exists only while it is used."""
     for row, positions, own, words in questions:
-        for place, position in enumerate(positions):
+        for index, position in enumerate(positions):
             ids = row.ids.copy()
             ids[position] = row.tokenizer.mask_id
-            one = slice(place, place + 1)
+            one = slice(index, index + 1)
             yield _Question(replace(row, ids=ids), positions[one], own[one], words[one])
 
 
@@ -232,17 +232,17 @@ def _answers(
     tables = _tables(model, kinds)
     questions.sort(key=lambda question: len(question.row))
     left = sum(len(question.words) for question in questions) if masked else len(questions)
-    asked = _masked(questions) if masked else iter(questions)
-    for width, group in itertools.groupby(asked, lambda question: _width(len(question.row), model.max_length)):
+    rows = _masked(questions) if masked else iter(questions)
+    for width, group in itertools.groupby(rows, lambda question: _width(len(question.row), model.max_length)):
         most = _TOKENS // width if masked else _LOGITS // (width * model.tokenizer.vocab_size)
         height = max(1, min(most, 1 << (left - 1).bit_length()))
         while batch := list(itertools.islice(group, height)):
             arrays = _batch(batch, height, width, 1 if masked else width, model.tokenizer.pad_id)
             answer = _compare(model.graphdef, model.params, *arrays, *tables, top=min(top, model.tokenizer.vocab_size))
             ratios, ids = jax.device_get(answer)
-            for place, question in enumerate(batch):
+            for index, question in enumerate(batch):
                 count = len(question.positions)
-                yield question, ratios[place, :count], ids[place, :count]
+                yield question, ratios[index, :count], ids[index, :count]
             left -= len(batch)
             height = max(1, min(most, 1 << (left - 1).bit_length()))
 
@@ -263,17 +263,17 @@ def _width(tokens: int, longest: int) -> int:
 
 
 def _batch(
-    questions: Sequence[_Question], height: int, width: int, asked: int, pad_id: int
+    questions: Sequence[_Question], height: int, width: int, slots: int, pad_id: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """input_ids, token_type_ids and sequence_ids, int32 [height, width]; positions and their ids, [height, asked]."""
-    rows, places = np.zeros((3, height, width), np.int32), np.zeros((2, height, asked), np.int32)
+    """input_ids, token_type_ids and sequence_ids, int32 [height, width]; positions and their ids, [height, slots]."""
+    rows, targets = np.zeros((3, height, width), np.int32), np.zeros((2, height, slots), np.int32)
     rows[0], rows[2] = pad_id, 1  # rows that fill up are sequences of padding: attention has something to see
     for number, question in enumerate(questions):
         length = len(question.row)
         rows[:, number, :length] = question.row.ids, question.row.token_types, np.ones(length, np.int32)
         rows[2, number, length:] = 0
-        places[:, number, : len(question.positions)] = question.positions, question.ids
-    return rows[0], rows[1], rows[2], places[0], places[1]
+        targets[:, number, : len(question.positions)] = question.positions, question.ids
+    return rows[0], rows[1], rows[2], targets[0], targets[1]
 
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "top"))

@@ -62,7 +62,7 @@ class CorrectionFigures:
 
 @dataclass(frozen=True)
 class Judged:
-    """Examined words beside what should stand there; arrays have one item per word with a proposal."""
+    """Examined words and their correct forms; arrays have one item per word with a proposal."""
 
     ratios: np.ndarray  # float32: log ratio of the first proposal
     wrong: np.ndarray  # bool: the word is an error
@@ -88,12 +88,12 @@ class Judged:
         return float((ratios[best] + below) / 2)
 
 
-def read_error_pairs(path: Path, tell: Callable[[str], object] = print) -> list[ErrorPair]:
+def read_error_pairs(path: Path, notify: Callable[[str], object] = print) -> list[ErrorPair]:
     """The rows of a TSV file: id, source, target; a first row with these names is left out.
 
     Raises ValueError naming file and line of a row with another number of columns, and for an empty file.
     """
-    rows = read_rows(path, Wanted(_COLUMNS, header=_COLUMNS), tell, suffix=".tsv")
+    rows = read_rows(path, Wanted(_COLUMNS, header=_COLUMNS), notify, suffix=".tsv")
     pairs = [ErrorPair(*(row.values[name] for name in _COLUMNS)) for row in rows]
     pairs = pairs[1:] if tuple(pairs[0]) == _COLUMNS else pairs
     if not pairs:
@@ -102,7 +102,7 @@ def read_error_pairs(path: Path, tell: Callable[[str], object] = print) -> list[
 
 
 def judge(examined: Sequence[Examined], pairs: Sequence[ErrorPair], *, lowercase: bool) -> tuple[Judged, list[str]]:
-    """Examined sources beside their targets; and the ids of pairs left out, which differ in their number of words.
+    """Examined sources with their targets; and the ids of pairs left out, which differ in their number of words.
 
     With `lowercase` case is no error.
     """
@@ -122,12 +122,12 @@ def judge(examined: Sequence[Examined], pairs: Sequence[ErrorPair], *, lowercase
         ends = np.array([match.end() for match in source])
         best: dict[int, tuple[float, bool, bool]] = {}
         for word in text.words:
-            place = int(np.searchsorted(ends, word.start, side="right"))
-            proposal, begin = word.proposals[0], source[place].start()
-            whole = source[place][0]
+            index = int(np.searchsorted(ends, word.start, side="right"))
+            proposal, begin = word.proposals[0], source[index].start()
+            whole = source[index][0]
             changed = whole[: word.start - begin] + proposal.text + whole[word.end - begin :]
-            is_right = wrong[place] and folded(changed) == folded(target[place][0])
-            best[place] = max(best.get(place, (-np.inf, False, False)), (proposal.log_ratio, wrong[place], is_right))
+            is_right = wrong[index] and folded(changed) == folded(target[index][0])
+            best[index] = max(best.get(index, (-np.inf, False, False)), (proposal.log_ratio, wrong[index], is_right))
         found += best.values()
     ratios, are_wrong, are_right = np.array(found, float).reshape(-1, 3).T
     return Judged(ratios.astype(np.float32), are_wrong > 0, are_right > 0, words, errors), left_out

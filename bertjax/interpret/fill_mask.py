@@ -23,7 +23,7 @@ from bertjax.training.run_directory import TrainedModel
 
 MASK = "[MASK]"
 
-_SAMPLE = 4096  # held-out sentences considered, so that the report costs no pass over the split
+_SAMPLE = 4096  # held-out sentences considered, so that the report does not read the whole split
 _SENTENCE_TOKENS = range(8, 31)  # enough context for a prediction, and short enough for a line of the report
 # The hidden word's share of the sample: rarer words are hardly learned, and more frequent ones are "the" and "of".
 _RAREST, _COMMONEST, _SEEN = 1e-4, 5e-3, 3
@@ -52,16 +52,16 @@ def fill_mask(model: TrainedModel, texts: Sequence[Text], top: int) -> list[list
 
     [MASK] in a text is the mask token; other special tokens spelled out in it are plain text. Raises ValueError for a
     text without [MASK], one that is longer than the rows the model was trained on, a `top` outside the vocabulary, and
-    as `mlm_model` does. A generator is asked where there is one.
+    as `mlm_model` does. A generator is used if there is one.
     """
     model = mlm_model(model)
     if not 1 <= top <= model.config.model.vocab_size:
-        raise ValueError(f"top={top}: ask for 1 to {model.config.model.vocab_size} guesses, the vocabulary's entries")
+        raise ValueError(f"top={top}: give 1 to {model.config.model.vocab_size} guesses, the vocabulary's entries")
     return _best(model, [_prompt(model, text) for text in texts], top)
 
 
 def mlm_model(model: TrainedModel) -> TrainedModel:
-    """The model whose MLM head is asked: the generator, or the model itself where there is none.
+    """The model whose MLM head is used: the generator, or the model itself where there is none.
 
     Raises ValueError for a fine-tuned model, one without an MLM head, and a causal one, which is trained without masks.
     """
@@ -160,23 +160,23 @@ def _hide_words(tokenizer: Tokenizer, sentences: list[np.ndarray], count: int, s
     for number, ids in enumerate(whole_words_first):
         if len(hidden) == count:
             break
-        places = _places_to_hide(tokenizer, ids, words)
-        if len(places) and tokenizer.unk_id not in ids:
-            place = places[below(hash64(derive_key(seed, "hidden word"), np.array([number])), len(places))[0]]
-            hidden.setdefault(tokenizer.shown[ids[place]], _with_mask(tokenizer, ids, place))
+        positions = _positions_to_hide(tokenizer, ids, words)
+        if len(positions) and tokenizer.unk_id not in ids:
+            position = positions[below(hash64(derive_key(seed, "hidden word"), np.array([number])), len(positions))[0]]
+            hidden.setdefault(tokenizer.shown[ids[position]], _with_mask(tokenizer, ids, position))
     return [(prompt, word) for word, prompt in hidden.items()]
 
 
-def _places_to_hide(tokenizer: Tokenizer, ids: np.ndarray, words: np.ndarray) -> np.ndarray:
+def _positions_to_hide(tokenizer: Tokenizer, ids: np.ndarray, words: np.ndarray) -> np.ndarray:
     """Positions of a sentence whose token is one of `words` (bool [vocab_size]) and is not continued."""
     goes_on = np.append(tokenizer.is_continuation[ids[1:]], False)
     return np.flatnonzero(words[ids] & ~goes_on)
 
 
-def _with_mask(tokenizer: Tokenizer, ids: np.ndarray, place: int) -> _Prompt:
+def _with_mask(tokenizer: Tokenizer, ids: np.ndarray, position: int) -> _Prompt:
     masked = np.concatenate([[tokenizer.cls_id], ids, [tokenizer.sep_id]])
-    masked[place + 1] = tokenizer.mask_id
-    return _Prompt(masked, np.zeros_like(masked), np.array([place + 1]))
+    masked[position + 1] = tokenizer.mask_id
+    return _Prompt(masked, np.zeros_like(masked), np.array([position + 1]))
 
 
 def _best(model: TrainedModel, prompts: Sequence[_Prompt], top: int) -> list[list[list[Guess]]]:

@@ -74,8 +74,8 @@ class TagProbe:
         )
 
 
-def classify(known: np.ndarray, labels: np.ndarray, asked: np.ndarray, classes: int) -> np.ndarray:
-    """The class of each vector of `asked` by ridge regression on `known` [n, D] and their labels [n]: int64.
+def classify(known: np.ndarray, labels: np.ndarray, unknown: np.ndarray, classes: int) -> np.ndarray:
+    """The class of each vector of `unknown` by ridge regression on `known` [n, D] and their labels [n]: int64.
 
     Vectors are centred and scaled by their standard deviation in `known`; the intercept is not shrunk.
     """
@@ -84,7 +84,7 @@ def classify(known: np.ndarray, labels: np.ndarray, asked: np.ndarray, classes: 
     x, targets = (known - mean) / scale, np.eye(classes)[labels]
     shares = targets.mean(axis=0)
     weights = np.linalg.solve(x.T @ x + _RIDGE * np.eye(x.shape[1]), x.T @ (targets - shares))
-    return (((asked - mean) / scale) @ weights + shares).argmax(axis=1)
+    return (((unknown - mean) / scale) @ weights + shares).argmax(axis=1)
 
 
 def _by_form(words: Sequence[str], tags: np.ndarray, measured: np.ndarray) -> float:
@@ -122,11 +122,11 @@ def _batches(windows: TagWindows, pad_id: int) -> Iterator[tuple[list[np.ndarray
         ids = np.full((height, width), pad_id, np.int32)
         types, sequences = np.zeros_like(ids), np.zeros_like(ids)
         of_token = np.full((height, width), -1, np.int64)
-        for place, row in enumerate(range(first, min(first + height, len(rows)))):
+        for number, row in enumerate(range(first, min(first + height, len(rows)))):
             part = slice(rows.offsets[row], rows.offsets[row + 1])
             n = rows.lengths[row]
-            ids[place, :n], types[place, :n] = rows.tokens["input_ids"][part], rows.tokens["token_type_ids"][part]
-            sequences[place, :n], of_token[place, :n] = 1, windows.word[part]
+            ids[number, :n], types[number, :n] = rows.tokens["input_ids"][part], rows.tokens["token_type_ids"][part]
+            sequences[number, :n], of_token[number, :n] = 1, windows.word[part]
         yield [ids, types, sequences], of_token
 
 

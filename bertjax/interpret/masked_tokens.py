@@ -1,4 +1,4 @@
-"""The log probability that a model gives to tokens which are hidden behind [MASK], one asked for in each row."""
+"""The log probability that a model gives to tokens which are hidden by [MASK], one in each row."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _SHORTEST = 16  # tokens; rows are padded to this times a power of two, so that 
 
 
 class MaskedToken(NamedTuple):
-    """A row with masks in it, and which token stood at one of them."""
+    """A row with masks in it, and the original token of one of them."""
 
     row: TokenRow
-    place: int
+    position: int
     token: int
 
 
-def log_probabilities(model: TrainedModel, asked: Iterable[MaskedToken]) -> Iterator[float]:
-    """log p(token at its place | row) in nats for each, in order; float32 with the reference attention.
+def log_probabilities(model: TrainedModel, tokens: Iterable[MaskedToken]) -> Iterator[float]:
+    """log p(token at its position | row) in nats for each, in order; float32 with the reference attention.
 
     Neighbours in the sequence whose rows have about one length share a batch.
     """
     graphdef = reference_graphdef(model.config.model)
-    for width, group in itertools.groupby(asked, lambda one: _width(len(one.row), model.max_length)):
+    for width, group in itertools.groupby(tokens, lambda one: _width(len(one.row), model.max_length)):
         most = max(1, _TOKENS // width)
         while part := list(itertools.islice(group, most)):
             height = min(most, 1 << (len(part) - 1).bit_length())
             filled = part + part[:1] * (height - len(part))
             batch = padded([one.row for one in filled], width)
-            places = np.array([[one.place] for one in filled], np.int32)
-            tokens = np.array([one.token for one in filled], np.int32)
+            positions = np.array([[one.position] for one in filled], np.int32)
+            ids = np.array([one.token for one in filled], np.int32)
             with jax.default_matmul_precision("highest"):
-                found = np.asarray(_of_tokens(graphdef, model.params, *batch, places, tokens))
+                found = np.asarray(_of_tokens(graphdef, model.params, *batch, positions, ids))
             yield from found[: len(part)].tolist()
 
 
@@ -62,10 +62,10 @@ def _of_tokens(
     ids: jax.Array,
     types: jax.Array,
     sequence_ids: jax.Array,
-    places: jax.Array,
+    positions: jax.Array,
     tokens: jax.Array,
 ) -> jax.Array:
-    """float32 [B]: the log probability of a token at one place of each row."""
+    """float32 [B]: the log probability of a token at one position of each row."""
     bert = bind(graphdef, params)
-    logits = bert.mlm_logits(bert.decode(ids, types, sequence_ids, packed=False), places)[:, 0]
+    logits = bert.mlm_logits(bert.decode(ids, types, sequence_ids, packed=False), positions)[:, 0]
     return jnp.take_along_axis(jax.nn.log_softmax(logits.astype(jnp.float32)), tokens[:, None], axis=1)[:, 0]

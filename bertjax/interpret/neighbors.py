@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.interpret.attention_maps import look_inside
 from bertjax.interpret.attention_patterns import WordTable
-from bertjax.interpret.sample_text import SampleText, places_of
+from bertjax.interpret.sample_text import SampleText, positions_of
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.text.similar_words import usable_ids
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -82,9 +82,9 @@ def static_vectors(model: TrainedModel, words: Sequence[str] | None = None) -> t
     if words is None:
         surfaces = [surface.decode(errors="replace") for surface in tokenizer.surfaces]
         starts = np.flatnonzero(~tokenizer.is_continuation).tolist()
-        places = {surfaces[place]: place for place in reversed(starts) if surfaces[place].isalpha()}
-        ordered = sorted(places, key=places.__getitem__)
-        return ordered, table[[places[word] for word in ordered]]
+        numbers = {surfaces[number]: number for number in reversed(starts) if surfaces[number].isalpha()}
+        ordered = sorted(numbers, key=numbers.__getitem__)
+        return ordered, table[[numbers[word] for word in ordered]]
     pieces = [(word, ids) for word, ids in zip(words, usable_ids(tokenizer, words), strict=True) if ids]
     vectors = [table[list(ids)].mean(axis=0) for _, ids in pieces]
     return [word for word, _ in pieces], np.stack(vectors) if vectors else np.zeros((0, table.shape[1]), np.float32)
@@ -112,9 +112,9 @@ def _centred(vectors: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def _of_the_word(ids: np.ndarray, rows: Sequence[TokenRow], vectors: Sequence[np.ndarray]) -> np.ndarray:
-    """The word's vector where it first stands in each row, the mean of its pieces': [rows, D]."""
-    places = [int(places_of(ids, row)[0]) for row in rows]
-    return np.stack([one[at : at + len(ids)].mean(axis=0) for one, at in zip(vectors, places, strict=True)])
+    """The word's vector at its first position in each row, the mean of its pieces': [rows, D]."""
+    positions = [int(positions_of(ids, row)[0]) for row in rows]
+    return np.stack([one[at : at + len(ids)].mean(axis=0) for one, at in zip(vectors, positions, strict=True)])
 
 
 def _cosines(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -126,15 +126,15 @@ def _contexts(
     ids: np.ndarray, rows: Sequence[TokenRow], vectors: Sequence[np.ndarray], own: np.ndarray, nearest: int
 ) -> Iterator[Context]:
     """Each row with the other words of all rows that are nearest to the word in it, a word once."""
-    places = [np.flatnonzero(row.is_word & ~np.isin(row.ids, ids)) for row in rows]
-    others = np.concatenate([one[at] for one, at in zip(vectors, places, strict=True)])
-    tokens = np.concatenate([row.ids[at] for row, at in zip(rows, places, strict=True)])
-    homes = np.repeat(np.arange(len(rows)), [len(at) for at in places])
+    positions = [np.flatnonzero(row.is_word & ~np.isin(row.ids, ids)) for row in rows]
+    others = np.concatenate([one[at] for one, at in zip(vectors, positions, strict=True)])
+    tokens = np.concatenate([row.ids[at] for row, at in zip(rows, positions, strict=True)])
+    homes = np.repeat(np.arange(len(rows)), [len(at) for at in positions])
     for row, cosines in zip(rows, _cosines(own, others), strict=True):
         order = np.argsort(-cosines, kind="stable")
         first = order[np.sort(np.unique(tokens[order], return_index=True)[1])][:nearest]
         near = tuple(Near(row.tokenizer.shown[tokens[i]], float(cosines[i]), int(homes[i])) for i in first)
-        at = int(places_of(ids, row)[0])
+        at = int(positions_of(ids, row)[0])
         parts = row.ids[1:at], row.ids[at : at + len(ids)], row.ids[at + len(ids) : -1]
         before, word, after = (row.tokenizer.decode(part).strip() for part in parts)
         yield Context(before, word, after, near)

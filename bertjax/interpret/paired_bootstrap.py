@@ -1,6 +1,6 @@
 """The paired bootstrap: whether a difference between two systems on the same examples may be due to the examples.
 
-Examples are drawn with replacement, the same for both systems, and the difference is measured anew (Efron and
+Examples are drawn with replacement, the same for both systems, and the difference is measured again (Efron and
 Tibshirani 1993; Berg-Kirkpatrick et al. 2012, "An Empirical Investigation of Statistical Significance in NLP"). Only
 examples are resampled: the variance between training runs is not in it.
 """

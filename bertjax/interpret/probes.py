@@ -86,7 +86,7 @@ def _drawn(total: int, count: int) -> list[int]:
 def probed(job: Job, content: TrainingData, files: ProbeFiles, processes: Processes) -> Job:
     """The job, whose evaluations are followed by the probes of its config.
 
-    Raises ValueError for a model that they cannot be asked of, and for texts that are too long for it.
+    Raises ValueError for a model that they do not apply to, and for texts that are too long for it.
     """
     if not is_probed(job.config):
         return job
@@ -95,7 +95,7 @@ def probed(job: Job, content: TrainingData, files: ProbeFiles, processes: Proces
 
 
 def _model(job: Job, stage: Stage, params: Params | None) -> TrainedModel:
-    """The network of a stage as the other verbs have it; without weights their shapes stand for them."""
+    """The network of a stage as the other verbs use it; without weights it has their shapes."""
     config = replace(job.config, model=stage.model)
     graphdef, shapes, _ = abstract_network(config.model)
     params = shapes if params is None else params
@@ -103,15 +103,15 @@ def _model(job: Job, stage: Stage, params: Params | None) -> TrainedModel:
 
 
 def _instruments(model: TrainedModel, content: TrainingData, files: ProbeFiles) -> list[Instrument]:
-    asked, found = model.config.probe, []
-    if asked.pairs:
+    probe, found = model.config.probe, []
+    if probe.pairs:
         require_scored(mlm_model(model), [text for one in files.pairs for pair in one.pairs for text in pair])
         found.append(functools.partial(_judged, files.pairs))
-    if asked.attention:
+    if probe.attention:
         exact_graphdef(model)
         template = family_of(model.config.model.family).template
         text = SampleText("held-out text", content.held_out_text(), model.tokenizer, template)
-        rows = text.pairs(asked.sample // 2, model.max_length)
+        rows = text.pairs(probe.sample // 2, model.max_length)
         if not rows:
             raise ValueError(
                 "probe.attention=True: the held-out text has no two sentences in sequence that are short enough for a "
@@ -119,7 +119,7 @@ def _instruments(model: TrainedModel, content: TrainingData, files: ProbeFiles) 
             )
         fills = "mlm_head" in model.params and not model.config.model.causal
         found.append(functools.partial(_attended, rows, fills))
-    if asked.tags:
+    if probe.tags:
         exact_graphdef(model)
         found.append(functools.partial(_tagged, TagProbe.of(files.tagged, model.tokenizer, model.max_length)))
     return found
@@ -191,7 +191,7 @@ class Probes:
         return self._spent + expected <= self._share * (self._clock() + expected - self._began)
 
     def __str__(self) -> str:
-        """What to tell of them when the run has ended."""
+        """Their summary after the run."""
         much = f"{self._spent:.1f} s, {self.share:.1%} of the time (probe.share={self._share:g})"
         more = f"; {self.passed_over} evaluation(s) went without, to stay below that" if self.passed_over else ""
         return f"probes: taken at {self.taken} evaluation(s), in {much}{more}"

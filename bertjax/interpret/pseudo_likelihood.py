@@ -29,11 +29,11 @@ _TOGETHER = 512  # texts whose rows are ordered by length
 _SHOWN = 60  # characters of a text in a message
 _COLUMNS = ("sentence_good", "sentence_bad")  # of BLiMP's files
 
-# Which tokens are hidden when one is asked for, bool [n]: of its number, and the number of each token's word.
+# Which tokens are hidden to score one, bool [n]: of its position, and the number of each token's word.
 VARIANTS: dict[str, Callable[[int, np.ndarray], np.ndarray]] = {
-    "original": lambda place, words: np.arange(len(words)) == place,
-    "word-l2r": lambda place, words: (words == words[place]) & (np.arange(len(words)) >= place),
-    "whole-word": lambda place, words: words == words[place],
+    "original": lambda position, words: np.arange(len(words)) == position,
+    "word-l2r": lambda position, words: (words == words[position]) & (np.arange(len(words)) >= position),
+    "whole-word": lambda position, words: words == words[position],
 }
 
 
@@ -61,7 +61,7 @@ def pseudo_likelihoods(
     """The score of each text; special tokens that are spelled out in one are plain text.
 
     Raises ValueError for an unknown variant, for a text without tokens or with more than a row of training has, by its
-    number from 1, and as `mlm_model` does. A generator is asked where there is one.
+    number from 1, and as `mlm_model` does. A generator is used if there is one.
     """
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} is unknown; choose from {', '.join(VARIANTS)}")
@@ -96,9 +96,9 @@ def require_scored(model: TrainedModel, texts: Sequence[str]) -> list[TokenRow]:
 
 def _hidden(row: TokenRow, variant: str) -> Iterator[MaskedToken]:
     """The row once for each of its tokens, which is hidden."""
-    for place in range(1, len(row) - 1):
-        ids = np.where(VARIANTS[variant](place, row.word_numbers), row.tokenizer.mask_id, row.ids)
-        yield MaskedToken(replace(row, ids=ids.astype(np.int32)), place, int(row.ids[place]))
+    for position in range(1, len(row) - 1):
+        ids = np.where(VARIANTS[variant](position, row.word_numbers), row.tokenizer.mask_id, row.ids)
+        yield MaskedToken(replace(row, ids=ids.astype(np.int32)), position, int(row.ids[position]))
 
 
 class MinimalPair(NamedTuple):
@@ -135,23 +135,23 @@ class Judgement:
         return math.sqrt(self.accuracy * (1 - self.accuracy) / self.pairs)
 
 
-def read_pair_sets(path: Path, tell: Callable[[str], object] = print) -> list[PairSet]:
+def read_pair_sets(path: Path, notify: Callable[[str], object] = print) -> list[PairSet]:
     """The minimal pairs of a file, or of every table in a folder, in the order of their names, as BLiMP has them.
 
     Rows have the columns sentence_good and sentence_bad; others are not read. Raises ValueError naming file and line
     for what is missing or is no text, and for a folder without tables.
     """
     if not path.is_dir():
-        return [_read_pairs(path, tell)]
+        return [_read_pairs(path, notify)]
     files = sorted(file for file in path.iterdir() if table_suffix(file) in TABLE_SUFFIXES)
     if not files:
         raise ValueError(f"{path}: no file of minimal pairs in it; name a folder of files such as pairs.jsonl")
-    return [_read_pairs(file, tell) for file in files]
+    return [_read_pairs(file, notify) for file in files]
 
 
-def _read_pairs(path: Path, tell: Callable[[str], object]) -> PairSet:
+def _read_pairs(path: Path, notify: Callable[[str], object]) -> PairSet:
     pairs = []
-    for where, values in read_rows(path, Wanted(_COLUMNS), tell):
+    for where, values in read_rows(path, Wanted(_COLUMNS), notify):
         for name in _COLUMNS:
             if not isinstance(values[name], str) or not values[name].strip():
                 raise ValueError(f"{where}: {name} is {values[name]!r}; it must be a sentence")

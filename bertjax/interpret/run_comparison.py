@@ -18,7 +18,7 @@ from bertjax.finetune.run import PREDICTIONS
 from bertjax.finetune.tasks import task_for
 from bertjax.interpret.paired_bootstrap import RESAMPLES, Difference, Statistic, paired_bootstrap, ratio_of_sums
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.sharding import place
+from bertjax.parallel.sharding import put_on_devices
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import path_of
 from bertjax.training.checkpoint import read_metadata
@@ -32,7 +32,7 @@ from bertjax.training.state import draw_blueprint
 from bertjax.training.step import make_eval_step
 
 _TASK_RESAMPLES = 2_000  # of metrics that are computed one resample at a time
-_TOLD_EVERY = 32  # rows
+_FETCHED_EVERY = 32  # rows
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,9 @@ def _held_out(
         for path, model in zip(paths, models, strict=True):
             blueprint = draw_blueprint(model.config.model, make_optimizer(first.optimizer), mesh)
             step = make_eval_step(blueprint, objectives, packed=packed)
-            sums.append(_row_sums(step, place(model.params, blueprint.shardings.params), held_out, path, progress))
+            sums.append(
+                _row_sums(step, put_on_devices(model.params, blueprint.shardings.params), held_out, path, progress)
+            )
     figures = [
         _compared(
             measure.title,
@@ -130,8 +132,8 @@ def _row_sums(step: Callable, params: dict, held_out: HeldOut, path: str, progre
     found = []
     for number, batch in enumerate(held_out, 1):
         found.append(step(params, batch))
-        if number % _TOLD_EVERY == 0 or number == held_out.count:
-            found[-_TOLD_EVERY:] = jax.device_get(found[-_TOLD_EVERY:])
+        if number % _FETCHED_EVERY == 0 or number == held_out.count:
+            found[-_FETCHED_EVERY:] = jax.device_get(found[-_FETCHED_EVERY:])
             progress(f"measuring {path}", number, held_out.count)
     return {name: np.array([float(one[name]) for one in found]) for name in found[0]}
 
@@ -185,7 +187,7 @@ class DevSet:
         splits = read_splits(task, config)
         task = replace(task, labels=labels_of(task, splits.train))
         name, examples = next(iter(splits.dev.items()))
-        assert isinstance(task.kind, TextKind), "asked before"
+        assert isinstance(task.kind, TextKind), "checked before"
         return cls(task, name, [one.id for one in examples], task.kind.targets(examples, task.labels))
 
     def predictions(self, model: TrainedModel) -> np.ndarray:
@@ -198,7 +200,7 @@ class DevSet:
         if head[:2] != ["id", "prediction"] or [line[0] for line in lines] != ids:
             raise ValueError(f"{path}: it holds no prediction for each example of the task; fine-tune again")
         words, kind = [line[1] for line in lines], self.task.kind
-        assert isinstance(kind, TextKind), "asked before"
+        assert isinstance(kind, TextKind), "checked before"
         try:
             if kind.numeric:
                 return kind.predictions(np.array(words, np.float32)[:, None])

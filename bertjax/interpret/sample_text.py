@@ -85,7 +85,7 @@ SENTENCES: tuple[str, ...] = tuple(
 
 
 _SHORTEST, _LONGEST_PAIR = 4, 48  # tokens of a sentence, and of a pair with its special tokens
-_LOOKED_AT = 20  # places in the text for each pair that is wanted: many sentences are too long
+_LOOKED_AT = 20  # candidates in the text for each pair that is wanted: many sentences are too long
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,11 @@ class SampleText:
 
     def pairs(self, count: int, longest: int) -> list[TokenRow]:
         """At most `count` pairs of a sentence and the one after it, short enough; always the same ones."""
-        places = self.sentences.num_sentences - 1
-        if places < 1:
+        candidates = self.sentences.num_sentences - 1
+        if candidates < 1:
             return []
-        looked_at = np.arange(min(places, count * _LOOKED_AT))
-        starts = permute(looked_at, places, derive_key(0, "sentence pairs"))
+        looked_at = np.arange(min(candidates, count * _LOOKED_AT))
+        starts = permute(looked_at, candidates, derive_key(0, "sentence pairs"))
         offsets = np.asarray(self.sentences.sentence_offsets)
         lengths = np.stack([offsets[starts + 1] - offsets[starts], offsets[starts + 2] - offsets[starts + 1]])
         fits = (lengths >= _SHORTEST).all(axis=0) & (
@@ -122,7 +122,7 @@ class SampleText:
             ids = self.sentences.tokens(edges[:-1], np.diff(edges))
             for number in np.unique(np.searchsorted(edges - edges[0], _starts_of(word, ids), side="right") - 1):
                 row = TokenRow.of(self.tokenizer, [ids[edges[number] - edges[0] : edges[number + 1] - edges[0]]])
-                if len(row) <= longest and len(places_of(word, row)):
+                if len(row) <= longest and len(positions_of(word, row)):
                     found.append(row)
                 if len(found) == count:
                     return found
@@ -133,8 +133,8 @@ class SampleText:
         return self.sentences.tokens(edges[:-1], np.diff(edges))
 
 
-def places_of(word: np.ndarray, row: TokenRow) -> np.ndarray:
-    """Where a word begins in a row: its ids in a row, with no other piece of a word behind them."""
+def positions_of(word: np.ndarray, row: TokenRow) -> np.ndarray:
+    """Where a word begins in a row: its ids in a row, with no other piece of a word after them."""
     starts = _starts_of(word, row.ids)
     numbers = row.word_numbers
     begins = numbers[starts] != numbers[starts - 1]
@@ -187,7 +187,7 @@ def _sentences_of(file: str) -> list[str]:
 
 
 def _held_out(model: TrainedModel, progress: Progress) -> tuple[Sentences | None, str]:
-    """The held-out text of the run if it is at hand, else why it is not; nothing is prepared anew."""
+    """The held-out text of the run if it is at hand, else why it is not; nothing is prepared again."""
     if not (model.directory / DIRECTORY).is_dir():
         return None, "the model has no text of its own"
     data = model.config.data

@@ -1,4 +1,4 @@
-"""The convolution of DeBERTa v2: what a few neighbouring words are, beside what the first layer makes of all."""
+"""The convolution of DeBERTa v2: of a few neighbouring words, added to the output of the first layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands between the encoder and the classes in heads of tasks, where `model.task_heads` is deep (BigBird)."""
+"""The layers between the encoder and the classes in heads of tasks, if `model.task_heads` is deep (BigBird)."""
 
 from __future__ import annotations
 

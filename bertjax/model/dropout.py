@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from bertjax.model.layers import recomputed
 
 # Dropout's mask is a pure function of (seed, step, row, layer, site, element). A bit of it is a hash of the element's
-# place in its row under a key of the row, so it does not depend on how the batch is split over devices or microbatches,
-# needs no stored generator, and costs a few integer operations that fuse with the multiplication they guard, in the
-# backward pass once more (a threefry mask costs several times as much and has to be kept for it).
+# position in its row under a key of the row, so it does not depend on how the batch is split over devices or
+# microbatches, needs no stored generator, and costs a few integer operations that fuse with the multiplication they
+# guard, again in the backward pass (a threefry mask costs several times as much and has to be kept for it).
 
 # Sites within a layer, or around the layers. Their values are part of a run's identity: a new value changes the masks.
 EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT, HEAD, CONVOLUTION = range(6)
@@ -49,21 +49,21 @@ def fold(keys: jax.Array, number: jax.Array | int) -> jax.Array:
 
 def random_bits(keys: jax.Array, count: int) -> jax.Array:
     """`count` random numbers for each key: uint32 [N] -> uint32 [N, count]."""
-    place = jax.lax.iota(jnp.uint32, count) * jnp.uint32(0x9E3779B9)
-    return _mix(_mix(keys)[:, None] + place)
+    position = jax.lax.iota(jnp.uint32, count) * jnp.uint32(0x9E3779B9)
+    return _mix(_mix(keys)[:, None] + position)
 
 
 def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax.Array:
     """Zero a share `rate` of x [B, ...] and scale the rest by 1 / (1 - rate); without keys (evaluation) return x."""
     if keys is None or rate == 0.0:
         return x
-    assert math.prod(x.shape[1:]) < 2**32, "an element's place in its row must fit 32 bits"
+    assert math.prod(x.shape[1:]) < 2**32, "an element's position in its row must fit 32 bits"
     return _dropped(x, fold(keys, site), rate)
 
 
-def dropout_at(x: jax.Array, places: jax.Array, keys: jax.Array, site: int, rate: float) -> jax.Array:
-    """`dropout` for some elements x [B, ...] of a larger array, whose `places` in its rows (uint32) broadcast to x."""
-    return _kept(x, places, fold(keys, site), rate)
+def dropout_at(x: jax.Array, positions: jax.Array, keys: jax.Array, site: int, rate: float) -> jax.Array:
+    """`dropout` for some elements x [B, ...] of a larger array; `positions` in its rows (uint32) broadcast to x."""
+    return _kept(x, positions, fold(keys, site), rate)
 
 
 @partial(recomputed, static=(2,))
@@ -72,7 +72,7 @@ def _dropped(x: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
     return _kept(x, jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(inner), keys, rate)
 
 
-def _kept(x: jax.Array, places: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
+def _kept(x: jax.Array, positions: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
     key = keys.reshape(-1, *[1] * (x.ndim - 1))
-    keep = _high_bits(places ^ key) >= jnp.uint32(round(rate * 2**32))
+    keep = _high_bits(positions ^ key) >= jnp.uint32(round(rate * 2**32))
     return jnp.where(keep, x * (1.0 / (1.0 - rate)), jnp.zeros((), x.dtype)).astype(x.dtype)

@@ -166,7 +166,7 @@ class Encoder(nnx.Module):
     ) -> jax.Array:
         """The input of the first layer and the output of each layer, without dropout: [layers + 1, B, L, D].
 
-        The last one is behind the final norm, if there is one.
+        The last one is after the final norm, if there is one.
         """
         first, relative = self.embeddings(input_ids, token_type_ids, sequence_ids, None, packed), self.of_distances()
         pattern = pattern_of(self.config, sequence_ids, packed, global_positions)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ModelConfig
-from bertjax.input.targets.sbo import SPAN_PLACES
+from bertjax.input.targets.sbo import SPAN_POSITIONS
 from bertjax.model.attention.positions import positions_in_sequence
 from bertjax.model.dropout import HEAD, dropout, random_bits
 from bertjax.model.encoder import embedding_width
@@ -37,25 +37,25 @@ class SopHead(Head):
 class SboHead(VocabularyHead):
     """Span boundaries: two times dense, activation and LayerNorm, then the word table as the output matrix.
 
-    Source: SpanBERT (Joshi et al. 2020, section 3.2). A token of a span is told from the vectors beside the span and a
-    learned vector of its place in it, as wide as `WIDTH`.
+    Source: SpanBERT (Joshi et al. 2020, section 3.2). A token of a span is predicted from the boundary vectors of the
+    span and a learned vector of its position in it, as wide as `WIDTH`.
     """
 
-    PLACES: ClassVar[int] = SPAN_PLACES
+    POSITIONS: ClassVar[int] = SPAN_POSITIONS
     WIDTH: ClassVar[int] = 200
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         D, E = config.hidden_size, embedding_width(config)
-        self.place = weight(rngs, (self.PLACES, self.WIDTH), ("position", "hidden"), config)
+        self.place = weight(rngs, (self.POSITIONS, self.WIDTH), ("position", "hidden"), config)
         self.first = Dense(config, (2 * D + self.WIDTH, D), ("hidden", "embed"), "hidden", rngs=rngs)
         self.first_norm = LayerNorm(config, D)
         self.second = Dense(config, (D, E), ("embed", "hidden"), "hidden", rngs=rngs)
         super().__init__(config, rngs=rngs)
 
-    def transformed(self, left_BPD: jax.Array, right_BPD: jax.Array, places_BP: jax.Array) -> jax.Array:
-        """What is compared with the word embeddings, [B, P, E]; `places` int32 [B, P] count from 0."""
-        place = jnp.take(self.place[...].astype(left_BPD.dtype), places_BP, axis=0, mode="clip")
-        x = jnp.concatenate([left_BPD, right_BPD, place], axis=-1)
+    def transformed(self, left_BPD: jax.Array, right_BPD: jax.Array, positions_BP: jax.Array) -> jax.Array:
+        """What is compared with the word embeddings, [B, P, E]; `positions` int32 [B, P] count from 0."""
+        position = jnp.take(self.place[...].astype(left_BPD.dtype), positions_BP, axis=0, mode="clip")
+        x = jnp.concatenate([left_BPD, right_BPD, position], axis=-1)
         activation = ACTIVATIONS[self.activation]
         return self.norm(activation(self.second(self.first_norm(activation(self.first(x))))))
 
@@ -98,7 +98,7 @@ def sampled_tokens(
 ) -> jax.Array:
     """A token for each vector, drawn from softmax(hidden table^T + bias): int32 [B, P]; without a gradient.
 
-    `draws`, uint32 [B, P], are all that the draws depend on beside the probabilities; the rest is as in
+    `draws`, uint32 [B, P], are all that the draws depend on, with the probabilities; the rest is as in
     `vocabulary_cross_entropy`. A token is that of the largest logit + Gumbel noise.
     """
     hidden_BPE, table_VE, bias_V = jax.lax.stop_gradient((hidden_BPE, table_VE, bias_V))

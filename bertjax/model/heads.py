@@ -1,4 +1,4 @@
-"""The heads of pretraining: what stands on the encoder for the objectives, and their registry."""
+"""The heads of pretraining: the modules on top of the encoder for the objectives, and their registry."""
 
 from __future__ import annotations
 

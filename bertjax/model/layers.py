@@ -21,7 +21,7 @@ Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
 
 
-# What a kernel's results are added to or read as, by which `initializer` scaled tells the spread of its values.
+# What a kernel's results are added to or read as, from which `initializer` scaled derives the spread of its values.
 Role = Literal["inner", "output", "classes"]
 
 

@@ -1,4 +1,4 @@
-"""The enhanced mask decoder (DeBERTa, arXiv 2006.03654, section 3.2): absolute positions, told late."""
+"""The enhanced mask decoder (DeBERTa, arXiv 2006.03654, section 3.2): absolute positions, added late."""
 
 from __future__ import annotations
 

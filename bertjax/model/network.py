@@ -20,7 +20,7 @@ from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
 from bertjax.parallel.sharding import is_names, logical_axes
 
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
-GENERATOR = "generator"  # the module, and the name under which objectives ask it
+GENERATOR = "generator"  # the module, and its name for objectives
 
 
 class PretrainingNetwork(TaskNetwork):
@@ -57,7 +57,7 @@ class PretrainingNetwork(TaskNetwork):
             self.generator = PretrainingNetwork(of_generator, execution, self.encoder.embeddings, rngs=rngs)
         self.logits_chunk = execution.logits_chunk
 
-    def beside(self) -> dict[str, TaskNetwork]:
+    def companions(self) -> dict[str, TaskNetwork]:
         """The generator, if there is one."""
         return {GENERATOR: self.generator} if hasattr(self, GENERATOR) else {}
 
@@ -145,7 +145,7 @@ def abstract_network(
 
 @functools.lru_cache(maxsize=64)
 def _traced(config: ModelConfig, execution: ExecutionConfig) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
-    """What `abstract_network` returns copies of: tracing takes a tenth of a second, and importers ask many times."""
+    """The cache of `abstract_network`: tracing takes a tenth of a second, and importers call it many times."""
     graphdef, state = nnx.split(nnx.eval_shape(lambda: _network(config, execution, nnx.Rngs(0))))
     return graphdef, nnx.to_pure_dict(state), logical_axes(state)
 

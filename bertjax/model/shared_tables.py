@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-DIFFERENCE = "word_difference"  # beside `word`, the generator's table, in the parameters of the embeddings
+DIFFERENCE = "word_difference"  # next to `word`, the generator's table, in the parameters of the embeddings
 
 
 def own_words(tables: dict[str, Any]) -> Any:

@@ -28,7 +28,7 @@ class Layer(nnx.Module):
     """One transformer layer: each half is LayerNorm(x + dropout(f(x))) (paper, section 3).
 
     With `norm_place` pre each half is x + dropout(f(LayerNorm(x))), and the encoder has a final norm. Layer 0 may lack
-    its attention norm, and have a convolution behind it. `asking` stands for x where queries are of other vectors.
+    its attention norm, and have a convolution after it. `asking` replaces x if queries are of other vectors.
     """
 
     def __init__(self, config: ModelConfig, first: bool = False, *, rngs: nnx.Rngs) -> None:

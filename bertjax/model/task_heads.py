@@ -27,7 +27,7 @@ _FORGET = 1  # of the gates input, forget, cell, output: PyTorch's order
 class BiLstmLayer(nnx.Module):
     """One layer, both directions side by side: [B, L, W] -> [B, L, 2 size], in the dtype of its input.
 
-    A state begins at zero with each packed sequence, so that a sequence is not told of its neighbours or of padding.
+    A state begins at zero with each packed sequence, so that a sequence does not depend on neighbours or padding.
     Weights start as PyTorch's do, and with them a bias of 1 on the forget gate, as TensorFlow's cell has it.
     """
 
@@ -61,12 +61,12 @@ class BiLstmLayer(nnx.Module):
 
 
 def _goes_on(ids_LB: jax.Array) -> jax.Array:
-    """Whether a place has the sequence id of the one before it: bool [L, B]."""
+    """Whether a position has the sequence id of the one before it: bool [L, B]."""
     return jnp.pad(ids_LB[1:] == ids_LB[:-1], ((1, 0), (0, 0)))
 
 
 def _second_reversed(x_LBT: jax.Array) -> jax.Array:
-    """[L, B, 2, ...] with the second direction's places the other way round."""
+    """[L, B, 2, ...] with the second direction's positions reversed."""
     return jnp.stack([x_LBT[:, :, 0], x_LBT[::-1, :, 1]], axis=2)
 
 
@@ -169,8 +169,8 @@ class TaskNetwork(nnx.Module):
         states = jax.lax.stop_gradient(self.encoder.hidden_states(*inputs, **how))
         return jnp.concatenate([states[layer] for layer in self.features], axis=-1)
 
-    def beside(self) -> dict[str, TaskNetwork]:
-        """Networks that are trained with this one and are modules of it, by the names under which objectives ask."""
+    def companions(self) -> dict[str, TaskNetwork]:
+        """Networks that are trained with this one and are modules of it, by the names that objectives use."""
         return {}
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:

@@ -120,7 +120,7 @@ def local_shards(mesh: Mesh) -> np.ndarray:
     return local_rows(mesh, batch_shards(mesh))
 
 
-def place(tree: Any, shardings: Any) -> Any:
+def put_on_devices(tree: Any, shardings: Any) -> Any:
     """Shard arrays that every process holds whole: each device takes its part."""
 
     def put(array: Any, sharding: NamedSharding) -> jax.Array:

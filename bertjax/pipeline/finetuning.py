@@ -81,7 +81,7 @@ class FinetuneResult:
         return self.best.figures
 
     def tables(self) -> list[Table]:
-        """A table for each task, and for several one beside published figures."""
+        """A table for each task, and for several one with published figures."""
         tables = [summary.table() for summary in self.summaries]
         tables += [table for summary in self.summaries for table in summary.by_language()]
         return [*tables, overall(self.summaries, (OTHERS_DEV, BASE_TEST))] if len(self.summaries) > 1 else tables
@@ -97,7 +97,7 @@ class FinetuneResult:
 def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_process: bool = False) -> FinetuneResult:
     """Fine-tune for one task, or for every task of GLUE that has data, under every setting and seed, and export.
 
-    Every process of the runs calls this; the first prints, tells the callbacks of each run in turn, and exports for
+    Every process of the runs calls this; the first prints, calls the callbacks of each run in turn, and exports for
     all. The same call resumes what was stopped, and repeats nothing. `ends_process` as in `session`. Raises ValueError
     for what cannot be used, and Stopped, a KeyboardInterrupt, if a signal ended a run early.
     """
@@ -118,7 +118,7 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
         require_source(source)
     with session(early, ends_process=ends_process) as (processes, say):
         exit_code, result = _finetune(request, processes, say, callbacks)
-    raise_if_stopped(exit_code, "stopped by a signal; to go on, run the same command again.")
+    raise_if_stopped(exit_code, "stopped by a signal; to continue, run the same command again.")
     assert result is not None, "runs that were not stopped have a result"
     return result
 
@@ -191,7 +191,7 @@ def _glue_names(request: TaskRequest) -> tuple[str, ...]:
 
 
 def _configured(name: str, start: Start, request: TaskRequest, one_of_several: bool) -> tuple[FinetuneConfig, str]:
-    """The recipe of a task with what is asked for, and its text to print."""
+    """The recipe of a task with the requested settings, and its text to print."""
     task = task_for(TaskConfig(name=name, **request.task))
     recipe = config_for(name, task, start.origin, start.model, start.tokenizer)
     length = recipe.data.sequence_length if request.max_length is None else request.max_length
@@ -223,7 +223,7 @@ def _run_task(
     settings = settings_of(base, _tried(task, request), request.seeds)
     for config in (setting.runs[0] for setting in settings):
         check_before_data(config, task.kind)
-    content, told = None, False
+    content, is_described = None, False
     results: dict[str, list[Result]] = {}
     for setting in settings:
         for config in setting.runs:
@@ -231,8 +231,8 @@ def _run_task(
                 content = load_task(config, start.tokenizer)
                 same = f"{content.fingerprint} {content.measured_by}"
                 processes.require_same("data of the task", same, "give every host the same files")
-            if not told:
-                told = True
+            if not is_described:
+                is_described = True
                 say(described(base.name, start, content))
             say(f"\n{config.directory}")
             teacher = None

@@ -74,12 +74,12 @@ def pretrain(
     announce: str = "",
     ends_process: bool = False,
 ) -> PretrainResult:
-    """Run what is missing of the way from text to a trained model, then report and export it.
+    """Run the remaining steps from text to a trained model, then report and export it.
 
-    Every process of the run calls this; the first prints (`announce` once the config is found to work), tells the
+    Every process of the run calls this; the first prints (`announce` once the config is valid), calls the
     callbacks, reports and exports for all. The same call resumes a run that was stopped. `ends_process` as in
     `session`. Raises ValueError for a config, text or run directory that cannot be used, and Stopped, a
-    KeyboardInterrupt, if a signal ended the run early: at once, or when the step under way was taken and saved.
+    KeyboardInterrupt, if a signal ended the run early: at once, or when the current step was taken and saved.
 
     With `training.budget` the recipe is scaled to the steps that fit, but for the values of the keys `given`. The time
     counts from this call, or from the start of the process that it ends.
@@ -92,7 +92,7 @@ def pretrain(
     raise_if_stopped(
         outcome.exit_code,
         f"stopped by a signal after step {outcome.step:,}; saved in {outcome.config.directory}.\n"
-        "To go on, run the same command again.",
+        "To continue, run the same command again.",
     )
     assert result is not None, "a run that was not stopped has a result"
     return result
@@ -119,8 +119,8 @@ def _pretrain(
     say("\n".join([content.name, sizes(content), *(f"note: {note}" for note in content.notes)]))
     with tensorflow_ahead():
         with SIGNS.doing("planning the first epoch"):
-            asked = None if teacher is None else fit_teacher(teacher, config, content.tokenizer)
-            job = probed(assemble(config, content, teacher=asked), content, probe_files, processes)
+            fitted = None if teacher is None else fit_teacher(teacher, config, content.tokenizer)
+            job = probed(assemble(config, content, teacher=fitted), content, probe_files, processes)
         processes.require_same("teacher", job.metadata["teacher_digest"], "give every host the same weights")
         if budget is None and (reference := reference_for(job.metadata)) is not None:
             job = replace(job, remark=reference.remark(job.shown))

@@ -14,7 +14,7 @@ from bertjax.input.provenance import origins
 from bertjax.inspect.row_figures import RowKind, joined, pairs_of_row
 from bertjax.model.families.registry import family_of
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.sharding import place
+from bertjax.parallel.sharding import put_on_devices
 from bertjax.runtime.compilation import keep_compiled_programs
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress
@@ -25,7 +25,7 @@ from bertjax.training.compatibility import check_compatible
 from bertjax.training.job import Job, assemble
 from bertjax.training.replay import Replayed, replay, source_of
 from bertjax.training.run_directory import CONFIG_FILE
-from bertjax.training.spikes import passing_over
+from bertjax.training.spikes import with_skips
 from bertjax.training.stages import open_data, stages_of
 from bertjax.training.state import TrainState, init_state, state_of
 from bertjax.training.telemetry import METRICS_FILE, read_metrics
@@ -64,9 +64,9 @@ def replay_step(directory: str, step: int, progress: Progress) -> ReplayOfRun:
     skips, keep = config.training.skips, config.compilation_cache
     keep_compiled_programs(keep)
     config, notices = _for_this_machine(config, saved)
-    content, asked = open_data(config, progress), read_teacher(config)
-    teacher = None if asked is None else fit_teacher(asked, config, content.tokenizer)
-    job = passing_over(assemble(config, content, teacher=teacher), skips)
+    content, found = open_data(config, progress), read_teacher(config)
+    teacher = None if found is None else fit_teacher(found, config, content.tokenizer)
+    job = with_skips(assemble(config, content, teacher=teacher), skips)
     if saved is not None:
         wanted = saved["config"] | {"training": saved["config"]["training"] | {"skips": list(skips)}}
         notices += check_compatible(saved | {"config": wanted}, job.metadata)
@@ -93,7 +93,7 @@ def _checkpoint_before(run: AnyPath, step: int) -> tuple[int, dict | None]:
 
 
 def _config_of(run: AnyPath, saved: dict | None) -> Config:
-    """The config that the step was taken with: the checkpoint's, and the batches that the run has passed over since."""
+    """The config that the step was taken with: the checkpoint's, and the batches that the run has skipped since."""
     now = from_dict(read_json(run / CONFIG_FILE)) if (run / CONFIG_FILE).exists() else None
     config = now if saved is None else from_dict(saved["config"])
     assert config is not None, "a run without a checkpoint has its config"
@@ -114,7 +114,7 @@ def _for_this_machine(config: Config, saved: dict | None) -> tuple[Config, list[
         notices.append(f"{error}; here every device has a part of the batch: {_BITS}")
     here = {"device_kind": mesh.devices.flat[0].device_kind, "mesh": {axis: int(n) for axis, n in mesh.shape.items()}}
     if saved is None:
-        return config, [*notices, f"no checkpoint tells which devices the run had; on others {_BITS}"]
+        return config, [*notices, f"no checkpoint names the devices of the run; on others {_BITS}"]
     if saved["device_kind"] != here["device_kind"]:
         config = replace(config, execution=replace(config.execution, attention="auto"))
         notices.append(f"the run was on {saved['device_kind']}, and here is {here['device_kind']}: {_BITS}")
@@ -133,18 +133,18 @@ def _state(job: Job, run: AnyPath, start: int, saved: dict | None) -> TrainState
         return init_state(blueprint, config.model, job.optimizer, config.training.seed)
     params, _ = adapt(read_source(config.init_from), config.model, job.tokenizer, config.init_layers)
     make = jax.jit(lambda params: state_of(params, job.optimizer), out_shardings=blueprint.shardings)
-    return make(place(params, blueprint.shardings.params))
+    return make(put_on_devices(params, blueprint.shardings.params))
 
 
 def _texts(job: Job, replayed: Replayed) -> tuple[RowText, ...]:
-    """What each row says, and where that stands."""
+    """The text of each row, and its source."""
     rows = next(rows for rows in job.stages if rows.stage.start < replayed.step <= rows.stage.stop)
     config, stage = job.config, rows.stage
     template = family_of(config.model.family).template
     kind = RowKind("", stage.data, stage.seed, config.training.objectives, template)
-    places = origins(source_of(rows), replayed.rows_read, stage.data.sources)
+    sources = origins(source_of(rows), replayed.rows_read, stage.data.sources)
     found = []
-    for number, where in enumerate(places):
+    for number, where in enumerate(sources):
         row = {name: values[number] for name, values in replayed.batch.items()}
         pairs = pairs_of_row(number, row, job.tokenizer, kind)
         parts = [f"({pair.label}) {joined(pair.a)}" + (f"  |  {joined(pair.b)}" if pair.b else "") for pair in pairs]

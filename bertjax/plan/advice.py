@@ -31,23 +31,23 @@ class Change:
 
     def flags(self, config: Config, stage: Stage) -> str:
         """What of it differs from a config, as it is written on the command line."""
-        told = []
+        flags = []
         for axis in ("data", "fsdp", "tensor", "dcn_data", "dcn_fsdp"):
             value = getattr(self.mesh, axis)
             if value != getattr(config.mesh, axis):
-                told.append(f"--mesh.{axis.replace('_', '-')} {value}")
+                flags.append(f"--mesh.{axis.replace('_', '-')} {value}")
         if self.remat != config.execution.remat:
-            told.append(f"--execution.remat {self.remat}")
+            flags.append(f"--execution.remat {self.remat}")
         if self.grad_accum_steps != stage.training.grad_accum_steps:
-            told.append(f"{accumulation_key(stage.number)} {self.grad_accum_steps}")
-        return " ".join(told)
+            flags.append(f"{accumulation_key(stage.number)} {self.grad_accum_steps}")
+        return " ".join(flags)
 
 
 def flags_for(plan: Plan, stage: StagePlan, change: Change) -> str:
     """What is to be added to the command line that was planned, so that a stage has a change."""
     # A mesh that stays as it is need not be written otherwise than the user has it.
-    asked = replace(plan.asked, mesh=change.mesh) if change.mesh == plan.config.mesh else plan.asked
-    return change.flags(asked, stages_of(plan.asked)[stage.stage.number])
+    recipe = replace(plan.recipe, mesh=change.mesh) if change.mesh == plan.config.mesh else plan.recipe
+    return change.flags(recipe, stages_of(plan.recipe)[stage.stage.number])
 
 
 def as_it_is(config: Config, stage: Stage) -> Change:
@@ -108,7 +108,7 @@ class Advice:
                 )
                 continue
             lines.append(f"What makes {label(stage)} fit, each compiled:")
-            lines += [f"  {remedy.flags:<60} {_told(remedy.planned)}" for remedy in remedies]
+            lines += [f"  {remedy.flags:<60} {_summary(remedy.planned)}" for remedy in remedies]
         return "\n".join(lines)
 
 
@@ -162,6 +162,6 @@ def _jump(stage: StagePlan, more: list[int]) -> list[int]:
     return (enough or more[-1:])[:2]
 
 
-def _told(planned: StagePlan) -> str:
+def _summary(planned: StagePlan) -> str:
     step = f", a step of at least {milliseconds(planned.bound.overlapped)} ms" if planned.bound else ""
     return f"{gib(planned.needed or 0)} of {gib(planned.capacity or 0)} GiB{step}"

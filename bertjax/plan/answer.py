@@ -12,7 +12,7 @@ from bertjax.plan.estimates import Plan, Say, StagePlan, make_plan
 from bertjax.plan.figures import about, as_text, described, gib, headline, label, milliseconds, tables
 from bertjax.plan.suggest import Suggestion, pick_microbatches, suggest
 from bertjax.plan.topologies import LOCAL, open_topology
-from bertjax.report.bars import Bars, Part, lying_bars, parts_bar
+from bertjax.report.bars import Bars, Part, horizontal_bars, parts_bar
 from bertjax.report.page import escaped, render_page, table_html
 from bertjax.text.trained_vocabulary import vocabulary_size
 
@@ -23,7 +23,7 @@ class Answer:
 
     plan: Plan
     advice: Advice | None  # where it does not fit
-    suggestion: Suggestion | None  # where one was asked for
+    suggestion: Suggestion | None  # if one was requested
     vocabulary: str  # its size, and where that comes from
 
     @property
@@ -43,7 +43,7 @@ class Answer:
 
 
 def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
-    """Make the plan that the command line asks for, and what follows from it.
+    """Make the plan that the command line requests, and its consequences.
 
     Raises ValueError like `open_topology` and `make_plan`.
     """
@@ -103,9 +103,9 @@ def _memory_bar(stage: StagePlan) -> str:
         "program": m.program,
     }
     whole = max(stage.capacity or 0, m.total)
-    told = f"{gib(m.total)} of {gib(stage.capacity)} GiB" if stage.capacity else f"{gib(m.total)} GiB"
+    used = f"{gib(m.total)} of {gib(stage.capacity)} GiB" if stage.capacity else f"{gib(m.total)} GiB"
     return parts_bar(
-        f"{label(stage).capitalize()}: {told}",
+        f"{label(stage).capitalize()}: {used}",
         [
             Part(name, size / whole, f"{gib(size)} GiB", colour)
             for (name, size), colour in zip(parts.items(), _COLOURS, strict=True)
@@ -119,7 +119,7 @@ def _time_bars(stage: StagePlan) -> str:
     assert b is not None
     parts = {"compute": b.compute, "memory": b.memory, "links": b.interconnect, "network": b.network}
     seconds = list(parts.values())
-    return lying_bars(
+    return horizontal_bars(
         f"{label(stage).capitalize()}: at least {milliseconds(b.overlapped)} ms",
         list(parts),
         [Bars("least time", seconds, "blue", [f"{milliseconds(one)} ms" for one in seconds])],

@@ -33,7 +33,7 @@ class Collective:
     shapes: tuple[str, ...]
     times: int  # per step
     axes: tuple[str, ...]  # of the mesh
-    group: tuple[int, ...]  # places in the mesh of the devices that exchange, those of the first group
+    group: tuple[int, ...]  # mesh indices of the devices that exchange, those of the first group
     slices: int  # that the group spreads over
 
     @property
@@ -44,7 +44,7 @@ class Collective:
 
 
 def collectives_of(module: Module, mesh: Mesh, slices: Sequence[int]) -> list[Collective]:
-    """Every exchange between devices of a compiled step, in the program's order; `slices` by place in the mesh.
+    """Every exchange between devices of a compiled step, in the program's order; `slices` by index in the mesh.
 
     Parts of one that runs in the background are counted once. Raises ValueError if devices are named in another way
     than is known here.
@@ -95,7 +95,7 @@ def _collective(
         times=times,
         axes=_axes(group, mesh),
         group=group,
-        slices=len({slices[place] for place in group}),
+        slices=len({slices[number] for number in group}),
     )
 
 
@@ -104,7 +104,7 @@ def _between_slices(
 ) -> Collective:
     """What TPU slices exchange over the network is a send to the compiler, which the runtime answers."""
     kind = transfer.lower().replace("_", "-")
-    group = tuple(slices.index(number) for number in sorted(set(slices)))  # one place, in every slice
+    group = tuple(slices.index(number) for number in sorted(set(slices)))  # one device in every slice
     payload = instruction.shapes[0].bytes * (len(group) if kind == "all-gather" else 1)
     shape = f"{instruction.shapes[0].dtype}{list(instruction.shapes[0].dims)}".replace(" ", "")
     return Collective(instruction.name, kind, payload, payload, (shape,), times, _axes(group, mesh), group, len(group))
@@ -118,31 +118,31 @@ def _is_sliced(computation: Computation) -> bool:
 
 def _axes(group: Sequence[int], mesh: Mesh) -> tuple[str, ...]:
     """The mesh axes along which the devices of a group differ."""
-    places = np.array(np.unravel_index(np.array(group), mesh.devices.shape))
-    return tuple(axis for axis, place in zip(mesh.axis_names, places, strict=True) if len(set(place)) > 1)
+    coordinates = np.array(np.unravel_index(np.array(group), mesh.devices.shape))
+    return tuple(axis for axis, along in zip(mesh.axis_names, coordinates, strict=True) if len(set(along)) > 1)
 
 
 def _first_group(instruction: Instruction, devices: int) -> tuple[int, ...]:
-    """The devices that exchange with the first one, by their place in the mesh."""
+    """The devices that exchange with the first one, by their index in the mesh."""
     text = instruction.attributes
     if pairs := _PAIRS.search(text):
         source, target = pairs.group(1).strip("{}").split("},{")[0].split(",")
         return (int(source), int(target))
     if listed := _LISTED.search(text):
         inner = listed.group(1)
-        return tuple(int(place) for place in inner.strip("{}").split("},{")[0].split(",")) if inner else _all(devices)
+        return tuple(int(number) for number in inner.strip("{}").split("},{")[0].split(",")) if inner else _all(devices)
     if iota := _IOTA.search(text):
         shape, reshaped, order = iota.groups()
         groups = _iota(reshaped, order).reshape(int(shape.split(",")[0]), -1)
-        return tuple(int(place) for place in groups[0])
+        return tuple(int(number) for number in groups[0])
     if named := _NAMED.search(text):
         axes, reshaped, order, together = named.groups()
         names = [axis.split("=")[0].strip() for axis in axes.split(",")]
         sizes = [int(axis.split("=")[1]) for axis in axes.split(",")]
-        places = _iota(reshaped or str(devices), order).reshape(sizes)
+        numbers = _iota(reshaped or str(devices), order).reshape(sizes)
         inside = {names.index(name.strip()) for name in together.split(",")}
-        picked = places[tuple(slice(None) if i in inside else 0 for i in range(len(sizes)))]
-        return tuple(int(place) for place in picked.reshape(-1))
+        picked = numbers[tuple(slice(None) if i in inside else 0 for i in range(len(sizes)))]
+        return tuple(int(number) for number in picked.reshape(-1))
     raise ValueError(
         f"the compiled program names the devices of {instruction.name} in a way that is not known here "
         f"({text[:160]}); this version of jax writes them otherwise"
@@ -152,8 +152,8 @@ def _first_group(instruction: Instruction, devices: int) -> tuple[int, ...]:
 def _iota(shape: str, order: str | None) -> np.ndarray:
     """Numbers from 0 in a shape `4,2`, its dims in another order `1,0`."""
     sizes = [int(size) for size in shape.split(",")]
-    places = np.arange(math.prod(sizes)).reshape(sizes)
-    return places.transpose([int(dim) for dim in order.split(",")]) if order else places
+    numbers = np.arange(math.prod(sizes)).reshape(sizes)
+    return numbers.transpose([int(dim) for dim in order.split(",")]) if order else numbers
 
 
 def _all(devices: int) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from bertjax.training.exchange import frozen_shapes
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import Stage, stage_step
 from bertjax.training.state import Blueprint, draw_blueprint
-from bertjax.training.teacher import frozen_networks, teacher_to_plan
+from bertjax.training.teacher import assumed_teacher, frozen_networks
 
 
 def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, platform: str) -> jax.stages.Lowered:
@@ -42,7 +42,7 @@ def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, pl
 
 
 def batch_shapes(stage: Stage, mesh: Mesh | AbstractMesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """The arrays of a stage's batch, with their places on the mesh."""
+    """The arrays of a stage's batch, with their shardings."""
     rows = NamedSharding(mesh, P(BATCH_AXES))
     return {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows)
@@ -59,7 +59,7 @@ def blueprint_on(config: Config, mesh: Mesh | AbstractMesh) -> Blueprint:
 
 
 def _blueprint(config: Config, optimizer: optax.GradientTransformation, mesh: Mesh | AbstractMesh) -> Blueprint:
-    drawn = frozen_networks(teacher_to_plan(config), mesh, config.execution)
+    drawn = frozen_networks(assumed_teacher(config), mesh, config.execution)
     return draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
 
 
@@ -82,7 +82,7 @@ class Memory:
     optimizer: int  # moments
     batch: int
     other: int  # the rest of the arguments: counters, and the padding of layouts
-    results: int  # that do not take the place of an argument
+    results: int  # that do not reuse an argument's memory
     temporaries: int  # activations, gradients, copies of weights in the compute dtype
     program: int
 

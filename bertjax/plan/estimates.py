@@ -16,7 +16,7 @@ from bertjax.plan.compiling import Program, TooLarge, blueprint_on, compile_stag
 from bertjax.plan.roofline import Bound, bound_of, memory_traffic
 from bertjax.plan.topologies import Topology
 from bertjax.training.stages import Stage, stages_of
-from bertjax.training.teacher import flops_of_run, teacher_to_plan
+from bertjax.training.teacher import assumed_teacher, flops_of_run
 
 HOUR = 3600.0
 Say = Callable[[str], None]
@@ -80,7 +80,7 @@ class StagePlan:
 class Plan:
     """A recipe on a machine."""
 
-    asked: Config  # as the user has it
+    recipe: Config  # as the user has it
     config: Config  # the same with the sizes that the axes of the mesh have
     topology: Topology
     stages: tuple[StagePlan, ...]
@@ -90,7 +90,7 @@ class Plan:
     @property
     def is_whole(self) -> bool:
         """Whether it is of every stage of the recipe."""
-        return len(self.stages) == 1 + len(self.asked.stages)
+        return len(self.stages) == 1 + len(self.recipe.stages)
 
     @property
     def fits(self) -> bool:
@@ -117,21 +117,21 @@ def make_plan(
 ) -> Plan:
     """Compile every stage of a recipe, or one, for a machine.
 
-    With `adapt` a stage whose microbatches have too few rows for the machine is planned with fewer, which is said.
+    With `adapt` a stage whose microbatches have too few rows for the machine is planned with fewer, which is reported.
     Raises ValueError if the mesh does not fit the machine, or the batch or the model the mesh.
     """
     stages = stages_of(config)
     if stage is not None and not 1 <= stage <= len(stages):
         raise ValueError(f"--stage {stage}: the recipe has {len(stages)}; give a number from 1 to {len(stages)}")
     chosen = stages if stage is None else (stages[stage - 1],)
-    asked, mesh = config, mesh_on(config, topology)
+    recipe, mesh = config, mesh_on(config, topology)
     sizes = replace(config.mesh, fsdp=mesh.shape["fsdp"], tensor=mesh.shape["tensor"], data=-1, dcn_data=-1)
     config = replace(config, mesh=sizes)
     if adapt:
         chosen = tuple(_with_rows_for_all(one, mesh, say) for one in chosen)
     for one in chosen:
         check_divisible(mesh, config.model, one.training, padded_vocab_size(config.model), one.number)
-    if teacher := teacher_to_plan(config):
+    if teacher := assumed_teacher(config):
         depth, width = teacher.num_hidden_layers, teacher.hidden_size
         say(f"distillation.teacher: assumed to have {depth} layers that are {width} wide")
     planned = []
@@ -139,16 +139,16 @@ def make_plan(
         say(f"compiling stage {one.number + 1} of {len(stages)} for {topology.name}")
         planned.append(plan_stage(config, one, topology, mesh))
     whole = replicated(blueprint_on(config, mesh).state.params, mesh)
-    return Plan(asked, config, topology, tuple(planned), whole, price)
+    return Plan(recipe, config, topology, tuple(planned), whole, price)
 
 
 def _with_rows_for_all(stage: Stage, mesh: Mesh, say: Say) -> Stage:
     """A stage, with fewer microbatches if its own leave devices without rows and fewer do not."""
-    asked, most = stage.training.grad_accum_steps, most_microbatches(stage.training, batch_shards(mesh))
-    if most is None or most == asked:
+    given, most = stage.training.grad_accum_steps, most_microbatches(stage.training, batch_shards(mesh))
+    if most is None or most == given:
         return stage
     say(
-        f"stage {stage.number + 1}: {asked} microbatches cannot be shared evenly by {batch_shards(mesh)} shards; "
+        f"stage {stage.number + 1}: {given} microbatches cannot be shared evenly by {batch_shards(mesh)} shards; "
         f"starting from {most}"
     )
     return replace(stage, training=replace(stage.training, grad_accum_steps=most))
@@ -165,7 +165,7 @@ def plan_stage(
     """Compile a stage and work out what it takes."""
     result = compile_stage(config, stage, mesh, topology.platform)
     tokens = stage.training.global_batch_size * stage.data.sequence_length
-    flops = tokens * flops_of_run(config, stage.data, teacher_to_plan(config))
+    flops = tokens * flops_of_run(config, stage.data, assumed_teacher(config))
     counted = compiler_flops(config, stage) if counted_flops is None else counted_flops
     traffic, collectives, bound = None, (), None
     devices = list(mesh.devices.flat)

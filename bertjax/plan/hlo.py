@@ -44,7 +44,7 @@ class Instruction:
     opcode: str
     shapes: tuple[Shape, ...]  # the leaves of the result
     operands: tuple[str, ...]
-    literal: str  # what stands between the brackets
+    literal: str  # the text between the brackets
     attributes: str
     is_root: bool
 

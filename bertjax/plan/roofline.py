@@ -63,7 +63,7 @@ def bound_of(
     assert chip is not None, "a device of unknown speed has no bound"
     interconnect = network = 0.0
     for collective in collectives:
-        members = [devices[place] for place in collective.group]
+        members = [devices[index] for index in collective.group]
         near, far = _seconds(collective, members, topology, chip)
         interconnect += near * collective.times
         network += far * collective.times
@@ -89,21 +89,21 @@ def _rate(members: Sequence[Any], topology: Topology, chip: Chip) -> float:
     """Bytes/s that each device of a group can send to others of it, within a slice."""
     if not chip.is_tpu:
         return chip.link
-    places = [tuple(member.coords) for member in members]
-    spread = [dim for dim in range(len(topology.wraps)) if len({place[dim] for place in places}) > 1]
+    coordinates = [tuple(member.coords) for member in members]
+    spread = [dim for dim in range(len(topology.wraps)) if len({one[dim] for one in coordinates}) > 1]
     if not spread:
         return _DIE_TO_DIE * chip.link
-    links = sum(_links([place[dim] for place in places], dim, topology) for dim in spread)
+    links = sum(_links([one[dim] for one in coordinates], dim, topology) for dim in spread)
     return links * chip.link / chip.cores_of_a_chip
 
 
 def _links(along: Sequence[int], dim: int, topology: Topology) -> float:
-    """How many links along a dim a device of a group has for itself, by the group's places there."""
-    places = sorted(set(along))
+    """How many links along a dim a device of a group has for itself, by the group's coordinates there."""
+    coordinates = sorted(set(along))
     extent = 1 + max(device.coords[dim] for device in topology.devices)
-    is_ring = topology.wraps[dim] and len(places) == extent
-    # What lies between the places of one group belongs to others, which use the same links.
-    stride = min(after - before for before, after in itertools.pairwise(places))
+    is_ring = topology.wraps[dim] and len(coordinates) == extent
+    # Devices between those of one group belong to other groups, which use the same links.
+    stride = min(after - before for before, after in itertools.pairwise(coordinates))
     return (2 if is_ring else 1) / stride
 
 
@@ -178,33 +178,33 @@ def _read(parameter: Instruction, inner: Computation, module: Module) -> int:
     for user in inner.values():
         if parameter.name not in user.operands:
             continue
-        place = user.operands.index(parameter.name)
-        if user.opcode in _PICKS and place == 0:
+        operand = user.operands.index(parameter.name)
+        if user.opcode in _PICKS and operand == 0:
             total += _whole(user)
-        elif user.opcode == "dynamic-update-slice" and place == 0:
+        elif user.opcode == "dynamic-update-slice" and operand == 0:
             continue
-        elif _passes(user, place, module):
+        elif _passes(user, operand, module):
             if user.is_root:
                 return _whole(parameter)
             total += _read(user, inner, module)
         elif user.opcode == "fusion":
             nested = module.computations[user.called("calls")[0]]
-            deeper = next(i for i in nested.values() if i.opcode == "parameter" and int(i.literal) == place)
+            deeper = next(i for i in nested.values() if i.opcode == "parameter" and int(i.literal) == operand)
             total += _read(deeper, nested, module)
         else:
             return _whole(parameter)
     return total
 
 
-def _passes(user: Instruction, place: int, module: Module) -> bool:
-    """Whether a part of its result takes no more than the same part of the operand in that place."""
+def _passes(user: Instruction, operand: int, module: Module) -> bool:
+    """Whether a part of its result takes no more than the same part of operand number `operand`."""
     if user.opcode != "fusion":
         return user.opcode in _PASSES
     nested = module.computations[user.called("calls")[0]]
     (made,) = [instruction for instruction in nested.values() if instruction.is_root]
     while made.opcode in _PASSES:
         made = nested[made.operands[0]]
-    return made.opcode == "parameter" and int(made.literal) == place
+    return made.opcode == "parameter" and int(made.literal) == operand
 
 
 def _written(fusion: Instruction, inner: Computation) -> int:

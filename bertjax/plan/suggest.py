@@ -90,7 +90,7 @@ def _best(plan: Plan, stage: StagePlan, starts: list[Change], say: Say) -> tuple
         while change is not None and change not in seen and len(tried) < _MOST_COMPILATIONS:
             seen.add(change)
             if change not in tried:
-                say(f"trying {flags_for(plan, stage, change) or 'what is asked for'}")
+                say(f"trying {flags_for(plan, stage, change) or 'the given settings'}")
                 tried[change] = _compiled(plan, stage, change)
             change = _next(plan, tried[change], change)
     allowed = _allowed(starts, tried)
@@ -108,7 +108,7 @@ def _allowed(starts: list[Change], tried: dict[Change, StagePlan]) -> set[Change
 
 
 def _starts(plan: Plan, stage: StagePlan) -> list[Change]:
-    """What was asked for, then one per mesh and rematerialisation worth a try, with as many microbatches.
+    """The given settings, then one per mesh and rematerialisation worth a try, with as many microbatches.
 
     `full` recomputes a third of all and only saves what `dots` keeps, so that it is left to advice.
     """

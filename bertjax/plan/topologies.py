@@ -107,9 +107,9 @@ _FULL_TORUS = 16  # chips along a dim of a v5e or v6e slice that closes into a r
 _CUBE = 4  # chips along each dim of the blocks that v4, v5p and tpu7x are built of; whole blocks close into rings
 _MEGACORE = ("v4", "v5p")  # where both cores of a chip are one jax device
 _QUIET = {
-    # No TPU is used, so any number of compilers may run beside each other.
+    # No TPU is used, so any number of compilers may run at the same time.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    # libtpu would ask Google's metadata server which TPU this machine is, wait for it, and warn.
+    # libtpu would query Google's metadata server which TPU this machine is, wait for it, and warn.
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -284,7 +284,7 @@ def _tpu_devices(name: Name) -> tuple[Any, ...]:
         options["chip_config_name"] = "megacore"
     if name.slices > 1:
         options["num_slices"] = name.slices
-    if math.prod(name.shape) == 1:  # the compiler takes hosts of 2 x 2 chips unless told
+    if math.prod(name.shape) == 1:  # the compiler takes hosts of 2 x 2 chips by default
         options["chips_per_host_bounds"] = (1, 1, 1)
     shape = "x".join(str(size) for size in name.shape)
     try:

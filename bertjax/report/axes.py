@@ -43,9 +43,9 @@ def value_axis(low: float, high: float, form: str, *, log: bool = False, count: 
 
 
 def step_axis(low: float, high: float) -> Axis:
-    """An axis of training steps, which ends at the last one; that has a label beside the round ones."""
+    """An axis of training steps, which ends at the last one; that has a label in addition to the round ones."""
     found = [tick for tick in ticks(low, high, 5) if tick == round(tick)]
-    # The last step takes the place of a round one whose label it would touch.
+    # The last step replaces a round one whose label it would touch.
     kept = [tick for tick in found if high - tick > 0.13 * (high - low)]
     shown = (*kept, high)
     return Axis(low, high, shown, tuple(_count(tick) for tick in shown))
@@ -85,7 +85,7 @@ def figure(
 ) -> str:
     """A chart with its title, a note on that, and its legend, (label, class of the style sheet) each.
 
-    `drawn` and `more`, which stands behind the legend, are markup; all other text is escaped here.
+    `drawn` and `more`, which follows the legend, are markup; all other text is escaped here.
     """
     said = f"<small>{html.escape(note)}</small>" if note else ""
     keys = "".join(f'<span class="key"><i class="{colour}"></i>{html.escape(label)}</span>' for label, colour in legend)
@@ -100,8 +100,8 @@ def axis_titles(across: str, up: str, height: int = HEIGHT) -> str:
     """The titles of both axes, below the plot and turned at its left; empty ones are left out."""
     middle = TOP + (height - TOP - BOTTOM) / 2
     below = f'<text class="axis" x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{height - 7}" text-anchor="middle">'
-    beside = f'<text class="axis" transform="translate(13 {middle:.1f}) rotate(-90)" text-anchor="middle">'
-    return "".join(f"{tag}{html.escape(title)}</text>" for tag, title in ((below, across), (beside, up)) if title)
+    left = f'<text class="axis" transform="translate(13 {middle:.1f}) rotate(-90)" text-anchor="middle">'
+    return "".join(f"{tag}{html.escape(title)}</text>" for tag, title in ((below, across), (left, up)) if title)
 
 
 def up_grid(axis: Axis) -> str:
@@ -166,7 +166,7 @@ def _round_step(low: float, high: float, count: int) -> float:
 
 
 def _labels(found: Sequence[float], step: float, form: str) -> tuple[tuple[str, ...], str]:
-    """Labels with as few digits as tell the ticks apart, and the power of ten that they leave out."""
+    """Labels with as few digits as distinguish the ticks, and the power of ten that they leave out."""
     largest = max(map(abs, found))
     factor, suffix, scale = 1.0, "", ""
     if form == "percent":

@@ -1,4 +1,4 @@
-"""Bar charts as inline SVG: histograms, bars beside names, and the parts of one whole.
+"""Bar charts as inline SVG: histograms, bars with names, and the parts of one whole.
 
 Pointing at a bar, touching it, or reaching it by the keyboard shows what it is; the style sheet does that alone, so a
 page of bars needs no script.
@@ -28,26 +28,26 @@ from bertjax.report.axes import (
 )
 
 _LINE_HEIGHT = 23
-_MOST_NAMES = 150  # room for the names of lying bars
+_MOST_NAMES = 150  # room for the names of horizontal bars
 _TIP_HEIGHT = 24
 _LEAST_FIELD = 10  # width of what a pointer has to reach
 
 
 @dataclass(frozen=True)
 class Bars:
-    """A series of values, one for each place of a chart; `colour` is a class of the style sheet.
+    """A series of values, one for each category of a chart; `colour` is a class of the style sheet.
 
-    `told` is how each value is written; without it they are shares.
+    `written` is how each value is written; without it they are shares.
     """
 
     label: str
     values: Sequence[float]
     colour: str
-    told: Sequence[str] = ()
+    written: Sequence[str] = ()
 
-    def said(self, place: int) -> str:
+    def said(self, number: int) -> str:
         """A value in words."""
-        return self.told[place] if self.told else f"{self.values[place]:.2%}"
+        return self.written[number] if self.written else f"{self.values[number]:.2%}"
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Part:
 
     label: str
     share: float
-    told: str
+    size: str
     colour: str
 
 
-def standing_bars(
+def vertical_bars(
     title: str,
     edges: Sequence[int],
     shares: Sequence[float],
@@ -72,12 +72,12 @@ def standing_bars(
 ) -> str:
     """A histogram: a bar for each range of whole numbers from one edge to before the next, its share upwards.
 
-    `across` and `up` are the titles of the axes, `note` stands below the title.
+    `across` and `up` are the titles of the axes, `note` is below the title.
     """
     axis = value_axis(0.0, max(shares, default=0.0) or 1.0, "percent", count=4)
     width = (WIDTH - LEFT - RIGHT) / max(len(shares), 1)
     foot, height = HEIGHT - BOTTOM, HEIGHT - TOP - BOTTOM
-    # Labels stand as close as the longest of them allows.
+    # Labels are as close as the longest of them allows.
     every = -(
         -round(max((text_width(write(edge, "count")) for edge in edges), default=0.0) + 8) // max(round(width), 1)
     )
@@ -93,30 +93,30 @@ def standing_bars(
     return figure(title, HEIGHT, [*drawn, *tips], [], note=note)
 
 
-def lying_bars(
+def horizontal_bars(
     title: str, names: Sequence[str], series: Sequence[Bars], largest: float = 0.0, *, note: str = ""
 ) -> str:
-    """A bar to the right for each name and series, its value behind it, the series of a name below each other.
+    """A bar to the right for each name and series, its value after it, the series of a name below each other.
 
     The longest bar is the largest value, or `largest`, so that two charts can have one scale. Text is escaped here.
     """
     largest = max([largest, *(value for bars in series for value in bars.values)]) or 1.0
     names_room = min(max(map(text_width, names), default=0.0) + 12, _MOST_NAMES)
-    values_room = max(text_width(bars.said(place)) for bars in series for place in range(len(names))) + 8
+    values_room = max(text_width(bars.said(number)) for bars in series for number in range(len(names))) + 8
     room = WIDTH - names_room - values_room
     drawn, tips, y = [], [], float(TOP)
-    for place, name in enumerate(names):
+    for number, name in enumerate(names):
         middle = y + _LINE_HEIGHT * len(series) / 2 + 4.5
         drawn.append(
             f'<text x="{names_room - 9:.1f}" y="{middle:.1f}" text-anchor="end">'
             f"{html.escape(shortened(name, names_room - 12))}</text>"
         )
         for bars in series:
-            length = room * bars.values[place] / largest
+            length = room * bars.values[number] / largest
             drawn.append(_bar(names_room, y + 4, length, _LINE_HEIGHT - 8, bars.colour))
-            value = html.escape(bars.said(place))
+            value = html.escape(bars.said(number))
             drawn.append(f'<text x="{names_room + length + 6:.1f}" y="{y + _LINE_HEIGHT / 2 + 4.5:.1f}">{value}</text>')
-            said = f"{name}{f', {bars.label}' if len(series) > 1 else ''}: {bars.said(place)}"
+            said = f"{name}{f', {bars.label}' if len(series) > 1 else ''}: {bars.said(number)}"
             tips.append(_tip(0, y, WIDTH, _LINE_HEIGHT, said, (names_room + length / 2, y + 4)))
             y += _LINE_HEIGHT
     legend = [(bars.label, bars.colour) for bars in series if len(series) > 1]
@@ -127,16 +127,16 @@ def parts_bar(title: str, parts: Sequence[Part], *, note: str = "") -> str:
     """One bar of the parts of a whole, side by side; what they leave of it stays empty. Text is escaped here."""
     top, height, width = 2, 32, WIDTH - 4
     drawn, tips, x, reached = [f'<rect class="rest" x="2" y="{top}" width="{width}" height="{height}"/>'], [], 2.0, 2.0
-    for place, part in enumerate(parts):
+    for number, part in enumerate(parts):
         length = width * part.share
         drawn.append(_bar(x, top, length, height, part.colour))
-        said = f"{part.label}: {part.told} ({part.share:.1%})"
-        # A part too small to point at has a field beside it, over what follows.
-        start = min(max(x, reached), 2 + width - _LEAST_FIELD * (len(parts) - place))
+        said = f"{part.label}: {part.size} ({part.share:.1%})"
+        # A part too small to point at has a wider field, over the next part.
+        start = min(max(x, reached), 2 + width - _LEAST_FIELD * (len(parts) - number))
         reached = start + max(x + length - start, _LEAST_FIELD)
         tips.append(_tip(start, top, reached - start, height, said, (x + length / 2, top + _TIP_HEIGHT + 8)))
         x += length
-    legend = [(f"{part.label} {part.told}", part.colour) for part in parts]
+    legend = [(f"{part.label} {part.size}", part.colour) for part in parts]
     return figure(title, top + height + 2, [*drawn, *tips], legend, note=note)
 
 

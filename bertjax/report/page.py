@@ -63,12 +63,12 @@ class Table:
 def text_lines(table: Table, left: Collection[int] = (0,)) -> list[str]:
     """Column names and rows for a terminal; the columns `left` are aligned left, the others right."""
     rows = (table.columns, *table.rows)
-    widths = [max(len(row[place]) for row in rows) for place in range(len(table.columns))]
+    widths = [max(len(row[number]) for row in rows) for number in range(len(table.columns))]
     return [
         "  "
         + "  ".join(
-            cell.ljust(width) if place in left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]
@@ -95,9 +95,10 @@ def rows_html(
     Where the window is narrow each row is a list, whose entries say the name of their column; the first entry is its
     heading, if the rows are `headed`.
     """
-    kinds = [' class="number"' if place in numbers else "" for place in range(len(columns))]
+    kinds = [' class="number"' if number in numbers else "" for number in range(len(columns))]
     names = [
-        f' data-name="{escaped(name)}"' if name and (place or not headed) else "" for place, name in enumerate(columns)
+        f' data-name="{escaped(name)}"' if name and (number or not headed) else ""
+        for number, name in enumerate(columns)
     ]
     heads = "".join(f"<th{kind}>{escaped(name)}</th>" for kind, name in zip(kinds, columns, strict=True))
     body = "".join(

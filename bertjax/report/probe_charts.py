@@ -31,11 +31,11 @@ def _of_pairs(found: Curves) -> str:
 
 
 def _of_patterns(found: Curves) -> list[str]:
-    """Six lines are too many for one chart: those of places in the row, and those of words."""
+    """Six lines are too many for one chart: those of positions in the row, and those of words."""
     names = [name for name in found if name.startswith(_PATTERN)]
     of_words = [name for name in names if re.search(r"same|predict", name)]
     charts = []
-    for title, chosen in (("places", [name for name in names if name not in of_words]), ("words", of_words)):
+    for title, chosen in (("positions", [name for name in names if name not in of_words]), ("words", of_words)):
         lines = [
             line
             for name, colour in zip(chosen, _COLOURS, strict=False)

@@ -75,7 +75,7 @@ def _held_out(summary: Summary) -> str:
 
 
 def _compare(one: Measured) -> tuple[str, ...]:
-    """A row: value beside baseline, and their difference, green where the model is better."""
+    """A row: value, baseline, and their difference, green where the model is better."""
     measure, difference, form = one.measure, one.value - one.baseline, one.measure.form
     shown = f"{difference:+{form}}" if measure.is_loss else f"{difference * 100:+.1f} points"
     kind = "better" if one.gain > 0 else ""

@@ -18,7 +18,7 @@ from bertjax.training.trainer import Outcome
 class Completion:
     """The model's predictions for one [MASK] of a held-out sentence."""
 
-    text: str  # the sentence, with [MASK] where `answer` stood
+    text: str  # the sentence, with [MASK] instead of `answer`
     answer: str
     guesses: tuple[tuple[str, float], ...]  # token and its probability, best first
 
@@ -27,7 +27,7 @@ class Completion:
 class Measured:
     """A held-out figure of a finished run, and what frequencies alone give."""
 
-    figure: str  # its name in the log behind `train/` and `eval/`, such as `mlm_loss`
+    figure: str  # its name in the log after `train/` and `eval/`, such as `mlm_loss`
     measure: Measure
     value: float
     baseline: float
@@ -82,7 +82,7 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
 
 
 def _held_out_line(one: Measured) -> str:
-    """A measure beside its baseline, as a line of the terminal."""
+    """A measure with its baseline, as a line of the terminal."""
     form = ".3f" if one.measure.is_loss else ".1%"
     gained = f"    ({one.gain:+.3f} nats gained)" if one.measure.is_loss else ""
     return f"  {one.measure.name:13} {one.value:6{form}}    {one.measure.baseline_name} {one.baseline:{form}}{gained}"
@@ -113,7 +113,7 @@ def last_words(config: Config, summary: Summary, report: AnyPath, exported: AnyP
 
 
 def _next_steps(config: Config, run: str, completions: Sequence[Completion], has_class: bool) -> list[str]:
-    """Commands that run as they stand, but for the files of a next task, which only the user can name."""
+    """Commands that run unchanged, except for the files of a next task, which only the user can name."""
     steps = []
     if completions:  # the shortest is the easiest to read
         text = min((completion.text for completion in completions), key=len)

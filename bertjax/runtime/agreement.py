@@ -1,9 +1,9 @@
 """Where all processes stop: the protocol by which a signal to one of them stops all at the same unit of work.
 
 Collective work is a sequence of units (a training step, a batch of an evaluation), the same in every process, and no
-process can finish a unit that another has not begun. A process asks before every unit whether it may go on. After a
-signal each process reports how many units it has begun, and begins no other until it is told the last one: the largest
-of these numbers. No process waits for a device, and none is told to stop at a unit that it has already begun.
+process can finish a unit that another has not begun. A process calls `go_on` before every unit. After a
+signal each process reports how many units it has begun, and begins no other until it receives the last one: the
+largest of these numbers. No process waits for a device, and none has to stop at a unit that it has already begun.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REMEMBERED = 99  # units of which the usual duration is the median
 
 
 @dataclass(frozen=True)
-class Standing:
+class Status:
     """The progress of a process. `resting`: nothing that it has done since the last save would be lost now."""
 
     units: int
@@ -41,7 +41,7 @@ class Agreement:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._units = 0
-        self._asked = False
+        self._stop_requested = False
         self._last: int | None = None
         self._resting = True
         self._compiling = False
@@ -50,7 +50,7 @@ class Agreement:
         self.over = False  # `go_on` has returned False
 
     def rest(self) -> None:
-        """Say that no work is under way and none would be lost."""
+        """Record that no work is in progress and none would be lost."""
         with self._changed:
             self._resting = True
             self._do("")
@@ -62,7 +62,7 @@ class Agreement:
         False, always False.
         """
         with self._changed:
-            self._changed.wait_for(lambda: not self._asked or self._last is not None)
+            self._changed.wait_for(lambda: not self._stop_requested or self._last is not None)
             if self._last is not None and self._units >= self._last:
                 self._do("")
                 self.over = True
@@ -77,7 +77,7 @@ class Agreement:
             return True
 
     def begun(self) -> None:
-        """Say that the unit that `go_on` allowed has been dispatched to the devices."""
+        """Record that the unit that `go_on` allowed has been dispatched to the devices."""
         with self._changed:
             if self._compiling:
                 self._resting = self._compiling = False
@@ -93,11 +93,11 @@ class Agreement:
         with self._changed:
             self._do(before)
 
-    def ask(self) -> Standing:
+    def request_stop(self) -> Status:
         """Begin no other unit until `settle`; returns the progress of this process."""
         with self._changed:
-            self._asked = True
-        return self.standing()
+            self._stop_requested = True
+        return self.status()
 
     def settle(self, last: int) -> None:
         """Set the last unit of all processes."""
@@ -105,7 +105,7 @@ class Agreement:
             self._last = last
             self._changed.notify_all()
 
-    def standing(self) -> Standing:
+    def status(self) -> Status:
         """The progress of this process."""
         with self._changed:
             limit = LONGEST_OTHER
@@ -113,7 +113,7 @@ class Agreement:
                 limit = max(LONGEST_UNIT, _TIMES * statistics.median(self._usual))
             # A unit that is being compiled has not been dispatched and can still be dropped.
             done = self._units - self._compiling
-            return Standing(done, self._resting, self._doing, time.monotonic() - self._since, limit)
+            return Status(done, self._resting, self._doing, time.monotonic() - self._since, limit)
 
     def _do(self, doing: str) -> None:
         self._doing, self._since = doing, time.monotonic()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bertjax.config import HostsConfig
 
-PORT = 8476  # of the coordinator, where the cluster names none and JAX_COORDINATOR_PORT is not set
+PORT = 8476  # of the coordinator, if the cluster names none and JAX_COORDINATOR_PORT is not set
 _METADATA_SECONDS = 5
 
 
@@ -52,7 +52,7 @@ def find_process(hosts: HostsConfig, environment: Environment | None = None) -> 
         info = next((info for info in found if info is not None), ALONE)
         if hosts.coordinator and info.cluster == "one":
             raise ValueError(
-                f"hosts.coordinator={hosts.coordinator!r}, but no cluster tells the number of this process; "
+                f"hosts.coordinator={hosts.coordinator!r}, but no cluster provides the number of this process; "
                 f"{_SIGNS['address']}"
             )
     return _checked(info, hosts)
@@ -78,7 +78,7 @@ def _checked(info: ProcessInfo, hosts: HostsConfig) -> ProcessInfo:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port. Raises ValueError for what is not HOST:PORT."""
+    """Host and port. Raises ValueError if it is not HOST:PORT."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise ValueError(f"hosts.coordinator={address!r}: write it as HOST:PORT, as in 10.0.0.2:{PORT}")
@@ -89,7 +89,7 @@ def _address(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None
     """From hosts.coordinator, hosts.processes and hosts.process, or from JAX's variables for them."""
     coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
     if not coordinator or (hosts.cluster == "auto" and hosts.process < 0 and "JAX_PROCESS_ID" not in environment):
-        return None  # a cluster may tell the rest
+        return None  # a cluster may provide the rest
     process = hosts.process if hosts.process >= 0 else int(environment.get("JAX_PROCESS_ID", "-1"))
     processes = hosts.processes or int(environment.get("JAX_NUM_PROCESSES", "0"))
     if process < 0 or processes < 1:
@@ -153,9 +153,9 @@ def _tpu(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
         names = [endpoint.split(":")[-1] for endpoint in endpoints]
         worker = int(_metadata("agent-worker-number", environment))
     described = {} if "MEGASCALE_NUM_SLICES" in environment or workers is not None else _described(environment)
-    told = {**described, **environment}
-    slices, number = int(told.get("MEGASCALE_NUM_SLICES") or 1), int(told.get("MEGASCALE_SLICE_ID") or 0)
-    host = (told.get("MEGASCALE_COORDINATOR_ADDRESS") or names[0]).partition(":")[0]
+    known = {**described, **environment}
+    slices, number = int(known.get("MEGASCALE_NUM_SLICES") or 1), int(known.get("MEGASCALE_SLICE_ID") or 0)
+    host = (known.get("MEGASCALE_COORDINATOR_ADDRESS") or names[0]).partition(":")[0]
     return ProcessInfo(
         "tpu",
         hosts.coordinator or f"{host}:{environment.get('JAX_COORDINATOR_PORT', PORT)}",
@@ -200,7 +200,7 @@ def _kubernetes(hosts: HostsConfig, environment: Environment) -> ProcessInfo | N
     processes = hosts.processes or int(environment.get("JAX_NUM_PROCESSES", "0"))
     if not processes:
         raise ValueError(
-            "hosts.processes=0: Kubernetes does not tell a pod how many there are; set the key, or hosts.cluster=one"
+            "hosts.processes=0: Kubernetes does not give a pod their number; set the key, or hosts.cluster=one"
         )
     coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
     if not coordinator and processes > 1:
@@ -208,7 +208,7 @@ def _kubernetes(hosts: HostsConfig, environment: Environment) -> ProcessInfo | N
         stem, _, index = name.rpartition("-")
         if index != str(process) or not domain:
             raise ValueError(
-                f"hosts.coordinator is empty, and the pod's name {name}.{domain} does not tell it: "
+                f"hosts.coordinator is empty, and the pod's name {name}.{domain} does not contain it: "
                 "give the job a headless service as its subdomain, or set hosts.coordinator"
             )
         coordinator = f"{stem}-0.{domain}:{environment.get('JAX_COORDINATOR_PORT', PORT)}"

@@ -22,7 +22,7 @@ KEPT_FROM_SECONDS = 0.5  # programs that compile faster are not cached
 
 
 def keep_compiled_programs(folder: str) -> str:
-    """Cache compiled programs below a folder or URL; returns the place, "" for no cache.
+    """Cache compiled programs below a folder or URL; returns its path, "" for no cache.
 
     An empty `folder` caches nothing, and the environment takes precedence. Call it before anything is compiled.
     """
@@ -87,13 +87,13 @@ class Flag:
     reason: str
 
 
-# All of it is about traffic between devices, and left alone where there is one. By the sources of XLA the first is off,
+# All options concern traffic between devices, and are not set for a single one. By the sources of XLA the first is off,
 # and the second 30 MiB, unless said otherwise.
 GPU = (
     Flag(
         "xla_gpu_enable_latency_hiding_scheduler",
         True,
-        "puts the gathers of sharded weights and the reductions of gradients beside arithmetic that does not need "
+        "overlaps the gathers of sharded weights and the reductions of gradients with arithmetic that does not need "
         "them; the default order keeps memory lowest and waits for each",
     ),
     Flag(
@@ -103,7 +103,7 @@ GPU = (
         "better than one for every 30 MiB",
     ),
 )
-# The TPU's compiler hides latency unasked: the fsdp step compiled for v5e:2x2 already has its all-gathers within the
+# The TPU's compiler hides latency by default: the fsdp step compiled for v5e:2x2 already has its all-gathers within the
 # matmuls, and is the same to the byte with xla_tpu_enable_async_collective_fusion_fuse_all_gather.
 TPU: tuple[Flag, ...] = ()
 DETERMINISTIC_GPU = (
@@ -121,9 +121,9 @@ DETERMINISTIC: dict[str, tuple[Flag, ...]] = {"gpu": DETERMINISTIC_GPU, "cuda": 
 def compiler_options(
     platform: str, devices: int, *, deterministic: bool = False, environ: Mapping[str, str] = os.environ
 ) -> Options:
-    """What a program for so many devices of a platform (cpu, gpu or cuda, tpu) is compiled with.
+    """The compiler options of a program for `devices` devices of a platform (cpu, gpu or cuda, tpu).
 
-    What the environment says is not among it.
+    Options set in the environment are left out.
     """
     flags = FLAGS.get(platform, ()) if devices > 1 else ()
     if deterministic:
@@ -133,9 +133,9 @@ def compiler_options(
 
 
 def known_options(options: Options, mesh: Mesh) -> Options:
-    """The options that the compiler for the mesh's devices knows; each that it does not is warned of and left out.
+    """The options that the compiler for the mesh's devices knows; others are left out with a warning.
 
-    Names come and go with releases of XLA. Found by compiling next to nothing.
+    Names change between releases of XLA. Found by compiling a trivial program.
     """
     known = dict(options)
     nothing = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, P()))

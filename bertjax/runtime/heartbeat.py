@@ -1,4 +1,4 @@
-"""The heartbeat: the processes of a run tell each other that they are alive, their progress, and where to stop.
+"""The heartbeat: the processes of a run report to each other that they are alive, their progress, and where to stop.
 
 Process 0 has a connection to each of the others and relays messages. JAX's own service is not used for this: it notices
 a dead process only after its heartbeat interval and a hanging one never, and its error does not name the lost process.
@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from bertjax.runtime.agreement import Agreement, Standing
+from bertjax.runtime.agreement import Agreement, Status
 from bertjax.runtime.rendezvous import Meeting, Message
 
 # 75 is EX_TEMPFAIL of sysexits.h: run the same command again. 130 is what a shell reports for Ctrl-C.
@@ -51,24 +51,24 @@ class Heartbeat:
         self.number, self.names, self.count = number, meeting.names, len(meeting.names)
         self.agreement, self._lines, self._heartbeat = agreement, meeting.lines, heartbeat
         self._end, self._unwind = end, unwind
-        self.asked: signal.Signals | None = None  # the signal that some process received
+        self.stop_signal: signal.Signals | None = None  # the signal that a process received
         self.at_rest = "stopped by a signal before the first step; nothing is lost"
         self._changed = threading.Condition()
         self._gathering: dict[int, dict[int, tuple[str, str]]] = {}
         self._gathered: dict[int, list[str]] = {}
         self._round = 0
-        self._standings: dict[int, Standing] = {}
-        self._gone: set[int] = set()  # processes that said goodbye
+        self._statuses: dict[int, Status] = {}
+        self._gone: set[int] = set()  # processes that announced their end
         self._hung_up: set[int] = set()  # processes whose connection is closed
         self._ending = self._closing = False
         self._interrupts = 0
         self._timers: list[threading.Timer] = []
-        self._answers: dict[int, Standing] = {}
+        self._answers: dict[int, Status] = {}
         self.unwinding = False  # the main thread is to raise Stopped when it sees a signal
         self._decided = False
         self._wake, self._woken = socket.socketpair()
         self._woken.setblocking(False)
-        self._thread = threading.Thread(target=self._listen_on, name="peers", daemon=True)
+        self._thread = threading.Thread(target=self._listen_on, name="heartbeat", daemon=True)
 
     @property
     def wake(self) -> socket.socket:
@@ -101,21 +101,21 @@ class Heartbeat:
             return self._gathered.pop(turn)
 
     def fail(self, why: str, code: int = FAILED) -> None:
-        """Tell the others that this process ends with an error; they end too, with the same exit code."""
+        """Report to the others that this process ends with an error; they end too, with the same exit code."""
         self._ending = True
-        self._tell({"is": "failed", "process": self.number, "why": why, "code": code})
+        self._send({"is": "failed", "process": self.number, "why": why, "code": code})
         self._stay(_FAREWELL_SECONDS * 2)
 
     def say_goodbye(self) -> None:
-        """Tell the others that this process ends without an error."""
+        """Report to the others that this process ends without an error."""
         self._ending = True
-        self._tell({"is": "goodbye"})
+        self._send({"is": "goodbye"})
         self._stay(_UNWIND_SECONDS + _FAREWELL_SECONDS)
 
     def close(self) -> None:
-        """Say goodbye and stop listening."""
+        """Announce the end and stop listening."""
         self._ending = True
-        self._tell({"is": "goodbye"})
+        self._send({"is": "goodbye"})
         self._closing = True
         for timer in self._timers:
             timer.cancel()
@@ -132,10 +132,10 @@ class Heartbeat:
         deadline = time.monotonic() + seconds
         while not self.number and len(self._hung_up) < len(self._lines) and time.monotonic() < deadline:
             if threading.current_thread() is self._thread:
-                self._hear_hanging_up()
+                self._receive_hang_ups()
             time.sleep(0.02)
 
-    def _hear_hanging_up(self) -> None:
+    def _receive_hang_ups(self) -> None:
         with selectors.DefaultSelector() as selector:
             for number, line in self._lines.items():
                 if number not in self._hung_up:
@@ -143,10 +143,10 @@ class Heartbeat:
             ready = [key.data for key, _ in selector.select(0)]
         self._hung_up |= {number for number in ready if self._lines[number].receive() is None}
 
-    # Everything below runs in the listening thread, except `_collect` and `_tell`.
+    # Everything below runs in the listening thread, except `_collect` and `_send`.
 
     def _listen_on(self) -> None:
-        """Listen until `close`; a process that cannot communicate must not go on."""
+        """Listen until `close`; a process that cannot communicate must not continue."""
         try:
             self._listen()
         except Exception as error:
@@ -170,12 +170,12 @@ class Heartbeat:
                 for key, _ in selector.select(_BEAT / 2):
                     if key.data is None:
                         self._take_signals()
-                    elif not self._hear(key.data):
+                    elif not self._receive_from(key.data):
                         selector.unregister(key.fileobj)
                 now = time.monotonic()
                 if now - beat > _BEAT:
                     beat = now
-                    self._say_how_far()
+                    self._report_progress()
                     self._look_for_silence(now)
                     self._look_for_hang()
 
@@ -190,18 +190,18 @@ class Heartbeat:
                 words, code = "interrupted twice: ended without saving", EXIT_CODES[signal.SIGINT]
                 self.fail(words, code)
                 self._end(words, code)
-            if number in (signal.SIGTERM, signal.SIGINT) and self.asked is None:
+            if number in (signal.SIGTERM, signal.SIGINT) and self.stop_signal is None:
                 self._request(signal.Signals(number))
 
     def _request(self, number: signal.Signals) -> None:
-        """This process received a signal: ask all processes for their progress."""
+        """This process received a signal: request the progress of all processes."""
         if self.number == 0:
-            self._ask_all(number)
+            self._request_all(number)
         else:
-            self.asked = number
+            self.stop_signal = number
             self._lines[0].send({"is": "request", "signal": int(number)})
 
-    def _hear(self, number: int) -> bool:
+    def _receive_from(self, number: int) -> bool:
         messages = self._lines[number].receive()
         if messages is None:
             self._hung_up.add(number)
@@ -209,61 +209,61 @@ class Heartbeat:
                 self._lose(number, "its connection closed: it was killed, or its machine failed")
             return False
         for message in messages:
-            handle = getattr(self, f"_hear_{message['is']}")
+            handle = getattr(self, f"_handle_{message['is']}")
             handle(number, message)
         return True
 
-    def _hear_alive(self, number: int, message: Message) -> None:
-        self._standings[number] = Standing(**message["standing"])
+    def _handle_alive(self, number: int, message: Message) -> None:
+        self._statuses[number] = Status(**message["status"])
 
-    def _hear_gather(self, number: int, message: Message) -> None:
+    def _handle_gather(self, number: int, message: Message) -> None:
         self._collect(number, message)
 
-    def _hear_gathered(self, number: int, message: Message) -> None:
+    def _handle_gathered(self, number: int, message: Message) -> None:
         self._deliver(message)
 
-    def _hear_goodbye(self, number: int, message: Message) -> None:
+    def _handle_goodbye(self, number: int, message: Message) -> None:
         self._gone.add(number)
-        if self.number == 0 and self.asked is not None:
+        if self.number == 0 and self.stop_signal is not None:
             self._decide()
 
-    def _hear_request(self, number: int, message: Message) -> None:
-        if self.asked is None:
-            self._ask_all(signal.Signals(message["signal"]))
+    def _handle_request(self, number: int, message: Message) -> None:
+        if self.stop_signal is None:
+            self._request_all(signal.Signals(message["signal"]))
 
-    def _hear_stopped(self, number: int, message: Message) -> None:
+    def _handle_stopped(self, number: int, message: Message) -> None:
         """The process received a signal during the rendezvous, before it knew that all had connected."""
         self._gone.add(number)
-        self._hear_request(number, message)
+        self._handle_request(number, message)
 
-    def _hear_ask(self, number: int, message: Message) -> None:
-        self.asked = self.asked or signal.Signals(message["signal"])
-        standing = self.agreement.ask()
-        self._lines[0].send({"is": "answer", "standing": dataclasses.asdict(standing)})
+    def _handle_ask(self, number: int, message: Message) -> None:
+        self.stop_signal = self.stop_signal or signal.Signals(message["signal"])
+        status = self.agreement.request_stop()
+        self._lines[0].send({"is": "answer", "status": dataclasses.asdict(status)})
 
-    def _hear_answer(self, number: int, message: Message) -> None:
-        self._answers[number] = Standing(**message["standing"])
+    def _handle_answer(self, number: int, message: Message) -> None:
+        self._answers[number] = Status(**message["status"])
         self._decide()
 
-    def _hear_settle(self, number: int, message: Message) -> None:
+    def _handle_settle(self, number: int, message: Message) -> None:
         self._stop(message["last"], message["at_once"])
 
-    def _hear_failed(self, number: int, message: Message) -> None:
+    def _handle_failed(self, number: int, message: Message) -> None:
         who = message["process"]
         if self.number == 0:
             self._gone.add(who)
-            self._tell(message, but=who)
-        # The delay lets this process report the same error itself, if it has it too.
+            self._send(message, but=who)
+        # The delay lets this process report the same error itself, if it occurs here too.
         self._end_in(_FAREWELL_SECONDS, f"{self._called(who)} ended with an error: {message['why']}", message["code"])
 
-    def _hear_lost(self, number: int, message: Message) -> None:
+    def _handle_lost(self, number: int, message: Message) -> None:
         self._be_lost(message["process"], message["why"])
 
-    def _ask_all(self, number: signal.Signals) -> None:
-        """Process 0: ask all processes for their progress."""
-        self.asked = number
-        self._answers = {0: self.agreement.ask()}
-        self._tell({"is": "ask", "signal": int(number)})
+    def _request_all(self, number: signal.Signals) -> None:
+        """Process 0: request the progress of all processes."""
+        self.stop_signal = number
+        self._answers = {0: self.agreement.request_stop()}
+        self._send({"is": "ask", "signal": int(number)})
         self._decide()
 
     def _decide(self) -> None:
@@ -271,9 +271,9 @@ class Heartbeat:
         if self._decided or not set(range(self.count)) - self._gone <= self._answers.keys():
             return
         self._decided = True
-        last = max(standing.units for standing in self._answers.values())
-        at_once = all(standing.resting for standing in self._answers.values())
-        self._tell({"is": "settle", "last": last, "at_once": at_once})
+        last = max(status.units for status in self._answers.values())
+        at_once = all(status.resting for status in self._answers.values())
+        self._send({"is": "settle", "last": last, "at_once": at_once})
         self._stop(last, at_once)
 
     def _stop(self, last: int, at_once: bool) -> None:
@@ -286,30 +286,30 @@ class Heartbeat:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a process that was asked to stop; 0 before that."""
-        return EXIT_CODES[self.asked] if self.asked is not None else 0
+        """The exit code of a process that received a request to stop; 0 before that."""
+        return EXIT_CODES[self.stop_signal] if self.stop_signal is not None else 0
 
-    def _say_how_far(self) -> None:
-        standing = self.agreement.standing()
-        self._standings[self.number] = standing
-        self._tell({"is": "alive", "standing": dataclasses.asdict(standing)})
+    def _report_progress(self) -> None:
+        status = self.agreement.status()
+        self._statuses[self.number] = status
+        self._send({"is": "alive", "status": dataclasses.asdict(status)})
 
     def _look_for_silence(self, now: float) -> None:
         for number, line in self._lines.items():
-            working = number in self._standings and self._standings[number].doing
+            working = number in self._statuses and self._statuses[number].doing
             patience = self._heartbeat * (1 if working else _PATIENCE_AT_REST)
             if number not in self._gone and not self._ending and now - line.heard > patience:
                 self._lose(number, f"it sent nothing for {now - line.heard:.0f} s")
 
     def _look_for_hang(self) -> None:
-        """Process 0: detect that no process makes progress within its limit, and name the one behind."""
-        here = [standing for number, standing in self._standings.items() if number not in self._gone]
-        if self.number or self.count == 1 or len(here) + len(self._gone) < self.count or self.asked is not None:
+        """Process 0: detect that no process makes progress within its limit, and name the slowest."""
+        here = [status for number, status in self._statuses.items() if number not in self._gone]
+        if self.number or self.count == 1 or len(here) + len(self._gone) < self.count or self.stop_signal is not None:
             return
-        if all(standing.doing and standing.idle > standing.limit for standing in here):
-            least = min(standing.units for standing in here)
-            behind = [number for number, standing in self._standings.items() if standing.units == least]
-            idle = min(standing.idle for standing in here)
+        if all(status.doing and status.idle > status.limit for status in here):
+            least = min(status.units for status in here)
+            behind = [number for number, status in self._statuses.items() if status.units == least]
+            idle = min(status.idle for status in here)
             why = f"it hangs: no process made progress for {idle:.0f} s, and it is behind the others, in unit {least}"
             if len(behind) == len(here):
                 why = f"all hang in the same step: no process made progress for {idle:.0f} s"
@@ -317,7 +317,7 @@ class Heartbeat:
 
     def _lose(self, number: int, why: str) -> None:
         if self.number == 0:
-            self._tell({"is": "lost", "process": number, "why": why})
+            self._send({"is": "lost", "process": number, "why": why})
         self._be_lost(number, why)
 
     def _be_lost(self, number: int, why: str) -> None:
@@ -345,7 +345,7 @@ class Heartbeat:
         timer.start()
         self._timers.append(timer)
 
-    def _tell(self, message: Message, but: int = -1) -> None:
+    def _send(self, message: Message, but: int = -1) -> None:
         for number, line in self._lines.items():
             if number != but and number not in self._gone:
                 line.send(message)
@@ -362,7 +362,7 @@ class Heartbeat:
         whats = {what for what, _ in said.values()}
         assert len(whats) == 1, f"processes gather different things: {whats}"
         gathered = {"is": "gathered", "turn": turn, "values": [said[number][1] for number in range(self.count)]}
-        self._tell(gathered)
+        self._send(gathered)
         self._deliver(gathered)
 
     def _deliver(self, message: Message) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 # <malloc.h> of glibc
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 _NEVER = -1
-_ASKED_MORE = 96  # bytes beyond the size of a buffer: XLA's alignment, and glibc's smallest block
+_EXTRA = 96  # bytes beyond the size of a buffer: XLA's alignment, and glibc's smallest block
 _SMALL = 32 << 20  # bytes; several sets of smaller temporaries do not matter
 _SHIFT = 1 << 20  # bytes by which a block may move and still reuse its pages
 _MADV_HUGEPAGE = 14  # <sys/mman.h> of Linux
@@ -38,19 +38,19 @@ def keep_freed_memory() -> bool:
 class Temporaries:
     """Keeps one set of pages, that of the last step's temporaries, for the next step.
 
-    The bytes behind a freed block may be allocated before the next step asks for the same size: then the block is too
+    The bytes after a freed block may be allocated before the next step requests the same size: then the block is too
     small, and glibc takes another. Without this class the pages of the first block stay mapped too: five sets after a
     hundred steps of a small model.
     """
 
     def __init__(self) -> None:
-        import jax  # not above: `keep_freed_memory` comes before the thread that says that jax is being imported
+        import jax  # not above: `keep_freed_memory` comes before the thread that prints that jax is being imported
 
         self._jax = jax
         self._kept = jax.default_backend() == "cpu" and keep_freed_memory()
         self._sizes: dict[int, int] = {}  # bytes of the temporaries of each live program
         self._bytes = 0
-        self._places: list[int] = []
+        self._addresses: list[int] = []
 
     def reuse(self) -> None:
         """Call it before a step, while none runs. Releases free pages if the step would not reuse those of the last.
@@ -59,17 +59,17 @@ class Temporaries:
         """
         if not self._kept or not self._known():
             return
-        for pause in (*_PAUSES, 0) if self._places else ():
-            if _near(self._next_places(), self._places):
+        for pause in (*_PAUSES, 0) if self._addresses else ():
+            if _near(self._next_addresses(), self._addresses):
                 return
             time.sleep(pause)
         _glibc().malloc_trim(0)
-        self._places = self._next_places()
+        self._addresses = self._next_addresses()
         _prefer_huge_pages()  # after the trim, since released pages lose the advice
 
-    def _next_places(self) -> list[int]:
+    def _next_addresses(self) -> list[int]:
         """Addresses that blocks of that size would get now. They are freed at once; none of their pages is touched."""
-        blocks = [_glibc().malloc(self._bytes + _ASKED_MORE) for _ in self._jax.local_devices()]
+        blocks = [_glibc().malloc(self._bytes + _EXTRA) for _ in self._jax.local_devices()]
         for block in blocks:
             _glibc().free(block)
         return blocks
@@ -78,7 +78,7 @@ class Temporaries:
         """Whether a program with large temporaries was compiled; the largest is assumed to be the step."""
         programs = self._jax.local_devices()[0].client.live_executables()
         if len(programs) != len(self._sizes):
-            # Asking takes half a millisecond for a large program, so each is asked once; weak references are not
+            # The query takes half a millisecond for a large program, so each is queried once; weak references are not
             # possible.
             before = self._sizes
             self._sizes = {id(x): before[id(x)] if id(x) in before else _temporaries(x) for x in programs}
@@ -90,17 +90,17 @@ def _temporaries(program: Any) -> int:
     return program.get_compiled_memory_stats().temp_size_in_bytes
 
 
-def _near(places: list[int], others: list[int]) -> bool:
+def _near(addresses: list[int], others: list[int]) -> bool:
     """Whether blocks at these addresses share almost all of their pages."""
-    return all(abs(one - other) < _SHIFT for one, other in zip(places, others, strict=True))
+    return all(abs(one - other) < _SHIFT for one, other in zip(addresses, others, strict=True))
 
 
 def _prefer_huge_pages() -> None:
-    """Ask the kernel to map the heap in pages of 2 MiB: a moved block then takes a 500th of the page faults."""
+    """Advise the kernel to map the heap in pages of 2 MiB: a moved block then takes a 500th of the page faults."""
     for line in Path("/proc/self/maps").read_text().splitlines():
-        if line.endswith("[heap]"):  # several lines, where a part of the heap has the advice already
+        if line.endswith("[heap]"):  # several lines, if a part of the heap has the advice already
             start, end = (int(address, 16) for address in line.split()[0].split("-"))
-            _glibc().madvise(start, end - start, _MADV_HUGEPAGE)  # a kernel without them refuses, which does no harm
+            _glibc().madvise(start, end - start, _MADV_HUGEPAGE)  # a kernel without them refuses, which is harmless
 
 
 @functools.cache

@@ -30,7 +30,7 @@ _HEAR_SECONDS = 2
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal stopped one of the processes while no unsaved work was under way."""
+    """A signal stopped one of the processes while no unsaved work was in progress."""
 
     def __init__(self, number: int, words: str = "") -> None:
         super().__init__(words or "stopped by a signal before the first step; nothing is lost")
@@ -45,12 +45,12 @@ class Stopped(KeyboardInterrupt):
 class Processes:
     """All processes of a run, seen from one of them; a context manager around everything that they do together.
 
-    While entered, SIGTERM and SIGINT to any of them stop all: at once where nothing would be lost, which raises
-    `Stopped`, and else where `go_on` says so. An error in one of several ends all.
+    While entered, SIGTERM and SIGINT to any of them stop all: at once if nothing would be lost, which raises
+    `Stopped`, and otherwise at the unit where `go_on` returns False. An error in one of several ends all.
     """
 
     def __init__(self, info: ProcessInfo, hosts: HostsConfig, *, ends_process: bool = True) -> None:
-        """`ends_process`: where this process is the only one, a signal may end it; otherwise it raises Stopped."""
+        """`ends_process`: if this process is the only one, a signal may end it; otherwise it raises Stopped."""
         self.number, self.count = info.process, info.processes
         self._info, self._hosts = info, hosts
         self._ends_process = ends_process or self.count > 1
@@ -111,9 +111,9 @@ class Processes:
         return self._heartbeat.gather(what, value)
 
     def begin(self, words: str) -> None:
-        """Say that no unsaved work is under way; `words` is the message if the run is stopped now.
+        """Record that no unsaved work is in progress; `words` is the message if the run is stopped now.
 
-        Raises Stopped if a signal has asked for that.
+        Raises Stopped if a signal requested it.
         """
         assert self._heartbeat is not None
         self._heartbeat.at_rest = words
@@ -129,7 +129,7 @@ class Processes:
         return self._agreement.go_on(first=first, doing=doing)
 
     def begun(self) -> None:
-        """Say that the unit that `go_on` allowed has been dispatched to the devices."""
+        """Record that the unit that `go_on` allowed has been dispatched to the devices."""
         self._agreement.begun()
 
     def taking_time(self, doing: str = "") -> AbstractContextManager[None]:
@@ -148,10 +148,10 @@ class Processes:
         return self._heartbeat.exit_code if self.stopped else 0
 
     def finished(self, words: str) -> None:
-        """Say that all collective work is done. Raises Stopped in all processes if a signal asked one to stop."""
+        """Record that all collective work is done. Raises Stopped in all processes if one received a signal."""
         self.begin(words)
-        asked = self._heartbeat.asked if self._heartbeat is not None else None
-        stop = [number for number in self.gather("finished", str(int(asked or 0))) if number != "0"]
+        received = self._heartbeat.stop_signal if self._heartbeat is not None else None
+        stop = [number for number in self.gather("finished", str(int(received or 0))) if number != "0"]
         if stop:
             raise Stopped(int(stop[0]), words)
 
@@ -223,9 +223,9 @@ class Processes:
 
     def _raise_if_unwinding(self) -> None:
         assert self._heartbeat is not None
-        if self._heartbeat.unwinding and self._heartbeat.asked is not None:
+        if self._heartbeat.unwinding and self._heartbeat.stop_signal is not None:
             self._heartbeat.unwinding = False
-            raise Stopped(self._heartbeat.asked, self._heartbeat.at_rest)
+            raise Stopped(self._heartbeat.stop_signal, self._heartbeat.at_rest)
 
     def _leave_with(self, error: BaseException) -> None:
         """End this process, one of several, with an error, without JAX's cleanup, which waits for the others."""

@@ -102,7 +102,7 @@ def _report(info: ProcessInfo, name: str, seconds: float) -> Meeting:
         try:
             meeting = _wait_for_all(line, info, seconds, deadline)
         except BaseException as error:
-            _tell_if_stopped([line], error)
+            _forward_stop([line], error)
             line.close()
             raise
         if meeting is not None:
@@ -159,7 +159,7 @@ def _reach(info: ProcessInfo, seconds: float, deadline: float) -> Line:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"process {info.process} of {info.processes}: nobody answers at {info.coordinator}, where "
+                    f"process {info.process} of {info.processes}: nothing answers at {info.coordinator}, where "
                     f"process 0 should listen, after {seconds:.0f} s ({error}); start process 0, open the port in the "
                     "network, or correct hosts.coordinator (hosts.join_seconds is the time to wait)"
                 ) from error
@@ -183,13 +183,13 @@ def _receive(info: ProcessInfo, name: str, seconds: float) -> Meeting:
                         line = Line(listener.accept()[0])
                         selector.register(line.socket, selectors.EVENT_READ, line)
                         callers.append(line)
-                    elif not _hear(meeting, key.data, info):
+                    elif not _handle(meeting, key.data, info):
                         selector.unregister(key.data.socket)
                         key.data.close()
                 if time.monotonic() > deadline and len(meeting.lines) < info.processes - 1:
                     raise TimeoutError(_who_is_missing(meeting, info, seconds))
         except BaseException as error:
-            _tell_if_stopped(callers, error)
+            _forward_stop(callers, error)
             for line in callers:
                 if isinstance(error, TimeoutError | ValueError):
                     line.send({"is": "refused", "error": type(error).__name__, "why": str(error)})
@@ -215,7 +215,7 @@ def _listen(info: ProcessInfo) -> socket.socket:
         ) from error
 
 
-def _hear(meeting: Meeting, line: Line, info: ProcessInfo) -> bool:
+def _handle(meeting: Meeting, line: Line, info: ProcessInfo) -> bool:
     """Handle the messages of a connection; False if it is to be closed."""
     number = next((number for number, known in meeting.lines.items() if known is line), None)
     messages = line.receive()
@@ -257,7 +257,7 @@ def _who_is_missing(meeting: Meeting, info: ProcessInfo, seconds: float) -> str:
     )
 
 
-def _tell_if_stopped(lines: list[Line], error: BaseException) -> None:
+def _forward_stop(lines: list[Line], error: BaseException) -> None:
     number = getattr(error, "signal", None) or (error.args[0] if isinstance(error, StoppedElsewhere) else None)
     if number is not None:
         for line in lines:

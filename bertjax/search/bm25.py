@@ -37,7 +37,7 @@ class Bm25:
 
     @property
     def are_sound(self) -> bool:
-        """Whether the offsets are places among the postings, and the postings are of documents."""
+        """Whether the offsets are within the postings, and the postings are of documents."""
         are_postings = self._documents.dtype == np.int32 and self._weights.dtype == np.float32
         if not are_postings or self._documents.ndim != 1 or self._documents.shape != self._weights.shape:
             return False
@@ -88,9 +88,9 @@ class PostingsWriter:
         count = max(int(offsets[-1]), 1)  # an empty file cannot be mapped
         documents = np.lib.format.open_memmap(self._folder / DOCUMENTS, "w+", np.int32, (count,))
         weights = np.lib.format.open_memmap(self._folder / WEIGHTS, "w+", np.float32, (count,))
-        for places, terms, part in self._placed(offsets):
-            documents[places] = part.documents
-            weights[places] = self._weights(part, sizes[terms])
+        for indices, terms, part in self._with_indices(offsets):
+            documents[indices] = part.documents
+            weights[indices] = self._weights(part, sizes[terms])
         documents.flush(), weights.flush()
         for path in self._folder.glob(".part-*"):
             path.unlink()
@@ -102,8 +102,8 @@ class PostingsWriter:
         relative = lengths[part.documents] * (filled / max(lengths.sum(dtype=np.int64), 1))
         return idf * part.frequencies / (part.frequencies + K1 * (1 - B + B * relative))
 
-    def _placed(self, offsets: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, _Part]]:
-        """Each part with its postings' places among all, behind those of earlier parts, and their terms."""
+    def _with_indices(self, offsets: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, _Part]]:
+        """Each part with the indices of its postings among all, after those of earlier parts, and their terms."""
         free = offsets[:-1].copy()
         for number in range(self._parts):
             part = _Part(*(np.load(self._part(number, name)) for name in _Part._fields))

@@ -36,7 +36,7 @@ MANIFEST, VECTORS = "manifest.json", "vectors.npy"
 _FORMAT_VERSION = 1
 _AGAIN = "remove the folder, and make the index again"
 _TOKENIZED_AT_ONCE = 256  # documents
-# What decides the encoder's outputs beside its weights, and shows in none of them.
+# What decides the encoder's outputs in addition to its weights, and shows in none of them.
 _FORWARD = (
     "num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "position_embedding", "window",
     "global_every", "causal", "rope_theta", "rope_theta_local", "rope_interleaved", "norm", "norm_place",
@@ -109,7 +109,7 @@ def build_index(
 def _kept(
     records: Iterable[Record], kept: DocumentWriter, words: PostingsWriter, tokenizer: Tokenizer
 ) -> Iterator[str]:
-    """The texts of documents, each written to the index as it passes."""
+    """The texts of documents, each written to the index when it is read."""
     source = iter(records)
     while some := list(itertools.islice(source, _TOKENIZED_AT_ONCE)):
         texts = [record.whole for record in some]
@@ -120,7 +120,7 @@ def _kept(
 
 
 def terms_of(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """The terms of texts: all tokens except [UNK], which stands for many words."""
+    """The terms of texts: all tokens except [UNK], which replaces many words."""
     return [ids[ids != tokenizer.unk_id] for ids in tokenizer.encode_sentences(texts)]
 
 
@@ -175,11 +175,11 @@ def open_index(folder: Path) -> SearchIndex:
     Raises ValueError naming the file that is missing or damaged, or an index of another version of the format.
     """
     origin, files = _read_manifest(folder)
-    for name, told in files.items():
+    for name, recorded in files.items():
         if Path(name).name != name:
             raise ValueError(f"{folder / MANIFEST}: it lists {name[:80]!r}, which is no file of this folder; {_AGAIN}")
         path = folder / name
-        if not path.is_file() or path.stat().st_size != told["bytes"] or sha256_of(str(path)) != told["sha256"]:
+        if not path.is_file() or path.stat().st_size != recorded["bytes"] or sha256_of(str(path)) != recorded["sha256"]:
             raise ValueError(f"{path}: missing or damaged, for it is not what {MANIFEST} says; {_AGAIN}")
     try:
         documents = StoredDocuments(folder)

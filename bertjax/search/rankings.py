@@ -31,5 +31,5 @@ def fuse(rankings: Sequence[Hits], top: int) -> Hits:
     """Reciprocal rank fusion: a document's score is the sum over rankings of 1 / (60 + its rank, from 1)."""
     documents = np.concatenate([hits.documents for hits in rankings])
     shares = np.concatenate([1 / (_RANK_OFFSET + 1 + np.arange(len(hits.documents))) for hits in rankings])
-    found, places = np.unique(documents, return_inverse=True)
-    return best(found, np.bincount(places, shares, len(found)), top)
+    found, indices = np.unique(documents, return_inverse=True)
+    return best(found, np.bincount(indices, shares, len(found)), top)

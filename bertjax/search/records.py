@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple, TypedDict
 
 import numpy as np
 
-from bertjax.embed.texts import has_json, place_of_texts, read_texts
+from bertjax.embed.texts import has_json, read_texts, source_of_texts
 from bertjax.storage.json_documents import parse_json
 from bertjax.storage.lines import CHUNK, read_lines
 from bertjax.storage.remote import is_remote, open_bytes
@@ -45,16 +45,16 @@ def read_records(paths: Sequence[str], field: str | None, counts: ReadCounts) ->
     texts alone, as `bertjax.embed.texts.read_texts` reads them. A record without id gets its number, from 1 over all
     files. Raises ValueError naming file and line for what cannot be read.
     """
-    return (record for _, record in _placed(paths, field, counts))
+    return (record for _, record in _located(paths, field, counts))
 
 
-def _placed(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[tuple[str, Record]]:
+def _located(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[tuple[str, Record]]:
     """(file and line, record) of each record."""
     number = 0
     for path in paths:
-        place = place_of_texts(path)
+        source = source_of_texts(path)
         if has_json(path, field):
-            found = ((where, _record(where, row, field, counts)) for where, row in json_records(place, counts))
+            found = ((where, _record(where, row, field, counts)) for where, row in json_records(source, counts))
         else:
             found = ((path, Record("", text)) for text in read_texts([path], field, counts))
         for where, record in found:
@@ -93,13 +93,13 @@ def count_records(paths: Sequence[str], field: str | None) -> int:
 
 def _require_own_ids(paths: Sequence[str], field: str | None, suspects: set[int]) -> None:
     """Raise ValueError for the first id that an earlier document has too, among ids whose hashes collide."""
-    places: dict[str, str] = {}
-    for where, record in _placed(paths, field, ReadCounts()):
+    first_seen: dict[str, str] = {}
+    for where, record in _located(paths, field, ReadCounts()):
         if hash(record.id) not in suspects:
             continue
-        if record.id in places:
-            raise ValueError(f"{where}: the id {record.id!r} is that of {places[record.id]} too; give each its own")
-        places[record.id] = where
+        if record.id in first_seen:
+            raise ValueError(f"{where}: the id {record.id!r} is that of {first_seen[record.id]} too; give each its own")
+        first_seen[record.id] = where
 
 
 def sha256_of(path: str) -> str:
@@ -112,12 +112,12 @@ def sha256_of(path: str) -> str:
 
 
 def read_judgements(path: str) -> Judgements:
-    """Which documents answer which queries: BEIR's TSV (query, document, grade) or TREC's qrels (a 0 behind query).
+    """Which documents answer which queries: BEIR's TSV (query, document, grade) or TREC's qrels (a 0 after query).
 
     Raises ValueError naming file and line for anything else, for two grades of one pair, and if there is none.
     """
     judgements: Judgements = {}
-    for number, line in enumerate(read_lines(place_of_texts(path), lambda number: None), 1):
+    for number, line in enumerate(read_lines(source_of_texts(path), lambda number: None), 1):
         parts = line.split("\t") if "\t" in line else line.split()
         if not parts or (number == 1 and parts == _HEADING):
             continue
@@ -184,7 +184,7 @@ class StoredDocuments:
 
     @property
     def are_sound(self) -> bool:
-        """Whether the offsets are places in the file, in order."""
+        """Whether the offsets are within the file, in order."""
         offsets = self._offsets
         return ascend_from_0(offsets) and offsets[-1] == len(self._bytes)
 

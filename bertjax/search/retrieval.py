@@ -28,7 +28,7 @@ WAYS: tuple[By, ...] = get_args(By)
 
 _QUERIES = 256  # per batch
 # Documents scored at a time, which bounds memory. On CPU cores NumPy took 0.33 s of processor time for 256 queries
-# and 100,000 documents of 384 dims, and jax.lax.top_k 0.28 to 0.60 s, beside a compilation for each number of queries.
+# and 100,000 documents of 384 dims, and jax.lax.top_k 0.28 to 0.60 s, plus a compilation for each number of queries.
 _DOCUMENTS = 1 << 14
 
 
@@ -105,18 +105,18 @@ class Reranker:
 
         Scores are probabilities. `done` receives the number of documents read since its last call.
         """
-        asked = [(query, number) for query, hits in zip(queries, found, strict=True) for number in hits.documents]
-        scores = np.array(list(self._probabilities(asked, documents, done)))
+        pairs = [(query, number) for query, hits in zip(queries, found, strict=True) for number in hits.documents]
+        scores = np.array(list(self._probabilities(pairs, documents, done)))
         ends = np.cumsum([len(hits.documents) for hits in found])
         return [
             best(hits.documents, own, len(own)) for hits, own in zip(found, np.split(scores, ends[:-1]), strict=True)
         ]
 
     def _probabilities(
-        self, asked: Sequence[tuple[str, int]], documents: StoredDocuments, done: Callable[[int], object]
+        self, pairs: Sequence[tuple[str, int]], documents: StoredDocuments, done: Callable[[int], object]
     ) -> Iterator[float]:
-        for start in range(0, len(asked), _PAIRS):
-            some = asked[start : start + _PAIRS]
+        for start in range(0, len(pairs), _PAIRS):
+            some = pairs[start : start + _PAIRS]
             yield from self._model.predict([(query, documents[number].whole) for query, number in some])
             self.counts = LengthCounts(*map(sum, zip(astuple(self.counts), astuple(self._model.counts), strict=True)))
             done(len(some))

@@ -23,7 +23,7 @@ from bertjax.storage.files import replacing
 PAIRS, RELEVANCE = "pairs", "relevance"
 
 _ONE_IN = 10  # judged queries is for development,
-_AT_LEAST = 2  # but so many where there are twice as many: to tell apart the answers of one query is no task
+_AT_LEAST = 2  # but so many where there are twice as many: the answers of one query alone are no task
 _SEED = 0
 
 
@@ -61,10 +61,10 @@ def write_training_pairs(
         if answers:
             answered.append((query, hits, answers))
     counts.queries, one_in = len(answered), _one_in(len(answered))
-    for place, (query, hits, answers) in enumerate(answered, 1):
-        others = _drawn(_no_answers(hits, answers, documents), negatives * len(answers), place)
+    for nth, (query, hits, answers) in enumerate(answered, 1):
+        others = _drawn(_no_answers(hits, answers, documents), negatives * len(answers), nth)
         made = [(query, int(number), label) for label, some in ((1, answers), (0, others)) for number in some]
-        rows["train" if place % one_in else "dev"] += made
+        rows["train" if nth % one_in else "dev"] += made
         counts.positives += len(answers)
         counts.negatives += len(others)
     for split, made in rows.items():
@@ -91,8 +91,8 @@ def _no_answers(hits: Hits, answers: Sequence[int], documents: StoredDocuments) 
 
 def _drawn(candidates: np.ndarray, wanted: int, query: int) -> np.ndarray:
     """Some of the candidates, for each query others."""
-    places = np.arange(min(wanted, len(candidates)))
-    return candidates[permute(places, len(candidates), derive_key(_SEED, "hard negatives", query))]
+    numbers = np.arange(min(wanted, len(candidates)))
+    return candidates[permute(numbers, len(candidates), derive_key(_SEED, "hard negatives", query))]
 
 
 def _lines(rows: Iterator[tuple[Record, int, int]], documents: StoredDocuments, labelled: bool) -> Iterator[str]:

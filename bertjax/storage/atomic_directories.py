@@ -21,7 +21,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 def acquire(file: IO[str], shared: bool = False) -> None:
-    """Lock an open file, waiting for it: exclusively, or `shared` with other processes that ask for the same."""
+    """Lock an open file, waiting for it: exclusively, or `shared` with other processes that request the same."""
     _flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
@@ -116,7 +116,7 @@ def publish(file: Path, folder: AnyPath) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two directories change places in one step; False where that is not possible, and nothing has changed.
+    """Swap two directories in one step; False where that is not possible, and nothing has changed.
 
     Linux has it (renameat2(2), RENAME_EXCHANGE), for most of its local filesystems.
     """

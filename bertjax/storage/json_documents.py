@@ -2,7 +2,7 @@
 
 The type of a document is written as Python has it: `int`, `float`, `str`, `bool`, `None`, `Any`, `list[T]`,
 `dict[str, T]`, `Literal`, unions, a `TypedDict` whose keys may be `NotRequired`, and `Annotated[int, Between(1, 9)]`.
-A mapping may have other keys than its TypedDict, whose values nobody looks at.
+A mapping may have other keys than its TypedDict, whose values are not checked.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class Misfit(NamedTuple):
 
 
 def read_json(
-    place: AnyPath, shape: type[T] | Any = dict[str, Any], *, remedy: str = "", most_bytes: int = MOST_WHOLE
+    path: AnyPath, shape: type[T] | Any = dict[str, Any], *, remedy: str = "", most_bytes: int = MOST_WHOLE
 ) -> T:
     """The document of a file. Raises ValueError as `parse_json` does, and OSError if the file cannot be read."""
-    return parse_json(read_whole(place, most_bytes), str(place), shape, remedy=remedy, most_bytes=most_bytes)
+    return parse_json(read_whole(path, most_bytes), str(path), shape, remedy=remedy, most_bytes=most_bytes)
 
 
 def parse_json(
@@ -93,7 +93,7 @@ def parse_json(
     except RecursionError:
         raise _too_deep(origin, remedy) from None
     except ValueError as error:  # that of int() for a number of too many digits is one too
-        raise ValueError(_told(f"{origin}: not JSON ({error})", remedy)) from None
+        raise ValueError(_with_remedy(f"{origin}: not JSON ({error})", remedy)) from None
     if _is_deep(value):
         raise _too_deep(origin, remedy)
     return checked(value, shape, origin, remedy=remedy)
@@ -105,13 +105,13 @@ def checked(value: Any, shape: type[T] | Any, origin: str, *, remedy: str = "") 
     if found is None:
         return cast("T", value)
     if found.value is _MISSING:
-        raise ValueError(_told(f"{origin}: no {found.path}, which is {found.wanted}", remedy))
+        raise ValueError(_with_remedy(f"{origin}: no {found.path}, which is {found.wanted}", remedy))
     shown = _shown(found.value)
     at = f"{found.path} is" if found.path else "it holds"
-    raise ValueError(_told(f"{origin}: {at} {shown}, not {found.wanted}", remedy))
+    raise ValueError(_with_remedy(f"{origin}: {at} {shown}, not {found.wanted}", remedy))
 
 
-def _told(message: str, remedy: str) -> str:
+def _with_remedy(message: str, remedy: str) -> str:
     return f"{message}; {remedy}" if remedy else message
 
 
@@ -126,11 +126,11 @@ def _shown(value: Any) -> str:
 
 def _require_size(size: int, most: int, origin: str, remedy: str) -> None:
     if size > most:
-        raise ValueError(_told(f"{origin}: {size:,} bytes of JSON, and at most {most:,} are read", remedy))
+        raise ValueError(_with_remedy(f"{origin}: {size:,} bytes of JSON, and at most {most:,} are read", remedy))
 
 
 def _too_deep(origin: str, remedy: str) -> ValueError:
-    return ValueError(_told(f"{origin}: JSON nested deeper than {MOST_DEPTH} lists and mappings", remedy))
+    return ValueError(_with_remedy(f"{origin}: JSON nested deeper than {MOST_DEPTH} lists and mappings", remedy))
 
 
 def _is_deep(value: Any) -> bool:

@@ -25,7 +25,7 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 BOMB_BYTES = 128 << 20
 BOMB_RATIO = 250
 _FED = 1 << 10  # compressed bytes at once: 4 bytes of Zstandard can expand to 128 KiB, so the output is 32 MiB at most
-_XZ_MEMORY = 512 << 20  # bytes; `xz -9` needs 65 MiB to decompress, and a file may ask for 4 GiB
+_XZ_MEMORY = 512 << 20  # bytes; `xz -9` needs 65 MiB to decompress, and a file may require 4 GiB
 
 Span = tuple[int, int]  # the compressed bytes [start, end) of a .bz2 file that are whole streams
 
@@ -39,8 +39,8 @@ def read_lines(
 ) -> Iterator[str]:
     """Yield the lines of a UTF-8 file without their ends (\\n, \\r\\n or \\r), decompressed by suffix.
 
-    A line of more than `cap` + `CHUNK` bytes is never held: `on_cut` is told its number (from 1) and pieces of at most
-    `cap` bytes, cut at a space where there is one, are yielded in its place. Where lines are cut depends on the text
+    A line of more than `cap` + `CHUNK` bytes is never held: `on_cut` gets its number (from 1), and pieces of at most
+    `cap` bytes, cut at a space where there is one, are yielded instead. Where lines are cut depends on the text
     alone, not on its compression. NUL bytes and invalid UTF-8 become U+FFFD, added to `counts`. Raises ValueError
     naming the file and the byte offset in the decompressed text where they are more than `Utf8` lets pass, and for
     damaged compressed data or such as expand without bound.

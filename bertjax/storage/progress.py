@@ -30,7 +30,7 @@ def print_sign(line: str) -> None:
 class Signs:
     """Says what is being done whenever nothing was printed for a few seconds, so that no silence looks like a hang.
 
-    Whatever prints calls `spoke`; whatever takes long is done inside `doing`. Nothing is said outside of `speaking`.
+    Whatever prints calls `spoke`; whatever takes long is done inside `doing`. Nothing is printed outside of `speaking`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,10 +45,10 @@ class Signs:
 
     @contextlib.contextmanager
     def doing(self, what: str | Callable[[], str], later_every: float = _LATER_EVERY) -> Iterator[None]:
-        """While inside, `what` is said if it takes long; an inner one is said in its place.
+        """While inside, `what` is printed if it takes long; an inner one replaces an outer one.
 
-        It is said every few seconds, after a minute every `later_every` seconds. A function is asked for the whole
-        line; to a string the time is added.
+        It is printed every few seconds, after a minute every `later_every` seconds. A function returns the whole line;
+        to a string the time is added.
         """
         work = _Work(what, self._clock(), later_every)
         self._doing.append(work)

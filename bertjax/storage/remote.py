@@ -77,7 +77,7 @@ class RemotePath:
 
     def _kind(self) -> str | None:
         # fsspec's own `exists` and `isfile` return False on any error.
-        with _told(self.url, "looked up"):
+        with _explained(self.url, "looked up"):
             storage, path = _storage(self.url)
             try:
                 return storage.info(path)["type"]
@@ -86,7 +86,7 @@ class RemotePath:
 
     def iterdir(self) -> Iterator[RemotePath]:
         """The entries directly below, sorted; none if there are none."""
-        with _told(self.url, "listed"):
+        with _explained(self.url, "listed"):
             storage, path = _storage(self.url)
             try:
                 found = storage.ls(path, detail=False)
@@ -97,7 +97,7 @@ class RemotePath:
 
     def read_bytes(self) -> bytes:
         """All of the object. Raises FileNotFoundError if there is none."""
-        with _told(self.url, "read"):
+        with _explained(self.url, "read"):
             storage, path = _storage(self.url)
             return storage.cat_file(path)
 
@@ -107,20 +107,20 @@ class RemotePath:
 
     def write_bytes(self, content: bytes) -> None:
         """Write the object, replacing one that exists."""
-        with _told(self.url, "written", missing=RemoteError):
+        with _explained(self.url, "written", missing=RemoteError):
             storage, path = _storage(self.url)
             storage.pipe_file(path, content)
 
     def upload(self, file: Path) -> None:
         """Upload a local file."""
-        with _told(self.url, "written", missing=RemoteError):
+        with _explained(self.url, "written", missing=RemoteError):
             storage, path = _storage(self.url)
             storage.put_file(str(file), path)
 
     def upload_all(self, folder: Path, names: Iterable[str]) -> None:
         """Upload files of a local directory under the same names, several at a time."""
         names = list(names)
-        with _told(self.url, "written", missing=RemoteError):
+        with _explained(self.url, "written", missing=RemoteError):
             storage, path = _storage(self.url)
             if names:
                 storage.put([str(folder / name) for name in names], [f"{path}/{name}" for name in names])
@@ -128,21 +128,21 @@ class RemotePath:
     def download_all(self, folder: Path, names: Iterable[str]) -> None:
         """Download objects into a local directory under the same names, several at a time."""
         names = list(names)
-        with _told(self.url, "read"):
+        with _explained(self.url, "read"):
             storage, path = _storage(self.url)
             if names:
                 storage.get([f"{path}/{name}" for name in names], [str(folder / name) for name in names])
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every object below, by its name relative to this URL."""
-        with _told(self.url, "listed"):
+        with _explained(self.url, "listed"):
             storage, path = _storage(self.url)
             found = storage.find(path, detail=True)
             return {name.removeprefix(path).lstrip("/"): info["size"] for name, info in found.items()}
 
     def copy_to(self, target: RemotePath) -> None:
         """Copy every object below, within the storage."""
-        with _told(self.url, "copied"):
+        with _explained(self.url, "copied"):
             storage, path = _storage(self.url)
             _, there = _storage(target.url)
             for name in storage.find(path):
@@ -152,7 +152,7 @@ class RemotePath:
         """Remove the object; some storages raise nothing for a missing one, whatever `missing_ok` is."""
         if missing_ok and not self.is_file():
             return
-        with _told(self.url, "removed"):
+        with _explained(self.url, "removed"):
             storage, path = _storage(self.url)
             storage.rm_file(path)
 
@@ -164,7 +164,7 @@ class RemotePath:
         """Remove everything below."""
         if not self.exists():
             return
-        with _told(self.url, "removed"):
+        with _explained(self.url, "removed"):
             storage, path = _storage(self.url)
             storage.rm(path, recursive=True)
 
@@ -193,14 +193,14 @@ def bytes_of(path: str) -> int:
     """The size of a local or remote file."""
     if not is_remote(path):
         return os.path.getsize(path)
-    with _told(path, "looked up"):
+    with _explained(path, "looked up"):
         storage, inner = _storage(path)
         return storage.size(inner)
 
 
 def state_of(url: str) -> tuple[int, int]:
     """The size of an object, and a number that changes with its content."""
-    with _told(url, "looked up"):
+    with _explained(url, "looked up"):
         storage, path = _storage(url)
         info = storage.info(path)  # with the object's ETag, generation or time of change
         return info["size"], int(hashlib.sha256(str(info).encode()).hexdigest()[:15], 16)
@@ -222,8 +222,8 @@ class _RemoteFile(io.RawIOBase):
     """An object as a seekable file; every read is a request."""
 
     def __init__(self, url: str) -> None:
-        self._url, self._place = url, 0
-        with _told(url, "opened"):
+        self._url, self._position = url, 0
+        with _explained(url, "opened"):
             self._storage, self._path = _storage(url)
             self._size = self._storage.size(self._path)
 
@@ -234,24 +234,24 @@ class _RemoteFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        return self._place
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
 
     def readinto(self, buffer: bytearray) -> int:
-        end = min(self._place + len(buffer), self._size)
-        if end <= self._place:
+        end = min(self._position + len(buffer), self._size)
+        if end <= self._position:
             return 0
-        with _told(self._url, "read", missing=RemoteError):
-            data = self._storage.cat_file(self._path, start=self._place, end=end)
-        if len(data) != end - self._place:
-            raise RemoteError(f"{self._url}: {len(data)} bytes came at byte {self._place} instead of {len(buffer)}")
+        with _explained(self._url, "read", missing=RemoteError):
+            data = self._storage.cat_file(self._path, start=self._position, end=end)
+        if len(data) != end - self._position:
+            raise RemoteError(f"{self._url}: {len(data)} bytes came at byte {self._position} instead of {len(buffer)}")
         buffer[: len(data)] = data
-        self._place = end
+        self._position = end
         return len(data)
 
 
 def _matches(pattern: str) -> dict[str, dict]:
-    with _told(pattern, "listed"):
+    with _explained(pattern, "listed"):
         storage, path = _storage(pattern)
         found = storage.glob(path, detail=True)
         return {storage.unstrip_protocol(name): info for name, info in found.items()}
@@ -275,7 +275,7 @@ def _storage(url: str) -> tuple[AbstractFileSystem, str]:
 
 
 @contextmanager
-def _told(url: str, what: str, missing: type[OSError] = FileNotFoundError) -> Iterator[None]:
+def _explained(url: str, what: str, missing: type[OSError] = FileNotFoundError) -> Iterator[None]:
     """Raise the errors of any storage library as `RemoteError`, with how to look into them."""
     try:
         yield

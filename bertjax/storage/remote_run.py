@@ -134,8 +134,8 @@ UPLOAD_SECONDS = 60.0  # between two uploads in the background; each sends whole
 class Mirror:
     """Uploads the files of a directory under the same names whenever they have changed."""
 
-    def __init__(self, folder: Path, place: RemotePath, claim: Claim, seconds: float = UPLOAD_SECONDS) -> None:
-        self._folder, self._place, self._claim, self._seconds = folder, place, claim, seconds
+    def __init__(self, folder: Path, target: RemotePath, claim: Claim, seconds: float = UPLOAD_SECONDS) -> None:
+        self._folder, self._target, self._claim, self._seconds = folder, target, claim, seconds
         self._sent: dict[Path, tuple[int, int]] = {}
         self._alone = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -150,7 +150,7 @@ class Mirror:
             if changed:
                 self._claim.require()
                 names = [path.relative_to(self._folder).as_posix() for path in changed]
-                self._place.upload_all(self._folder, names)
+                self._target.upload_all(self._folder, names)
                 # A file that was written during the upload has another state, and is uploaded next time.
                 self._sent |= {path: found[path] for path in changed}
 
@@ -159,7 +159,7 @@ class Mirror:
         """Whether the last upload is long enough ago and none is running."""
         return not self._alone.locked() and time.monotonic() - self._last >= self._seconds
 
-    def publish_beside(self) -> None:
+    def publish_in_background(self) -> None:
         """Upload what has changed in the background."""
         self._thread = threading.Thread(target=self._try, name="upload of logs", daemon=True)
         self._thread.start()

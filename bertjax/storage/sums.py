@@ -20,7 +20,7 @@ _HEAD = re.compile(r"# (\d{1,9}) files")
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\\\n]+)")
 _CHUNK = 1 << 20
 
-Done = Callable[[int], object]  # is told of bytes that were checked
+Done = Callable[[int], object]  # called with the number of bytes that were checked
 
 
 def write_sums(folder: AnyPath, names: Sequence[str] | None = None) -> None:

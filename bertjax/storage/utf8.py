@@ -33,8 +33,8 @@ class Utf8:
             at = f"at {record}offset {offset + error.start}"
             self._first = self._first or f"not UTF-8, byte 0x{block[error.start]:02x} {at} is {error.reason}"
         if not nul and "\0" in text:
-            place = offset + block.index(b"\0")
-            self._first = self._first or f"not a text file, it has a NUL byte at {record}offset {place}"
+            first = offset + block.index(b"\0")
+            self._first = self._first or f"not a text file, it has a NUL byte at {record}offset {first}"
             replaced += text.count("\0")
             text = text.replace("\0", _REPLACEMENT)
         self._characters += len(text)
@@ -45,7 +45,7 @@ class Utf8:
         return text
 
     def finish(self) -> None:
-        """Raise ValueError naming file and place of the first if more than `MOST_REPLACED` of the text was replaced."""
+        """Raise ValueError naming file and first offset if more than `MOST_REPLACED` of the text was replaced."""
         self._judge(1)
 
     def _judge(self, least: int) -> None:

@@ -84,17 +84,17 @@ def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: AnyPath) -> 
             result = function(unit)
     except Exception as error:
         files = ", ".join(file.path for file in unit.files)
-        told = {"is_value": isinstance(error, ValueError), "message": str(error), "kind": type(error).__name__}
-        _write(results, f"failed-{unit.number:05}.json", told | {"files": files})
+        failure = {"is_value": isinstance(error, ValueError), "message": str(error), "kind": type(error).__name__}
+        _write(results, f"failed-{unit.number:05}.json", failure | {"files": files})
         raise
     _write(results, f"unit-{unit.number:05}.json", result)
 
 
 def _write(results: AnyPath, name: str, content: Any) -> None:
     """Write a file atomically: a runner may give the same unit to two workers."""
-    with scratch_dir(results) as place:
-        write_durably(Path(place) / name, json.dumps(content).encode())
-        publish(Path(place) / name, results)
+    with scratch_dir(results) as scratch:
+        write_durably(Path(scratch) / name, json.dumps(content).encode())
+        publish(Path(scratch) / name, results)
 
 
 def _result_of(unit: Unit, results: AnyPath, what: str) -> Any:
@@ -102,21 +102,21 @@ def _result_of(unit: Unit, results: AnyPath, what: str) -> Any:
         return json.loads((results / f"unit-{unit.number:05}.json").read_bytes())
     except FileNotFoundError:
         raise RuntimeError(
-            f"{what}: the pipeline ended well, but its workers left nothing in {results}; set data.root to a place "
-            "that they and this machine see under one name, written in full"
+            f"{what}: the pipeline ended well, but its workers left nothing in {results}; set data.root to a folder "
+            "or URL that the workers and this machine access by the same absolute name"
         ) from None
 
 
 def _failure(results: AnyPath, what: str, error: Exception) -> Exception:
     """The error to raise for one of a runner: the error of the unit that failed, if it left one."""
     for path in sorted(results.glob("failed-*.json")):
-        told = json.loads(path.read_bytes())
-        if told["is_value"]:
-            return ValueError(told["message"])
+        failure = json.loads(path.read_bytes())
+        if failure["is_value"]:
+            return ValueError(failure["message"])
         return RuntimeError(
-            f"{what}: {told['kind']}: {told['message']} (at one of: {told['files']}); run the command again to go on "
-            "from what is finished"
+            f"{what}: {failure['kind']}: {failure['message']} (in one of: {failure['files']}); run the command again "
+            "to continue from what is finished"
         )
     return RuntimeError(
-        f"{what}: the Beam pipeline failed: {error}; run the command again to go on from what is finished"
+        f"{what}: the Beam pipeline failed: {error}; run the command again to continue from what is finished"
     )

@@ -35,14 +35,14 @@ class Division:
 
     held_out: float  # a document is held out if its draw is below it
     longest: int = 0  # characters that a document may have; 0: every document stays whole
-    share: float | None = None  # of the text, where more is held out than was asked for
+    share: float | None = None  # of the text, where more is held out than requested
 
     def made_of(self) -> dict[str, Any]:
         """What a store or a vocabulary depends on, as JSON values."""
         return {"held_out": self.held_out} | ({"longest_document": self.longest} if self.longest else {})
 
     def notes(self) -> list[str]:
-        """What is held out, if that is not the share that was asked for, to print."""
+        """What is held out, if that is not the requested share, to print."""
         if self.share is None:
             return []
         return [f"{self.share:.1%} of the text is held out: data.held_out leaves too few documents to measure with"]
@@ -54,7 +54,7 @@ class _Survey:
 
     documents: list[tuple[float, int]] = dataclasses.field(default_factory=list)  # draw and characters of each
     characters: int = 0
-    held: int = 0  # documents with a draw below the share that was asked for
+    held: int = 0  # documents with a draw below the requested share
     held_characters: int = 0
     is_whole: bool = True  # whether all documents were read
 
@@ -106,7 +106,7 @@ def _may_be_enough(corpus: Corpus) -> bool:
 
 
 def _survey(corpus: Corpus, data: DataConfig, longest: int, characters: int) -> _Survey:
-    """Read documents until there are enough for the share that was asked for, or no more."""
+    """Read documents until there are enough for the requested share, or no more."""
     survey = _Survey()
     for source, files in zip(corpus.sources, corpus.files, strict=True):
         counts = ReadCounts()
@@ -136,9 +136,9 @@ def _sizes(documents: Iterator[Document]) -> Iterator[tuple[float, int]]:
 
 
 def _adapted(survey: _Survey, data: DataConfig, most: float) -> Division | None:
-    """As few documents as give both the share that was asked for and a measure.
+    """As few documents as give both the requested share and a measure.
 
-    None if they are over `most` of the text, and over half as much again as was asked for, or if few are left to train.
+    None if they are over `most` of the text, and over half as much again as requested, or if few are left to train.
     """
     most = max(most, 1.5 * data.held_out)
     if not 0 < data.held_out < 1:

@@ -131,7 +131,7 @@ def assemble(
 
 def notes_of(counts: ReadCounts) -> list[str]:
     """What reading split, cut, replaced or left out, with its count; empty where it changed nothing."""
-    told = {
+    descriptions = {
         "empty_documents": "documents without text, which were left out",
         "split_documents": f"documents of over {DOCUMENT_CAP:,} characters, read in parts and stored as one",
         "divided_works": "documents split at headings or between paragraphs (data.split_documents)",
@@ -143,5 +143,5 @@ def notes_of(counts: ReadCounts) -> list[str]:
         "unreadable_modules": "modules that are not valid Python, which were left out",
         "replaced_characters": "characters that are not valid text, replaced by U+FFFD",
     }
-    found = ((getattr(counts, name), what) for name, what in told.items())
+    found = ((getattr(counts, name), what) for name, what in descriptions.items())
     return [f"{what}: {number:,}" for number, what in found if number]

@@ -93,16 +93,16 @@ def worthwhile_words(old: WordPiece, words: Mapping[str, int], most: int) -> lis
     is_unknown = np.array([bool((part == old.unk_id).any()) for part in np.split(ids, np.cumsum(lengths)[:-1])])
     saved = (lengths - 1 + is_unknown) * np.array([words[word] for word in eligible])
     ranked = np.argsort(-saved, kind="stable")[:most]
-    return [eligible[place] for place in ranked.tolist() if saved[place] > 0]
+    return [eligible[number] for number in ranked.tolist() if saved[number] > 0]
 
 
 def with_words(tokens: list[str], added: list[str]) -> tuple[list[str], int]:
     """The tokens with the new ones in place of `[unused…]` ones, then appended; and how many were replaced."""
-    places = [place for place, token in enumerate(tokens) if token.startswith("[unused")][: len(added)]
+    unused = [number for number, token in enumerate(tokens) if token.startswith("[unused")][: len(added)]
     extended = list(tokens)
-    for place, token in zip(places, added, strict=False):
-        extended[place] = token
-    return extended + added[len(places) :], len(places)
+    for number, token in zip(unused, added, strict=False):
+        extended[number] = token
+    return extended + added[len(unused) :], len(unused)
 
 
 def _pieces(tokenizer: WordPiece, words: Mapping[str, int]) -> float:

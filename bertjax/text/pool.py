@@ -56,7 +56,7 @@ def run_units(
             files = ", ".join(file.path for unit in running.values() for file in unit.files)
             raise RuntimeError(
                 f"{what}: a worker process died (killed, or out of memory?) at one of: {files}; "
-                "run the command again to go on from here, with fewer processes (data.workers) if memory is short"
+                "run the command again to continue from here, with fewer processes (data.workers) if memory is short"
             ) from None
 
 
@@ -67,7 +67,7 @@ def _start_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed must not keep writing beside the next run."""
+    """A worker whose parent was killed must not keep writing during the next run."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

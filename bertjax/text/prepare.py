@@ -178,7 +178,7 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
     files = [f"{pieces:,} documents were made of {name}" for name, pieces in divided[:_LISTED_FILES]]
     if len(divided) > _LISTED_FILES:
         files.append(f"and so on, of {len(divided):,} files in all")
-    # Which files the pieces are of is said instead of their number.
+    # The files of the pieces are reported instead of their number.
     return notes_of(dataclasses.replace(counts, pieces=0)) + files + about.get("division", [])
 
 

@@ -12,6 +12,6 @@ def before_in_row(row: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return before - np.repeat(before[starts], np.diff(starts, append=len(row)))
 
 
-def places_in(begin: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The indices in the ranges [begin, begin + size), concatenated: int64 [sum of sizes]."""
+def range_indices(begin: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The indices of the ranges [begin, begin + size), concatenated: int64 [sum of sizes]."""
     return np.repeat(begin - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())

@@ -2,8 +2,8 @@
 
 One compiled expression finds the candidates and set look-ups decide on them, so that splitting is cheap compared to
 WordPiece. The idea of the rules is Punkt's (Kiss and Strunk 2006: abbreviations, initials, ordinals, sentence starters)
-with lists instead of statistics. Unlike Punkt a lower-case word goes on with the sentence after `?` and `!` too, some
-abbreviations stand only before a number, and the terminators of scripts other than Latin are known.
+with lists instead of statistics. Unlike Punkt a lower-case word continues with the sentence after `?` and `!` too, some
+abbreviations occur only before a number, and the terminators of scripts other than Latin are known.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNSPACED = "。！？｡︒︕︖។៕။"
 SPACED = "".join(sign for sign in SENTENCE_TERMINAL if sign not in UNSPACED) + "…།༎"
 
 SENTENCE_CAP = 10_000  # characters; a longer one is cut at a space
-UNMARKED_CAP = 250  # the same in scripts that mark no ends, where a space stands between phrases
+UNMARKED_CAP = 250  # the same in scripts that mark no ends, which put a space between phrases
 
 
 def _words(text: str) -> frozenset[str]:
@@ -67,7 +67,7 @@ _BEFORE_NUMBERS = _words(
     """
 )
 _STARTERS = _words(
-    # words that begin a sentence far more often than they stand capitalised inside one
+    # words that begin a sentence far more often than they occur capitalised inside one
     """
     The A An This That These Those There Here He She It We You They His Her Its Their Our My Your Who What When
     Where Why How Which While Whereas Although Though Because Since If Unless Until Once After Before During Despite

@@ -23,13 +23,13 @@ _BLOCK = 1024  # words whose cosines with all others are computed at once
 
 def read_bytes(path: str) -> bytes:
     """The content of a table. Raises ValueError if there is none, or it is too large to be one."""
-    place = path_of(path)
-    if not place.is_file():
+    file = path_of(path)
+    if not file.is_file():
         raise ValueError(
             f"data.similar_words={path!r}: no such file; make one of word vectors with `bertjax similar`, or give "
             "another"
         )
-    return read_whole(place)
+    return read_whole(file)
 
 
 def digest(path: str) -> str:
@@ -114,17 +114,17 @@ def nearest_words(
     tokens the first counts; one without a direction, or alone with its number of tokens, has no entry.
     """
     norms = np.linalg.norm(vectors, axis=1)
-    first = {tokens: place for place, tokens in reversed(list(enumerate(ids))) if tokens and norms[place] > 0}
+    first = {tokens: number for number, tokens in reversed(list(enumerate(ids))) if tokens and norms[number] > 0}
     kept = np.array(sorted(first.values()), np.int64)
-    sizes = np.array([len(ids[place]) for place in kept], np.int64)
+    sizes = np.array([len(ids[number]) for number in kept], np.int64)
     near: dict[int, tuple[str, ...]] = {}
     for size in np.unique(sizes):
-        places = kept[sizes == size]
-        unit = vectors[places] / norms[places, None]
-        for begin in range(0, len(places), _BLOCK):
+        alike = kept[sizes == size]
+        unit = vectors[alike] / norms[alike, None]
+        for begin in range(0, len(alike), _BLOCK):
             for row, others in enumerate(_nearest(unit, begin, count), start=begin):
-                near[int(places[row])] = tuple(words[places[other]] for other in others)
-    return {words[place]: near[place] for place in kept.tolist() if near[place]}
+                near[int(alike[row])] = tuple(words[alike[other]] for other in others)
+    return {words[number]: near[number] for number in kept.tolist() if near[number]}
 
 
 def _nearest(unit: np.ndarray, begin: int, count: int) -> Iterable[list[int]]:

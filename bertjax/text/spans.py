@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-# Kind of a span -> plane of the token store that tells which tokens continue one.
+# Kind of a span -> plane of the token store that marks which tokens continue one.
 PLANE_OF_KIND = {"word": "continues", "phrase": "phrases", "entity": "entities"}
 USUAL_KIND = "phrase"
 
@@ -68,18 +68,18 @@ def join(texts: Sequence[str], between: str) -> str:
     return MarkedText(joined, found)
 
 
-def marked(text: str, told: Any, field: str, where: str) -> str:
+def marked(text: str, listed: Any, field: str, where: str) -> str:
     """A text with the spans of a record's `field`; None marks nothing.
 
     Each span is [start, end] or [start, end, kind], or an object with these keys; it counts Unicode characters, and
     without a kind is a phrase. Raises ValueError naming `where`, which is the record, and the span: for one of another
     form, outside of the text, empty, of an unknown kind, or that overlaps another of its kind.
     """
-    if told is None:
+    if listed is None:
         return text
-    if not isinstance(told, Sequence) or isinstance(told, str):
-        raise ValueError(f"{where}: field `{field}` is {type(told).__name__}, not a list of spans")
-    found = sorted(_span(item, f"{where}: span {str(item)[:80]} of `{field}`", len(text)) for item in told)
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        raise ValueError(f"{where}: field `{field}` is {type(listed).__name__}, not a list of spans")
+    found = sorted(_span(item, f"{where}: span {str(item)[:80]} of `{field}`", len(text)) for item in listed)
     last: dict[str, Span] = {}
     for span in found:
         before = last.get(span.kind)

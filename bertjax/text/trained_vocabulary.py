@@ -37,7 +37,7 @@ PIECES_TEXT_BYTES = 1 << 28  # as much for the other kinds, whose "words" may be
 def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> AnyPath:
     """Return the vocabulary of a run: `data.vocab`, or one trained on the training documents of the sources.
 
-    A trained one is kept below `<root>/vocab-<fingerprint>/`, with how it was made beside it. Raises ValueError
+    A trained one is kept below `<root>/vocab-<fingerprint>/`, with a record of how it was made. Raises ValueError
     for text or a vocabulary that does not fit, OSError if the disk is full.
     """
     require_text(parse_source(source) for source in data.sources)
@@ -86,7 +86,7 @@ def _without_entities(
 
 
 def _with_entities(data: DataConfig, vocab: AnyPath) -> AnyPath:
-    """The vocabulary with the entity map of `data.entity_map` beside it, kept as a trained one is."""
+    """The vocabulary with the entity map of `data.entity_map`, stored as a trained one is."""
     made = vocabulary_with_entities(data, vocab)
     inputs = fingerprint({"tokenizer": made.fingerprint, "version": ENTITIES_VERSION})
     folder = path_of(data.root) / f"vocab-{inputs[:12]}"
@@ -106,12 +106,14 @@ def vocabulary_with_entities(data: DataConfig, vocab: AnyPath) -> Tokenizer:
     Raises ValueError for a vocabulary that is not WordPiece, a file that is not there, or a map that does not fit.
     """
     tokenizer, path = load_vocabulary(vocab, TextRules.of(data)), path_of(data.entity_map)
-    told = f"data.entity_map={data.entity_map!r}"
+    setting = f"data.entity_map={data.entity_map!r}"
     if not isinstance(tokenizer, WordPiece):
-        raise ValueError(f"{told}: the vocabulary is {tokenizer.named}; an entity map is for WordPiece, leave it out")
+        raise ValueError(
+            f"{setting}: the vocabulary is {tokenizer.named}; an entity map is for WordPiece, leave it out"
+        )
     if not path.is_file():
-        raise ValueError(f"{told}: no such file; a map has a surface form and a token on each line, a tab between")
-    return WordPiece(tokenizer.tokens, tokenizer.rules, told, entities=read_whole(path) or b"\n")
+        raise ValueError(f"{setting}: no such file; a map has a surface form and a token on each line, a tab between")
+    return WordPiece(tokenizer.tokens, tokenizer.rules, setting, entities=read_whole(path) or b"\n")
 
 
 def load_vocabulary(path: AnyPath, rules: TextRules) -> Tokenizer:
@@ -144,8 +146,8 @@ def _train_vocabulary(
         warn_of_lost_marks([file for group in corpus.files for file in group])
     of_source, share = count_corpus(corpus, data, progress, runner, division)
     words = smoothed(of_source, data.vocab_temperature)
-    tell = partial(progress, "training the vocabulary")
-    tokenizer = train_tokenizer(data.tokenizer, words, data.vocab_size, TextRules.of(data), tell)
+    report = partial(progress, "training the vocabulary")
+    tokenizer = train_tokenizer(data.tokenizer, words, data.vocab_size, TextRules.of(data), report)
     how = {"asked_vocab_size": data.vocab_size, "words": words.total(), "distinct_words": len(words)}
     keep_vocabulary(folder, inputs, tokenizer, corpus.sources, how | {"share_of_documents": share})
 
@@ -215,7 +217,7 @@ class _Extended(TypedDict):
 
 
 class _Made(_Extended):
-    """What `made.json` says of the vocabulary beside it: the SHA-256 of each file, its own first."""
+    """The record in `made.json` of its vocabulary: the SHA-256 of each file, its own first."""
 
     inputs: str
     files: dict[str, Sha256]

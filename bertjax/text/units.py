@@ -35,7 +35,7 @@ _MOST_BYTES = 256 << 20  # of a list
 _Atom = tuple[str, int, int]  # as it is compared, where it begins, and where it ends
 FindUnits = Callable[[str], Sequence[Span]]  # the units of a sentence, in order of their starts
 
-# A word, or a character that stands alone: a mark, or one of a script that puts no spaces between words.
+# A word, or a single character: a mark, or one of a script that puts no spaces between words.
 _ALONE = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _ATOM = re.compile(f"[{_ALONE}]|[^\\W{_ALONE}]+|[^\\w\\s]")
 
@@ -59,7 +59,7 @@ def units_fingerprint(data: DataConfig) -> dict[str, Any]:
 
 
 def spans_field(data: DataConfig) -> str:
-    """The field of records with their spans; empty if units are told otherwise."""
+    """The field of records with their spans; empty if units come from elsewhere."""
     kind, _, named = data.units.partition(":")
     return named if kind == "spans" else ""
 
@@ -94,7 +94,7 @@ def require_spans(data: DataConfig, sources: Iterable[Sequence[SourceFile]]) -> 
 
 
 def find_units(written: str, lowercase: bool, digest: str = "") -> FindUnits:
-    """The function that a `data.units` stands for.
+    """The function of a `data.units`.
 
     Raises ValueError for one that is unknown, for a list that is bad, and for one that has not this `list_digest`.
     """
@@ -139,14 +139,14 @@ class UnitMarker:
 
     def _mark(self, planes: dict[str, np.ndarray], spans: Sequence[Span], sentence: str, tokenizer: Tokenizer) -> None:
         """Write the units of one sentence into its part of the planes."""
-        places = tokenizer.places(sentence.replace(SEPARATOR, ""))
-        taken = dict.fromkeys(planes, 0)  # the first token behind the units of each plane so far
+        offsets = tokenizer.offsets(sentence.replace(SEPARATOR, ""))
+        taken = dict.fromkeys(planes, 0)  # the first token after the units of each plane so far
         for start, end, kind in spans:
             name = PLANE_OF_KIND[kind]
             plane = planes[name]
-            assert len(places) == len(plane), "every token has its place"
-            start, end = (place - sentence.count(SEPARATOR, 0, place) for place in (start, end))
-            inside = np.flatnonzero((places[:, 0] < end) & (places[:, 1] > start))
+            assert len(offsets) == len(plane), "every token has its offsets"
+            start, end = (offset - sentence.count(SEPARATOR, 0, offset) for offset in (start, end))
+            inside = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start))
             inside = inside[inside >= taken[name]]
             if not len(inside):
                 continue
@@ -163,7 +163,7 @@ def _unit_list(content: bytes, origin: str, lowercase: bool) -> FindUnits:
 
 
 class _UnitList:
-    """The units of a file; of those of one kind that begin at one place the longest is found, and none inside it."""
+    """The units of a file; of those of one kind that begin at one word the longest is found, and none inside it."""
 
     def __init__(self, content: bytes, origin: str, lowercase: bool) -> None:
         self._lowercase = lowercase
@@ -194,14 +194,14 @@ class _UnitList:
         found: list[Span] = []
         for kind, units in self._units.items():
             sizes, behind = self._sizes[kind], 0
-            for place, name in enumerate(names):
-                if place < behind or name not in sizes:
+            for first, name in enumerate(names):
+                if first < behind or name not in sizes:
                     continue
-                coming = (tuple(names[place : place + size]) for size in sizes[name])
+                coming = (tuple(names[first : first + size]) for size in sizes[name])
                 fitting = [len(unit) for unit in coming if unit in units]  # at the end of the sentence shorter
                 if fitting:
-                    behind = place + max(fitting)
-                    found.append(Span(atoms[place][1], atoms[behind - 1][2], kind))
+                    behind = first + max(fitting)
+                    found.append(Span(atoms[first][1], atoms[behind - 1][2], kind))
         return sorted(found)
 
     def _atoms(self, text: str) -> list[_Atom]:

@@ -41,11 +41,11 @@ class Merger:
         self._counts = counts
         self._pair_counts: defaultdict[str, int] = defaultdict(int)
         self._where: defaultdict[str, set[int]] = defaultdict(set)  # words that have the pair, or had it once
-        for place, word in enumerate(self._words):
+        for number, word in enumerate(self._words):
             for pair in _pairs(word):
-                self._pair_counts[pair] += counts[place]
-                self._where[pair].add(place)
-        # The heap is lazy: an entry whose count is not the pair's count any more is put right when it comes up.
+                self._pair_counts[pair] += counts[number]
+                self._where[pair].add(number)
+        # The heap is lazy: an entry whose count is not the pair's count any more is corrected when it is popped.
         self._heap = [self._entry(pair) for pair in self._pair_counts]
         heapq.heapify(self._heap)
 
@@ -76,12 +76,12 @@ class Merger:
         self.merges.append(spelled)
         merged = self._piece(spelled[0] + spelled[1].removeprefix(self._continuing))
         changes: defaultdict[str, int] = defaultdict(int)
-        for place in self._where.pop(pair):
-            old, count = self._words[place], self._counts[place]
+        for number in self._where.pop(pair):
+            old, count = self._words[number], self._counts[number]
             at = old.find(pair)
             if at < 0:
                 continue
-            new = self._words[place] = old.replace(pair, merged)
+            new = self._words[number] = old.replace(pair, merged)
             if len(old) - len(new) == 1:  # then only the neighbours' pairs change
                 before = at - 1 if at else 0
                 old, new = old[before : at + 3], new[before : at + 2]
@@ -89,7 +89,7 @@ class Merger:
                 changes[gone] -= count
             for come in _pairs(new):
                 changes[come] += count
-                self._where[come].add(place)
+                self._where[come].add(number)
         for changed, change in changes.items():
             self._pair_counts[changed] += change
             if change > 0:
@@ -193,7 +193,7 @@ def train_byte_level(
     words = _in_bytes(word_counts, rules)
     merger = Merger(letters, [list(word) for word in words], list(words.values()), continuing="")
     merger.merge_all(room, progress)
-    # RoBERTa's stand in front, but for the mask; ModernBERT's behind all others.
+    # RoBERTa's come first, except the mask; ModernBERT's come last.
     first = special[:-1] if rules.special_tokens == "<s>" else []
     tokens = [*first, *merger.pieces, *special[len(first) :]]
     vocabulary = json.dumps({token: number for number, token in enumerate(tokens)}, ensure_ascii=False)

@@ -1,7 +1,7 @@
 """Byte-level BPE (Radford et al. 2019; RoBERTa): text as bytes, so that no character is ever unknown.
 
 `backend` is the model in `tokenizers`, which is what is exported, and `encode` gives its ids. By `prefix_space` a
-sentence begins with a space as every other word does, so that a word has one spelling wherever it stands; the published
+sentence begins with a space as every other word does, so that a word has one spelling in every position; the published
 RoBERTa has it off.
 """
 
@@ -38,23 +38,23 @@ UNCOMMON_SPACE = re.compile(rf"\s\s|[^\S ]|[\x1c-\x1f]|\s(?:{SEPARATOR}|$)")
 
 
 def byte_letters() -> list[str]:
-    """The character that stands for each byte: itself if it prints in Latin-1, else one from U+0100 on, in order."""
+    """The character that represents each byte: itself if it prints in Latin-1, else one from U+0100 on, in order."""
     prints = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte) if byte in prints else chr(next(others)) for byte in range(0x100)]
 
 
-def special_ids(ids: Mapping[str, int], rules: TextRules, origin: str, place: str) -> dict[str, int]:
+def special_ids(ids: Mapping[str, int], rules: TextRules, origin: str, where: str) -> dict[str, int]:
     """Ids of the special tokens by role. Raises ValueError if the vocabulary lacks one.
 
-    `origin` names the files in the message, and `place` where in them the tokens should be.
+    `origin` names the files in the message, and `where` the part of them that should have the tokens.
     """
     names = SPECIAL_TOKENS[rules.special_tokens]
     missing = [name for name in names.values() if name not in ids]
     if missing:
         others = next(key for key in SPECIAL_TOKENS if key != rules.special_tokens)
         advice = f"; set data.special_tokens={others!r}" if others in ids else "; give a vocabulary that has them"
-        raise ValueError(f"{origin}: no {', '.join(missing)} {place}{advice}")
+        raise ValueError(f"{origin}: no {', '.join(missing)} {where}{advice}")
     return {role: ids[name] for role, name in names.items()}
 
 
@@ -79,10 +79,10 @@ class ByteLevelBPE(Tokenizer):
 
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> ByteLevelBPE:
-        """Read `vocab.json` and the `merges.txt` beside it. Raises ValueError as the class does."""
+        """Read `vocab.json` and the `merges.txt` next to it. Raises ValueError as the class does."""
         merges = path.with_name(MERGES_FILE)
         if not merges.is_file():
-            raise ValueError(f"byte-level BPE {path}: no {MERGES_FILE} beside it; it takes both")
+            raise ValueError(f"byte-level BPE {path}: no {MERGES_FILE} next to it; both are needed")
         return cls(read_whole(path), read_whole(merges), rules, origin=f"byte-level BPE {path}")
 
     @cached_property
@@ -97,7 +97,7 @@ class ByteLevelBPE(Tokenizer):
 
     @cached_property
     def is_continuation(self) -> np.ndarray:
-        """bool [vocab_size]: which tokens go on with a word; see `continues_word`."""
+        """bool [vocab_size]: which tokens continue with a word; see `continues_word`."""
         return continuations(self.surfaces, self.tokens, byte_letters()[ord(" ")])
 
     @cached_property
@@ -135,10 +135,10 @@ def normalizer(rules: TextRules) -> normalizers.Normalizer:
 
 def _read_vocabulary(content: bytes, origin: str) -> dict[str, int]:
     """Token -> id in order of the ids. Raises ValueError unless they count from 0 without gaps."""
-    told = "it does not number its tokens from 0 without gaps"
-    found: dict[str, int] = parse_json(content, f"{origin}: {VOCABULARY_FILE}", dict[str, Count], remedy=told)
+    reason = "it does not number its tokens from 0 without gaps"
+    found: dict[str, int] = parse_json(content, f"{origin}: {VOCABULARY_FILE}", dict[str, Count], remedy=reason)
     if sorted(found.values()) != list(range(len(found))):
-        raise ValueError(f"{origin}: {VOCABULARY_FILE}: {told}")
+        raise ValueError(f"{origin}: {VOCABULARY_FILE}: {reason}")
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
@@ -216,7 +216,7 @@ class WholeFile(Tokenizer):
 
     @cached_property
     def is_continuation(self) -> np.ndarray:
-        """bool [vocab_size]: which tokens go on with a word; see `continues_word`."""
+        """bool [vocab_size]: which tokens continue with a word; see `continues_word`."""
         return continuations(self.surfaces, self.tokens, byte_letters()[ord(" ")])
 
     @cached_property
@@ -246,7 +246,7 @@ class _Step(TypedDict):
 
 
 class _Whole(TypedDict):
-    """What is read of a `tokenizer.json` beside what the library reads."""
+    """The parts of a `tokenizer.json` that are read in addition to those that the library reads."""
 
     model: _Model
     added_tokens: list[_AddedToken]

@@ -69,7 +69,7 @@ class ChunkEncoder:
             chunks.append(SEPARATOR)
         return chunks[:-1]
 
-    def places(self, sentence: str) -> np.ndarray:
+    def offsets(self, sentence: str) -> np.ndarray:
         """The span of each token in the sentence, as [first character, one past the last]: int64 [tokens, 2]."""
         text, end = self._before + sentence, 0
         found: list[tuple[int, int]] = []

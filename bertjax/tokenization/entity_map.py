@@ -16,7 +16,7 @@ from tokenizers import normalizers, pre_tokenizers
 
 from bertjax.storage.lines import read_table
 
-FILE = "entity_map.tsv"  # beside the vocabulary: a surface form and a token on each line, with a tab between
+FILE = "entity_map.tsv"  # next to the vocabulary: a surface form and a token on each line, with a tab between
 
 
 def parse(content: bytes, origin: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Loading a tokenizer from its files, whose names tell its kind."""
+"""Loading a tokenizer from its files, whose names identify its kind."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _KINDS: dict[str, Callable[[Path, TextRules], Tokenizer]] = {
     sentencepiece.VOCABULARY_FILE: _load_pieces,
     byte_level.VOCABULARY_FILE: byte_level.ByteLevelBPE.load,
 }
-# The file that folders of other systems have beside those: it is read where it is alone.
+# The file that other systems write in addition: it is read if it is the only one.
 WHOLE_FILE = byte_level.WHOLE_FILE
 VOCABULARY_FILES = tuple(_KINDS)
-COMPANIONS = (byte_level.MERGES_FILE, entity_map.FILE)  # files that a vocabulary may have beside its own
+COMPANIONS = (byte_level.MERGES_FILE, entity_map.FILE)  # files that a vocabulary may have in addition to its own
 _BY_SUFFIX = {Path(name).suffix: load for name, load in _KINDS.items()}
 
 

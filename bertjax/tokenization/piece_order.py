@@ -1,7 +1,7 @@
-"""SentencePiece models whose ids a tokenizer numbers anew, as fairseq's dictionaries do (XLM-R, CamemBERT); DeBERTa's.
+"""SentencePiece models whose ids a tokenizer renumbers, as fairseq's dictionaries do (XLM-R, CamemBERT); DeBERTa's.
 
-The tokenizer has entries in front of the model's pieces and behind them, and leaves out the model's first ones. A
-model in the tokenizer's own order is an ordinary one, whose ids are places, so that nothing else has to know.
+The tokenizer has entries in front of the model's pieces and after them, and leaves out the model's first ones. A
+model in the tokenizer's own order is an ordinary one, whose ids are indices, so that no other module depends on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PieceOrder:
 
     first: tuple[str, ...]  # entries in front
     dropped: int  # of what the model begins with, how many are left out
-    last: tuple[str, ...]  # entries behind
+    last: tuple[str, ...]  # entries after
     begins: tuple[str, ...] = _FIRST  # what the model begins with
     file: str = NUMBERED_FILE  # name of the model in a folder
 
@@ -61,12 +61,12 @@ class PieceOrder:
         return proto.SerializeToString(deterministic=True)
 
     def lacks_ends(self, model: bytes, origin: str) -> bool:
-        """Whether a model begins as it must and has none of the entries behind. Raises ValueError if it is none."""
+        """Whether a model begins as it must and has none of the entries after. Raises ValueError if it is none."""
         names = [piece.piece for piece in read_model(model, origin).pieces]
         return tuple(names[: len(self.begins)]) == self.begins and not {*self.last} & {*names}
 
 
-# DeBERTa's models from version 2 on have no [MASK], which their tokenizer puts behind the pieces.
+# DeBERTa's models from version 2 on have no [MASK], which their tokenizer puts after the pieces.
 DEBERTA = PieceOrder(
     first=(), dropped=0, last=("[MASK]",), begins=("[PAD]", "[CLS]", "[SEP]", "[UNK]"), file="spm.model"
 )

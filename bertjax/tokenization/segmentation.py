@@ -55,17 +55,17 @@ def encode_words(
 
 def _in_words(tokenizer: WordPiece, sentence: str, segment: Segmenter) -> np.ndarray:
     """Which tokens of a sentence are Chinese characters within a word: bool [tokens]."""
-    starts, place = set(), 0
+    starts, offset = set(), 0
     for word in segment(sentence):
-        starts.add(place)
-        place += len(word)
-    assert place == len(sentence), "a segmenter changes nothing of the text"
+        starts.add(offset)
+        offset += len(word)
+    assert offset == len(sentence), "a segmenter changes nothing of the text"
     marked: list[bool] = []
     before = -2  # where the last Chinese character was
-    for chunk, place in tokenizer.chunks(sentence):
+    for chunk, offset in tokenizer.chunks(sentence):
         if is_chinese(chunk):
-            marked += [before == place - 1 and place not in starts] * tokenizer.tokens_of(chunk)
-            before = place
+            marked += [before == offset - 1 and offset not in starts] * tokenizer.tokens_of(chunk)
+            before = offset
         else:
             marked += [False] * tokenizer.tokens_of(chunk)
     return np.array(marked, bool)

@@ -24,7 +24,7 @@ from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, continuations, refuse_bare_start
 
 _PACKAGE = "bertjax.sentencepiece"
-_LONGEST_PIECE = 512  # characters; sentencepiece trains 16 at most unless told otherwise
+_LONGEST_PIECE = 512  # characters; sentencepiece trains 16 at most by default
 _FIELDS = {
     "Piece": (("piece", 1, "STRING", ""), ("score", 2, "FLOAT", "0"), ("type", 3, "INT32", "1")),
     "TrainerSpec": (
@@ -89,7 +89,7 @@ def _message_class() -> Any:
 
 
 VOCABULARY_FILE = "spiece.model"
-WORD = "▁"  # stands for the space before a word
+WORD = "▁"  # represents the space before a word
 
 # ALBERT's names, then those of models with RoBERTa's.
 _NAMES = {
@@ -147,7 +147,7 @@ class SentencePiece(Tokenizer):
 
     @cached_property
     def is_continuation(self) -> np.ndarray:
-        """bool [vocab_size]: which pieces go on with a word; see `continues_word`."""
+        """bool [vocab_size]: which pieces continue with a word; see `continues_word`."""
         return continuations(self.surfaces, self.tokens, WORD)
 
     @cached_property

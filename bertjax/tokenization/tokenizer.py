@@ -40,11 +40,11 @@ class TextRules:
 
     @classmethod
     def of(cls, data: DataConfig) -> TextRules:
-        """The rules that a config asks for."""
+        """The rules of a config."""
         return cls(data.lowercase, data.strip_accents, data.unknown, data.prefix_space, data.special_tokens)
 
     @classmethod
-    def told(cls, about: Mapping[str, Any]) -> TextRules:
+    def from_dict(cls, about: Mapping[str, Any]) -> TextRules:
         """The rules in a JSON object that may have other keys too."""
         return cls(**{field.name: about[field.name] for field in fields(cls) if field.name in about})
 
@@ -55,7 +55,7 @@ class TextRules:
 
 
 def refuse_bare_start(rules: TextRules, origin: str) -> None:
-    """Raise ValueError where a text is to begin without a space; for kinds of tokenizers that cannot tell."""
+    """Raise ValueError where a text is to begin without a space; for kinds of tokenizers that do not support it."""
     if not rules.prefix_space:
         raise ValueError(f"data.prefix_space=False: {origin} has no such rule; it is byte-level BPE's option")
 
@@ -154,12 +154,12 @@ class Tokenizer(ABC):
         ids, lengths = self.encode(sentences)
         return np.split(ids, np.cumsum(lengths)[:-1]) if len(sentences) else []
 
-    def places(self, sentence: str) -> np.ndarray:
+    def offsets(self, sentence: str) -> np.ndarray:
         """The span of each token in the sentence, as [first character, one past the last]: int64 [tokens, 2].
 
         A space before a word may be the word's. The sentence has no SEPARATOR.
         """
-        return self._chunks.places(sentence)
+        return self._chunks.offsets(sentence)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of ids, by default without special tokens."""

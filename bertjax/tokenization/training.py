@@ -73,7 +73,7 @@ def most_frequent(word_counts: Mapping[str, int], most_bytes: int) -> dict[str, 
 def smoothed(of_source: Iterable[Counter[str]], temperature: float) -> Counter[str]:
     """The sources' word counts in one, each scaled so that its share goes by its words to the power `temperature`.
 
-    So a small language keeps pieces beside a large one (multilingual BERT: 0.7). With 1 the counts are as they are;
+    So a small language keeps pieces next to a large one (multilingual BERT: 0.7). With 1 the counts are unchanged;
     with less they are in all about as many as before, and what is scaled below a half is left out.
     """
     counters = [counts for counts in of_source if counts]

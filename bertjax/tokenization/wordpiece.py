@@ -68,7 +68,7 @@ class WordPiece(Tokenizer):
         """Check the tokens and look up the special ones; `origin` names the vocabulary in messages.
 
         `entities` is the content of an entity map. Raises ValueError if a special token is missing, a token is empty or
-        stands twice, or as `entity_map.words_of_map` does.
+        occurs twice, or as `entity_map.words_of_map` does.
         """
         refuse_bare_start(rules, origin)
         self.tokens = list(tokens)
@@ -101,8 +101,8 @@ class WordPiece(Tokenizer):
         tokens = lines[:-1] if not lines[-1] else lines
         if not tokens:
             raise ValueError(f"vocabulary {path}: the file is empty; it needs a token a line")
-        beside = path.with_name(entity_map.FILE)
-        entities = read_whole(beside) if beside.is_file() else b""
+        map_file = path.with_name(entity_map.FILE)
+        entities = read_whole(map_file) if map_file.is_file() else b""
         return cls(tokens, rules, origin=f"vocabulary {path}", entities=entities)
 
     def chunks(self, sentence: str) -> Iterator[tuple[str, int]]:
@@ -152,9 +152,9 @@ class WordPiece(Tokenizer):
     def _unknown_words(self, entities: bytes, origin: str) -> dict[str, int]:
         """Those words of an entity map that are [UNK], or have it in them, without the map."""
         origin = f"entity map of {origin}"
-        told = entity_map.parse(entities, origin)
+        entries = entity_map.parse(entities, origin)
         special = list(self.special.values())
-        words = entity_map.words_of_map(told, self._ids, special, self._plain.normalizer.normalize_str, origin)
+        words = entity_map.words_of_map(entries, self._ids, special, self._plain.normalizer.normalize_str, origin)
         return {word: number for word, number in words.items() if self.unk_id in _ids_of_word(self._plain, word)}
 
     def _with_entities(self, chunk: str, ids: list[int]) -> list[int]:
@@ -204,13 +204,11 @@ def normalizer(lowercase: bool, strip_accents: bool) -> normalizers.Normalizer:
 
 
 def _numbered(tokens: list[str], origin: str) -> dict[str, int]:
-    ids = {token: place for place, token in enumerate(tokens)}
+    ids = {token: number for number, token in enumerate(tokens)}
     if len(ids) != len(tokens):
-        place = next(place for place, token in enumerate(tokens) if ids[token] != place)
-        twice = tokens[place]
-        raise ValueError(
-            f"{origin}: token {twice!r} stands on lines {place + 1} and {ids[twice] + 1}; remove one of them"
-        )
+        number = next(number for number, token in enumerate(tokens) if ids[token] != number)
+        twice = tokens[number]
+        raise ValueError(f"{origin}: token {twice!r} is on lines {number + 1} and {ids[twice] + 1}; remove one of them")
     if "" in ids:
         raise ValueError(f"{origin}: line {ids[''] + 1} is empty; every line needs a token")
     missing = [token for token in SPECIAL_TOKENS if token not in ids]

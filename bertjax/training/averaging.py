@@ -31,18 +31,18 @@ def average(run: str | AnyPath, last: int, output: str | AnyPath = "") -> Averag
     """Write the mean of the parameters of the `last` newest checkpoints of a run; `output` is RUN-average unless given.
 
     Means are taken in float64 and written as float32, without moments, at the step of the newest. Raises ValueError
-    if fewer are kept, if they rotate by different angles, or if the output holds anything, and DamagedCheckpoint.
+    if there are fewer, or their rope_theta differs, or if the output is not empty, and DamagedCheckpoint.
     """
     run = path_of(str(run))
     output = path_of(str(output or f"{str(run).rstrip('/')}-average"))
     steps = _newest(run, last)
     if output.exists() and any(output.iterdir()):
         raise ValueError(f"average to {output}: it is not empty; choose another (--output), or move it away")
-    places = [run / DIRECTORY / str(step) for step in steps]
-    told = [{"step": step, "digest": _digest_of(place)} for step, place in zip(steps, places, strict=True)]
+    sources = [run / DIRECTORY / str(step) for step in steps]
+    records = [{"step": step, "digest": _digest_of(path)} for step, path in zip(steps, sources, strict=True)]
     total: Any = None
-    for place in places:
-        model = load_run(place)
+    for source in sources:
+        model = load_run(source)
         theta = model.config.model.rope_theta
         if total is None:
             total, first_theta = jax.tree.map(lambda x: np.zeros(x.shape, np.float64), model.params), theta
@@ -54,7 +54,7 @@ def average(run: str | AnyPath, last: int, output: str | AnyPath = "") -> Averag
         for mean, x in zip(jax.tree.leaves(total), jax.tree.leaves(jax.device_get(model.params)), strict=True):
             mean += x  # in place, so that one copy in float64 exists
     params = jax.device_put(jax.tree.map(lambda x: (x / last).astype(np.float32), total), jax.devices()[0])
-    _write(output, places[-1], replace(model, params=params), told)
+    _write(output, sources[-1], replace(model, params=params), records)
     return Average(output, tuple(steps))
 
 
@@ -66,15 +66,15 @@ def _newest(run: AnyPath, last: int) -> list[int]:
     if len(steps) < last:
         kept = ", ".join(map(str, steps)) or "none"
         raise ValueError(
-            f"--last {last}: {run} keeps {len(steps)} checkpoint(s) ({kept}); ask for fewer, or train with "
+            f"--last {last}: {run} keeps {len(steps)} checkpoint(s) ({kept}); give a smaller --last, or train with "
             f"--training.keep-last {last} or --training.keep-every"
         )
     return steps[-last:]
 
 
-def _digest_of(place: AnyPath) -> str:
+def _digest_of(checkpoint: AnyPath) -> str:
     """SHA-256 of the digests of a checkpoint's parameters, which `load_run` verifies."""
-    arrays = read_metadata(place)["arrays"]
+    arrays = read_metadata(checkpoint)["arrays"]
     digests = {name: about["digest"] for name, about in arrays.items() if name.startswith("params/")}
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 

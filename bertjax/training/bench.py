@@ -28,7 +28,7 @@ from bertjax.training.out_of_memory import settings_named
 from bertjax.training.stages import Stage, stage_step, stages_of
 from bertjax.training.state import Blueprint, FrozenNetwork, TrainState, draw_blueprint, init_state
 from bertjax.training.step import TrainStep
-from bertjax.training.teacher import flops_of_run, frozen_networks, teacher_to_plan
+from bertjax.training.teacher import assumed_teacher, flops_of_run, frozen_networks
 
 MakeRows = Callable[[DataConfig, int], RunBatches]  # the rows of a stage, by its data and seed
 _WARM_UP = 2  # steps that are not counted
@@ -147,7 +147,7 @@ def bench(config: Config, make_rows: MakeRows, seconds: float) -> tuple[Machine,
 def _bench_stage(
     config: Config, mesh: Mesh, machine: Machine, stage: Stage, make_rows: MakeRows, seconds: float
 ) -> StageFigures:
-    flops = flops_of_run(config, stage.data, teacher_to_plan(config))
+    flops = flops_of_run(config, stage.data, assumed_teacher(config))
     peak = machine.measured.flops * machine.devices
     affordable = seconds / _LEAST_STEPS * peak * _LIKELY_MFU / flops
     measured = shortened(stage, batch_shards(mesh), affordable)
@@ -185,7 +185,7 @@ def shortened(stage: Stage, shards: int, tokens: float) -> Stage:
 
 def _compiled(config: Config, mesh: Mesh, stage: Stage) -> tuple[TrainStep, TrainState, Program]:
     optimizer = make_optimizer(config.optimizer)
-    drawn = frozen_networks(teacher_to_plan(config), mesh, config.execution)
+    drawn = frozen_networks(assumed_teacher(config), mesh, config.execution)
     blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
     state = init_state(blueprint, config.model, optimizer, config.training.seed)
     size = stage.training.global_batch_size
@@ -205,8 +205,8 @@ def _drawn(blueprint: Blueprint) -> tuple[Frozen, ...]:
     """Fresh weights for the frozen networks: a step takes as long with them as with trained ones."""
 
     def draw(one: FrozenNetwork) -> Params:
-        places = jax.tree.map(lambda leaf: leaf.sharding, one.params)
-        return jax.jit(lambda: init_params(one.model, jax.random.key(0)), out_shardings=places)()
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, one.params)
+        return jax.jit(lambda: init_params(one.model, jax.random.key(0)), out_shardings=shardings)()
 
     found = {name: draw(one) for name, one in blueprint.frozen.items()}
     return (found,) if found else ()

@@ -1,7 +1,7 @@
 """A run within a budget of time: how many steps fit, given what everything costs on this machine.
 
-Everything is pure arithmetic here. `bertjax.training.rehearsal` measures the costs, `bertjax.training.timekeeper` asks
-the clock and writes down what was decided.
+Everything is pure arithmetic here. `bertjax.training.rehearsal` measures the costs, `bertjax.training.timekeeper` reads
+the clock and records what was decided.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bertjax.training.progress import duration
 from bertjax.training.stages import Stage, stages_of
 
 AIM = 0.985  # share of the budget after which the command should end: late is worse than early
-LEAST_STEPS = 10  # of a run that is worth its name
+LEAST_STEPS = 10  # of the shortest run that is worth training
 _MOST_STEPS = 1 << 40
 _EVALUATING = 0.1  # share of the time that all evaluations may take, and likewise all saves
 _LEAST_EVAL_ROWS = 256
@@ -25,18 +25,18 @@ _LEAST_EVAL_ROWS = 256
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds, as measured at one time: on a machine with other work everything becomes slower together."""
+    """Seconds, as measured at one time: on a machine with other load everything slows down together."""
 
     pace: tuple[float, ...]  # of a step, by stage
     evaluation: tuple[float, ...]  # of one evaluation, by stage
-    save: float  # of one checkpoint, as far as steps wait for it
+    save: float  # of one checkpoint, the part that steps wait for
     ending: float  # from the end of the last save to the end of the command
 
     def slower(self, factor: float) -> Costs:
-        """The same where steps take so many times as long.
+        """These costs when a step takes `factor` times as long.
 
-        What happens a few times is taken to be half as much slower, as a power: other work slows steps, which keep all
-        cores busy, the most, and the rehearsal saw the machine at another moment of the same kind.
+        What happens a few times is slowed by the square root of `factor`: other load slows steps, which keep all cores
+        busy, the most, and the rehearsal measured the machine under a similar load.
         """
         part = math.sqrt(factor)
         evaluations = tuple(one * part for one in self.evaluation)
@@ -62,7 +62,7 @@ def seconds_between(config: Config, stages: Sequence[Stage], first: int, last: i
 
 
 def times_due(period: int, first: int, last: int, stop: int) -> int:
-    """How often something falls due after the steps from `first` to `last` of a stage that ends at `stop`."""
+    """How often a period is due after the steps from `first` to `last` of a stage that ends at `stop`."""
     return last // period - first // period + bool(last == stop and stop % period)
 
 
@@ -75,7 +75,7 @@ def most_steps(config_of: Callable[[int], Config], step: int, costs: Costs, seco
         except ValueError:  # a stage or a warm-up has no room
             return True
 
-    # Both ends are found by doubling, so that no number is tried that is far from the answer.
+    # Both bounds are found by doubling, so that every number tried is near the result.
     within, beyond = least, max(2 * least, 2)
     while fits(beyond) and beyond < _MOST_STEPS:
         within, beyond = beyond, 2 * beyond
@@ -87,7 +87,7 @@ def most_steps(config_of: Callable[[int], Config], step: int, costs: Costs, seco
 
 @dataclass(frozen=True)
 class Budget:
-    """What the user gave: a length of time, the keys whose values they set, and the clock that counts."""
+    """The user's input: a length of time, the keys whose values they set, and the clock that is used."""
 
     text: str
     given: Collection[str] = ()
@@ -98,15 +98,15 @@ class Budget:
         """Of the whole command."""
         return seconds_of(self.text)
 
-    def planned(self, config: Config, steps: int, costs: Costs) -> Config:
-        """The recipe with that many steps: its shape of run, with no more evaluations and saves than time allows."""
+    def scheduled(self, config: Config, steps: int, costs: Costs) -> Config:
+        """The recipe with that many steps: its shape of run, with as many evaluations and saves as time allows."""
         config = rescale(config, steps, self.given)
         training = config.training
         most = {
             "eval_every": max(int(_EVALUATING * self.seconds / max(costs.evaluation[-1], 1e-9)), 1),
             "checkpoint_every": max(int(_EVALUATING * self.seconds / max(costs.save, 1e-9)), 1),
         }
-        # The last period ends half-way behind the end, or an end that is moved on a little has one more of them.
+        # The last period ends half-way beyond the end: otherwise an end that moves a little later adds one more.
         periods = {
             name: max(getattr(training, name), math.ceil(steps / (count - 0.5)))
             for name, count in most.items()
@@ -115,7 +115,7 @@ class Budget:
         return replace(config, training=replace(training, **periods))
 
     def affordable(self, config: Config, costs: Costs) -> tuple[Config, Costs]:
-        """The recipe with fewer rows in an evaluation, where the one at the end alone would take too long."""
+        """The recipe with fewer rows in an evaluation, if the one at the end alone would take too long."""
         rows, allowed = config.training.eval_rows, _EVALUATING * self.seconds
         if costs.evaluation[-1] <= allowed or "training.eval_rows" in self.given:
             return config, costs
@@ -126,24 +126,24 @@ class Budget:
         return replace(config, training=replace(config.training, eval_rows=fewer)), replace(costs, evaluation=less)
 
     def decide(self, config: Config, costs: Costs, spent: float) -> tuple[Config, Costs]:
-        """The config of the run that ends in the budget, when `spent` seconds are gone, and what its parts cost.
+        """The config of the run that ends in the budget, after `spent` seconds, and what its parts cost.
 
         Raises ValueError if hardly a step fits, or if the values that the user set do not fit the number of steps.
         """
         recipe, costs = self.affordable(config, costs)
         least = max(LEAST_STEPS, len(config.stages) + 1)
         seconds = AIM * self.seconds - spent
-        steps = most_steps(lambda steps: self.planned(recipe, steps, costs), 0, costs, seconds, least)
-        planned = self.planned(recipe, steps, costs)
-        stages_of(planned)
-        if (needed := seconds_left(planned, 0, costs)) > seconds and steps == least:
+        steps = most_steps(lambda steps: self.scheduled(recipe, steps, costs), 0, costs, seconds, least)
+        chosen = self.scheduled(recipe, steps, costs)
+        stages_of(chosen)
+        if (needed := seconds_left(chosen, 0, costs)) > seconds and steps == least:
             enough = 1.1 * (spent + needed) / AIM
             raise ValueError(
-                f"training.budget={self.text!r} is too short: {duration(spent)} are gone for the start, text and "
+                f"training.budget={self.text!r} is too short: {duration(spent)} were used for the start, text and "
                 f"compilation, and {steps} steps with evaluation, report and export need {duration(needed)}; give "
                 f"{_rounded_up(enough)} or more"
             )
-        return planned, costs
+        return chosen, costs
 
 
 def _rounded_up(seconds: float) -> str:
@@ -151,7 +151,7 @@ def _rounded_up(seconds: float) -> str:
 
 
 def moved(config: Config, step: int, end: int) -> Config:
-    """The config of a run that ends elsewhere from a step on. Raises ValueError as `stages_of` does."""
+    """The config of a run whose end is moved to `end` at `step`. Raises ValueError as `stages_of` does."""
     replans = (*config.training.replans, f"{step}:{end}")
     changed = replace(config, training=replace(config.training, replans=replans))
     stages_of(changed)

@@ -1,4 +1,4 @@
-"""What a program is told of a run while it goes on, where it passes objects to `bertjax.pretrain` or `finetune`."""
+"""Callbacks: what `pretrain` and `finetune` report to a program during a run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Figures = Mapping[str, float]  # by their names in the log: train/mlm_loss, perf
 
 @dataclass(frozen=True)
 class RunStart:
-    """A run that is about to take its first step, or its next one where it was resumed."""
+    """A run that is about to take its first step, or its next one if it was resumed."""
 
     name: str
     directory: str
-    step: int  # that it goes on from; 0: it starts
+    step: int  # that it resumes from; 0: it starts
     steps: int  # that it ends at
 
 
@@ -31,7 +31,7 @@ class Callback:
     """
 
     def on_start(self, run: RunStart) -> None:
-        """The state is there, and the first step has yet to be compiled."""
+        """The state exists; the first step is not compiled yet."""
 
     def on_step(self, step: int) -> None:
         """A step was handed to the devices, which may still compute it. Called after every step: be quick."""
@@ -43,21 +43,21 @@ class Callback:
         """Every `training.eval_every` steps and at the end of a stage: the held-out figures and the baselines."""
 
     def on_checkpoint(self, step: int, directory: str) -> None:
-        """The checkpoint of a step is written whole. Files are written while training goes on: `step` is a past one."""
+        """The checkpoint of a step is complete. Files are written during training, so `step` is a past one."""
 
     def on_end(self, outcome: Outcome) -> None:
         """The last step was taken, or a signal ended the run early (`exit_code` is not 0 then)."""
 
 
 class Callbacks:
-    """All callbacks of a run, in their order, and the checkpoints that they have not been told of yet."""
+    """All callbacks of a run, in their order, and the checkpoints that they have not been notified of yet."""
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
         self._callbacks = tuple(callbacks)
         self._being_written: dict[int, str] = {}
 
-    def tell(self, event: Callable[[Callback], None]) -> None:
-        """Call each: `tell(lambda callback: callback.on_step(step))`."""
+    def notify(self, event: Callable[[Callback], None]) -> None:
+        """Call each: `notify(lambda callback: callback.on_step(step))`."""
         for callback in self._callbacks:
             event(callback)
 
@@ -67,10 +67,10 @@ class Callbacks:
             self._being_written[step] = directory
 
     def look_for_checkpoints(self, saved: Checkpoints) -> None:
-        """Tell of those that are whole by now; does not wait."""
+        """Notify of those that are complete by now; does not wait."""
         if not self._being_written or saved.is_saving:
             return
         whole = self._being_written.keys() & {*saved.steps()}
         for step in sorted(whole):
             directory = self._being_written.pop(step)
-            self.tell(lambda callback, step=step, directory=directory: callback.on_checkpoint(step, directory))
+            self.notify(lambda callback, step=step, directory=directory: callback.on_checkpoint(step, directory))

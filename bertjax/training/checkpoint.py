@@ -42,7 +42,7 @@ from bertjax.training.digest import digest_arrays
 from bertjax.training.event_loops import loops_that_wait
 
 DIRECTORY = "checkpoints"  # of a run, within its directory
-BEST = "best"  # beside it, where training stops early: the weights of the best evaluation
+BEST = "best"  # next to it, if training stops early: the weights of the best evaluation
 _STATE, _METADATA = remote_checkpoint.STATE, remote_checkpoint.METADATA
 _PARAMS = "params"  # the part of the state that --init-from takes
 _SHOWN = 5  # names in a message
@@ -217,7 +217,7 @@ class Checkpoints:
             free = shutil.disk_usage(self._disk).free
             raise OSError(
                 f"checkpoint {self.directory / str(self._last_save)} was not written: {_brief(error)} ({free:,} bytes "
-                f"are free on the disk). Written before it: {_some(self.steps())}; the same command goes on from there"
+                f"are free on the disk). Written before: {_some(self.steps())}; the same command continues from there"
             ) from error
 
     def leave_out(self, behind: int) -> None:
@@ -245,10 +245,10 @@ class Checkpoints:
     def _nothing_usable(self, damaged: Mapping[int, DamagedCheckpoint]) -> DamagedCheckpoint:
         older = [step for step in self.steps() if step not in damaged]
         advice = (
-            f"put an intact copy in its place, or add --restore previous to go on from an older one ({_some(older)}); "
+            f"replace it with an intact copy, or add --restore previous to resume from an older one ({_some(older)}); "
             "the damaged one is then renamed, not deleted"
             if older
-            else "there is no other; put an intact copy in its place, or start over in another directory (--run-dir)"
+            else "there is no other; replace it with an intact copy, or start over in another directory (--run-dir)"
         )
         return DamagedCheckpoint("\n".join(str(error) for error in damaged.values()) + f"\n{advice}")
 
@@ -266,8 +266,8 @@ def read_metadata(path: str | AnyPath) -> dict[str, Any]:
     except FileNotFoundError:
         raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {where} is missing") from None
     except OSError as error:
-        told = f"checkpoint {directory} is damaged: {where} cannot be read"
-        raise DamagedCheckpoint(f"{told}: {_brief(error)}") from error
+        damage = f"checkpoint {directory} is damaged: {where} cannot be read"
+        raise DamagedCheckpoint(f"{damage}: {_brief(error)}") from error
     return parse_document(written, directory, where)
 
 
@@ -399,8 +399,8 @@ def _check_shapes(directory: AnyPath, saved: Mapping[str, Any], wanted: Mapping[
 
 def _located(path: str | AnyPath) -> AnyPath:
     """The `AnyPath` of a path or URL; a path is made absolute."""
-    place = path_of(str(path))
-    return place.absolute() if isinstance(place, Path) else place
+    path = path_of(str(path))
+    return path.absolute() if isinstance(path, Path) else path
 
 
 def _checkpoint_directory(path: AnyPath) -> AnyPath:
@@ -414,7 +414,7 @@ def _checkpoint_directory(path: AnyPath) -> AnyPath:
 
 
 def _where_else(path: AnyPath) -> str:
-    """What to say of a place without a checkpoint: what is amiss, and the run that may be meant."""
+    """Advice for a path without a checkpoint: what is wrong, and the run that may be meant."""
     usual = f"give a run's directory, or one of {path / DIRECTORY}/<step>"
     if not isinstance(path, Path):
         return usual
@@ -423,9 +423,10 @@ def _where_else(path: AnyPath) -> str:
         return f"its runs are in folders of their own, as {below[0]}" if below else usual
     if _steps(path.parent / DIRECTORY):
         return f"there is no such folder; did you mean {path.parent}?"  # one seed has no folder of its own
-    beside = [folder.parent for place in (path.parent, path.parent / "runs") for folder in place.glob(f"*/{DIRECTORY}")]
-    near = difflib.get_close_matches(path.name, [run.name for run in beside], 1)
-    found = next((run for run in beside if near and run.name == near[0]), None)
+    parents = path.parent, path.parent / "runs"
+    siblings = [folder.parent for parent in parents for folder in parent.glob(f"*/{DIRECTORY}")]
+    near = difflib.get_close_matches(path.name, [run.name for run in siblings], 1)
+    found = next((run for run in siblings if near and run.name == near[0]), None)
     return f"there is no such {'folder, it is a file' if path.exists() else 'folder'}; " + (
         f"did you mean {found}?" if found else usual
     )

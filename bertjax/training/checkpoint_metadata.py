@@ -78,13 +78,13 @@ def parse_document(written: bytes, directory: AnyPath, where: str) -> dict[str, 
     Raises DamagedCheckpoint if it is not what was written, or is of another step, and ValueError for a config that this
     version of bertjax does not know.
     """
-    told = f"checkpoint {directory} is damaged: {where}"
+    damage = f"checkpoint {directory} is damaged: {where}"
     try:
-        document: dict[str, Any] = parse_json(written, f"{told} cannot be read", _Document)
+        document: dict[str, Any] = parse_json(written, f"{damage} cannot be read", _Document)
         content = document["content"]
         if document["sha256"] != _sha256(content):
-            raise DamagedCheckpoint(f"{told} differs from its SHA-256")
-        metadata: dict[str, Any] = checked(content, Metadata, told)
+            raise DamagedCheckpoint(f"{damage} differs from its SHA-256")
+        metadata: dict[str, Any] = checked(content, Metadata, damage)
     except DamagedCheckpoint:
         raise
     except ValueError as error:
@@ -102,7 +102,7 @@ def parse_document(written: bytes, directory: AnyPath, where: str) -> dict[str, 
 
 
 def version_notices(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Lines to print of a run that goes on with other libraries than those that wrote its checkpoint, or unknown."""
+    """Lines to print of a run that continues with other libraries than those that wrote its checkpoint, or unknown."""
     wrote, here = saved.get("versions", {}), current.get("versions", {})
     bits = "the steps from here on may differ in their last bits from those of a run that was never stopped"
     if lacks := [name for name in here if name not in wrote]:

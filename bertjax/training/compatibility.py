@@ -25,15 +25,16 @@ def check_compatible(saved: dict[str, Any], current: dict[str, Any]) -> list[str
     changed = _changed(saved, current)
     notices = _only_microbatches(changed)
     rules = {key: RULES.get(key, IDENTITY) for key in changed}
-    told = {key: pair for key, pair in changed.items() if not rules[key].allowed or rules[key].notice}
+    reported = {key: pair for key, pair in changed.items() if not rules[key].allowed or rules[key].notice}
     if any(not rule.allowed for rule in rules.values()):
         raise ValueError(
-            f"the checkpoint is of another run:\n{_listed(told)}\n"
+            f"the checkpoint is of another run:\n{_listed(reported)}\n"
             "set these keys back, or give the new run a directory of its own (--run-dir), "
             "with --init-from if it is to start from these weights"
         )
     return notices + [
-        f"{key}: checkpoint has {was!r}, config has {now!r}; {rules[key].notice}" for key, (was, now) in told.items()
+        f"{key}: checkpoint has {was!r}, config has {now!r}; {rules[key].notice}"
+        for key, (was, now) in reported.items()
     ]
 
 

@@ -95,12 +95,12 @@ def _digest_on(sharding: NamedSharding | None):
 @jax.jit  # nested, so that arrays of one shape are traced once, which halves the time of the first digest
 def local_digest(x: jax.Array) -> jax.Array:
     """uint32 [5]: four sums of the array's mixed words, and the count of its non-finite elements."""
-    place = _mix(_places(x.shape))
+    index = _mix(_indices(x.shape))
     # Mixing is a bijection, so different words have different values here. Without it two flipped signs could cancel,
     # since every multiplier below is odd and 2**31 times an even number is 0.
-    word = _mix(_words(x) ^ place)
+    word = _mix(_words(x) ^ index)
     finite = jnp.isfinite(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.ones(x.shape, bool)
-    lanes = [word * (_rotate(place, 8 * k) | 1) for k in range(_LANES)]
+    lanes = [word * (_rotate(index, 8 * k) | 1) for k in range(_LANES)]
     # One reduction with five results reads the array once and keeps no copy of it; five sums were nine times slower.
     sums = jax.lax.reduce(
         (*lanes, (~finite).astype(jnp.uint32)),
@@ -111,13 +111,13 @@ def local_digest(x: jax.Array) -> jax.Array:
     return jnp.stack(sums)
 
 
-def _places(shape: tuple[int, ...]) -> jax.Array:
+def _indices(shape: tuple[int, ...]) -> jax.Array:
     """uint32 of that shape: each element's row-major index in the whole array, modulo 2**32."""
-    place, stride = jnp.zeros(shape, jnp.uint32), 1
+    index, stride = jnp.zeros(shape, jnp.uint32), 1
     for dim in reversed(range(len(shape))):
-        place += jax.lax.broadcasted_iota(jnp.uint32, shape, dim) * np.uint32(stride % 2**32)
+        index += jax.lax.broadcasted_iota(jnp.uint32, shape, dim) * np.uint32(stride % 2**32)
         stride *= shape[dim]
-    return place
+    return index
 
 
 def _words(x: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Finished runs beside a run, and the held-out loss that they let it expect."""
+"""Finished runs in the same folder as a run, and the held-out loss to expect from them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from bertjax.training.checkpoint import read_metadata, saved_steps
 from bertjax.training.course import parse_replan
 from bertjax.training.telemetry import METRICS_FILE, read_metrics
 
-# Keys that have to be the same, besides the model and the rows of stages: other runs say nothing of this one.
+# Keys that have to be the same, besides the model and the rows of stages: other runs cannot predict this one.
 _SAME = {
     "data": ("sequence_length", "rows", "packing", "predict", "masking", "mask_probability", "max_predictions"),
     "training": ("global_batch_size", "objectives"),
     "optimizer": ("name", "learning_rate", "schedule"),
 }
 _FINGERPRINTS = ("data_fingerprint", "tokenizer_fingerprint")
-_BEYOND = 4.0  # times more steps than the longest run, or fewer than the shortest, to which a fit is trusted
-_NEAR = 1.1  # times more or fewer steps, for a single run to tell
+_BEYOND = 4.0  # factor beyond the steps of the longest and the shortest run up to which a fit is used
+_NEAR = 1.1  # range of steps in which a single run is used
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Expectation:
 
     def __str__(self) -> str:
         steps = sorted({run.steps for run in self.runs})
-        told = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
+        length = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
         count = "a run" if len(self.runs) == 1 else f"{len(self.runs)} runs"
-        return f"about {self.loss:.2f}, from {count} of this model on this text with {told} steps"
+        return f"about {self.loss:.2f}, from {count} of this model on this text with {length} steps"
 
 
 def expected_loss(metadata: Mapping[str, Any], steps: int, directory: AnyPath) -> Expectation | None:
-    """The held-out loss of a run of so many steps, from finished ones in the folder of its directory; None without.
+    """The held-out loss of a run of `steps` steps, from finished ones in its parent folder; None without.
 
     `metadata` are the run's, as `run_metadata` makes them. The loss is fitted as a straight line over the
     logarithm of the number of steps, where there are runs of several lengths.
@@ -76,12 +76,12 @@ def loss_name(config: Mapping[str, Any]) -> str:
 
 
 def _finished(directory: Path, like: Mapping[str, Any]) -> Finished | None:
-    """What a run came to, if it was trained to its end and is like another one but for its length."""
+    """The result of a finished run that differs only in length; None otherwise."""
     try:
         if not saved_steps(directory):
             return None
         metadata, records = read_metadata(directory), read_metrics(directory / METRICS_FILE)
-    except (OSError, ValueError):  # damaged, or no run: it is not asked for
+    except (OSError, ValueError):  # damaged, or no run: it is ignored
         return None
     if not _alike(metadata, like):
         return None
@@ -95,7 +95,7 @@ def _alike(metadata: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     mine, theirs = metadata["config"], other["config"]
     return (
         all(metadata[key] == other[key] for key in _FINGERPRINTS)
-        # Stages lie where the length of the run puts them.
+        # The first step of a stage depends on the length of the run.
         and _without_starts(mine) == _without_starts(theirs)
         and all(mine[part].get(key) == theirs[part].get(key) for part, keys in _SAME.items() for key in keys)
     )

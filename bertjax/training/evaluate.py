@@ -35,7 +35,7 @@ class Evaluation(Protocol):
 
     @property
     def batches(self) -> int:
-        """How many batches an evaluation reads, so how often it asks whether to go on."""
+        """How many batches an evaluation reads, and so how often it calls `go_on`."""
         ...
 
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
@@ -49,7 +49,7 @@ def baselines_of(objectives: tuple[Objective, ...], facts: HeldOutFacts) -> dict
 
 
 class HeldOut:
-    """The first `rows` rows of the split's own run, the same at every evaluation and at every batch size.
+    """The first `rows` rows of a split, the same at every evaluation and at every batch size.
 
     They are read `batch_size` at a time, or fewer if there are fewer rows. The last batch is filled with rows of
     padding, which have no weight in any figure.
@@ -63,7 +63,7 @@ class HeldOut:
         self._within = local_rows(mesh, self.batch_size)
 
     def of_rows(self, rows: int) -> HeldOut:
-        """The first of so many rows of the same split."""
+        """The first `rows` rows of the same split."""
         return HeldOut(self._batches, self._mesh, rows, self.batch_size, self._prefix)
 
     def evaluate(
@@ -123,7 +123,7 @@ def _token_counts(text: Sentences, vocab_size: int) -> Iterator[np.ndarray]:
 
 @dataclass(frozen=True)
 class Patience:
-    """A figure of the evaluations, the higher the better, and how many in a row may bring no higher one."""
+    """A figure to maximise, and the number of evaluations without improvement after which to stop."""
 
     figure: str
     evaluations: int
@@ -133,7 +133,7 @@ class Best:
     """Keeps the weights of the best evaluation so far, the first of equals. Every process has one and does the same."""
 
     def __init__(self, patience: Patience, saved: Checkpoints, past: Iterable[float]) -> None:
-        """`past`: the figure at the evaluations so far, in order, of a run that goes on."""
+        """`past`: the figure at the evaluations so far, in order, of a resumed run."""
         self._patience, self._saved = patience, saved
         self._best, self._without = -math.inf, 0
         for value in past:
@@ -141,16 +141,16 @@ class Best:
 
     @property
     def is_final(self) -> bool:
-        """Whether so many evaluations brought nothing better that the run ends."""
+        """Whether the run ends for lack of improvement."""
         return self._without >= self._patience.evaluations
 
     def offer(self, step: int, figures: Mapping[str, float], params: Params, metadata: Mapping[str, Any]) -> None:
-        """Take the weights of an evaluation if it is the best; they are on their way to the disk then."""
+        """Save the weights of an evaluation if it is the best, in the background."""
         if self._count(figures[self._patience.figure]):
             self._saved.save(step, {"params": params}, metadata)
 
     def settle(self) -> None:
-        """Wait for the weights to be kept: a checkpoint of the run must never know of a better one that is not."""
+        """Wait for the weights to be saved: a checkpoint of the run must not refer to a best one that is missing."""
         self._saved.wait()
 
     def _count(self, value: float) -> bool:

@@ -75,7 +75,7 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
         + 6·(N + 1)·D·W               projection of embeddings and layers to a teacher's width W, where it is set
         + 6·(D·E + E·V)·P/S           MLM transform and tied projection, on the P predicted positions only; D·V where
                                       the projection is not tied
-        + 6·(D² + D)                  the head that tells replaced tokens, on every token, where a family has it
+        + 6·(D² + D)                  the head that detects replaced tokens, on every token, if a family has it
         + 6·(D² + 2·D)/S              pooler and its head of two classes, on one token of the row; 0 without a pooler
         + 6·((2·D + 200)·D + D·E + E·V)·P/S   two layers and tied projection of span boundaries, where a family has them
 

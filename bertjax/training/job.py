@@ -34,7 +34,7 @@ from bertjax.training.profile import steps_to_profile
 from bertjax.training.stages import Stage, rows_are_packed, stage_at, stage_step, stages_of
 from bertjax.training.state import Blueprint, draw_blueprint
 from bertjax.training.step import EvalStep, TrainStep, make_eval_step
-from bertjax.training.teacher import Teacher, check_teacher, flops_of_run, frozen_networks, place_teacher
+from bertjax.training.teacher import Teacher, check_teacher, flops_of_run, frozen_networks, put_teacher
 
 # Evaluation has its own seed for pairs and masks, so that the training seed does not change the evaluated rows.
 HELD_OUT_SEED = 0x45564C
@@ -70,7 +70,7 @@ class HeldOutText:
         return baselines_of(self.objectives, objectives.HeldOutFacts(*self.unigram, self.sets[0].whole_batches))
 
     def of_rows(self, rows: int) -> HeldOutText:
-        """The same over so many rows."""
+        """The same over `rows` rows."""
         counts = _rows_of_sets(rows, len(self.sets))
         return replace(self, sets=tuple(one.of_rows(count) for one, count in zip(self.sets, counts, strict=True)))
 
@@ -91,7 +91,7 @@ class HeldOutText:
 
 @dataclass(frozen=True)
 class Job:
-    """All that the loop needs."""
+    """Everything that the loop needs."""
 
     config: Config
     mesh: Mesh
@@ -105,7 +105,7 @@ class Job:
     shown: tuple[Shown, ...] = ()
     patience: Patience | None = None
     probe: Probe | None = None
-    # Of a step and its held-out figures: what to say beside them.
+    # Takes a step and its held-out figures; returns a comment to print after them.
     remark: Callable[[int, Mapping[str, float]], str] = lambda step, figures: ""
 
 
@@ -161,17 +161,17 @@ def assemble(
     mesh = make_mesh(config.mesh)
     _check_divisible(config, mesh, stages)
     optimizer = make_optimizer(config.optimizer)
-    asked = None if teacher is None else teacher.model
-    drawn = frozen_networks(asked, mesh, config.execution)
+    teacher_model = None if teacher is None else teacher.model
+    drawn = frozen_networks(teacher_model, mesh, config.execution)
     blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
-    frozen = () if teacher is None else (place_teacher(teacher, blueprint, config),)
-    chosen = objectives.objectives_of(config)
+    frozen = () if teacher is None else (put_teacher(teacher, blueprint, config),)
+    trained = objectives.objectives_of(config)
     unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
 
     @cache
     def eval_step_of(model: ModelConfig) -> EvalStep:
         packed, at_model = rows_are_packed(config.data), blueprint.with_model(model)
-        sums = make_eval_step(at_model, chosen, packed=packed, deterministic=config.deterministic)
+        sums = make_eval_step(at_model, trained, packed=packed, deterministic=config.deterministic)
         return lambda params, batch: sums(params, batch, *frozen)
 
     def rows_of(stage: Stage) -> Rows:
@@ -181,8 +181,8 @@ def assemble(
             stage,
             replace(stage_step(config, stage, blueprint, optimizer), frozen=frozen),
             content.train(data, stage.seed),
-            HeldOutText(eval_step_of(stage.model), chosen, tuple(sets), unigram),
-            flops_of_run(config, data, asked),
+            HeldOutText(eval_step_of(stage.model), trained, tuple(sets), unigram),
+            flops_of_run(config, data, teacher_model),
         )
 
     return Job(
@@ -200,7 +200,7 @@ def assemble(
             teacher_digest="" if teacher is None else teacher.digest,
         ),
         peak=device_peak(mesh.devices.flat[0]),
-        shown=shown_of(chosen),
+        shown=shown_of(trained),
     )
 
 
@@ -219,7 +219,7 @@ def _rows_of_sets(rows: int, sets: int) -> list[int]:
 
 
 def rescheduled(job: Job, config: Config) -> Job:
-    """The job under a config that differs in how long the run is and how often it pauses; nothing is compiled again."""
+    """The job with a config that differs in length and periods only; nothing is compiled again."""
     stages = []
     for rows, stage in zip(job.stages, stages_of(config), strict=True):
         evaluation = rows.evaluation
@@ -267,8 +267,8 @@ def _describe_sources(sources: tuple[str, ...], shares: np.ndarray | None) -> li
     """The names of several sources in the log."""
     if len(sources) < 2:
         return []
-    told = [""] * len(sources) if shares is None else [f", {share:.2%} of the tokens" for share in shares]
-    return [f"source_{number}: {source}{told[number]}" for number, source in enumerate(sources)]
+    percentages = [""] * len(sources) if shares is None else [f", {share:.2%} of the tokens" for share in shares]
+    return [f"source_{number}: {source}{percentages[number]}" for number, source in enumerate(sources)]
 
 
 def _attention(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> list[AttentionChoice]:
@@ -298,7 +298,7 @@ def _describe_deterministic(config: Config, mesh: Mesh) -> list[str]:
         return []
     platform = mesh.devices.flat[0].platform
     names = [flag.name for flag in DETERMINISTIC.get(platform, ())]
-    how = f"by {', '.join(names)}" if names else f"as everything is on a {platform}; nothing is changed for it"
+    how = f"by {', '.join(names)}" if names else f"as every program on a {platform} is; no option is needed"
     return [f"deterministic: {how}"]
 
 
@@ -326,7 +326,7 @@ def _check_heads(config: Config) -> None:
 
 
 def _check_weights(config: Config, stages: tuple[Stage, ...]) -> None:
-    """Refuse rows of a stage that an objective cannot be trained on, and one about predictions that nothing makes."""
+    """Refuse an objective whose predictions no rows of a stage contain."""
     made = [batch_keys(stage.data, config.training.objectives) for stage in stages]
     for objective in objectives.choose(config.training.objectives):
         if objective.weight_key not in made[0]:
@@ -338,22 +338,22 @@ def _check_weights(config: Config, stages: tuple[Stage, ...]) -> None:
 
 def _check_pairs(config: Config) -> None:
     """Refuse an objective about sentence pairs where rows or model have none."""
-    chosen = targets.choose(config.training.objectives).items()
-    names = [name for name, target in chosen if target.pairing and target.pairing.has_labels]
-    told = f"training.objectives={config.training.objectives}"
+    pair_targets = targets.choose(config.training.objectives).items()
+    names = [name for name, target in pair_targets if target.pairing and target.pairing.has_labels]
+    setting = f"training.objectives={config.training.objectives}"
     if names and config.data.rows != "pairs":
         raise ValueError(
-            f"data.rows={config.data.rows!r} with {told}: such rows have no second segment; leave {names[0]} out"
+            f"data.rows={config.data.rows!r} with {setting}: such rows have no second segment; leave {names[0]} out"
         )
     if names and config.model.causal:
         raise ValueError(
-            f"{told} with model.causal=True: [CLS] sees nothing but itself, and cannot tell how A and B belong "
-            f"together; leave {names[0]} out"
+            f"{setting} with model.causal=True: [CLS] attends to itself alone, and cannot predict the relation of A "
+            f"and B; leave {names[0]} out"
         )
     if names and config.model.type_vocab_size == 1:
         raise ValueError(
-            f"model.type_vocab_size=1 with {told}: the segments of a pair need two token types; set it to 2, or leave "
-            f"{names[0]} out"
+            f"model.type_vocab_size=1 with {setting}: the segments of a pair need two token types; set it to 2, or "
+            f"leave {names[0]} out"
         )
 
 

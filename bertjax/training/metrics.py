@@ -23,7 +23,7 @@ _STEPS_AHEAD, _STEPS_AHEAD_ON_CPU = 2, 0
 Shown = tuple[str, str, str]
 _RATE: Shown = ("tok/s", "perf/tokens_per_second", "{:,.0f}")
 
-_TOLD = ("loss", "accuracy", "precision", "recall")  # how the names of the objectives' figures in the log end
+_LOGGED = ("loss", "accuracy", "precision", "recall")  # how the names of the objectives' figures in the log end
 
 # The step's name of a figure -> its name in the log.
 _NAMES = {"grad_norm": "train/grad_norm", "learning_rate": "train/learning_rate"}
@@ -44,11 +44,11 @@ class StepMetrics:
         self._in_flight: deque[dict[str, jax.Array]] = deque()
         self._finished: list[dict[str, jax.Array]] = []
         self.tokens = tokens_before  # tokens without padding in all finished steps of the run
-        self._untimed = 0  # steps at the beginning of the window whose time says nothing of those that follow
+        self._untimed = 0  # steps at the beginning of the window that are excluded from rates
         self._timed_tokens = self._timed_seconds = self._timed_flops = 0.0
 
     def begin(self, flops_per_token: float) -> None:
-        """Say that the steps that follow are of another stage; the first one, which compiles it, is in no rate."""
+        """Start another stage; its first step, which compiles the program, is in no rate."""
         self._flops_per_token, self._untimed = flops_per_token, 1
 
     def add(self, metrics: dict[str, jax.Array]) -> None:
@@ -66,7 +66,7 @@ class StepMetrics:
         """Means over the steps that finished since the last call, and rates over the `elapsed` seconds they took.
 
         The first step of a stage, or of a process that resumes in one, is in no rate: it was compiled in that time, and
-        `elapsed` begins behind it. Without another step there are no rates.
+        `elapsed` begins after it. Without another step there are no rates.
         """
         fetched: list[dict[str, np.ndarray]] = jax.device_get(self._finished)
         self._finished = []
@@ -75,7 +75,7 @@ class StepMetrics:
         mean = {name: _mean_of_finite([step[name] for step in fetched]) for name in fetched[0]}
         tokens = float(np.sum([step["tokens"] for step in fetched]))
         self.tokens += tokens
-        losses = {f"train/{name}": value for name, value in mean.items() if name.endswith(_TOLD)}
+        losses = {f"train/{name}": value for name, value in mean.items() if name.endswith(_LOGGED)}
         figures = losses | {_NAMES[name]: mean[name] for name in _NAMES}
         figures |= {_LAST[name]: float(fetched[-1][name]) for name in _LAST} | {TOKENS_SEEN: self.tokens}
         timed, self._untimed = fetched[self._untimed :], 0

@@ -17,7 +17,7 @@ from bertjax.training.stages import Stage
 
 _EXHAUSTED = "RESOURCE_EXHAUSTED"
 # Sizes of failed allocations in the messages of XLA's allocators and compilers.
-_ASKED = (
+_REQUESTED = (
     r"(?:allocating|allocate) (?P<bytes>\d+) bytes",
     r"Failed to allocate request for \S+ \((?P<bytes>\d+)B\)",
     r"(?:trying|Attempting|Failed) to allocate (?P<text>[\d.]+ ?[KMGT]i?B?\b)",
@@ -54,10 +54,10 @@ def settings_named(
         device = mesh.devices.flat[0]
         changes = remedies(config, mesh, stage) if of_a_recipe else _without_recipe(mesh)
         lines = [
-            f"out of memory while {doing}: {_asked(str(error))}; {_capacity(device)}. Change, in this order:",
+            f"out of memory while {doing}: {_requested(str(error))}; {_capacity(device)}. Change, in this order:",
             *[f"  {line}" for line in changes],
             *([] if saved is None else [_what_is_left(saved)]),
-            f"XLA's words: {_first_line(str(error))}",
+            f"XLA's message: {_first_line(str(error))}",
         ]
         raise OutOfMemory("\n".join(lines)) from error
 
@@ -102,21 +102,21 @@ def _smaller_microbatches(mesh: Mesh, stage: Stage) -> list[str]:
 
 
 def _rematerialised(config: Config) -> list[str]:
-    said = {
+    options = {
         "dots": "--execution.remat dots: the backward pass recomputes all but the matmuls",
         "full": "--execution.remat full: the backward pass recomputes every layer, a third more work",
     }
-    return list(said.values())[{"none": 0, "dots": 1, "full": 2}[config.execution.remat] :]
+    return list(options.values())[{"none": 0, "dots": 1, "full": 2}[config.execution.remat] :]
 
 
-def _asked(message: str) -> str:
-    for pattern in _ASKED:
+def _requested(message: str) -> str:
+    for pattern in _REQUESTED:
         if found := re.search(pattern, message):
             parts = found.groupdict()
             return (
-                f"{int(parts['bytes']) / 1e9:,.2f} GB more were asked for"
+                f"{int(parts['bytes']) / 1e9:,.2f} GB more were requested"
                 if "bytes" in parts
-                else (f"{parts['text']} were asked for")
+                else (f"{parts['text']} were requested")
             )
     return "the size of the allocation is unknown"
 
@@ -143,9 +143,7 @@ def _what_is_left(saved: Callable[[], Sequence[int]]) -> str:
         return str(error)
     if not steps:
         return "There is no checkpoint yet; the same command with the change starts from the beginning."
-    return (
-        f"The last checkpoint, of step {max(steps):,}, is as it was; the same command with the change goes on from it."
-    )
+    return f"The last checkpoint, of step {max(steps):,}, is intact; the same command with the change resumes from it."
 
 
 def _first_line(message: str) -> str:

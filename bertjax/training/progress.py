@@ -34,9 +34,9 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start at `initial` of `total` units, None if nobody knows how many; there is no ETA then.
+        """Start at `initial` of `total` units, None if unknown; there is no ETA then.
 
-        `pauses_left` says how many pauses (see `pause`) are still to come when so many units are done; until one has
+        `pauses_left` says how many pauses (see `pause`) remain after a number of units; until one has
         been measured, it is taken to last as long as `pause_units` units.
         Nothing is written before the first update, except a terminal's bar.
         """
@@ -54,7 +54,7 @@ class Progress:
         self._bar = self._make_bar() if self._stream.isatty() or is_notebook(self._stream) else None
 
     def update(self, n: int = 1, message: str | None = None) -> None:
-        """Count `n` more units done; `message` replaces the figures shown behind them."""
+        """Count `n` more units done; `message` replaces the figures shown after them."""
         before, self._done = self._done, self._done + n
         self._message = self._message if message is None else message
         self._first = self._first or (self._done, self._clock())
@@ -67,7 +67,7 @@ class Progress:
             self._print_line()
 
     def end_at(self, total: int, pauses_left: Callable[[int], int] | None = None) -> None:
-        """There are so many units in all from now on, and as many pauses as `pauses_left` says."""
+        """Change the total number of units, and `pauses_left`."""
         self._total, self._pauses_left = total, pauses_left
         if self._bar is not None:
             self._bar.total = total
@@ -92,7 +92,7 @@ class Progress:
             print(line, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Leave the last state standing."""
+        """Leave the last state on the screen."""
         if self._bar is not None:
             self._bar.close()
         elif self._done != self._said:
@@ -125,7 +125,7 @@ class Progress:
         return (self._done - done) / max(self._clock() - since - self._paused, 1e-9)
 
     def _pauses_to_come(self, rate: float) -> float:
-        """Seconds of the pauses that are still to come."""
+        """Seconds of the pauses that remain."""
         if self._pauses_left is None:
             return 0.0
         each = sum(self._pauses) / len(self._pauses) if self._pauses else self._pause_units / rate

@@ -1,13 +1,14 @@
 """Silent arithmetic errors: steps that are computed again, and replicas whose bits are compared, naming the device.
 
-A defective processor computes something else now and then, without an error. What finds that:
+A defective processor sometimes computes a wrong result without an error. Two checks find that:
 
 1. `training.verify_every`: a step is taken twice from one state, and the bits of both results are compared on every
    device. Where several devices share a batch, each device's gradient, before any sum, is computed by its neighbour
-   too: that finds a device which is wrong in the same way every time.
+   too, which finds a device that repeats the same error.
 2. `training.digest_every`: devices with the same part of the state compare digests of it, before every save as well.
 
-Between these steps nothing is computed, copied or waited for; the step itself is the same program with and without.
+Between these steps nothing is computed, copied or waited for; the step itself is the same program with and without
+them.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from bertjax.training.state import TrainState
 from bertjax.training.step import Metrics, batch_weights
 
 WRONG_BITS = 76  # exit code
-_SEARCHES = 6  # computations that look for a device whose fault has not shown which one it is
+_SEARCHES = 6  # extra computations to identify a device that did not reveal itself
 _SHOWN = 3  # arrays in a message
 _NAMED = 8  # devices in a message
 
 
 class WrongBits(RuntimeError):
-    """A device has computed something else than it should; nothing of it was saved."""
+    """A device has computed a wrong result; nothing of it was saved."""
 
     exit_code = WRONG_BITS
 
@@ -54,7 +55,7 @@ class Redundancy:
         self._of_stages: dict[int, Callable[..., jax.Array]] = {}
 
     def take(self, rows: Rows, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        """Take step number `step` (from 0), checked where that is due. Raises WrongBits naming the devices."""
+        """Take step number `step` (from 0), checked if that is due. Raises WrongBits naming the devices."""
         if self._digest_every and step and step % self._digest_every == 0:
             self.compare_replicas(step, state)
         if not self._verify_every or (step + 1) % self._verify_every:
@@ -68,24 +69,24 @@ class Redundancy:
             self.compare_replicas(step, state)
 
     def compare_replicas(self, step: int, state: TrainState) -> None:
-        """Raise WrongBits naming the devices whose part of the state after `step` steps is not that of the others."""
+        """Raise WrongBits naming the devices whose part of the state after `step` steps differs from the others'."""
         with self._processes.taking_time():
             found = self._digests(state)
         odd: dict[int, list[str]] = {}
         for number, (name, array) in enumerate(named_arrays(self._state).items()):
             for replicas in _replicas(array.sharding, array.shape, self._mesh):
-                for place in _minority(replicas, found[:, number]):
-                    odd.setdefault(place, []).append(name)
+                for index in _minority(replicas, found[:, number]):
+                    odd.setdefault(index, []).append(name)
         if odd:
             arrays = list(dict.fromkeys(name for names in odd.values() for name in names))
-            told = ", ".join(arrays[:_SHOWN]) + (f" and {len(arrays) - _SHOWN} more" if len(arrays) > _SHOWN else "")
+            names = ", ".join(arrays[:_SHOWN]) + (f" and {len(arrays) - _SHOWN} more" if len(arrays) > _SHOWN else "")
             raise WrongBits(
                 f"after step {step:,} {self._named(odd)} and the devices with the same part of the state do not hold "
-                f"the same bits of {told}; {_ADVICE}"
+                f"the same bits of {names}; {_ADVICE}"
             )
 
     def _verified(self, rows: Rows, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        suspects = self._odd_shards(rows, state, batch)
+        suspects = self._disagreeing_shards(rows, state, batch)
         if suspects:
             raise WrongBits(
                 f"step {step + 1:,}: {self._named(suspects)} computed another gradient than another device from the "
@@ -105,7 +106,7 @@ class Redundancy:
             )
         # The fault was in a part of the gradient before the sum over devices, which took it to all of them.
         for _ in range(_SEARCHES):
-            suspects = self._odd_shards(rows, state, batch)
+            suspects = self._disagreeing_shards(rows, state, batch)
             if suspects:
                 break
         which = (
@@ -119,11 +120,11 @@ class Redundancy:
             f"device; {which}; {_ADVICE}"
         )
 
-    def _odd_shards(self, rows: Rows, state: TrainState, batch: Batch) -> list[int]:
-        """The devices, by their place in the mesh, that compute another gradient than others from the same rows.
+    def _disagreeing_shards(self, rows: Rows, state: TrainState, batch: Batch) -> list[int]:
+        """Mesh indices of devices whose gradient differs from another device's on the same rows.
 
-        Of each part of the batch its own device computes the gradient, and the next one. Where they differ, one further
-        on decides; of two devices alone, the first once more.
+        The gradient of each part of the batch is computed by its own device and by the next one. Where they differ, a
+        third device decides; with only two devices, the first computes it again.
         """
         shards = batch_shards(self._mesh)
         if shards == 1:
@@ -145,7 +146,7 @@ class Redundancy:
                 most, count = Counter(digests).most_common(1)[0]
                 odd |= {shard for shard, digest in zip(by, digests, strict=True) if count == 1 or digest != most}
         tensor = self._mesh.shape["tensor"]
-        return sorted(shard * tensor + place for shard in odd for place in range(tensor))
+        return sorted(shard * tensor + index for shard in odd for index in range(tensor))
 
     def _gradients_of(self, rows: Rows) -> Callable[..., jax.Array]:
         """`(state, batch, shift) -> uint32 [shards, arrays, 5]`: digests of the gradient of each shard of the batch.
@@ -170,7 +171,7 @@ class Redundancy:
         return lambda *given: gradients(*given, *train_step.frozen)
 
     def _digests(self, state: TrainState) -> np.ndarray:
-        """uint32 [devices, arrays, 5] in the mesh's order: of what each device itself holds of each array."""
+        """uint32 [devices, arrays, 5] in the mesh's order: of the part of each array that a device holds."""
         return np.asarray(self._digest(list(named_arrays(state).values())))
 
     @functools.cached_property
@@ -185,38 +186,38 @@ class Redundancy:
         )
         return jax.jit(here, out_shardings=NamedSharding(self._mesh, P()))
 
-    def _named(self, places: Iterable[int]) -> str:
-        """Devices by their places in the mesh, each with its process and host."""
-        devices = [self._mesh.devices.flat[place] for place in sorted(places)]
+    def _named(self, indices: Iterable[int]) -> str:
+        """Devices by their indices in the mesh, each with its process and host."""
+        devices = [self._mesh.devices.flat[index] for index in sorted(indices)]
         more = f" and {len(devices) - _NAMED} more" if len(devices) > _NAMED else ""
         names = [f"device {d.id} ({d.device_kind}, {self._processes.called([d.process_index])})" for d in devices]
         return ", ".join(names[:_NAMED]) + more
 
 
 _ADVICE = (
-    "nothing of that was saved. Take the device, or its host, out of the job, then run the same command again: it goes "
+    "nothing of it was saved. Take the device, or its host, out of the job, then run the same command again: it goes "
     "on from the newest checkpoint"
 )
 
 
 def _stacked(tree: Any) -> jax.Array:
-    """uint32 [arrays, 5]: the digest of every array of a tree, of the part that is here."""
+    """uint32 [arrays, 5]: the digest of the local part of every array of a tree."""
     return jnp.stack([local_digest(x) for x in jax.tree.leaves(tree)])
 
 
 def _replicas(sharding: NamedSharding, shape: Sequence[int], mesh: Mesh) -> list[list[int]]:
-    """The places in the mesh of the devices that hold the same part of an array, part by part, if there are several."""
-    places = {device: place for place, device in enumerate(mesh.devices.flat)}
+    """Mesh indices of the devices that hold the same part of an array, for every part that several devices hold."""
+    indices = {device: index for index, device in enumerate(mesh.devices.flat)}
     parts: dict[str, list[int]] = {}
-    for device, index in sharding.devices_indices_map(tuple(shape)).items():
-        parts.setdefault(str(index), []).append(places[device])
+    for device, slices in sharding.devices_indices_map(tuple(shape)).items():
+        parts.setdefault(str(slices), []).append(indices[device])
     return [sorted(part) for part in parts.values() if len(part) > 1]
 
 
 def _minority(replicas: list[int], digests: np.ndarray) -> list[int]:
-    """The replicas whose digest is not that of most; all of them if there is no majority."""
-    found = {place: digests[place].tobytes() for place in replicas}
+    """The replicas whose digest differs from the majority's; all of them if there is no majority."""
+    found = {index: digests[index].tobytes() for index in replicas}
     (most, count), *_ = Counter(found.values()).most_common(1)
     if count == len(replicas):
         return []
-    return [place for place, digest in found.items() if digest != most or 2 * count <= len(replicas)]
+    return [index for index, digest in found.items() if digest != most or 2 * count <= len(replicas)]

@@ -1,7 +1,7 @@
-"""Reference curves: held-out figures of finished runs by step, as data, for runs of the same kind to be compared with.
+"""Reference curves: held-out figures of finished runs by step, as data, to compare runs of the same kind with.
 
-A run is of the same kind if all that its curves depend on is the same, up to the seed: the settings that identify a
-run, its length, its text, its tokenizer and its teacher. Nothing is said of other runs.
+Runs are of the same kind if everything that their curves depend on is the same, up to the seed: the settings that
+identify a run, its length, its text, its tokenizer and its teacher. Other runs are not compared.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LEAST_RUNS = 2
 # Settings that a run may change, but that its curves depend on.
 _ALSO = {"training.steps", "training.replans", "training.eval_rows", "execution.dtype"}
 _NOT = {"training.seed"}
-_NOISE = 0.005  # of a loss: two runs or three say little of their spread, which is taken to be this at least
+_NOISE = 0.005  # least spread, as a share of a loss: two or three runs measure their spread badly
 _OFF = 3.0  # spreads
 
 Remark = Callable[[int, Mapping[str, float]], str]  # of a step and its held-out figures
@@ -84,11 +84,11 @@ class Reference:
     curves: Mapping[str, Curve]  # by name in the log, such as eval/mlm_loss
 
     def remark(self, shown: Sequence[Shown]) -> Remark:
-        """A function that tells how held-out figures lie to the reference: losses among those that are shown."""
+        """A function that describes how held-out figures compare with the reference: those losses that are shown."""
         of_losses = {f"eval/{name}": label for label, name, _ in shown if name.endswith("loss")}
         names = {name: label for name, label in of_losses.items() if name in self.curves}
 
-        def beside(step: int, figures: Mapping[str, float]) -> str:
+        def comparison(step: int, figures: Mapping[str, float]) -> str:
             parts = [
                 _compared(label, figures[name], *found)
                 for name, label in names.items()
@@ -96,13 +96,13 @@ class Reference:
             ]
             return f"  reference {', '.join(parts)}" if parts else ""
 
-        return beside
+        return comparison
 
 
 def _compared(label: str, value: float, mean: float, spread: float) -> str:
     off = value - mean
-    told = "on track" if abs(off) <= _OFF * max(spread, _NOISE * mean) else f"off by {off:+.2f}"
-    return f"{label} {mean:.2f} ± {spread:.2f} ({told})"
+    verdict = "on track" if abs(off) <= _OFF * max(spread, _NOISE * mean) else f"off by {off:+.2f}"
+    return f"{label} {mean:.2f} ± {spread:.2f} ({verdict})"
 
 
 def digest_of(metadata: Mapping[str, Any]) -> str:
@@ -139,11 +139,13 @@ def read_reference(path: Path) -> Reference:
     for name, curve in found["curves"].items():
         lengths = {len(curve[part]) for part in ("steps", "mean", "spread")}
         if len(lengths) > 1 or curve["steps"] != sorted(set(curve["steps"])):
-            raise ValueError(f"{path}: curves.{name}: steps must rise, with a mean and a spread for each; make it anew")
+            raise ValueError(
+                f"{path}: curves.{name}: steps must rise, with a mean and a spread for each; write it again"
+            )
     made = {name: Curve(*(tuple(curve[part]) for part in ("steps", "mean", "spread")))
             for name, curve in found["curves"].items()}  # fmt: skip
-    told = {key: found[key] for key in ("name", "command", "digest", "versions", "device")}
-    return Reference(**told, seeds=tuple(found["seeds"]), curves=made)
+    described = {key: found[key] for key in ("name", "command", "digest", "versions", "device")}
+    return Reference(**described, seeds=tuple(found["seeds"]), curves=made)
 
 
 def reference_of(name: str, command: str, runs: Sequence[str | AnyPath]) -> Reference:

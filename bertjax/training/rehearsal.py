@@ -1,7 +1,7 @@
 """A rehearsal of a run: what its parts cost on this machine, with the run's own compiled programs and another state.
 
-Nothing of it is kept but the times and the compiled programs, which the run uses afterwards: it costs a few steps, one
-save and one export, all of a model of its size.
+Only the times and the compiled programs, which the run uses afterwards, are kept. It costs a few steps, one save and
+one export of a model of the same size.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from bertjax.training.state import TrainState, init_state
 from bertjax.training.telemetry import METRICS_FILE
 
 DIRECTORY = "rehearsal"  # within the run's directory, while it lasts
-Ending = Callable[[Config], None]  # what a command does with a run that has been trained: its report and its export
+Ending = Callable[[Config], None]  # what a command does with a trained run: its report and its export
 
 _LEAST_STEPS = 3
 _COMPILING = "/jax/core/compile/"  # jax's events of tracing, lowering and compiling
-_QUICK = 5.0  # seconds; what takes no longer is done twice, for the first time is not like the others
-# Where it cannot be rehearsed, in object storage.
+_QUICK = 5.0  # seconds; work below this is run twice, because the first time is slower
+# For object storage, where saving is not rehearsed.
 _BYTES_PER_SECOND, _OVERHEAD = 50e6, 5.0
 _MOMENTS = 3  # float32 arrays of a state for each of the weights
 
 
 def rehearse(job: Job, directory: AnyPath, seconds: float, processes: Processes, end: Ending) -> Costs:
-    """Measure a run's costs, stepping for about so many seconds; every process takes part and gets its own figures.
+    """Measure a run's costs, stepping for about `seconds`; every process takes part and gets its own figures.
 
     `end` is rehearsed on a run of one checkpoint in a folder of its own, which is removed, by the first process.
     """
@@ -69,7 +69,7 @@ def rehearse(job: Job, directory: AnyPath, seconds: float, processes: Processes,
     processes.gather("the rehearsal begins")
     with jax.set_mesh(job.mesh):
         save = _save(job, folder, state)
-    del state  # what comes reads a model of its own
+    del state  # the report and export read their own copy
     ending = _ending(job, folder, end) if processes.first else 0.0
     processes.gather("the rehearsal ends")
     if processes.first:
@@ -148,7 +148,7 @@ def _ending(job: Job, folder: AnyPath, end: Ending) -> float:
 
 
 def _once_warm(work: Callable[[], None]) -> float:
-    """Seconds that work takes when it has been done before: measured where that is quick, else without compiling."""
+    """Seconds of the work when warm: measured if quick, else without compilation."""
     compiling: list[float] = []
 
     def note(event: str, duration: float, **about: object) -> None:

@@ -176,7 +176,7 @@ def _is_of(name: str, arrays: set[str]) -> bool:
 
 
 def _numbers(directory: RemotePath) -> set[int]:
-    return {int(place.name) for place in directory.iterdir() if place.name.isdecimal()}
+    return {int(entry.name) for entry in directory.iterdir() if entry.name.isdecimal()}
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:

@@ -1,7 +1,7 @@
 """A step of a run, rebuilt from the checkpoint before it: its figures, its gradient by layer, and the loss of each row.
 
-The steps from the checkpoint on are those of the run: the same program, the same batches, the same state. What the run
-logged of them is compared with what comes out here.
+The steps from the checkpoint on are those of the run: the same program, the same batches, the same state. The
+logged figures are compared with those computed here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RATES = ("perf/", "time/", "goodput/")
 
 @dataclass(frozen=True)
 class RowFigures:
-    """What a row of the batch did in the step."""
+    """The figures of a row of the batch in the step."""
 
     number: int  # in the batch, from 0
     losses: dict[str, float]  # mean of each objective over the row's predictions
@@ -45,7 +45,7 @@ class RowFigures:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The records of the log that cover whole stretches of the steps that were repeated."""
+    """The records of the log whose steps were all repeated."""
 
     compared: tuple[int, ...]  # their steps
     different: dict[int, dict[str, tuple[float | None, float | None]]]  # step -> figure -> (logged, here)
@@ -53,10 +53,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A step, numbered as the log does: the one that makes it so many steps taken."""
+    """A replayed step, numbered as in the log: step N completes N steps."""
 
     step: int
-    start: int  # the step of the checkpoint that it was rebuilt from; 0: the first state
+    start: int  # the step of the checkpoint that it was replayed from; 0: the initial state
     rows_read: np.ndarray  # int64 [B]: the numbers of the batch's rows in their stage
     batch: Batch
     figures: dict[str, float]  # of the step, by the names in the log without the group
@@ -66,9 +66,9 @@ class Replayed:
 
 
 def replay(job: Job, state: TrainState, step: int, logged: list[Record], done: Callable[[int], object]) -> Replayed:
-    """Go on from a state to step number `step`, and to the end of the log's record that it is in, if there is one.
+    """Continue from a state to step number `step`, and to the end of the log's record that contains it, if any.
 
-    Under `jax.set_mesh(job.mesh)`. `logged` are all records of the run's log; `done` is told of every step.
+    Under `jax.set_mesh(job.mesh)`. `logged` are all records of the run's log; `done` is called after every step.
     """
     start = int(state.step)
     assert start < step <= job.stages[-1].stage.stop
@@ -80,7 +80,7 @@ def replay(job: Job, state: TrainState, step: int, logged: list[Record], done: C
     for rows, number, local in _batches(job, start, last):
         batch = to_global(job.mesh, local)
         if number + 1 == step:
-            found = _looked_at(job, rows, state, batch, local)
+            found = _inspected(job, rows, state, batch, local)
         state, of_step = rows.train_step(state, batch)
         metrics.add(of_step)
         if number + 1 == step:
@@ -100,7 +100,7 @@ class _Log:
         self._records = {record["step"]: record for record in records if record["step"] > start}
         before = [record for record in records if record["step"] <= start]
         self.tokens_before = before[-1].get(TOKENS_SEEN, 0.0) if before else 0.0
-        # The record that covers the first steps says nothing of them alone if it began before them.
+        # A record that began before the first replayed step cannot be compared.
         self._whole = (before[-1]["step"] if before else 0) == start
         self.steps = self._records.keys()
         self.comparison = Comparison((), {})
@@ -146,11 +146,11 @@ def _rows_read(rows: Rows, step: int) -> np.ndarray:
 
 
 def source_of(rows: Rows) -> RunBatches:
-    """The batches of a stage as they are without any that are passed over."""
+    """The batches of a stage as they are when none is skipped."""
     return rows.batches.source if isinstance(rows.batches, SkippedBatches) else rows.batches
 
 
-def _looked_at(job: Job, rows: Rows, state: TrainState, batch: Any, local: Batch) -> dict[str, Any]:
+def _inspected(job: Job, rows: Rows, state: TrainState, batch: Any, local: Batch) -> dict[str, Any]:
     """The gradient of the step by layer, and what each row contributes."""
     step, parts = rows.train_step, rows.train_step.gradient
     weights = jax.jit(functools.partial(batch_weights, objectives=parts.objectives))(batch)
@@ -174,9 +174,9 @@ def _looked_at(job: Job, rows: Rows, state: TrainState, batch: Any, local: Batch
         here = to_global(job.mesh, {name: values[some] for name, values in local.items()})
         given = None if all_keys is None else jax.device_put(all_keys[some], NamedSharding(job.mesh, P(BATCH_AXES)))
         norms, sums = jax.device_get(of_row(state.params, here, given, weights, *step.frozen))
-        for place, norm in enumerate(norms):
-            own = {name: float(values[place]) for name, values in sums.items()}
-            figures.append(_row_figures(first + place, own, float(norm), local, weights, parts.objectives))
+        for shard, norm in enumerate(norms):
+            own = {name: float(values[shard]) for name, values in sums.items()}
+            figures.append(_row_figures(first + shard, own, float(norm), local, weights, parts.objectives))
     return {"batch": local, "layers": _norms(squares), "rows": tuple(figures)}
 
 
@@ -222,7 +222,7 @@ def _norms(squares: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def _order(name: str) -> int:
-    """Where a part of the network stands in the list."""
+    """The rank of a part of the network in the list."""
     order = ("embeddings", "first_layer", "layers", "final_norm")
     last = name.rpartition("/")[2]
     return order.index(last) if name.startswith("encoder/") and last in order else len(order)

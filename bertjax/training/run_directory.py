@@ -1,9 +1,9 @@
 """The files of a run's directory, and reading a trained model from it.
 
 config.json   the resolved config            metrics.jsonl, tensorboard/   the curves
-vocab.txt     the vocabulary, or its like    checkpoints/<step>/           weights, moments, metadata
+vocab.txt     or other vocabulary files      checkpoints/<step>/           weights, moments, metadata
 report.html   the page about the run         huggingface/                  the exported model
-profile/      traces of steps, if asked for  owner.json                    whose run it is, in object storage
+profile/      traces of steps, if enabled    owner.json                    whose run it is, in object storage
 best/<step>/  the weights to use, where training stops early
 SHA256SUMS    the digests of those files, of a finished run
 budget.json   the steps that were decided, of a run within a budget of time
@@ -120,14 +120,14 @@ def require_shared(directory: AnyPath, processes: Processes) -> None:
     """
     if processes.count == 1:
         return
-    place = directory / _TOGETHER_FILE
+    probe = directory / _TOGETHER_FILE
     word = secrets.token_hex(8)
     if processes.first:
-        replace_text(place, word)
+        replace_text(probe, word)
     word = processes.gather("word in the run's directory", word)[0]
-    wrong = processes.gather("what is wrong with the run's directory", _why_unread(place, word))
+    wrong = processes.gather("what is wrong with the run's directory", _why_unread(probe, word))
     if processes.first:
-        place.unlink(missing_ok=True)
+        probe.unlink(missing_ok=True)
     strangers = [number for number, why in enumerate(wrong) if why]
     if strangers:
         advice = "mount one under the same name everywhere, or use object storage, and name it with --run-dir"
@@ -139,14 +139,14 @@ def require_shared(directory: AnyPath, processes: Processes) -> None:
         )
 
 
-def _why_unread(place: AnyPath, word: str) -> str:
+def _why_unread(probe: AnyPath, word: str) -> str:
     """Why a file lacks that content, also after the seconds for which a network disk may cache an older state."""
     deadline = time.monotonic() + _REMEMBERED_SECONDS
     while True:
         try:
-            if place.read_text() == word:
+            if probe.read_text() == word:
                 return ""
-            why = f"{place} holds something else"
+            why = f"{probe} holds something else"
         except OSError as error:
             why = str(error)
         if time.monotonic() > deadline:
@@ -182,14 +182,14 @@ def seal(directory: AnyPath) -> None:
 
 
 def write_config(directory: AnyPath, config: Config) -> None:
-    """Write the resolved config of the run in a directory, in place of an older one."""
+    """Write the resolved config of the run in a directory, replacing an older one."""
     replace_text(directory / CONFIG_FILE, json.dumps(to_dict(config), indent=2) + "\n")
 
 
 def require_own_run(config: Config) -> None:
     """Raise ValueError if the directory holds another run, as far as that shows without the data, or cannot be made.
 
-    The same of data.root. A damaged checkpoint is passed over: restoring it says what is wrong.
+    The same of data.root. A damaged checkpoint is ignored: restoring it reports what is wrong.
     """
     directory = path_of(config.directory)
     _require_writable("--run-dir", directory)
@@ -208,11 +208,13 @@ def _require_writable(option: str, directory: AnyPath) -> None:
     """Raise ValueError if a folder can neither be written nor made; of object storage that shows at the first write."""
     if not isinstance(directory, Path):
         return
-    there = next(place for place in (directory, *directory.absolute().parents) if place.exists())
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not there.is_dir():
-        raise ValueError(f"{option} {directory}: {there} is a file, not a folder; name another place")
+        raise ValueError(f"{option} {directory}: {there} is a file, not a folder; name another")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(f"{option} {directory}: {there} may not be written; name another place, or change its rights")
+        raise ValueError(
+            f"{option} {directory}: {there} is not writable; name another folder, or change its permissions"
+        )
 
 
 def load_run(path: str | AnyPath) -> TrainedModel:

@@ -1,12 +1,11 @@
-"""The answer to a loss spike: back to the checkpoint before it, and on without its rows.
+"""Recovery from loss spikes: go back to the checkpoint before the spike and skip its batches.
 
 The mean loss of a window of the log is a spike if it lies `training.spike_deviations` robust deviations above the
 median of the windows before it; the deviation is that of the usual change from one window to the next. The run then
-goes back to the newest checkpoint before the window, repeats the steps up to it with the same bits, and passes over the
-window's batches. What is passed over is a record of `training.skips`. It stands in the run's config.json and in every
-checkpoint from there on, so that a run that is resumed, or a step that is replayed, reads the same batches. Which
-windows are spikes follows from the log alone: a run that is killed before the record is saved finds the same spike
-again.
+goes back to the newest checkpoint before the window, repeats the steps up to it with the same bits, and skips the
+window's batches. Skipped batches are a record of `training.skips`, which the run's config.json and every later
+checkpoint contain, so that a resumed run, or a replayed step, reads the same batches. Which windows are spikes follows
+from the log alone: a run that is killed before the record is saved finds the same spike again.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from bertjax.training.stages import Stage
 if TYPE_CHECKING:
     from bertjax.training.trainer import Outcome, Say
 
-MOST = 10  # spikes that are answered in one run; what spikes more often needs another learning rate
-_LEVEL, _USUAL = 8, 20  # windows whose median a window is compared with, and those that tell what changes are usual
-_FLOOR = 0.01  # of that median, which the deviation is never below: a flat curve is not a strict one
+MOST = 10  # spikes skipped in one run; more need another learning rate
+_LEVEL, _USUAL = 8, 20  # windows for the median, and for the usual change
+_FLOOR = 0.01  # least deviation, as a share of the median
 _NORMAL = 1.4826  # times the median absolute deviation is the standard deviation of a normal distribution
 
 
@@ -49,7 +48,7 @@ class Window(NamedTuple):
 
 
 class Spike(Exception):
-    """Ends the loop at a spike, so that the run goes on from a checkpoint of its first step, or of one before."""
+    """Ends the loop at a spike, so that the run continues from a checkpoint of its first step, or of one before."""
 
     def __init__(self, window: Window, median: float, deviations: float) -> None:
         self.window = window
@@ -62,12 +61,12 @@ class Spike(Exception):
 class SpikeWatch:
     """Looks for spikes in one stage after the other; in every process, with the same figures and the same result.
 
-    A window ends where the run logs by its periods. What a signal or a restart has cut is put together again.
+    A window ends where the run logs by its periods. A window cut by a signal or restart is reassembled.
     """
 
     def __init__(self, training: TrainingConfig, logged: Iterable[tuple[int, float | None]] = ()) -> None:
         """`logged` are the steps and losses of the run's log so far, in order."""
-        self._limit, self._answered = training.spike_deviations, len(training.skips)
+        self._limit, self._skipped = training.spike_deviations, len(training.skips)
         self._logged = [(step, math.nan if loss is None else loss) for step, loss in logged]
         self._losses: list[float] = []  # of whole windows of the stage
         self._part: list[tuple[int, float]] = []  # (steps, mean loss) since the last whole window
@@ -76,7 +75,7 @@ class SpikeWatch:
     def look(self, stage: Stage, step: int, loss: float) -> None:
         """Take the mean loss of the steps since the last call, up to `step`.
 
-        Raises Spike for one, and RuntimeError if too many have been answered.
+        Raises Spike for one, and RuntimeError if too many have been skipped.
         """
         if not self._limit:
             return
@@ -90,7 +89,7 @@ class SpikeWatch:
 
     def _whole(self, stage: Stage, step: int, loss: float) -> Window | None:
         """The window that the steps up to this one complete, if they do."""
-        if self._reached <= stage.start < step:  # the first of the stage, whose rows are others
+        if self._reached <= stage.start < step:  # the first of the stage, which has other rows
             self._losses, self._part, self._reached = [], [], stage.start
         self._part.append((step - self._reached, loss))
         self._reached = step
@@ -107,44 +106,44 @@ class SpikeWatch:
         if len(past) < _LEVEL:
             return
         median = statistics.median(past[-_LEVEL:])
-        # Of changes from one window to the next: a loss that falls steadily is no wide one.
+        # Of changes from one window to the next, so that a steadily falling loss has no large deviation.
         changes = [abs(after - before) for before, after in itertools.pairwise(past)]
         spread = max(_NORMAL * statistics.median(changes), _FLOOR * abs(median))
         if not (deviations := (window.loss - median) / spread) > self._limit:
             return
         spike = Spike(window, median, deviations)
-        if self._answered >= MOST:
+        if self._skipped >= MOST:
             raise RuntimeError(
-                f"{spike}; {MOST} spikes have been answered (training.skips), and passing over more rows does not "
+                f"{spike}; {MOST} spikes have been skipped (training.skips), and skipping more rows does not "
                 "help. Lower optimizer.learning_rate, or lengthen optimizer.warmup_steps"
             )
         raise spike
 
 
-def answering(job: Job, processes: Processes, say: Say, run: Callable[[Job, int | None], Outcome]) -> Outcome:
-    """`run(job, before)`, again after every spike: the job then passes over more batches, from a step <= `before` on.
+def run_skipping_spikes(job: Job, processes: Processes, say: Say, run: Callable[[Job, int | None], Outcome]) -> Outcome:
+    """`run(job, before)`, again after every spike: the job then skips more batches, from a step <= `before` on.
 
-    What the run's newest checkpoint says of batches that are passed over holds from the beginning.
+    The skips recorded in the run's newest checkpoint apply from the beginning.
     """
     recorded = _recorded(path_of(job.config.directory)) if processes.first else ()
     given = job.config.training.skips
-    recorded = tuple(json.loads(processes.gather("batches that are passed over", json.dumps(recorded))[0]))
+    recorded = tuple(json.loads(processes.gather("skipped batches", json.dumps(recorded))[0]))
     skips = given if set(recorded) <= set(given) else tuple(sorted({*given, *recorded}, key=lambda s: parse_skips([s])))
     if skips != given:
-        say(f"passing over the batches that the run's newest checkpoint records: training.skips={skips}")
+        say(f"skipping the batches that the run's newest checkpoint records: training.skips={skips}")
     before = None
     while True:
         try:
-            return run(passing_over(job, skips), before)
+            return run(with_skips(job, skips), before)
         except Spike as spike:
             before, words = spike.window.first, str(spike)
             skips = with_skip(skips, before, spike.window.stop)
-        # Behind the handler, so that nothing holds the state of the run that ended.
-        say(f"{words}; these rows are passed over from here on (training.skips={skips})")
+        # After the handler, so that nothing references the state of the run that ended.
+        say(f"{words}; these rows are skipped from here on (training.skips={skips})")
 
 
-def passing_over(job: Job, skips: Sequence[str]) -> Job:
-    """The job whose steps pass over these batches. Raises ValueError as `parse_skips`."""
+def with_skips(job: Job, skips: Sequence[str]) -> Job:
+    """The job whose steps skip these batches. Raises ValueError as `parse_skips`."""
     config = replace(job.config, training=replace(job.config.training, skips=tuple(skips)))
     parsed = parse_skips(skips)
     stages = job.stages
@@ -154,7 +153,7 @@ def passing_over(job: Job, skips: Sequence[str]) -> Job:
 
 
 class SkippedBatches:
-    """The batches of a stage without those that are passed over; otherwise as `batches`."""
+    """The batches of a stage without the skipped ones; otherwise as `batches`."""
 
     def __init__(self, batches: RunBatches, skips: Sequence[Skip], start: int) -> None:
         self.source, self._skips, self._start = batches, tuple(skips), start
@@ -174,7 +173,7 @@ class SkippedBatches:
 
 
 def _recorded(directory: AnyPath) -> tuple[str, ...]:
-    """What the run's newest checkpoint that can be read has in `training.skips`."""
+    """`training.skips` of the run's newest readable checkpoint."""
     for step in reversed(saved_steps(directory)):
         try:
             return tuple(read_metadata(directory / DIRECTORY / str(step))["config"]["training"]["skips"])

@@ -31,7 +31,7 @@ class Stage:
     training: TrainingConfig
     optimizer: OptimizerConfig
     model: ModelConfig
-    schedule_start: int  # in the plan of the run's course, as is schedule_stop
+    schedule_start: int  # in the run's original schedule, as is schedule_stop
     schedule_stop: int
     course: Course
 
@@ -85,7 +85,7 @@ def stage_step(
     objectives: tuple[Objective, ...] | None = None,
     packed: Packed | None = None,
 ) -> TrainStep:
-    """The train step of a stage, by `make_train_step`: the same whether it is run or only planned.
+    """The train step of a stage, by `make_train_step`: the same for a run and for a plan.
 
     `objectives` and `packed` are those of the config unless given.
     """
@@ -114,7 +114,7 @@ def open_data(config: Config, progress: Progress) -> TrainingData:
 
 
 def rows_are_packed(data: DataConfig) -> Packed:
-    """The function that tells a step whether a batch is packed: with these data all are, or none."""
+    """A function that says whether a batch is packed; constant for given data."""
     return lambda batch: data.packing != "none"
 
 

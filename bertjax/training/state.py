@@ -80,7 +80,7 @@ def draw_blueprint(
     """The shapes and shardings of all arrays of the state; no array is made."""
     graphdef, shapes, axes = abstract_network(model, execution)
     shardings = named_shardings(mesh, axes)
-    params = jax.tree.map(_placed, shapes, shardings)
+    params = jax.tree.map(_sharded, shapes, shardings)
     replicated = NamedSharding(mesh, P())
 
     def init(params: Any) -> Any:
@@ -89,10 +89,10 @@ def draw_blueprint(
     # Moments are sharded like their parameters; other state of an optimizer is replicated.
     opt_state = optax.tree.map_params(
         init,
-        _placed,
+        _sharded,
         init(shapes),
         shardings,
-        transform_non_params=lambda leaf: _placed(leaf, replicated),
+        transform_non_params=lambda leaf: _sharded(leaf, replicated),
     )
     scalar = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
     return Blueprint(
@@ -103,10 +103,10 @@ def draw_blueprint(
 def draw_frozen(model: ModelConfig, mesh: Mesh, execution: ExecutionConfig = DEFAULT_EXECUTION) -> FrozenNetwork:
     """The shapes and shardings of a network that is not trained: sharded as if it were."""
     graphdef, shapes, axes = abstract_network(model, execution)
-    return FrozenNetwork(model, graphdef, axes, jax.tree.map(_placed, shapes, named_shardings(mesh, axes)))
+    return FrozenNetwork(model, graphdef, axes, jax.tree.map(_sharded, shapes, named_shardings(mesh, axes)))
 
 
-def _placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+def _sharded(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 

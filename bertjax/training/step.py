@@ -135,7 +135,7 @@ def _forward(
     }
     networks = {name: bind(blueprint.frozen[name].graphdef, tree) for name, tree in frozen.items()}
     trained = {MODEL: bind(blueprint.graphdef, params)}
-    trained |= trained[MODEL].beside()
+    trained |= trained[MODEL].companions()
     return Forward(
         networks | trained,
         keys,
@@ -169,7 +169,7 @@ def make_train_step(
 ) -> TrainStep:
     """The step of a run, jitted.
 
-    `dropout_seed` None trains without dropout; `packed` tells whether a batch is packed; `platform` is that of the
+    `dropout_seed` None trains without dropout; `packed` says whether a batch is packed; `platform` is that of the
     compiled program, by default the mesh's; `clip_norm` 0 does not clip. `deterministic` gives the same bits in every
     run, at a cost on some platforms. Metrics are over the global batch.
     """

@@ -1,4 +1,4 @@
-"""The frozen teacher of a run: its weights and what identifies them, and its place among the networks of the step."""
+"""The frozen teacher of a run: its weights and what identifies them, and its entry among the networks of the step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig
 from bertjax.input.targets.mlm import expected_predictions
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params
-from bertjax.parallel.sharding import place
+from bertjax.parallel.sharding import put_on_devices
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.exchange import Frozen
 from bertjax.training.flops import train_flops_per_token
@@ -40,19 +40,19 @@ class Teacher:
         return found.hexdigest()
 
 
-def objectives_that_ask(config: Config) -> Iterator[Objective]:
-    """The objectives of a run that ask a teacher."""
+def objectives_with_teacher(config: Config) -> Iterator[Objective]:
+    """The objectives of a run that need a teacher."""
     return (objective for objective in objectives_of(config) if objective.teacher is not None)
 
 
-def teacher_to_plan(config: Config) -> ModelConfig | None:
-    """The teacher that a plan or a benchmark assumes, which reads no weights.
+def assumed_teacher(config: Config) -> ModelConfig | None:
+    """The teacher that a plan or a benchmark assumes, without reading weights.
 
     It is the student with twice its layers; where the student is projected to a teacher's width, the published model of
     its family with that width and that number of heads. None for a run without a teacher. Raises ValueError if there is
     no such model.
     """
-    if not any(objectives_that_ask(config)):
+    if not any(objectives_with_teacher(config)):
         return None
     model = config.model
     if not model.teacher_width:
@@ -74,11 +74,11 @@ def frozen_networks(
     return {} if teacher is None else {TEACHER: draw_frozen(teacher, mesh, execution)}
 
 
-def place_teacher(teacher: Teacher, blueprint: Blueprint, config: Config) -> Frozen:
+def put_teacher(teacher: Teacher, blueprint: Blueprint, config: Config) -> Frozen:
     """The teacher's weights on the devices, as the argument `frozen` of the steps."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, blueprint.frozen[TEACHER].params)
-    with settings_named("placing the teacher", config, blueprint.mesh):
-        return {TEACHER: place(teacher.params, shardings)}
+    with settings_named("loading the teacher onto the devices", config, blueprint.mesh):
+        return {TEACHER: put_on_devices(teacher.params, shardings)}
 
 
 def flops_of_run(config: Config, data: DataConfig, teacher: ModelConfig | None) -> float:
@@ -89,42 +89,42 @@ def flops_of_run(config: Config, data: DataConfig, teacher: ModelConfig | None) 
     objectives = objectives_of(config)
     predictions = expected_predictions(data)
     own = predictions if any("mlm_head" in one.heads for one in objectives) else 0.0
-    asked = predictions if any(one.teacher and "mlm_head" in one.teacher.heads for one in objectives) else 0.0
-    return flops_of_networks(config.model, teacher, data.sequence_length, own, asked)
+    of_teacher = predictions if any(one.teacher and "mlm_head" in one.teacher.heads for one in objectives) else 0.0
+    return flops_of_networks(config.model, teacher, data.sequence_length, own, of_teacher)
 
 
 def flops_of_networks(
-    model: ModelConfig, teacher: ModelConfig | None, length: int, predictions: float = 0, asked: float = 0
+    model: ModelConfig, teacher: ModelConfig | None, length: int, predictions: float = 0, teacher_predictions: float = 0
 ) -> float:
-    """FLOPs of training on one token of rows that long, with so many predictions of tokens in a row for each network.
+    """FLOPs of training on one token of rows that long, with so many predictions of tokens in a row, for each network.
 
     A teacher makes a forward pass, a third of what training takes.
     """
-    of_teacher = 0.0 if teacher is None else train_flops_per_token(teacher, length, asked) / 3
+    of_teacher = 0.0 if teacher is None else train_flops_per_token(teacher, length, teacher_predictions) / 3
     return train_flops_per_token(model, length, predictions) + of_teacher
 
 
 def check_teacher(config: Config) -> None:
-    """Raise ValueError if an objective asks a teacher and the config names none, or the other way round.
+    """Raise ValueError if an objective needs a teacher and the config names none, or the reverse.
 
     The same for an objective that projects vectors to a teacher's width.
     """
-    asking, told = [objective.name for objective in objectives_that_ask(config)], config.training.objectives
-    if asking and not config.distillation.teacher:
+    distilling, given = [objective.name for objective in objectives_with_teacher(config)], config.training.objectives
+    if distilling and not config.distillation.teacher:
         raise ValueError(
-            f"training.objectives={told}: {asking[0]} asks a teacher, and distillation.teacher is empty; name a run, "
-            "hf:DIR, hf:NAME or tf1:DIR"
+            f"training.objectives={given}: {distilling[0]} needs a teacher, and distillation.teacher is empty; name a "
+            "run, hf:DIR, hf:NAME or tf1:DIR"
         )
     projected = any(one.teacher and one.teacher.projected for one in objectives_of(config))
     if config.model.teacher_width and not projected:
         able = (name for name, objective in OBJECTIVES.items() if objective.teacher and objective.teacher.projected)
         raise ValueError(
-            f"model.teacher_width={config.model.teacher_width} with training.objectives={told}: none of them projects "
+            f"model.teacher_width={config.model.teacher_width} with training.objectives={given}: none of them projects "
             f"vectors to that width; add {' or '.join(able)}, or leave it 0"
         )
     able = [name for name, objective in OBJECTIVES.items() if objective.teacher is not None]
-    if config.distillation.teacher and not asking:
+    if config.distillation.teacher and not distilling:
         raise ValueError(
-            f"distillation.teacher={config.distillation.teacher!r} with training.objectives={told}: none of them asks "
-            f"a teacher; add {', '.join(able[:-1])} or {able[-1]}, or leave the teacher out"
+            f"distillation.teacher={config.distillation.teacher!r} with training.objectives={given}: none of them "
+            f"needs a teacher; add {', '.join(able[:-1])} or {able[-1]}, or leave the teacher out"
         )

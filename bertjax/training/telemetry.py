@@ -44,7 +44,7 @@ class Writer(Protocol):
         """Make everything written so far readable by others."""
 
     def close(self, ending: Ending) -> None:
-        """Bring everything written to its place, and say there how the run ended."""
+        """Store everything written, and record how the run ended."""
 
 
 OpenWriter = Callable[[Path, int], Writer]  # of the folder that it may write into, and the step that the run resumes at
@@ -53,7 +53,7 @@ OpenWriter = Callable[[Path, int], Writer]  # of the folder that it may write in
 class JsonlWriter:
     """Appends to a JSONL file, a line per write, without buffering.
 
-    A value that is not finite is written as null, for JSON has no word for it.
+    A value that is not finite, which JSON cannot represent, is written as null.
     """
 
     def __init__(self, path: Path, resume_step: int) -> None:
@@ -83,7 +83,7 @@ class JsonlWriter:
 class TensorBoardWriter:
     """Writes scalars for TensorBoard, which hides those that a killed process wrote after `resume_step`.
 
-    tensorboardX's `SummaryWriter` writes in a thread, which dies on a full disk; the training thread then waits for it
+    tensorboardX's `SummaryWriter` writes in a thread, which ends on a full disk; the training thread then waits for it
     for ever. Here an error is raised where it occurs.
     """
 
@@ -119,7 +119,7 @@ class TensorBoardWriter:
 class Telemetry:
     """Hands metrics to several writers; a context manager that closes them.
 
-    With a mirror, what they write reaches object storage by and by.
+    With a mirror, what they write is uploaded in the background.
     """
 
     def __init__(self, writers: Sequence[Writer], mirror: Mirror | None = None) -> None:
@@ -132,7 +132,7 @@ class Telemetry:
             writer.write(step, metrics)
         if self._mirror is not None and self._mirror.is_due:
             self._flush()
-            self._mirror.publish_beside()
+            self._mirror.publish_in_background()
 
     def publish(self) -> None:
         """Publish everything written so far in the run's directory; a checkpoint is written only after that."""
@@ -217,8 +217,8 @@ def logged_until(directory: AnyPath, start: int) -> list[Record]:
 def past_of(logged: list[Record], start: int, figure: str) -> dict[str, Any]:
     """The part of a run's log that its loop continues from: process 0 reads it and sends it to the others.
 
-    `tokens` real ones trained on; `evaluated`, whether step `start` was; `figures` named so of the evaluations, in
-    order; `losses` with the steps that they were logged at.
+    `tokens` without padding trained on; `evaluated`, whether step `start` was; `figures` of that name of the
+    evaluations, in order; `losses` with the steps that they were logged at.
     """
     figures = [record[figure] for record in logged if figure in record]
     names = {name for record in logged if record["step"] == start for name in record}
@@ -256,7 +256,7 @@ def _parse(line: str, where: str) -> Record:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{where}: not JSON ({error}); remove the line, or move the file away to start anew"
+            f"{where}: not JSON ({error}); remove the line, or move the file away to start over"
         ) from error
     if not isinstance(record, dict) or type(record.get("step")) is not int:
         raise ValueError(f'{where}: not a record of metrics, "step" is missing; remove the line')

@@ -1,8 +1,8 @@
-"""The timekeeper of a run within a budget: it decides how many steps the run has, and moves the end as time goes by.
+"""The timekeeper of a run within a budget: it decides how many steps the run has, and moves the end during training.
 
-What it decides is written to `budget.json` in the run's directory before it takes effect. The first decision is a
-config, that of `--training.steps N` with the same recipe; every later one is a record in `training.replans`. A run that
-is resumed reads them, decides nothing more, and so ends where it would have ended, with the same bits.
+Decisions are written to `budget.json` in the run's directory before they take effect. The first decision is a
+config, that of `--training.steps N` with the same recipe; every later one is a record in `training.replans`. A resumed
+run reads them, decides nothing more, and so ends at the same step, with the same bits.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ FILE = "budget.json"  # in a run's directory
 
 _MEASURING = 0.03  # share of the budget for steps that are only measured, and at most so many seconds
 _LONGEST_MEASURE = 120.0
-_LOOKS = 8  # the end is reconsidered after each eighth of the steps that are left
-_CLOSEST = 0.01  # share of the budget between two looks, and before the end
-_SHORTEST_VIEW = 0.1  # share of the budget that is looked back on at least
+_CHECKS = 8  # the end is reconsidered after each eighth of the steps that are left
+_CLOSEST = 0.01  # share of the budget between two checks, and before the end
+_SHORTEST_VIEW = 0.1  # share of the budget that the measured slowness covers at least
 _ENOUGH = 0.003  # share of the budget by which the end may be off before it is moved
-_TOLD = 0.05  # share by which the number of steps changes before people are told
+_REPORTED = 0.05  # change of the number of steps that is reported, as a share
 
 _IMPORTED = time.monotonic()
 
 
 def seconds_of_this_process() -> float:
-    """Seconds since this process was started; where the system does not tell, since this module was imported."""
+    """Seconds since this process was started; where the system does not report it, since this module was imported."""
     try:
         with open("/proc/self/stat", encoding="utf-8") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
@@ -55,12 +55,12 @@ def seconds_of_this_process() -> float:
 
 @dataclass(frozen=True)
 class Decision:
-    """What stands in `budget.json`."""
+    """The contents of `budget.json`."""
 
     budget: str
     settings: dict[str, Any]  # dotted key -> value, where the run differs from its recipe
     replans: tuple[str, ...]  # as training.replans
-    about: dict[str, Any]  # the costs and the time that was spent when it was planned; for people
+    about: dict[str, Any]  # the costs and the time that was spent when it was decided; for people
 
     def config_at(self, recipe: Config, step: int) -> Config:
         """The recipe as the run has it from a step on."""
@@ -89,14 +89,14 @@ class Decision:
 
 
 def read_decision(directory: AnyPath) -> Decision | None:
-    """The decision of the run in a directory; None if it has no budget. Raises ValueError for a file that is none."""
+    """The decision of the run in a directory; None if it has no budget. Raises ValueError for an invalid file."""
     path = directory / FILE
     if not path.exists():
         return None
     try:
         return _parsed(path.read_text(encoding="utf-8"))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ValueError(f"{path}: it is no record of a budget ({error}); put the original back") from error
+        raise ValueError(f"{path}: it is not a record of a budget ({error}); put the original back") from error
 
 
 def begun_within(budget: str, directory: AnyPath) -> Decision:
@@ -104,12 +104,12 @@ def begun_within(budget: str, directory: AnyPath) -> Decision:
     found = read_decision(directory)
     if found is None:
         raise ValueError(
-            f"training.budget={budget!r}: the run in {directory} was begun without a budget; go on with the steps that "
-            "it was begun with, or give the new run a directory of its own (--run-dir)"
+            f"training.budget={budget!r}: the run in {directory} was begun without a budget; continue with the steps "
+            "that it was begun with, or give the new run a directory of its own (--run-dir)"
         )
     if found.budget != budget:
         raise ValueError(
-            f"training.budget={budget!r}: the run in {directory} was planned for {found.budget}; give that budget to "
+            f"training.budget={budget!r}: the run in {directory} was begun with {found.budget}; give that budget to "
             "go on, or give the new run a directory of its own (--run-dir)"
         )
     return found
@@ -145,20 +145,20 @@ class Timekeeper:
         self._costs: Costs | None = None  # while the end may still be moved
         self._marks: list[tuple[int, float]] = []  # steps, and the clock when they began
         self._next = -1
-        self._told = 0
+        self._reported_end = 0
 
-    def plan(self, job: Job, directory: AnyPath, saved: list[int]) -> Job:
+    def schedule(self, job: Job, directory: AnyPath, saved: list[int]) -> Job:
         """The job with the steps that fit, or with those that were decided when the run began."""
         self._directory = directory
         newest = int(self._agree("newest checkpoint", str(saved[-1] if saved else 0)))
         return self._resume(job, newest) if newest else self._decide(job)
 
     def at(self, job: Job, step: int) -> Job:
-        """The job as it is from a step on, where the run begins or goes on; later records wait for their step."""
-        assert self._decision is not None, "planned before"
+        """The job as it is from a step on, where the run begins or resumes; later records wait for their step."""
+        assert self._decision is not None, "scheduled before"
         self._recorded = {at: end for at, end in self._decision.records if at > step}
         job = rescheduled(job, self._decision.config_at(job.config, step))
-        self._told = job.stages[-1].stage.stop
+        self._reported_end = job.stages[-1].stage.stop
         return job
 
     def begin(self, job: Job, step: int) -> None:
@@ -168,7 +168,7 @@ class Timekeeper:
             if self._processes.first:
                 self._decision.write(self._directory)
             self._marks = [(step, self._clock())]
-            self._next = self._next_look(job, step, self._costs)
+            self._next = self._next_check(job, step, self._costs)
 
     def reconsider(self, job: Job, step: int) -> Job | None:
         """The job with another end from this step on, if it has one: all processes call it after every step."""
@@ -177,7 +177,7 @@ class Timekeeper:
         if step != self._next:
             return None
         with self._processes.taking_time():
-            words = json.dumps(self._look(job, step)) if self._processes.first else ""
+            words = json.dumps(self._check(job, step)) if self._processes.first else ""
             end, self._next = json.loads(self._agree("end of the run", words))
         if end == job.stages[-1].stage.stop:
             return None
@@ -190,11 +190,11 @@ class Timekeeper:
         return rescheduled(job, config)
 
     def news(self, job: Job, step: int) -> str:
-        """What to tell of an end that was moved; nothing where it hardly was since it was told last."""
+        """The message about a moved end; empty if it hardly moved since the last message."""
         end = job.stages[-1].stage.stop
-        if abs(end - self._told) < _TOLD * self._told:
+        if abs(end - self._reported_end) < _REPORTED * self._reported_end:
             return ""
-        slower, self._told = end < self._told, end
+        slower, self._reported_end = end < self._reported_end, end
         return (
             f"step {step:,}: the machine is {'slower' if slower else 'faster'} than before; to end in "
             f"{self._budget.text} the run now has {end:,} steps"
@@ -219,8 +219,8 @@ class Timekeeper:
         assert self._directory is not None
         budget, stepping = self._budget, min(_MEASURING * self._budget.seconds, _LONGEST_MEASURE)
         self._say(
-            f"budget: {duration(budget.seconds)} for all, of which {duration(self._clock())} are gone; measuring the "
-            "machine: some steps, an evaluation, a checkpoint and an export that are thrown away"
+            f"budget: {duration(budget.seconds)}, {duration(self._clock())} used so far; measuring a few "
+            "steps, an evaluation, a checkpoint and an export, which are discarded"
         )
         with SIGNS.doing("measuring the machine for the budget"):
             costs = rehearse(job, self._directory, stepping, self._processes, self._end)
@@ -232,17 +232,19 @@ class Timekeeper:
             about = {"costs": asdict(costs), "spent": spent}
             words = json.dumps(asdict(Decision(budget.text, settings, (), about)))
         self._decision = _parsed(self._agree("steps of the budget", words))
-        told = self._decision.about["costs"]
-        self._costs = Costs(tuple(told["pace"]), tuple(told["evaluation"]), told["save"], told["ending"])
+        costs_of = self._decision.about["costs"]
+        self._costs = Costs(
+            tuple(costs_of["pace"]), tuple(costs_of["evaluation"]), costs_of["save"], costs_of["ending"]
+        )
         job = self.at(job, 0)
-        self._say(self._plan_told(job))
+        self._say(self._schedule_summary(job))
         if self._processes.first and (
             expected := expected_loss(job.metadata, job.config.training.steps, self._directory)
         ):
             self._say(f"budget: {loss_name(job.metadata['config'])} to expect at the end: {expected}")
         return job
 
-    def _plan_told(self, job: Job) -> str:
+    def _schedule_summary(self, job: Job) -> str:
         assert self._decision is not None and self._costs is not None
         costs, stages, training = self._costs, stages_of(job.config), job.config.training
         evaluations = sum(times_due(training.eval_every, one.start, one.stop, one.stop) for one in stages)
@@ -251,13 +253,13 @@ class Timekeeper:
         starts = "".join(f", stages.{stage.number - 1}.start {stage.start}" for stage in stages[1:])
         return (
             f"budget: {stages[-1].stop:,} steps of {paces} each, {evaluations} evaluation(s) of {training.eval_rows:,} "
-            f"rows in {duration(costs.evaluation[-1])} each, report and export in {duration(costs.ending)}; all ends "
-            f"{duration(AIM * self._budget.seconds)} after the start. As with {settings}{starts}. The end is moved "
-            "where the machine becomes slower or faster"
+            f"rows in {duration(costs.evaluation[-1])} each, report and export in {duration(costs.ending)}; the "
+            f"command ends {duration(AIM * self._budget.seconds)} after the start. As with {settings}{starts}. The "
+            "end is moved if the machine becomes slower or faster"
         )
 
-    def _look(self, job: Job, step: int) -> tuple[int, int]:
-        """Where the run is to end, and at which step to look again; by the first process."""
+    def _check(self, job: Job, step: int) -> tuple[int, int]:
+        """Where the run is to end, and the step of the next check; by the first process."""
         assert self._costs is not None
         now, end = self._clock(), job.stages[-1].stage.stop
         self._marks.append((step, now))
@@ -267,12 +269,12 @@ class Timekeeper:
             least = _least_end(job.config, step)
             end = most_steps(lambda end: moved(job.config, step, end), step, costs, seconds, least)
             job = rescheduled(job, moved(job.config, step, end)) if end != job.stages[-1].stage.stop else job
-        return end, self._next_look(job, step, costs)
+        return end, self._next_check(job, step, costs)
 
     def _slowness(self, config: Config, step: int, ahead: int) -> float:
-        """How many times as long as was rehearsed everything takes: over as many steps back as there are ahead.
+        """How many times longer than in the rehearsal steps take, over as many past steps as are ahead.
 
-        But over no less time than a share of the budget, for what a moment is like says little of the ending.
+        Over at least a share of the budget: a short time says little about the rest of the run.
         """
         assert self._costs is not None
         now, least = self._marks[-1][1], _SHORTEST_VIEW * self._budget.seconds
@@ -280,11 +282,11 @@ class Timekeeper:
         since, then = within[-1] if within else self._marks[0]
         return (now - then) / seconds_between(config, stages_of(config), since, step, self._costs)
 
-    def _next_look(self, job: Job, step: int, costs: Costs) -> int:
-        """The step at which to look again; -1 for none."""
+    def _next_check(self, job: Job, step: int, costs: Costs) -> int:
+        """The step of the next check; -1 for none."""
         end, number = job.stages[-1].stage.stop, _stage_number(job.config, step)
         closest = math.ceil(_CLOSEST * self._budget.seconds / costs.pace[number])
-        following = step + max(-(-(end - step) // _LOOKS), closest, 1)
+        following = step + max(-(-(end - step) // _CHECKS), closest, 1)
         return following if following + closest <= end and following < end else -1
 
 
@@ -293,7 +295,7 @@ def _stage_number(config: Config, step: int) -> int:
 
 
 def _least_end(config: Config, step: int) -> int:
-    """The first end that leaves a step to each stage that is still to come."""
+    """The first end that leaves a step to each stage that has not begun."""
     end = step + 1
     while True:
         try:

@@ -17,7 +17,7 @@ from bertjax.config import Config, MeshConfig
 from bertjax.input.feed import ENDLESS, Feed, open_feed
 from bertjax.input.training_data import TrainingData
 from bertjax.model.network import Params
-from bertjax.parallel.sharding import local_rows, place, to_global
+from bertjax.parallel.sharding import local_rows, put_on_devices, to_global
 from bertjax.runtime.host_memory import Temporaries
 from bertjax.runtime.processes import Processes, alone
 from bertjax.storage.progress import SIGNS
@@ -38,7 +38,7 @@ from bertjax.training.profile import Profile, steps_to_profile
 from bertjax.training.progress import Progress
 from bertjax.training.redundancy import Redundancy
 from bertjax.training.run_directory import describe_run, own_directory, require_shared
-from bertjax.training.spikes import SpikeWatch, answering
+from bertjax.training.spikes import SpikeWatch, run_skipping_spikes
 from bertjax.training.stages import Stage, stage_at
 from bertjax.training.state import TrainState, init_state, state_of
 from bertjax.training.teacher import Teacher
@@ -46,8 +46,8 @@ from bertjax.training.telemetry import Telemetry, logged_until, open_telemetry, 
 from bertjax.training.timekeeper import Timekeeper
 
 _COMPILING = "compiling the step, about 20 s the first time"
-_EVALUATION = 1 / 3  # of the time of a step, for as many rows: the forward half of it
-_STEPS_SILENT = 300.0  # seconds between signs of life while it steps without a line of the log
+_EVALUATION = 1 / 3  # share of the time of a step with as many rows: an evaluation runs the forward pass only
+_STEPS_SILENT = 300.0  # seconds between progress lines while no figures are logged
 
 Say = Callable[[str], None]
 Initial = Callable[[], Params]
@@ -70,7 +70,7 @@ class Outcome:
 
 
 def untrained(config: Config) -> Outcome:
-    """What a run that was not trained comes to: what is done with an outcome can be rehearsed on it."""
+    """The outcome of an untrained run, with which the report and export are rehearsed."""
     return Outcome(config, 0, {}, {}, 0.0, 0.0, 0.0, 0.0, Peak(0.0, ""), 0)
 
 
@@ -96,7 +96,7 @@ def train(
     def run(job: Job, before: int | None) -> Outcome:
         return _run(job, say, initial, processes, callbacks, keeper, before)
 
-    return answering(job, processes, say, run)
+    return run_skipping_spikes(job, processes, say, run)
 
 
 def _run(
@@ -108,12 +108,12 @@ def _run(
     keeper: Timekeeper | None,
     before: int | None,
 ) -> Outcome:
-    """`train`, from a checkpoint of step `before` at most where that is given, up to the first spike that is found."""
+    """`train`, from a checkpoint of step `before` or earlier if that is given, up to the first spike."""
     directory = path_of(job.config.directory)
     with own_directory(directory, job.config.data.cache_dir, processes.number) as staging:
         require_shared(directory, processes)
         if keeper is not None:
-            job = keeper.plan(job, directory, checkpoint.saved_steps(directory))
+            job = keeper.schedule(job, directory, checkpoint.saved_steps(directory))
         training = job.config.training
         saved = checkpoint.Checkpoints(
             directory / checkpoint.DIRECTORY,
@@ -122,15 +122,17 @@ def _run(
             staging=staging,
         )
         with jax.set_mesh(job.mesh), saved, contextlib.ExitStack() as log:
-            memory_told = settings_named("making or restoring the state", job.config, job.mesh, saved=saved.steps)
-            with memory_told, SIGNS.doing("making the first state, or restoring it"):
+            explain_out_of_memory = settings_named(
+                "making or restoring the state", job.config, job.mesh, saved=saved.steps
+            )
+            with explain_out_of_memory, SIGNS.doing("making the first state, or restoring it"):
                 if before is not None:
                     saved.leave_out(before)
                 state = starting_state(job, saved, say, initial)
             start = int(state.step)
             if keeper is not None:
                 job = keeper.at(job, start)
-            # Only now, for a run that is refused must not touch what the directory says of the one that is there.
+            # Only now: a run that is refused must not change the files of the run in the directory.
             if processes.first and (notice := describe_run(job.config, job.tokenizer, staging)):
                 say(notice)
             telemetry = Telemetry([])
@@ -155,11 +157,11 @@ def _run(
                 past = past_of(logged, start, job.patience.figure if job.patience else "")
                 past = json.loads(processes.gather("what was logged", json.dumps(past))[0])
                 best = _best(job.patience, directory, past["figures"], staging, log) if job.patience else None
-                told = Callbacks(callbacks if processes.first else ())
-                told.tell(lambda one: one.on_start(RunStart(job.config.name, str(directory), start, end)))
+                notifier = Callbacks(callbacks if processes.first else ())
+                notifier.notify(lambda one: one.on_start(RunStart(job.config.name, str(directory), start, end)))
                 watch = SpikeWatch(job.config.training, past["losses"])
                 loop = Loop(
-                    job, saved, best, telemetry, progress, profile, processes, watch, past["tokens"], told, keeper
+                    job, saved, best, telemetry, progress, profile, processes, watch, past["tokens"], notifier, keeper
                 )
                 return loop.run(state, evaluated=past["evaluated"])
 
@@ -179,7 +181,7 @@ def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: I
         say(f"resuming {config.directory} at step {restored.step:,}")
         return restored.state
     if initial is not None:
-        params = place(initial(), blueprint.shardings.params)
+        params = put_on_devices(initial(), blueprint.shardings.params)
         make = jax.jit(lambda params: state_of(params, job.optimizer), out_shardings=blueprint.shardings)
         return make(params)
     return init_state(blueprint, config.model, job.optimizer, config.training.seed)
@@ -227,7 +229,7 @@ class Loop:
         for number in range(len(self.job.stages)):
             rows = self.job.stages[number]
             if int(state.step) < rows.stage.stop and not self.processes.stopped and not self.is_final:
-                with self.memory_told(f"training on {_rows_of(rows)}", rows):
+                with self.explain_out_of_memory(f"training on {_rows_of(rows)}", rows):
                     state, evaluation = self.run_stage(rows, state)
         last = self.job.stages[-1]
         step = int(state.step)
@@ -241,11 +243,11 @@ class Loop:
             self.saved.wait()
         self.callbacks.look_for_checkpoints(self.saved)
         outcome = self.outcome(step, evaluation, last.evaluation.baselines)
-        self.callbacks.tell(lambda one: one.on_end(outcome))
+        self.callbacks.notify(lambda one: one.on_end(outcome))
         return outcome
 
     def make_up(self, state: TrainState) -> dict[str, float]:
-        """Make up for an evaluation that was due at the step where the run resumes, and that a signal cut short."""
+        """Run the evaluation that was due at the step where the run resumes, if a signal interrupted it."""
         step = int(state.step)
         for rows in self.job.stages:
             if rows.stage.start < step <= rows.stage.stop and _due(rows.stage.training.eval_every, step, rows.stage):
@@ -260,21 +262,21 @@ class Loop:
             feed = open_feed(
                 rows.batches,
                 start_step=int(state.step) - stage.start,
-                # Of a run within a budget the end is moved while it goes on.
+                # The end of a run within a budget may be moved during training.
                 stop_step=ENDLESS if self.keeper is not None else stage.stop - stage.start,
                 global_batch_size=training.global_batch_size,
                 rows=local_rows(self.job.mesh, training.global_batch_size),
                 threads=stage.data.threads,
             )
         with feed:
-            rows_told = f"rows of {stage.data.sequence_length} tokens; batches come through {feed.engine}"
-            self.progress.note(f"from step {int(state.step):,}: {rows_told}; {_COMPILING}")
+            description = f"rows of {stage.data.sequence_length} tokens; batches come through {feed.engine}"
+            self.progress.note(f"from step {int(state.step):,}: {description}; {_COMPILING}")
             self.rest(int(state.step))
             with SIGNS.doing(self.progress.line, later_every=_STEPS_SILENT):
                 return self.step_through(rows, state, feed)
 
     def step_through(self, rows: Rows, state: TrainState, feed: Feed) -> tuple[TrainState, dict[str, float]]:
-        """Take the batches in order. Between evaluations and saves nothing waits for the step just dispatched."""
+        """Take the batches in order. Between evaluations and saves the host waits for no dispatched step."""
         stage, training = rows.stage, rows.stage.training
         step, first = int(state.step), int(state.step)
         evaluation: dict[str, float] = {}
@@ -293,7 +295,7 @@ class Loop:
                     self.processes.begun()
                     self.metrics.add(metrics)
             step += 1
-            self.callbacks.tell(lambda one, step=step: one.on_step(step))
+            self.callbacks.notify(lambda one, step=step: one.on_step(step))
             if step == first + 1:
                 self.time_from_here(step, is_logged=first == stage.start)
                 # Now, so that it is compiled when a signal comes, and does not compete with compiling the step.
@@ -314,7 +316,7 @@ class Loop:
         return state, evaluation
 
     def reconsidered(self, step: int) -> bool:
-        """Whether the run ends elsewhere from this step on: the job is another then, with the same compiled steps."""
+        """Whether the end of the run moves at this step; the job is then replaced, with the same compiled steps."""
         assert self.keeper is not None
         job = self.keeper.reconsider(self.job, step)
         if job is None:
@@ -336,12 +338,12 @@ class Loop:
             self.saved.wait()
         self.callbacks.look_for_checkpoints(self.saved)
         where = f"at step {step:,}, which is saved" if step else "before the first step; nothing is lost"
-        self.processes.begin(f"stopped by a signal {where}. To go on, run the same command again.")
+        self.processes.begin(f"stopped by a signal {where}. To continue, run the same command again.")
 
     def time_from_here(self, step: int, *, is_logged: bool) -> None:
-        """Let no rate have the first step, which was compiled; only that of a stage is logged by itself.
+        """Exclude the first step, which was compiled, from all rates; only the first of a stage is logged by itself.
 
-        The log of a run that was killed has the windows of one that never was.
+        The log of a run that was killed has the same windows as that of a run that was not.
         """
         if is_logged:
             self.log(step, settle=True)
@@ -365,7 +367,7 @@ class Loop:
             return
         figures |= self.times.window() | self.times.goodput()
         self.telemetry.write(step, figures)
-        self.callbacks.tell(lambda one: one.on_log(step, figures))
+        self.callbacks.notify(lambda one: one.on_log(step, figures))
         self.callbacks.look_for_checkpoints(self.saved)
         self.progress.update(0, brief(figures, self.job.shown))
         skipped, limit = int(figures["train/skipped_in_a_row"]), self.job.config.training.max_skipped_updates
@@ -386,9 +388,9 @@ class Loop:
     def evaluate(self, rows: Rows, step: int, state: TrainState, *, is_logged: bool = False) -> dict[str, float]:
         """Evaluate on the held-out batches and log the figures; empty if the run is stopped meanwhile.
 
-        `is_logged`: an earlier process of the run has logged them, and died or ended behind that.
+        `is_logged`: an earlier process already logged them, then ended.
         """
-        with self.times.measure("eval"), self.memory_told(f"evaluating on {_rows_of(rows)}", rows):
+        with self.times.measure("eval"), self.explain_out_of_memory(f"evaluating on {_rows_of(rows)}", rows):
             read, batches = 0, rows.evaluation.batches
 
             def go_on() -> bool:
@@ -412,14 +414,14 @@ class Loop:
                 self.redundancy.before_save(step, state)
                 self.best.offer(step, figures, state.params, self.job.metadata)
             self.telemetry.write(step, with_baselines)
-        self.callbacks.tell(lambda one: one.on_evaluation(step, with_baselines))
-        beside = self.job.remark(step, figures)
-        self.progress.note(f"step {step:,}  held out  {brief(figures, self.job.shown)}{beside}")
+        self.callbacks.notify(lambda one: one.on_evaluation(step, with_baselines))
+        remark = self.job.remark(step, figures)
+        self.progress.note(f"step {step:,}  held out  {brief(figures, self.job.shown)}{remark}")
         self.window_start = time.perf_counter()
         return figures
 
     def save(self, step: int, state: TrainState) -> None:
-        """Start to write a checkpoint; the files are written while training goes on."""
+        """Start to write a checkpoint; the files are written while training continues."""
         saving = SIGNS.doing(f"step {step:,}  saving a checkpoint")
         with self.times.measure("checkpoint"), self.processes.taking_time(), saving:
             self.redundancy.before_save(step, state)
@@ -432,7 +434,7 @@ class Loop:
                 self.callbacks.saving(step, str(self.saved.directory / str(step)))
         self.window_start = time.perf_counter()
 
-    def memory_told(self, doing: str, rows: Rows) -> contextlib.AbstractContextManager[None]:
+    def explain_out_of_memory(self, doing: str, rows: Rows) -> contextlib.AbstractContextManager[None]:
         """Raise OutOfMemory, naming the settings to change, if memory runs out inside."""
         return settings_named(doing, self.job.config, self.job.mesh, rows.stage, self.steps_saved)
 
@@ -466,7 +468,7 @@ def _compiling(first: bool) -> contextlib.AbstractContextManager[None]:
 
 
 def _evaluations_left(stages: tuple[Rows, ...], done: int) -> int:
-    """How many evaluations are still to come after so many steps."""
+    """The number of evaluations that remain after `done` steps."""
     left = [rows.stage for rows in stages if done < rows.stage.stop]
     return sum(times_due(stage.training.eval_every, max(done, stage.start), stage.stop, stage.stop) for stage in left)
 
@@ -483,12 +485,11 @@ def evaluate_params(
     config: Config, content: TrainingData, params: Params, step: int, teacher: Teacher | None = None
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
-    # Who computed the attention when the run was trained may not be had here, and is no part of the model.
-    # And it may have been trained on more devices than are here.
+    # The attention back end and mesh of training may be unavailable here; neither is part of the model.
     config = replace(config, execution=replace(config.execution, attention="auto"), mesh=MeshConfig())
     job = assemble(config, content, only_at=step, teacher=teacher)
     (rows,) = job.stages
-    told = settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage, of_a_recipe=False)
-    with jax.set_mesh(job.mesh), told:
-        placed = place(params, job.blueprint.shardings.params)
-        return rows.evaluation(placed), rows.evaluation.baselines
+    explained = settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage, of_a_recipe=False)
+    with jax.set_mesh(job.mesh), explained:
+        on_devices = put_on_devices(params, job.blueprint.shardings.params)
+        return rows.evaluation(on_devices), rows.evaluation.baselines

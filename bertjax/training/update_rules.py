@@ -1,4 +1,4 @@
-"""Update rules beside BERT's Adam: LAMB's trust ratio, StableAdamW; what decays, and what is clipped and skipped."""
+"""Update rules other than BERT's Adam: LAMB's trust ratio, StableAdamW; weight decay, clipping and skipped updates."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def stable_adamw(
 
     beta (1 - beta^(t-1)) / (1 - beta^t) of update t corrects the bias. rho is of a parameter, of each layer where they
     are stacked, of queries, keys and values each (one tensor there), and rows that pad the vocabulary count as zeros.
-    It takes the place of clipping (AnswerDotAI/ModernBERT, `src/optimizer.py`).
+    It replaces clipping (AnswerDotAI/ModernBERT, `src/optimizer.py`).
     """
 
     def init(params: optax.Params) -> StableAdamState:

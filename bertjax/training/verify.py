@@ -29,10 +29,10 @@ def checkpoints_in(run: Path) -> list[Path]:
 
 
 def check_checkpoint(directory: Path, done: Done = lambda more: None) -> Iterator[str]:
-    """What of a checkpoint is not as it was saved, a sentence for each part; nothing if every array is.
+    """Differences of a checkpoint from what was saved, one sentence each.
 
     Arrays are read as a run that resumes reads them, some at a time, and their digests compared with the metadata,
-    which has its own SHA-256. Files of Orbax that no array depends on are of no consequence.
+    which has its own SHA-256. Files of Orbax that no array depends on are ignored.
     """
     try:
         metadata = read_metadata(directory)
@@ -60,7 +60,7 @@ def bytes_of_checkpoint(directory: Path) -> int:
 
 
 def check_run(run: Path, done: Done = lambda more: None) -> Iterator[str]:
-    """What of a run's own files is not as it was written; its checkpoints and exports are checked by themselves.
+    """Differences of a run's own files from what was written, one sentence each; checkpoints and exports are separate.
 
     A run that was finished lists its files in `SHA256SUMS`. Of one that was not, the log and the config must be
     readable. The vocabulary must be the one that its newest checkpoint was trained with, and every checkpoint one that
@@ -77,7 +77,7 @@ def check_run(run: Path, done: Done = lambda more: None) -> Iterator[str]:
             metadata = read_metadata(directory)
             tokenizer = tokenizer_of(run, TextRules.of(from_dict(metadata["config"]).data))
         except DamagedCheckpoint:
-            continue  # which its own check says
+            continue  # which its own check reports
         except ValueError as error:
             yield str(error)
             continue
@@ -86,7 +86,7 @@ def check_run(run: Path, done: Done = lambda more: None) -> Iterator[str]:
 
 
 def _of_other_runs(run: Path, directories: list[Path]) -> Iterator[str]:
-    """The checkpoints that the config of the run may not resume; what cannot be read is said elsewhere."""
+    """The checkpoints that the config of the run may not resume; unreadable ones are reported elsewhere."""
     for directory in directories:
         try:
             config, metadata = to_dict(from_dict(read_json(run / CONFIG_FILE))), read_metadata(directory)

@@ -348,7 +348,7 @@ SABOTAGES = (
         "training/checkpoint.py",
         'digests[name].hex != saved["arrays"][name]["digest"]',
         "not digests[name].hex",
-        "training/test_checkpoint.py::test_two_arrays_of_one_shape_written_in_each_others_place_are_noticed",
+        "training/test_checkpoint.py::test_two_arrays_of_one_shape_written_in_each_others_file_are_noticed",
     ),
     Sabotage(
         "training/checkpoint.py",
@@ -370,8 +370,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "training/digest.py",
-        "place = _mix(_places(x.shape))",
-        "place = jnp.zeros(x.shape, jnp.uint32)",
+        "index = _mix(_indices(x.shape))",
+        "index = jnp.zeros(x.shape, jnp.uint32)",
         "training/test_digest.py",
     ),
     Sabotage(

@@ -117,7 +117,7 @@ def test_the_heads_of_tasks_are_ours(name: str, kind: str, tmp_path: Path) -> No
     assert difference(format_here(name, "float32" if name == "litert" else ""), model, tmp_path / "out") < 5e-6
 
 
-def test_a_function_is_the_same_bytes_and_tells_its_versions(classifier: TrainedModel, tmp_path: Path) -> None:
+def test_a_function_is_the_same_bytes_and_records_its_versions(classifier: TrainedModel, tmp_path: Path) -> None:
     form = format_here("stablehlo")
     folders = [Path(form.export(classifier, tmp_path / name, Vectors())) for name in ("one", "two")]
     contents = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]

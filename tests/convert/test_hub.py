@@ -148,7 +148,7 @@ def test_without_a_network_the_folder_and_the_repository_are_named(do):
     for words, offline, reason in zip(commands, "01", ("ConnectError", "HF_HUB_OFFLINE is set"), strict=True):
         code, said = do(*words, endpoint=f"http://127.0.0.1:{free_port()}", HF_HUB_OFFLINE=offline)
         assert code == int(offline) and said.count("\n") == 1 and reason in said, said
-        assert "there is no folder" in said and "cannot be asked for ada/novels" in said
+        assert "there is no folder" in said and "cannot be reached for ada/novels" in said
         assert "hf download ada/novels --local-dir novels" in said
 
 

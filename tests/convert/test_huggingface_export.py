@@ -207,7 +207,7 @@ def test_an_export_that_fails_leaves_the_one_before(model, tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_the_card_tells_the_figures_of_the_exported_step(model, tmp_path):
+def test_the_card_has_the_figures_of_the_exported_step(model, tmp_path):
     model.directory.mkdir()
     records = [
         {"step": 600, "eval/mlm_loss": 9.875},

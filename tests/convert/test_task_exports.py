@@ -101,7 +101,7 @@ def test_it_comes_back_with_the_same_bits_and_labels(model, tmp_path):
         assert (again / name).read_bytes() == (folder / name).read_bytes(), name
 
 
-def test_the_bytes_are_the_same_and_tell_no_path(model, tmp_path):
+def test_the_bytes_are_the_same_and_contain_no_path(model, tmp_path):
     first, second = (export_huggingface(model, tmp_path / name) for name in ("one", "two"))
     for path in first.iterdir():
         content = path.read_bytes()
@@ -109,7 +109,7 @@ def test_the_bytes_are_the_same_and_tell_no_path(model, tmp_path):
         assert b"secret" not in content
 
 
-def test_the_card_tells_of_the_task(classifier, tmp_path):
+def test_the_card_describes_the_task(classifier, tmp_path):
     model, folder = classifier
     assert "This checkpoint was not evaluated in its run." in (folder / "README.md").read_text()
     model.directory.mkdir()
@@ -117,7 +117,7 @@ def test_the_card_tells_of_the_task(classifier, tmp_path):
     (model.directory / METRICS_FILE).write_text(json.dumps(record) + "\n")
     card = (export_huggingface(model, tmp_path / "again") / "README.md").read_text()
     assert "pipeline_tag: text-classification" in card
-    assert "tells classes of texts or pairs apart (task `mytask`; labels `negative`, `neutral`, `positive`)" in card
+    assert "classifies texts or pairs (task `mytask`; labels `negative`, `neutral`, `positive`)" in card
     assert "| `accuracy` | 0.8125 |" in card and "| `sequence_loss` | 0.5000 |" in card and "0.25" not in card
     assert "fine-tuned from the weights of another model" in card and "BertForSequenceClassification" in card
 

@@ -64,7 +64,7 @@ def test_a_teacher_has_the_padding_of_the_run_and_one_digest_wherever_it_lies(fo
     assert read_teacher(replace(config, training=TrainingConfig())) is None
 
 
-def test_what_cannot_be_asked_is_refused(folder, tmp_path: Path) -> None:
+def test_what_cannot_be_measured_is_refused(folder, tmp_path: Path) -> None:
     place, model = folder
     with pytest.raises(ValueError, match=r"vectors are 32 wide and those of the model 16, so distil_cosine cannot"):
         read_teacher(run_of(place, hidden_size=16))
@@ -80,7 +80,9 @@ def test_what_cannot_be_asked_is_refused(folder, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="it was fine-tuned for sequence; name a model that was only pretrained"):
         read_teacher(run_of(tuned))
     headless = export_huggingface(model, tmp_path / "headless", "encoder")
-    with pytest.raises(ValueError, match="it has no trained MLM head, which distil_mlm asks; name another teacher, or"):
+    with pytest.raises(
+        ValueError, match="it has no trained MLM head, which distil_mlm needs; name another teacher, or"
+    ):
         read_teacher(run_of(headless))
     finder = export_huggingface(family_model(tmp_path / "electra", "electra"), tmp_path / "e")
     with pytest.raises(ValueError, match="it has no trained MLM head"):

@@ -112,7 +112,7 @@ def relative(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 @pytest.mark.long
-def test_weights_above_what_a_message_holds_lie_beside_it(onnx, model, tmp_path, monkeypatch):
+def test_weights_above_what_a_message_holds_are_next_to_it(onnx, model, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_export, "_LARGEST_MESSAGE", 1000)
     folder = export_onnx(model, tmp_path / "out", "mean")
     assert (folder / DATA_FILE).stat().st_size > (folder / MODEL_FILE).stat().st_size

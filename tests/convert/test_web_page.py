@@ -48,7 +48,7 @@ def test_the_folder_has_a_page_that_names_its_libraries_and_runs_no_label(tmp_pa
     assert {"model.onnx", "tokenizer.json", "tokenizer_config.json"} <= {path.name for path in folder.iterdir()}
 
 
-def test_an_encoder_shows_vectors_of_texts_unless_told_otherwise(tmp_path: Path) -> None:
+def test_an_encoder_shows_vectors_of_texts_by_default(tmp_path: Path) -> None:
     model = trained_model(tmp_path / "run", **TINY)
     assert FORMAT.vectors(model, None, False) == Vectors("mean", True)
     with pytest.raises(ValueError, match="--to web: a page shows vectors of texts or the logits of a head"):

@@ -93,7 +93,7 @@ def test_choices_are_those_of_transformers(tmp_path: Path) -> None:
     found = model.predict((start, ends))
     (wanted,) = softmax(their_logits(model, tmp_path, [start] * 3, ends))
     np.testing.assert_allclose(found.probabilities, wanted, atol=2e-6)
-    assert isinstance(found, Choice) and (found.place, found.end) == (wanted.argmax(), ends[wanted.argmax()])
+    assert isinstance(found, Choice) and (found.number, found.end) == (wanted.argmax(), ends[wanted.argmax()])
     assert found.probability == max(found.probabilities)
 
 

@@ -38,7 +38,7 @@ def test_swag(tmp_path: Path) -> None:
     [
         (f"{HEADER},label\n{ROW},4\n", r"train.csv:2: label '4' is not one of 0, 1, 2, 3;"),
         (f"{HEADER},label\n{ROW.replace('eats.', '')},1\n", r"train.csv:2: 3 choices, and there must be 4 for every"),
-        (f"{HEADER},label\n{ROW},1,5\n", r"train.csv:2: 13 fields, and there are 12 columns"),
+        (f"{HEADER},label\n{ROW},1,5\n", r"train.csv:2: 13 fields for 12 columns"),
         (f"{HEADER}\n{ROW}\n", r"train.csv:1: no column 'label'; there are '', 'video-id'"),
         (f"{HEADER.replace('ending3', 'end')},label\n{ROW},1\n", r"train.csv:1: no column 'ending3'"),
         ("", r"train.csv: the file is empty;"),
@@ -65,7 +65,7 @@ def test_codah_in_a_fold_and_as_one_file(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text(rows[0] + "\n")
     assert len(read_split(CODAH, tmp_path, "train", said)) == 1
     (tmp_path / "train.tsv").write_text(rows[0] + "\no\tShort\ta\tb\tc\t1\n")
-    with pytest.raises(ValueError, match=r"train.tsv:2: 6 fields, and there are 7 columns"):
+    with pytest.raises(ValueError, match=r"train.tsv:2: 6 fields for 7 columns"):
         read_split(CODAH, tmp_path, "train", said)
 
 

@@ -101,7 +101,7 @@ def test_processes_whose_test_sets_differ_are_refused(encoder: Path, tmp_path: P
     command = [sys.executable, "-m", "bertjax", *tuned(encoder, Path("data"), tmp_path / "run")]
     with Group(command, 2, tmp_path / "log", folders=folders) as group:
         assert group.wait() == [1, 1]
-    assert "process 1 (" in group.logs[1] and "do not have the same data of the task" in group.logs[1], group.told()
+    assert "process 1 (" in group.logs[1] and "do not have the same data of the task" in group.logs[1], group.output()
     assert not (tmp_path / "run").exists()
 
 
@@ -115,7 +115,7 @@ def test_seeds_make_a_table_and_the_best_run_is_exported(
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["huggingface", "seed-0", "seed-1"]
-    assert re.search(r"^  as it stands +2 +[\d.]+ ± [\d.]+ ", printed, re.M)
+    assert re.search(r"^  recipe +2 +[\d.]+ ± [\d.]+ ", printed, re.M)
     assert re.search(r"best run +\S*/runs/seed-[01]\n", printed)
     exported = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "runs" / "huggingface")
     assert exported.config.id2label == {0: "blue", 1: "green", 2: "red"}
@@ -209,7 +209,7 @@ def test_all_of_glue_that_there_is(encoder: Path, tmp_path: Path, capsys: pytest
         (
             "pairs",
             ["--text", "text", "label", "--training.grad-accum-steps", "2"],
-            "pairs are told apart within a batch",
+            "the loss compares all pairs of a batch",
         ),
     ],
 )

@@ -127,7 +127,7 @@ def test_mrpc_as_microsoft_gives_it_out(tmp_path: Path) -> None:
     assert found["dev"][1] == TextExample(f"{tmp_path}/msr_paraphrase_train.txt:7", "1", ("First 5.", "Second 5."), "1")
 
 
-def test_rows_that_lines_broke_are_left_out_of_qqp_only_and_told(tmp_path: Path) -> None:
+def test_rows_that_lines_broke_are_left_out_of_qqp_only_and_reported(tmp_path: Path) -> None:
     header, row, *_ = OFFICIAL["qqp"]
     path = write(tmp_path / "train.tsv", header, row, "4\t1\t2\tOne?", row, "Two?\t1")
     told: list[str] = []
@@ -135,7 +135,7 @@ def test_rows_that_lines_broke_are_left_out_of_qqp_only_and_told(tmp_path: Path)
     assert told == [f"{path}: left out 2 rows with fewer fields than columns, the first at {path}:3"]
     header, row, *_ = OFFICIAL["rte"]
     write(tmp_path / "train.tsv", header, row, "1\tOne.")
-    with pytest.raises(ValueError, match=r"train.tsv:3: 2 fields, and there are 4 columns"):
+    with pytest.raises(ValueError, match=r"train.tsv:3: 2 fields for 4 columns"):
         read_split(task_of("rte"), tmp_path, "train", said)
 
 

@@ -29,7 +29,7 @@ def text_of(draw: np.random.Generator, colour: str, tokens: int) -> str:
 
 
 @pytest.mark.parametrize("family", ["modernbert", "longformer"])
-def test_a_class_that_is_told_behind_the_first_512_tokens_is_learned(family: str, tmp_path: Path) -> None:
+def test_a_class_that_is_given_after_the_first_512_tokens_is_learned(family: str, tmp_path: Path) -> None:
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     start = small_start(
         tmp_path / "start", **(traits(family) | still | {"window": 16, "max_position_embeddings": 8192})

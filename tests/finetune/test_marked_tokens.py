@@ -57,7 +57,7 @@ def test_each_kind_marks_what_its_class_in_transformers_marks() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [("none", None), ("first", [[0], [0]])])
-def test_a_model_that_asks_for_none_or_the_first_gets_these(tokens: str, expected) -> None:
+def test_a_model_that_needs_none_or_the_first_gets_these(tokens: str, expected) -> None:
     rows = encoded([example("a b", "c"), example("f", "g")])
     assert marked("tokens", rows, model=replace(MODEL_CONFIG, global_tokens=tokens)) == expected
 

@@ -138,7 +138,7 @@ def test_what_is_no_wrong_second_is_not_counted_as_one() -> None:
 
 
 @pytest.mark.parametrize(("second", "told"), [("a", True), ("the", False)])
-def test_a_development_set_without_a_wrong_second_is_told_of(second: str, told: bool, tmp_path: Path) -> None:
+def test_a_development_set_without_a_wrong_second_is_reported(second: str, told: bool, tmp_path: Path) -> None:
     start = small_start(tmp_path)
     for name, texts in {"train": ["a", "the"], "dev": ["a", second]}.items():
         rows = [json.dumps({"text": text, "text_b": f"{number} cat"}) for number, text in enumerate(texts)]

@@ -13,7 +13,7 @@ from bertjax.finetune.summary import TaskSummary, overall
 from bertjax.report.page import text_lines
 
 
-def test_every_combination_has_a_run_for_every_seed_in_a_place_of_its_own() -> None:
+def test_every_combination_has_a_run_for_every_seed_in_its_own_directory() -> None:
     config = FinetuneConfig(run_dir="runs/x", training=TrainingConfig(seed=3))
     settings = settings_of(config, {"learning_rate": (5e-5, 2e-5), "batch_size": (16,), "epochs": (2.0, 3.0)}, 2)
     assert [setting.name for setting in settings] == [

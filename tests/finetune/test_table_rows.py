@@ -146,7 +146,7 @@ def test_a_long_text_is_read_whole(tmp_path: Path) -> None:
     assert len(read_table(path, Columns(), said)[0].texts[0]) == 600_000
 
 
-def test_characters_that_are_no_text_are_told(tmp_path: Path) -> None:
+def test_characters_that_are_no_text_are_reported(tmp_path: Path) -> None:
     (tmp_path / "t.tsv").write_bytes(b"text\tlabel\ncaf\xe9" + b"." * 500 + b"\ta\n")
     told: list[str] = []
     read_table(tmp_path / "t.tsv", Columns(), told.append)
@@ -164,8 +164,8 @@ REFUSED = [
     ("t.jsonl", '{"text":"a","label":"b"}\n{"text":"a"}', Columns(), "t.jsonl:2: no column 'label'; there are 'text'"),
     ("t.json", '{"k": {"text":"a"}}', Columns(), "t.json: record 'k': no column 'label'; there are 'text';"),
     ("t.csv", "text,text,label\na,b,c\n", Columns(), "t.csv: column 'text' is there 2 times"),
-    ("t.csv", "text,label\na,b\nc\n", Columns(), "t.csv:3: 1 fields, and there are 2 columns ('text', 'label')"),
-    ("t.tsv", 'text\tlabel\n"a\tb"\tc\n', Columns(), "t.tsv:2: 3 fields, and there are 2 columns"),
+    ("t.csv", "text,label\na,b\nc\n", Columns(), "t.csv:3: 1 fields for 2 columns ('text', 'label')"),
+    ("t.tsv", 'text\tlabel\n"a\tb"\tc\n', Columns(), "t.tsv:2: 3 fields for 2 columns"),
     ("t.csv", 'text,label\n"c,d\ne,f\n', Columns(), "t.csv:3: bad CSV (unexpected end of data) in the row of line 2"),
     ("t.csv", "text,label\na,b\nc,\n", Columns(), "t.csv:3: no label in column 'label'"),
     ("t.jsonl", '{"text":"a","label":null}', Columns(), "t.jsonl:1: no label in column 'label'"),
@@ -215,7 +215,7 @@ def test_a_passage_is_relevant_or_not(tmp_path: Path) -> None:
     table(tmp_path, "text,passage,label\na,b,1\na,c,0.0\n", "train.csv")
     assert [example.label for example in read_split(task, tmp_path, "train")] == [1, 0]
     table(tmp_path, "text,passage,label\na,b,1\na,c,2\n", "train.csv")
-    with pytest.raises(ValueError, match=r"train\.csv:3: label 2\.0 is neither 0 nor 1, whether the passage"):
+    with pytest.raises(ValueError, match=r"train\.csv:3: label 2\.0 is neither 0 nor 1 \(is the passage"):
         read_split(task, tmp_path, "train")
 
 
@@ -234,7 +234,7 @@ def test_missing_and_ambiguous_files_are_refused(tmp_path: Path) -> None:
     for read in (lambda: read_split(task, tmp_path, "train"), lambda: read_dev(task, tmp_path)):
         with pytest.raises(ValueError, match=rf"{tmp_path}: no (train|dev) set: none of (train|dev).csv, .* is there"):
             read()
-    with pytest.raises(ValueError, match="nowhere: no train set: no such file or folder; mend the path"):
+    with pytest.raises(ValueError, match="nowhere: no train set: no such file or folder; correct the path"):
         read_split(task, tmp_path / "nowhere", "train")
     for name in ("train.csv", "train.tsv"):
         table(tmp_path, "text,label\na,x\n", name)

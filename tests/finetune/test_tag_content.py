@@ -18,7 +18,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     return small_start(tmp_path_factory.mktemp("start"))
 
 
-def test_every_tag_counts_the_same_or_as_it_is_told(start: Start, tmp_path: Path) -> None:
+def test_every_tag_counts_the_same_or_as_configured(start: Start, tmp_path: Path) -> None:
     data = write_tags(tmp_path / "data", train=20, dev=4)
     tags = Counter(line.split()[1] for line in (data / "train.conll").read_text().splitlines() if line)
 

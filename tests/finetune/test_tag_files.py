@@ -127,7 +127,7 @@ def test_real_treebanks_come_back(real_data: Path, tmp_path: Path, name: str) ->
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.txt", "a X O\nb O\n", r":2: 2 columns and not 3; mend"),
+        ("a.txt", "a X O\nb O\n", r":2: 2 columns and not 3; correct"),
         ("a.txt", "a X\n\n Y\n", r":3: no word in column 1"),
         ("a.tsv", "a\tX\nb\t\n", r":2: 'b' has no tag in column 2"),
         ("a.txt", "a\nb\n", r":1: 1 columns, and the tag should be in column 2"),

@@ -86,7 +86,7 @@ def test_records_that_are_refused(tmp_path: Path, record: dict, message: str) ->
         read_split(TOKENS.tag_task(TagColumns()), tmp_path, "train")
 
 
-def test_words_of_lines_have_their_place(tmp_path: Path) -> None:
+def test_words_of_lines_have_their_column(tmp_path: Path) -> None:
     (tmp_path / "train.conll").write_text(CONLL)
     with pytest.raises(ValueError, match=r"train\.conll: task\.text='form' names the words of records, .*\(--text\)"):
         read_split(TOKENS.tag_task(TagColumns(words="form")), tmp_path, "train")

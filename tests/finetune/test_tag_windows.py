@@ -97,7 +97,7 @@ def test_a_long_sentence() -> None:
     assert split(windows, flat["labels"]) == [[0, 1, 0, 0], [0] * 4, [0] * 4, [0, 0, 0, 1]]
     assert (flat["label_weights"] == (windows.word >= 0)).all()
     assert (counts.windowed, counts.windows, counts.truncated) == (1, 4, 0)
-    assert counts.told(6) == ["1 of 1 examples were longer than 6 tokens and were taken in 4 windows"]
+    assert counts.notices(6) == ["1 of 1 examples were longer than 6 tokens and were taken in 4 windows"]
 
 
 def test_a_word_longer_than_a_row_loses_its_end() -> None:
@@ -117,7 +117,7 @@ def test_words_without_pieces() -> None:
     logits = np.zeros((9, 2), np.float32)
     logits[2, 1] = 1
     assert tags_of(windows, logits, ["A", "B"], "C") == [["A", "C", "B"], ["C"], ["A", "C"]]
-    assert counts.without_pieces == 3 and counts.empty == 1 and "3 of 6 words have no token" in counts.told(8)[-1]
+    assert counts.without_pieces == 3 and counts.empty == 1 and "3 of 6 words have no token" in counts.notices(8)[-1]
     assert most_frequent_tag(tagged) == "A" and most_frequent_tag([*tagged[:1], sentence("a", "B")]) == "A"
 
 

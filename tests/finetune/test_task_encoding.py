@@ -120,16 +120,16 @@ def test_the_longer_text_is_cut_first(a: int, b: int, max_length: int) -> None:
     assert counts == LengthCounts(1, a + b, int(cut > 0), cut, empty=int(not a or not b))
 
 
-def test_long_examples_are_counted_told_or_refused() -> None:
+def test_long_examples_are_counted_reported_or_refused() -> None:
     counts = LengthCounts()
     examples = [example("a b"), example("a " * 9, line=2), example("a " * 12, line=3), example("\u200b", line=4)]
     rows = KINDS["sequence"].encode(examples, LABELS, TOKENIZER, 8, counts)
     assert rows.lengths.tolist() == [4, 8, 8, 2] and counts == LengthCounts(4, 23, 2, 9, empty=1)
-    assert counts.told(8) == [
+    assert counts.notices(8) == [
         "2 of 4 examples were longer than 8 tokens and were truncated: 9 of 23 tokens were left out",
         "1 of 4 examples have a text without any token",
     ]
-    assert LengthCounts(3, 4).told(8) == []
+    assert LengthCounts(3, 4).notices(8) == []
     with pytest.raises(ValueError, match=r"a.tsv:2: 11 tokens, special ones included, over the max length of 8"):
         encoded(examples, max_length=8, strict=True)
     with pytest.raises(ValueError, match=r"a.tsv:1: 9 tokens"):

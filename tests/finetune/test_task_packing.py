@@ -26,7 +26,7 @@ some_lengths = st.lists(st.one_of(st.integers(1, 40), st.integers(1, 600)), min_
 
 
 @given(some_lengths, st.integers(0, 2**40), st.integers(1, 12))
-def test_every_example_has_a_place_of_its_own(lengths: list[int], key: int, multiple: int) -> None:
+def test_every_example_has_its_own_position(lengths: list[int], key: int, multiple: int) -> None:
     sizes = np.array(lengths, np.int64)
     places = pack_examples(sizes, key, multiple)
     assert sorted(places.example) == list(range(len(lengths)))

@@ -32,7 +32,7 @@ class MemorySplit:
         drawn = np.random.default_rng(0).integers(FIRST_TOKEN, self.vocab_size, count, dtype=np.uint16)
         set_once("flat", np.arange(FIRST_TOKEN, FIRST_TOKEN + count, dtype=np.uint32) if self.all_different else drawn)
 
-    def tells(self, plane: str) -> bool:
+    def has_plane(self, plane: str) -> bool:
         return False
 
     def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -154,7 +154,7 @@ def test_restart_at_every_step_of_two_epochs(data: DataConfig) -> None:
 
 
 def test_stream_is_pinned() -> None:
-    """These bytes must not change: a run that is resumed after an upgrade goes on with the same batches."""
+    """These bytes must not change: a run that is resumed after an upgrade continues with the same batches."""
     documents = [[(7 * i + 3 * j) % 23 + 1 for j in range(i % 9 + 1)] for i in range(24)]
     batches = PairBatches(MemorySplit(documents, all_different=True), SPECIALS, DATA, seed=3)
     stream = digest([batches.batch(step, BATCH_SIZE) for step in range(two_epochs(batches))])
@@ -197,12 +197,12 @@ def test_epochs_have_one_number_of_rows() -> None:
         assert len(set(keys.tolist())) == sizes[0]
 
 
-def test_every_epoch_pass_and_seed_has_its_own_order() -> None:
+def test_every_epoch_round_and_seed_has_its_own_order() -> None:
     batches, other = small_batches(), small_batches(seed=1)
     content = batches._epochs.get(0)
-    places = np.arange(len(content))
+    rows = np.arange(len(content))
     drawn = [(batches, epoch, number) for epoch in range(3) for number in range(2)] + [(other, 0, 0), (other, 0, 1)]
-    orders = np.array([b._pairs_of_pass(content, *which, places, places).first[:, 0] for b, *which in drawn])
+    orders = np.array([b._pairs_of_round(content, *which, rows, rows).first[:, 0] for b, *which in drawn])
     assert (np.sort(orders, axis=1) == np.sort(content.plan.a_start)).all()
     assert len(np.unique(orders, axis=0)) == 8
 

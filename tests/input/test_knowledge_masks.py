@@ -28,7 +28,7 @@ DATA = DataConfig(
 class SplitWithPlanes(MemorySplit):
     """A split that tells entities and phrases: of tokens numbered from 0, each fifth and each third begins one."""
 
-    def tells(self, plane: str) -> bool:
+    def has_plane(self, plane: str) -> bool:
         return plane in ("entities", "phrases")
 
     def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:
@@ -147,7 +147,7 @@ def test_batches_hide_whole_units_of_the_level(masking: str, size: int, count: s
     assert np.count_nonzero(found == size) > 0.75 * np.count_nonzero(found) > 300
 
 
-def test_units_that_nothing_tells_are_refused() -> None:
+def test_units_that_nothing_marks_are_refused() -> None:
     with pytest.raises(ValueError, match=r"data\.masking='phrases' without data\.units: .* set data\.units to spans:"):
         PairBatches(SPLIT, SPECIALS, replace(DATA, masking="phrases", units=""), 0)
     with pytest.raises(

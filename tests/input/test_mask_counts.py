@@ -192,7 +192,7 @@ def test_a_span_is_replaced_as_one() -> None:
 
 
 @pytest.mark.parametrize("options", [{"masking": "tokens"}, {"masking": "words"}, {"masking": "spans"}], ids=str)
-def test_special_tokens_are_hidden_if_asked_for(options: dict) -> None:
+def test_special_tokens_are_hidden_if_requested(options: dict) -> None:
     plain = DataConfig(sequence_length=64, max_predictions=40, mask_probability=0.5, **options)
     labels = {}
     for data in (plain, replace(plain, mask_special=True)):

@@ -38,7 +38,7 @@ KINDS = {
 class SplitWithUnits(MemorySplit):
     """A split whose store tells that every token but each fourth one continues a unit."""
 
-    def tells(self, plane: str) -> bool:
+    def has_plane(self, plane: str) -> bool:
         return plane == "continues"
 
     def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:
@@ -176,7 +176,7 @@ def test_masks_of_every_unit_are_well_formed(
             assert taken >= least, "these units use all that they may"
 
 
-def test_units_are_those_of_the_store_and_are_asked_for() -> None:
+def test_units_are_those_of_the_store_and_are_requested() -> None:
     split = SplitWithUnits(random_documents(40, seed=1, sentences=4, tokens=30), all_different=True)
     data = DataConfig(masking="units", sequence_length=64, max_predictions=12)
     specials = replace(SPECIALS, vocab_size=10**6)

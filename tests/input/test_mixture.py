@@ -45,7 +45,9 @@ def lengths_of(split: MemorySplit) -> np.ndarray:
     epoch=st.integers(0, 50),
     seed=st.integers(0, 2**40),
 )
-def test_shares_are_the_asked_ones_to_a_document(sizes: list[int], weights: list[float], epoch: int, seed: int) -> None:
+def test_shares_are_the_requested_ones_to_a_document(
+    sizes: list[int], weights: list[float], epoch: int, seed: int
+) -> None:
     split = split_of(*sizes)
     tokens = lengths_of(split)
     edges = split.source_edges

@@ -87,7 +87,7 @@ def segments(batch: dict[str, np.ndarray], row: int) -> tuple[list[int], list[in
     return first.tolist(), second.tolist()
 
 
-def test_half_of_the_pairs_in_order_change_places() -> None:
+def test_half_of_the_pairs_in_order_are_swapped() -> None:
     batches = PairBatches(SPLIT, SPECIALS, DATA, 3, objectives=("mlm", "sop"))
     rows = batches.rows(np.arange(2 * batches.rows_per_epoch))
     edges = SPLIT.sentence_offsets[SPLIT.document_offsets]

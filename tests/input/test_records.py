@@ -197,7 +197,7 @@ def test_the_fingerprint_is_of_the_contents(made: Made, tmp_path: Path) -> None:
     assert found[0] == found[1] != found[2]
 
 
-def test_a_record_is_held_out_wherever_it_stands(made: Made, tmp_path: Path) -> None:
+def test_a_record_is_held_out_wherever_it_is(made: Made, tmp_path: Path) -> None:
     """By its content alone, and a larger share holds out what a smaller one does, and more."""
     made.file(tmp_path, records=made.records[::-1])
     sets = []

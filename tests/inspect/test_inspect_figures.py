@@ -86,7 +86,7 @@ def test_amounts_are_those_of_the_documents_by_split_and_source(store):
     assert sum(read) == len(flat(TRAIN)) + len(flat(HELD_OUT))
 
 
-def test_a_store_that_does_not_tell_sources_has_an_amount_for_each_split(tmp_path):
+def test_a_store_that_does_not_record_sources_has_an_amount_for_each_split(tmp_path):
     store = TokenStore.open(write_store(tmp_path / "store", {"train": TRAIN}, TOKENIZER, provenance={}))
     amounts, counts = count_store(store, TOKENIZER, lambda more: None)
     assert [(a.split, a.source, a.tokens) for a in amounts] == [("train", "", len(flat(TRAIN))), ("held_out", "", 0)]
@@ -170,7 +170,7 @@ def test_rows_are_measured_as_a_plain_loop_measures_them(store):
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_readable_rows_tell_text_and_what_is_hidden(store, packing):
+def test_readable_rows_show_text_and_what_is_hidden(store, packing):
     data = replace(DATA, packing=packing)
     batches = PairBatches(store.split("train"), TOKENIZER, data, 3)
     batch = batches.rows(np.arange(4))

@@ -78,7 +78,7 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
-def test_a_store_is_told_in_text_and_as_a_page(store, tmp_path, capsys):
+def test_a_store_is_reported_in_text_and_as_a_page(store, tmp_path, capsys):
     against = tmp_path / "test set.txt"
     against.write_text(f"{words(documents(40, 0)[9][0])}\n")
     page = tmp_path / "page.html"
@@ -107,7 +107,7 @@ def test_a_store_is_told_in_text_and_as_a_page(store, tmp_path, capsys):
     assert page.read_text(encoding="utf-8") == made, "the same every time"
 
 
-def test_a_store_has_the_usual_lengths_unless_told(store, capsys):
+def test_a_store_has_the_usual_lengths_by_default(store, capsys):
     assert main(["inspect", str(store)]) == 0
     said = capsys.readouterr().out
     rows = re.findall(r"^  (\d+) +none ", said, re.M)

@@ -185,7 +185,7 @@ def test_gradients_of_a_classifier_are_those_of_transformers(tmp_path):
         np.testing.assert_allclose(found.gradient_norms, norms.numpy(), rtol=1e-3, atol=1e-5 * float(norms.max()))
 
 
-def test_heads_that_nothing_trained_are_told(model):
+def test_heads_that_nothing_trained_are_reported(model):
     assert untrained_heads(model) == ()
     mlm, nsp = (jax.tree.map_with_path(without_biases, model.params[head]) for head in ("mlm_head", "nsp_head"))
     assert untrained_heads(replace(model, params=model.params | {"nsp_head": nsp})) == ("NSP head",)

@@ -131,7 +131,7 @@ def test_tokens_can_be_read(views, said, name):
     assert shown["wide"], "nothing to scroll sideways for"
 
 
-def test_the_page_is_one_file_that_asks_for_nothing(views):
+def test_the_page_is_one_file_that_requests_nothing(views):
     page = render_attention(views["few"])
     assert "default-src 'none'" in page
     addresses = set(re.findall(r"https?://[^\s'\"<]+", page))
@@ -155,7 +155,7 @@ def test_the_page_says_how_strong_each_pattern_is_in_each_head(views):
     assert page.count('class="cell') == 6 * 2 * 4
 
 
-def test_what_a_model_cannot_tell_is_said(model, tmp_path):
+def test_what_a_model_cannot_predict_is_reported(model, tmp_path):
     sample = text_of(model.tokenizer, random_sentences(10))
     alone = view_attention(model, "small", SHORT[:1], sample, 8, no_progress)
     assert alone.at_cls is None and "whether B follows A takes a second sentence" in render_attention(alone)

@@ -99,7 +99,7 @@ def test_a_head_that_shows_a_pattern_by_half_scores_half():
         assert strengths[pattern, 0, 0] == pytest.approx(0.5, abs=1e-12)
 
 
-def test_heads_and_rows_are_told_apart():
+def test_heads_and_rows_are_distinguished():
     sums = PatternSums(2, 3)
     heads = [head_that_shows(pattern) for pattern in range(6)]
     attention = np.concatenate(heads, axis=1).reshape(2, 3, 18, 18)

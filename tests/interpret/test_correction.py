@@ -79,9 +79,7 @@ def test_log_ratios_are_the_plain_models(model: TrainedModel, masked: bool) -> N
         np.testing.assert_allclose([one.log_ratio for one in word.proposals], [ratio for _, ratio in wanted], rtol=1e-4)
 
 
-def test_rows_of_hidden_words_are_made_when_they_are_asked(
-    model: TrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_hidden_words_are_made_when_they_are_used(model: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """One row is kept for a window, however many words are hidden in turn."""
     kept: list[TokenRow] = []
     of = TokenRow.of
@@ -137,7 +135,7 @@ def test_chinese_characters_are_words(tmp_path: Path) -> None:
     assert {one.text for one in found.words[0].proposals} == {"京", "是"}
 
 
-def test_a_generator_is_asked_where_there_is_one(tmp_path: Path) -> None:
+def test_a_generator_is_used_where_there_is_one(tmp_path: Path) -> None:
     electra = {"family": "electra", "pooler": "", "generator_width": 0.5, "embedding_size": 16}
     both = small_model(tmp_path, hidden_act="gelu", **electra)
     assert both.generator is not None and "mlm_head" not in both.params
@@ -165,7 +163,7 @@ def test_what_cannot_be_examined_is_refused(model: TrainedModel) -> None:
         examine(model, ["the", "a [MASK]"], number_from=7)
     with pytest.raises(ValueError, match="text 1 has a lone surrogate"):
         examine(model, ["a \ud800"])
-    with pytest.raises(ValueError, match="top=0: ask for 1 to"):
+    with pytest.raises(ValueError, match="top=0: give 1 to"):
         examine(model, ["the"], top=0)
     without = {name: part for name, part in model.params.items() if name != "mlm_head"}
     with pytest.raises(ValueError, match="it has no MLM head"):
@@ -216,7 +214,7 @@ def test_sighan_layout(tmp_path: Path) -> None:
     assert not left_out and (judged.words, judged.errors) == (19, 1)
     assert judged.figures(2.0).corrected == judged.figures(2.0).doubted == 1
     path.write_text("id\tsource\ttarget\n1\ta\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"test.tsv:2: 2 fields, and there are 3 columns"):
+    with pytest.raises(ValueError, match=r"test.tsv:2: 2 fields for 3 columns"):
         read_error_pairs(path)
     path.write_text("id\tsource\ttarget\n", encoding="utf-8")
     with pytest.raises(ValueError, match="it has no row"):
@@ -255,7 +253,7 @@ def test_the_verb(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.startswith("The bank\n")
 
 
-def test_the_help_tells_the_thresholds() -> None:
+def test_the_help_has_the_thresholds() -> None:
     shown = " ".join(parser_of("correct").format_help().split())
     assert f"above X ({default_threshold(False):g}, with --masked {default_threshold(True):g})" in shown
 

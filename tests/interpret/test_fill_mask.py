@@ -91,7 +91,7 @@ def test_texts_that_do_not_fit_are_refused(model):
     with pytest.raises(ValueError, match=r"has 41 tokens, special ones included; the model was trained on rows of 40"):
         fill_mask(model, ["ban " * (LENGTH - 2) + "[MASK]"], 1)
     for top in (0, TOKENIZER.vocab_size + 1):
-        with pytest.raises(ValueError, match=f"top={top}: ask for 1 to {TOKENIZER.vocab_size}"):
+        with pytest.raises(ValueError, match=f"top={top}: give 1 to {TOKENIZER.vocab_size}"):
             fill_mask(model, ["[MASK]"], top)
     assert len(fill_mask(model, ["[MASK]"], TOKENIZER.vocab_size)[0][0]) == TOKENIZER.vocab_size
 

@@ -38,7 +38,7 @@ def test_the_interval_is_scipys() -> None:
     assert found.p_value == pytest.approx(normal, abs=0.01)
 
 
-def test_pairs_tell_what_two_samples_do_not() -> None:
+def test_pairs_show_what_two_samples_do_not() -> None:
     """The examples differ far more than the systems: unpaired, the difference would drown."""
     first, second, weights = losses(200, -0.1, seed=2)
     paired = paired_bootstrap(ratio_of_sums(first, weights), ratio_of_sums(second, weights), 200)

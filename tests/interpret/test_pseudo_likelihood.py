@@ -120,7 +120,7 @@ def test_pairs_are_judged_by_the_higher_score(model: TrainedModel) -> None:
     assert Judgement("x", 400, 300).standard_error == pytest.approx(math.sqrt(0.75 * 0.25 / 400))
 
 
-def test_a_generator_is_asked_where_there_is_one(tmp_path: Path) -> None:
+def test_a_generator_is_used_where_there_is_one(tmp_path: Path) -> None:
     electra = {"family": "electra", "pooler": "", "generator_width": 0.5, "embedding_size": 16}
     both = small_model(tmp_path, hidden_act="gelu", **electra)
     assert both.generator is not None

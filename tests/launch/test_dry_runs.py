@@ -146,7 +146,7 @@ def test_an_image_has_what_the_bucket_needs_whatever_machine_builds_it(launched:
     assert "docker build --platform linux/amd64 " in printed and "--build-arg EXTRAS=tpu,s3 " in printed
 
 
-def test_hosts_wait_a_day_for_each_other_unless_told_otherwise(launched: Launch) -> None:
+def test_hosts_wait_a_day_for_each_other_by_default(launched: Launch) -> None:
     launcher, *arguments = DRY_RUNS["xpk"]
     printed = launched(launcher, "--dry-run", *arguments, "--hosts.join-seconds", "60").stdout
     assert printed.count("--hosts.join-seconds") == 1 and "--hosts.join-seconds 60" in printed

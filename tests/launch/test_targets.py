@@ -170,7 +170,7 @@ def test_a_jobset_that_has_ended_makes_room(state: str, cloud: Callable[..., sub
 TPU = ["--name", "mine", "--zone", "z", "--type", "v5litepod-16", "--poll", "0.2", "configs/quickstart.py"]
 
 
-def test_a_tpu_that_is_preempted_is_asked_for_again(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+def test_a_tpu_that_is_preempted_is_requested_again(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     run, world = tmp_path / "run", tmp_path / "cloud"
     keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
     process = cloud("tpu_vm.sh", *TPU, *keys, stand_in="0:7:wait")
@@ -182,7 +182,7 @@ def test_a_tpu_that_is_preempted_is_asked_for_again(cloud: Callable[..., subproc
     assert (run / "checkpoints" / "20").is_dir() and not (world / "state").exists()
 
 
-def test_a_tpu_that_fails_later_is_asked_for_again_and_one_that_never_came_is_not(
+def test_a_tpu_that_fails_later_is_requested_again_and_one_that_never_came_is_not(
     cloud: Callable[..., subprocess.Popen], tmp_path: Path
 ) -> None:
     run, world = tmp_path / "run", tmp_path / "cloud"

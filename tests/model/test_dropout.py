@@ -39,7 +39,7 @@ def assert_independent(masks, rate):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_the_asked_share_is_dropped_in_every_row(rate):
+def test_the_requested_share_is_dropped_in_every_row(rate):
     shares = 1 - kept(keys(range(64)), rate=rate).mean(axis=1)
     error = np.sqrt(rate * (1 - rate) / ELEMENTS)
     assert np.abs(shares - rate).max() < SIGMAS * error

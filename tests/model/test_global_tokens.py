@@ -71,7 +71,7 @@ def test_the_keys_of_a_token_are_those_of_the_masks() -> None:
 
 def test_more_marks_than_the_most_leave_the_last_ordinary() -> None:
     tokens = find_global_tokens(jnp.asarray([[1, 0, 1, 1, 0], [0, 0, 0, 0, 1]], bool), 2)
-    assert tokens.places.tolist() == [[0, 2], [4, 5]]
+    assert tokens.positions.tolist() == [[0, 2], [4, 5]]
     assert tokens.marked.tolist() == [[True, False, True, False, False], [False] * 4 + [True]]
     taken = take_tokens(jnp.asarray([[10, 11, 12, 13, 14], [20, 21, 22, 23, 24]]), tokens)
     assert taken.tolist() == [[10, 12], [24, 0]]

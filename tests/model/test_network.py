@@ -269,7 +269,7 @@ def test_the_word_embeddings_are_the_output_matrix_too(config, params, batch):
     assert np.abs(gradients["encoder"]["embeddings"]["word"][unseen]).max(axis=1).min() > 0
 
 
-def test_next_sentences_are_told_from_the_pooled_vector(config, params, batch):
+def test_next_sentences_are_predicted_from_the_pooled_vector(config, params, batch):
     closed = jax.tree.map(np.zeros_like, params["pooler"])
     _, mlm, nsp = our_outputs(config, params, batch)
     _, same_mlm, closed_nsp = our_outputs(config, params | {"pooler": closed}, batch)

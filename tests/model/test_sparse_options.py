@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_options import PLAIN, drawn
 
-from bertjax.model.attention.block_sparse import plan_of_layers, random_blocks
+from bertjax.model.attention.block_sparse import block_layout, random_blocks
 from bertjax.model.attention.sparse import pattern_of, tokens_at
 from bertjax.model.dropout import row_keys
 from bertjax.model.network import abstract_network, bind
@@ -19,9 +19,9 @@ BLOCKS = replace(PLAIN, family="bigbird", attention_block=2, random_blocks=2, ra
 GLOBALS = replace(PLAIN, family="longformer", window=2, global_every=0, global_tokens="marked")
 
 
-def test_places_that_are_not_above_those_before_are_unused() -> None:
+def test_positions_that_are_not_above_those_before_are_unused() -> None:
     found = tokens_at(jnp.asarray([[0, 3, 0, 5, 0], [-1, 2, -1, -1, -1], [0, 0, 0, 0, 0]], jnp.int32), 6)
-    assert found.places.tolist() == [[0, 3, 6, 5, 6], [6, 2, 6, 6, 6], [0, 6, 6, 6, 6]]
+    assert found.positions.tolist() == [[0, 3, 6, 5, 6], [6, 2, 6, 6, 6], [0, 6, 6, 6, 6]]
     assert [np.flatnonzero(row).tolist() for row in found.marked] == [[0, 3, 5], [2], [0]]
 
 
@@ -29,14 +29,14 @@ def test_a_pattern_is_there_where_it_changes_what_is_seen() -> None:
     rows = jnp.ones((2, 24), jnp.int32)
     assert pattern_of(GLOBALS, rows, False, None) is None
     first = pattern_of(replace(GLOBALS, global_tokens="first"), rows, False, None)
-    assert first.tokens.places.tolist() == [[0], [0]]
+    assert first.tokens.positions.tolist() == [[0], [0]]
     assert pattern_of(BLOCKS, rows, True, None) is None and pattern_of(BLOCKS, rows[:, :18], False, None) is None
     assert pattern_of(BLOCKS, rows, False, None).blocks.shape == (8, 3, 10, 2)
 
 
 @pytest.mark.parametrize("seed", [4, -1])
 def test_every_layer_has_its_own_random_blocks(seed: int) -> None:
-    plan = plan_of_layers(replace(BLOCKS, random_blocks_seed=seed), 12)
+    plan = block_layout(replace(BLOCKS, random_blocks_seed=seed), 12)
     wanted = [random_blocks(seed, layer, 3, 12, 2) if seed >= 0 else np.zeros((3, 10, 2)) for layer in range(8)]
     np.testing.assert_array_equal(plan, wanted)
 

@@ -29,7 +29,7 @@ STEPS = 12
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on eight devices with checkpoints of steps 6 and 12, that passed over a batch from step 8 on."""
+    """A run on eight devices with checkpoints of steps 6 and 12, that skipped a batch from step 8 on."""
     folder = tmp_path_factory.mktemp("replay")
     config = load_recipe(write_recipe(folder))
     sources = [write_corpus(folder / f"{name}.txt", 40, seed) for seed, name in enumerate(("first", "second"))]
@@ -77,7 +77,7 @@ def test_the_parts_sum_to_the_step(found: ReplayOfRun) -> None:
 
 def test_the_rows_are_those_of_the_batch_and_stand_where_it_says(run: Path, found: ReplayOfRun) -> None:
     step, size = found.replayed, 16
-    # Step 10 has number 9 from 0, and from step 8 on a batch is passed over.
+    # Step 10 has number 9 from 0, and from step 8 on a batch is skipped.
     assert step.rows_read.tolist() == [*range(10 * size, 11 * size)]
     (store,) = {path.parent for path in (run.parent / "data").rglob("manifest.json")}
     store = TokenStore.open(store)
@@ -103,7 +103,7 @@ def test_the_rows_are_those_of_the_batch_and_stand_where_it_says(run: Path, foun
     assert seen == {"first", "second"}
 
 
-def test_the_verb_shows_it_and_tells_a_log_that_differs(
+def test_the_verb_shows_it_and_names_a_log_that_differs(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "copy"

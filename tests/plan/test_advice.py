@@ -54,10 +54,10 @@ def too_large() -> Plan:
     return make_plan(RECIPE, replace(topology, capacity=0.7 * whole.stages[0].needed), say=silent)
 
 
-def test_what_does_not_fit_is_told_what_would(too_large: Plan) -> None:
+def test_what_does_not_fit_gets_advice(too_large: Plan) -> None:
     assert not too_large.fits
     assert too_large.is_whole and headline(too_large).startswith(RECIPE.name)
-    of_several = replace(too_large, asked=replace(RECIPE, stages=(StageConfig(start=50),)))
+    of_several = replace(too_large, recipe=replace(RECIPE, stages=(StageConfig(start=50),)))
     assert headline(of_several).startswith(f"stage 1 of {RECIPE.name} does not fit")
     assert cost_table(of_several).title == "Stage 1 of the recipe"
     ((stage, remedies),) = advise(too_large, silent).remedies
@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_told_what_would(too_large: Plan) -> None:
         assert make_mesh(changed.mesh, jax.devices()[:2]) == remedy.planned.mesh
 
 
-def test_the_best_plan_is_searched_from_what_was_asked_for(too_large: Plan) -> None:
+def test_the_best_plan_is_searched_from_the_given_settings(too_large: Plan) -> None:
     (stage,) = too_large.stages
     asked, *others = _starts(too_large, stage)
     assert flags_for(too_large, stage, asked) == ""
@@ -102,7 +102,7 @@ def test_widths_that_cannot_hold_the_weights_are_left_out(too_large: Plan) -> No
     assert not _widths(none, stage)
 
 
-def test_too_few_rows_in_a_later_stage_are_told_before_any_is_compiled() -> None:
+def test_too_few_rows_in_a_later_stage_are_reported_before_any_is_compiled() -> None:
     said: list[str] = []
     stages = (StageConfig(start=50, grad_accum_steps=48, global_batch_size=96),)
     later = replace(RECIPE, mesh=MeshConfig(), stages=stages)

@@ -51,7 +51,7 @@ def test_this_machine_is_not_multiplied() -> None:
 @pytest.mark.parametrize(
     ("places", "links"), [(range(16), 2.0), (range(8), 1.0), (range(0, 16, 2), 0.5), (range(0, 8, 4), 0.25)]
 )
-def test_a_ring_is_what_has_all_places_of_a_dim_that_closes(places: range, links: float) -> None:
+def test_a_ring_is_what_has_all_coordinates_of_a_dim_that_closes(places: range, links: float) -> None:
     devices = tuple(SimpleNamespace(coords=(x, y, 0)) for x in range(16) for y in range(16))
     topology = Topology("v5e:16x16", devices, CHIPS["v5e"], (True, True), None)
     group = [device for device in devices if device.coords[0] in places and device.coords[1] == 3]

@@ -10,7 +10,7 @@ import pytest
 
 from bertjax.report import axes, charts
 from bertjax.report.axes import value_axis, write
-from bertjax.report.bars import Bars, lying_bars
+from bertjax.report.bars import Bars, horizontal_bars
 from bertjax.report.charts import Level, Line, line_chart, stacked_chart
 
 LEFT, RIGHT, TOP, FOOT = axes.LEFT, axes.WIDTH - axes.RIGHT, axes.TOP, axes.HEIGHT - axes.BOTTOM  # of the plot
@@ -118,7 +118,7 @@ def test_ticks_are_round_and_inside(low, high, ticks):
         (3.0, 3.0, "number", ("2.6", "2.8", "3.0", "3.2", "3.4"), ""),
     ],
 )
-def test_an_axis_covers_its_values_and_its_labels_tell_them_apart(low, high, form, labels, scale):
+def test_an_axis_covers_its_values_and_its_labels_distinguish_them(low, high, form, labels, scale):
     axis = value_axis(low, high, form)
     assert (axis.labels, axis.scale) == (labels, scale)
     assert axis.ticks[0] == axis.low <= low <= high <= axis.high == axis.ticks[-1]
@@ -144,9 +144,9 @@ def test_axes_have_titles():
     assert titles == ["training step", "learning <rate> (× 10⁻⁴)"]
 
 
-def test_a_long_name_is_cut_and_told_in_full():
+def test_a_long_name_is_cut_and_shown_in_full():
     name = "text:/data/corpora/<novels>/volume-and-more.txt"
-    figure = lying_bars("share", [name, "b"], [Bars("share", [0.5, 0.25], "blue")])
+    figure = horizontal_bars("share", [name, "b"], [Bars("share", [0.5, 0.25], "blue")])
     shown = [text.text for text in parse(figure).findall("./svg/text")]
     assert shown[0].endswith("…") and name.startswith(shown[0][:-1]) and shown[1] == "50.00%"
     (said, _) = [hit.get("aria-label") for hit in parse(figure).findall(".//rect[@class='hit']")]

@@ -49,6 +49,6 @@ def test_text_is_text() -> None:
     assert "<script>run" not in page and "<img" not in page and page.count("&lt;script&gt;run") >= 6
 
 
-def test_all_pages_are_made_in_one_place() -> None:
+def test_all_pages_are_made_by_one_function() -> None:
     made = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if "<!doctype" in path.read_text()]
     assert made == ["report/page.py"], "make a page with report.page.render_page, which gives it the policy"

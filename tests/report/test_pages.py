@@ -239,7 +239,7 @@ def test_a_page_can_be_read_at_every_width_in_light_and_dark(pages, browser, nam
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_no_page_runs_what_a_corpus_brings_or_asks_for_anything(pages, browser, name, tmp_path):
+def test_no_page_runs_what_a_corpus_brings_or_requests_anything(pages, browser, name, tmp_path):
     browser.open(pages[name])
     assert browser.ask("document.body.textContent.includes('<script>window.ran=1')"), "it is shown as text"
     assert browser.ask("typeof window.ran") == "undefined"

@@ -82,7 +82,7 @@ def page_of(run_dir, summary=SUMMARY):
     return path.read_text(encoding="utf-8")
 
 
-def test_figures_stand_beside_their_baselines(tmp_path):
+def test_figures_are_shown_with_their_baselines(tmp_path):
     write_metrics(tmp_path)
     text = Page(page_of(tmp_path)).text
     for row in ("5.148 unigram 6.982 −1.834", "23.3% most frequent token 5.2% +18.1 points", "70.1% majority 50.3%"):

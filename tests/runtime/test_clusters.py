@@ -131,9 +131,9 @@ def test_kubernetes() -> None:
         "kubernetes", "bert-workers-0-0.bert.default.svc.cluster.local:8476", 4, 3
     )
     assert find_process(replace(four, coordinator="c:1"), POD).coordinator == "c:1"
-    with pytest.raises(ValueError, match="does not tell a pod how many"):
+    with pytest.raises(ValueError, match="does not give a pod their number"):
         find_process(HostsConfig(), named)
-    with pytest.raises(ValueError, match="does not tell it"):
+    with pytest.raises(ValueError, match="does not contain it"):
         find_process(four, POD | {"BERTJAX_POD_NAME": "somewhere"})
 
 
@@ -157,7 +157,7 @@ def test_nothing_is_one_process() -> None:
         (HostsConfig(processes=16), SLURM, "hosts.processes=16, but there are 8 processes"),
         (HostsConfig(processes=2), {}, "hosts.processes=2, but there are 1 processes"),
         (HostsConfig(process=2), SLURM, "hosts.process=2, but this is process 5"),
-        (HostsConfig(coordinator="h:1"), {}, "no cluster tells the number of this process"),
+        (HostsConfig(coordinator="h:1"), {}, "no cluster provides the number of this process"),
         (HostsConfig(coordinator="h:1", processes=2, process=2), {}, "numbered from 0"),
         (HostsConfig(coordinator="h", processes=2, process=1), {}, "write it as HOST:PORT"),
         (HostsConfig(cluster="slurm"), {}, "start the processes by srun"),

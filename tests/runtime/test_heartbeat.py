@@ -19,7 +19,7 @@ import pytest
 
 import bertjax
 from bertjax.runtime import agreement as rules
-from bertjax.runtime import rendezvous as roll_call
+from bertjax.runtime import rendezvous as meetings
 from bertjax.runtime.agreement import Agreement
 from bertjax.runtime.clusters import ProcessInfo
 from bertjax.runtime.heartbeat import FAILED, LOST, Heartbeat
@@ -51,14 +51,14 @@ def in_threads(tasks: list[Callable[[], object]]) -> list[object]:
 
 def join_all(address: str, count: int, numbers: list[int], seconds: float = 30) -> list[object]:
     """What the meeting call gives to each of these processes."""
-    places = [ProcessInfo("address", address, count, number) for number in numbers]
-    return in_threads([lambda info=info: rendezvous(info, f"host-{info.process}", seconds) for info in places])
+    infos = [ProcessInfo("address", address, count, number) for number in numbers]
+    return in_threads([lambda info=info: rendezvous(info, f"host-{info.process}", seconds) for info in infos])
 
 
 @pytest.fixture
 def process_2_has_come(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set when process 0 has process 2 on its list."""
-    come, hear = threading.Event(), roll_call._hear
+    come, hear = threading.Event(), meetings._handle
 
     def heard(meeting: Meeting, line: Line, info: ProcessInfo) -> bool:
         goes_on = hear(meeting, line, info)
@@ -66,7 +66,7 @@ def process_2_has_come(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
             come.set()
         return goes_on
 
-    monkeypatch.setattr(roll_call, "_hear", heard)
+    monkeypatch.setattr(meetings, "_handle", heard)
     return come
 
 
@@ -79,10 +79,10 @@ def joining_in_background(address: str, count: int) -> tuple[threading.Thread, l
 
 
 def test_all_come() -> None:
-    rolls = join_all(free_address(), 4, [3, 1, 0, 2])
-    assert all(isinstance(meeting, Meeting) for meeting in rolls), rolls
-    assert {tuple(meeting.names) for meeting in rolls} == {("host-0", "host-1", "host-2", "host-3")}
-    for meeting in rolls:
+    meetings_of_all = join_all(free_address(), 4, [3, 1, 0, 2])
+    assert all(isinstance(meeting, Meeting) for meeting in meetings_of_all), meetings_of_all
+    assert {tuple(meeting.names) for meeting in meetings_of_all} == {("host-0", "host-1", "host-2", "host-3")}
+    for meeting in meetings_of_all:
         for line in meeting.lines.values():
             line.close()
 
@@ -99,7 +99,7 @@ def test_who_never_comes_is_named_to_all_that_came() -> None:
 def test_a_coordinator_that_nobody_is_at_is_named() -> None:
     address = free_address()
     begun = time.monotonic()
-    with pytest.raises(TimeoutError, match=rf"process 2 of 3: nobody answers at {address}"):
+    with pytest.raises(TimeoutError, match=rf"process 2 of 3: nothing answers at {address}"):
         rendezvous(ProcessInfo("address", address, 3, 2), "host", 1)
     assert time.monotonic() - begun < 5
 
@@ -128,8 +128,8 @@ def test_what_is_left_of_an_earlier_job_is_not_taken_for_process_0(words: bytes)
 
     earlier = threading.Thread(target=remains, daemon=True)
     earlier.start()
-    rolls = in_threads([first, lambda: rendezvous(ProcessInfo("address", address, 2, 1), "host-1", 10)])
-    assert [meeting.names for meeting in rolls] == [["host-0", "host-1"]] * 2
+    meetings_of_all = in_threads([first, lambda: rendezvous(ProcessInfo("address", address, 2, 1), "host-1", 10)])
+    assert [meeting.names for meeting in meetings_of_all] == [["host-0", "host-1"]] * 2
 
 
 def test_what_never_becomes_process_0_is_named() -> None:
@@ -179,16 +179,16 @@ def test_a_stranger_and_one_that_died_and_came_again() -> None:
                     break
                 time.sleep(0.05)
 
-    places = [ProcessInfo("address", address, 3, number) for number in range(3)]
+    infos = [ProcessInfo("address", address, 3, number) for number in range(3)]
     first = threading.Thread(target=disturb)
     first.start()
-    tasks = [lambda: rendezvous(places[0], "host-0", 30)]
-    tasks += [lambda info=info: (first.join(), rendezvous(info, "late", 30))[1] for info in places[1:]]
-    rolls = in_threads(tasks)
-    assert [meeting.names for meeting in rolls] == [["host-0", "late", "late"]] * 3
+    tasks = [lambda: rendezvous(infos[0], "host-0", 30)]
+    tasks += [lambda info=info: (first.join(), rendezvous(info, "late", 30))[1] for info in infos[1:]]
+    meetings_of_all = in_threads(tasks)
+    assert [meeting.names for meeting in meetings_of_all] == [["host-0", "late", "late"]] * 3
 
 
-def test_a_signal_during_the_roll_call_is_passed_on(process_2_has_come: threading.Event) -> None:
+def test_a_signal_during_the_rendezvous_reaches_all(process_2_has_come: threading.Event) -> None:
     address = free_address()
     joining, outcomes = joining_in_background(address, 4)
     assert process_2_has_come.wait(60)
@@ -201,14 +201,14 @@ def test_a_signal_during_the_roll_call_is_passed_on(process_2_has_come: threadin
 
 
 class Crew:
-    """Heartbeat in one process, and how each was told to end."""
+    """The heartbeats of several processes, as threads of one, and how each ended."""
 
     def __init__(self, count: int, heartbeat: float = 20) -> None:
-        rolls = join_all(free_address(), count, list(range(count)))
+        meetings_of_all = join_all(free_address(), count, list(range(count)))
         self.ends: list[list[tuple[str, int]]] = [[] for _ in range(count)]
         self.agreements = [Agreement() for _ in range(count)]
         self.unwound: list[int] = []
-        self.peers = [
+        self.heartbeats = [
             Heartbeat(
                 number,
                 meeting,
@@ -217,12 +217,12 @@ class Crew:
                 lambda words, code, number=number: self.ends[number].append((words, code)),
                 lambda number=number: self.unwound.append(number),
             )
-            for number, meeting in enumerate(rolls)
+            for number, meeting in enumerate(meetings_of_all)
         ]
-        for peers in self.peers:
-            peers.start()
+        for one in self.heartbeats:
+            one.start()
 
-    def told(self, of: list[int], seconds: float = 60) -> list[tuple[str, int]]:
+    def endings(self, of: list[int], seconds: float = 60) -> list[tuple[str, int]]:
         """What these were ended with, at the latest after so long."""
         deadline = time.monotonic() + seconds
         while not all(self.ends[number] for number in of) and time.monotonic() < deadline:
@@ -236,63 +236,63 @@ def crew(count: int, heartbeat: float = 20) -> Iterator[Crew]:
     try:
         yield made
     finally:
-        for peers in reversed(made.peers):
-            peers.close()
+        for one in reversed(made.heartbeats):
+            one.close()
 
 
 def test_gather_gives_all_what_each_says() -> None:
     with crew(3) as three:
         for turn in "abc":
-            said = in_threads([partial(peers.gather, "x", f"{turn}{peers.number}") for peers in three.peers])
+            said = in_threads([partial(one.gather, "x", f"{turn}{one.number}") for one in three.heartbeats])
             assert said == [[f"{turn}0", f"{turn}1", f"{turn}2"]] * 3
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_closed_connection_is_a_lost_process(victim: int) -> None:
     with crew(3) as three:
-        three.peers[victim]._tell = lambda *_, **__: None  # the dead say nothing
-        for line in three.peers[victim]._lines.values():  # what the system does for a killed process
+        three.heartbeats[victim]._send = lambda *_, **__: None  # the dead say nothing
+        for line in three.heartbeats[victim]._lines.values():  # what the system does for a killed process
             line.socket.shutdown(socket.SHUT_RDWR)
         others = [number for number in range(3) if number != victim]
-        for words, code in three.told(others):
+        for words, code in three.endings(others):
             assert f"lost process {victim} (host-{victim})" in words and code == LOST
 
 
 def test_one_that_says_goodbye_is_not_lost() -> None:
     with crew(3) as three:
-        three.peers[2].close()
+        three.heartbeats[2].close()
         time.sleep(1.5)
         assert three.ends == [[], [], []]
 
 
 def test_a_silent_process_is_lost() -> None:
     with crew(3, heartbeat=0.7) as three:  # at rest it is three times as patient
-        three.peers[1]._tell = lambda *_, **__: None
-        for words, code in three.told([0, 2]):
+        three.heartbeats[1]._send = lambda *_, **__: None
+        for words, code in three.endings([0, 2]):
             assert "lost process 1 (host-1): it sent nothing for" in words and code == LOST
 
 
 @pytest.mark.parametrize("code", [FAILED, 2])
 def test_an_error_of_one_ends_all(code: int) -> None:
     with crew(3) as three:
-        three.peers[1].fail("the disk is full", code)
-        for words, told in three.told([0, 2]):
-            assert "process 1 (host-1) ended with an error: the disk is full" in words and told == code
+        three.heartbeats[1].fail("the disk is full", code)
+        for words, ended in three.endings([0, 2]):
+            assert "process 1 (host-1) ended with an error: the disk is full" in words and ended == code
 
 
 def test_who_will_not_wait_for_the_save_ends_all() -> None:
     with crew(3) as three:
         for agreement in three.agreements:
             agreement.go_on()
-        three.peers[1].wake.send(bytes([signal.SIGINT, signal.SIGINT]))
-        for words, code in three.told([0, 1, 2]):
+        three.heartbeats[1].wake.send(bytes([signal.SIGINT, signal.SIGINT]))
+        for words, code in three.endings([0, 1, 2]):
             assert "interrupted twice" in words and code == 130
 
 
 def test_a_process_that_cannot_listen_any_more_ends_all() -> None:
     with crew(3) as three:
-        three.peers[2]._lines[0].send({"is": "nothing known"})
-        own, *others = three.told([0, 1, 2])
+        three.heartbeats[2]._lines[0].send({"is": "nothing known"})
+        own, *others = three.endings([0, 1, 2])
         assert "the thread that listens to the other processes failed: AttributeError" in own[0] and own[1] == FAILED
         for words, code in others:
             assert "process 0 (host-0) ended with an error: the thread that listens" in words and code == FAILED
@@ -325,7 +325,7 @@ def test_a_signal_to_any_stops_all_at_the_same_unit(seed: int) -> None:
         def strike() -> None:
             time.sleep(rng.uniform(0.05, 0.3))
             for _ in range(rng.choice([1, 3])):
-                three.peers[rng.randrange(3)].wake.send(bytes([signal.SIGTERM]))
+                three.heartbeats[rng.randrange(3)].wake.send(bytes([signal.SIGTERM]))
 
         workers = [
             lambda number=number: work(three.agreements[number], number, begun, random.Random(seed * 3 + number))
@@ -333,19 +333,19 @@ def test_a_signal_to_any_stops_all_at_the_same_unit(seed: int) -> None:
         ]
         done = in_threads([*workers, strike])[:3]
         assert len(set(done)) == 1 and 0 < done[0] < 10_000, done
-        assert {peers.exit_code for peers in three.peers} == {75}
+        assert {one.exit_code for one in three.heartbeats} == {75}
         assert three.unwound == [] and three.ends == [[], [], []]
 
 
 def test_a_signal_when_nothing_was_begun_ends_all_at_once() -> None:
     with crew(3) as three:
         three.agreements[0].go_on(first=True)  # compiling
-        three.peers[1].wake.send(bytes([signal.SIGINT]))
+        three.heartbeats[1].wake.send(bytes([signal.SIGINT]))
         deadline = time.monotonic() + 60
         while len(three.unwound) < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
         assert sorted(three.unwound) == [0, 1, 2]
-        assert {peers.exit_code for peers in three.peers} == {130}
+        assert {one.exit_code for one in three.heartbeats} == {130}
 
 
 def test_a_hang_names_who_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,7 +361,7 @@ def test_a_hang_names_who_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
         threads = [threading.Thread(target=worker, daemon=True) for worker in workers]
         for thread in threads:
             thread.start()
-        for words, code in three.told([0, 2]):
+        for words, code in three.endings([0, 2]):
             assert "lost process 1 (host-1): it hangs" in words and code == LOST
         for thread in threads:
             thread.join()
@@ -374,12 +374,12 @@ def test_a_unit_is_measured_by_those_like_it() -> None:
         for unit in range(5):
             agreement.go_on(first=unit == 0)
             agreement.begun()
-            assert agreement.standing().limit == (rules.LONGEST_UNIT if unit else rules.LONGEST_OTHER)
+            assert agreement.status().limit == (rules.LONGEST_UNIT if unit else rules.LONGEST_OTHER)
     agreement.go_on(doing="evaluation")
-    assert agreement.standing().limit == rules.LONGEST_OTHER
+    assert agreement.status().limit == rules.LONGEST_OTHER
     usual = list(agreement._usual)
     agreement.go_on()
-    assert list(agreement._usual) == usual and agreement.standing().limit == rules.LONGEST_UNIT
+    assert list(agreement._usual) == usual and agreement.status().limit == rules.LONGEST_UNIT
 
 
 def test_what_takes_long_by_its_nature_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:

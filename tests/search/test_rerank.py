@@ -52,7 +52,7 @@ def test_scores_are_those_of_each_pair_alone(tmp_path, monkeypatch, at_once):
         assert hits.documents.tolist() == sorted(wanted, key=lambda number: -wanted[number])
         assert hits.scores == pytest.approx(sorted(wanted.values(), reverse=True), rel=1e-4)
     assert counted == [2, 2] if at_once == 2 else [4]
-    cut, empty = reranker.counts.told(reranker.max_length)
+    cut, empty = reranker.counts.notices(reranker.max_length)
     assert cut.startswith("1 of 4 examples were longer than 64 tokens") and empty.startswith("1 of 4 examples have")
 
 

@@ -41,23 +41,23 @@ def test_a_document_of_its_type_comes_back(more):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"version": 2}, "here: version is 2, not 1; mend it"),
-        ({"version": True}, "here: version is true, not 1; mend it"),
-        ({"files": {}}, "here: files is a mapping of 0, not a list; mend it"),
-        ({"files": [3]}, "here: files[0] is 3, not a mapping; mend it"),
-        ({"files": [{"name": "a"}]}, "here: no files[0].bytes, which is a whole number in 0 to 100; mend it"),
+        ({"version": 2}, "here: version is 2, not 1; correct it"),
+        ({"version": True}, "here: version is true, not 1; correct it"),
+        ({"files": {}}, "here: files is a mapping of 0, not a list; correct it"),
+        ({"files": [3]}, "here: files[0] is 3, not a mapping; correct it"),
+        ({"files": [{"name": "a"}]}, "here: no files[0].bytes, which is a whole number in 0 to 100; correct it"),
         ({"files": [{"name": "a", "bytes": 101}]}, "here: files[0].bytes is 101, not a whole number in 0 to 100"),
         ({"files": [{"name": "a", "bytes": True}]}, "here: files[0].bytes is true, not a whole number"),
-        ({"files": [{"name": None, "bytes": 1}]}, "here: files[0].name is null, not a string; mend it"),
-        ({"counts": {"x": 1.0}}, "here: counts.x is 1.0, not a whole number; mend it"),
-        ({"counts": None}, "here: counts is null, not a mapping; mend it"),
-        ({"rate": "1"}, 'here: rate is "1", not a number or null; mend it'),
-        ({"rate": float("nan")}, "here: rate is NaN, not a number or null; mend it"),
+        ({"files": [{"name": None, "bytes": 1}]}, "here: files[0].name is null, not a string; correct it"),
+        ({"counts": {"x": 1.0}}, "here: counts.x is 1.0, not a whole number; correct it"),
+        ({"counts": None}, "here: counts is null, not a mapping; correct it"),
+        ({"rate": "1"}, 'here: rate is "1", not a number or null; correct it'),
+        ({"rate": float("nan")}, "here: rate is NaN, not a number or null; correct it"),
     ],
 )
 def test_the_first_value_of_another_type_is_named_by_its_path(change, told):
     with pytest.raises(ValueError) as caught:
-        parse_json(json.dumps(GOOD | change), "here", Document, remedy="mend it")
+        parse_json(json.dumps(GOOD | change), "here", Document, remedy="correct it")
     assert str(caught.value).startswith(told)
 
 
@@ -66,8 +66,8 @@ def test_the_first_value_of_another_type_is_named_by_its_path(change, told):
     [b"", b"{", b"\xff\xfe\x00", b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000, b"[1]", b"null", b'"text"', b"1e5"],
 )
 def test_what_is_no_document_is_refused_in_one_sentence(content):
-    with pytest.raises(ValueError, match=r"^here: .*; mend it$"):
-        parse_json(content, "here", remedy="mend it")
+    with pytest.raises(ValueError, match=r"^here: .*; correct it$"):
+        parse_json(content, "here", remedy="correct it")
 
 
 def test_depth_ends_where_it_is_said_to_end():

@@ -251,7 +251,7 @@ print(sum(len(document.text) for document in read_documents(file)), peak() - bef
     assert characters > 40e6 and more < 42 << 10  # KiB: some pieces of 8 MiB, and not the file
 
 
-def test_what_is_not_there_is_told_with_where_to_look(data, bucket):
+def test_what_is_not_there_is_reported_with_where_to_look(data, bucket):
     command = "aws s3 ls" if bucket.startswith("s3") else ""
     with pytest.raises(ValueError, match=rf"source text:{bucket}/no/\*: the glob matches nothing .see what.*{command}"):
         prepare(changed(data, sources=(f"text:{bucket}/no/*",)))
@@ -344,7 +344,7 @@ def test_what_was_damaged_there_is_named(store, tmp_path):
     assert content(open_near(store, str(tmp_path)).path) == remote_content(store)
 
 
-def test_too_little_room_is_told_before(data, tmp_path, monkeypatch):
+def test_too_little_room_is_reported_before(data, tmp_path, monkeypatch):
     store = prepare(data)
     monkeypatch.setattr(local_copy.shutil, "disk_usage", lambda _: local_copy.shutil._ntuple_diskusage(1, 1, 1000))
     with pytest.raises(OSError, match=r"data\.cache_dir=.*: 0\.0 MB of .* are to be copied there and 0\.0 MB are free"):
@@ -353,7 +353,7 @@ def test_too_little_room_is_told_before(data, tmp_path, monkeypatch):
         open_near(store, "s3://b/c")
 
 
-def test_reading_asks_for_pieces(bucket, monkeypatch):
+def test_reading_requests_pieces(bucket, monkeypatch):
     """Any part of a file, by requests of the size of the buffer and not of the file."""
     monkeypatch.setattr(remote, "_READ_AT_ONCE", 100)
     content = bytes(range(256)) * 10
@@ -365,7 +365,7 @@ def test_reading_asks_for_pieces(bucket, monkeypatch):
     assert remote.bytes_of(f"{bucket}/a") == 2560
 
 
-def test_places_are_listed_moved_and_removed(bucket, tmp_path):
+def test_paths_are_listed_moved_and_removed(bucket, tmp_path):
     place = RemotePath(f"{bucket}/a/b")
     assert not place.exists() and not place.is_dir() and not list(place.iterdir()) and not place.sizes()
     (tmp_path / "deep").mkdir()

@@ -75,7 +75,7 @@ def test_a_checkpoint_comes_back_on_another_mesh(run, staging):
     assert not list(staging.folder.iterdir()), "what was made or copied is not needed any more"
 
 
-def test_processes_tell_each_other_nothing_of_their_own_folders(run, staging, monkeypatch):
+def test_processes_report_nothing_of_their_own_folders(run, staging, monkeypatch):
     """Orbax tells by names that all processes share: one would await a word that another withdraws, or that is not of
     its own folder."""
     told = []
@@ -86,7 +86,7 @@ def test_processes_tell_each_other_nothing_of_their_own_folders(run, staging, mo
     assert told == []
 
 
-def test_only_what_is_asked_for_is_copied(run, staging, monkeypatch):
+def test_only_what_is_requested_is_copied(run, staging, monkeypatch):
     save(run, staging, 7)
     copied = []
     download = RemotePath.download_all
@@ -221,7 +221,7 @@ def test_a_save_that_fails_is_named_and_the_next_one_works(run, staging, monkeyp
 
         patched.setattr(RemotePath, "upload_all", refused)
         saved.save(1, state_at(1), metadata())
-        with pytest.raises(OSError, match=f"{run}/checkpoints/1 was not written: .*cannot be written.*goes on from"):
+        with pytest.raises(OSError, match=f"{run}/checkpoints/1 was not written: .*cannot be written.*continues from"):
             saved.wait()
     assert saved.steps() == []
     assert saved.save(2, state_at(2), metadata())

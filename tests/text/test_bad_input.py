@@ -89,7 +89,7 @@ def test_a_little_that_is_no_utf8_is_replaced_and_counted(tmp_path, kind, bad):
 
 
 @pytest.mark.parametrize("kind", RECORD)
-def test_what_is_no_utf8_text_at_all_is_refused_with_the_first_place(tmp_path, kind):
+def test_what_is_no_utf8_text_at_all_is_refused_with_the_first_offset(tmp_path, kind):
     path = write(tmp_path / "a", RECORD[kind]("Größe über Länge. ".encode("latin-1") * 50))
     start = RECORD[kind](b"").index(b"</text") if kind == "wikipedia" else RECORD[kind](b"|").index(b"|")
     message = refusal(path, kind)
@@ -125,7 +125,7 @@ def test_what_is_replaced_depends_on_the_text_alone(tmp_path, suffix):
     assert "".join(found).count("\ufffd") == counts.replaced_characters == 3001
 
 
-def test_prepare_tells_what_was_replaced_and_goes_on(tmp_path):
+def test_prepare_reports_what_was_replaced_and_goes_on(tmp_path):
     path = write(tmp_path / "a.txt", SENTENCE * 5 + b"\0" + b"more words. " * 100)
     store = store_of(tmp_path / "store", f"text:{path}")
     assert [counts["replaced_characters"] for counts in store.manifest["provenance"]["reading"]] == [6, 0]
@@ -199,7 +199,7 @@ def test_bombs_are_known_by_their_size_and_their_ratio(tmp_path, monkeypatch):
     assert len(texts(path, "lines")) > 0
 
 
-def test_an_xz_file_that_asks_for_too_much_memory_is_refused(tmp_path):
+def test_an_xz_file_that_needs_too_much_memory_is_refused(tmp_path):
     data = bytearray(lzma.compress(b"Words.", preset=0))
     end = 12 + 4 * (data[12] + 1)  # of the block's head, after that of the stream; its last four bytes are its checksum
     place = data.index(b"\x21\x01", 12, end) + 2

@@ -108,7 +108,7 @@ def noted(unit, job):
 
 
 @needs_beam
-def test_text_that_is_wrong_is_told_as_by_the_pool(data, tmp_path):
+def test_text_that_is_wrong_is_reported_as_by_the_pool(data, tmp_path):
     (tmp_path / "text" / "31.txt").write_bytes(b"ELF\x00\xff\xfe\x80" * 99)
     messages = []
     for runner in (None, by_beam(data.root)):
@@ -133,7 +133,7 @@ def give_nothing_back(unit, function, results):
 def test_other_failures_name_the_files(tmp_path):
     assert (UNITS[4], [1, 1]) in by_beam(tmp_path)(partial(divmod_of, 3), UNITS, "testing")
     assert list(by_beam(tmp_path)(fail_at_two, [], "testing")) == []
-    with pytest.raises(RuntimeError, match=r"^testing: OSError: no more room \(at one of: part2\.txt\); run"):
+    with pytest.raises(RuntimeError, match=r"^testing: OSError: no more room \(in one of: part2\.txt\); run"):
         list(by_beam(tmp_path)(fail_at_two, UNITS, "testing"))
     assert not list(tmp_path.iterdir())
 
@@ -143,9 +143,9 @@ def divmod_of(by, unit):
 
 
 @needs_beam
-def test_a_folder_that_is_not_shared_is_told(tmp_path, monkeypatch):
+def test_a_folder_that_is_not_shared_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(beam, "_run_unit", give_nothing_back)
-    with pytest.raises(RuntimeError, match=r"testing: .* left nothing in .*beam-.*; set data\.root to a place"):
+    with pytest.raises(RuntimeError, match=r"testing: .* left nothing in .*beam-.*; set data\.root to a folder"):
         list(by_beam(tmp_path)(partial(divmod_of, 3), UNITS, "testing"))
 
 

@@ -38,7 +38,7 @@ def test_words_are_chosen_by_the_tokens_they_save() -> None:
     assert worthwhile_words(old, {"the": 100}, 5) == []
 
 
-def test_unused_places_are_taken_first() -> None:
+def test_unused_entries_are_taken_first() -> None:
     tokens, replaced = with_words(OLD, ["metformin", "insulin", "gold"])
     assert replaced == 2 and tokens[5:7] == ["metformin", "insulin"] and tokens[-1] == "gold"
     assert [t for t in tokens if t in OLD] == [t for t in OLD if not t.startswith("[unused")]

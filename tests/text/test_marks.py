@@ -36,7 +36,7 @@ def test_a_few_foreign_names_are_no_reason_to_warn(tmp_path):
         warn_of_lost_marks([])
 
 
-def test_the_share_is_told(tmp_path):
+def test_the_share_is_reported(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("मे " * 100)
     with pytest.warns(

@@ -103,7 +103,7 @@ def wait_until(happened):
         time.sleep(0.01)
 
 
-def test_a_dead_worker_is_told_with_its_files():
+def test_a_dead_worker_is_named_with_its_files():
     with pytest.raises(RuntimeError, match=r"^testing: a worker process died .* at one of: .*data\.workers") as told:
         list(run_units(die_at_four, UNITS, "testing", workers=2))
     named = re.findall(r"part\d\.txt", str(told.value))

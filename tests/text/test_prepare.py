@@ -134,7 +134,7 @@ def test_other_inputs_make_another_store(data, tmp_path, values):
     assert prepare(changed(data, **values)) != prepare(data)
 
 
-def test_the_store_tells_what_is_of_which_source(data, tmp_path):
+def test_the_store_records_sources(data, tmp_path):
     two = changed(data, sources=(f"text:{tmp_path}/text/0*.txt", f"text:{tmp_path}/text/[123]*.txt"))
     store = TokenStore.open(prepare(two))
     view = store.split("train")

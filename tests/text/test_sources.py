@@ -53,7 +53,7 @@ def test_parse_source_takes_the_kind_up_to_the_first_colon():
         ("docs:", "nothing after the colon"),
         (
             "s3://bucket/a.txt",
-            "unknown kind .s3.; of a URL too the kind stands first, as in text:s3://bucket/a.txt; kinds",
+            "unknown kind .s3.; of a URL too the kind comes first, as in text:s3://bucket/a.txt; kinds",
         ),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_source_without_text_is_refused(tmp_path):
         ("lines:corpus/*.txt", r"the glob matches nothing \(working directory [^;]*\)$"),
     ],
 )
-def test_where_text_can_be_had_is_told(source, advice):
+def test_where_text_can_be_had_is_reported(source, advice):
     with pytest.raises(ValueError, match=advice):
         source_files(parse_source(source))
 
@@ -258,7 +258,7 @@ def test_a_compressed_file_may_have_several_members(tmp_path, suffix):
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "other"])
-def test_damaged_compressed_data_are_named_with_their_place(tmp_path, suffix, damage):
+def test_damaged_compressed_data_are_named_with_their_offset(tmp_path, suffix, damage):
     text = "".join(hashlib.sha256(bytes([n % 256, n // 256])).hexdigest() + "\n" for n in range(12_000)).encode()
     data = bytearray(COMPRESS[suffix](text))
     if damage == "cut":

@@ -94,7 +94,9 @@ def test_the_planes_are_those_of_the_words_that_the_spans_hold(marked_data):
     store.verify()
     tokenizer = store.tokenizer()
     views = [store.split(split) for split in ("train", "held_out")]
-    assert store.manifest["planes"] == dict.fromkeys(PLANES, "|b1") and all(view.tells("entities") for view in views)
+    assert store.manifest["planes"] == dict.fromkeys(PLANES, "|b1") and all(
+        view.has_plane("entities") for view in views
+    )
     for kind, plane in (("word unit", "continues"), ("phrase", "phrases"), ("entity", "entities")):
         found = by_text(views[0], plane) | by_text(views[1], plane)
         assert len(found) == len(documents)
@@ -261,12 +263,14 @@ def test_a_list_finds_the_longest_unit_in_whole_words(tmp_path):
     assert [*find_units(f"list:{path}", True)("the river")] == [Span(0, 3, "phrase"), Span(4, 9, "phrase")]
 
 
-def test_a_kind_without_units_is_not_told(data, tmp_path):
+def test_a_kind_without_units_is_not_marked(data, tmp_path):
     (tmp_path / "units.txt").write_text("river with\n")
     store = TokenStore.open(prepare(changed(data, units=f"list:{tmp_path}/units.txt", masking="phrases")))
     train = store.split("train")
-    assert train.tells("phrases") and not train.tells("entities") and store.split("held_out").tells("phrases")
-    assert not train.tells("continues"), "neither a segmenter nor units mark words"
+    assert (
+        train.has_plane("phrases") and not train.has_plane("entities") and store.split("held_out").has_plane("phrases")
+    )
+    assert not train.has_plane("continues"), "neither a segmenter nor units mark words"
 
 
 def test_tokens_of_a_unit_are_those_with_a_character_of_it():
@@ -282,13 +286,13 @@ def test_tokens_of_a_unit_are_those_with_a_character_of_it():
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe", "byte_bpe"])
-def test_every_tokenizer_knows_the_places_of_its_tokens(kind):
+def test_every_tokenizer_knows_the_offsets_of_its_tokens(kind):
     texts = ["the rivers of the north were lifted in winter", "believes in  nothing but rivers", " lifted"] * 5
     rules = TextRules(lowercase=False, strip_accents=False)
     tokenizer = train_tokenizer(kind, count_for(kind, texts, rules), 60 if kind != "byte_bpe" else 280, rules)
     for text in [*texts[:3], "rivers lifted  the  ", ""]:
         (ids,) = tokenizer.encode_sentences([text])
-        places = tokenizer.places(text)
+        places = tokenizer.offsets(text)
         assert places.shape == (len(ids), 2)
         spelled = [text[first:last].strip() for first, last in places]
         for told, number in zip(spelled, ids, strict=True):  # a mark of a beginning is where its word is

@@ -83,7 +83,7 @@ def test_a_vocabulary_is_counted_on_whole_training_novels(novels):
     assert all(counted[name] == SENTENCES for name in trained_on)
 
 
-def test_what_was_split_is_told(novels, capsys):
+def test_what_was_split_is_reported(novels, capsys):
     note = f"documents of over {CAP:,} characters, read in parts and stored as one: {NOVELS}"
     assert reading_notes(TokenStore.open(prepare(novels)).manifest) == [note]
     keys = {"sources": novels.sources[0], "root": novels.root, "vocab": novels.vocab, "held-out": 0.4, "workers": 1}

@@ -112,7 +112,7 @@ def test_redirects_without_their_element_are_known_by_their_text(tmp_path, redir
     assert [found.redirect for found in Dump(str(path)).pages()] == [is_one]
 
 
-def test_old_dumps_tell_the_namespace_by_the_title(tmp_path):
+def test_old_dumps_have_the_namespace_in_the_title(tmp_path):
     pages = [page(title, "Text.", ns=None) for title in ("A", "diskussion:A", "Vorlage: A", "B: A", "Modul")]
     path = write(tmp_path / "a.xml", dump(*pages))
     assert [found.namespace for found in Dump(str(path)).pages()] == [0, 1, 10, 0, 0]

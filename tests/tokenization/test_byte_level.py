@@ -161,7 +161,7 @@ def test_a_path_with_braces_is_named_as_it_is():
 
 def test_files_that_are_missing(tmp_path, small):
     (tmp_path / "vocab.json").write_bytes(small.files["vocab.json"])
-    with pytest.raises(ValueError, match=r"vocab\.json: no merges\.txt beside it; it takes both"):
+    with pytest.raises(ValueError, match=r"vocab\.json: no merges\.txt next to it; both are needed"):
         load_tokenizer(tmp_path, AS_IT_IS)
     (tmp_path / "merges.txt").write_bytes(small.files["merges.txt"])
     for path in (tmp_path, tmp_path / "vocab.json", tmp_path / "merges.txt"):
@@ -202,9 +202,9 @@ def test_other_kinds_have_no_such_rule():
         )
 
 
-def test_places_of_long_chunks_are_not_kept(small):
+def test_offsets_of_long_chunks_are_not_kept(small):
     """Where words are not spaced, each chunk is a sentence of its own."""
     for number in range(3):
         text = "東" * 200 + str(number)
-        assert small.places(text)[-1].tolist() == [200, 201]
+        assert small.offsets(text)[-1].tolist() == [200, 201]
     assert small._chunks._offsets.cache_info().currsize == 0

@@ -144,7 +144,7 @@ def test_words_begin_where_a_reader_sees_them(real_data):
             words.append(so_far.decode())
             so_far = b""
         so_far += albert.surfaces[number]
-    # A sign is a word, and what follows it without a space goes on with it, as "##" pieces would not.
+    # A sign is a word, and what follows it without a space continues with it, as "##" pieces would not.
     assert [*words, so_far.decode()] == ["unbelievably", ",", "the", "antediluvian", "'s", "12th", "-century"]
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from bertjax.tokenization.training import count_spaced_words, most_frequent
 
 
-def test_words_are_what_stands_between_white_space():
+def test_words_are_what_is_between_white_space():
     assert count_spaced_words(["the  cat,\tthe", "", "東京は 日本"]) == {"the": 2, "cat,": 1, "東京は": 1, "日本": 1}
 
 

@@ -195,7 +195,7 @@ def test_a_line_separator_can_be_a_token(tmp_path):
     [
         ("\n".join(t for t in TOKENS if t != "[MASK]"), r"vocabulary .*bad\.txt: \[MASK\] missing; BERT needs \[PAD\]"),
         ("the\nof\n", r"\[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\] missing"),
-        ("\n".join([*TOKENS, "play"]), rf"token 'play' stands on lines 6 and {len(TOKENS) + 1}; remove one of them"),
+        ("\n".join([*TOKENS, "play"]), rf"token 'play' is on lines 6 and {len(TOKENS) + 1}; remove one of them"),
         ("\n".join([*SPECIAL_TOKENS, "", "the"]), r"line 6 is empty; every line needs a token"),
         (b"[PAD]\n\xff\xfe", r"vocabulary .*bad\.txt: not UTF-8 at byte 6"),
         ("", r"vocabulary .*bad\.txt: the file is empty"),

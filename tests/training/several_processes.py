@@ -131,8 +131,8 @@ class Group:
         """Until one of them has printed something."""
         deadline = time.monotonic() + seconds
         while text not in self.logs[which]:
-            assert self.ended()[which] is None, f"{self.ended()} before it printed {text!r}:\n{self.told()}"
-            assert time.monotonic() < deadline, f"{text!r} was not printed in {seconds} s:\n{self.told()}"
+            assert self.ended()[which] is None, f"{self.ended()} before it printed {text!r}:\n{self.output()}"
+            assert time.monotonic() < deadline, f"{text!r} was not printed in {seconds} s:\n{self.output()}"
             time.sleep(0.02)
 
     def wait(self, seconds: float = 300) -> list[int]:
@@ -140,15 +140,15 @@ class Group:
         deadline = time.monotonic() + seconds
         for process in self.processes:
             self._zygote.wait(process, max(deadline - time.monotonic(), 0.01))
-        assert None not in self.ended(), f"still running after {seconds} s: {self.ended()}\n{self.told()}"
+        assert None not in self.ended(), f"still running after {seconds} s: {self.ended()}\n{self.output()}"
         return self.ended()
 
     def finish(self, seconds: float = 600) -> None:
         """Wait for all to end well."""
         codes = self.wait(seconds)
-        assert not any(codes), f"{codes}\n{self.told()}"
+        assert not any(codes), f"{codes}\n{self.output()}"
 
-    def told(self) -> str:
+    def output(self) -> str:
         """The end of what each has printed."""
         return "\n".join(f"--- {path.name}\n{log[-2500:]}" for path, log in zip(self._paths, self.logs, strict=True))
 

@@ -21,7 +21,7 @@ import numpy as np
 from bertjax.config import Config, load_recipe, override
 from bertjax.input.feed import open_feed
 from bertjax.input.training_data import open_training_data
-from bertjax.parallel.sharding import local_rows, place, to_global
+from bertjax.parallel.sharding import local_rows, put_on_devices, to_global
 from bertjax.runtime.processes import join
 from bertjax.storage.progress import no_progress
 from bertjax.training.checkpoint import Checkpoints, named_arrays
@@ -59,7 +59,7 @@ def known_state(job: Job) -> TrainState:
     shapes = job.blueprint.state
     return jax.tree.unflatten(
         jax.tree.structure(shapes),
-        [place(known_array(name, x), x.sharding) for name, x in named_arrays(shapes).items()],
+        [put_on_devices(known_array(name, x), x.sharding) for name, x in named_arrays(shapes).items()],
     )
 
 

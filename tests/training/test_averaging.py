@@ -53,7 +53,10 @@ def test_other_verbs_read_it(run: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_what_cannot_be_averaged_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
-        (["--last", "5"], "keeps 3 checkpoint(s) (10, 20, 30); ask for fewer, or train with --training.keep-last 5"),
+        (
+            ["--last", "5"],
+            "keeps 3 checkpoint(s) (10, 20, 30); give a smaller --last, or train with --training.keep-last 5",
+        ),
         (["--last", "1"], "--last 1: a mean takes 2 checkpoints or more"),
         (["--last", "2", "--output", str(run)], "it is not empty; choose another (--output), or move it away"),
     ):

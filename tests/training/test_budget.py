@@ -167,7 +167,7 @@ def test_one_step_more_would_not_fit(seconds: float) -> None:
     costs = Costs(pace=(0.31,), evaluation=(2.0,), save=1.0, ending=9.0)
 
     def planned(steps: int) -> Config:
-        return budget.planned(recipe, steps, costs)
+        return budget.scheduled(recipe, steps, costs)
 
     steps = most_steps(planned, 0, costs, seconds, 10)
     assert seconds_left(planned(steps), 0, costs) <= seconds < seconds_left(planned(steps + 1), 0, costs)
@@ -211,7 +211,7 @@ def test_what_the_user_set_stays() -> None:
 
 def test_a_budget_that_is_too_short_says_how_long_it_must_be() -> None:
     costs = Costs(pace=(2.0,), evaluation=(10.0,), save=2.0, ending=10.0)
-    with pytest.raises(ValueError, match=r"training.budget='1m' is too short: 40 s are gone .* give 90s or more"):
+    with pytest.raises(ValueError, match=r"training.budget='1m' is too short: 40 s were used .* give 90s or more"):
         Budget("1m").decide(config(), costs, spent=40.0)
     run, _ = Budget("90s").decide(config(), costs, spent=40.0)
     assert run.training.steps >= 10

@@ -201,13 +201,13 @@ def test_a_state_that_is_not_finite_is_not_saved(tmp_path):
 # Damage
 
 
-def test_a_damaged_newest_checkpoint_is_named_and_the_previous_used_only_when_asked(tmp_path):
+def test_a_damaged_newest_checkpoint_is_named_and_the_previous_used_only_when_requested(tmp_path):
     checkpoints = saved_at(tmp_path, 1, 2, 3)
     damage_array(tmp_path / "3")
     with pytest.raises(DamagedCheckpoint) as error:
         checkpoints.restore(abstract(state_at(0)), metadata())
     assert f"checkpoint {tmp_path / '3'} is damaged: params/embed/kernel came back other than saved" in str(error.value)
-    assert "add --restore previous to go on from an older one (1, 2)" in str(error.value)
+    assert "add --restore previous to resume from an older one (1, 2)" in str(error.value)
     assert checkpoints.steps() == [1, 2, 3]
 
     restored = checkpoints.restore(abstract(state_at(0)), metadata(), "previous")
@@ -236,7 +236,7 @@ def test_previous_goes_back_as_far_as_it_must_and_touches_nothing_when_nothing_v
         shutil.rmtree(tmp_path / str(step) / "state" / "d")
     assert checkpoints.restore(abstract(state_at(0)), metadata(), "previous").step == 1
     shutil.rmtree(tmp_path / "1" / "state")
-    with pytest.raises(DamagedCheckpoint, match="there is no other; put an intact copy"):
+    with pytest.raises(DamagedCheckpoint, match="there is no other; replace it with an intact copy"):
         checkpoints.restore(abstract(state_at(0)), metadata(), "previous")
     assert checkpoints.steps() == [1]
 
@@ -286,7 +286,7 @@ def test_no_missing_cut_zeroed_or_swapped_file_is_restored_silently(tmp_path):
     assert outcome(checkpoints, 7) == "same"
 
 
-def test_two_arrays_of_one_shape_written_in_each_others_place_are_noticed(tmp_path, monkeypatch):
+def test_two_arrays_of_one_shape_written_in_each_others_file_are_noticed(tmp_path, monkeypatch):
     def swapped(arrays):
         names = dict(arrays)
         one, other = "opt_state/1/mu/embed/kernel", "params/embed/kernel"
@@ -341,7 +341,7 @@ def test_a_checkpoint_of_another_run_is_refused_before_its_arrays_are_read(tmp_p
     assert not isinstance(error.value, DamagedCheckpoint) and checkpoints.steps() == [1, 2]
 
 
-def test_a_change_that_is_allowed_is_told(tmp_path):
+def test_a_change_that_is_allowed_is_reported(tmp_path):
     longer = replace(Config(), training=replace(Config().training, steps=2_000_000))
     restored = saved_at(tmp_path, 1).restore(abstract(state_at(0)), metadata(longer))
     assert restored.notices[0].startswith("training.steps: checkpoint has 1000000, config has 2000000; ")
@@ -408,7 +408,7 @@ def test_a_save_that_fails_in_the_background_is_named_at_the_next_call(tmp_path,
 
     monkeypatch.setattr(async_path, "rename", rename_what_is_gone)  # the last thing that a save does
     checkpoints.save(2, state_at(2), metadata())
-    with pytest.raises(OSError, match=r"checkpoint .*/c/2 was not written: .*Written before it: 1"):
+    with pytest.raises(OSError, match=r"checkpoint .*/c/2 was not written: .*Written before: 1"):
         checkpoints.wait()
 
 
@@ -479,7 +479,7 @@ def test_a_value_of_forged_metadata_is_read_or_named_whatever_it_is(tmp_path):
     assert refused > 60
 
 
-def test_other_and_unknown_versions_of_the_libraries_are_told(tmp_path):
+def test_other_and_unknown_versions_of_the_libraries_are_reported(tmp_path):
     checkpoints, unknown = saved_at(tmp_path, 1), "does not say which bertjax, jax, jaxlib, orbax-checkpoint wrote it"
     file, current = tmp_path / "1" / "metadata" / "metadata", metadata()
     assert checkpoints.restore(abstract(state_at(0)), current).notices == ()

@@ -54,7 +54,7 @@ def test_the_log_says_what_became_of_it() -> None:
     mesh = make_mesh(Config().mesh)
     assert _describe_deterministic(Config(), mesh) == []
     (line,) = _describe_deterministic(Config(deterministic=True), mesh)
-    assert line == "deterministic: as everything is on a cpu; nothing is changed for it"
+    assert line == "deterministic: as every program on a cpu is; no option is needed"
 
 
 def test_the_log_says_who_computes_the_attention_and_why() -> None:

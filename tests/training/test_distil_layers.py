@@ -36,7 +36,7 @@ from bertjax.model.families.registry import family_of
 from bertjax.model.layer_states import LayerStates
 from bertjax.model.network import abstract_network, bind, init_params
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.sharding import place, to_global
+from bertjax.parallel.sharding import put_on_devices, to_global
 from bertjax.training.checkpoint import read_metadata
 from bertjax.training.job import preflight
 from bertjax.training.objectives import TEACHER, Forward, choose
@@ -45,7 +45,7 @@ from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, draw_frozen, init_state
 from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums
-from bertjax.training.teacher import teacher_to_plan
+from bertjax.training.teacher import assumed_teacher
 from bertjax.training.telemetry import curves, read_metrics
 
 OBJECTIVES = choose(("distil_layers",))
@@ -191,7 +191,9 @@ def losses(networks: dict, mesh_config: MeshConfig, accumulate: int = 1, packed:
     mesh, optimizer, execution = make_mesh(mesh_config, devices), make_optimizer(OPTIMIZER), ExecutionConfig(**how)
     with jax.set_mesh(mesh):
         teacher = draw_frozen(DEEP, mesh, execution)
-        frozen = {TEACHER: place(networks[TEACHER][1], jax.tree.map(lambda leaf: leaf.sharding, teacher.params))}
+        frozen = {
+            TEACHER: put_on_devices(networks[TEACHER][1], jax.tree.map(lambda leaf: leaf.sharding, teacher.params))
+        }
         blueprint = draw_blueprint(STUDENT, optimizer, mesh, execution, {TEACHER: teacher})
         state = init_state(blueprint, STUDENT, optimizer, 0)
         settings = {"clip_norm": 1.0, "grad_accum_steps": accumulate, "dropout_seed": None}
@@ -250,10 +252,10 @@ def test_a_teacher_whose_layers_cannot_be_compared_is_refused(
 
 def test_a_plan_assumes_the_bert_of_the_width_that_is_projected_to() -> None:
     recipe = load_recipe("configs/tinybert.py")
-    assert teacher_to_plan(recipe) == family_of("bert").presets["base"]
+    assert assumed_teacher(recipe) == family_of("bert").presets["base"]
     wide = replace(recipe, model=replace(recipe.model, teacher_width=900))
     with pytest.raises(ValueError, match=r"model\.teacher_width=900: no published model of model.family='bert' has"):
-        teacher_to_plan(wide)
+        assumed_teacher(wide)
     no_layers = replace(recipe, training=replace(recipe.training, objectives=("distil_mlm", "mlm")))
     with pytest.raises(ValueError, match=r"model\.teacher_width=768 with .* none of them projects vectors"):
         preflight(no_layers)

@@ -18,7 +18,7 @@ from tiny_runs import command, digests, finish, start, write_recipe
 from bertjax.config import Config, DistillationConfig, ExecutionConfig, MeshConfig, TrainingConfig
 from bertjax.model.network import abstract_network, bind, init_params
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.sharding import place, to_global
+from bertjax.parallel.sharding import put_on_devices, to_global
 from bertjax.training.checkpoint import read_metadata
 from bertjax.training.job import preflight
 from bertjax.training.objectives import TEACHER, Forward, objectives_of
@@ -122,7 +122,9 @@ def losses(networks: dict, mesh_config: MeshConfig, accumulate: int = 1) -> list
     mesh, optimizer = make_mesh(mesh_config, devices), make_optimizer(OPTIMIZER)
     with jax.set_mesh(mesh):
         teacher = draw_frozen(DEEP, mesh, IN_CHUNKS)
-        frozen = {TEACHER: place(networks[TEACHER][1], jax.tree.map(lambda leaf: leaf.sharding, teacher.params))}
+        frozen = {
+            TEACHER: put_on_devices(networks[TEACHER][1], jax.tree.map(lambda leaf: leaf.sharding, teacher.params))
+        }
         blueprint = draw_blueprint(STUDENT, optimizer, mesh, IN_CHUNKS, {TEACHER: teacher})
         state = init_state(blueprint, STUDENT, optimizer, 0)
         how = {"clip_norm": 1.0, "grad_accum_steps": accumulate, "dropout_seed": None}
@@ -146,10 +148,10 @@ def test_the_mesh_and_microbatches_change_nothing(networks: dict, accumulate: in
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (replace(CONFIG, distillation=DistillationConfig()), "distil_mlm asks a teacher, and distillation.teacher is"),
+        (replace(CONFIG, distillation=DistillationConfig()), "distil_mlm needs a teacher, and distillation.teacher is"),
         (
             replace(CONFIG, training=TrainingConfig()),
-            "asks a teacher; add distil_mlm, distil_cosine or distil_layers",
+            "needs a teacher; add distil_mlm, distil_cosine or distil_layers",
         ),
         (replace(CONFIG, training=TrainingConfig(objectives=("distil_mlm",))), "about the predictions of mlm; add"),
         (
@@ -199,7 +201,7 @@ def test_a_student_learns_resumes_and_keeps_no_teacher(taught: tuple[Path, Path,
     metadata = read_metadata(run)
     assert len(metadata["teacher_digest"]) == 64 and not any(TEACHER in name for name in metadata["arrays"])
     assert "of its 2 layers, 1 were taken" in log.read_text()
-    # Its export is the same teacher, and the run goes on with it to the same bits.
+    # Its export is the same teacher, and the run continues with it to the same bits.
     half = tmp_path / "half"
     shutil.copytree(run, half)
     for step in (half / "checkpoints").iterdir():

@@ -65,7 +65,7 @@ def test_nothing_is_said_of_what_is_far_from_all_runs(runs: Path, steps: int) ->
     assert expected_loss(metadata(config(steps)), steps, runs / "new") is None
 
 
-def test_one_run_tells_of_its_own_length_alone(runs: Path, tmp_path: Path) -> None:
+def test_one_run_predicts_its_own_length_alone(runs: Path, tmp_path: Path) -> None:
     like = metadata(config(2_000, hidden_size=384, num_attention_heads=6))
     found = expected_loss(like, 2_100, runs / "new")
     assert found is not None and found.loss == 2.0 and "from a run of this model" in str(found)

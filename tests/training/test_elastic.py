@@ -1,4 +1,4 @@
-"""A host is lost for good: the run goes on with the hosts that are left, with the same batches, within a minute."""
+"""A host is lost for good: the run continues with the hosts that are left, with the same batches, within a minute."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_run_goes_on_with_fewer_hosts(tmp_path: Path) -> None:
         lost = time.monotonic()
         codes = group.wait(LIMIT)
         noticed = time.monotonic() - lost
-        assert codes == [75, 75, 75, -9], group.told()
+        assert codes == [75, 75, 75, -9], group.output()
     steps_before = max(map(int, checkpoints(tmp_path / "lost")))
     with start("lost", 2, "two.log") as group:
         group.wait_for(f"pretraining  {steps_before + 1} /")

@@ -78,7 +78,7 @@ def batch() -> dict[str, jax.Array]:
 
 def forward_of(params: Params) -> Forward:
     model = bind(abstract_network(MODEL, ExecutionConfig(logits_chunk=16))[0], params)
-    return Forward({"model": model, **model.beside()}, None, packed=True, trained=("model", "generator"))
+    return Forward({"model": model, **model.companions()}, None, packed=True, trained=("model", "generator"))
 
 
 def sequences(batch: dict[str, np.ndarray]) -> list[tuple[int, np.ndarray]]:

@@ -77,7 +77,7 @@ def test_stopped_killed_and_resumed_by_two_processes(files: tuple[Path, Path], t
         group.wait_for("reads rows", 1)
         group.send(1, signal.SIGTERM)
         assert group.wait(GRACE) == [75, 75]
-        assert all("nothing" in log for log in group.logs), group.told()
+        assert all("nothing" in log for log in group.logs), group.output()
         assert checkpoints(run_dir) == []
     with start(run_dir) as group:
         group.wait_for("pretraining  4 / 20")
@@ -105,7 +105,7 @@ def test_a_directory_that_is_not_shared(files: tuple[Path, Path], tmp_path: Path
     with Group(arguments, 2, tmp_path / "apart.log", folders=folders) as group:
         assert group.wait(120) == [1, 1]
         for log in group.logs:
-            assert "run_dir=run: process 1 (" in log and "cannot read what process 0 (" in log, group.told()
+            assert "run_dir=run: process 1 (" in log and "cannot read what process 0 (" in log, group.output()
 
 
 def test_hosts_that_do_not_come_or_differ(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_hosts_that_do_not_come_or_differ(files: tuple[Path, Path], tmp_path: Pa
     ):
         assert first.wait(60) == [1] and lonely.wait(60) == [1]
         assert f"of 3 processes, 1, 2 did not connect to {first.coordinator} within 2 s" in first.logs[0]
-        assert f"process 2 of 3: nobody answers at {lonely.coordinator}" in lonely.logs[0]
+        assert f"process 2 of 3: nothing answers at {lonely.coordinator}" in lonely.logs[0]
         assert few.wait(60) == [1, 1]
-        assert all("hosts.devices=3, but the 2 processes have 2 cpu devices" in log for log in few.logs), few.told()
+        assert all("hosts.devices=3, but the 2 processes have 2 cpu devices" in log for log in few.logs), few.output()
     assert not (tmp_path / "run").exists()

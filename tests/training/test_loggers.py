@@ -158,7 +158,7 @@ def test_wandb_has_the_name_the_config_and_every_figure_of_both_processes(logged
         assert history[name] == pytest.approx(logged_steps(run, name), rel=1e-8), name
 
 
-def test_callbacks_are_told_everything_in_order_as_plain_floats(logged):
+def test_callbacks_get_everything_in_order_as_plain_floats(logged):
     run, (first, second), _ = logged
     assert first.of("start") == [(0, 4, "tiny")] and second.of("start") == [(4, 8, "tiny")]
     assert [step for (step,) in first.of("step") + second.of("step")] == list(range(1, 9))
@@ -241,7 +241,7 @@ def test_a_run_that_the_tracking_server_does_not_have_is_refused(logged, monkeyp
         loggers.LOGGERS["mlflow"].open(run, tmp_path, 4)
 
 
-def test_a_tracking_server_that_fails_stops_no_run_and_is_told(logged, monkeypatch, tmp_path, capsys):
+def test_a_tracking_server_that_fails_stops_no_run_and_is_reported(logged, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", logged[2])
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     writer = loggers.LOGGERS["mlflow"].open(loggers.logged_run(Config()), tmp_path, 0)

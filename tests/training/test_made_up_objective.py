@@ -86,7 +86,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("packing", [pytest.param("none", marks=pytest.mark.long), "pairs"])
-def test_a_made_up_objective_trains_beside_masked_tokens(packing: str, tmp_path: Path) -> None:
+def test_a_made_up_objective_trains_with_masked_tokens(packing: str, tmp_path: Path) -> None:
     program = tmp_path / "length.py"
     program.write_text(OBJECTIVE)
     corpus, run = write_corpus(tmp_path / "corpus.txt", 300), tmp_path / "run"
@@ -95,7 +95,7 @@ def test_a_made_up_objective_trains_beside_masked_tokens(packing: str, tmp_path:
         *("--data.sources", f"lines:{corpus}", "--data.root", str(tmp_path / "data"), "--data.packing", packing),
         *("--training.objectives", "mlm", "length", "--training.eval-every", "20", "--training.checkpoint-every", "20"),
     ]
-    for steps in ("20", "40"):  # the second goes on from the first
+    for steps in ("20", "40"):  # the second continues from the first
         ended = subprocess.run([*arguments, "--training.steps", steps], capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "resuming" in ended.stdout and "Length accuracy" in ended.stdout

@@ -57,26 +57,26 @@ def test_remedies_in_use_and_for_a_state_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("Out of memory allocating 8388608000 bytes.", "8.39 GB more were asked for"),  # CPU
+        ("Out of memory allocating 8388608000 bytes.", "8.39 GB more were requested"),  # CPU
         ("Out of memory while trying to allocate 4770354232 bytes.\nBufferAssignment", "4.77 GB more"),  # GPU
         ("Failed to allocate request for 6.27GiB (6727663616B) on device ordinal 0", "6.73 GB more"),
-        ("Out of memory while trying to allocate 6.27GiB.", "6.27GiB were asked for"),
+        ("Out of memory while trying to allocate 6.27GiB.", "6.27GiB were requested"),
         (
             "E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO temporaries "
             "(16.17G) exceeds available HBM (15.75G). HLO module: jit_train_step.",
-            "16.17G were asked for",
+            "16.17G were requested",
         ),
-        ("Ran out of memory in memory space hbm. Used 20.9G of 15.48G hbm. Exceeded", "20.9G were asked for"),
+        ("Ran out of memory in memory space hbm. Used 20.9G of 15.48G hbm. Exceeded", "20.9G were requested"),
         ("something new", "the size of the allocation is unknown"),
     ],
 )
-def test_what_was_asked_for_is_read_from_every_wording(words: str, told: str) -> None:
+def test_what_was_requested_is_read_from_every_wording(words: str, told: str) -> None:
     with pytest.raises(OutOfMemory) as caught, settings_named("evaluating", CONFIG, mesh(), ROWS, lambda: [100, 200]):
         raise jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {words}")
     said = str(caught.value)
     assert said.startswith(f"out of memory while evaluating: {told}")
-    assert f"XLA's words: RESOURCE_EXHAUSTED: {words.splitlines()[0]}" in said
-    assert "The last checkpoint, of step 200, is as it was" in said
+    assert f"XLA's message: RESOURCE_EXHAUSTED: {words.splitlines()[0]}" in said
+    assert "The last checkpoint, of step 200, is intact" in said
     assert "this machine has" in said
 
 
@@ -85,14 +85,14 @@ def test_other_errors_pass() -> None:
         raise jax.errors.JaxRuntimeError("INTERNAL: broken")
 
 
-def test_what_trains_nothing_is_told_no_key_and_of_no_checkpoint() -> None:
+def test_what_trains_nothing_gets_no_key_and_no_checkpoint() -> None:
     told = settings_named("evaluating", CONFIG, mesh(), ROWS, of_a_recipe=False)
     with pytest.raises(OutOfMemory) as caught, told:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
     assert "--" not in str(caught.value) and "checkpoint" not in str(caught.value)
 
 
-def test_a_save_that_failed_is_told_instead_of_what_is_left() -> None:
+def test_a_save_that_failed_is_reported_instead_of_what_is_left() -> None:
     def saved() -> list[int]:
         raise OSError("checkpoint 7 was not written: the disk is full")
 
@@ -130,5 +130,5 @@ def test_a_run_whose_second_stage_does_not_fit_says_what_to_set_and_keeps_its_ch
     assert "out of memory while training on 1,024 rows of 512 tokens" in ended.stderr, ended.stderr
     assert "and this process may map 68.72 GB" in ended.stderr
     assert "--stages.0.grad-accum-steps 2:" in ended.stderr
-    assert "The last checkpoint, of step 4, is as it was" in ended.stderr
+    assert "The last checkpoint, of step 4, is intact" in ended.stderr
     assert load_run(tmp_path / "run").step == 4  # its digests verify

@@ -107,7 +107,7 @@ def ended(job: Job) -> str:
     with pytest.raises(WrongBits) as found:
         train(job, lambda line: None)
     assert found.value.exit_code == WRONG_BITS == 76
-    assert "nothing of that was saved" in str(found.value) and "run the same command again" in str(found.value)
+    assert "nothing of it was saved" in str(found.value) and "run the same command again" in str(found.value)
     return str(found.value)
 
 

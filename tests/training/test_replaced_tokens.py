@@ -66,7 +66,7 @@ def network() -> tuple:
 
 def forward_of(network: tuple, params=None, packed: bool = True) -> Forward:
     model = bind(network[0], network[1] if params is None else params)
-    return Forward({"model": model, **model.beside()}, None, packed=packed, trained=("model", "generator"))
+    return Forward({"model": model, **model.companions()}, None, packed=packed, trained=("model", "generator"))
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +301,7 @@ def test_samples_and_losses_are_the_same_on_every_mesh_and_in_microbatches(mesh:
 def test_generator_and_discriminator_have_dropout_of_their_own(network: tuple) -> None:
     batch, model = batches_of().batch(0, 4), bind(*network)
     keys = jnp.arange(4, dtype=jnp.uint32)
-    whole = Forward({"model": model, **model.beside()}, keys, packed=True, trained=("model", "generator"))
+    whole = Forward({"model": model, **model.companions()}, keys, packed=True, trained=("model", "generator"))
     dry = forward_of(network)
     for name in ("model", "generator"):
         assert np.abs(whole(batch, name) - dry(batch, name)).max() > 1e-3

@@ -63,7 +63,7 @@ def spans_of(batch: dict[str, np.ndarray], row: int) -> dict[int, tuple[int, int
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_boundaries_are_the_tokens_beside_each_span(packing: str) -> None:
+def test_boundaries_are_the_tokens_at_the_ends_of_each_span(packing: str) -> None:
     batch = made(packing, span_p=0.05, span_max=30)
     long = seen = 0
     for row in range(len(batch["input_ids"])):
@@ -74,7 +74,7 @@ def test_boundaries_are_the_tokens_beside_each_span(packing: str) -> None:
                 assert left == right == weight == 0
                 continue
             first, last = spans[position]
-            assert weight == (position - first < SboHead.PLACES)
+            assert weight == (position - first < SboHead.POSITIONS)
             long += weight == 0
             if weight:
                 assert (left, right) == (first - 1, last + 1)
@@ -197,7 +197,7 @@ def test_gradients_are_those_of_the_formula(network: tuple) -> None:
         assert off <= 1e-5 * np.linalg.norm(theirs) or off <= 1e-6 * whole, path
 
 
-def test_the_loss_reads_what_is_beside_a_span_alone(network: tuple) -> None:
+def test_the_loss_reads_what_is_next_to_a_span_alone(network: tuple) -> None:
     graphdef, params = network
     batch = made("none")
     beside = np.zeros(batch["input_ids"].shape, bool)

@@ -1,4 +1,4 @@
-"""A loss spike is answered by going back and passing over its rows, with the same bits however the run is disturbed."""
+"""After a loss spike the run goes back and skips its rows, with the same bits however the run is disturbed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEPS, DEVIATIONS = 32, 3.0
 
 
 def test_records_pass_over_what_was_found() -> None:
-    """Against a list of batches from which what is passed over is removed."""
+    """Against a list of batches from which the skipped ones are removed."""
     rng = random.Random(0)
     for _ in range(50):
         texts: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ def test_a_stage_is_compared_with_itself() -> None:
 def test_what_spikes_too_often_ends_the_run() -> None:
     skips = tuple(f"{number}+1" for number in range(MOST))
     training = TrainingConfig(log_every=10, spike_deviations=8.0, skips=skips)
-    with pytest.raises(RuntimeError, match=f"{MOST} spikes have been answered .* Lower optimizer.learning_rate"):
+    with pytest.raises(RuntimeError, match=f"{MOST} spikes have been skipped .* Lower optimizer.learning_rate"):
         watched(curve(314), [*range(10, 401, 10)], training)
 
 

@@ -98,7 +98,7 @@ def test_a_run_ends_in_its_budget(
     machine, said = Machine(SPEEDS[name]), []
     with alone() as processes:
         keeper = Timekeeper(Budget(BUDGET, (), machine), processes, END, said.append)
-        job, step = keeper.plan(assemble(config, content), tmp_path, []), 0
+        job, step = keeper.schedule(assemble(config, content), tmp_path, []), 0
         keeper.begin(job, 0)
         while step < job.stages[-1].stage.stop:
             machine.on_step(step, sum(step >= rows.stage.start for rows in job.stages) - 1)
@@ -107,7 +107,7 @@ def test_a_run_ends_in_its_budget(
                 job = keeper.reconsider(job, step) or job
     ends = machine.now + COSTS.ending * SPEEDS[name](machine.now)
     assert ends == pytest.approx(600, rel=0.03), f"{read_decision(tmp_path)}"
-    assert said[0].startswith("budget: 10 min 00 s for all, of which 30 s are gone")
+    assert said[0].startswith("budget: 10 min 00 s, 30 s used so far; measuring")
     assert said[1].startswith(f"budget: {job.config.training.steps:,} steps of 0.6 s, then 0.3 s each")
 
 
@@ -125,7 +125,7 @@ def ran(
     return config, content, directory, outcome
 
 
-def test_the_record_tells_the_run(ran: tuple[Config, TrainingData, Path, Outcome]) -> None:
+def test_the_record_describes_the_run(ran: tuple[Config, TrainingData, Path, Outcome]) -> None:
     _, _, directory, outcome = ran
     decision = read_decision(directory)
     assert decision is not None and len(decision.replans) >= 3
@@ -169,7 +169,7 @@ def test_a_resumed_run_keeps_its_end_to_the_bit(
 def test_another_budget_is_refused(ran: tuple[Config, TrainingData, Path, Outcome]) -> None:
     config, content, directory, _ = ran
     machine = Machine(lambda now: 1.0)
-    with pytest.raises(ValueError, match=r"training.budget='20m': the run in .* was planned for 10m"):
+    with pytest.raises(ValueError, match=r"training.budget='20m': the run in .* was begun with 10m"):
         run(replace(config, run_dir=str(directory)), content, machine, "20m")
 
 
@@ -183,7 +183,7 @@ def test_a_run_without_a_budget_is_not_given_one(
     with pytest.raises(ValueError, match="was begun without a budget"):
         run(replace(config, run_dir=str(tmp_path / "run")), content, machine)
     (tmp_path / "run" / FILE).write_text("[]")
-    with pytest.raises(ValueError, match=r"budget.json: it is no record of a budget"):
+    with pytest.raises(ValueError, match=r"budget.json: it is not a record of a budget"):
         run(replace(config, run_dir=str(tmp_path / "run")), content, machine)
 
 

@@ -46,7 +46,7 @@ def trained(server, tmp_path_factory):
     saved = Checkpoints(run / "checkpoints", keep_last=2)
     with start(2, run, "killed.log", *there) as group:
         while not saved.steps():
-            assert group.ended() == [None, None], group.told()
+            assert group.ended() == [None, None], group.output()
             time.sleep(0.05)
         for number in (0, 1):
             group.send(number, signal.SIGKILL)

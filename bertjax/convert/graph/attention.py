@@ -1,4 +1,4 @@
-"""Attention as a graph, over the whole square: masks, windows, and the ways of telling positions in it."""
+"""Attention as a graph, over the whole square: masks, windows, and the encodings of positions."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Attention:
         """A token sees the tokens whose attention_mask is 1; in a causal model, those of them up to itself."""
         self.graph, self.config = graph, config
         self.heads, self.head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
-        places = graph.places(graph.input("input_ids"))
-        distance = graph.node("Sub", graph.unsqueeze(places, 1), graph.unsqueeze(places, 0))  # i - j: [L, L]
+        positions = graph.positions(graph.input("input_ids"))
+        distance = graph.node("Sub", graph.unsqueeze(positions, 1), graph.unsqueeze(positions, 0))  # i - j: [L, L]
         windows = sorted({*layer_windows(config)})
         self.seen = {window: self._seen(distance, window) for window in windows}
         if config.position_embedding == "rope":
-            self.angles = {window: self._angles(places, window) for window in windows}
+            self.angles = {window: self._angles(positions, window) for window in windows}
         elif config.position_embedding == "alibi":
             slopes = np.array(alibi_slopes(self.heads), np.float32)[:, None, None]
             far = graph.cast(graph.node("Abs", distance), "float32")
             self.fall = graph.node("Mul", graph.weight("slopes", slopes), far)
         elif config.position_embedding == "relative":
-            self._tell_distances(arrays, distance)
+            self._add_distances(arrays, distance)
 
     def _seen(self, distance: Value, window: int) -> Value:
         """Which tokens (last dim) each token sees: bool, broadcast to [B, H, L, L]."""
@@ -48,23 +48,23 @@ class Attention:
     def _integer(self, value: int) -> Value:
         return self.graph.weight(f"int_{value}", np.array(value, np.int64))
 
-    def _angles(self, places: Value, window: int) -> tuple[Value, Value]:
-        """Cosines and sines of every place, [L, K / 2], as `bertjax.model.attention.positions.rotated` has them."""
+    def _angles(self, positions: Value, window: int) -> tuple[Value, Value]:
+        """Cosines and sines of every position, [L, K / 2], as `bertjax.model.attention.positions.rotated` has them."""
         config, graph, K = self.config, self.graph, self.head_dim
         theta = config.rope_theta_local if window and config.rope_theta_local else config.rope_theta
         rates = np.float32(1) / np.float32(theta) ** (np.arange(0, K, 2, dtype=np.float32) / np.float32(K))
-        column = graph.cast(graph.unsqueeze(places, 1), "float32")
+        column = graph.cast(graph.unsqueeze(positions, 1), "float32")
         angles = graph.node("Mul", column, graph.weight(f"rates_{theta:g}", rates))
         return graph.node("Cos", angles), graph.node("Sin", angles)
 
-    def _tell_distances(self, arrays: Arrays, distance: Value) -> None:
+    def _add_distances(self, arrays: Arrays, distance: Value) -> None:
         """The vectors of distances, and which of them is that of each pair of tokens."""
         config, graph, name = self.config, self.graph, "encoder/relative"
         reach = config.relative_max  # what is farther has the row of this distance
         rows = distance_row(config, np.arange(-reach, reach + 1)).astype(np.int64)
         near = graph.node("Max", graph.node("Min", distance, self._integer(reach)), self._integer(-reach))
-        place = graph.node("Add", near, self._integer(reach))
-        index = graph.node("Gather", graph.weight("rows_of_distances", rows), place)
+        index_of_distance = graph.node("Add", near, self._integer(reach))
+        index = graph.node("Gather", graph.weight("rows_of_distances", rows), index_of_distance)
         self.index = graph.unsqueeze(index, 0, 1)
         self.turned_index = graph.node("Transpose", self.index, perm=[0, 1, 3, 2])
         table = graph.weight(f"{name}/table", arrays[f"{name}/table"])

@@ -1,4 +1,4 @@
-"""What an export that is executed takes and gives, which networks have one, and the folder that it stands in."""
+"""The inputs and outputs of executable exports, the networks that have one, and their folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OF_GRAPHS = {"features": ((),), "lstm_size": (0,), "task_heads": ("plain",)}
 
 
 def inputs_of(config: ModelConfig) -> tuple[str, ...]:
-    """The inputs, integers [batch, length]; a network of one token type is not told of it."""
+    """The inputs, integers [batch, length]; without token types for a network that has one."""
     return "input_ids", "attention_mask", *(["token_type_ids"] if config.type_vocab_size > 1 else [])
 
 
@@ -90,8 +90,8 @@ def require_graph(model: TrainedModel, vectors: Vectors, form: str) -> None:
 def _require(config: ModelConfig, options: Mapping[str, tuple[Any, ...]], form: str) -> None:
     beyond = [name for name, known in options.items() if getattr(config, name) not in known]
     if beyond:
-        told = ", ".join(f"model.{name}={getattr(config, name)!r}" for name in beyond)
-        raise ValueError(f"--to {form}: {told}: bertjax writes no such graph; export to huggingface")
+        settings = ", ".join(f"model.{name}={getattr(config, name)!r}" for name in beyond)
+        raise ValueError(f"--to {form}: {settings}: bertjax writes no such graph; export to huggingface")
 
 
 def arrays_of(model: TrainedModel) -> Arrays:

@@ -31,14 +31,14 @@ class Graph(Protocol):
     def cast(self, x: Value, dtype: Literal["float32", "bool"]) -> Value:
         """x in another dtype."""
 
-    def places(self, x: Value) -> Value:
+    def positions(self, x: Value) -> Value:
         """0, 1, ... for each token of rows [batch, length]: integers [length]."""
 
     def reshape(self, x: Value, *sizes: int) -> Value:
         """x with dims of these sizes; 0 is the size that x has there, -1 what is left."""
 
     def unsqueeze(self, x: Value, *dims: int) -> Value:
-        """x with dims of size 1 at these places."""
+        """x with dims of size 1 at these indices."""
 
     def part(self, x: Value, dim: int, start: int, stop: int) -> Value:
         """x from `start` to `stop` of a dim."""
@@ -47,7 +47,7 @@ class Graph(Protocol):
         """x of the shape of `like` but for the last dim, which is that of x."""
 
     def output(self, value: Value, name: str, shape: tuple[int | str, ...]) -> None:
-        """Give a float32 value a name by which it can be asked for; dims that are names may be of any size."""
+        """Give a float32 value a name by which it can be requested; dims that are names may be of any size."""
 
 
 def dense(graph: Graph, arrays: Arrays, name: str, x: Value, inputs: int = 0) -> Value:

@@ -31,10 +31,10 @@ def add_encoder(graph: Graph, arrays: Arrays, config: ModelConfig) -> Value:
             continue
         # Layers of a group share their weights, which then are in the file once.
         groups = config.layer_groups
-        place = number * groups // config.num_hidden_layers if groups else number - behind
-        named = f"{_STACK}/{place}"
+        index = number * groups // config.num_hidden_layers if groups else number - behind
+        named = f"{_STACK}/{index}"
         of_layer = {
-            name.replace(_STACK, named): array[place] for name, array in arrays.items() if name.startswith(f"{_STACK}/")
+            name.replace(_STACK, named): array[index] for name, array in arrays.items() if name.startswith(f"{_STACK}/")
         }
         x = _layer(graph, of_layer, config, attention, named, x, window)
     return norm(graph, arrays, config, "encoder/final_norm", x) if config.norm_place == "pre" else x
@@ -91,7 +91,7 @@ def _embeddings(graph: Graph, arrays: Arrays, config: ModelConfig) -> Value:
     if config.position_embedding in ("learned", "sinusoidal"):
         fixed = config.position_embedding == "sinusoidal"
         table = np.asarray(sinusoids(config)) if fixed else arrays[f"{where}/position"]
-        x = graph.node("Add", x, graph.node("Gather", graph.weight(f"{where}/position", table), graph.places(ids)))
+        x = graph.node("Add", x, graph.node("Gather", graph.weight(f"{where}/position", table), graph.positions(ids)))
     if config.embedding_norm != "none":
         x = norm(graph, arrays, config, f"{where}/norm", x)
     return dense(graph, arrays, f"{where}/projection", x) if config.embedding_size else x
@@ -103,7 +103,7 @@ _TINY = 1e-12
 def add_pooling(
     graph: Graph, arrays: Arrays, config: ModelConfig, hidden: Value, pooling: Pooling, normalize: bool
 ) -> Value:
-    """One vector per row, float32 [batch, D], as `bertjax.model.pooling` has it, scaled to length 1 if asked for."""
+    """One vector per row, float32 [batch, D], as `bertjax.model.pooling` has it, scaled to length 1 if requested."""
     mask = graph.input("attention_mask")
     if pooling == "cls":
         x = _first(graph, hidden)
@@ -151,6 +151,6 @@ def add_head(graph: Graph, arrays: Arrays, config: ModelConfig, hidden: Value) -
     if len(head.outputs) == 1:
         graph.output(logits, head.outputs[0], (*shape, len(arrays["head/dense/bias"])))
         return
-    for place, name in enumerate(head.outputs):
-        number = graph.weight(f"int_{place}", np.array(place, np.int64))
+    for index, name in enumerate(head.outputs):
+        number = graph.weight(f"int_{index}", np.array(index, np.int64))
         graph.output(graph.node("Gather", logits, number, axis=len(shape)), name, shape)

@@ -36,7 +36,7 @@ CONFIG_FIELDS = (
     "initializer_range",
     "layer_norm_eps",
 )
-# Of BertConfig and its relatives; what a family has beside them stands in its file.
+# Of BertConfig and its relatives; a family's other fields are in its file.
 _CONSTANTS = {"position_embedding_type": "absolute", "add_cross_attention": False}
 # A key of ours, for several families may be one `model_type`: it names those that are not its first.
 FAMILY = "bertjax_family"

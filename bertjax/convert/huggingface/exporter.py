@@ -40,7 +40,7 @@ def export_huggingface(model: TrainedModel, directory: str | AnyPath, head: str 
 
     With `head`, a name of `names.classes_of`, as the class that has this head alone.
 
-    The folder appears whole or not at all: it is made beside its place and then renamed. In object storage its model
+    The folder appears whole or not at all: it is made next to its target and then renamed. In object storage its model
     card, uploaded last, says that it is whole. An earlier export there is replaced. Raises ValueError if anything else
     is there, or an export that was changed since, and for a network that transformers does not have.
     """
@@ -77,7 +77,7 @@ def _config_json(model: ModelConfig, special: Mapping[str, int], kind: str, labe
 
 
 def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[str, Any]:
-    """What transformers is told of a task: which loss is its own, and the names of labels."""
+    """The fields of a task for transformers: its loss, and the names of labels."""
     if not model.num_labels:
         return {}
     # A number has one output whatever its labels are.

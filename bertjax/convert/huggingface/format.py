@@ -25,8 +25,8 @@ def _format(head: str = "") -> Format:
         absent = map(module_label, modules_without(config, class_with(config, head)))
         return compare_with_transformers(model, folder, drawn={*drawn, *absent})
 
-    def describe(model: TrainedModel, place: AnyPath) -> list[str]:
-        where = f"a copy of {place}" if is_remote(place) else str(place)
+    def describe(model: TrainedModel, target: AnyPath) -> list[str]:
+        where = f"a copy of {target}" if is_remote(target) else str(target)
         loader = class_with(model.config.model, head).name
         generator = [f"next: bertjax export {model.directory} --generator"] if model.generator else []
         return [

@@ -62,7 +62,7 @@ def fetch(name: str) -> tuple[Path, str]:
     except RevisionNotFoundError:
         raise ValueError(f"{here}, and {repository} of the Hub has no revision {revision}") from None
     except (HTTPError, OSError, LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
-        return _downloaded_before(name, f"{here}, and the Hub cannot be asked for {repository}", error)
+        return _downloaded_before(name, f"{here}, and the Hub cannot be reached for {repository}", error)
     if not files:
         raise ValueError(f"{here}, and {repository} of the Hub has no {CONFIG_FILE}; is it a model of transformers?")
     return Path(files[0]).parent, f"{repository}@{about.sha}"

@@ -80,7 +80,7 @@ def _task(values: Mapping[str, Any], where: Path) -> tuple[str, tuple[str, ...]]
 
 
 def _null_threshold(values: Mapping[str, Any], where: Path) -> float | None:
-    """Of a model that may find no answer, as our export tells; None where nothing tells."""
+    """Of a model that may find no answer, as our export stores it; None if it is missing."""
     threshold = values.get(NULL_THRESHOLD)
     if threshold is not None and type(threshold) not in (int, float):
         raise ValueError(f"{where}: {NULL_THRESHOLD} is {threshold!r}, which is not a number")

@@ -21,11 +21,11 @@ from bertjax.training.checkpoint import named_arrays
 
 _SHOWN = 5  # tensor names in a message
 _POSITION = "encoder/embeddings/position"
-# What `config.json` does not say: the head is told by the class, and how values are drawn, the padding of the
+# What `config.json` does not say: the head follows from the class, and how values are drawn, the padding of the
 # vocabulary, the generator, the projection to a teacher's width and what no class computes are left out.
-_TOLD_ELSEWHERE = ("family", "head", "num_labels", "initializer", "vocab_pad_multiple")
-_TOLD_ELSEWHERE += ("generator_width", "generator_layers", "embedding_sharing", "teacher_width")
-_TOLD_ELSEWHERE += ("mlm_decoder",)
+_STORED_ELSEWHERE = ("family", "head", "num_labels", "initializer", "vocab_pad_multiple")
+_STORED_ELSEWHERE += ("generator_width", "generator_layers", "embedding_sharing", "teacher_width")
+_STORED_ELSEWHERE += ("mlm_decoder",)
 _OF_TRAINING = ("teacher_projection",)  # modules of any network that training alone uses
 _TABLES = ("learned", "sinusoidal")  # both are a table of positions there
 
@@ -46,7 +46,7 @@ def class_of(config: ModelConfig) -> Class:
 
 
 def classes_of(config: ModelConfig) -> dict[str, Class]:
-    """What a pretrained model can be exported as, by the name of what is kept beside the encoder.
+    """What a pretrained model can be exported as, by the name of what is kept with the encoder.
 
     `pretraining` is every head, `encoder` none of them; `mlm` and others are one head, where transformers has a class.
     """
@@ -149,8 +149,8 @@ def _not_expressed(config: ModelConfig) -> list[str]:
     except ValueError as error:
         return [f"model {config.family}: {error}"]
     is_table = {found.position_embedding, config.position_embedding} <= {*_TABLES}
-    told = (*_TOLD_ELSEWHERE, *["position_embedding"] * is_table)
-    found = replace(found, **{name: getattr(config, name) for name in told})
+    elsewhere = (*_STORED_ELSEWHERE, *["position_embedding"] * is_table)
+    found = replace(found, **{name: getattr(config, name) for name in elsewhere})
     if found.rope_theta_local == (config.rope_theta_local or config.rope_theta):
         found = replace(found, rope_theta_local=config.rope_theta_local)  # 0 says the same
     names = (name for name in vars(config) if getattr(found, name) != getattr(config, name))
@@ -267,10 +267,10 @@ def _ours(tensor: Tensor, tensors: Mapping[str, np.ndarray], shape: tuple[int, .
     """Their array, or the arrays of all layers or groups, as ours of the given shape."""
     numbers = range(tensor.first, tensor.first + (shape[0] if tensor.stacked else 1))
     arrays = [np.asarray(tensors[tensor.theirs.format(number)], np.float32) for number in numbers]
-    place, parts = tensor.part
+    index, parts = tensor.part
     heads = heads if tensor.by_head else 1
     if parts > 1:
-        split = [array.reshape(heads, parts, -1, *array.shape[1:])[:, place] for array in arrays]
+        split = [array.reshape(heads, parts, -1, *array.shape[1:])[:, index] for array in arrays]
         arrays = [array.reshape(-1, *array.shape[2:]) for array in split]
     if tensor.inputs:
         arrays = [array.reshape(len(array), -1).T for array in arrays]

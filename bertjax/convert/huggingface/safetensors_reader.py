@@ -45,11 +45,11 @@ def read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
             raise ValueError("its header is not a JSON object")
         header.pop("__metadata__", None)
         start = 8 + header_size
-        places = {name: _place(name, entry) for name, entry in header.items()}
-        _check_layout(places, size - start)
+        layout = {name: _layout_of(name, entry) for name, entry in header.items()}
+        _check_layout(layout, size - start)
         data = np.memmap(path, np.uint8, mode="r", offset=start) if size > start else np.zeros(0, np.uint8)
         return {
-            name: data[first:last].view(dtype).reshape(shape) for name, (dtype, shape, first, last) in places.items()
+            name: data[first:last].view(dtype).reshape(shape) for name, (dtype, shape, first, last) in layout.items()
         }
     except (ValueError, RecursionError) as error:
         raise ValueError(f"weights {path}: not a sound safetensors file: {error}") from None
@@ -64,7 +64,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _place(name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
+def _layout_of(name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
     """(dtype, shape, first byte, byte after the last) of an entry of the header."""
     try:
         dtype, shape, (first, last) = _DTYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
@@ -78,10 +78,10 @@ def _place(name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
     return dtype, shape, first, last
 
 
-def _check_layout(places: dict[str, tuple[np.dtype, tuple[int, ...], int, int]], size: int) -> None:
+def _check_layout(layout: dict[str, tuple[np.dtype, tuple[int, ...], int, int]], size: int) -> None:
     """The tensors lie one after the other and fill the file: no hole, no overlap."""
     end = 0
-    for name, (_, _, first, last) in sorted(places.items(), key=lambda item: item[1][2:]):
+    for name, (_, _, first, last) in sorted(layout.items(), key=lambda item: item[1][2:]):
         if first != end:
             raise ValueError(f"tensor {name[:80]!r} begins at byte {first:,} of the data, not at {end:,}")
         end = last

@@ -67,9 +67,9 @@ def _vocabulary_files(tokenizer: Tokenizer, family: Family) -> dict[str, str | b
 
 
 def _tokenizer_config(tokenizer: Tokenizer, max_length: int, template: Template) -> dict[str, Any]:
-    """`tokenizer_config.json`: what AutoTokenizer needs beside `tokenizer.json`.
+    """`tokenizer_config.json`: what AutoTokenizer needs in addition to `tokenizer.json`.
 
-    The class is the one that takes everything from `tokenizer.json`; those of the models are made anew, by rules of
+    The class is the one that takes everything from `tokenizer.json`; those of the models are made again, by rules of
     their own, from the vocabulary alone.
     """
     return {
@@ -97,7 +97,7 @@ def read_tokenizer(folder: Path, family: str) -> Tokenizer:
     path = folder / _WHOLE
     model = read_object(path).get("model") if path.is_file() else None
     if isinstance(model, dict) and model.get("type") == "BPE":
-        # What is done to text stands in the file itself.
+        # The processing of text is in the file itself.
         return WholeFile(read_whole(path), TextRules(lowercase=False, strip_accents=False), f"tokenizer {path}")
     if not isinstance(model, dict) or model.get("type") != "WordPiece" or "vocab" not in model:
         files = (*VOCABULARY_FILES, *([known.pieces.file] if known.pieces else []))
@@ -123,8 +123,8 @@ def _rules(folder: Path, usual: TextRules) -> TextRules:
         if strip_accents is None and "keep_accents" in config:
             strip_accents = not config["keep_accents"]
     cut = whole.get("pre_tokenizer")
-    told = cut if isinstance(cut, dict) else config
-    prefix_space = told.get("add_prefix_space", config.get("add_prefix_space", usual.prefix_space))
+    rules = cut if isinstance(cut, dict) else config
+    prefix_space = rules.get("add_prefix_space", config.get("add_prefix_space", usual.prefix_space))
     steps = cut.get("pretokenizers") if isinstance(cut, dict) else None
     kinds = [step.get("type") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     return TextRules(

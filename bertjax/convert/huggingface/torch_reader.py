@@ -1,6 +1,6 @@
 """Tensors out of a file that torch.save wrote, without torch and without unpickling.
 
-A `.bin` or `.pt` file is a pickle of a dict of tensors, with the tensors' bytes beside it. A pickle is a program that
+A `.bin` or `.pt` file is a pickle of a dict of tensors, with the tensors' bytes next to it. A pickle is a program that
 can name any function and call it. Here its instructions are read one by one, and the few that a dict of tensors is made
 of are carried out on plain values; any other, and any name but those of tensors, is refused. Nothing is ever called.
 """
@@ -68,7 +68,7 @@ class _Storage(NamedTuple):
 
 
 class _View(NamedTuple):
-    """A tensor as the pickle tells it."""
+    """A tensor as the pickle describes it."""
 
     storage: _Storage
     offset: int
@@ -79,7 +79,7 @@ class _View(NamedTuple):
 def read_torch_tensors(path: str | Path) -> dict[str, np.ndarray]:
     """Name -> array of a state dict saved by torch, in its present zip format or the one before version 1.6.
 
-    Raises ValueError, naming the file, if it is neither, holds anything but named tensors, asks for anything that could
+    Raises ValueError, naming the file, if it is neither, holds anything but named tensors, contains anything that could
     run code, or is inconsistent.
     """
     path = Path(path)
@@ -205,9 +205,9 @@ def _values(file: io.BytesIO, storages: dict[str, _Storage]) -> Any:
         above = next((n for n, value in enumerate(reversed(stack)) if value is _MARK), None)
         if above is None:
             raise ValueError("its pickle takes from its stack what is not there")
-        place = len(stack) - 1 - above
-        values = stack[place + 1 :]
-        del stack[place:]
+        mark = len(stack) - 1 - above
+        values = stack[mark + 1 :]
+        del stack[mark:]
         return values
 
     for number, (instruction, argument, _) in enumerate(pickletools.genops(file)):

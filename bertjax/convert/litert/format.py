@@ -1,4 +1,4 @@
-"""LiteRT as a format: a folder with `model.tflite`, which phones execute, and the tokenizer beside it."""
+"""LiteRT as a format: a folder with `model.tflite`, which phones execute, and the tokenizer."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ LAYOUT = Layout(
     call='session = onnxruntime.InferenceSession(f"{{folder}}/model.onnx")\n{results} = session.run([{names}], inputs)',
 )
 
-# A protobuf message ends at 2 GiB; weights of a larger model lie in a file beside it.
+# A protobuf message ends at 2 GiB; weights of a larger model are in a file next to it.
 _LARGEST_MESSAGE = (2 << 30) - (16 << 20)
 
 

@@ -46,7 +46,7 @@ class OnnxGraph:
         """x in another dtype."""
         return self.node("Cast", x, to=_DTYPES[dtype])
 
-    def places(self, x: str) -> str:
+    def positions(self, x: str) -> str:
         """0, 1, ... for each token of rows."""
         zero, one = (self.weight(f"int_{value}", np.array(value, np.int64)) for value in (0, 1))
         return self.node("Range", zero, self.node("Gather", self.node("Shape", x), one), one)
@@ -56,7 +56,7 @@ class OnnxGraph:
         return self.node("Reshape", x, self._integers(*sizes))
 
     def unsqueeze(self, x: str, *dims: int) -> str:
-        """x with dims of size 1 at these places."""
+        """x with dims of size 1 at these indices."""
         return self.node("Unsqueeze", x, self._integers(*dims))
 
     def part(self, x: str, dim: int, start: int, stop: int) -> str:

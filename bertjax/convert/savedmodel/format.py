@@ -1,4 +1,4 @@
-"""SavedModel as a format: a folder that TensorFlow Serving takes as a model, with the tokenizer beside it."""
+"""SavedModel as a format: a folder that TensorFlow Serving takes as a model, with the tokenizer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.remote import AnyPath
 from bertjax.training.run_directory import TrainedModel
 
-SIGNATURE = "serving_default"  # that TensorFlow Serving asks
+SIGNATURE = "serving_default"  # that TensorFlow Serving uses
 VERSION = "1"  # a model's folder has one for each version that is served
 _VARIABLES = f"{VERSION}/variables/variables"
 _WEIGHTS_FILE = f"{_VARIABLES}.data-00000-of-00001"

@@ -99,7 +99,7 @@ class TensorflowGraph:
         """x in another dtype."""
         return tf.cast(x, dtype)
 
-    def places(self, x: Any) -> Any:
+    def positions(self, x: Any) -> Any:
         """0, 1, ... for each token of rows."""
         return tf.range(tf.shape(x)[1])
 
@@ -108,7 +108,7 @@ class TensorflowGraph:
         return tf.reshape(x, [size or _size(x, dim) for dim, size in enumerate(sizes)])
 
     def unsqueeze(self, x: Any, *dims: int) -> Any:
-        """x with dims of size 1 at these places."""
+        """x with dims of size 1 at these indices."""
         for dim in dims:
             x = tf.expand_dims(x, dim)
         return x

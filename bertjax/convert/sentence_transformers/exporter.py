@@ -2,7 +2,7 @@
 
     config.json, model.safetensors, tokenizer files   the encoder, as transformers' BertModel
     modules.json                                      the steps from text to vector, in order
-    1_Pooling/, 2_Dense/, N_Normalize/                those behind the encoder; the dense one is BERT's pooler
+    1_Pooling/, 2_Dense/, N_Normalize/                those after the encoder; the dense one is BERT's pooler
 
 It is written in the names that every version of sentence-transformers reads, of which none is needed.
 """
@@ -122,7 +122,7 @@ def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize:
         linear = {"linear.weight": np.ascontiguousarray(dense["kernel"].T), "linear.bias": dense["bias"]}
         write_tensors(folder / _DENSE / WEIGHTS_FILE, linear)
     if normalize:
-        (folder / _modules(pooling, normalize)[-1]["path"]).mkdir()  # empty: it has nothing to be told
+        (folder / _modules(pooling, normalize)[-1]["path"]).mkdir()  # empty: it has no settings
     scaled, option = (", scaled to length 1", " --normalize") if normalize else ("", "")
     use = _USE.format(width=width, pooling=pooling, scaled=scaled, option=option)
     write_texts(folder, {CARD_FILE: part_card(model, LIBRARY, use, folder / WEIGHTS_FILE)})

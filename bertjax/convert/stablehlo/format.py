@@ -1,4 +1,4 @@
-"""StableHLO as a format: a folder with `model.stablehlo`, which `jax.export` writes, and its weights beside it."""
+"""StableHLO as a format: a folder with `model.stablehlo`, which `jax.export` writes, with its weights."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def exported_function(model: TrainedModel, vectors: Vectors) -> jax.export.Expor
 
 @contextlib.contextmanager
 def _without_locations() -> Iterator[None]:
-    """Lower without the places in source files that operations come from."""
+    """Lower without the source locations of operations."""
     setting = "jax_traceback_in_locations_limit"
     before = getattr(jax.config, setting)
     jax.config.update(setting, 0)
@@ -117,7 +117,7 @@ def _function(model: TrainedModel, vectors: Vectors) -> Function:
     headed = gives_logits(model, vectors.pooling)
 
     def computed(weights: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
-        # What is no weight of the function stands in the network without being read.
+        # Parameters that are no weights of the function are in the network, but not read.
         leaves = [weights[name] if name in weights else jnp.zeros(leaf.shape) for name, leaf in named.items()]
         bert = bind(graphdef, jax.tree.unflatten(treedef, leaves))
         ids, mask = inputs["input_ids"], inputs["attention_mask"]

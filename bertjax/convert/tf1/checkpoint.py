@@ -67,7 +67,7 @@ def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> For
     if not folder.is_dir():
         raise ValueError(f"tf1:{folder}: no such folder")
     config, tokens = _config_and_vocabulary(folder)
-    told = "as asked for" if lowercase is not None else "as the vocabulary suggests"
+    reason = "as requested" if lowercase is not None else "as the vocabulary suggests"
     if lowercase is None:
         lowercase = suggests_lowercase(tokens)
     rules = TextRules(lowercase, lowercase)
@@ -78,7 +78,7 @@ def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> For
     beyond = [name for name in arrays if name.startswith(_OF_BERT) and not name.endswith(_SLOTS) and name not in known]
     if beyond:
         raise ValueError(f"tf1:{folder}: {min(beyond)} is not of a model such as {CONFIG_FILE} describes")
-    notes = [f"text is {'lower-cased' if lowercase else 'kept in its case'}, {told}"]
+    notes = [f"text is {'lower-cased' if lowercase else 'kept in its case'}, {reason}"]
     return foreign_model(f"tf1:{folder}", config, tokenizer, tensors, notes)
 
 

@@ -20,5 +20,5 @@ FORMAT = Format(
     compare=_compare,
     export=lambda model, directory, vectors: export_tensorflow(model, directory),
     read=read_tensorflow,
-    describe=lambda model, place: ["read back: the same bits"],
+    describe=lambda model, folder: ["read back: the same bits"],
 )

@@ -1,7 +1,7 @@
 """What google-research/bert computes from its checkpoint, in NumPy: modeling.py and the heads of run_pretraining.py.
 
 Written from the names in the checkpoint outward and apart from the model, so that a comparison of the two says that
-each tensor has come to its place the right way round. float64, so that the reference is the exact one.
+each tensor has the right name and orientation. float64, so that the reference is the exact one.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from bertjax.training.run_directory import TrainedModel
 
 PAGE_FILE, PACKAGES_FILE = "index.html", "package.json"
 LAYOUT = replace(OF_ONNX, weights=(MODEL_FILE,), others=(PAGE_FILE, PACKAGES_FILE))
-# A browser gives WebAssembly 4 GiB, in which the file and the weights made of it stand side by side.
+# A browser gives WebAssembly 4 GiB, in which the file and the weights made of it must fit together.
 _LARGEST = 1 << 30
 _EXAMPLES = 3
 
@@ -32,7 +32,7 @@ def export_web(model: TrainedModel, directory: str | AnyPath, vectors: Vectors, 
     """Write the page and the model, and return the folder, which any server of static files can serve.
 
     The page loads the libraries of `package.json` from jsDelivr, or with `?local` in its address from `node_modules`
-    beside it, where `npm install` puts them. Nothing that is typed leaves the browser. The folder is as `write_folder`
+    next to it, where `npm install` puts them. Nothing that is typed leaves the browser. The folder is as `write_folder`
     says. Raises ValueError for an export without vectors of texts and without logits, and for a model of 1 GiB.
     """
     require_graph(model, vectors, "web")
@@ -105,8 +105,8 @@ def _format(precision: Precision) -> Format:
         export=export,
         of_texts=True,
         pooling="none",
-        describe=lambda model, place: [
-            f"next: python -m http.server --directory {place}, and open http://localhost:8000 (without a network: "
+        describe=lambda model, folder: [
+            f"next: python -m http.server --directory {folder}, and open http://localhost:8000 (without a network: "
             "npm install in that folder, and http://localhost:8000/?local)"
         ],
         gives=gives,

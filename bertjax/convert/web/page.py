@@ -15,9 +15,9 @@ PACKAGES = {"onnxruntime-web": "1.30.0", "@huggingface/tokenizers": "0.2.0"}
 def page(title: str, about: str, signature: dict[str, Any], examples: Sequence[str]) -> str:
     """The HTML of a model whose `signature` is as the script reads it: inputs, outputs, labels and sizes."""
     # In a script "<" could end it.
-    told = json.dumps(signature | {"packages": PACKAGES}, sort_keys=True).replace("<", "\\u003c")
+    signature_text = json.dumps(signature | {"packages": PACKAGES}, sort_keys=True).replace("<", "\\u003c")
     body = _BODY.format(
-        title=escaped(title), about=escaped(about), examples=escaped("\n".join(examples)), signature=told
+        title=escaped(title), about=escaped(about), examples=escaped("\n".join(examples)), signature=signature_text
     )
     return render_page(title, [body], style=_STYLE, script=_SCRIPT, loads="'self' https://cdn.jsdelivr.net")
 
@@ -37,7 +37,7 @@ textarea { width: 100%; padding: 10px 14px; font: inherit; color: inherit; backg
 button { padding: 8px 20px; font: inherit; }
 """
 
-# Everything stays on the machine that shows the page: only the libraries and the files beside the page are loaded.
+# Everything stays on the machine that shows the page: only the libraries and the files next to the page are loaded.
 _SCRIPT = """
 const signature = JSON.parse(document.getElementById("signature").textContent);
 const say = text => { document.getElementById("status").textContent = text; };
@@ -62,7 +62,7 @@ async function load() {
   return { ort, tokenizer, session: await ort.InferenceSession.create(graph, { executionProviders: ["wasm"] }) };
 }
 
-// Rows of ids, cut to the length of the training behind which a text's last sign stands.
+// Rows of ids, truncated to the training length, with the last special token of the text.
 function encoded(tokenizer, lines) {
   return lines.map(line => {
     const [text, pair] = line.split("\\t");

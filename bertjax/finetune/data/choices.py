@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bertjax.finetune.data.examples import TextExample, missing, split_file
-from bertjax.finetune.data.tables import Columns, Row, Tell, Wanted, examples_of, read_rows
+from bertjax.finetune.data.tables import Columns, Notify, Row, Wanted, examples_of, read_rows
 
 _SWAG_NAMES = {"train": ("train",), "dev": ("val", "dev"), "test": ("test",)}
 _FIRST, _SECOND = "sent1", "sent2"
@@ -22,7 +22,7 @@ _CODAH = ("category", "start", "end0", "end1", "end2", "end3", "label")
 _FIFTHS = {"train": (0, 1, 2), "dev": (3,), "test": (4,)}
 
 
-def read_swag(data: Path, split: str, tell: Tell) -> list[TextExample]:
+def read_swag(data: Path, split: str, notify: Notify) -> list[TextExample]:
     """The examples of `train`, `dev` or `test` in a folder of SWAG's CSV files, or its subfolder swag.
 
     Raises MissingSplitError if the file is not there, and ValueError as `read_table` does.
@@ -37,14 +37,14 @@ def read_swag(data: Path, split: str, tell: Tell) -> list[TextExample]:
     wanted = Wanted((*columns.texts, _SECOND, *(label if labelled else ())), () if labelled else label)
 
     def rows() -> Iterator[Row]:
-        for row in read_rows(path, wanted, tell):
+        for row in read_rows(path, wanted, notify):
             begun = row.values[_SECOND]
             yield row._replace(values=row.values | {name: _joined(begun, row.values[name]) for name in _ENDINGS})
 
     return list(examples_of(rows(), columns, labelled=labelled))
 
 
-def read_codah(data: Path, split: str, tell: Tell) -> list[TextExample]:
+def read_codah(data: Path, split: str, notify: Notify) -> list[TextExample]:
     """The examples of `train`, `dev` or `test` of CODAH: its one file, or a folder with that or with a fold's three.
 
     Raises MissingSplitError if the file is not there, and ValueError as `read_table` does.
@@ -55,12 +55,12 @@ def read_codah(data: Path, split: str, tell: Tell) -> list[TextExample]:
     if path is None:
         raise missing(data, split, [f"{name}.tsv" for name in (split, *_CODAH_NAMES)])
     columns = Columns(_CODAH[1], ends=_CODAH[2:6])
-    rows = read_rows(path, Wanted((*columns.texts, columns.label), header=_CODAH), tell)
+    rows = read_rows(path, Wanted((*columns.texts, columns.label), header=_CODAH), notify)
     examples = list(examples_of(rows, columns))
     if not whole:
         return examples
     if split == "train":
-        tell(f"{path}: one file for all; of its questions three fifths are for training, one for dev, one for test")
+        notify(f"{path}: one file for all; of its questions three fifths are for training, one for dev, one for test")
     return _of_fifths(examples, _FIFTHS[split])
 
 

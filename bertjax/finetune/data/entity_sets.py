@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertjax.finetune.data.examples import TaggedSentence, missing, split_file
-from bertjax.finetune.data.tables import Tell
+from bertjax.finetune.data.tables import Notify
 from bertjax.finetune.data.tags import CONLL, read_tagged, require_entities
 
 _JOINED = "train_dev"  # BioBERT's training and development sets in one file
@@ -44,7 +44,7 @@ LENER_BR = EntitySet(
 )
 
 
-def read_entity_set(layout: EntitySet, data: Path, split: str, tell: Tell) -> list[TaggedSentence]:
+def read_entity_set(layout: EntitySet, data: Path, split: str, notify: Notify) -> list[TaggedSentence]:
     """The sentences of a split in the set's folder, or the one that holds it, or of a file.
 
     Raises MissingSplitError if there is no file, and ValueError naming file and line of what is wrong in it.
@@ -56,7 +56,7 @@ def read_entity_set(layout: EntitySet, data: Path, split: str, tell: Tell) -> li
     if path is None:
         raise missing(folder, split, [f"{name}{layout.suffix}" for name in names])
     if split == "train" and path.name.startswith(_JOINED):
-        tell(f"{path} contains the development set, so its figures will be too high; use {names[0]}{layout.suffix}")
+        notify(f"{path} contains the development set, so its figures will be too high; use {names[0]}{layout.suffix}")
     sentences = read_tagged(path, CONLL)
     require_entities(sentences)
     return sentences

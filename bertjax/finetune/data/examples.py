@@ -97,7 +97,7 @@ def split_file(folder: Path, names: Sequence[str], suffixes: Sequence[str]) -> P
 def missing(folder: Path, split: str, files: Sequence[str]) -> MissingSplitError:
     """The error for a folder that holds none of `files`."""
     if not folder.exists():
-        return MissingSplitError(f"{folder}: no {split} set: no such file or folder; mend the path")
+        return MissingSplitError(f"{folder}: no {split} set: no such file or folder; correct the path")
     what = f"none of {', '.join(files)} is there" if folder.is_dir() else "a file, not a folder"
     return MissingSplitError(f"{folder}: no {split} set: {what}; name the folder that holds it as --data")
 
@@ -138,7 +138,7 @@ def label_numbers(examples: Sequence[TextExample], labels: Sequence[str]) -> np.
     numbers = {label: number for number, label in enumerate(labels)} | {None: -1}
     for example in examples:
         if example.label not in numbers:
-            raise ValueError(f"{example.where}: label {example.label!r} is not one of {', '.join(labels)}; mend it")
+            raise ValueError(f"{example.where}: label {example.label!r} is not one of {', '.join(labels)}; correct it")
     return np.array([numbers[example.label] for example in examples], np.int32)
 
 
@@ -147,7 +147,7 @@ def require_judgements(examples: Sequence[TextExample]) -> None:
     for example in examples:
         if example.label not in (0, 1, None):
             raise ValueError(
-                f"{example.where}: label {example.label!r} is neither 0 nor 1, whether the passage is relevant; mend it"
+                f"{example.where}: label {example.label!r} is neither 0 nor 1 (is the passage relevant?); correct it"
             )
 
 
@@ -158,7 +158,7 @@ def number_of(where: str, label: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{where}: label {label!r} is not a finite number, which regression needs; mend it")
+        raise ValueError(f"{where}: label {label!r} is not a finite number, which regression needs; correct it")
     return number
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertjax.finetune.data.examples import TextExample, missing, split_file
-from bertjax.finetune.data.tables import ROW_KEY, Columns, Row, Tell, Wanted, examples_of, read_rows, table_suffix
+from bertjax.finetune.data.tables import ROW_KEY, Columns, Notify, Row, Wanted, examples_of, read_rows, table_suffix
 from bertjax.text.sources import tfds
 
 TFDS = "tfds:"
@@ -43,7 +43,7 @@ class GlueLayout:
     microsoft: bool = False  # Microsoft's own files are read too
 
 
-def read_glue(layout: GlueLayout, data: Path, split: str, tell: Tell) -> list[TextExample]:
+def read_glue(layout: GlueLayout, data: Path, split: str, notify: Notify) -> list[TextExample]:
     """The examples of a split: `train`, `dev`, `test`; of MNLI also `dev_matched`, `test_mismatched`, `DIAGNOSTICS`.
 
     `data` is a folder, tfds:glue or tfds:glue/CONFIG. Raises MissingSplitError naming the folder if the split is not
@@ -56,11 +56,11 @@ def read_glue(layout: GlueLayout, data: Path, split: str, tell: Tell) -> list[Te
         raise missing(_folder_of(layout, data), split, [f"{split}.tsv", f"{split}.json"])
     if table_suffix(path) == ".json":
         columns = Columns(*("text_a", "text_b")[: len(layout.texts)])
-        rows = read_rows(path, Wanted((*columns.texts, columns.label), (ROW_KEY,)), tell)
+        rows = read_rows(path, Wanted((*columns.texts, columns.label), (ROW_KEY,)), notify)
         return list(examples_of(rows, columns, regression=layout.regression))
     if table_suffix(path) == ".txt":
-        return _read_microsoft(layout, path, split, tell)
-    return _read_tsv(layout, path, split, tell)
+        return _read_microsoft(layout, path, split, notify)
+    return _read_tsv(layout, path, split, notify)
 
 
 def has_split(layout: GlueLayout, data: Path, split: str) -> bool:
@@ -85,26 +85,26 @@ def _file_of(layout: GlueLayout, data: Path, split: str) -> Path | None:
     return path
 
 
-def _read_tsv(layout: GlueLayout, path: Path, split: str, tell: Tell) -> list[TextExample]:
+def _read_tsv(layout: GlueLayout, path: Path, split: str, notify: Notify) -> list[TextExample]:
     is_test = split.startswith("test")
     columns = Columns(*layout.texts, label=layout.label, id=layout.test_id if is_test else "")
     if is_test:
         wanted = Wanted((*columns.texts, columns.id), (columns.label,))
     else:
         wanted = Wanted((*columns.texts, columns.label), (), layout.header, layout.skips_short)
-    rows = read_rows(path, wanted, tell)
+    rows = read_rows(path, wanted, notify)
     return list(examples_of(rows, columns, regression=layout.regression, labelled=not is_test))
 
 
-def _read_microsoft(layout: GlueLayout, path: Path, split: str, tell: Tell) -> list[TextExample]:
+def _read_microsoft(layout: GlueLayout, path: Path, split: str, notify: Notify) -> list[TextExample]:
     columns = Columns(*layout.texts, label=layout.label)
-    rows = read_rows(path, Wanted((*columns.texts, columns.label, *_PAIR_ID)), tell, suffix=".tsv")
+    rows = read_rows(path, Wanted((*columns.texts, columns.label, *_PAIR_ID)), notify, suffix=".tsv")
     if split == "test":
         return list(examples_of(rows, columns))
     ids_path = split_file(path.parent, _DEV_IDS, (".tsv",))
     if ids_path is None:
         raise missing(path.parent, split, [f"{name}.tsv" for name in _DEV_IDS])
-    listed = read_rows(ids_path, Wanted(_PAIR_ID, header=_PAIR_ID), tell)
+    listed = read_rows(ids_path, Wanted(_PAIR_ID, header=_PAIR_ID), notify)
     in_dev = {tuple(row.values[name] for name in _PAIR_ID) for row in listed}
     kept = (row for row in rows if (tuple(row.values[name] for name in _PAIR_ID) in in_dev) == (split == "dev"))
     return list(examples_of(kept, columns))
@@ -123,7 +123,7 @@ def _read_tfds(layout: GlueLayout, data: str, split: str) -> list[TextExample]:
         for number, example in enumerate(examples, 1):
             label = example[columns.label]
             if split.startswith("test"):
-                label = None  # -1 stands for it
+                label = None  # a missing label is -1
             elif layout.regression:
                 label = float(label)
             elif layout.classes and label is not None:

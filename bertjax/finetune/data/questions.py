@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.finetune.data.examples import Question, missing, split_file, whole_text
-from bertjax.finetune.data.tables import Tell
+from bertjax.finetune.data.tables import Notify
 
 _MOST_BYTES = 64 << 20  # SQuAD's have 42 MB at most; as objects of Python JSON has up to 20 times as many
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _NAMES = {list: "a list", dict: "an object", str: "a text", int: "a whole number", bool: "true or false"}
 
 
-def read_squad(unanswerable: bool, data: Path, split: str, tell: Tell) -> list[Question]:
+def read_squad(unanswerable: bool, data: Path, split: str, notify: Notify) -> list[Question]:
     """The questions of SQuAD's file of a split in a folder, 2.0's where questions may be `unanswerable`, or of a file.
 
     Raises MissingSplitError if there is none, and ValueError as `read_questions` does.
@@ -51,9 +51,9 @@ def read_questions(path: Path, unanswerable: bool, *, labelled: bool = True) -> 
 
 def _questions(paragraph: Any, where: str, path: Path, unanswerable: bool, labelled: bool) -> Iterator[Question]:
     context = _text(paragraph, "context", where)
-    for number, asked in enumerate(_part(paragraph, "qas", list, where), 1):
-        name = _text(asked, "id", f"{where}, question {number}")
-        yield _question(asked, name, context, f"{path}: question {name}", unanswerable, labelled)
+    for number, record in enumerate(_part(paragraph, "qas", list, where), 1):
+        name = _text(record, "id", f"{where}, question {number}")
+        yield _question(record, name, context, f"{path}: question {name}", unanswerable, labelled)
 
 
 def _read(path: Path) -> Any:
@@ -66,12 +66,12 @@ def _read(path: Path) -> Any:
         raise ValueError(f"{path}: no JSON ({error}); SQuAD's files are one JSON object") from None
 
 
-def _question(asked: Any, name: str, context: str, where: str, unanswerable: bool, labelled: bool) -> Question:
-    text = _text(asked, "question", where)
-    impossible = "is_impossible" in asked and _part(asked, "is_impossible", bool, where)
+def _question(record: Any, name: str, context: str, where: str, unanswerable: bool, labelled: bool) -> Question:
+    text = _text(record, "question", where)
+    impossible = "is_impossible" in record and _part(record, "is_impossible", bool, where)
     answers: tuple[tuple[str, int], ...] = ()
-    if labelled or "answers" in asked:
-        answers = tuple(_answer(answer, context, where) for answer in _part(asked, "answers", list, where))
+    if labelled or "answers" in record:
+        answers = tuple(_answer(answer, context, where) for answer in _part(record, "answers", list, where))
     if impossible and not unanswerable:
         raise ValueError(f"{where}: it is_impossible, and every question of SQuAD 1.1 has an answer; use squad2")
     if impossible and answers:
@@ -87,7 +87,7 @@ def _answer(answer: Any, context: str, where: str) -> tuple[str, int]:
     there = context[max(start, 0) : max(start, 0) + len(text)]
     if start < 0 or there != text:
         at = context.find(text)
-        elsewhere = f"it stands at {at}" if at >= 0 else "it stands nowhere in the context"
+        elsewhere = f"it is at {at}" if at >= 0 else "it is not in the context"
         raise ValueError(
             f"{where}: answer {text!r} is not at character {start} of its context, where {there!r} is; {elsewhere}"
         )

@@ -20,7 +20,7 @@ from bertjax.text.sources import parquet
 
 ROW_KEY = "row key"  # the column of the ids by which a JSON object holds its rows
 
-Tell = Callable[[str], object]
+Notify = Callable[[str], object]
 
 
 class Row(NamedTuple):
@@ -57,7 +57,7 @@ class Columns:
 
 
 def read_split_of_table(
-    columns: Columns, data: Path, split: str, tell: Tell, *, regression: bool = False
+    columns: Columns, data: Path, split: str, notify: Notify, *, regression: bool = False
 ) -> list[TextExample]:
     """The examples of the file in `data` that is named after `split` (in any format), or of `data` where it is a file.
 
@@ -67,11 +67,11 @@ def read_split_of_table(
     path = data if data.is_file() else split_file(data, names, TABLE_SUFFIXES)
     if path is None:
         raise missing(data, split, [f"{names[0]}{suffix}" for suffix in TABLE_SUFFIXES])
-    return read_table(path, columns, tell, regression=regression, labelled=split != "test")
+    return read_table(path, columns, notify, regression=regression, labelled=split != "test")
 
 
 def read_table(
-    path: Path, columns: Columns, tell: Tell, *, regression: bool = False, labelled: bool = True
+    path: Path, columns: Columns, notify: Notify, *, regression: bool = False, labelled: bool = True
 ) -> list[TextExample]:
     """The examples of a table, in order; where they need not be `labelled`, a label that is missing is None.
 
@@ -83,7 +83,7 @@ def read_table(
         columns.texts + (label if labelled else ()) + ((columns.id,) if columns.id else ()),
         (ROW_KEY,) if labelled else (ROW_KEY, *label),
     )
-    return list(examples_of(read_rows(path, wanted, tell), columns, regression=regression, labelled=labelled))
+    return list(examples_of(read_rows(path, wanted, notify), columns, regression=regression, labelled=labelled))
 
 
 def examples_of(
@@ -97,7 +97,7 @@ def examples_of(
         if columns.ends and (len(texts) != 1 + choices or choices < 2 or not all(texts[1:])):
             there = sum(1 for text in texts[1:] if text)
             raise ValueError(
-                f"{where}: {there} choices, and there must be {max(choices, 2)} for every example; mend it"
+                f"{where}: {there} choices, and there must be {max(choices, 2)} for every example; correct it"
             )
         name = _cell(where, values, columns.id) if columns.id else values.get(ROW_KEY, str(number))
         label: str | float | None = _cell(where, values, columns.label)
@@ -110,7 +110,7 @@ def examples_of(
         yield TextExample(where, name, texts, label)
 
 
-def read_rows(path: Path, wanted: Wanted, tell: Tell, suffix: str = "") -> Iterator[Row]:
+def read_rows(path: Path, wanted: Wanted, notify: Notify, suffix: str = "") -> Iterator[Row]:
     """The rows of a table, in order, without blank lines. `suffix` is the format's where the file's name has none.
 
     Raises ValueError naming the file, and line or record, for what cannot be read, a missing column, a row with more
@@ -122,7 +122,7 @@ def read_rows(path: Path, wanted: Wanted, tell: Tell, suffix: str = "") -> Itera
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     empty = True
-    for row in _READERS[suffix](path, wanted, tell):
+    for row in _READERS[suffix](path, wanted, notify):
         empty = False
         yield row
     if empty:
@@ -134,9 +134,9 @@ def table_suffix(path: Path) -> str:
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
-def _read_csv(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:
+def _read_csv(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
     csv.field_size_limit(RECORD_CAP)  # by itself 128 KiB, which texts may have
-    reader = csv.reader((f"{line}\n" for line in _lines(path, tell)), strict=True)
+    reader = csv.reader((f"{line}\n" for line in _lines(path, notify)), strict=True)
 
     def rows() -> Iterator[tuple[int, list[str]]]:
         while True:
@@ -152,15 +152,15 @@ def _read_csv(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:
                 return
             yield first, fields
 
-    return _named(path, rows(), wanted, tell)
+    return _named(path, rows(), wanted, notify)
 
 
-def _read_tsv(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:
-    lines = enumerate(_lines(path, tell), 1)
-    return _named(path, ((number, line.split("\t") if line else []) for number, line in lines), wanted, tell)
+def _read_tsv(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
+    lines = enumerate(_lines(path, notify), 1)
+    return _named(path, ((number, line.split("\t") if line else []) for number, line in lines), wanted, notify)
 
 
-def _named(path: Path, rows: Iterator[tuple[int, list[str]]], wanted: Wanted, tell: Tell) -> Iterator[Row]:
+def _named(path: Path, rows: Iterator[tuple[int, list[str]]], wanted: Wanted, notify: Notify) -> Iterator[Row]:
     """Rows of fields as rows of columns; the first row names the columns unless `wanted.header` does."""
     rows = ((number, fields) for number, fields in rows if fields)
     header = wanted.header
@@ -183,14 +183,14 @@ def _named(path: Path, rows: Iterator[tuple[int, list[str]]], wanted: Wanted, te
             short.append(where)
         else:
             raise ValueError(
-                f"{where}: {len(fields)} fields, and there are {len(header)} columns ({_listed(header)}); mend the row"
+                f"{where}: {len(fields)} fields for {len(header)} columns ({_listed(header)}); correct the row"
             )
     if short:
-        tell(f"{path}: left out {len(short):,} rows with fewer fields than columns, the first at {short[0]}")
+        notify(f"{path}: left out {len(short):,} rows with fewer fields than columns, the first at {short[0]}")
 
 
-def _read_json_lines(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:
-    for number, line in enumerate(_lines(path, tell), 1):
+def _read_json_lines(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
+    for number, line in enumerate(_lines(path, notify), 1):
         if line and not line.isspace():
             where = f"{path}:{number}"
             try:
@@ -203,7 +203,7 @@ def _read_json_lines(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:
 _MOST_JSON = 64 << 20  # bytes; as objects of Python it has up to 20 times as many
 
 
-def _read_json(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:
+def _read_json(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
     content = whole_content(str(path), _MOST_JSON, "write it as JSON Lines (.jsonl), an object on each line")
     try:
         records = json.loads(content) if content.strip() else []
@@ -239,11 +239,11 @@ def _require_unicode(where: str, name: str, value: Any) -> None:
         except UnicodeEncodeError as error:
             raise ValueError(
                 f"{where}: column {name!r} has the lone surrogate {text[error.start]!r} at character {error.start}; it "
-                "is no valid Unicode, mend the source"
+                "is no valid Unicode, correct the source"
             ) from None
 
 
-def _read_parquet(path: Path, wanted: Wanted, tell: Tell) -> Iterator[Row]:
+def _read_parquet(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
     has = parquet.fields_of(str(path))
     _require(str(path), wanted.columns, has)
     names = [name for name in (*wanted.columns, *wanted.optional) if name in has]
@@ -262,14 +262,14 @@ def _listed(names: Sequence[str] | dict[str, Any]) -> str:
     return ", ".join(repr(name[:80]) for name in names[:20]) + (", ..." if len(names) > 20 else "") if names else "none"
 
 
-def _lines(path: Path, tell: Tell) -> Iterator[str]:
+def _lines(path: Path, notify: Notify) -> Iterator[str]:
     def refuse(number: int) -> None:
         raise ValueError(f"{path}:{number}: a line of more than {RECORD_CAP >> 20} MiB; is it a table?")
 
     counts = ReadCounts()
     yield from read_lines(str(path), refuse, RECORD_CAP, counts)
     if counts.replaced_characters:
-        tell(f"{path}: {counts.replaced_characters:,} characters are no UTF-8; each is read as U+FFFD")
+        notify(f"{path}: {counts.replaced_characters:,} characters are no UTF-8; each is read as U+FFFD")
 
 
 def _texts(where: str, values: dict[str, Any], columns: Columns) -> tuple[str, ...]:
@@ -303,7 +303,7 @@ def _json_kind(value: object) -> str:
     return "missing" if value is None else f"a {type(value).__name__}"
 
 
-_READERS: dict[str, Callable[[Path, Wanted, Tell], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[Path, Wanted, Notify], Iterator[Row]]] = {
     ".csv": _read_csv,
     ".tsv": _read_tsv,
     ".jsonl": _read_json_lines,

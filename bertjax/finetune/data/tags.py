@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.finetune.data.examples import SPLIT_NAMES, TaggedSentence, missing, split_file, whole_text
-from bertjax.finetune.data.tables import Row, Tell, Wanted, read_rows, table_suffix
+from bertjax.finetune.data.tables import Notify, Row, Wanted, read_rows, table_suffix
 from bertjax.finetune.metrics.entities import entities, is_of_entities
 from bertjax.storage.files import replace_text
 from bertjax.storage.lines import COMPRESSED
@@ -35,7 +35,7 @@ class TagLayout:
     conllu: bool = False  # ten columns separated by tabs, comments, and lines that are not words
 
     def tag_column(self, columns: int) -> int:
-        """The column of the tag in a line of `columns` columns; one behind the last where words stand alone."""
+        """The column of the tag in a line of `columns` columns; one after the last if a line has a word only."""
         return max(columns + self.tag if self.tag < 0 else self.tag, self.word + 1)
 
 
@@ -59,7 +59,7 @@ class _Line(NamedTuple):
     columns: list[str]
 
 
-def read_tags(columns: TagColumns, named: bool, data: Path, split: str, tell: Tell) -> list[TaggedSentence]:
+def read_tags(columns: TagColumns, named: bool, data: Path, split: str, notify: Notify) -> list[TaggedSentence]:
     """The sentences of a split's file in a folder, or of a file; a test set is read without its tags.
 
     The file is named train, dev, valid or test with one of several suffixes, or as CoNLL-2003's are (eng.testa), or as
@@ -74,11 +74,11 @@ def read_tags(columns: TagColumns, named: bool, data: Path, split: str, tell: Te
     labelled = split != "test"
     if columns.words and table_suffix(path) not in _RECORDS:
         raise ValueError(
-            f"{path}: task.text={columns.words!r} names the words of records, such as .jsonl, and here they have their "
-            "place in the line; leave it out (--text)"
+            f"{path}: task.text={columns.words!r} names the words of records, such as .jsonl, and the columns of "
+            "this file are fixed; leave it out (--text)"
         )
     if table_suffix(path) in _RECORDS:
-        sentences = list(_of_records(path, columns, labelled, tell))
+        sentences = list(_of_records(path, columns, labelled, notify))
     else:
         sentences = read_tagged(path, tag_layout(path, columns.tag), labelled=labelled)
     if named:
@@ -142,7 +142,7 @@ def tagged_text(path: Path) -> str:
 def write_tags(source: Path, text: str, target: Path, layout: TagLayout, tags: Sequence[Sequence[str]]) -> None:
     """Write the text of `source`, as `tagged_text` returned it, with these tags of each sentence in the column of tags.
 
-    Where words stand alone, or that column is one behind the last, it is added.
+    If lines have a word only, or that column is one after the last, it is added.
     """
     words = [[line for line in lines if line.columns] for lines in _sentences(source, text, layout)]
     assert [*map(len, words)] == [*map(len, tags)], "a tag for each word"
@@ -154,7 +154,7 @@ def write_tags(source: Path, text: str, target: Path, layout: TagLayout, tags: S
 
 
 def write_words(target: Path, sentences: Sequence[TaggedSentence], tags: Sequence[Sequence[str]]) -> None:
-    """Write a line for each word with its tag behind a tab, and a blank line behind each sentence."""
+    """Write a line for each word with its tag after a tab, and a blank line after each sentence."""
     parts = [
         "".join(f"{word}\t{tag}\n" for word, tag in zip(sentence.words, new, strict=True))
         for sentence, new in zip(sentences, tags, strict=True)
@@ -214,16 +214,16 @@ def _lines(path: Path, text: str, layout: TagLayout) -> Iterator[_Line | None]:
             width = width or len(columns)
             if len(columns) != width or layout.tag_column(width) > width:
                 wanted = max(width, layout.tag_column(width))
-                raise ValueError(f"{path}:{number}: {len(columns)} columns and not {wanted}; mend the line")
+                raise ValueError(f"{path}:{number}: {len(columns)} columns and not {wanted}; correct the line")
             if not columns[layout.word]:
-                raise ValueError(f"{path}:{number}: no word in column {layout.word + 1}; mend the line")
+                raise ValueError(f"{path}:{number}: no word in column {layout.word + 1}; correct the line")
             is_word = not (layout.conllu and _NO_WORD.fullmatch(columns[0]))
             yield _Line(number, line, columns if is_word else [])
 
 
-def _of_records(path: Path, columns: TagColumns, labelled: bool, tell: Tell) -> Iterator[TaggedSentence]:
+def _of_records(path: Path, columns: TagColumns, labelled: bool, notify: Notify) -> Iterator[TaggedSentence]:
     words, tag = columns.words or "tokens", columns.tag or "tags"
-    for number, row in enumerate(read_rows(path, Wanted((words, tag) if labelled else (words,)), tell)):
+    for number, row in enumerate(read_rows(path, Wanted((words, tag) if labelled else (words,)), notify)):
         forms = _listed(row, words)
         tags = _listed(row, tag) if labelled else None
         if not forms or (tags is not None and len(tags) != len(forms)):

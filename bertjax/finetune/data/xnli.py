@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from bertjax.finetune.data.examples import TextExample, missing, split_file
-from bertjax.finetune.data.tables import Columns, Tell, Wanted, examples_of, read_rows
+from bertjax.finetune.data.tables import Columns, Notify, Wanted, examples_of, read_rows
 
 LANGUAGES = ("en", "ar", "bg", "de", "el", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
 LABELS = ("contradiction", "entailment", "neutral")
@@ -27,14 +27,14 @@ def split_of(split: str, language: str) -> str:
     return f"{split}_{language}"
 
 
-def read_xnli(data: Path, split: str, tell: Tell) -> list[TextExample]:
+def read_xnli(data: Path, split: str, notify: Notify) -> list[TextExample]:
     """The examples of `train`, which is English, or of such as `dev_de`; of a file all, of whatever languages.
 
     Raises MissingSplitError if the file or the language is not there, and ValueError as `read_table` does, and for a
     development set without English, by which runs are chosen.
     """
     if split == "train":
-        return _read_train(data, tell)
+        return _read_train(data, notify)
     kind, _, language = split.partition("_")
     name = f"xnli.{kind}"
     path = data if data.is_file() else _found(data, name)
@@ -43,7 +43,7 @@ def read_xnli(data: Path, split: str, tell: Tell) -> list[TextExample]:
     by_language, notes = _by_language(path, path.stat().st_mtime_ns)
     if data.is_file() or language == next(iter(by_language), ""):  # once for all languages
         for note in notes:
-            tell(note)
+            notify(note)
     if data.is_file():
         return [example for examples in by_language.values() for example in examples]
     if kind == "dev" and LANGUAGES[0] not in by_language:
@@ -61,12 +61,12 @@ def _found(data: Path, name: str) -> Path | None:
     return next(filter(None, paths), None)
 
 
-def _read_train(data: Path, tell: Tell) -> list[TextExample]:
+def _read_train(data: Path, notify: Notify) -> list[TextExample]:
     name = f"multinli.train.{LANGUAGES[0]}"
     path = data if data.is_file() else _found(data, name)
     if path is None:
         raise missing(data, "train", [f"{name}.tsv"])
-    rows = read_rows(path, Wanted(_TRAIN, header=_TRAIN), tell, suffix=".tsv")
+    rows = read_rows(path, Wanted(_TRAIN, header=_TRAIN), notify, suffix=".tsv")
     next(rows)  # the header, whose names are not relied on, as in google-research/bert
     named = (
         row._replace(values=row.values | {"label": row.values["label"].replace("contradictory", LABELS[0])})
@@ -77,7 +77,7 @@ def _read_train(data: Path, tell: Tell) -> list[TextExample]:
 
 @lru_cache(maxsize=2)
 def _by_language(path: Path, changed: int) -> tuple[dict[str, tuple[TextExample, ...]], tuple[str, ...]]:
-    """(the examples of a file by language, what there is to say of the file).
+    """(the examples of a file by language, notes on the file).
 
     `changed`, the time of its last change, is a key of the cache alone.
     """

@@ -15,24 +15,24 @@ import numpy as np
 from bertjax.config import ModelConfig
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.input.layout import Template
-from bertjax.text.ragged import before_in_row, places_in
+from bertjax.text.ragged import before_in_row, range_indices
 from bertjax.training.objectives.objective import GLOBAL_POSITIONS
 
 _ROUNDED = 8  # numbers of global tokens above one are rounded up to a multiple, for each is a program to compile
 
 
 class Sequences(NamedTuple):
-    """Where sequences stand in flat arrays of tokens: int64 [sequences] each."""
+    """The bounds of sequences in flat arrays of tokens: int64 [sequences] each."""
 
     begin: np.ndarray  # [CLS]
-    separator: np.ndarray  # the first [SEP], `end` where there is none
+    separator: np.ndarray  # the first [SEP], `end` if there is none
     second: np.ndarray  # the first token of the second segment, `end` where there is none
-    end: np.ndarray  # behind the last token
+    end: np.ndarray  # after the last token
 
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of every sequence: from one place up to another, which is not in it."""
+    """A range of tokens in every sequence, from `begin` up to `end`, exclusive."""
 
     begin: Callable[[Sequences], np.ndarray]
     end: Callable[[Sequences], np.ndarray]
@@ -46,7 +46,7 @@ SECOND_SEGMENT = Part(lambda of: of.second, lambda of: of.end)  # with its [SEP]
 def global_positions(
     part: Part, offsets: np.ndarray, input_ids: np.ndarray, sequence_ids: np.ndarray, sep_id: int, template: Template
 ) -> np.ndarray:
-    """The places of a part's tokens in each row, ascending: int32 [n, G], -1 in unused slots.
+    """The positions of a part's tokens in each row, ascending: int32 [n, G], -1 in unused slots.
 
     The rows are as `TaskRows` has them: `offsets` int64 [n + 1], ids int32 [offsets[n]].
     """
@@ -59,18 +59,18 @@ def global_positions(
     of = Sequences(begin, separator, np.minimum(separator + template.separators, end), end)
     first = part.begin(of)
     sizes = part.end(of) - first
-    places = places_in(first, sizes)
-    counts = np.bincount(row[places], minlength=rows)
+    tokens = range_indices(first, sizes)
+    counts = np.bincount(row[tokens], minlength=rows)
     most = int(counts.max(initial=1))
     table = np.full((rows, most if most == 1 else -(-most // _ROUNDED) * _ROUNDED), -1, np.int32)
-    table[row[places], before_in_row(row[places], np.ones_like(places))] = places - offsets[row[places]]
+    table[row[tokens], before_in_row(row[tokens], np.ones_like(tokens))] = tokens - offsets[row[tokens]]
     return table
 
 
 def with_global_tokens(
     rows: TaskRows, part: Part | None, model: ModelConfig, sep_id: int, template: Template
 ) -> TaskRows:
-    """The rows with the positions that a model with global tokens asks for.
+    """The rows with the positions that a model with global tokens needs.
 
     With `model.global_tokens` first they are those of [CLS], with marked those of the part that the kind of task names.
     """

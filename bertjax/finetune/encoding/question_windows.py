@@ -1,10 +1,10 @@
 """Questions as rows: each with a window of its text, or with several windows that overlap where the text is long.
 
 The windows are those of google-research/bert's run_squad.py and its port to transformers. `doc_stride` is run_squad's:
-how far each window begins behind the one before. What transformers' tokenizers and run_qa.py call `stride` is the
+how far each window begins after the one before. What transformers' tokenizers and run_qa.py call `stride` is the
 overlap instead, the room for the text minus `doc_stride`.
 
-Where an answer begins with a window's last token, run_qa.py takes the [SEP] behind it for the start (of the windows of
+Where an answer begins with a window's last token, run_qa.py takes the [SEP] after it for the start (of the windows of
 XQuAD and CS224N's dev set none at the usual sizes, 4 of 24,252 at 128 tokens 32 apart); here it is the token.
 """
 
@@ -21,7 +21,7 @@ from bertjax.finetune.encoding.rows import Segments, TaskRows, rows_of_segments,
 from bertjax.finetune.encoding.texts import encode_with_spans
 from bertjax.input.layout import BERT, Template
 from bertjax.input.lengths import LengthCounts
-from bertjax.text.ragged import places_in
+from bertjax.text.ragged import range_indices
 from bertjax.tokenization.tokenizer import Tokenizer
 
 
@@ -38,7 +38,7 @@ class WindowSizes:
     template: Template = BERT
 
     def __post_init__(self) -> None:
-        """Raise ValueError if no text fits beside a question, or the step is not positive."""
+        """Raise ValueError if a question leaves no room for text, or the step is not positive."""
         if self.max_query < 1 or self.doc_stride < 1:
             raise ValueError(f"max query {self.max_query} and doc stride {self.doc_stride}: give 1 or more for each")
         if self.max_length <= self.max_query + self.template.of_pair:
@@ -50,19 +50,19 @@ class WindowSizes:
 
 @dataclass
 class QuestionCounts(LengthCounts):
-    """What became of long texts and questions."""
+    """Numbers of long texts and questions, and how they were cut or split."""
 
     questions_cut: int = 0  # questions cut off
-    question_tokens_cut: int = 0  # tokens that were lost so
+    question_tokens_cut: int = 0  # tokens lost by that
 
     @property
     def any_cut(self) -> bool:
         """Whether any token was left out."""
         return super().any_cut or self.questions_cut > 0
 
-    def told(self, max_length: int) -> list[str]:
-        """What there is to say of them, a line each; nothing if every question fitted with its text."""
-        lines = super().told(max_length)
+    def notices(self, max_length: int) -> list[str]:
+        """Notices, a line each; none if every question fits with its text."""
+        lines = super().notices(max_length)
         if self.questions_cut:
             lines.append(
                 f"{self.questions_cut:,} of {self.examples:,} questions were too long themselves and were truncated: "
@@ -79,7 +79,7 @@ class QuestionWindows:
     rows: TaskRows
     question: np.ndarray  # int64 [n]: the index in `questions` of each row's question
     begins: np.ndarray  # int64 [n]: number of tokens of the text before the window
-    spans: np.ndarray  # int32 [tokens, 2]: each token's characters in the text, first and one behind last; outside, -1
+    spans: np.ndarray  # int32 [tokens, 2]: each token's characters in the text, [first, end); outside, -1
 
     @cached_property
     def most_context(self) -> np.ndarray:
@@ -91,7 +91,7 @@ class QuestionWindows:
         inside = np.flatnonzero(self.spans[:, 0] >= 0)
         row = np.repeat(np.arange(len(self.rows)), self.rows.lengths)[inside]
         sizes = np.bincount(row, minlength=len(self.rows))
-        left = places_in(np.zeros(len(sizes), np.int64), sizes)
+        left = range_indices(np.zeros(len(sizes), np.int64), sizes)
         score = np.minimum(left, sizes[row] - 1 - left) + 0.01 * sizes[row]
         ends = np.zeros(len(self.questions), np.int64)
         np.maximum.at(ends, self.question, self.begins + sizes)
@@ -122,7 +122,7 @@ class _Layout:
     """What each row holds, int64 [n] each, and how it is laid out."""
 
     question: np.ndarray
-    asked: np.ndarray  # number of tokens of the question
+    queries: np.ndarray  # number of tokens of the question
     begins: np.ndarray  # number of tokens of the text before the window
     sizes: np.ndarray  # number of tokens of the window
     template: Template
@@ -130,7 +130,7 @@ class _Layout:
     @property
     def window(self) -> np.ndarray:
         """Position in the row of its window's first token: int64 [n]."""
-        return 1 + self.asked + self.template.separators
+        return 1 + self.queries + self.template.separators
 
 
 def question_windows(
@@ -150,10 +150,10 @@ def question_windows(
     """
     texts = {text: number for number, text in enumerate(dict.fromkeys(question.context for question in questions))}
     text = np.array([texts[question.context] for question in questions], np.int64)
-    asked, contexts = _encoded_questions(questions, tokenizer), _encoded_contexts([*texts], tokenizer)
-    layout = _laid_out(asked.lengths, contexts.lengths[text], sizes)
-    _count(questions, asked.lengths, contexts.lengths[text], layout, sizes, counts, strict)
-    rows, spans = _filled(layout, asked, contexts, text, tokenizer)
+    queries, contexts = _encoded_questions(questions, tokenizer), _encoded_contexts([*texts], tokenizer)
+    layout = _laid_out(queries.lengths, contexts.lengths[text], sizes)
+    _count(questions, queries.lengths, contexts.lengths[text], layout, sizes, counts, strict)
+    rows, spans = _filled(layout, queries, contexts, text, tokenizer)
     weights = np.array([bool(question.answers) or question.impossible for question in questions], np.float32)
     first, last = (part[layout.question] - layout.begins for part in _answer_tokens(questions, contexts, text))
     whole = (first >= 0) & (last < layout.sizes)
@@ -179,29 +179,31 @@ def _encoded_contexts(texts: Sequence[str], tokenizer: Tokenizer) -> _Pieces:
     return _Pieces(np.concatenate(ids), np.concatenate(spans), offsets)
 
 
-def _laid_out(asked: np.ndarray, length: np.ndarray, sizes: WindowSizes) -> _Layout:
-    """The windows of questions of `asked` tokens about texts of `length` tokens, int64 [questions] each."""
-    kept = np.minimum(asked, sizes.max_query)
+def _laid_out(queries: np.ndarray, length: np.ndarray, sizes: WindowSizes) -> _Layout:
+    """The windows of questions of `queries` tokens about texts of `length` tokens, int64 [questions] each."""
+    kept = np.minimum(queries, sizes.max_query)
     room = sizes.max_length - sizes.template.of_pair - kept
     step = np.minimum(sizes.doc_stride, room)
     windows = 1 + np.maximum(0, -(-(length - room) // step))
-    question = np.repeat(np.arange(len(asked)), windows)
-    begins = places_in(np.zeros(len(asked), np.int64), windows) * step[question]
+    question = np.repeat(np.arange(len(queries)), windows)
+    begins = range_indices(np.zeros(len(queries), np.int64), windows) * step[question]
     window = np.minimum(room[question], length[question] - begins)
     return _Layout(question, kept[question], begins, window, sizes.template)
 
 
 def _filled(
-    layout: _Layout, asked: _Pieces, contexts: _Pieces, text: np.ndarray, tokenizer: Tokenizer
+    layout: _Layout, queries: _Pieces, contexts: _Pieces, text: np.ndarray, tokenizer: Tokenizer
 ) -> tuple[TaskRows, np.ndarray]:
-    """The rows, and the characters of the text that each of their tokens stands for: int32 [tokens, 2], -1 outside."""
+    """The rows, and the characters of the text that each of their tokens covers: int32 [tokens, 2], -1 outside."""
     of_text = contexts.offsets[text[layout.question]] + layout.begins
-    begin = np.stack([asked.offsets[layout.question], len(asked.ids) + of_text], axis=1)
-    sizes = np.stack([layout.asked, layout.sizes], axis=1)
-    ids = np.concatenate([asked.ids, contexts.ids])
+    begin = np.stack([queries.offsets[layout.question], len(queries.ids) + of_text], axis=1)
+    sizes = np.stack([layout.queries, layout.sizes], axis=1)
+    ids = np.concatenate([queries.ids, contexts.ids])
     rows = rows_of_segments(ids, begin, sizes, Segments.one_sequence(2).opens, tokenizer, layout.template)
     spans = np.full((rows.offsets[-1], 2), -1, np.int32)
-    spans[places_in(rows.offsets[:-1] + layout.window, layout.sizes)] = contexts.spans[places_in(of_text, layout.sizes)]
+    spans[range_indices(rows.offsets[:-1] + layout.window, layout.sizes)] = contexts.spans[
+        range_indices(of_text, layout.sizes)
+    ]
     return rows, spans
 
 
@@ -216,21 +218,21 @@ def _answer_tokens(questions: Sequence[Question], contexts: _Pieces, text: np.nd
         spans = contexts.spans[contexts.offsets[text[number]] : contexts.offsets[text[number] + 1]]
         if len(spans) and spans[0, 0] <= begin and end <= spans[-1, 1]:
             ends = np.searchsorted(spans[:, 0], begin, side="right") - 1, np.searchsorted(spans[:, 1], end)
-            # The pieces of one character share its span: there the first is behind the last, as in run_qa.py.
+            # The pieces of one character share its span: there the first is after the last, as in run_qa.py.
             first[number], last[number] = min(ends), max(ends)
     return first, last
 
 
 def _count(
     questions: Sequence[Question],
-    asked: np.ndarray,
+    queries: np.ndarray,
     length: np.ndarray,
     layout: _Layout,
     sizes: WindowSizes,
     counts: QuestionCounts,
     strict: bool,
 ) -> None:
-    cut = np.maximum(asked - sizes.max_query, 0)
+    cut = np.maximum(queries - sizes.max_query, 0)
     windows = np.bincount(layout.question)
     long = (cut > 0) | (windows > 1)
     if strict and long.any():
@@ -238,13 +240,13 @@ def _count(
         where = questions[first].where
         if cut[first]:
             raise ValueError(
-                f"{where}: the question has {asked[first]} tokens, over max query {sizes.max_query}; raise it, or "
+                f"{where}: the question has {queries[first]} tokens, over max query {sizes.max_query}; raise it, or "
                 "leave --strict-length out"
             )
-        raise too_long(where, int(asked[first] + length[first]) + sizes.template.of_pair, sizes.max_length)
+        raise too_long(where, int(queries[first] + length[first]) + sizes.template.of_pair, sizes.max_length)
     counts.examples += len(questions)
-    counts.tokens += int((asked + length).sum())
-    counts.empty += int(((asked == 0) | (length == 0)).sum())
+    counts.tokens += int((queries + length).sum())
+    counts.empty += int(((queries == 0) | (length == 0)).sum())
     counts.windowed += int((windows > 1).sum())
     counts.windows += int(windows[windows > 1].sum())
     counts.questions_cut += int((cut > 0).sum())

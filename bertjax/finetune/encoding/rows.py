@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bertjax.input.layout import BERT, Template
-from bertjax.text.ragged import places_in
+from bertjax.text.ragged import range_indices
 from bertjax.tokenization.tokenizer import Tokenizer
 
 
@@ -58,7 +58,7 @@ class TaskRows:
         Cells are counted along the rows of a table. Elsewhere is padding: `pad_id` for `input_ids`, 0 for the others.
         """
         sizes = self.lengths[numbers]
-        source, target = places_in(self.offsets[numbers], sizes), places_in(begin, sizes)
+        source, target = range_indices(self.offsets[numbers], sizes), range_indices(begin, sizes)
         tables = {}
         for key, flat in self.tokens.items():
             tables[key] = np.full(shape, pad_id if key == "input_ids" else 0, flat.dtype)
@@ -85,7 +85,7 @@ class Segments:
 
     @classmethod
     def first_with_each(cls, texts: int) -> Segments:
-        """A sequence for each text but the first, which stands in all: [CLS] A [SEP] B [SEP] [CLS] A [SEP] C [SEP]."""
+        """A sequence for each text but the first, which begins all: [CLS] A [SEP] B [SEP] [CLS] A [SEP] C [SEP]."""
         others = np.arange(1, texts)
         return cls(np.stack([np.zeros_like(others), others], 1).ravel(), np.tile([True, False], len(others)))
 
@@ -95,7 +95,7 @@ class Segments:
 
 
 def _before(opens: np.ndarray, template: Template) -> np.ndarray:
-    """Special tokens before the text of each segment, int64 [k]: [CLS], or all separators but the [SEP] behind A."""
+    """Special tokens before the text of each segment, int64 [k]: [CLS], or all separators but the [SEP] after A."""
     return np.where(opens, 1, template.separators - 1)
 
 
@@ -110,7 +110,7 @@ def rows_of_segments(
     """Rows of k segments each, with the special tokens around them.
 
     Segment j of row i is the tokens [begin[i, j], begin[i, j] + sizes[i, j]) of `ids`; both are int64 [n, k]. Where
-    `opens`, bool [k], [CLS] comes before it, and a [SEP] comes behind each; one that does not open a sequence has the
+    `opens`, bool [k], [CLS] comes before it, and a [SEP] comes after each; one that does not open a sequence has the
     rest of the template's separators before it.
     """
     before = _before(opens, template)
@@ -120,8 +120,8 @@ def rows_of_segments(
     opening = np.tile(opens, len(sizes))
     input_ids = np.full(ends[-1], tokenizer.sep_id, np.int32)
     input_ids[starts[opening]] = tokenizer.cls_id
-    text = places_in(starts + np.tile(before, len(sizes)), sizes.ravel())
-    input_ids[text] = ids[places_in(begin.ravel(), sizes.ravel())]
+    text = range_indices(starts + np.tile(before, len(sizes)), sizes.ravel())
+    input_ids[text] = ids[range_indices(begin.ravel(), sizes.ravel())]
     offsets = np.append(0, ends[len(opens) - 1 :: len(opens)]).astype(np.int64)
     cls_positions = starts.reshape(sizes.shape)[:, opens] - offsets[:-1, None]
     tokens = {

@@ -1,6 +1,6 @@
 """Tagged sentences as rows, long ones as several windows that overlap, and a tag for each word from the rows' logits.
 
-Each word is split into pieces alone, as it is behind a space: as transformers does with `is_split_into_words`, where
+Each word is split into pieces alone, as it is after a space: as transformers does with `is_split_into_words`, where
 RoBERTa's tokenizer needs `add_prefix_space=True`. Its first piece has the label and gives the prediction, only in the
 window where that piece has the most context. A word without any piece, such as a lone control character, is in no row;
 its prediction is a tag given for such words.
@@ -17,7 +17,7 @@ import numpy as np
 from bertjax.finetune.data.examples import TaggedSentence
 from bertjax.finetune.encoding.rows import TaskRows, rows_of_segments, too_long
 from bertjax.input.lengths import LengthCounts
-from bertjax.text.ragged import places_in
+from bertjax.text.ragged import range_indices
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _SPECIAL = 2  # [CLS] pieces [SEP]
@@ -25,14 +25,14 @@ _SPECIAL = 2  # [CLS] pieces [SEP]
 
 @dataclass
 class TagCounts(LengthCounts):
-    """What became of long sentences, and of words without a token."""
+    """Numbers of long sentences, and of words without a token."""
 
     words: int = 0
     without_pieces: int = 0  # words
 
-    def told(self, max_length: int) -> list[str]:
-        """What there is to say, a line each; nothing if every sentence fitted and every word has a piece."""
-        lines = super().told(max_length)
+    def notices(self, max_length: int) -> list[str]:
+        """Notices, a line each; none if every sentence fits and every word has a piece."""
+        lines = super().notices(max_length)
         if self.without_pieces:
             lines.append(
                 f"{self.without_pieces:,} of {self.words:,} words have no token; they are not learned from, and are "
@@ -78,7 +78,7 @@ def tag_windows(
     line of a tag that is not one of `labels`, and with `strict` of the first sentence that is too long.
     """
     if max_length <= _SPECIAL:
-        raise ValueError(f"max length {max_length}: it must leave room for a word beside {_SPECIAL} special tokens")
+        raise ValueError(f"max length {max_length}: it must leave room for a word and {_SPECIAL} special tokens")
     numbers = tag_numbers(sentences, labels)
     of_label = np.ones(len(labels), np.float32) if label_weights is None else np.asarray(label_weights, np.float32)
     weights = np.where(numbers < 0, 0, of_label[numbers])
@@ -92,7 +92,7 @@ def tag_windows(
 
     one = np.array([True])
     rows = rows_of_segments(ids, windows.begins[:, None], windows.sizes[:, None], one, tokenizer)
-    inside, source = places_in(rows.offsets[:-1] + 1, windows.sizes), places_in(windows.begins, windows.sizes)
+    inside, source = range_indices(rows.offsets[:-1] + 1, windows.sizes), range_indices(windows.begins, windows.sizes)
     word = np.full(rows.offsets[-1], -1, np.int64)
     word[inside] = _predicted(windows, pieces, source)
     labelled = word >= 0
@@ -140,7 +140,7 @@ def tag_numbers(sentences: Sequence[TaggedSentence], labels: Sequence[str]) -> n
             if tag not in number_of:
                 raise ValueError(
                     f"{sentence.where_of(index)}: tag {tag!r} of {sentence.words[index]!r} is not one of "
-                    f"{', '.join(labels)}; mend it, or train with it"
+                    f"{', '.join(labels)}; correct it, or train with it"
                 )
             numbers.append(number_of[tag])
         if sentence.tags is None:
@@ -159,7 +159,7 @@ def _windows(pieces: np.ndarray, words: np.ndarray, room: int) -> _Windows:
             parts = [(int(ends[first]), size)]
         else:
             parts = _long(ends[first : after + 1], room)
-            cut[number] = size - len(np.unique(places_in(*np.array(parts).T)))
+            cut[number] = size - len(np.unique(range_indices(*np.array(parts).T)))
         for begin, size in parts:
             sentence.append(number)
             begins.append(begin)
@@ -171,7 +171,7 @@ def _long(ends: np.ndarray, room: int) -> list[tuple[int, int]]:
     """The windows (first piece, number of pieces) of a sentence whose word n has the pieces [ends[n], ends[n + 1])."""
 
     def behind(word: int, pieces: int) -> int:
-        """The word behind the last that fits in `pieces` pieces from `word` on, which itself always fits."""
+        """The word after the last that fits in `pieces` pieces from `word` on, which itself always fits."""
         return max(int(np.searchsorted(ends, ends[word] + pieces, side="right")) - 1, word + 1)
 
     windows, word = [], 0

@@ -53,7 +53,7 @@ def encode_texts(
 def encode_with_spans(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Of each text, ids int32 [tokens] as `encode` gives them, and the characters of each token: int32 [tokens, 2].
 
-    A span is the first character and the one behind the last; white space before a word is not its token's. Raises
+    A span is the first character and the one after the last; white space before a word is not its token's. Raises
     ValueError for a NUL character, which `encode` drops.
     """
     if broken := next((text for text in texts if "\0" in text), None):

@@ -33,7 +33,7 @@ model(**{name: rows[None] for name, rows in inputs.items()}).logits.argmax()"""
 class Choice(NamedTuple):
     """The likeliest of several ends of one start: its index from 0, and the probability of every end."""
 
-    place: int
+    number: int
     end: str
     probability: float
     probabilities: tuple[float, ...]
@@ -54,7 +54,7 @@ class ChoiceKind(TextKind):
         "chooses one of several continuations",
         _CHOOSE,
         '("the start", "an end"), ("the start", "another end")',
-        "`logits` has a row per pair: of the ends of one start, the one with the highest number is chosen",
+        "`logits` has a row per pair: of the ends of one start, the one with the highest value is chosen",
     )
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:

@@ -1,7 +1,7 @@
 """A kind of task: one object that knows how its examples are encoded, learned, predicted and measured.
 
 A kind is added by a file here with a subclass of `Kind`, and a line in the registry in `bertjax.finetune.kinds`. No
-other module compares the name of a kind: each asks the object.
+other module compares the name of a kind: each uses the object.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import optax
 
 from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
-from bertjax.finetune.data.tables import Tell
+from bertjax.finetune.data.tables import Notify
 from bertjax.finetune.encoding.global_tokens import Part
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.input.layout import Template
@@ -30,7 +30,7 @@ from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums
 from bertjax.training.objectives.objective import MODEL
 
 Figures = dict[str, float]
-Read = Callable[[Path, str, Tell], list[Any]]  # (data, split, tell); raises MissingSplitError
+Read = Callable[[Path, str, Notify], list[Any]]  # (data, split, notify); raises MissingSplitError
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class TaskContent:
     dev: Mapping[str, Split]  # by name; a run is evaluated on all and chosen by the first
     test: Mapping[str, Split]
     metrics: tuple[str, ...]  # names of the figures, higher is better; models are chosen by the first
-    notes: tuple[str, ...] = ()  # for the user: what became of long examples, and the like
+    notes: tuple[str, ...] = ()  # for the user: how long examples were cut or split, and similar
     baselines: Figures = field(default_factory=dict)  # figures of the first development set without a model
     example: tuple[str, ...] = ()  # the texts of a development example, as `bertjax predict` takes them
     averaged: bool = False  # as `Task.averaged`
@@ -132,7 +132,7 @@ class Card:
     does: str  # continues "A model of ..., which"
     use: str  # Python with transformers or a library on it
     onnx_inputs: str = '"a text", "another one"'
-    onnx_outputs: str = ""  # what the graph's outputs mean; {labels} stands for the labels
+    onnx_outputs: str = ""  # what the graph's outputs mean; {labels} is replaced by the labels
 
 
 class Kind(ABC):

@@ -33,10 +33,10 @@ class RelevanceKind(NumericKind):
     text_columns, default_columns, columns_wanted = (2, 2), ("text", "text_b"), "a query and a passage"
     card = Card(
         "text-ranking",
-        "tells how likely a passage answers a query",
+        "scores how likely a passage answers a query",
         _RANK,
         '("a query", "a passage"), ("a query", "another passage")',
-        "`logits` has a row per pair: the higher, the more the passage says to the query",
+        "`logits` has a row per pair: the higher, the more relevant the passage",
     )
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:

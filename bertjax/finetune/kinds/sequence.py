@@ -40,7 +40,7 @@ class SequenceKind(TextKind):
     names_outputs = learns_predictions = True
     card = Card(
         "text-classification",
-        "tells classes of texts or pairs apart",
+        "classifies texts or pairs",
         CLASSIFY,
         onnx_outputs="`logits` has a row per text, or per pair of texts, with a number for each label: {labels}",
     )

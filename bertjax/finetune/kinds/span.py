@@ -34,7 +34,7 @@ tokenizer.decode(inputs["input_ids"][0, first : last + 1])"""
 
 
 class Answer(NamedTuple):
-    """The words of a text that answer a question, as they stand there; "" if it does not answer it.
+    """The words of a text that answer a question, unchanged; "" if it does not answer it.
 
     The probability is that among the likeliest answers, as many as `task.n_best`.
     """
@@ -93,7 +93,7 @@ class SpanKind(Kind):
         train = windows(splits.train).rows
         dev = {name: split(name, questions) for name, questions in splits.dev.items()}
         test = {name: split(name, questions) for name, questions in splits.test.items()}
-        notes = (*splits.notes, *counts.told(sizes.max_length))
+        notes = (*splits.notes, *counts.notices(sizes.max_length))
         return TaskContent(self, (), train, dev, test, task.metrics, notes)
 
     def shared_part(self, example: Question) -> Any:
@@ -103,14 +103,14 @@ class SpanKind(Kind):
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Answer]:
         """An `Answer` for each input, a question and a text."""
         pairs = [pair_of(given, number, "a question and a text") for number, given in enumerate(inputs, 1)]
-        asked = [Question(f"input {n}", str(n), *pair, (), False) for n, pair in enumerate(pairs, 1)]
+        questions = [Question(f"input {n}", str(n), *pair, (), False) for n, pair in enumerate(pairs, 1)]
         task, threshold = model.task, model.null_threshold
         model.counts = counts = QuestionCounts()
         sizes = WindowSizes(model.max_length, task.doc_stride, task.max_query, model.template)
-        windows = question_windows(asked, model.tokenizer, sizes, counts)
+        windows = question_windows(questions, model.tokenizer, sizes, counts)
         row = np.repeat(windows.question, windows.rows.lengths)
-        tokens_of_texts = np.bincount(row[windows.spans[:, 0] >= 0], minlength=len(asked))
-        for question, tokens in zip(asked, tokens_of_texts, strict=True):
+        tokens_of_texts = np.bincount(row[windows.spans[:, 0] >= 0], minlength=len(questions))
+        for question, tokens in zip(questions, tokens_of_texts, strict=True):
             if not tokens or not question.context.strip():
                 raise ValueError(f"{question.where}: the text has no words, so that no answer is in it")
         logits = model.outputs(windows.rows)

@@ -150,7 +150,7 @@ class TextKind(Kind):
             dev,
             test,
             task.metrics,
-            (*splits.notes, *counts.told(length), *self.notes(dev)),
+            (*splits.notes, *counts.notices(length), *self.notes(dev)),
             self._baselines(next(iter(splits.dev.values()))),
         )
 
@@ -304,7 +304,7 @@ def write_submission(folder: Path, task: Task, split: str, ids: Sequence[str], l
 
 def wrong_number(example: TextExample, there: int, what: str, wanted: int) -> ValueError:
     """The error for an example with another number of texts than the others."""
-    return ValueError(f"{example.where}: {there} {what}, and there must be {wanted} for every example; mend it")
+    return ValueError(f"{example.where}: {there} {what}, and there must be {wanted} for every example; correct it")
 
 
 def _field(value: str | float) -> str:

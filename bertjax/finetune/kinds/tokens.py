@@ -120,7 +120,7 @@ class TokenKind(Kind):
         test = {name: split(name, sentences) for name, sentences in splits.test.items()}
         measured = [tag for sentence in next(iter(splits.dev.values())) for tag in sentence.tags or ()]
         baselines = {"baseline/majority_accuracy": measured.count(otherwise) / len(measured)}
-        notes = (*splits.notes, *counts.told(length))
+        notes = (*splits.notes, *counts.notices(length))
         return TaskContent(self, labels, train, dev, test, task.metrics, notes, baselines)
 
     def labels_in(self, train: Sequence[TaggedSentence]) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ def _write(
 
 
 def _writer_into(source: Path, column: str, tags: partial[list[list[str]]], name: str) -> Any:
-    """A function that writes the file of the sentences with predicted tags in the place of its own."""
+    """A function that writes the file of the sentences with predicted tags instead of its own."""
     # The text too: when the tags are predicted the file may be another.
     text, layout = tagged_text(source), tag_layout(source, column)
 
@@ -226,7 +226,7 @@ def _writer_into(source: Path, column: str, tags: partial[list[list[str]]], name
 
 
 def _words(given: Any, number: int) -> tuple[str, ...]:
-    """The words of a sentence; of a text what stands between spaces, with signs separate."""
+    """The words of a sentence; of a text, whatever is between spaces, with signs separate."""
     words = _words_in(given) if isinstance(given, str) else given
     if isinstance(words, tuple | list) and words and all(isinstance(word, str) for word in words):
         return tuple(words)

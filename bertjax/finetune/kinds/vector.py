@@ -122,8 +122,8 @@ class VectorKind(TextKind):
         """Refuse microbatches: wrong seconds are those of one microbatch, so that splitting makes the task easier."""
         if config.training.grad_accum_steps > 1:
             raise ValueError(
-                f"training.grad_accum_steps={config.training.grad_accum_steps}: pairs are told apart within a batch, "
-                "which microbatches would split; use 1 and a smaller training.global_batch_size"
+                f"training.grad_accum_steps={config.training.grad_accum_steps}: the loss compares all pairs of a "
+                "batch, which microbatches would split; use 1 and a smaller training.global_batch_size"
             )
 
     def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:

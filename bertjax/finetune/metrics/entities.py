@@ -20,7 +20,7 @@ _KINDS = "BIES"
 
 
 class Entity(NamedTuple):
-    """Consecutive tokens of one type: the index of the first, and of the one behind the last."""
+    """Consecutive tokens of one type: the index of the first, and of the one after the last."""
 
     type: str
     start: int

@@ -16,8 +16,8 @@ def require_marked(data: DataConfig, maskings: Iterable[str]) -> None:
     `maskings` are those of all stages. What spans mark is known only when the text is read.
     """
     listed = listed_planes(data)
-    asked = {name: member(UNITS, "masking", name).make(data) for name in maskings}
-    for name, unit in asked.items():
+    units = {name: member(UNITS, "masking", name).make(data) for name in maskings}
+    for name, unit in units.items():
         is_segmented = unit.plane == WORDS and data.segmenter != "none"
         if not unit.needs_plane or is_segmented or (data.units and listed is None):
             continue
@@ -27,9 +27,9 @@ def require_marked(data: DataConfig, maskings: Iterable[str]) -> None:
                 "this kind is marked; give data.units that has them (data.segmenter for units), or set another "
                 "data.masking"
             )
-    if listed is not None and not listed & {unit.plane for unit in asked.values()}:
+    if listed is not None and not listed & {unit.plane for unit in units.values()}:
         raise ValueError(
-            f"data.units={data.units!r} with data.masking={', '.join(asked)} has no effect: the list marks "
+            f"data.units={data.units!r} with data.masking={', '.join(units)} has no effect: the list marks "
             f"{', '.join(sorted(listed))}; name the kinds of its units (word, phrase, entity) after a tab, set another "
             "data.masking, or leave the list out"
         )

@@ -37,15 +37,15 @@ class Replacement:
         keys: np.ndarray,
         continues: np.ndarray | None = None,
     ) -> np.ndarray:
-        """What stands at `positions` int64 [B, P], ascending where `is_used`, for `labels` int32 [B, P]: int32 [B, P].
+        """Ids shown at `positions` int64 [B, P], ascending where `is_used`, for `labels` int32 [B, P]: int32 [B, P].
 
         All draws depend on `keys`, uint64 [B], and the positions alone. `continues` is for a replacement that
         `needs_words`.
         """
         keys = fold_in(keys, "replacement")[:, None]
         bits = hash64(keys, positions)
-        places = self.drawn_at(positions)
-        kind = low_uniform(bits if places is positions else hash64(keys, places))
+        drawn_at = self.drawn_at(positions)
+        kind = low_uniform(bits if drawn_at is positions else hash64(keys, drawn_at))
         shown = np.where(kind < self.keep_share, labels, np.int32(self.mask_id))
         is_random = (kind >= self.keep_share) & (kind < self.keep_share + self.random_share) & is_used
         shown[is_random] = self.random_id(bits[is_random])
@@ -59,7 +59,7 @@ def first_of_run(positions: np.ndarray) -> np.ndarray:
     return np.take_along_axis(positions, np.maximum.accumulate(np.where(is_first, slot, 0), axis=1), axis=1)
 
 
-# Where the kind of replacement is drawn: for each token, or once for tokens that stand side by side (SpanBERT).
+# Where the kind of replacement is drawn: for each token, or once for adjacent tokens (SpanBERT).
 REPLACED_BY = {"token": lambda positions: positions, "span": first_of_run}
 
 
@@ -92,7 +92,7 @@ RANDOM_IDS: dict[str, Callable[[Vocabulary, Split], Draw]] = {
 
 T = TypeVar("T")
 
-# Fields of DataConfig that say how tokens are hidden, beside the shares and `max_predictions`.
+# Fields of DataConfig that say how tokens are hidden, in addition to the shares and `max_predictions`.
 MASKING_OPTIONS = (
     "masking",
     "ngram_shares",
@@ -120,13 +120,13 @@ class MaskRule:
 
     @classmethod
     def of(cls, data: DataConfig, vocabulary: Vocabulary, split: Split) -> MaskRule:
-        """The rule that a config asks for.
+        """The rule of a config.
 
         Raises ValueError as `check_masking` does, and if the unit needs a plane that the token store does not have.
         """
         check_masking(data)
         unit = UNITS[data.masking].make(data)
-        if unit.needs_plane and not split.tells(unit.plane):
+        if unit.needs_plane and not split.has_plane(unit.plane):
             raise ValueError(
                 f"data.masking={data.masking!r}: the token store marks no units of this kind; prepare it with "
                 "data.units that has them (data.segmenter for units), or set another data.masking"
@@ -228,7 +228,7 @@ def mask_tokens(
 
     `input_ids` int32 [B, L]; `candidates` bool [B, L] is true where a token may be hidden; `special`, int64 [B] or one
     number, counts the tokens of a row that may not; `keys` uint64 [B], one per sequence, are all that the draws depend
-    on; `continues`, bool for each candidate in order, says which continue a unit, where it is not the ids that tell.
+    on; `continues`, bool for each candidate in order, says which continue a unit, if the ids do not show it.
     Returns the ids after masking, int32 [B, L], and `mlm_positions`, `mlm_labels` int32 [B, P] in ascending order of
     position, 0 in unused slots, and `mlm_weights` float32 [B, P], 1 in used slots and 0 in the others.
     """

@@ -43,8 +43,8 @@ class SimilarTable:
         hashes = _hashes(np.array([token for word in words for token in word]), sizes)
         assert len(np.unique(hashes)) == len(words), "two words of the table have one hash"
         order = np.argsort(hashes)
-        counts = np.array([len(similar[words[place]]) for place in order])
-        tokens = [token for place in order for near in similar[words[place]] for token in near]
+        counts = np.array([len(similar[words[number]]) for number in order])
+        tokens = [token for number in order for near in similar[words[number]] for token in near]
         held = counts * sizes[order]
         return cls(hashes[order], sizes[order], np.cumsum(held) - held, counts, np.array(tokens, np.int32))
 
@@ -59,11 +59,11 @@ class SimilarTable:
         is_there = (self.hashes[entry] == hashes) & (self.sizes[entry] == sizes)
         begin = np.where(is_there, self.first[entry] + below(bits, self.counts[entry]) * sizes, 0)
         within = np.arange(len(tokens)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        places = np.repeat(begin, sizes) + within
-        return self.tokens[np.minimum(places, len(self.tokens) - 1)], is_there
+        indices = np.repeat(begin, sizes) + within
+        return self.tokens[np.minimum(indices, len(self.tokens) - 1)], is_there
 
 
-@lru_cache(maxsize=2)  # a run asks for the same one for each of its splits and stages
+@lru_cache(maxsize=2)  # a run uses the same one for each of its splits and stages
 def _read(content: bytes, path: str, tokenizer: Tokenizer) -> SimilarTable:
     table: SimilarWords = parse(content, path)
     spelled = list(dict.fromkeys((*table, *(near for similar in table.values() for near in similar))))
@@ -86,9 +86,9 @@ def _hashes(tokens: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """One uint64 for the tokens of each word."""
     hashes = np.full(len(sizes), _KEY, np.uint64)
     first = np.cumsum(sizes) - sizes
-    for place in range(int(sizes.max(initial=0))):
-        longer = sizes > place
-        hashes[longer] = hash64(hashes[longer], tokens[first[longer] + place])
+    for number in range(int(sizes.max(initial=0))):
+        longer = sizes > number
+        hashes[longer] = hash64(hashes[longer], tokens[first[longer] + number])
     return hashes
 
 

@@ -17,7 +17,7 @@ from bertjax.input.randomness import fold_in, hash64, uniform
 class Words:
     """The words of B rows of L tokens. A candidate is a token that may be hidden; candidates are counted over all rows.
 
-    A word may go on behind a [SEP], as in google-research/bert.
+    A word may go on after a [SEP], as in google-research/bert.
     """
 
     shape: tuple[int, int]  # B, L
@@ -73,16 +73,16 @@ def before(counts: np.ndarray) -> np.ndarray:
 
 _POSITION_MASK = 2**16 - 1
 _LAST = np.uint64(2**64 - 1)
-WORDS = "continues"  # the plane of the token store that tells words
+WORDS = "continues"  # the plane of the token store that marks words
 EACH = "each"  # of `data.mask_count`: independent draws
 
 
 class Unit(Protocol):
     """A way to choose the tokens to hide."""
 
-    needs_words: ClassVar[bool]  # it must be told which tokens continue a word
+    needs_words: ClassVar[bool]  # it needs to know which tokens continue a word
     share: float  # above 0: each is drawn independently with this probability, within `counts` tokens of a row
-    plane: str  # of the token store, which tells what belongs together
+    plane: str  # of the token store, which marks what belongs together
     needs_plane: bool  # False: without the plane, the vocabulary says which tokens continue a word
 
     def choose(
@@ -290,7 +290,7 @@ UNITS = {
     "words": _whole(WORDS, False),
     "ngrams": UnitEntry(_ngrams, ("ngram_shares",), is_whole=True),  # ALBERT, MacBERT, DeBERTa
     "spans": UnitEntry(lambda data: Spans(data.span_p, data.span_max), ("span_p", "span_max")),  # SpanBERT
-    "units": _whole(WORDS, True),  # words as the store tells them, and not the vocabulary
+    "units": _whole(WORDS, True),  # words as the store marks them, not the vocabulary
     "phrases": _whole("phrases", True),  # ERNIE, and words outside of them
     "entities": _whole("entities", True),
 }

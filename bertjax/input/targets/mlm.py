@@ -27,7 +27,7 @@ class HiddenTokens:
         """As `Target` has it."""
         rule = MaskRule.of(data, vocabulary, split)
         plane = rule.unit.plane
-        reads_plane = rule.unit.needs_words and split.tells(plane)
+        reads_plane = rule.unit.needs_words and split.has_plane(plane)
 
         def make(rows: Sequences) -> dict[str, np.ndarray]:
             ids, text = rows.encoder["input_ids"], rows.text

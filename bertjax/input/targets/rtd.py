@@ -1,6 +1,6 @@
 """Replaced token detection (ELECTRA, section 3.1): which of all tokens has a generator put in place of another?
 
-Rows are one stretch of text in two segments, with nothing to be told from them (google-research/electra,
+Rows are one stretch of text in two segments, with nothing to predict about them (google-research/electra,
 build_pretraining_dataset.py); a chunk of one sentence gets a random B, for pairs are made so.
 """
 
@@ -17,7 +17,7 @@ from bertjax.input.targets.target import Make, Pairing, Sequences
 
 
 class ReplacedTokens:
-    """The tokens that are told, all but padding, and for each prediction of the generator what its sample depends on.
+    """The classified tokens, all but padding, and for each prediction of the generator what its sample depends on.
 
     A draw is that of a sequence and a position in it, as its mask is. So packing, the mesh, accumulation and the number
     of hosts change no sampled token, an evaluation has the same ones every time, and nothing is stored to resume.

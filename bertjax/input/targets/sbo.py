@@ -1,7 +1,7 @@
-"""The span boundary objective (SpanBERT, section 3.2): each token of a span from the two tokens beside the span.
+"""The span boundary objective (SpanBERT, section 3.2): each token of a span from the two tokens at its boundaries.
 
-A span is all hidden tokens that stand side by side, so that what stands beside it is not hidden. Of a longer span the
-first `SPAN_PLACES` tokens are predicted (facebookresearch/SpanBERT, masking.py).
+A span is a maximal run of hidden tokens, so that its boundary tokens are not hidden. Of a longer span the
+first `SPAN_POSITIONS` tokens are predicted (facebookresearch/SpanBERT, masking.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from bertjax.input.packing import BatchKey
 from bertjax.input.targets.mlm import USED, TokenPrediction
 from bertjax.input.targets.target import Make, Sequences
 
-SPAN_PLACES = 15
+SPAN_POSITIONS = 15
 
 
 class SpanBoundaries:
-    """Where the tokens beside the span of each prediction of masked language modelling are."""
+    """The positions of the boundary tokens of the span of each prediction of masked language modelling."""
 
     pairing = None
 
@@ -52,10 +52,10 @@ def span_boundaries(positions: np.ndarray, weights: np.ndarray, lengths: np.ndar
     """
     used = weights > 0
     # Unused slots continue no span: no two of them, and no used one and one of them, are successive.
-    places = np.where(used, positions, -2 * (1 + np.arange(positions.shape[1])))
-    left = first_of_run(places) - 1
-    right = -first_of_run(-places[:, ::-1])[:, ::-1] + 1
-    counts = used & (places - left <= SPAN_PLACES) & (left >= 0) & (right < lengths[:, None])
+    separate = np.where(used, positions, -2 * (1 + np.arange(positions.shape[1])))
+    left = first_of_run(separate) - 1
+    right = -first_of_run(-separate[:, ::-1])[:, ::-1] + 1
+    counts = used & (separate - left <= SPAN_POSITIONS) & (left >= 0) & (right < lengths[:, None])
     return {
         "sbo_left": np.where(counts, left, 0).astype(np.int32),
         "sbo_right": np.where(counts, right, 0).astype(np.int32),

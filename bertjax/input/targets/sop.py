@@ -1,4 +1,4 @@
-"""Sentence order prediction (ALBERT, section 3.1): does B follow A, or have the two changed places?
+"""Sentence order prediction (ALBERT, section 3.1): does B follow A, or are the two swapped?
 
 As in google-research/albert, create_pretraining_data.py, a chunk of one sentence gets a random B, with label 1 too.
 """

@@ -21,7 +21,7 @@ class Sequences:
     text: Text
     keys: np.ndarray  # uint64 [N]: all draws depend on them
     pair_labels: np.ndarray  # bool [N]: B does not follow A, in the meaning of the pair objective
-    made: Mapping[str, np.ndarray]  # arrays of the objectives that stand before this one in the registry
+    made: Mapping[str, np.ndarray]  # arrays of the objectives that precede this one in the registry
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Pairing:
     """How sentence pairs are made of text. A chunk of one sentence always gets a random B, from another document."""
 
     random_b: bool = True  # half of the chunks of several sentences get one too
-    exchanges: bool = False  # in half of the pairs whose B follows A, the two change places
-    has_labels: bool = True  # the objective tells kinds of pairs apart, so that rows must be pairs
+    exchanges: bool = False  # in half of the pairs whose B follows A, the two are swapped
+    has_labels: bool = True  # the objective classifies pairs, so that rows must be pairs
     names: tuple[str, str] = ("IsNext", "NotNext")  # of labels 0 and 1, for people
 
 

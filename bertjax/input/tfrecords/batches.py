@@ -43,7 +43,7 @@ class RecordView:
     def read(self, numbers: np.ndarray) -> tuple[list[bytes], Name]:
         """The contents of records by their numbers, int64 [n], checked, and what to call each of them.
 
-        Raises ValueError naming file and record if one is damaged, or not what it was when its place was found.
+        Raises ValueError naming file and record if one is damaged, or has changed since its offset was read.
         """
         home, record = np.searchsorted(self._ends, numbers, side="right"), self._records[numbers]
         frames = [b""] * len(numbers)
@@ -65,7 +65,7 @@ class RecordView:
 class RecordBatches:
     """The rows of a run over some records, as `bertjax.input.batches.PairBatches` has them over text.
 
-    Row n of a run is place n mod R of epoch n // R, R = `rows_per_epoch` being the number of records, each of which an
+    Row n of a run is row n mod R of epoch n // R, R = `rows_per_epoch` being the number of records, each of which an
     epoch has once. Safe to use from many threads. Raises ValueError for an objective that records hold nothing for.
     """
 
@@ -105,11 +105,11 @@ class RecordBatches:
 
     def _records(self, numbers: np.ndarray) -> np.ndarray:
         """The numbers in the view of the records of some rows of the run."""
-        epochs, places = np.divmod(np.asarray(numbers, np.int64), self.rows_per_epoch)
-        chosen = np.empty_like(places)
+        epochs, within = np.divmod(np.asarray(numbers, np.int64), self.rows_per_epoch)
+        chosen = np.empty_like(within)
         for epoch in np.unique(epochs).tolist():
             key = derive_key(self._seed, "records", epoch)
-            chosen[epochs == epoch] = permute(places[epochs == epoch], self.rows_per_epoch, key)
+            chosen[epochs == epoch] = permute(within[epochs == epoch], self.rows_per_epoch, key)
         return chosen
 
     def spec(self, batch_size: int) -> Spec:

@@ -1,7 +1,7 @@
 """TFRecord files: where their records lie, and the contents of some of them, with no byte unchecked.
 
 A record is framed by its length (uint64, little endian) and the length's checksum before its content, and the content's
-checksum behind it. Both are CRC-32C, masked so that what holds a checksum can have one (TensorFlow's record_writer.h).
+checksum after it. Both are CRC-32C, masked so that what holds a checksum can have one (TensorFlow's record_writer.h).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 LONGEST = 1 << 16  # bytes of content; a row of 4,096 tokens has half of that
 
-_HEAD, _TAIL = 12, 4  # bytes of the frame before and behind the content
+_HEAD, _TAIL = 12, 4  # bytes of the frame before and after the content
 _LENGTH = struct.Struct("<Q")
 _CASTAGNOLI = 0x82F63B78  # the polynomial of CRC-32C, its bits reversed
 _MASK = np.uint32(0xA282EAD8)
@@ -35,13 +35,15 @@ def scan(pieces: Iterable[bytes], name: str) -> Iterator[tuple[np.ndarray, list[
         edges = _edges(block)
         frames = [block[begin:end] for begin, end in pairwise(edges)]
         for bad in damaged(frames):
-            raise ValueError(f"{_place(name, number + bad, begun + edges[bad])}: damaged (CRC-32C); get the file again")
+            raise ValueError(
+                f"{_location(name, number + bad, begun + edges[bad])}: damaged (CRC-32C); get the file again"
+            )
         rest, number, begun = block[edges[-1] :], number + len(frames), begun + edges[-1]
         if len(rest) >= _HEAD and not 0 < _size(rest) <= LONGEST:
-            raise ValueError(f"{_place(name, number, begun)}: {_what_is_wrong(rest)}")
+            raise ValueError(f"{_location(name, number, begun)}: {_what_is_wrong(rest)}")
         yield np.array(edges, np.int64) - edges[-1] + begun, contents(frames)
     if rest:
-        raise ValueError(f"{_place(name, number, begun)}: the file ends inside it; get the file again")
+        raise ValueError(f"{_location(name, number, begun)}: the file ends inside it; get the file again")
 
 
 def read_frames(path: str, begin: Sequence[int], end: Sequence[int]) -> list[bytes]:
@@ -59,7 +61,7 @@ def contents(frames: Sequence[bytes]) -> list[bytes]:
 
 
 def damaged(frames: Sequence[bytes]) -> list[int]:
-    """Which records do not have the length or the checksums that stand in them, in order."""
+    """Which records differ from their stored length or checksums, in order."""
     is_whole = [len(frame) > _HEAD + _TAIL and len(frame) == _HEAD + _size(frame) + _TAIL for frame in frames]
     whole = [frame for frame, is_one in zip(frames, is_whole, strict=True) if is_one]
     is_right = np.array(is_whole, bool)
@@ -116,7 +118,7 @@ def _size(frame: bytes, begin: int = 0) -> int:
     return _LENGTH.unpack_from(frame, begin)[0]
 
 
-def _place(name: str, number: int, begin: int) -> str:
+def _location(name: str, number: int, begin: int) -> str:
     return f"{name}, record {number} at byte {begin}"
 
 

@@ -65,7 +65,7 @@ def indexed(corpus: Corpus, shapes: Mapping[str, RowShape], data: DataConfig, pr
 
 
 def _make_missing(corpus: Corpus, digests: Mapping[str, str], data: DataConfig, progress: Progress) -> None:
-    """Index the files that nobody has indexed yet; of files with the same content, one."""
+    """Index the files that have no index yet; of files with the same content, one."""
     root = Path(data.root)
     missing = {
         digests[file.path]: Unit(0, source, (file,), file.size)

@@ -53,7 +53,7 @@ def are_records(data: DataConfig) -> bool:
 
 
 class Records:
-    """All records of a run's sources: what `bertjax.input.training_data.TrainingData` asks for."""
+    """All records of a run's sources: the interface of `bertjax.input.training_data.TrainingData`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Records:
         """Find, check and index the records of a run's stages, each of which reads those whose rows have its size.
 
         Raises ValueError if the sources are not all records, if they hold nothing for one of the objectives, if
-        something is asked of their rows that was decided when they were made, if a file has rows that no stage reads or
+        a setting contradicts how their rows were made, if a file has rows that no stage reads or
         the other way round, or of another vocabulary than `data.vocab`, and for damaged files; OSError if the disk is
         full.
         """
@@ -144,7 +144,7 @@ def _require_records_only(data: DataConfig) -> None:
     text = [source for source in data.sources if is_text(parse_source(source))]
     if text:
         raise ValueError(
-            f"data.sources has {', '.join(text)} beside {KIND.name} sources; records are rows already and text is not: "
+            f"data.sources has {', '.join(text)} and {KIND.name} sources; records are rows already and text is not: "
             "train on one of them, and then on the other with --init-from"
         )
     if not data.vocab:
@@ -177,10 +177,10 @@ def _first_shape(path: str, vocabulary: Vocabulary) -> RowShape | None:
 
 
 def _require_local(data: DataConfig) -> None:
-    """Raise ValueError for what is not on this machine: a batch is a read of many places, which takes a disk."""
-    for key, place in (("data.root", data.root), *(("data.sources", source) for source in data.sources)):
-        if is_remote(place):
-            raise ValueError(f"{key}={place}: records are read from disks alone; copy them to one, or mount the bucket")
+    """Raise ValueError for data on another machine: a batch needs random access, and so a disk."""
+    for key, path in (("data.root", data.root), *(("data.sources", source) for source in data.sources)):
+        if is_remote(path):
+            raise ValueError(f"{key}={path}: records are read from disks alone; copy them to one, or mount the bucket")
 
 
 def _require_sizes(shapes: Mapping[str, RowShape], stages: Sequence[DataConfig]) -> None:

@@ -17,7 +17,7 @@ from bertjax.config import DataConfig
 from bertjax.input.layout import Vocabulary
 from bertjax.input.targets.nsp import label_pairs
 from bertjax.storage.lean_import import import_tensorflow
-from bertjax.text.ragged import places_in
+from bertjax.text.ragged import range_indices
 
 Name = Callable[[int], str]  # of record n of those that are read, for messages
 
@@ -36,7 +36,7 @@ class RowShape(NamedTuple):
 
     @classmethod
     def of(cls, data: DataConfig) -> RowShape:
-        """The sizes that a config asks for."""
+        """The sizes of a config."""
         return cls(data.sequence_length, data.max_predictions)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Segments:
 
     def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The ids of ranges [start, start + length), concatenated in order: int32 [sum of lengths]."""
-        return self.ids[places_in(starts, lengths)]
+        return self.ids[range_indices(starts, lengths)]
 
 
 def _predictions(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -146,14 +146,14 @@ def rows_of(
 
 
 def require_special_tokens(rows: dict[str, np.ndarray], vocabulary: Vocabulary, name: Name) -> None:
-    """Refuse records of another vocabulary: raise ValueError unless [CLS], [SEP] and [MASK] stand where they must."""
+    """Refuse records of another vocabulary: raise ValueError unless [CLS], [SEP] and [MASK] are at their positions."""
     ids, mask = rows["input_ids"], rows["sequence_ids"]
     last = np.maximum(mask.sum(axis=1) - 1, 0)
-    for place, wanted, token in ((0 * last, vocabulary.cls_id, "[CLS]"), (last, vocabulary.sep_id, "[SEP]")):
-        found = ids[np.arange(len(ids)), place]
+    for at, wanted, token in ((0 * last, vocabulary.cls_id, "[CLS]"), (last, vocabulary.sep_id, "[SEP]")):
+        found = ids[np.arange(len(ids)), at]
         for number in np.flatnonzero(found != wanted).tolist():
             raise ValueError(
-                f"{name(number)}: input_ids[{place[number]}]={found[number]} is to be {token}, "
+                f"{name(number)}: input_ids[{at[number]}]={found[number]} is to be {token}, "
                 f"in data.vocab {wanted}; give the vocab.txt that the records were made with"
             )
     shown = np.take_along_axis(ids, rows["mlm_positions"], axis=1)[rows["mlm_weights"] > 0]
@@ -197,8 +197,8 @@ def _require_possible(features: dict[str, np.ndarray], vocabulary: Vocabulary, n
 
 
 def _require(is_right: np.ndarray, features: dict[str, np.ndarray], key: str, why: str, name: Name) -> None:
-    for number, place in np.argwhere(~is_right).tolist():
-        raise ValueError(f"{name(number)}: {key}[{place}]={features[key][number, place]}; {why}")
+    for number, index in np.argwhere(~is_right).tolist():
+        raise ValueError(f"{name(number)}: {key}[{index}]={features[key][number, index]}; {why}")
 
 
 def _size(key: str, shape: RowShape) -> int:

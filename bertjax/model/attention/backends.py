@@ -44,7 +44,7 @@ def attend(
 ) -> jax.Array:
     """softmax(q k / sqrt(K)) v over the tokens that `visible` names; `slopes` as `with_alibi` has them.
 
-    `packed=False` means that every row is one sequence and then padding. The caller asks `choose_attention` whether a
+    `packed=False` means that every row is one sequence and then padding. `choose_attention` decides whether a
     back end can compute this. A window is XLA's where the back end is cudnn, which has none; rows in which that pays
     are computed by blocks, as are long rows by XLA.
     """

@@ -21,7 +21,7 @@ from bertjax.model.attention.windows import (
     heads_first,
     in_blocks,
     joined,
-    places_of,
+    positions_of,
 )
 
 
@@ -62,7 +62,7 @@ def keys_per_token(length: int, block: int, random: int) -> float:
 
 
 def blocks_of_transformers_evaluation(heads: int, blocks: int, random: int) -> np.ndarray:
-    """What takes the place of `random_blocks` in transformers' BigBird outside of training: block 0 every time.
+    """What replaces `random_blocks` in transformers' BigBird outside of training: block 0 every time.
 
     A key of block 0 then counts 1 + `random` times in blocks 1 to n - 2, as if its score had ln(1 + random) more. It is
     for comparing with that class; a model is trained with blocks that differ.
@@ -70,18 +70,18 @@ def blocks_of_transformers_evaluation(heads: int, blocks: int, random: int) -> n
     return np.zeros((heads, blocks - 2, random), np.int32)
 
 
-def plan_of_layers(config: ModelConfig, blocks: int) -> np.ndarray:
+def block_layout(config: ModelConfig, blocks: int) -> np.ndarray:
     """The random blocks of every layer in rows of `blocks` blocks: int32 [layers, heads, blocks - 2, random].
 
     They are those of `random_blocks` by `random_blocks_seed` and the layer, the same in training and evaluation, or for
     a seed of -1 those of `blocks_of_transformers_evaluation`.
     """
     heads, seed = config.num_attention_heads, config.random_blocks_seed
-    return _plan(config.num_hidden_layers, heads, blocks, config.random_blocks, seed)
+    return _layout(config.num_hidden_layers, heads, blocks, config.random_blocks, seed)
 
 
 @cache
-def _plan(layers: int, heads: int, blocks: int, random: int, seed: int) -> np.ndarray:
+def _layout(layers: int, heads: int, blocks: int, random: int, seed: int) -> np.ndarray:
     if seed < 0:
         return np.stack([blocks_of_transformers_evaluation(heads, blocks, random)] * layers)
     return np.stack([random_blocks(seed, layer, heads, blocks, random) for layer in range(layers)])
@@ -120,26 +120,26 @@ def block_sparse_attention(
 
 def _ends_see(q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array, scoring: Scoring) -> jax.Array:
     """The first and the last block, which see the row: q, k, v [B, H, n, C, K], ids [B, 1, n, C] -> [B, H, 2, C, K]."""
-    places, row_ids = places_of(q), ids.reshape(ids.shape[0], 1, 1, 1, -1)
-    row = Keys(joined(k), joined(v), _ends(ids, 2)[..., None] == row_ids, places.reshape(-1))
-    return attend_blocks(_ends(q, 2), _ends(places, 0), [row], scoring)
+    positions, row_ids = positions_of(q), ids.reshape(ids.shape[0], 1, 1, 1, -1)
+    row = Keys(joined(k), joined(v), _ends(ids, 2)[..., None] == row_ids, positions.reshape(-1))
+    return attend_blocks(_ends(q, 2), _ends(positions, 0), [row], scoring)
 
 
 def _inner_see(
     q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array, chosen: jax.Array, scoring: Scoring
 ) -> jax.Array:
     """The blocks between, which see the ends, their neighbours and random blocks: -> [B, H, n - 2, C, K]."""
-    places, of_queries = places_of(q)[..., 0], ids[:, :, 1:-1, :, None]
+    positions, of_queries = positions_of(q)[..., 0], ids[:, :, 1:-1, :, None]
     end_ids = _ends(ids, 2).reshape(ids.shape[0], 1, 1, 1, -1)
-    ends = Keys(joined(_ends(k, 2)), joined(_ends(v, 2)), of_queries == end_ids, _ends(places, 0).reshape(-1))
+    ends = Keys(joined(_ends(k, 2)), joined(_ends(v, 2)), of_queries == end_ids, _ends(positions, 0).reshape(-1))
     # An end that is a neighbour is no key there: it is one of the ends.
     near_ids = _neighbours(ids.at[:, :, jnp.asarray([0, -1])].set(NOWHERE))[..., None, :]
-    near_places = _neighbours(places[None, None])[..., None, :]
-    near = Keys(_neighbours(k), _neighbours(v), of_queries == near_ids, near_places)
+    near_positions = _neighbours(positions[None, None])[..., None, :]
+    near = Keys(_neighbours(k), _neighbours(v), of_queries == near_ids, near_positions)
     far_ids = _chosen(jnp.broadcast_to(ids, q.shape[:-1]), chosen)[..., None, :]
-    far_places = _chosen(jnp.broadcast_to(places, q.shape[1:-1])[None], chosen)[..., None, :]
-    far = Keys(_chosen(k, chosen), _chosen(v, chosen), of_queries == far_ids, far_places)
-    return attend_blocks(q[:, :, 1:-1], places[1:-1, :, None], [ends, near, far], scoring)
+    far_positions = _chosen(jnp.broadcast_to(positions, q.shape[1:-1])[None], chosen)[..., None, :]
+    far = Keys(_chosen(k, chosen), _chosen(v, chosen), of_queries == far_ids, far_positions)
+    return attend_blocks(q[:, :, 1:-1], positions[1:-1, :, None], [ends, near, far], scoring)
 
 
 def _ends(x: jax.Array, dim: int) -> jax.Array:
@@ -148,7 +148,7 @@ def _ends(x: jax.Array, dim: int) -> jax.Array:
 
 
 def _neighbours(x: jax.Array) -> jax.Array:
-    """Each inner block with the one before and the one behind: [B, H, n, C, ...] -> [B, H, n - 2, 3 C, ...]."""
+    """Each inner block with the one before and the one after: [B, H, n, C, ...] -> [B, H, n - 2, 3 C, ...]."""
     return jnp.concatenate([x[:, :, :-2], x[:, :, 1:-1], x[:, :, 2:]], axis=3)
 
 

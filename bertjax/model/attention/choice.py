@@ -27,9 +27,9 @@ FUSED = {"tpu": "splash", "gpu": "cudnn", "cuda": "cudnn"}  # by jax's name of t
 
 def compute_capability(device: Any) -> str | None:
     """jax's compute capability of a device: "9.0" of an NVIDIA GPU, a name of other GPUs, None of other devices."""
-    told = getattr(device, "compute_capability", None)
-    if told is not None or device.platform not in ("gpu", "cuda"):
-        return told
+    capability = getattr(device, "compute_capability", None)
+    if capability is not None or device.platform not in ("gpu", "cuda"):
+        return capability
     return next((number for name, number in _DESCRIBED.items() if name in device.device_kind), None)
 
 
@@ -85,16 +85,16 @@ def _choose(
     capability: str | None,
     jax_version: tuple[int, ...],
 ) -> AttentionChoice:
-    asked = execution.attention
-    if asked == "xla":
+    wanted = execution.attention
+    if wanted == "xla":
         return AttentionChoice("xla", "as execution.attention says")
-    backend = FUSED.get(platform, "xla") if asked == "auto" else asked
+    backend = FUSED.get(platform, "xla") if wanted == "auto" else wanted
     if backend == "xla":
         return AttentionChoice("xla", f"there is no other for {platform}")
     hindrance = _hindrance(backend, model, execution, platform, length, packed, capability, jax_version)
-    if asked != "auto":
+    if wanted != "auto":
         if hindrance is not None:
-            raise ValueError(f"execution.attention={asked!r}: {hindrance.reason}; {hindrance.remedy}, or use 'auto'")
+            raise ValueError(f"execution.attention={wanted!r}: {hindrance.reason}; {hindrance.remedy}, or use 'auto'")
         return AttentionChoice(backend, "as execution.attention says")
     if hindrance is not None:
         return AttentionChoice("xla", hindrance.reason)

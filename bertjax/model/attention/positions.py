@@ -20,20 +20,20 @@ from bertjax.model.attention.windows import (
     heads_first,
     in_blocks,
     joined,
-    places_of,
+    positions_of,
 )
 
 QUERIES = 128  # of a block, where the scores of a row are not computed at once
 
-# (queries [B, H, C, K], times the scale; their places, int32 [C]) -> what is added to the scores, float32 [B, H, C, L]
+# (queries [B, H, C, K], times the scale; their positions, int32 [C]) -> terms of the scores, float32 [B, H, C, L]
 Added = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def positions_in_sequence(sequence_ids: jax.Array) -> jax.Array:
     """Positions that restart where the sequence id changes: int32 [B, L] -> int32 [B, L]."""
-    place = jax.lax.broadcasted_iota(jnp.int32, sequence_ids.shape, 1)
+    position = jax.lax.broadcasted_iota(jnp.int32, sequence_ids.shape, 1)
     first = jnp.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], ((0, 0), (1, 0)), constant_values=True)
-    return place - jax.lax.cummax(jnp.where(first, place, 0), axis=1)
+    return position - jax.lax.cummax(jnp.where(first, position, 0), axis=1)
 
 
 def sinusoids(config: ModelConfig) -> jax.Array:
@@ -57,7 +57,7 @@ def rotated(
     Pair t of K / 2 has the rate theta^(-2t / K): `rope_theta`, or in a layer with a window `rope_theta_local` where it
     is not 0. A pair is dims t and t + K / 2, or with `rope_interleaved` 2t and 2t + 1. Positions restart in each packed
     sequence. Angles and products are float32. Source: RoFormer (Su et al. 2021, section 3.2); rates with the roundings
-    of transformers, since one in the last place of a rate moves the angle at 2,048 tokens by 1e-4.
+    of transformers, since an error in the last digit of a rate moves the angle at 2,048 tokens by 1e-4.
     """
     theta = config.rope_theta_local if window and config.rope_theta_local else config.rope_theta
     K = q.shape[-1]
@@ -98,8 +98,8 @@ def with_alibi(scores: jax.Array, slopes: tuple[float, ...]) -> jax.Array:
     """
     if not slopes:
         return scores
-    place = jnp.arange(scores.shape[-1])
-    distance = jnp.abs(place[:, None] - place[None]).astype(jnp.float32)
+    position = jnp.arange(scores.shape[-1])
+    distance = jnp.abs(position[:, None] - position[None]).astype(jnp.float32)
     return scores - jnp.asarray(slopes, jnp.float32)[:, None, None] * distance
 
 
@@ -129,14 +129,14 @@ def attention_by_queries(
 
     @jax.checkpoint
     def of_block(block: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        q, ids, places = block  # [B, H, C, K], [B, 1, C], [C, 1]
+        q, ids, positions = block  # [B, H, C, K], [B, 1, C], [C, 1]
         seen = ids[:, :, None, :, None] == sequence_ids[:, None, None, None, :]
         if causal:
-            seen &= row <= places
-        keys = Keys(k, v, seen, row, added(q, places[:, 0])[:, :, None] if added else None)
-        return attend_blocks(q[:, :, None], places, [keys], scoring)[:, :, 0]
+            seen &= row <= positions
+        keys = Keys(k, v, seen, row, added(q, positions[:, 0])[:, :, None] if added else None)
+        return attend_blocks(q[:, :, None], positions, [keys], scoring)[:, :, 0]
 
-    out = jax.lax.map(of_block, (jnp.moveaxis(blocks, 2, 0), jnp.moveaxis(ids, 2, 0), places_of(blocks)))
+    out = jax.lax.map(of_block, (jnp.moveaxis(blocks, 2, 0), jnp.moveaxis(ids, 2, 0), positions_of(blocks)))
     return heads_first(joined(jnp.moveaxis(out, 0, 2))[:, :, :length])
 
 
@@ -151,7 +151,7 @@ def relative_terms(
     Token i adds q_i Kr_d + k_j Qr_d to its score of j, where d = `row_of`(i - j), int32 -> int32, is a row of the
     relative table of S rows. `k` is [B, L, H, K], scaled like q; `by_queries` is Kr and `by_keys` Qr, [H, S, K].
 
-    Each token has products with the vectors of a range of distances, and its row of products is moved by its place:
+    Each token has products with the vectors of a range of distances, and its row of products is moved by its position:
     that is a slice of a reshaped array, where a gather of single scores, and its scatter in the backward pass, would
     take most of the time on any device.
     """
@@ -164,8 +164,8 @@ def relative_terms(
     ascending, descending = jnp.take(by_keys, rows, axis=1), jnp.take(by_queries, rows[::-1], axis=1)
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
-    def added(q: jax.Array, places: jax.Array) -> jax.Array:
-        first = places[0]
+    def added(q: jax.Array, positions: jax.Array) -> jax.Array:
+        first = positions[0]
         near = jax.lax.dynamic_slice_in_dim(descending, whole - size - first, length + size - 1, axis=1)
         to_positions = _moved(product("BHCK,HUK->BHCU", q, near), length)
         far = jax.lax.dynamic_slice_in_dim(ascending, first, (blocks + 1) * size - 1, axis=1)

@@ -1,7 +1,7 @@
 """Disentangled attention (DeBERTa): vectors of distances, which all layers read, and scores with terms of them.
 
-Distances are those between places in the row, also where rows are packed: a token sees tokens of its own sequence
-alone, which stand side by side, so that i - j within the row is i - j within the sequence.
+Distances are those between positions in the row, also where rows are packed: a token sees tokens of its own sequence
+alone, which are adjacent, so that i - j within the row is i - j within the sequence.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def disentangled_attention(
 ) -> jax.Array:
     """softmax((q_i k_j + q_i Kr_d + k_j Qr_d) / sqrt(3 K)) v within sequences: [B, L, H, K] -> [B, L, H, K].
 
-    Queries may be of other vectors than keys and values, at the same places. No array is [B, H, L, L], unless the
+    Queries may be of other vectors than keys and values, at the same positions. No array is [B, H, L, L], unless the
     length is a symbol (of an export for any length), which has no blocks.
     """
     if is_symbolic_dim(q.shape[1]):
@@ -112,8 +112,8 @@ def disentangled_probabilities(
     by_keys, by_queries = of_distances
     reach = config.relative_max  # what is farther has the row of this distance
     rows = jnp.asarray(distance_row(config, np.arange(-reach, reach + 1)))
-    places = jnp.arange(q.shape[1])
-    index = rows[jnp.clip(places[:, None] - places[None], -reach, reach) + reach][None, None]
+    positions = jnp.arange(q.shape[1])
+    index = rows[jnp.clip(positions[:, None] - positions[None], -reach, reach) + reach][None, None]
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
     to_positions = jnp.take_along_axis(product("BLHK,HSK->BHLS", q, by_queries), index, axis=-1)
     to_content = jnp.take_along_axis(product("BMHK,HSK->BHMS", k, by_keys), index.swapaxes(2, 3), axis=-1)

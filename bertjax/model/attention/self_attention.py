@@ -134,19 +134,19 @@ class SelfAttention(nnx.Module):
             q, k, v = project(x_BLD, self.query, self.key, self.value)
         else:
             (q,), (k, v) = project(asking, self.query), project(x_BLD, self.key, self.value)
-        return *self.placed(q, k, sequence_ids, packed, window), v
+        return *self.with_positions(q, k, sequence_ids, packed, window), v
 
     def probabilities(
         self, x_BLD: jax.Array, sequence_ids: jax.Array, window: int = 0, relative: jax.Array | None = None
     ) -> jax.Array:
         """The attention probabilities without dropout: float32 [B, H, L (query), L (key)]."""
-        q, k = self.placed(*project(x_BLD, self.query, self.key), sequence_ids, True, window)
+        q, k = self.with_positions(*project(x_BLD, self.query, self.key), sequence_ids, True, window)
         if relative is not None:
             of_distances = project_distances(self, project, relative)
             return disentangled_probabilities(self.config, q, k, of_distances, visible(sequence_ids, self.causal))
         return attention_probabilities(q, k, visible(sequence_ids, self.causal, window), self.slopes)
 
-    def placed(
+    def with_positions(
         self, q: jax.Array, k: jax.Array, sequence_ids: jax.Array, packed: bool, window: int
     ) -> tuple[jax.Array, jax.Array]:
         """Queries and keys as the scores are made of them: rotated by their positions, where the model says so."""

@@ -1,4 +1,4 @@
-"""What layers see beside windows, of the rows of a batch: global tokens (Longformer) or chosen blocks (BigBird)."""
+"""What layers see in addition to windows of a batch's rows: global tokens (Longformer), chosen blocks (BigBird)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention.block_sparse import block_sparse_attention, is_sparse, plan_of_layers
+from bertjax.model.attention.block_sparse import block_layout, block_sparse_attention, is_sparse
 from bertjax.model.attention.windows import GlobalTokens, global_attention, take_tokens
 
 Qkv = tuple[jax.Array, jax.Array, jax.Array]  # [B, L, H, K] each
@@ -33,7 +33,7 @@ def pattern_of(
 ) -> Pattern | None:
     """The pattern for rows whose `sequence_ids` are int32 [B, L]; None where attention is full or in windows.
 
-    `global_positions`, int32 [B, G], ascending, are the places of each row's global tokens; one that is not above all
+    `global_positions`, int32 [B, G], ascending, are each row's global tokens; one that is not above all
     before it is an unused slot. Without them no token is global, or with `global_tokens` first the first of each row,
     which then must be one sequence. In packed rows a token is global to its own sequence only.
 
@@ -43,7 +43,7 @@ def pattern_of(
     if config.attention_block:
         if packed or not is_sparse(length, config.attention_block, config.random_blocks):
             return None
-        return Pattern(blocks=jnp.asarray(plan_of_layers(config, -(-length // config.attention_block))))
+        return Pattern(blocks=jnp.asarray(block_layout(config, -(-length // config.attention_block))))
     if config.global_tokens == "none":
         return None
     if global_positions is None and config.global_tokens == "first":
@@ -59,9 +59,9 @@ def pattern_of(
 def tokens_at(positions: jax.Array, length: int) -> GlobalTokens:
     """The global tokens at the positions that `pattern_of` takes, in rows of `length` tokens."""
     before = jnp.pad(jax.lax.cummax(positions, axis=1)[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
-    places = jnp.where(positions > before, positions, length)
-    marked = jnp.zeros((len(places), length), bool).at[jnp.arange(len(places))[:, None], places].set(True, mode="drop")
-    return GlobalTokens(places, marked)
+    known = jnp.where(positions > before, positions, length)
+    marked = jnp.zeros((len(known), length), bool).at[jnp.arange(len(known))[:, None], known].set(True, mode="drop")
+    return GlobalTokens(known, marked)
 
 
 def with_copied_projections(attention: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Keys(NamedTuple):
     k: jax.Array  # [B, H, N, M, K], or [B, H, M, K] where every block sees the same
     v: jax.Array  # as k
     seen: jax.Array  # bool, broadcast to [B, H, N, C, M]
-    places: jax.Array  # their places in the row: int32, broadcast to [B, H, N, 1, M]
+    positions: jax.Array  # their positions in the row: int32, broadcast to [B, H, N, 1, M]
     added: jax.Array | None = None  # to the scores: float32, broadcast to [B, H, N, C, M]
 
 
@@ -58,37 +58,37 @@ def joined(x: jax.Array) -> jax.Array:
     return x.reshape(*x.shape[:2], -1, x.shape[-1])
 
 
-def places_of(blocks: jax.Array) -> jax.Array:
-    """The place in the row of each token of all blocks [B, H, N, C, K]: int32 [N, C, 1]."""
+def positions_of(blocks: jax.Array) -> jax.Array:
+    """The position in the row of each token of all blocks [B, H, N, C, K]: int32 [N, C, 1]."""
     return jnp.arange(blocks.shape[2] * blocks.shape[3], dtype=jnp.int32).reshape(*blocks.shape[2:4], 1)
 
 
-def attend_blocks(q: jax.Array, places: jax.Array, parts: Sequence[Keys], scoring: Scoring) -> jax.Array:
+def attend_blocks(q: jax.Array, positions: jax.Array, parts: Sequence[Keys], scoring: Scoring) -> jax.Array:
     """One softmax over the keys of all parts, times their values: [B, H, N, C, K] -> the same.
 
-    `places` are those of the queries, int32, broadcast to [B, H, N, C, 1]. A key in two parts, or twice in one, counts
+    `positions` of the queries, int32, broadcast to [B, H, N, C, 1]. A key in two parts, or twice in one, counts
     twice. Every query must see a key. Scores, softmax and the sum over parts are float32 whatever the dtype of q. The
     dropout of (head h, query at i, key at j) depends on h L L + i L + j alone (modulo 2^32), so it is that of the dense
     reference.
     """
-    scores = jnp.concatenate([_part_scores(q, places, part, scoring.slopes) for part in parts], axis=-1)
+    scores = jnp.concatenate([_part_scores(q, positions, part, scoring.slopes) for part in parts], axis=-1)
     probs = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
     probs = jnp.split(probs, [sum(part.k.shape[-2] for part in parts[: n + 1]) for n in range(len(parts) - 1)], axis=-1)
-    dropped = [_dropped(of_part, places, part, scoring) for of_part, part in zip(probs, parts, strict=True)]
+    dropped = [_dropped(of_part, positions, part, scoring) for of_part, part in zip(probs, parts, strict=True)]
     if len(parts) == 1:
         return _mixed(dropped[0], parts[0].v, q.dtype)
     mixed = [_mixed(of_part, part.v, jnp.float32) for of_part, part in zip(dropped, parts, strict=True)]
     return sum(mixed).astype(q.dtype)
 
 
-def _part_scores(q: jax.Array, places: jax.Array, part: Keys, slopes: tuple[float, ...]) -> jax.Array:
+def _part_scores(q: jax.Array, positions: jax.Array, part: Keys, slopes: tuple[float, ...]) -> jax.Array:
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
     if part.k.ndim == 4:
         scores = product("BHLK,BHMK->BHLM", joined(q), part.k).reshape(*q.shape[:-1], -1)
     else:
         scores = product("BHNCK,BHNMK->BHNCM", q, part.k)
     if slopes:
-        scores -= jnp.asarray(slopes, jnp.float32)[:, None, None, None] * jnp.abs(places - part.places)
+        scores -= jnp.asarray(slopes, jnp.float32)[:, None, None, None] * jnp.abs(positions - part.positions)
     if part.added is not None:
         scores += part.added
     return jnp.where(part.seen, scores, jnp.finfo(jnp.float32).min)
@@ -101,11 +101,11 @@ def _mixed(probs: jax.Array, v: jax.Array, dtype: jnp.dtype) -> jax.Array:
     return product("BHNCM,BHNMK->BHNCK", probs, v)
 
 
-def _dropped(probs: jax.Array, places: jax.Array, part: Keys, scoring: Scoring) -> jax.Array:
+def _dropped(probs: jax.Array, positions: jax.Array, part: Keys, scoring: Scoring) -> jax.Array:
     if scoring.dropout_keys is None or scoring.dropout_rate == 0.0:
         return probs
     L, head = scoring.length, jnp.arange(probs.shape[1], dtype=jnp.uint32)[:, None, None, None]
-    i, j = places.astype(jnp.uint32), part.places.astype(jnp.uint32)
+    i, j = positions.astype(jnp.uint32), part.positions.astype(jnp.uint32)
     numbers = (head * jnp.uint32(L) + i) * jnp.uint32(L) + j
     return dropout_at(probs, numbers, scoring.dropout_keys, ATTENTION_PROBS, scoring.dropout_rate)
 
@@ -149,7 +149,7 @@ def window_attention(
         q, k, v = (in_blocks(heads_first(x), size) for x in (_scaled(q), k, v))
         ids = in_blocks(sequence_ids[:, None], size, NOWHERE)
         keys = window_keys(k, v, ids, ids, window, causal)
-        out = attend_blocks(q, places_of(q), [keys], Scoring(length, dropout_keys, dropout_rate, slopes))
+        out = attend_blocks(q, positions_of(q), [keys], Scoring(length, dropout_keys, dropout_rate, slopes))
         return heads_first(joined(out)[:, :, :length])
 
     return attended(q, k, v)
@@ -158,10 +158,10 @@ def window_attention(
 def window_keys(
     k: jax.Array, v: jax.Array, ids: jax.Array, key_ids: jax.Array, window: int, causal: bool = False
 ) -> Keys:
-    """What each block sees: its own keys, and as many as the window of the block before and of the one behind.
+    """What each block sees: its own keys, and as many as the window of the block before and of the one after.
 
     k, v [B, H, N, C, K] with C at least the window; `ids` of the queries' sequences and `key_ids` of the keys', int32
-    [B, 1, N, C], are `NOWHERE` behind the row's end.
+    [B, 1, N, C], are `NOWHERE` after the row's end.
     """
     size, right = k.shape[3], 0 if causal else window
     of_query = jnp.arange(size)[:, None]
@@ -174,7 +174,7 @@ def window_keys(
 
 
 def _with_neighbours(blocks: jax.Array, left: int, right: int, fill: int = 0) -> jax.Array:
-    """Each block between the last `left` of the one before and the first `right` of the one behind.
+    """Each block between the last `left` of the one before and the first `right` of the one after.
 
     [B, H, N, C, ...] -> [B, H, N, left + C + right, ...]
     """
@@ -184,24 +184,24 @@ def _with_neighbours(blocks: jax.Array, left: int, right: int, fill: int = 0) ->
 
 
 class GlobalTokens(NamedTuple):
-    """The global tokens of each row, at most G; a row with fewer has places behind its end."""
+    """The global tokens of each row, at most G; a row with fewer has positions after its end."""
 
-    places: jax.Array  # int32 [B, G], ascending; L where there is none
+    positions: jax.Array  # int32 [B, G], ascending; L where there is none
     marked: jax.Array  # bool [B, L]
 
 
 def find_global_tokens(marked: jax.Array, most: int) -> GlobalTokens:
     """The first `most` marked tokens of each row: bool [B, L].
 
-    Marked tokens behind them stay ordinary. What marks tokens must check that `most` is enough, as nothing on the
+    Marked tokens after them stay ordinary. What marks tokens must check that `most` is enough, as nothing on the
     device can refuse a row.
     """
     B, L = marked.shape
     marked &= jnp.cumsum(marked, axis=1) <= most
-    number = jnp.where(marked, jnp.cumsum(marked, axis=1) - 1, most)  # of others: behind the last, and dropped
-    places = jnp.full((B, most), L, jnp.int32)
-    places = places.at[jnp.arange(B)[:, None], number].set(jnp.arange(L, dtype=jnp.int32), mode="drop")
-    return GlobalTokens(places, marked)
+    number = jnp.where(marked, jnp.cumsum(marked, axis=1) - 1, most)  # of others: after the last, and dropped
+    positions = jnp.full((B, most), L, jnp.int32)
+    positions = positions.at[jnp.arange(B)[:, None], number].set(jnp.arange(L, dtype=jnp.int32), mode="drop")
+    return GlobalTokens(positions, marked)
 
 
 def keys_with_globals(length: int, window: int, global_tokens: int) -> int:
@@ -214,7 +214,7 @@ def keys_with_globals(length: int, window: int, global_tokens: int) -> int:
 
 def take_tokens(x: jax.Array, tokens: GlobalTokens) -> jax.Array:
     """The vectors of global tokens, zero where there is none: [B, L, ...] -> [B, G, ...]."""
-    return jax.vmap(lambda row, places: row.at[places].get(mode="fill", fill_value=0))(x, tokens.places)
+    return jax.vmap(lambda row, positions: row.at[positions].get(mode="fill", fill_value=0))(x, tokens.positions)
 
 
 def global_attention(
@@ -241,7 +241,7 @@ def global_attention(
     assert window > 0, "without a window every token sees all"
     length, size = ordinary[0].shape[1], block_size(window)
     scoring = Scoring(length, dropout_keys, dropout_rate)
-    places, ids = tokens.places, take_tokens(sequence_ids + 1, tokens) - 1  # `NOWHERE` where there is none
+    positions, ids = tokens.positions, take_tokens(sequence_ids + 1, tokens) - 1  # `NOWHERE` where there is none
 
     @jax.checkpoint
     def seen_by_all(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
@@ -251,8 +251,8 @@ def global_attention(
         # Within the window a global token is no key: it is one of the columns.
         ordinary_ids = in_blocks(jnp.where(tokens.marked, NOWHERE, sequence_ids)[:, None], size, NOWHERE)
         near = window_keys(k, v, row_ids, ordinary_ids, window)
-        far = Keys(*columns, row_ids[..., None] == ids[:, None, None, None, :], places[:, None, None, None, :])
-        out = attend_blocks(q, places_of(q), [near, far], scoring)
+        far = Keys(*columns, row_ids[..., None] == ids[:, None, None, None, :], positions[:, None, None, None, :])
+        out = attend_blocks(q, positions_of(q), [near, far], scoring)
         return heads_first(joined(out)[:, :, :length])
 
     @jax.checkpoint
@@ -260,10 +260,10 @@ def global_attention(
         q, k, v = (heads_first(x) for x in (_scaled(q), k, v))
         same = ids[:, None, None, :, None] == sequence_ids[:, None, None, None, :]
         row = Keys(k, v, same, jnp.arange(length, dtype=jnp.int32))
-        return heads_first(attend_blocks(q[:, :, None], places[:, None, None, :, None], [row], scoring)[:, :, 0])
+        return heads_first(attend_blocks(q[:, :, None], positions[:, None, None, :, None], [row], scoring)[:, :, 0])
 
-    put = jax.vmap(lambda row, places, new: row.at[places].set(new, mode="drop"))
-    return put(seen_by_all(*ordinary), places, see_all(*of_globals))
+    put = jax.vmap(lambda row, positions, new: row.at[positions].set(new, mode="drop"))
+    return put(seen_by_all(*ordinary), positions, see_all(*of_globals))
 
 
 def _scaled(q: jax.Array) -> jax.Array:

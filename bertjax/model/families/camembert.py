@@ -6,7 +6,7 @@ from bertjax.model.families.family import Family
 from bertjax.model.families.roberta import TEMPLATE, huggingface, sizes
 from bertjax.tokenization.piece_order import PieceOrder
 
-# Four entries of fairseq's dictionary stand in front of the model's own <s> and </s>, which are the ones in use.
+# Four entries of fairseq's dictionary precede the model's own <s> and </s>, which are the ones in use.
 _UNUSED = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
 
 CAMEMBERT = Family(

@@ -1,4 +1,4 @@
-"""DeBERTa (He et al. 2021): attention by what tokens are and how far apart they stand.
+"""DeBERTa (He et al. 2021): attention by the content of tokens and their distances.
 
 transformers has no model of the published objective: its class for masks puts the head on the last layer, where the
 enhanced mask decoder runs that layer again with absolute positions. A model with `model.mlm_decoder` enhanced is
@@ -48,8 +48,8 @@ _ENCODER = (
     *embeddings(),
     *optional(Tensor("encoder/relative/table", "deberta.encoder.rel_embeddings.weight")),
     *(
-        Tensor(f"{_LAYERS}/attention/{role}/kernel", f"{_SELF}.in_proj.weight", 1, part=(place, 3), by_head=True)
-        for place, role in enumerate(("query", "key", "value"))
+        Tensor(f"{_LAYERS}/attention/{role}/kernel", f"{_SELF}.in_proj.weight", 1, part=(number, 3), by_head=True)
+        for number, role in enumerate(("query", "key", "value"))
     ),
     Tensor(f"{_LAYERS}/attention/query/bias", f"{_SELF}.q_bias"),
     Tensor(f"{_LAYERS}/attention/value/bias", f"{_SELF}.v_bias"),

@@ -48,7 +48,7 @@ class Family:
 class Tensor:
     """One array under both names.
 
-    `theirs` with {} stands for one array per layer, or per group of layers that share their parameters; ours is their
+    `theirs` with {} is one array per layer, or per group of layers that share their parameters; ours is their
     stack. Several entries of one `theirs` are its parts, one below the other.
     """
 
@@ -60,7 +60,7 @@ class Tensor:
     optional: bool = False  # there with some options of the model
     first: int = 0  # number of the layer that our stack begins with
     part: tuple[int, int] = (0, 1)  # of theirs ours is this one of so many equal parts, counted from 0
-    by_head: bool = False  # the parts stand one below the other in each head, and the heads below one another
+    by_head: bool = False  # the parts are stacked within each head, and the heads stacked
     kept: bool = False  # theirs has the dims of `inputs` one by one: [outputs, *inputs]
 
     @property
@@ -115,7 +115,7 @@ class HuggingFace:
     Attributes:
         model_type: The key of that name in `config.json`.
         prefix: In front of the encoder's tensors in every class but the encoder's own.
-        beginning: Of the names of its classes; what follows is told by the network's head.
+        beginning: Of the names of its classes; the rest depends on the network's head.
         encoder: The encoder's tensors, as they are named in a class with a head.
         pooler: Those of the pooler.
         pretraining: The class with all heads of pretraining.
@@ -126,9 +126,9 @@ class HuggingFace:
             otherwise.
         lacking: What follows in the names of classes that other families have and this one has not.
         tied: Tensors that may be stored though they are another one -> that other.
-        aliases: Beginnings of names in other files -> what stands in their place in the names of these tensors.
+        aliases: Beginnings of names in other files -> what replaces them in the names of these tensors.
         ignored: Beginnings of tensors in published files that none of the classes has.
-        fields: Fields of ModelConfig with a key of `config.json`, beside those that all families have.
+        fields: Fields of ModelConfig with a key of `config.json`, in addition to those that all families have.
         switches: Of `fields`, one that is 0 where a key is false -> that key, which is false where it is absent.
         renamed: Of those that all families have -> the key, where it is not the field's name.
         defaults: Key -> value that transformers takes where the key is absent, if not that of BertConfig.

@@ -31,10 +31,10 @@ def _written(model: ModelConfig) -> dict[str, Any]:
 
 def _read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """One window for all layers. Raises ValueError for several, and for one that has no middle."""
-    told = values.get("attention_window", _WINDOW)
-    windows = told if isinstance(told, list) and told else [told]
+    width = values.get("attention_window", _WINDOW)
+    windows = width if isinstance(width, list) and width else [width]
     if any(type(one) is not int or one < 2 or one % 2 or one != windows[0] for one in windows):
-        raise ValueError(f"{where}: attention_window is {told!r}; bertjax has one even window for all layers")
+        raise ValueError(f"{where}: attention_window is {width!r}; bertjax has one even window for all layers")
     return {"window": windows[0] // 2}
 
 

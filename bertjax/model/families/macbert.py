@@ -1,6 +1,6 @@
-"""MacBERT (Cui et al. 2020): BERT that corrects similar words, where others fill in [MASK], and tells sentence order.
+"""MacBERT (Cui et al. 2020): BERT that corrects similar words instead of [MASK], and predicts sentence order.
 
-In transformers it is a BERT: `cls.seq_relationship` tells whether two sentences are in order.
+In transformers it is a BERT: `cls.seq_relationship` predicts whether two sentences are in order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ModernBERT (Warner et al. 2024): rotated positions, windows in two of three layers, gated MLPs, norms in front.
 
-Dropout is placed as in BERT; transformers' `mlp_dropout` stands in front of the second matrix instead, which matters
+Dropout is applied as in BERT; transformers' `mlp_dropout` is in front of the second matrix instead, which matters
 where it is not 0, in training.
 """
 
@@ -23,8 +23,8 @@ def _layer(ours: str, number: str, first: int = 0) -> tuple[Tensor, ...]:
     roles = ("query", "key", "value")
     return (
         *(
-            Tensor(f"{ours}/attention/{role}/kernel", f"{theirs}.attn.Wqkv.weight", 1, first=first, part=(place, 3))
-            for place, role in enumerate(roles)
+            Tensor(f"{ours}/attention/{role}/kernel", f"{theirs}.attn.Wqkv.weight", 1, first=first, part=(index, 3))
+            for index, role in enumerate(roles)
         ),
         Tensor(f"{ours}/attention/output/kernel", f"{theirs}.attn.Wo.weight", 2, first=first),
         Tensor(f"{ours}/mlp_norm/scale", f"{theirs}.mlp_norm.weight", first=first),
@@ -46,7 +46,7 @@ _MLM = (
     Tensor("mlm_head/norm/scale", "head.norm.weight"),
     Tensor("mlm_head/bias", "decoder.bias", padded=True),
 )
-# Below the classes of every task stands what stands below the vocabulary in pretraining.
+# The classes of every task follow the same layers as the vocabulary in pretraining.
 _TASK = (
     Tensor("pooler/dense/kernel", "head.dense.weight", 1),
     Tensor("pooler/norm/scale", "head.norm.weight"),
@@ -98,10 +98,10 @@ def _read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     pooling, classes = values.get("classifier_pooling", "cls"), values.get("architectures") or [""]
     if pooling != "cls" and str(classes[0]).endswith((_TASKS[0], _TASKS[3])):
         raise ValueError(f"{where}: classifier_pooling is {pooling!r}; bertjax has heads that read [CLS] alone")
-    layers, told = values.get("num_hidden_layers", 22), values.get("global_attn_every_n_layers")
-    types = values.get("layer_types") or _types(layers, _EVERY if told is None else told)
+    layers, every = values.get("num_hidden_layers", 22), values.get("global_attn_every_n_layers")
+    types = values.get("layer_types") or _types(layers, _EVERY if every is None else every)
     second = types.index(_FULL, 1) if _FULL in types[1:] else layers
-    possible = (*[told] * (told is not None), second, 0)
+    possible = (*[every] * (every is not None), second, 0)
     fitting = [every for every in possible if types == _types(layers, every)]
     if not fitting:
         raise ValueError(f"{where}: layer_types is {types}; bertjax has {_FULL} in every n-th layer from the first")

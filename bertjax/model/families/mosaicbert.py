@@ -1,7 +1,7 @@
 """MosaicBERT (Portes et al. 2023): BERT with ALiBi in place of positions, and gated MLPs.
 
 Source of the numbers: mosaicml/examples, `bert/src/bert_layers.py`. transformers has no class of it. Dropout of the MLP
-stands behind its second matrix, as in BERT; in the original in front of it.
+is after its second matrix, as in BERT; in the original in front of it.
 """
 
 from __future__ import annotations

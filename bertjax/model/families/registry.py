@@ -52,13 +52,13 @@ def generator_config(config: ModelConfig) -> ModelConfig:
     Raises ValueError for a family without generators, and for a width that its heads do not divide.
     """
     share, family = config.generator_width, family_of(config.family).generator
-    told = f"model.generator_width={share}"
+    setting = f"model.generator_width={share}"
     if not family:
-        raise ValueError(f"{told} with model.family={config.family!r}: it has no generators; leave it 0")
+        raise ValueError(f"{setting} with model.family={config.family!r}: it has no generators; leave it 0")
     width = max(1, round(share * config.hidden_size))
     heads = max(1, width * config.num_attention_heads // config.hidden_size)
     if width % heads:
-        raise ValueError(f"{told}: a width of {width} is not divisible by {heads} heads; choose another share")
+        raise ValueError(f"{setting}: a width of {width} is not divisible by {heads} heads; choose another share")
     E = config.embedding_size or config.hidden_size
     return replace(
         config,

@@ -34,7 +34,7 @@ def json_texts(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Ite
 
 
 def json_records(path: str, counts: ReadCounts) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each JSON object of a file that has one a line, behind the file and line where it stands; blank lines go.
+    """Each JSON object of a file that has one a line, after its file and line; blank lines are skipped.
 
     Raises ValueError naming file and line for bad JSON, for what is no object, or a record above `RECORD_CAP`.
     """

@@ -1,6 +1,6 @@
 """The `parquet` source: the rows of Parquet and Arrow files, the formats of Hugging Face data sets.
 
-The first bytes of a file tell its format: Parquet, an Arrow stream (`data-*.arrow`, as `save_to_disk` of Hugging
+The first bytes of a file identify its format: Parquet, an Arrow stream (`data-*.arrow`, as `save_to_disk` of Hugging
 Face's `datasets` writes them) or an Arrow file. One column is read, a few rows at a time.
 """
 
@@ -37,8 +37,8 @@ def require_field(path: str, field: str) -> None:
     """Raise ValueError naming the file unless it is Parquet or Arrow and has a column of strings of that name."""
     with _reading(path) as pa:
         schema = _schema(path, pa)
-        names, place = schema.names, schema.get_field_index(field)
-        kind = str(schema.field(place).type) if place >= 0 else ""
+        names, number = schema.names, schema.get_field_index(field)
+        kind = str(schema.field(number).type) if number >= 0 else ""
     if not kind:
         has = ", ".join(names[:20]) or "none"
         raise ValueError(
@@ -54,10 +54,10 @@ def require_field(path: str, field: str) -> None:
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """The file's rows, a document each, whose lines are paragraphs. Raises ValueError as `texts` and `marked` do."""
     field = file.feature or DEFAULT_FIELD
-    told: Iterator[Any] = repeat(None)
+    listed: Iterator[Any] = repeat(None)
     if file.spans and file.spans in fields_of(file.path):
-        told = (record[file.spans] for record in records(file.path, [file.spans]))
-    for number, (text, spans) in enumerate(zip(texts(file.path, counts, field), told, strict=False), 1):
+        listed = (record[file.spans] for record in records(file.path, [file.spans]))
+    for number, (text, spans) in enumerate(zip(texts(file.path, counts, field), listed, strict=False), 1):
         yield from paragraphs_of(marked(text, spans, file.spans, f"{file.path}, row {number}"))
 
 
@@ -126,8 +126,8 @@ def _batches(path: str, fields: Sequence[str], pa: ModuleType, rows: int) -> Ite
             rows = max(1, min(rows, _EXPANDED_BYTES // max(dictionary, 1)))
             yield from file.iter_batches(rows, columns=list(fields), use_threads=False)
         return
-    places = [_schema(path, pa).get_field_index(field) for field in fields]
-    options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
+    numbers = [_schema(path, pa).get_field_index(field) for field in fields]
+    options = pa.ipc.IpcReadOptions(included_fields=numbers, use_threads=False)
     with _arrow_file(path, pa) as file:
         if _magic(path) == _ARROW_STREAM:
             _require_stream_end(path)

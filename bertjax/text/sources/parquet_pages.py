@@ -2,7 +2,7 @@
 
 The footer and the headers of pages are structs of Thrift's compact protocol; the numbers of their fields are those of
 parquet-format's parquet.thrift. A page's header is believed by pyarrow, the sums in the footer are not, so hostile
-files are told by the headers. Of remote files the sums of the footer are taken, for each header would be a request.
+files are identified by the headers. Of remote files the sums of the footer are used: each header would be a request.
 """
 
 from __future__ import annotations

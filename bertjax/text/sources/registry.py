@@ -29,7 +29,7 @@ KINDS: dict[str, SourceKind] = {
         tfrecord.KIND,
     )
 }
-# A field is told from a file's name by what it cannot have: no folder, no suffix, no wildcard.
+# A field differs from a file's name in what it cannot have: no folder, no suffix, no wildcard.
 _FIELD = re.compile(r"(?P<glob>.+):(?P<field>[^:./*?\[\]]+)", re.DOTALL)
 _COMPRESSION = 4  # bytes of text for a byte of a compressed file
 
@@ -51,7 +51,7 @@ def parse_source(written: str) -> Source:
         near = difflib.get_close_matches(name, KINDS, 1)
         hint = f"did you mean {near[0]}:{pattern}? " if near else ""
         if pattern.startswith("//"):
-            hint = f"of a URL too the kind stands first, as in {text.KIND.name}:{written}; "
+            hint = f"of a URL too the kind comes first, as in {text.KIND.name}:{written}; "
         raise ValueError(f"source {written!r}: unknown kind {name!r}; {hint}kinds: {', '.join(KINDS)}")
     if not pattern:
         raise ValueError(f"source {written!r}: nothing after the colon; write {name}:glob, e.g. {name}:{kind.example}")
@@ -96,7 +96,7 @@ def read_documents(file: SourceFile, counts: ReadCounts | None = None, longest: 
     """Stream the documents of a file in bounded memory, long ones in parts (see `assemble`), adding to `counts`.
 
     With `longest`, several documents are made of one that has more characters (see `divided`).
-    Raises ValueError naming file and place for anything that is not text of the file's kind.
+    Raises ValueError naming file and offset of anything that is not text of the file's kind.
     """
     kind = KINDS[file.kind]
     assert kind.read is not None, f"{file.kind} has no text: require_text was not called"

@@ -51,9 +51,9 @@ class SourceFile:
 class SourceKind:
     """A kind of source. To add one, write such an object in a file of its own and a line in the registry."""
 
-    name: str  # what stands before the colon
+    name: str  # the text before the colon
     read: Callable[[SourceFile, ReadCounts], Paragraphs] | None
-    """A file's documents, in bounded memory, as paragraphs; raises ValueError naming file and place for what is not of
+    """A file's documents, in bounded memory, as paragraphs; raises ValueError naming file and offset of what is not of
     the kind, and adds to the counts what it left out or changed. None if the files hold rows and no text."""
     no_text: str = ""  # of a kind without `read`: why there is no text to read, and what to do with its files
     example: str = "books/*.txt"  # a pattern, for messages

@@ -6,7 +6,7 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import DOCUMENT_CAP
 from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, lines_of
 
-WRAP_LIMIT = 200  # characters; nobody wraps lines by hand at more
+WRAP_LIMIT = 200  # characters; hand-wrapped lines are shorter
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.text.ragged import places_in
+from bertjax.text.ragged import range_indices
 from bertjax.text.store.manifest import BLOCK_BYTES, OFFSET_DTYPE, PLANES, SPLITS, Split, read_manifest
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
@@ -45,10 +45,13 @@ class TokenStore:
         units = manifest["provenance"].get("units")
         # A plane without a unit of its kind counts as absent.
         segmented = ["continues"] * ("segmenter" in manifest["provenance"])
-        told = [plane for plane in PLANES if units is None or plane in units or plane in segmented]
+        present = [plane for plane in PLANES if units is None or plane in units or plane in segmented]
         self._splits = {
             split: SplitView(
-                [_Shard(path, shard, manifest["token_dtype"], told) for shard in manifest["splits"][split]["shards"]],
+                [
+                    _Shard(path, shard, manifest["token_dtype"], present)
+                    for shard in manifest["splits"][split]["shards"]
+                ],
                 homes.get(split),
             )
             for split in SPLITS
@@ -75,7 +78,7 @@ class TokenStore:
         Raises ValueError if its vocabulary is not the one of the manifest.
         """
         about = self.manifest["tokenizer"]
-        made = load_tokenizer(self.path, TextRules.told(about))
+        made = load_tokenizer(self.path, TextRules.from_dict(about))
         if made.fingerprint != about["fingerprint"]:
             raise ValueError(
                 f"token store {self.path}: its vocabulary is not the one it was made with; prepare it again"
@@ -118,7 +121,7 @@ class SplitView:
         return np.repeat(np.arange(len(pieces)), pieces)
 
     @property
-    def tells_sources(self) -> bool:
+    def has_sources(self) -> bool:
         """Whether the store records the source of each document; older ones do not."""
         return self._sources is not None
 
@@ -158,13 +161,13 @@ class SplitView:
         return self._gather([shard.tokens for shard in self._shards], starts, lengths)
 
     @property
-    def tells_words(self) -> bool:
+    def has_words(self) -> bool:
         """Whether words were marked when it was made, by a segmenter or by units."""
-        return self.tells("continues")
+        return self.has_plane("continues")
 
-    def tells(self, plane: str) -> bool:
+    def has_plane(self, plane: str) -> bool:
         """Whether it has the plane of that name."""
-        return all(plane in shard.told for shard in self._shards)
+        return all(plane in shard.present for shard in self._shards)
 
     def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str = "continues") -> np.ndarray:
         """Which tokens of the ranges continue the word or unit before them, by the named plane: bool [sum of lengths].
@@ -178,19 +181,19 @@ class SplitView:
         starts, lengths = np.asarray(starts, np.int64), np.asarray(lengths, np.int64)
         self._check_ranges(starts, lengths)
         if len(files) == 1:
-            return files[0].take(places_in(starts, lengths), starts, lengths)
+            return files[0].take(range_indices(starts, lengths), starts, lengths)
         home = np.searchsorted(self._first_token, starts, side="right") - 1
         order = np.argsort(home, kind="stable")
         local, sizes = starts[order] - self._first_token[home[order]], lengths[order]
-        places, ends = places_in(local, sizes), _bases(sizes)
-        gathered = np.empty(len(places), files[0].dtype if files else np.uint16)
+        indices, ends = range_indices(local, sizes), _bases(sizes)
+        gathered = np.empty(len(indices), files[0].dtype if files else np.uint16)
         edges = np.searchsorted(home[order], np.arange(len(files) + 1))
         for file, a, b in zip(files, edges[:-1], edges[1:], strict=True):
             if a < b:
                 span = slice(ends[a], ends[b])
-                gathered[span] = file.take(places[span], local[a:b], sizes[a:b])
+                gathered[span] = file.take(indices[span], local[a:b], sizes[a:b])
         out = np.empty_like(gathered)
-        out[places_in(_bases(lengths)[:-1][order], sizes)] = gathered
+        out[range_indices(_bases(lengths)[:-1][order], sizes)] = gathered
         return out
 
     def verify(self) -> None:
@@ -216,7 +219,7 @@ class SplitView:
 class _Shard:
     """The files of one shard."""
 
-    def __init__(self, folder: Path, record: Mapping[str, Any], dtype: str, told: Sequence[str]) -> None:
+    def __init__(self, folder: Path, record: Mapping[str, Any], dtype: str, present: Sequence[str]) -> None:
         self.num_documents: int = record["documents"]
         self.num_sentences: int = record["sentences"]
         self.num_tokens: int = record["tokens"]
@@ -226,7 +229,7 @@ class _Shard:
         self.sentences = _CheckedFile(folder, files["sentences"], OFFSET_DTYPE)
         self.documents = _CheckedFile(folder, files["documents"], OFFSET_DTYPE)
         self.planes = {name: _CheckedFile(folder, files[name], PLANES[name]) for name in PLANES if name in files}
-        self.told = self.planes.keys() & set(told)
+        self.present = self.planes.keys() & set(present)
 
 
 class _CheckedFile:
@@ -251,13 +254,13 @@ class _CheckedFile:
             self._check(np.arange(len(self._digests)))
         return self._array
 
-    def take(self, places: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The elements at the indices `places`, which lie in the ranges given by `starts` and `lengths`."""
+    def take(self, indices: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The elements at `indices`, which lie in the ranges given by `starts` and `lengths`."""
         if not self._all_checked:
             per_block = BLOCK_BYTES // self.dtype.itemsize
             first, last = starts // per_block, np.maximum(starts + lengths - 1, starts) // per_block
-            self._check(np.unique(places_in(first, last - first + 1)))
-        return self._array.take(places)
+            self._check(np.unique(range_indices(first, last - first + 1)))
+        return self._array.take(indices)
 
     def _check(self, blocks: np.ndarray) -> None:
         content = memoryview(self._array).cast("B")
@@ -286,7 +289,7 @@ def _joined(files: list[_CheckedFile], bases: np.ndarray) -> np.ndarray:
 
 
 def _ascending(file: _CheckedFile, total: int) -> np.ndarray:
-    """Offsets, checked. Raises ValueError unless they ascend from 0 to `total`: digests tell damage, not lies."""
+    """Offsets, checked. Raises ValueError unless they ascend from 0 to `total`: digests only detect damage."""
     offsets = file.whole()
     if offsets[0] != 0 or offsets[-1] != total or (offsets[1:] <= offsets[:-1]).any():
         raise ValueError(

@@ -39,7 +39,7 @@ def open_near(store: AnyPath, cache_dir: str = "", progress: Progress = no_progr
 def local_copy(store: AnyPath, cache_dir: str, progress: Progress = no_progress) -> Path:
     """Return the folder of a store's copy below `cache_dir`, `<store's name>-<fingerprint>`; copies what is missing.
 
-    The folder appears whole; a copy that was interrupted goes on with the files that are missing. Raises ValueError
+    The folder appears whole; a copy that was interrupted continues with the files that are missing. Raises ValueError
     naming the file whose SHA-256 is not the manifest's, OSError if the disk has too little room.
     """
     if is_remote(cache_dir):

@@ -62,7 +62,7 @@ class _Splits(TypedDict):
 
 
 class TokenizerRecord(TypedDict):
-    """The tokenizer, with the rules that `TextRules.told` reads."""
+    """The tokenizer, with the rules that `TextRules.from_dict` reads."""
 
     fingerprint: str
     vocab_size: Annotated[int, Between(1, 1 << 32)]

@@ -19,7 +19,7 @@ _SHOWN = 3  # damaged blocks of a file
 def check_store(folder: Path, done: Done = lambda more: None) -> Iterator[str]:
     """What is not as the manifest says, a sentence for each file; nothing if all is as it was written.
 
-    `done` is told of bytes. A file is read in blocks of 1 MiB, and the blocks that differ are named.
+    `done` is called with numbers of bytes. A file is read in blocks of 1 MiB, and the blocks that differ are named.
     """
     try:
         manifest = read_manifest(folder)
@@ -36,7 +36,7 @@ def check_store(folder: Path, done: Done = lambda more: None) -> Iterator[str]:
             names = [name for name in (*VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS) if (folder / name).is_file()]
             for name in names:
                 shutil.copy(folder / name, copy)
-            tokenizer = load_tokenizer(copy, TextRules.told(about))
+            tokenizer = load_tokenizer(copy, TextRules.from_dict(about))
     except ValueError as error:
         yield f"{folder}: its vocabulary cannot be read: {error}"
         names = [*VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS]

@@ -57,7 +57,7 @@ class ShardWriter:
         """Append documents, whole or in parts.
 
         ids: [tokens] of any integer dtype; sentence_lengths: [sentences] in tokens, none 0; part_lengths: [parts] in
-        sentences; is_continuation: bool [parts], whether a part goes on with the document of the part before it, which
+        sentences; is_continuation: bool [parts], whether a part continues the document of the part before it, which
         may be of an earlier call; is_of_same_work: bool [parts], whether its document is a piece of the work of the
         document before it, None where documents are whole works; each level sums to the one below. A document of no
         sentences is left out. Each plane: [tokens].

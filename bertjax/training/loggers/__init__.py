@@ -1,4 +1,4 @@
-"""The loggers of a run besides `metrics.jsonl`, by name; each imports its package when it opens."""
+"""The loggers of a run in addition to `metrics.jsonl`, by name; each imports its package when it opens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a logger is, and what it is told of a run: the name, the config without secrets, the id the run has there."""
+"""The interface of a logger, and what it gets of a run: its name, its config without secrets, its id at the service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertjax.config import Config, flatten, to_dict
 from bertjax.storage.files import replace_text
 from bertjax.training.telemetry import LOGGED_AS_FILE, Writer
 
-# user:password@ or token@ of a URL; everything behind its ?, where signatures of object storage stand.
+# user:password@ or token@ of a URL; everything after its ?, where object storage puts signatures.
 _USER_INFO, _QUERY = re.compile(r"(?<=://)[^/\s@]*@"), re.compile(r"(?<=\w)\?\S*")
 _HIDDEN = "***"
 
@@ -28,13 +28,13 @@ class LoggedRun:
 
 @dataclass(frozen=True)
 class Logger:
-    """A place that shows the curves of runs: one object in one module, one line in `bertjax.training.loggers`."""
+    """A service that shows the curves of runs: one object in one module, one line in `bertjax.training.loggers`."""
 
     package: str  # that it imports, when it opens
     # Takes the run, the folder that it may write into, and the step that the run resumes at (0: it starts).
     open: Callable[[LoggedRun, Path, int], Writer]
     extra: str = ""  # of bertjax, which installs the package; "" for what every installation has
-    require_ready: Callable[[], None] = lambda: None  # raises ValueError where the user has to do something first
+    require_ready: Callable[[], None] = lambda: None  # raises ValueError if the user has to do something first
 
 
 def logged_run(config: Config) -> LoggedRun:

@@ -1,4 +1,4 @@
-"""MLflow. `MLFLOW_TRACKING_URI`, `MLFLOW_EXPERIMENT_NAME` and the other variables of its own hold as usual."""
+"""MLflow. `MLFLOW_TRACKING_URI`, `MLFLOW_EXPERIMENT_NAME` and its other variables apply as usual."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _NAME = "mlflow"
 _EXPERIMENT = "bertjax"
-_PARAMS_AT_ONCE = 100  # what a tracking server takes in a request
+_PARAMS_AT_ONCE = 100  # limit of a tracking server per request
 _LONGEST_PARAM = 6000  # characters, likewise
 _STATES: dict[Ending, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
@@ -29,7 +29,7 @@ class MlflowWriter:
     def __init__(self, client: MlflowClient, identity: str) -> None:
         self._client, self._identity = client, identity
         self._sent: list[RunOperations] = []
-        self._told = False
+        self._warned = False
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Queue the metrics of a step."""
@@ -40,7 +40,7 @@ class MlflowWriter:
         self._sent.append(self._client.log_batch(self._identity, metrics=batch, synchronous=False))
 
     def flush(self) -> None:
-        """Wait until everything queued is sent; what cannot be sent is told once."""
+        """Wait until everything queued is sent; a failure is reported once."""
         from mlflow.exceptions import MlflowException
 
         sent, self._sent = self._sent, []
@@ -48,7 +48,7 @@ class MlflowWriter:
             try:
                 operations.wait()
             except MlflowException as error:
-                self._tell(error)
+                self._warn(error)
 
     def close(self, ending: Ending) -> None:
         """Send the rest, and the state that the run ends in."""
@@ -58,17 +58,17 @@ class MlflowWriter:
         try:
             self._client.set_terminated(self._identity, _STATES[ending])
         except MlflowException as error:
-            self._tell(error)
+            self._warn(error)
 
-    def _tell(self, error: Exception) -> None:
-        if not self._told:
-            self._told = True
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
             reason = " ".join(str(error).split())
             print(f"WARNING: MLflow lacks figures of this run, metrics.jsonl has all: {reason}", file=sys.stderr)
 
 
 def open_writer(run: LoggedRun, folder: Path, resume_step: int) -> MlflowWriter:
-    """Start the run there with the config as its params, or go on with the one that this run is known as.
+    """Start the run there with the config as its params, or continue with the one that this run is known as.
 
     Raises ValueError naming the tracking server, if it cannot be reached or does not have that run.
     """

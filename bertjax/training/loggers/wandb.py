@@ -60,7 +60,7 @@ def require_ready() -> None:
 
 
 def open_writer(run: LoggedRun, folder: Path, resume_step: int) -> WandbWriter:
-    """Start the run there, or go on with the one that this run is known as.
+    """Start the run there, or continue with the one that this run is known as.
 
     What wandb would find out by itself (arguments, code, console, git) is left out: it may hold secrets.
     """

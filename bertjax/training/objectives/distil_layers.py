@@ -10,7 +10,7 @@ paper and there. Head number n is compared with head number n, so both networks 
 are averaged over the tokens of its sequence, and everything over the tokens that are not padding: so a sequence counts
 the same alone in a row and packed. (There, padding counts, with scores of 0.)
 
-No back end of attention is asked for scores, which the fused ones never store. The queries and keys of the compared
+No attention back end returns scores, which the fused ones never store. The queries and keys of the compared
 layers are kept instead, and multiplied here, for one layer at a time; the backward pass multiplies them again. In all
 that takes 3 M B L D numbers for each network in the compute dtype (for the teacher 3 N B L D), and two float32 arrays
 [B, H, L, L] while a layer is compared.
@@ -92,9 +92,9 @@ def _unfit(student: ModelConfig, teacher: ModelConfig) -> Unfit | None:
         )
     width, theirs = student.teacher_width or student.hidden_size, teacher.hidden_size
     if width != theirs:
-        told = f"projected to {width}" if student.teacher_width else f"{width} and not projected"
+        ours = f"projected to {width}" if student.teacher_width else f"{width} and not projected"
         return Unfit(
-            f"its vectors are {theirs} wide and those of the model {told}", f"set model.teacher_width to {theirs}"
+            f"its vectors are {theirs} wide and those of the model {ours}", f"set model.teacher_width to {theirs}"
         )
     if {"alibi", "relative"} & {student.position_embedding, teacher.position_embedding}:
         return Unfit(

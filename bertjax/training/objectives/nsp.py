@@ -46,6 +46,6 @@ NSP = pair_objective(
     "nsp",
     lambda network, hidden_BLD, cls_positions_BS, keys: network.nsp_logits(hidden_BLD, cls_positions_BS),
     about="the next sentence (NSP)",
-    clause="{value} of the sentence pairs are told apart",
+    clause="{value} of the sentence pairs are classified correctly",
     baseline="majority_accuracy",
 )

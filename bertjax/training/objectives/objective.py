@@ -65,20 +65,20 @@ class Forward:
         return self._networks[name]
 
     def with_head(self, head: str) -> tuple[str, Any]:
-        """Name and network of the one that is trained and has a head: the model, or one beside it."""
+        """Name and network of the one that is trained and has a head: the model, or one trained with it."""
         name = next(name for name in self._trained if hasattr(self._networks[name], head))
         return name, self._networks[name]
 
     def __call__(self, batch: Batch, network: str = MODEL, for_mlm: bool = False) -> jax.Array:
         """A vector per token of `input_ids, token_type_ids, sequence_ids`, int32 [B, L]: [B, L, D].
 
-        `for_mlm` asks what the MLM head reads, which differs where the network has an enhanced decoder.
+        `for_mlm`: return the input of the MLM head, which differs if the network has an enhanced decoder.
         """
         of = "decode" if for_mlm and self._networks[network].decodes else "encode"
         inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
         known = network, of, *map(id, inputs)
         if known not in self._encoded:
-            # What a task has marked in its rows; networks without global tokens do not read it.
+            # Tokens that a task marks as global; networks without global tokens ignore them.
             marked = {GLOBAL_POSITIONS: batch[GLOBAL_POSITIONS]} if GLOBAL_POSITIONS in batch else {}
             run = self.through(lambda one, *to, **how: getattr(one, of)(*to, **how, **marked), batch, network)
             self._encoded[known] = inputs, run
@@ -91,7 +91,7 @@ class Forward:
         return encode(self._networks[network], *inputs, self._dropout_keys(network), **how)
 
     def _dropout_keys(self, network: str) -> Keys:
-        """Keys of its own for each trained network; a frozen one is asked for what it knows, without dropout."""
+        """Keys of its own for each trained network; a frozen one runs without dropout."""
         if self._keys is None or network not in self._trained:
             return None
         return self._keys if network == MODEL else fold(self._keys, zlib.crc32(network.encode()))
@@ -144,7 +144,7 @@ class HeldOutFacts:
 
 
 class Unfit(NamedTuple):
-    """Why a teacher of some architecture cannot be asked."""
+    """Why a teacher of some architecture cannot be used."""
 
     reason: str  # "its vectors are 768 wide and those of the model 312"
     advice: str  # "set model.hidden_size to 768"
@@ -152,11 +152,11 @@ class Unfit(NamedTuple):
 
 @dataclass(frozen=True)
 class OfTeacher:
-    """What an objective needs of the frozen teacher that it asks."""
+    """What an objective needs of its frozen teacher."""
 
     heads: tuple[str, ...] = ()  # modules of the teacher that it uses
     projected: bool = False  # vectors of the student are projected to `model.teacher_width`, where that is not 0
-    # (config of the student, config of the teacher) -> why this one cannot be asked; None where it can
+    # (config of the student, config of the teacher) -> why this one cannot be used; None if it can
     unfit: Callable[[ModelConfig, ModelConfig], Unfit | None] = lambda student, teacher: None
 
 
@@ -178,7 +178,7 @@ class Objective:
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # figures that are one of those over another
     heads: tuple[str, ...] = ()  # modules of the network that it uses
     measures: tuple[Measure, ...] = ()
-    teacher: OfTeacher | None = None  # of one that asks a teacher
+    teacher: OfTeacher | None = None  # if it needs one
     options: Callable[[Config], Mapping[str, Any]] = lambda config: {}
     about: str = ""  # what its head predicts, in the report: "the next sentence (NSP)"
     baselines: Callable[[HeldOutFacts], dict[str, float]] = lambda facts: {}  # by `Measure.baseline`

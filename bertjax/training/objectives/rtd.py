@@ -1,4 +1,4 @@
-"""Replaced token detection (Clark et al. 2020, section 3.1), beside masked language modelling by the generator."""
+"""Replaced token detection (Clark et al. 2020, section 3.1), with masked language modelling by the generator."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def replaced(forward: Forward, batch: Batch) -> tuple[jax.Array, jax.Array]:
     how = {"vocab_size": head.vocab_size, "chunk": network.logits_chunk}
     samples = sampled_tokens(h_BPE, word, head.bias[...], batch["rtd_draws"], **how)
     rows = jnp.arange(len(positions))[:, None]
-    # Unused slots stand beyond the row, where nothing is written.
-    places = jnp.where(batch["mlm_weights"] > 0, positions, batch["input_ids"].shape[1])
-    ids = batch["input_ids"].at[rows, places].set(samples, mode="drop")
-    is_replaced = jnp.zeros(ids.shape, bool).at[rows, places].set(samples != labels, mode="drop")
+    # Unused slots get a position beyond the row, where nothing is written.
+    targets = jnp.where(batch["mlm_weights"] > 0, positions, batch["input_ids"].shape[1])
+    ids = batch["input_ids"].at[rows, targets].set(samples, mode="drop")
+    is_replaced = jnp.zeros(ids.shape, bool).at[rows, targets].set(samples != labels, mode="drop")
     return ids, is_replaced
 
 
@@ -72,8 +72,8 @@ RTD = Objective(
             unit="",
             baseline="untouched_share",
             baseline_name="untouched",
-            meaning="the share of tokens that the generator was not asked for",
-            clause="{value} of all tokens are rightly called replaced or original",
+            meaning="the share of tokens that the generator did not predict",
+            clause="{value} of all tokens are correctly classified as replaced or original",
             brief="rtd",
         ),
     ),

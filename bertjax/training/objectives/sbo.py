@@ -1,4 +1,4 @@
-"""The span boundary objective (Joshi et al. 2020, section 3.2), beside masked language modelling of the same tokens."""
+"""The span boundary objective (Joshi et al. 2020, section 3.2), with masked language modelling of the same tokens."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from bertjax.training.objectives.objective import Batch, Forward, Keys, Measure,
 
 def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
     model, hidden_BLD, left = forward.model, forward(batch), batch["sbo_left"]
-    beside = gather_positions(hidden_BLD, left), gather_positions(hidden_BLD, batch["sbo_right"])
-    h_BPE = model.sbo_head.transformed(*beside, batch["mlm_positions"] - left - 1)
+    boundaries = gather_positions(hidden_BLD, left), gather_positions(hidden_BLD, batch["sbo_right"])
+    h_BPE = model.sbo_head.transformed(*boundaries, batch["mlm_positions"] - left - 1)
     word = model.encoder.embeddings.word[...]
     sums = model.sbo_head.sums(h_BPE, word, batch["mlm_labels"], batch["sbo_weights"], model.logits_chunk)
     return {"loss": sums.loss, "accuracy": sums.hits}
@@ -21,7 +21,7 @@ SBO = Objective(
     sums=_sums,
     epsilon=1.0,  # facebookresearch/SpanBERT, span_bert_loss.py: sum / (number of pairs + 1)
     heads=("sbo_head",),
-    about="the tokens of a span from those beside it (SBO)",
+    about="the tokens of a span from those at its boundaries (SBO)",
     measures=(
         Measure(
             figure="loss",
@@ -30,8 +30,8 @@ SBO = Objective(
             baseline="unigram_loss",
             baseline_name="unigram",
             meaning="the held-out text's word frequencies",
-            clause="the loss of hidden spans told from the tokens beside them is {value}, {gain} what word frequencies "
-            "alone give",
+            clause="the loss of hidden spans predicted from the tokens at their boundaries is {value}, {gain} what "
+            "word frequencies alone give",
         ),
     ),
     baselines=lambda facts: {"unigram_loss": facts.unigram_loss},

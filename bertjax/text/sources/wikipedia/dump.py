@@ -25,7 +25,7 @@ PAGE_CAP = 16 << 20  # characters of one page; MediaWiki stores at most 2 MiB
 
 _TAG_CAP = 1 << 16  # characters of one tag or comment of the XML, which older expats read again at every line
 _DEPTH_CAP = 32  # of elements inside one another; dumps have 5
-# Elements whose text is kept, with the one they stand in.
+# Elements whose text is kept, with their parent.
 _WANTED = {"namespace": "namespaces", "title": "page", "ns": "page", "model": "revision", "text": "revision"}
 _IS_IT = "is it a MediaWiki XML dump, as downloaded?"
 _HIDDEN_NAMESPACES = (-2, 6, 14)  # media, files, categories
@@ -64,7 +64,7 @@ class Dump:
         self._counts = counts
         self._span = None if span is None else (cut_at(path, span[0]), cut_at(path, span[1]))
         self._name = path if self._span is None else f"{path}, bytes {self._span[0]} to {self._span[1]}"
-        self._headed = False  # whether what stands before the pages has been read
+        self._headed = False  # whether the part before the pages has been read
         self._done: list[Page] = []
         self._inside: list[str] = []  # the elements that are open
         self._namespaces: dict[str, int] = {}  # numbers by local names, normalised
@@ -129,10 +129,10 @@ class Dump:
         except expat.ExpatError as error:
             what = expat.ErrorString(error.code)
             if last and self._inside:
-                raise ValueError(f"{self._place()}: cut off here ({what}); get the file again") from None
-            raise ValueError(f"{self._place()}, line {number}: bad XML ({what}); {_IS_IT}") from None
+                raise ValueError(f"{self._location()}: cut off here ({what}); get the file again") from None
+            raise ValueError(f"{self._location()}, line {number}: bad XML ({what}); {_IS_IT}") from None
 
-    def _place(self) -> str:
+    def _location(self) -> str:
         """The file and the page that is being read, or the one before it."""
         title = self._page.get("title")
         return f"{self._name}, page {title!r}" if title else self._name
@@ -143,7 +143,7 @@ class Dump:
             raise ValueError(f"{self._name}: its first element is <{name}>, not <mediawiki>; {_IS_IT}")
         self._inside.append(name)
         if len(self._inside) > _DEPTH_CAP:
-            raise ValueError(f"{self._place()}: more than {_DEPTH_CAP} elements inside one another; {_IS_IT}")
+            raise ValueError(f"{self._location()}: more than {_DEPTH_CAP} elements inside one another; {_IS_IT}")
         if name == "page":
             self._page, self._headed = {}, True
         elif name == "redirect" and parent == "page":
@@ -173,14 +173,14 @@ class Dump:
         self._held.append(text)
         self._size += len(text)
         if self._size > PAGE_CAP:
-            raise ValueError(f"{self._place()}: a page of more than {PAGE_CAP >> 20} Mi characters; {_IS_IT}")
+            raise ValueError(f"{self._location()}: a page of more than {PAGE_CAP >> 20} Mi characters; {_IS_IT}")
 
     def _is_article(self) -> bool:
         wikitext = self._page.get("model", "wikitext") == "wikitext"
         return wikitext and "redirect" not in self._page and self._namespace() == 0
 
     def _namespace(self) -> int:
-        """Of the page that is being read; dumps from before 2012 tell it by the title only."""
+        """Of the page that is being read; dumps from before 2012 have it in the title only."""
         if "ns" in self._page:
             return self._number(self._page["ns"])
         prefix, colon, _ = self._page.get("title", "").partition(":")
@@ -188,11 +188,11 @@ class Dump:
 
     def _number(self, text: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,9}", text):
-            raise ValueError(f"{self._place()}: a namespace has the number {text[:40]!r}; {_IS_IT}")
+            raise ValueError(f"{self._location()}: a namespace has the number {text[:40]!r}; {_IS_IT}")
         return int(text)
 
     def _refuse_line(self, number: int) -> None:
-        raise ValueError(f"{self._place()}, line {number}: a line of more than {PAGE_CAP >> 20} MiB; {_IS_IT}")
+        raise ValueError(f"{self._location()}, line {number}: a line of more than {PAGE_CAP >> 20} MiB; {_IS_IT}")
 
     def _refuse_doctype(self, *_: object) -> None:
         raise ValueError(f"{self._name}: it declares a document type (<!DOCTYPE ...>), which no dump does; {_IS_IT}")

@@ -1,4 +1,4 @@
-"""Removing markup from wikitext from the inside out: a mark takes its place, and is removed with its traces.
+"""Removing markup from wikitext from the inside out: it is replaced by a mark, which is removed with its traces.
 
 The marks are control characters, which XML does not allow, so that no dump has them.
 """

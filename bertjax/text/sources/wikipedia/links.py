@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from bertjax.text.sources.wikipedia.gaps import GAP, replace_nested
 
-FILE_NAMES = ("file", "image", "media")  # known in every language edition beside its own names
+FILE_NAMES = ("file", "image", "media")  # known in every language edition in addition to its own names
 CATEGORY_NAMES = ("category",)
 
 _BALANCED = re.compile(r"\[\[((?:[^\[\]]++|\[[^\[\]]*+\])*)\]\]")
@@ -16,7 +16,7 @@ _ANY = re.compile(r"\[\[((?:[^\[\]]++|\[(?!\[)|\](?!\]))*)\]\]")
 _FILE = re.compile(
     r"\.(?:jpe?g|png|gif|svg|tiff?|webp|xcf|og[agv]|opus|webm|mp[34]|mpe?g|wav|flac|midi?|djvu?|pdf|stl)$", re.I
 )
-# Codes of languages, as in [[de:Titel]]; the prefixes of other places look the same.
+# Codes of languages, as in [[de:Titel]]; the prefixes of other sites look the same.
 _LANGUAGE = re.compile(r"(?!(?:mw|doi|rfc|wmf|voy|wp|arc|cat|hdl|rev)$)(?:[a-z]{2,3}(?:-[a-z]{2,10}){0,3}|simple)")
 _LINKS_ONLY = re.compile(r"^[ \t]*(?:\[\[[^\[\]|:\n]+:[^\[\]\n]*\]\][ \t]*)+$", re.M)
 _PIPE_TRICK = re.compile(r"[(（][^()（）]*[)）]$|[,，].*")

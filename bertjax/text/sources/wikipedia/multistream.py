@@ -1,6 +1,6 @@
 """Where a multistream dump can be cut, so that several processes read one file.
 
-Such a dump (`*-pages-articles-multistream.xml.bz2`) is many bz2 streams in one file: the first holds what stands before
+Such a dump (`*-pages-articles-multistream.xml.bz2`) is many bz2 streams in one file: the first holds the part before
 the pages, each of the others some hundred pages, whole. bzip2 starts a stream on a whole byte.
 """
 

@@ -1,7 +1,7 @@
 """The tags of wikitext: comments, extensions such as <ref> and <math>, and HTML.
 
 What is dropped with everything inside: notes, formulas, galleries, maps, music, blocks of code, struck out text,
-headings, lists and tables. Of all other HTML only the tags go: <i>, <small>, <code>, <span> stand in sentences, <div>
+headings, lists and tables. Of all other HTML only the tags go: <i>, <small>, <code>, <span> occur in sentences, <div>
 and <blockquote> around paragraphs.
 """
 
@@ -24,7 +24,7 @@ _DROPPED = _names(
     h5 h6 languages poll quiz rss
     """
 )
-_LITERAL = _names("nowiki syntaxhighlight source")  # of code only what stands `inline` in a sentence
+_LITERAL = _names("nowiki syntaxhighlight source")  # of code only what is `inline` in a sentence
 _BLOCKS = _names(
     "p div center blockquote poem li dd dt tr td th caption tbody thead hr article ul ol dl table gallery references "
     "h1 h2 h3 h4 h5 h6"
@@ -53,7 +53,7 @@ _ESCAPED = str.maketrans({character: f"&#{ord(character)};" for character in "[]
 
 
 def drop_opaque(text: str) -> str:
-    """Drop comments and what no markup counts in, first of all: `GAP` stands in its place, or literal characters.
+    """Drop comments and what no markup counts in, first of all: replaced by `GAP`, or literal characters.
 
     Time is linear: that a tag has no end is found out once.
     """

@@ -1,6 +1,6 @@
-"""The templates of wikitext: which carry words of the sentence they stand in, and which of their arguments those are.
+"""The templates of wikitext: which carry words of their sentence, and which of their arguments those are.
 
-A dump holds the calls of templates, not what they make. Most make boxes, notes and links and are dropped; a few stand
+A dump holds the calls of templates, not what they make. Most make boxes, notes and links and are dropped; a few occur
 in the middle of sentences, which would break without their words. `_RULES` is the whole list of these. It was chosen
 by counting the templates inside the paragraphs of articles in English, German, French, Russian, Japanese, Chinese,
 Hebrew, Arabic and Thai: quoted and foreign words, quantities, dates, dashes, and links to other languages' articles.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from bertjax.text.sources.wikipedia.gaps import BREAK, GAP, replace_nested
 
-Rule = Callable[[dict[str, str], str], str]  # (arguments by name or place from "1", the template's own name) -> words
+Rule = Callable[[dict[str, str], str], str]  # (arguments by name or number from "1", the template's own name) -> words
 
 _BALANCED = re.compile(r"\{\{((?:[^{}]++|\{[^{}]*+\})*)\}\}")
 _ANY = re.compile(r"\{\{((?:[^{}]++|\{(?!\{)|\}(?!\}))*)\}\}")
@@ -57,32 +57,32 @@ def template_words(call: str) -> str:
 
 
 def _arguments(text: str) -> dict[str, str]:
-    """The arguments by name; those without one by their place, from "1"."""
+    """The arguments by name; those without one by their number, from "1"."""
     found: dict[str, str] = {}
-    place = 0
+    number = 0
     for argument in text.split("|"):
         name, equals, value = argument.partition("=")
         if equals and _NAME.fullmatch(name := name.strip()):
             found[name] = value.strip()
         else:
-            place += 1
-            found[str(place)] = argument.strip()
+            number += 1
+            found[str(number)] = argument.strip()
     return found
 
 
-def _place(*places: str, join: str = " ", before: str = "", after: str = "") -> Rule:
-    """The rule for the arguments of these places, or names, that are given."""
+def _given(*keys: str, join: str = " ", before: str = "", after: str = "") -> Rule:
+    """The rule for the arguments of these numbers or names that are given."""
 
     def words(arguments: dict[str, str], name: str) -> str:
-        found = join.join(filter(None, (arguments.get(place) for place in places)))
+        found = join.join(filter(None, (arguments.get(key) for key in keys)))
         return f"{before}{found}{after}" if found else ""
 
     return words
 
 
-def _either(*places: str) -> Rule:
-    """The rule for the first of these places, or names, that is given."""
-    return lambda arguments, name: next(filter(None, (arguments.get(place) for place in places)), "")
+def _either(*keys: str) -> Rule:
+    """The rule for the first of these numbers or names that is given."""
+    return lambda arguments, name: next(filter(None, (arguments.get(key) for key in keys)), "")
 
 
 def _constant(text: str) -> Rule:
@@ -99,10 +99,10 @@ def _ship(arguments: dict[str, str], name: str) -> str:
 
 
 def _quantity(arguments: dict[str, str], name: str) -> str:
-    """`5|to|10|km|mi` is `5 to 10 km`: numbers and what stands between them, up to the first unit."""
+    """`5|to|10|km|mi` is `5 to 10 km`: numbers and what is between them, up to the first unit."""
     words = []
-    for place in range(1, 8):
-        word = arguments.get(str(place), "")
+    for number in range(1, 8):
+        word = arguments.get(str(number), "")
         words.append(_DEGREES.get(word, word))
         if word not in _RANGE and not _NUMBER.fullmatch(word):
             break
@@ -116,7 +116,7 @@ def _measure(arguments: dict[str, str], name: str) -> str:
 
 def _fraction(arguments: dict[str, str], name: str) -> str:
     """`3` is `1/3`, `1|4` is `1/4`, `2|1|4` is `2 1/4`."""
-    parts = [arguments[place] for place in ("1", "2", "3") if arguments.get(place)]
+    parts = [arguments[key] for key in ("1", "2", "3") if arguments.get(key)]
     return " ".join([*parts[:-2], "/".join(parts[-2:] if len(parts) > 1 else ["1", *parts])]) if parts else ""
 
 
@@ -131,7 +131,7 @@ def _since(arguments: dict[str, str], name: str) -> str:
     """`As of 2010`, with `lc=y` in small letters."""
     if arguments.get("alt"):
         return arguments["alt"]
-    year, month, day = (arguments.get(place, "").lstrip("0") for place in ("1", "2", "3"))
+    year, month, day = (arguments.get(key, "").lstrip("0") for key in ("1", "2", "3"))
     date = " ".join(filter(None, (day, _MONTHS.get(month, month), year)))
     start = arguments.get("pre") or ("as of" if arguments.get("lc") or arguments.get("df") == "lc" else "As of")
     return f"{start} {date}{arguments.get('post', '')}" if date else ""
@@ -144,12 +144,12 @@ def _named_in_japanese(arguments: dict[str, str], name: str) -> str:
 
 
 def _joined(arguments: dict[str, str], name: str) -> str:
-    return "".join(value for place, value in arguments.items() if place.isdecimal())
+    return "".join(value for key, value in arguments.items() if key.isdecimal())
 
 
-def _passage(*places: str) -> Rule:
-    """The rule for a quotation that stands as a paragraph of its own."""
-    find = _either(*places)
+def _passage(*keys: str) -> Rule:
+    """The rule for a quotation that is a paragraph of its own."""
+    find = _either(*keys)
 
     def words(arguments: dict[str, str], name: str) -> str:
         found = find(arguments, name)
@@ -166,7 +166,7 @@ _MONTHS = {
     **{"1": "January", "2": "February", "3": "March", "4": "April", "5": "May", "6": "June", "7": "July"},
     **{"8": "August", "9": "September", "10": "October", "11": "November", "12": "December"},
 }
-_FIRST = _place("1")
+_FIRST = _given("1")
 # Names in small letters, with two spaces or a new line between them.
 _RULES = _table(
     [
@@ -185,17 +185,17 @@ _RULES = _table(
         (_quantity, "convert  cvt"),
         (_measure, "unité  nombre  tmp  nb"),
         (_value, "val"),
-        (_place("1", after=" m"), "höhe"),
-        (_place("1", after=" €"), "euro"),
-        (_place("1", before="US$"), "us$"),
-        (_place("1", "2", "3"), "date  date-  date de naissance  date de naissance-  date de décès  date de décès-"),
-        (_place("1", "2", join=" h "), "heure"),
-        (_place("1", after="e siècle"), "s  s-  s2  s2-  siècle"),
-        (_place("1", before="c. "), "circa  c."),
-        (_place("1", before="née "), "née  nee"),
-        (_place("1", before="×10^"), "e"),
-        (_place("1", "2", join="–"), "dash year"),
-        (_place("1", "2"), "bibleref  bibleref2  bibleverse"),
+        (_given("1", after=" m"), "höhe"),
+        (_given("1", after=" €"), "euro"),
+        (_given("1", before="US$"), "us$"),
+        (_given("1", "2", "3"), "date  date-  date de naissance  date de naissance-  date de décès  date de décès-"),
+        (_given("1", "2", join=" h "), "heure"),
+        (_given("1", after="e siècle"), "s  s-  s2  s2-  siècle"),
+        (_given("1", before="c. "), "circa  c."),
+        (_given("1", before="née "), "née  nee"),
+        (_given("1", before="×10^"), "e"),
+        (_given("1", "2", join="–"), "dash year"),
+        (_given("1", "2"), "bibleref  bibleref2  bibleverse"),
         (_fraction, "frac  sfrac  fraction"),
         (_since, "as of"),
         (_named_in_japanese, "nihongo  nihongo2  nihongo3  nihongo4"),

@@ -18,7 +18,7 @@ from bertjax.text.sources.wikipedia.links import Names, resolve_external_links, 
 from bertjax.text.sources.wikipedia.tags import drop_opaque, drop_tags, unindent
 from bertjax.text.sources.wikipedia.templates import resolve_templates
 
-_ASIDE = f"{GAP}{BREAK}{JOINT} \t\r\u200e\u200f\ufeff"  # may stand before what makes a line a list or a heading
+_ASIDE = f"{GAP}{BREAK}{JOINT} \t\r\u200e\u200f\ufeff"  # may precede the mark of a list or a heading
 _NO_PROSE = ("*", "#", ":", ";", "|", "{{")  # lists, what is left of tables, templates that are not closed
 _HEADING = re.compile(r"=.*=")
 _SWITCH = re.compile(r"__([^\W\d_]++(?:_[^\W\d_]++)*)__")
@@ -68,7 +68,7 @@ def _blocks(text: str) -> Iterator[str]:
     for line in _outside_tables(lines) if "{|" in text else lines:
         start = line.lstrip(_ASIDE)
         if not start and GAP in line and BREAK not in line:
-            continue  # what was on this line does not show, or stands beside the text
+            continue  # the content of this line is not shown, or not part of the text
         prose = start and line[0] != " " and not start.startswith(_NO_PROSE) and not _is_heading(start)
         rule = start.startswith("----")
         if held and (rule or not prose):
@@ -150,5 +150,5 @@ def _prose(text: str) -> str:
 
 
 def _character(entity: re.Match[str]) -> str:
-    """What an entity with its semicolon stands for; one without a name that HTML knows stays."""
+    """The character of an entity with its semicolon; an unknown one is unchanged."""
     return html.unescape(entity[0]) if entity[1][0] == "#" else html5.get(f"{entity[1]};", entity[0])

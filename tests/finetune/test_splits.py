@@ -127,9 +127,9 @@ def test_what_is_not_named_is_taken_from_the_folder(tmp_path: Path, start: Start
 @pytest.mark.parametrize(
     ("name", "split", "file", "message"),
     [
-        ("classification", "test", "tset.csv", "tset.csv: no test set: no such file or folder; mend the path"),
-        ("classification", "dev", "dve.csv", "dve.csv: no dev set: no such file or folder; mend the path"),
-        ("classification", "train", "trian.csv", "trian.csv: no train set: no such file or folder; mend the path"),
+        ("classification", "test", "tset.csv", "tset.csv: no test set: no such file or folder; correct the path"),
+        ("classification", "dev", "dve.csv", "dve.csv: no dev set: no such file or folder; correct the path"),
+        ("classification", "train", "trian.csv", "trian.csv: no train set: no such file or folder; correct the path"),
         ("classification", "test", "folder", "folder: no test set: none of test.csv"),
         ("rte", "test", "mine.csv", "mine.csv: no test set: a file, not a folder; name the folder"),
         ("swag", "test", "mine.csv", "mine.csv: no test set: a file, not a folder; name the folder"),
