@@ -14,13 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import crash_points
 from generated_corpus import write_corpus
-from outcomes import Table
+from outcomes import Share, Table, require_known
 from random_kills import FEW_STEPS
 from several_processes import Group, as_keys, free_port, surroundings
 from tiny_runs import checkpoints, command, digests, finish, write_recipe
@@ -40,8 +40,8 @@ class Failure(Exception):
 class Runs:
     """The runs of the trials, of one recipe and one corpus, and their undisturbed results."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.folder, self.draw = folder, random.Random(seed)
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.draw = folder, random.Random(0)
         self._recipe, self._source = write_recipe(folder), write_corpus(folder / "corpus.txt", 100)
         self._expected: dict[int, dict[str, str]] = {}
         self._number = 0
@@ -315,17 +315,20 @@ FAULTS = (
 )
 
 
-def try_hangs(table: Table, folder: Path, tries: int, seed: int, names: tuple[str, ...] = ()) -> None:
-    """So many trials, every fault in turn (those of these names); a row for each."""
-    runs = Runs(folder, seed)
-    asked = [fault for fault in FAULTS if fault.name in names or not names]
-    for fault in asked:
+def try_hangs(table: Table, folder: Path, tries: int, share: Share, names: Collection[str] = ()) -> None:
+    """So many trials, every fault in turn (those of these names); a row for each.
+
+    Raises ValueError for an unknown name.
+    """
+    require_known("faults of hangs", names, (fault.name for fault in FAULTS))
+    runs = Runs(folder)
+    chosen = [fault for fault in FAULTS if fault.name in names or not names]
+    for fault in chosen:
         if fault.missing:
             print(f"{fault.name}: not tried, {fault.missing}", file=sys.stderr)
-    able = [fault for fault in asked if not fault.missing]
-    for number in range(tries):
+    able = [fault for fault in chosen if not fault.missing]
+    for number in share.of(range(tries)):
+        runs.draw = random.Random(f"{share.seed} {number}")
         fault = able[number % len(able)]
-        try:
+        with table.failing(fault.name, f"trial {number}"):
             table.add(fault.name, fault.trial(runs), True, "")
-        except (Failure, AssertionError, subprocess.SubprocessError, OSError) as error:
-            table.add(fault.name, str(error), False, f"trial {number}")
