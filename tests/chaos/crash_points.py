@@ -122,9 +122,7 @@ def number_of(name: str, how: str, call: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{name} {how} {call}".encode()).digest()[:8], "big")
 
 
-def try_crash_points(
-    table: Table, folder: Path, tries: int | None, share: Share, names: Collection[str] = ()
-) -> None:
+def try_crash_points(table: Table, folder: Path, tries: int | None, share: Share, names: Collection[str] = ()) -> None:
     """Every crash point of every subject (of these names) once, in random order, or only so many.
 
     A row for each subject and how its calls fail. Raises ValueError for an unknown name.
