@@ -120,7 +120,8 @@ def make_everything(folder: Path, seed: int, earlier: bool = False) -> Path:
     return folder
 
 
-# A damage gets a file and its counterpart, in the same state of another run or an earlier state of this one, and returns whether it changed a byte.
+# A damage gets a file and its counterpart, in the same state of another run or an earlier state of this one, and
+# returns whether it changed a byte.
 
 
 def _flip(path: Path, other: Path, draw: random.Random) -> bool:

@@ -130,7 +130,7 @@ def try_crash_points(table: Table, folder: Path, tries: int | None, share: Share
     require_known("subjects of crash points", names, SUBJECTS)
     with Server(built(folder)) as server:
         subjects = {}
-        for name in SUBJECTS if not names else names:
+        for name in names or SUBJECTS:
             with table.failing(f"{name}: undisturbed", "its calls are not tried"):
                 subjects[name] = Trials(name, server, folder)
         points = {

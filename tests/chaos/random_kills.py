@@ -21,13 +21,15 @@ from typing import Any
 
 import object_storage
 from crash_subjects import digest_of
+from exported_models import trained_model
 from generated_corpus import write_corpus
 from outcomes import Share, Table, require_known
 from several_processes import surroundings, zygote
 from small_tasks import write_classes
-from tiny_runs import checkpoints, command, digests, finish, write_recipe
+from tiny_runs import checkpoints, command, digests, write_recipe
 
 from bertjax.cli.verify import parts_of
+from bertjax.convert.sources import write_run
 from bertjax.storage.remote import RemotePath, path_of
 from bertjax.training.telemetry import METRICS_FILE, read_metrics
 
@@ -64,7 +66,7 @@ class Scenario:
 
 
 class Campaign:
-    """The scenarios, over one prepared corpus, one trained model and one task, below a folder."""
+    """The scenarios, over one prepared corpus, one model and one task, below a folder."""
 
     def __init__(self, folder: Path, names: tuple[str, ...] = ()) -> None:
         self.folder = folder
@@ -83,9 +85,8 @@ class Campaign:
 
     @functools.cached_property
     def _model(self) -> str:
-        """A trained run."""
-        finish(self._pretrain(self.folder / "model"), self.folder / "model.log")
-        return str(self.folder / "model")
+        """A run whose weights are drawn."""
+        return str(write_run(trained_model(self.folder / "model")))
 
     @functools.cached_property
     def _task(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -24,9 +25,9 @@ def require_all_survived(table: Table, tried: int) -> None:
     assert not table.failed, as_markdown(table.rows)
 
 
-def test_ten_kills_at_random_moments_change_no_bit(tmp_path: Path) -> None:
+def test_ten_kills_at_random_moments_change_no_bit(in_memory: Path) -> None:
     names = ("pretrain", "fine-tuning", "prepare")
-    random_kills.try_kills(table := Table(), tmp_path, 10, Share(seed=1), names)
+    random_kills.try_kills(table := Table(), in_memory, 10, Share(seed=1), names)
     require_all_survived(table, 10)
     assert {row.name.partition(":")[0] for row in table.rows} == {*names}
 
@@ -37,8 +38,8 @@ def test_a_dozen_system_calls_that_fail_leave_the_old_state_or_the_new_one(tmp_p
     require_all_survived(table, 12)
 
 
-def test_damages_are_named_or_change_no_bit(tmp_path: Path) -> None:
-    bit_rot.try_bit_rot(table := Table(), tmp_path, 300, Share())
+def test_damages_are_named_or_change_no_bit(in_memory: Path) -> None:
+    bit_rot.try_bit_rot(table := Table(), in_memory, 300, Share())
     require_all_survived(table, 280)
     tried = {tuple(row.name.split(": ")) for row in table.rows}
     assert {kind for kind, _ in tried} == {*bit_rot.KINDS} and {damage for _, damage in tried} == {*bit_rot.DAMAGES}
@@ -77,7 +78,7 @@ def test_the_table_counts_what_failed(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_slices_have_every_number_once_and_go_on_where_they_stopped() -> None:
     slices = [list(Share(part, 3).of(range(20))) for part in (1, 2, 3)]
-    assert sorted(sum(slices, [])) == list(range(20)) and all(slices)
+    assert sorted(itertools.chain(*slices)) == list(range(20)) and all(slices)
     stopped = Share(2, 3)
     numbers = stopped.of(range(20))
     begun = [next(numbers), next(numbers), next(numbers)]
