@@ -6,7 +6,7 @@ import json
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -95,11 +95,6 @@ class Results:
         self._add(new)
         return next(one for one in self.records if (*one.series, one.number) == (*new.series, new.number))
 
-    def keep(self, record: Record) -> None:
-        """Write the file with this record, which is one of its own."""
-        assert record in self.records
-        self.write()
-
     def add(self, more: Iterable[Record]) -> None:
         """Add the records of another file; of the same slice the larger one stays."""
         for record in more:
@@ -109,8 +104,12 @@ class Results:
         """Replace the file."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         partial = self._file.with_suffix(".partial")
-        # A row a line, so that a change can be read.
-        partial.write_text(json.dumps([asdict(record) for record in self.records], indent=1) + "\n")
+        # Counters are dicts, which dataclasses.asdict of Python 3.11 makes of them wrongly.
+        found = [
+            vars(record) | {"rows": [vars(row) | {"ends": dict(row.ends)} for row in record.rows]}
+            for record in self.records
+        ]
+        partial.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
         partial.replace(self._file)
 
 

@@ -37,7 +37,7 @@ from outcomes import Share, Table, as_markdown  # noqa: E402
 
 INTERRUPTED = 130
 # How much is tried over all slices; None: every one once, whatever the seed.
-TRIES = {"kills": 1000, "crash": None, "bitrot": 12_500, "hangs": 28, "fuzzing": 10_000_000, "sabotages": None}
+TRIES = {"kills": 1000, "crash": None, "bitrot": 12_500, "hangs": 45, "fuzzing": 10_000_000, "sabotages": None}
 RESULTS = TESTS.parent / "build" / "faults.json"
 CAMPAIGN, PAGE = TESTS / "chaos" / "campaign.json", TESTS.parent / "bertjax" / "RELIABILITY.md"
 
@@ -69,7 +69,7 @@ def trials_of(part: str) -> Callable[[Table, Path, int | None, Share, Sequence[s
     return trials
 
 
-def run_part(record: Record, folder: Path, asked: argparse.Namespace, keep: Callable[[Record], None]) -> bool:
+def run_part(record: Record, folder: Path, asked: argparse.Namespace, keep: Callable[[], None]) -> bool:
     """Make the trials of a record that it does not have yet, print its table, and keep it; whether it was stopped.
 
     Whatever is raised counts as a failed trial.
@@ -79,19 +79,19 @@ def run_part(record: Record, folder: Path, asked: argparse.Namespace, keep: Call
     share = Share(record.number, record.of, record.seed, record.done, until)
     tries = asked.tries if asked.tries is not None else TRIES[record.part]
 
-    def note() -> None:
+    def update() -> None:
         record.update(table.rows, share.done, before + (time.monotonic() - begun) / 60)
-        keep(record)
 
-    table = Table(record.rows, note)
+    table = Table(record.rows, lambda: (update(), keep()))
     try:
         with table.failing(f"{record.part}: the campaign", "it ended early"):
             trials_of(record.part)(table, folder, tries, share, asked.only)
     except KeyboardInterrupt:
         return True
     finally:
-        note()
-        print(f"\n{record.title}\n\n{as_markdown(record.rows)}", flush=True)
+        update()
+        print(f"\n{record.title}\n\n{as_markdown(table.rows)}", flush=True)
+        keep()
     return False
 
 
@@ -112,7 +112,7 @@ def main(words: Sequence[str] | None = None) -> int:
             record = new if asked.only else results.begun(new)
             (folder := Path(name) / part).mkdir()
             records.append(record)
-            stopped = run_part(record, folder, asked, (lambda record: None) if asked.only else results.keep)
+            stopped = run_part(record, folder, asked, (lambda: None) if asked.only else results.write)
             if stopped:
                 break
     print(f"\n{as_page(records, details=False)}", flush=True)

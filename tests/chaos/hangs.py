@@ -29,7 +29,8 @@ NOTICED = 75  # seconds from the fault to the end of every process
 AGAIN = 75  # exit code: start the same command again
 _USUAL = 120  # seconds that a run takes at most on a loaded machine
 _READ_ONLY_FROM = 6  # of failing_calls.c
-_STEPPING = "pretraining  4 /"
+_JOINING = 30  # seconds in which all processes must connect, in the trial where one does not
+_STARTED, _STEPPING, _EVALUATING = "token store", "pretraining  4 /", "pretraining  8 /"
 _IS_ROOT = sys.platform == "linux" and os.geteuid() == 0
 
 
@@ -56,10 +57,10 @@ class Runs:
         """The command line of a run."""
         return command(self._recipe, self._source, run_dir, *FEW_STEPS, *more)
 
-    def group(self, run_dir: Path, count: int = 2) -> Group:
+    def group(self, run_dir: Path, count: int = 2, *more: str) -> Group:
         """Start the processes of a run."""
         run_dir.parent.mkdir(parents=True, exist_ok=True)
-        return Group(self.command(run_dir), count, run_dir.with_suffix(f".{time.monotonic_ns()}.log"))
+        return Group(self.command(run_dir, *more), count, run_dir.with_suffix(f".{time.monotonic_ns()}.log"))
 
     def expected(self, count: int) -> dict[str, str]:
         """Digests of the arrays of an undisturbed run of so many processes."""
@@ -109,13 +110,29 @@ def _end_of(log: Path) -> str:
     return log.read_text(errors="replace")[-1500:]
 
 
-def lost_process(number: signal.Signals, victim: int, moment: str) -> Callable[[Runs], str]:
-    """A trial: one of two processes gets a signal at a moment; one that is stopped goes on when the other has ended."""
+def in_a_save(group: Group, run_dir: Path) -> None:
+    """Until the files of a checkpoint are being written."""
+    deadline = time.monotonic() + 300
+    while not any(run_dir.glob("checkpoints/*.orbax-checkpoint-tmp*")):
+        require(group.ended() == [None, None] and time.monotonic() < deadline, f"no save was seen: {group.told()}")
+        time.sleep(0.002)
+
+
+def lost_process(
+    number: signal.Signals, victim: int, moment: str | Callable[[Group, Path], None]
+) -> Callable[[Runs], str]:
+    """A trial: one of two processes gets a signal at a moment; one that is stopped goes on when the other has ended.
+
+    The moment is a text that process 0 has printed, or waits for something else.
+    """
 
     def trial(runs: Runs) -> str:
         run_dir = runs.place()
         with runs.group(run_dir) as group:
-            group.wait_for(moment)
+            if isinstance(moment, str):
+                group.wait_for(moment)
+            else:
+                moment(group, run_dir)
             sent = time.monotonic()
             group.send(victim, number)
             while group.ended()[1 - victim] is None and time.monotonic() < sent + NOTICED:
@@ -132,6 +149,22 @@ def lost_process(number: signal.Signals, victim: int, moment: str) -> Callable[[
         return f"named after {_about(took)}"
 
     return trial
+
+
+def absent_process(runs: Runs) -> str:
+    """One of two processes is stopped before it connects; the other one names it and ends."""
+    run_dir = runs.place()
+    with runs.group(run_dir, 2, "--hosts.join-seconds", str(_JOINING)) as group:
+        group.send(1, signal.SIGSTOP)
+        sent = time.monotonic()
+        while group.ended()[0] is None and time.monotonic() < sent + NOTICED:
+            time.sleep(0.05)
+        took, code, said = time.monotonic() - sent, group.ended()[0], group.logs[0]
+        require(code == 1, f"process 0: exit code {code} after {took:.0f} s: {said[-1500:]}")
+        require("of 2 processes, 1 did not connect" in said, f"process 1 is not named: {said[-1500:]}")
+        group.send(1, signal.SIGCONT)
+    runs.resume(run_dir, 2)
+    return f"named after {_about(took)}"
 
 
 def dropped_packets(runs: Runs) -> str:
@@ -305,6 +338,11 @@ FAULTS = (
     Fault("process 1 stopped, stepping", lost_process(signal.SIGSTOP, 1, _STEPPING)),
     Fault("process 0 stopped, stepping", lost_process(signal.SIGSTOP, 0, _STEPPING)),
     Fault("process 1 stopped, compiling", lost_process(signal.SIGSTOP, 1, "batches come through")),
+    Fault("process 1 stopped, evaluating", lost_process(signal.SIGSTOP, 1, _EVALUATING)),
+    Fault("process 1 stopped, saving", lost_process(signal.SIGSTOP, 1, in_a_save)),
+    Fault("process 0 stopped, saving", lost_process(signal.SIGSTOP, 0, in_a_save)),
+    Fault("process 1 stopped, starting", lost_process(signal.SIGSTOP, 1, _STARTED)),
+    Fault("process 1 stopped before it connects", absent_process),
     Fault("coordinator killed, stepping", lost_process(signal.SIGKILL, 0, _STEPPING)),
     Fault("coordinator killed, compiling", lost_process(signal.SIGKILL, 0, "batches come through")),
     Fault("process 1 killed, stepping", lost_process(signal.SIGKILL, 1, _STEPPING)),
