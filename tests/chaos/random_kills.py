@@ -261,19 +261,14 @@ class Trial:
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         self.scenario, self._folder, self._attempts = scenario, folder, 0
-        whole = self._folder / "whole"
-        self._finish(whole)  # fills caches that are shared
-        shutil.rmtree(whole)
+        whole, log = self._folder / "whole", self._folder / "whole.log"
+        whole.mkdir(parents=True)
         begun = time.monotonic()
-        self._finish(whole)
+        code = Process(self.scenario, whole, log).wait(_LONGEST)
+        assert code == 0, f"{self.scenario.name}: exit code {code}: {log.read_text()[-3000:]}"
+        # Of an undisturbed run, from which moments are drawn. The first one fills caches; a shorter one replaces it.
         self.seconds = time.monotonic() - begun
         self.expected = scenario.result(whole)
-
-    def _finish(self, trial: Path) -> None:
-        trial.mkdir(parents=True, exist_ok=True)
-        log = self._folder / "whole.log"
-        code = Process(self.scenario, trial, log).wait(_LONGEST)
-        assert code == 0, f"{self.scenario.name}: exit code {code}: {log.read_text()[-3000:]}"
 
     def chain(self, draw: random.Random, most: int) -> tuple[list[str], str]:
         """Kill a run at least once and up to `most` times and let it end.
@@ -298,12 +293,14 @@ class Trial:
         log, phases = trial.with_suffix(".log"), []
         while True:
             said = log.stat().st_size if log.exists() else 0
-            process = Process(self.scenario, trial, log)
+            begun, process = time.monotonic(), Process(self.scenario, trial, log)
             is_killed = len(phases) < most and (not phases or draw.random() < _CHANCE)
             code = process.wait(draw.uniform(0, self.seconds) if is_killed else _LONGEST)
             if code is None and (killed := process.kill()) != -signal.SIGKILL:
                 code = killed
             if code is not None:
+                if code == 0 and not phases:
+                    self.seconds = min(self.seconds, time.monotonic() - begun)
                 return phases, f"exit code {code}: {log.read_text()[-2000:]}" if code else ""
             if not is_killed:
                 return phases, f"still running after {_LONGEST} s"

@@ -39,8 +39,8 @@ def test_a_dozen_system_calls_that_fail_leave_the_old_state_or_the_new_one(tmp_p
 
 
 def test_damages_are_named_or_change_no_bit(in_memory: Path) -> None:
-    bit_rot.try_bit_rot(table := Table(), in_memory, 300, Share())
-    require_all_survived(table, 280)
+    bit_rot.try_bit_rot(table := Table(), in_memory, 150, Share())
+    require_all_survived(table, 140)
     tried = {tuple(row.name.split(": ")) for row in table.rows}
     assert {kind for kind, _ in tried} == {*bit_rot.KINDS} and {damage for _, damage in tried} == {*bit_rot.DAMAGES}
 
