@@ -33,7 +33,6 @@ def test_a_sabotage_can_be_planted(one: Sabotage) -> None:
     ("body", "found"),
     [
         ("assert value() == 1", FOUND),
-        ("assert value()", "survived"),
         ("assert not value()", "not counted: its tests are red without it"),
         ("pytest.skip('never')", "not counted: its tests are skipped here"),
     ],
@@ -43,6 +42,7 @@ def test_what_is_red_or_skipped_anyway_shows_nothing(
 ) -> None:
     for folder in ("bertjax", "tests"):
         (tmp_path / "repository" / folder).mkdir(parents=True)
+    (tmp_path / "repository" / "bertjax" / "__init__.py").touch()
     (tmp_path / "repository" / "bertjax" / "some.py").write_text("def value():\n    return 1\n")
     test = f"import pytest\nfrom bertjax.some import value\n\ndef test_it():\n    {body}\n"
     (tmp_path / "repository" / "tests" / "test_some.py").write_text(test)
