@@ -6,7 +6,7 @@ import functools
 import random
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from crash_subjects import digest_of
 from exported_models import trained_model, wordpiece
-from outcomes import Table
+from outcomes import Share, Table, require_known
 
 from bertjax.__main__ import main
 from bertjax.cli.verify import parts_of
@@ -30,6 +30,8 @@ from bertjax.training.run_directory import load_run, seal
 from bertjax.training.telemetry import METRICS_FILE, JsonlWriter
 
 NAMED, HARMLESS = "named", "without effect"
+FLIP, SWAPPED, STALE = "a flipped bit", "from another run's same step", "from an earlier state"
+_FLIPS_AND_ONE = 5  # of so many damages all but one are flipped bits
 _STRETCH = 4096  # bytes that are zeroed
 
 
@@ -93,30 +95,33 @@ KINDS = {
 }
 
 
-def make_everything(folder: Path, seed: int) -> Path:
-    """A folder of each kind; those of two seeds differ in their values alone."""
+def make_everything(folder: Path, seed: int, earlier: bool = False) -> Path:
+    """A folder of each kind; those of two seeds differ in their values alone, an earlier one is of the same run."""
     folder.mkdir(parents=True)
     draw = np.random.default_rng(seed)
     documents = [[draw.integers(5, 100, 9).tolist() for _ in range(5)] for _ in range(30)]
-    write_store(folder / "store", {"train": documents, "held_out": documents[:2]}, wordpiece(), documents_per_shard=20)
+    grown = documents[:25] if earlier else documents
+    write_store(folder / "store", {"train": grown, "held_out": documents[:2]}, wordpiece(), documents_per_shard=20)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16, "num_attention_heads": 2}
     model = trained_model(folder / "run", **sizes)
-    model = replace(model, params=jax.tree.map(lambda x: x * (1 + seed), model.params))
+    model = replace(model, params=jax.tree.map(lambda x: x * (1 + seed + 0.5 * earlier), model.params))
     write_run(model)
     log = JsonlWriter(folder / "run" / METRICS_FILE, 0)
-    log.write(0, {"eval/mlm_loss": 1.0 + seed})
+    for step in range(1 if earlier else 2):
+        log.write(step, {"eval/mlm_loss": 1.0 + seed + step})
     log.close()
     seal(folder / "run")
     export_huggingface(model, folder / "export")
     export_sentence_transformers(model, folder / "vectors", "pooler", True)
-    (folder / "texts.txt").write_text(f"the museum\nof drawings {seed}\n")
+    (folder / "texts.txt").write_text("the museum\n" + f"of drawings {seed}\n" * (not earlier))
     words = ["search", folder / "run", "--index", folder / "index", "--documents", folder / "texts.txt"]
     assert main([*map(str, words)]) == 0
-    _plan(folder / "plans", seed)
+    _plan(folder / "plans", seed + 2 * earlier)
     return folder
 
 
-# A damage gets a file and its counterpart in the same state of another run, and returns whether it changed a byte.
+# A damage gets a file and its counterpart, in the same state of another run or an earlier state of this one, and
+# returns whether it changed a byte.
 
 
 def _flip(path: Path, other: Path, draw: random.Random) -> bool:
@@ -166,21 +171,23 @@ def _rewritten(path: Path, content: bytes) -> bool:
 
 
 DAMAGES = {
-    "a flipped bit": _flip,
+    FLIP: _flip,
     "cut off": _cut,
     "zeroed": _zero,
     "longer": _lengthen,
     "missing": _remove,
-    "from another run's same step": _swap,
+    SWAPPED: _swap,
+    STALE: _swap,
     "another file's content": _mistake,
 }
 
 
 class Rot:
-    """A folder of each kind, to damage one file at a time, and its counterpart of another run."""
+    """A folder of each kind, to damage one file at a time, and its counterparts of another run and of earlier."""
 
     def __init__(self, folder: Path) -> None:
         self._whole, self._other = make_everything(folder / "whole", 0), make_everything(folder / "other", 1)
+        self._earlier = make_everything(folder / "earlier", 0, earlier=True)
         self._copy = folder / "copy"
         shutil.copytree(self._whole, self._copy)
 
@@ -201,7 +208,7 @@ class Rot:
     def tried(self, kind: str, damage: str, file: Path, draw: random.Random) -> str | None:
         """NAMED, HARMLESS or what is wrong; None if the damage changed nothing."""
         one = KINDS[kind]
-        folder, other = self._copy / one.within, self._other / one.within
+        folder, other = self._copy / one.within, (self._earlier if damage == STALE else self._other) / one.within
         try:
             if not DAMAGES[damage](folder / file, other / file, draw):
                 return None
@@ -209,7 +216,9 @@ class Rot:
                 found = one.findings(folder)
             except Exception as error:
                 return f"{type(error).__name__} instead of a finding: {error}"
-            if found and one.names_files and not any(file.name in finding for finding in found):
+            # A list of digests from elsewhere is whole: what can be named is what differs from it.
+            is_a_list = file.name == "manifest.json" and damage in (SWAPPED, STALE)
+            if found and one.names_files and not is_a_list and not any(file.name in finding for finding in found):
                 return f"it is not named in {found}"
             if found and kind != "plan":
                 return NAMED
@@ -236,17 +245,33 @@ def _same(one: Any, other: Any) -> bool:
     return structure == structure_of_other and all(equal)
 
 
-def try_bit_rot(table: Table, folder: Path, tries: int, seed: int) -> None:
-    """So many damages, four of five a flipped bit, over every file in turn; a row for each kind and damage."""
-    draw, rot = random.Random(seed), Rot(folder)
-    kinds = [name for name, kind in KINDS.items() for _ in range(kind.share)]
-    turns = dict.fromkeys(KINDS, 0)
-    for number in range(tries):
-        kind = kinds[number % len(kinds)]
-        files = rot.files(kind)
-        file = files[turns[kind] % len(files)]
-        turns[kind] += 1
-        damage = "a flipped bit" if draw.random() < 0.8 else draw.choice(list(DAMAGES))
-        found = rot.tried(kind, damage, file, draw)
-        if found is not None:
-            table.add(f"{kind}: {damage}", found, found in (NAMED, HARMLESS), str(file))
+def damage_of(number: int, kinds: Sequence[str], seed: int) -> tuple[str, str, int, random.Random]:
+    """Damage so many of a campaign: kind, damage, which of the kind's files (to be wrapped), and draws for the rest.
+
+    Four of five flip a bit, of every file of a kind in turn. The others take every kind with every damage.
+    """
+    draw = random.Random(f"{seed} {number}")
+    place, is_flip = divmod(number, _FLIPS_AND_ONE)
+    if not is_flip:
+        others = [damage for damage in DAMAGES if damage != FLIP]
+        return kinds[place % len(kinds)], others[place % len(others)], draw.randrange(1 << 30), draw
+    flips = place * (_FLIPS_AND_ONE - 1) + is_flip - 1
+    rounds, place = divmod(flips, len(kinds))
+    kind = kinds[place]
+    return kind, FLIP, rounds * kinds.count(kind) + kinds[:place].count(kind), draw
+
+
+def try_bit_rot(table: Table, folder: Path, tries: int, share: Share, names: Collection[str] = ()) -> None:
+    """So many damages of every kind (of these names); a row for each kind and damage.
+
+    Raises ValueError for an unknown name.
+    """
+    require_known("kinds of damaged files", names, KINDS)
+    rot = Rot(folder)
+    kinds = [name for name, kind in KINDS.items() if name in names or not names for _ in range(kind.share)]
+    for number in share.of(range(tries)):
+        kind, damage, turn, draw = damage_of(number, kinds, share.seed)
+        file = rot.files(kind)[turn % len(rot.files(kind))]
+        with table.failing(f"{kind}: {damage}", str(file)):
+            if found := rot.tried(kind, damage, file, draw):
+                table.add(f"{kind}: {damage}", found, found in (NAMED, HARMLESS), str(file))

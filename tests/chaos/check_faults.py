@@ -1,17 +1,26 @@
-"""Faults, thousands of them: `python tests/chaos/check_faults.py [kills crash bitrot hangs] [--tries N] [--seed S]`.
+"""Faults, thousands of them, and one table of what was tried, what survived and what failed.
 
-kills    processes killed at random moments           crash    every system call of a save and the like fails once
-bitrot   damaged files of every kind                  hangs    processes, networks, disks and clocks that fail
+    python tests/chaos/check_faults.py [PART ...] [--part I/N] [--tries N] [--minutes M] [--seed S]
+    python tests/chaos/check_faults.py --page [RESULTS ...]
 
-Prints a table of what was tried, what survived and what failed, for bertjax/RELIABILITY.md, and exits with 1 if
-anything failed. What survives is defined there. `--tries` is the number of trials of each part that is named. After
-Ctrl-C or SIGTERM the table has what was tried until then.
+kills     processes killed at random moments        crash      every system call of a save and the like fails once
+bitrot    damaged files of every kind               hangs      processes, networks, disks and clocks that fail
+fuzzing   mutated files for every reader            sabotages  defects planted in the code, which tests must find
+
+A long campaign is made of many runs. Each adds to the file of results (--results), after Ctrl-C, SIGTERM or --minutes
+too, and the same command goes on where the last one stopped. `--part 2/5` makes the second of five slices, whose union
+is the whole, so that several machines share it; another --seed adds other kills, flips, hangs and inputs. Results count
+for one commit of the code. `--only NAME ...` tries what is named alone, and keeps no results.
+
+`--page` adds files of results to tests/chaos/campaign.json, where no slice counts twice, and writes the tables of
+bertjax/RELIABILITY.md from it. Survival is defined there. Exit codes: 1 if anything failed, 130 after an interruption.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -20,14 +29,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS), *sorted(str(room) for room in TESTS.iterdir() if room.is_dir())]
+sys.path[:0] = [str(TESTS.parent), str(TESTS), *sorted(str(room) for room in TESTS.iterdir() if room.is_dir())]
 
-from fake_devices import xla_flags  # noqa: E402 (found by the path above)
-from outcomes import Table, as_markdown  # noqa: E402
+from campaign import Record, Results, as_page, code_version, write_page  # noqa: E402 (found by the path above)
+from fake_devices import xla_flags  # noqa: E402
+from outcomes import Share, Table, as_markdown  # noqa: E402
 
 INTERRUPTED = 130
-PARTS = ("kills", "crash", "bitrot", "hangs")
-TRIES = {"kills": 200, "crash": None, "bitrot": 10_000, "hangs": 20}  # None: every point once
+# How much is tried over all slices; None: every one once, whatever the seed.
+TRIES = {"kills": 1000, "crash": None, "bitrot": 12_500, "hangs": 45, "fuzzing": 10_000_000, "sabotages": None}
+RESULTS = TESTS.parent / "build" / "faults.json"
+CAMPAIGN, PAGE = TESTS / "chaos" / "campaign.json", TESTS.parent / "bertjax" / "RELIABILITY.md"
 
 
 def prepare_environment(folder: Path) -> None:
@@ -40,46 +52,94 @@ def prepare_environment(folder: Path) -> None:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
 
-def part_of(name: str) -> Callable[[Table, Path, int | None, int], None]:
+def trials_of(part: str) -> Callable[[Table, Path, int | None, Share, Sequence[str]], None]:
     """The trials of a part; imports jax."""
-    if name == "kills":
-        from random_kills import try_kills as part
-    elif name == "crash":
-        from crash_points import try_crash_points as part
-    elif name == "bitrot":
-        from bit_rot import try_bit_rot as part
+    if part == "kills":
+        from random_kills import try_kills as trials
+    elif part == "crash":
+        from crash_points import try_crash_points as trials
+    elif part == "bitrot":
+        from bit_rot import try_bit_rot as trials
+    elif part == "hangs":
+        from hangs import try_hangs as trials
+    elif part == "fuzzing":
+        from fuzzing_processes import try_fuzzing as trials
     else:
-        from hangs import try_hangs as part
-    return part
+        from sabotage_trials import try_sabotages as trials
+    return trials
+
+
+def run_part(record: Record, folder: Path, asked: argparse.Namespace, keep: Callable[[], None]) -> bool:
+    """Make the trials of a record that it does not have yet, print its table, and keep it; whether it was stopped.
+
+    Whatever is raised counts as a failed trial.
+    """
+    begun, before = time.monotonic(), record.minutes
+    until = begun + 60 * asked.minutes if asked.minutes is not None else float("inf")
+    share = Share(record.number, record.of, record.seed, record.done, until)
+    tries = asked.tries if asked.tries is not None else TRIES[record.part]
+
+    def update() -> None:
+        record.update(table.rows, share.done, before + (time.monotonic() - begun) / 60)
+
+    table = Table(record.rows, lambda: (update(), keep()))
+    try:
+        with table.failing(f"{record.part}: the campaign", "it ended early"):
+            trials_of(record.part)(table, folder, tries, share, asked.only)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        update()
+        print(f"\n{record.title}\n\n{as_markdown(table.rows)}", flush=True)
+        keep()
+    return False
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the named parts, by default all; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
-    parser.add_argument("--tries", type=int, help="200 kills, every crash point, 10,000 damages, 20 hangs")
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args(words)
-    if unknown := [part for part in asked.parts if part not in PARTS]:
-        parser.error(f"no part is named {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    """Do what the command line says; the exit code."""
+    asked = parse(words)
+    if asked.page is not None:
+        write_page(PAGE, CAMPAIGN, asked.page)
+        return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    failed, stopped = 0, False
+    results, version = Results(asked.results), code_version()
+    records, stopped = [], False
     with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as name:
         prepare_environment(Path(name))
-        for part in asked.parts or PARTS:
-            folder, begun = Path(name) / part, time.monotonic()
-            folder.mkdir()
-            table = Table()
-            try:
-                part_of(part)(table, folder, asked.tries if asked.tries is not None else TRIES[part], asked.seed)
-            except KeyboardInterrupt:
-                stopped = True
-            failed += sum(row.failed for row in table.rows)
-            head = f"{part}, seed {asked.seed}, {(time.monotonic() - begun) / 60:.0f} minutes{', stopped' * stopped}"
-            print(f"\n{head}\n\n{as_markdown(table.rows)}", flush=True)
+        for part in asked.parts:
+            seed = asked.seed if TRIES[part] is not None else 0
+            new = Record(part, version, seed, *asked.part)
+            record = new if asked.only else results.begun(new)
+            (folder := Path(name) / part).mkdir()
+            records.append(record)
+            stopped = run_part(record, folder, asked, (lambda: None) if asked.only else results.write)
             if stopped:
-                return INTERRUPTED
-    return int(failed > 0)
+                break
+    print(f"\n{as_page(records, details=False)}", flush=True)
+    return INTERRUPTED if stopped else int(any(row.failed for record in records for row in record.rows))
+
+
+def parse(words: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(TRIES)}; default: all")
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="the I-th of N slices")
+    tries = ", ".join(f"{number or 'every'} {part}" for part, number in TRIES.items())
+    parser.add_argument("--tries", type=int, help=f"over all slices; by default {tries}")
+    parser.add_argument("--minutes", type=float, help="for each part, at most; default: until it is done")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="scenarios, kinds, readers or files")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE")
+    parser.add_argument("--page", nargs="*", type=Path, metavar="RESULTS", help="write the tables of RELIABILITY.md")
+    asked = parser.parse_args(words)
+    asked.parts = list(TRIES) if asked.parts in ([], ["all"]) else asked.parts
+    if unknown := [part for part in asked.parts if part not in TRIES]:
+        parser.error(f"no part is named {', '.join(unknown)}; there are {', '.join(TRIES)}")
+    cut = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", asked.part)
+    if not cut or int(cut[1]) > int(cut[2]):
+        parser.error(f"--part {asked.part}: write the number of a slice and of all slices, such as 2/5")
+    asked.part = int(cut[1]), int(cut[2])
+    return asked
 
 
 if __name__ == "__main__":

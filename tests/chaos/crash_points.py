@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from crash_subjects import NEW, OLD, SUBJECTS
-from outcomes import Table
+from outcomes import Share, Table, require_known
 
 HOWS = {"EIO": 1, "ENOSPC": 2, "disk full from there on": 3, "process death": 4, "death halfway through": 5}
 _NEVER = 0
@@ -28,35 +30,53 @@ def built(folder: Path) -> Path:
 
 
 class Server:
-    """The process that forks those whose calls fail; a context manager."""
+    """The process that forks those whose calls fail, started again if it dies; a context manager."""
 
     def __init__(self, library: Path) -> None:
-        self._log = library.with_suffix(".log").open("ab")  # Orbax tells of each failure at length
-        command = [sys.executable, str(Path(__file__).with_name("crash_server.py")), str(library)]
-        self._process = subprocess.Popen(
+        self._library = library
+        self._log = library.with_suffix(".log").open("ab")  # Orbax describes each failure at length
+        self._process: subprocess.Popen[str] | None = None
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, str(Path(__file__).with_name("crash_server.py")), str(self._library)]
+        process = subprocess.Popen(
             command,
-            env=os.environ | {"LD_PRELOAD": str(library)},
+            env=os.environ | {"LD_PRELOAD": str(self._library)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
         )
+        assert process.stdout.readline() == "ready\n", "the server of crash points does not start"
+        return process
 
     def __enter__(self) -> Server:
-        assert self._process.stdout.readline() == "ready\n"
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._process.stdin.close()
-        self._process.wait(120)
+        if self._process is not None:
+            self._process.stdin.close()
+            try:
+                self._process.wait(120)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
         self._log.close()
 
     def act(self, subject: str, folder: Path, call: int, how: int) -> dict:
-        """What became of the action: `code` (0, 1 for an error that was told), `counted` calls, and what it `said`."""
+        """What became of the action: `code` (0, 1 for an error with a message), `counted` calls, and what it `said`.
+
+        Raises RuntimeError if the server dies of it.
+        """
+        self._process = self._process or self._start()
         job = {"subject": subject, "folder": str(folder), "call": call, "how": how}
-        self._process.stdin.write(json.dumps(job) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        try:
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.flush()
+            return json.loads(self._process.stdout.readline())
+        except (OSError, ValueError) as error:
+            self._process.kill()
+            died, self._process = self._process.wait(), None
+            raise RuntimeError(f"the server of crash points died with {died}: {error}") from error
 
 
 class Trials:
@@ -97,13 +117,31 @@ class Trials:
         return f"{found}, and {left} stayed behind" if left else found
 
 
-def try_crash_points(table: Table, folder: Path, tries: int | None, seed: int) -> None:
-    """Every crash point of every subject once, in random order, or only so many; a row for each subject and how."""
-    draw = random.Random(seed)
+def number_of(name: str, how: str, call: int) -> int:
+    """The number of a point: the same whatever other points there are, and in a random order."""
+    return int.from_bytes(hashlib.sha256(f"{name} {how} {call}".encode()).digest()[:8], "big")
+
+
+def try_crash_points(table: Table, folder: Path, tries: int | None, share: Share, names: Collection[str] = ()) -> None:
+    """Every crash point of every subject (of these names) once, in random order, or only so many.
+
+    A row for each subject and how its calls fail. Raises ValueError for an unknown name.
+    """
+    require_known("subjects of crash points", names, SUBJECTS)
     with Server(built(folder)) as server:
-        subjects = {name: Trials(name, server, folder) for name in SUBJECTS}
-        points = [(name, how, call) for name, one in subjects.items() for how in HOWS for call in range(one.calls)]
-        draw.shuffle(points)
-        for name, how, call in points[:tries]:
-            found = subjects[name].tried(call, HOWS[how])
-            table.add(f"{name}, {subjects[name].calls} calls: {how}", found, found in (OLD, NEW), f"call {call}")
+        subjects = {}
+        for name in names or SUBJECTS:
+            with table.failing(f"{name}: undisturbed", "its calls are not tried"):
+                subjects[name] = Trials(name, server, folder)
+        points = {
+            number_of(name, how, call): (name, how, call)
+            for name, one in subjects.items()
+            for how in HOWS
+            for call in range(one.calls)
+        }
+        for number in share.of(itertools.islice(sorted(points), tries)):
+            name, how, call = points[number]
+            row = f"{name}, {subjects[name].calls} calls: {how}"
+            with table.failing(row, f"call {call}"):
+                found = subjects[name].tried(call, HOWS[how])
+                table.add(row, found, found in (OLD, NEW), f"call {call}")

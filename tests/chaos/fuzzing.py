@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -29,6 +29,7 @@ from fuzzing_readers import Reader
 from bertjax.cli.advice import message_of
 
 MOST_SECONDS, MOST_BYTES = 10, 1 << 30
+_WARMING = 20  # inputs that are not counted
 _POOL = 200  # inputs that were read, kept to be mutated further
 _TRUSTED = (
     *map(os.path.realpath, (sys.prefix, sys.base_prefix, Path(__file__).parents[2])),
@@ -140,17 +141,16 @@ class Trial:
 
     def __init__(self, reader: Reader, folder: Path, findings: Path) -> None:
         """Read the seeds, which the reader must accept; what goes wrong later is kept in `findings`."""
-        gc.collect()  # what other tests left would be collected, and complained of, in a reader's time
+        gc.collect()  # what others left would be collected, and complained of, in a reader's time
+        gc.freeze()  # and is not looked through again
         self.reader, self.folder, self.findings = reader, folder, findings
         self.tally = Tally(reader.name)
         self.seeds = reader.seeds()
         self._pool = list(self.seeds)
         self._messages: set[str] = set()
         self._renew()
-        for content in (
-            *self.seeds,
-            *(reader.mutation(one, Random(n), self.seeds) for n in range(20) for one in self.seeds),
-        ):
+        changed = (reader.mutation(self.seeds[n % len(self.seeds)], Random(n), self.seeds) for n in range(_WARMING))
+        for content in (*self.seeds, *changed):
             with_error = self._warm_up(content)  # late imports are done before the watch is on duty
             assert with_error is None or content not in self.seeds, (reader.name, with_error)
 
@@ -174,11 +174,9 @@ class Trial:
         self.folder.mkdir(parents=True)
         self.reader.beside(self.folder)
 
-    def run(self, inputs: int, seed: int, until: float = float("inf")) -> Tally:
-        """So many inputs, input n a function of reader, seed and n alone and of those that were read before."""
-        for number in range(inputs):
-            if time.monotonic() > until:
-                break
+    def run(self, numbers: Iterable[int], seed: int) -> Tally:
+        """The inputs of these numbers, input n a function of reader, seed and n and of those that were read before."""
+        for number in numbers:
             draw = Random(f"{self.reader.name} {seed} {number}")
             self.one(self.mutated(draw.choice(self._pool), draw))
         return self.tally
@@ -257,12 +255,12 @@ def unclean(error: BaseException, folder: Path) -> str:
 
 def _place_of(error: BaseException) -> str:
     """The innermost line of ours in a traceback, and the kind of the exception."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "/bertjax/" in frame.filename and "/tests/" not in frame.filename
+    ours = [
+        (path.rpartition("/bertjax/")[2], line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if "/bertjax/" in (path := frame.f_code.co_filename) and "/tests/" not in path
     ]
-    where = f"{frames[-1].filename.rpartition('/bertjax/')[2]}:{frames[-1].lineno}" if frames else "?"
+    where = "{}:{}".format(*ours[-1]) if ours else "?"
     return f"{where} {type(error).__name__}"
 
 

@@ -14,13 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import crash_points
 from generated_corpus import write_corpus
-from outcomes import Table
+from outcomes import Share, Table, require_known
 from random_kills import FEW_STEPS
 from several_processes import Group, as_keys, free_port, surroundings
 from tiny_runs import checkpoints, command, digests, finish, write_recipe
@@ -29,7 +29,8 @@ NOTICED = 75  # seconds from the fault to the end of every process
 AGAIN = 75  # exit code: start the same command again
 _USUAL = 120  # seconds that a run takes at most on a loaded machine
 _READ_ONLY_FROM = 6  # of failing_calls.c
-_STEPPING = "pretraining  4 /"
+_JOINING = 30  # seconds in which all processes must connect, in the trial where one does not
+_STARTED, _STEPPING, _EVALUATING = "token store", "pretraining  4 /", "pretraining  8 /"
 _IS_ROOT = sys.platform == "linux" and os.geteuid() == 0
 
 
@@ -40,8 +41,8 @@ class Failure(Exception):
 class Runs:
     """The runs of the trials, of one recipe and one corpus, and their undisturbed results."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.folder, self.draw = folder, random.Random(seed)
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.draw = folder, random.Random(0)
         self._recipe, self._source = write_recipe(folder), write_corpus(folder / "corpus.txt", 100)
         self._expected: dict[int, dict[str, str]] = {}
         self._number = 0
@@ -56,10 +57,10 @@ class Runs:
         """The command line of a run."""
         return command(self._recipe, self._source, run_dir, *FEW_STEPS, *more)
 
-    def group(self, run_dir: Path, count: int = 2) -> Group:
+    def group(self, run_dir: Path, count: int = 2, *more: str) -> Group:
         """Start the processes of a run."""
         run_dir.parent.mkdir(parents=True, exist_ok=True)
-        return Group(self.command(run_dir), count, run_dir.with_suffix(f".{time.monotonic_ns()}.log"))
+        return Group(self.command(run_dir, *more), count, run_dir.with_suffix(f".{time.monotonic_ns()}.log"))
 
     def expected(self, count: int) -> dict[str, str]:
         """Digests of the arrays of an undisturbed run of so many processes."""
@@ -109,13 +110,29 @@ def _end_of(log: Path) -> str:
     return log.read_text(errors="replace")[-1500:]
 
 
-def lost_process(number: signal.Signals, victim: int, moment: str) -> Callable[[Runs], str]:
-    """A trial: one of two processes gets a signal at a moment; one that is stopped goes on when the other has ended."""
+def in_a_save(group: Group, run_dir: Path) -> None:
+    """Until the files of a checkpoint are being written."""
+    deadline = time.monotonic() + 300
+    while not any(run_dir.glob("checkpoints/*.orbax-checkpoint-tmp*")):
+        require(group.ended() == [None, None] and time.monotonic() < deadline, f"no save was seen: {group.told()}")
+        time.sleep(0.002)
+
+
+def lost_process(
+    number: signal.Signals, victim: int, moment: str | Callable[[Group, Path], None]
+) -> Callable[[Runs], str]:
+    """A trial: one of two processes gets a signal at a moment; one that is stopped goes on when the other has ended.
+
+    The moment is a text that process 0 has printed, or waits for something else.
+    """
 
     def trial(runs: Runs) -> str:
         run_dir = runs.place()
         with runs.group(run_dir) as group:
-            group.wait_for(moment)
+            if isinstance(moment, str):
+                group.wait_for(moment)
+            else:
+                moment(group, run_dir)
             sent = time.monotonic()
             group.send(victim, number)
             while group.ended()[1 - victim] is None and time.monotonic() < sent + NOTICED:
@@ -132,6 +149,22 @@ def lost_process(number: signal.Signals, victim: int, moment: str) -> Callable[[
         return f"named after {_about(took)}"
 
     return trial
+
+
+def absent_process(runs: Runs) -> str:
+    """One of two processes is stopped before it connects; the other one names it and ends."""
+    run_dir = runs.place()
+    with runs.group(run_dir, 2, "--hosts.join-seconds", str(_JOINING)) as group:
+        group.send(1, signal.SIGSTOP)
+        sent = time.monotonic()
+        while group.ended()[0] is None and time.monotonic() < sent + NOTICED:
+            time.sleep(0.05)
+        took, code, said = time.monotonic() - sent, group.ended()[0], group.logs[0]
+        require(code == 1, f"process 0: exit code {code} after {took:.0f} s: {said[-1500:]}")
+        require("of 2 processes, 1 did not connect" in said, f"process 1 is not named: {said[-1500:]}")
+        group.send(1, signal.SIGCONT)
+    runs.resume(run_dir, 2)
+    return f"named after {_about(took)}"
 
 
 def dropped_packets(runs: Runs) -> str:
@@ -305,6 +338,11 @@ FAULTS = (
     Fault("process 1 stopped, stepping", lost_process(signal.SIGSTOP, 1, _STEPPING)),
     Fault("process 0 stopped, stepping", lost_process(signal.SIGSTOP, 0, _STEPPING)),
     Fault("process 1 stopped, compiling", lost_process(signal.SIGSTOP, 1, "batches come through")),
+    Fault("process 1 stopped, evaluating", lost_process(signal.SIGSTOP, 1, _EVALUATING)),
+    Fault("process 1 stopped, saving", lost_process(signal.SIGSTOP, 1, in_a_save)),
+    Fault("process 0 stopped, saving", lost_process(signal.SIGSTOP, 0, in_a_save)),
+    Fault("process 1 stopped, starting", lost_process(signal.SIGSTOP, 1, _STARTED)),
+    Fault("process 1 stopped before it connects", absent_process),
     Fault("coordinator killed, stepping", lost_process(signal.SIGKILL, 0, _STEPPING)),
     Fault("coordinator killed, compiling", lost_process(signal.SIGKILL, 0, "batches come through")),
     Fault("process 1 killed, stepping", lost_process(signal.SIGKILL, 1, _STEPPING)),
@@ -315,17 +353,20 @@ FAULTS = (
 )
 
 
-def try_hangs(table: Table, folder: Path, tries: int, seed: int, names: tuple[str, ...] = ()) -> None:
-    """So many trials, every fault in turn (those of these names); a row for each."""
-    runs = Runs(folder, seed)
-    asked = [fault for fault in FAULTS if fault.name in names or not names]
-    for fault in asked:
+def try_hangs(table: Table, folder: Path, tries: int, share: Share, names: Collection[str] = ()) -> None:
+    """So many trials, every fault in turn (those of these names); a row for each.
+
+    Raises ValueError for an unknown name.
+    """
+    require_known("faults of hangs", names, (fault.name for fault in FAULTS))
+    runs = Runs(folder)
+    chosen = [fault for fault in FAULTS if fault.name in names or not names]
+    for fault in chosen:
         if fault.missing:
             print(f"{fault.name}: not tried, {fault.missing}", file=sys.stderr)
-    able = [fault for fault in asked if not fault.missing]
-    for number in range(tries):
+    able = [fault for fault in chosen if not fault.missing]
+    for number in share.of(range(tries)):
+        runs.draw = random.Random(f"{share.seed} {number}")
         fault = able[number % len(able)]
-        try:
+        with table.failing(fault.name, f"trial {number}"):
             table.add(fault.name, fault.trial(runs), True, "")
-        except (Failure, AssertionError, subprocess.SubprocessError, OSError) as error:
-            table.add(fault.name, str(error), False, f"trial {number}")

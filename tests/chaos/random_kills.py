@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -13,20 +14,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import object_storage
 from crash_subjects import digest_of
+from exported_models import trained_model
 from generated_corpus import write_corpus
-from outcomes import Table
+from outcomes import Share, Table, require_known
 from several_processes import surroundings, zygote
 from small_tasks import write_classes
-from tiny_runs import checkpoints, command, digests, finish, write_recipe
+from tiny_runs import checkpoints, command, digests, write_recipe
 
 from bertjax.cli.verify import parts_of
+from bertjax.convert.sources import write_run
 from bertjax.storage.remote import RemotePath, path_of
 from bertjax.training.telemetry import METRICS_FILE, read_metrics
 
@@ -55,7 +58,7 @@ class Scenario:
     name: str
     words: Callable[[Path], list[str]]
     result: Callable[[Path], Any]
-    share: int  # of the kills
+    share: int  # of the chains of kills
     phase: Callable[[Path, str], str]
     fresh: bool = False  # in an interpreter of its own, so that imports are interrupted too
     compiles: bool = False  # with a cache of compiled programs of its own, empty at first
@@ -63,19 +66,27 @@ class Scenario:
 
 
 class Campaign:
-    """The scenarios, over one prepared corpus, one trained model and one task, below a folder."""
+    """The scenarios, over one prepared corpus, one model and one task, below a folder."""
 
     def __init__(self, folder: Path, names: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self._recipe, self._source = write_recipe(folder), write_corpus(folder / "corpus.txt", 100)
         self._server: object_storage.Server | None = None
-        self.scenarios = [one for one in self._scenarios() if one.name in names or not names]
+        scenarios = list(self._scenarios())
+        require_known("scenarios of kills", names, (one.name for one in scenarios))
+        self.scenarios = [one for one in scenarios if one.name in names or not names]
+
+    def turns(self) -> list[Scenario]:
+        """A scenario for each chain of kills, by their shares: first each of them once, in the end to be repeated."""
+        turns = list(self.scenarios)
+        while len(turns) < sum(one.share for one in self.scenarios):
+            turns.append(min(self.scenarios, key=lambda one: turns.count(one) / one.share))
+        return turns
 
     @functools.cached_property
     def _model(self) -> str:
-        """A trained run."""
-        finish(self._pretrain(self.folder / "model"), self.folder / "model.log")
-        return str(self.folder / "model")
+        """A run whose weights are drawn."""
+        return str(write_run(trained_model(self.folder / "model")))
 
     @functools.cached_property
     def _task(self) -> str:
@@ -249,50 +260,51 @@ class Trial:
     """Chains of kills of one scenario."""
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
-        self.scenario, self._folder, self._chains = scenario, folder, 0
-        self.kills = 0
-        whole = self._folder / "whole"
-        self._finish(whole)  # fills caches that are shared
-        shutil.rmtree(whole)
+        self.scenario, self._folder, self._attempts = scenario, folder, 0
+        whole, log = self._folder / "whole", self._folder / "whole.log"
+        whole.mkdir(parents=True)
         begun = time.monotonic()
-        self._finish(whole)
+        code = Process(self.scenario, whole, log).wait(_LONGEST)
+        assert code == 0, f"{self.scenario.name}: exit code {code}: {log.read_text()[-3000:]}"
+        # Of an undisturbed run, from which moments are drawn. The first one fills caches; a shorter one replaces it.
         self.seconds = time.monotonic() - begun
         self.expected = scenario.result(whole)
 
-    def _finish(self, trial: Path) -> None:
-        trial.mkdir(parents=True, exist_ok=True)
-        log = self._folder / "whole.log"
-        code = Process(self.scenario, trial, log).wait(_LONGEST)
-        assert code == 0, f"{self.scenario.name}: exit code {code}: {log.read_text()[-3000:]}"
-
     def chain(self, draw: random.Random, most: int) -> tuple[list[str], str]:
-        """Kill a run up to `most` times and let it end: what it was doing each time, and what is wrong, if anything."""
-        self._chains += 1
-        trial, log = self._folder / f"chain-{self._chains}", self._folder / f"chain-{self._chains}.log"
-        trial.mkdir()
-        phases: list[str] = []
+        """Kill a run at least once and up to `most` times and let it end.
+
+        What it was doing each time, and what is wrong, if anything.
+        """
+        phases, wrong = [], ""
+        while not phases and not wrong:  # it may end before the moment that is drawn
+            self._attempts += 1
+            trial = self._folder / f"chain-{self._attempts}"
+            trial.mkdir()
+            try:
+                phases, wrong = self._killed(trial, draw, most)
+                wrong = wrong or unlike(self.scenario.result(trial), self.expected)
+            except Exception as error:
+                wrong = f"{type(error).__name__} instead of a result: {error}"
+            if not wrong:
+                shutil.rmtree(trial)
+        return phases or ["not killed"], wrong
+
+    def _killed(self, trial: Path, draw: random.Random, most: int) -> tuple[list[str], str]:
+        log, phases = trial.with_suffix(".log"), []
         while True:
             said = log.stat().st_size if log.exists() else 0
-            process = Process(self.scenario, trial, log)
+            begun, process = time.monotonic(), Process(self.scenario, trial, log)
             is_killed = len(phases) < most and (not phases or draw.random() < _CHANCE)
             code = process.wait(draw.uniform(0, self.seconds) if is_killed else _LONGEST)
             if code is None and (killed := process.kill()) != -signal.SIGKILL:
                 code = killed
             if code is not None:
-                break
+                if code == 0 and not phases:
+                    self.seconds = min(self.seconds, time.monotonic() - begun)
+                return phases, f"exit code {code}: {log.read_text()[-2000:]}" if code else ""
             if not is_killed:
                 return phases, f"still running after {_LONGEST} s"
             phases.append(self.scenario.phase(trial, log.read_bytes()[said:].decode("utf-8", "replace")))
-        self.kills += len(phases)
-        if code:
-            return phases, f"exit code {code}: {log.read_text()[-2000:]}"
-        if not phases:
-            shutil.rmtree(trial)
-            return phases, ""
-        wrong = unlike(self.scenario.result(trial), self.expected)
-        if not wrong:
-            shutil.rmtree(trial)
-        return phases, wrong
 
 
 def unlike(found: Any, expected: Any) -> str:
@@ -305,24 +317,31 @@ def unlike(found: Any, expected: Any) -> str:
     return f"{json.dumps(found)[:300]}, undisturbed {json.dumps(expected)[:300]}"
 
 
-def try_kills(table: Table, folder: Path, tries: int, seed: int, names: tuple[str, ...] = ()) -> None:
-    """So many kills over the scenarios (those of these names) by their shares; a row for each and what it was doing."""
-    draw = random.Random(seed)
+def try_kills(table: Table, folder: Path, tries: int, share: Share, names: Collection[str] = ()) -> None:
+    """So many kills over the scenarios (those of these names), and each scenario's at least once.
+
+    They come in chains, by the scenarios' shares; a row for each scenario and what it was doing. Raises ValueError for
+    an unknown name.
+    """
     campaign = Campaign(folder, names)
+    turns, trials = campaign.turns(), {}
+    enough = -(-tries // share.parts)
     try:
-        trials: dict[str, Trial] = {}
-        while sum(trial.kills for trial in trials.values()) < tries:
-            done = {one.name: trials[one.name].kills if one.name in trials else 0 for one in campaign.scenarios}
-            scenario = min(campaign.scenarios, key=lambda one: done[one.name] / one.share)
+        for number in share.of(itertools.count()):
+            if table.tried >= enough and share.done >= len(campaign.scenarios):
+                break
+            scenario = turns[number % len(turns)]
+            with table.failing(f"{scenario.name}: undisturbed", f"chain {number}"):
+                if scenario.name not in trials:
+                    trials[scenario.name] = Trial(scenario, folder / f"trials-{number}")
             if scenario.name not in trials:
-                trials[scenario.name] = Trial(scenario, folder / f"trials-{len(trials)}")
-            left = tries - sum(trial.kills for trial in trials.values())
-            phases, wrong = trials[scenario.name].chain(draw, min(4, left))
+                continue
+            most = max(1, min(4, enough - table.tried))
+            phases, wrong = trials[scenario.name].chain(random.Random(f"{share.seed} {number}"), most)
             # A chain has one end: what is wrong with it counts for the last of its kills.
-            for number, phase in enumerate(phases):
-                failed = wrong and number == len(phases) - 1
-                where = f"killed in {', '.join(phases)}"
+            for place, phase in enumerate(phases, 1):
+                failed = wrong and place == len(phases)
                 name = scenario.name if phase == scenario.name else f"{scenario.name}: {phase}"
-                table.add(name, wrong if failed else "the same bits", not failed, where)
+                table.add(name, wrong if failed else "the same bits", not failed, f"killed in {', '.join(phases)}")
     finally:
         campaign.close()

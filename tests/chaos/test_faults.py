@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
 import bit_rot
 import crash_points
+import hangs
 import pytest
 import random_kills
-from outcomes import Table, as_markdown
+from outcomes import Share, Table, as_markdown
 
 # A read of a damaged checkpoint leaves Orbax's other reads unfinished, and Python says so when it collects them.
 pytestmark = [
@@ -19,24 +21,38 @@ pytestmark = [
 
 
 def require_all_survived(table: Table, tried: int) -> None:
-    assert sum(row.tried for row in table.rows) >= tried
-    assert not any(row.failed for row in table.rows), as_markdown(table.rows)
+    assert table.tried >= tried
+    assert not table.failed, as_markdown(table.rows)
 
 
-def test_ten_kills_at_random_moments_change_no_bit(tmp_path: Path) -> None:
-    random_kills.try_kills(table := Table(), tmp_path, 10, seed=1, names=("pretrain", "finetune", "prepare"))
+def test_ten_kills_at_random_moments_change_no_bit(in_memory: Path) -> None:
+    names = ("pretrain", "fine-tuning", "prepare")
+    random_kills.try_kills(table := Table(), in_memory, 10, Share(seed=1), names)
     require_all_survived(table, 10)
+    assert {row.name.partition(":")[0] for row in table.rows} == {*names}
 
 
 @pytest.mark.skipif(bool(crash_points.MISSING), reason=crash_points.MISSING)
 def test_a_dozen_system_calls_that_fail_leave_the_old_state_or_the_new_one(tmp_path: Path) -> None:
-    crash_points.try_crash_points(table := Table(), tmp_path, 12, seed=0)
+    crash_points.try_crash_points(table := Table(), tmp_path, 12, Share())
     require_all_survived(table, 12)
 
 
-def test_three_hundred_damages_are_named_or_change_no_bit(tmp_path: Path) -> None:
-    bit_rot.try_bit_rot(table := Table(), tmp_path, 300, seed=0)
-    require_all_survived(table, 280)
+def test_damages_are_named_or_change_no_bit(in_memory: Path) -> None:
+    bit_rot.try_bit_rot(table := Table(), in_memory, 150, Share())
+    require_all_survived(table, 140)
+    tried = {tuple(row.name.split(": ")) for row in table.rows}
+    assert {kind for kind, _ in tried} == {*bit_rot.KINDS} and {damage for _, damage in tried} == {*bit_rot.DAMAGES}
+
+
+@pytest.mark.parametrize(
+    "part", [random_kills.try_kills, crash_points.try_crash_points, bit_rot.try_bit_rot, hangs.try_hangs]
+)
+def test_a_name_that_there_is_none_of_is_refused(part, tmp_path: Path) -> None:
+    if part is crash_points.try_crash_points and crash_points.MISSING:
+        pytest.skip(crash_points.MISSING)
+    with pytest.raises(ValueError, match="nothing is named finetune; there are "):
+        part(Table(), tmp_path, 1, Share(), ("finetune",))
 
 
 def test_a_damage_that_passes_in_silence_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +70,28 @@ def test_the_table_counts_what_failed(capsys: pytest.CaptureFixture[str]) -> Non
     table = Table()
     for end in ("old", "new", "old"):
         table.add("save: EIO", end, True, "")
-    table.add("save: EIO", "neither", False, "call 3")
-    assert "FAILED save: EIO, call 3: neither" in capsys.readouterr().err
+    with table.failing("save: EIO", "call 3"):
+        raise KeyError("neither")
+    assert "FAILED save: EIO, call 3: KeyError: 'neither'" in capsys.readouterr().err
     assert "| save: EIO | 4 | 3 | 1 | 1 new, 2 old |\n| sum | 4 | 3 | 1 | |" in as_markdown(table.rows)
+
+
+def test_slices_have_every_number_once_and_go_on_where_they_stopped() -> None:
+    slices = [list(Share(part, 3).of(range(20))) for part in (1, 2, 3)]
+    assert sorted(itertools.chain(*slices)) == list(range(20)) and all(slices)
+    stopped = Share(2, 3)
+    numbers = stopped.of(range(20))
+    begun = [next(numbers), next(numbers), next(numbers)]
+    numbers.close()  # in the third, which is not finished
+    assert stopped.done == 2
+    assert begun[:2] + list(Share(2, 3, done=stopped.done).of(range(20))) == slices[1]
+    assert not list(Share(until=0).of(range(20)))
+
+
+def test_four_of_five_damages_flip_a_bit_of_every_file() -> None:
+    kinds = [name for name, kind in bit_rot.KINDS.items() for _ in range(kind.share)]
+    made = [bit_rot.damage_of(number, kinds, 0)[:3] for number in range(12_500)]
+    flips = [(kind, turn) for kind, damage, turn in made if damage == bit_rot.FLIP]
+    assert len(flips) == len({*flips}) == 10_000
+    others = {(kind, damage) for kind, damage, _ in made if damage != bit_rot.FLIP}
+    assert len(others) == len(bit_rot.KINDS) * (len(bit_rot.DAMAGES) - 1)

@@ -13,8 +13,9 @@ from pathlib import Path
 CASES = Path(__file__).with_name("fuzzing_cases.py")
 
 
-def test_ten_thousand_mutated_files_are_read_or_refused_cleanly() -> None:
+def test_ten_thousand_mutated_files_are_read_or_refused_cleanly(in_memory: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(CASES)]
+    command += ["--basetemp", str(in_memory / "cases")]  # each input is a file that is written
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert ended.returncode == 0, ended.stdout[-10_000:]
     passed = re.search(r"(\d+) passed", ended.stdout)

@@ -1,4 +1,4 @@
-"""The sabotages are of the code as it stands: `check_sabotages.py` plants them."""
+"""The sabotages are of the code as it stands: `check_faults.py sabotages` plants them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ast
 from pathlib import Path
 
 import pytest
+import sabotage_trials
+from sabotage_trials import FOUND
 from sabotages import SABOTAGES, Sabotage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -25,3 +27,26 @@ def test_a_sabotage_can_be_planted(one: Sabotage) -> None:
         file, _, name = test.partition("::")
         content = (REPOSITORY / "tests" / file).read_text(encoding="utf-8")
         assert not name or f"def {name}(" in content, test
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("assert value() == 1", FOUND),
+        ("assert not value()", "not counted: its tests are red without it"),
+        ("pytest.skip('never')", "not counted: its tests are skipped here"),
+    ],
+)
+def test_what_is_red_or_skipped_anyway_shows_nothing(
+    body: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("bertjax", "tests"):
+        (tmp_path / "repository" / folder).mkdir(parents=True)
+    (tmp_path / "repository" / "bertjax" / "__init__.py").touch()
+    (tmp_path / "repository" / "bertjax" / "some.py").write_text("def value():\n    return 1\n")
+    test = f"import pytest\nfrom bertjax.some import value\n\ndef test_it():\n    {body}\n"
+    (tmp_path / "repository" / "tests" / "test_some.py").write_text(test)
+    monkeypatch.setattr(sabotage_trials, "REPOSITORY", tmp_path / "repository")
+    monkeypatch.setattr(sabotage_trials, "_TREE", ("bertjax", "tests"))
+    tests = sabotage_trials.Tests(tmp_path / "copy")
+    assert tests.planted(Sabotage("some.py", "return 1", "return 2", "test_some.py")).startswith(found)

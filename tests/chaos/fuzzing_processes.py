@@ -1,0 +1,230 @@
+"""Fuzzing of every importer and reader, each in a process of its own: a part of `check_faults.py`.
+
+With atheris mutations are guided by the coverage of our code; without it, by what is read and by the places where
+refusals come from. A process that dies ends its reader, and counts as a failed input. Inputs that were neither read nor
+refused cleanly are kept in build/fuzzing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "chaos")]
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from outcomes import Row, Share, Table, require_known  # noqa: E402 (found by the path above)
+
+FINDINGS = REPOSITORY / "build" / "fuzzing"
+_PROCESSES = min(4, os.cpu_count() or 1)
+_GRACE = 600  # seconds that a process may take longer than its time, for its start and its seeds
+# What reads files, and so is instrumented.
+_READING = [
+    *(f"bertjax.{room}" for room in ("convert", "finetune.data", "input.tfrecords", "search", "storage")),
+    *("bertjax.text", "bertjax.tokenization", "bertjax.config.values", "bertjax.training.checkpoint_metadata"),
+]
+_LONGEST = 1 << 16  # bytes of an input that libFuzzer makes
+_TOLD = 2.0  # seconds between two writings of a tally
+_NOTHING = {"inputs": 0, "refused": 0, "read": 0, "slowest": 0, "memory": 0, "findings": {}}
+
+
+def try_fuzzing(table: Table, folder: Path, tries: int, share: Share, names: Collection[str] = ()) -> None:
+    """So many inputs, evenly over all readers (those of these names); a row for each. Raises ValueError for others.
+
+    Where there is a time limit, each reader has the same part of it.
+    """
+    from fuzzing_readers import READERS
+
+    require_known("readers to fuzz", names, READERS)
+    chosen = [name for name in READERS if name in names or not names]
+    for name in [name for name in chosen if READERS[name].missing]:
+        print(f"{name}: not tried, {READERS[name].missing} is not installed", file=sys.stderr)
+        chosen.remove(name)
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else folder
+    seconds = max(1.0, (share.until - time.monotonic()) * _PROCESSES / len(chosen))
+    waiting, running = deque(chosen), []
+    with tempfile.TemporaryDirectory(dir=memory, prefix="fuzzing-", ignore_cleanup_errors=True) as scratch:
+        try:
+            while waiting or running:
+                while waiting and len(running) < _PROCESSES and time.monotonic() < share.until:
+                    name = waiting.popleft()
+                    done = next((row.tried for row in table.rows if row.name == name), 0)
+                    mine = Share(share.part, share.parts, share.seed, done)
+                    running.append(Worker(name, Path(scratch), -(-tries // len(chosen)), mine, seconds))
+                if time.monotonic() >= share.until:
+                    waiting.clear()
+                for worker in [one for one in running if one.has_ended()]:
+                    running.remove(worker)
+                    table.put(worker.row())
+                time.sleep(0.1)
+        finally:
+            for worker in running:
+                worker.stop()
+                table.put(worker.row())
+
+
+class Worker:
+    """The process of one reader."""
+
+    def __init__(self, name: str, scratch: Path, inputs: int, share: Share, seconds: float) -> None:
+        self._name, self._tally = name, scratch / f"{name.replace(' ', '_')}.json"
+        self._log = self._tally.with_suffix(".log")
+        self._latest = time.monotonic() + seconds + _GRACE
+        words = [str(word) for word in (share.part, share.parts, share.seed, share.done, inputs, seconds)]
+        command = [sys.executable, __file__, name, str(self._tally), *words]
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output)
+        self._wrong = ""
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended; it is ended if it hangs."""
+        if self._process.poll() is None and time.monotonic() > self._latest:
+            self._wrong = "the process hangs"
+            self._process.kill()
+            self._process.wait()
+        elif self._process.poll():
+            self._wrong = f"the process ended with {self._process.returncode}"
+        return self._process.poll() is not None
+
+    def stop(self) -> None:
+        """End the process, which writes how far it came."""
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def row(self) -> Row:
+        """What came of its inputs; each kind of finding is printed."""
+        tally = _NOTHING | (json.loads(self._tally.read_text()) if self._tally.exists() else {})
+        findings = dict(tally["findings"])
+        if self._wrong:
+            findings[self._wrong] = str(self._kept())
+        for what, where in findings.items():
+            print(f"FAILED {self._name}, {where}: {what}", file=sys.stderr, flush=True)
+        limits = f"{tally['slowest']:.2f} s and {tally['memory'] >> 20:,} MiB at most"
+        print(f"{self._name:26} {tally['inputs']:9,} inputs, {limits}", flush=True)
+        tried, clean = tally["inputs"] + bool(self._wrong), tally["refused"] + tally["read"]
+        ends = Counter({end: tally[end] for end in ("refused", "read") if tally[end]})
+        return Row(self._name, tried, tried - clean, ends)
+
+    def _kept(self) -> Path:
+        """Where its last input and what it printed are kept."""
+        FINDINGS.mkdir(parents=True, exist_ok=True)
+        kept = FINDINGS / f"{self._tally.stem}-last"
+        for file in self._tally.with_suffix(".folder").glob("*"):
+            if file.is_file():
+                (FINDINGS / f"{kept.name}-{file.name}").write_bytes(file.read_bytes())
+        kept.with_suffix(".txt").write_bytes(self._log.read_bytes()[-20_000:])
+        return kept.with_suffix(".txt")
+
+
+def main() -> None:
+    """The process of one reader: its inputs until there are enough, the time is up, or it is interrupted."""
+    parser = argparse.ArgumentParser(description="Started by check_faults.py.")
+    for name, kind in (("name", str), ("tally", Path), ("part", int), ("parts", int), ("seed", int), ("done", int)):
+        parser.add_argument(name, type=kind)
+    parser.add_argument("inputs", type=int)
+    parser.add_argument("seconds", type=float)
+    asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    guided = importlib.util.find_spec("atheris") is not None
+    if guided:
+        import atheris
+
+        with atheris.instrument_imports(include=_READING, enable_loader_override=False):
+            from fuzzing_readers import READERS
+    else:
+        from fuzzing_readers import READERS
+    from fuzzing import Trial
+
+    warnings.simplefilter("ignore")
+    until = time.monotonic() + asked.seconds
+    share = Share(asked.part, asked.parts, asked.seed, asked.done, until)
+    trial = Trial(READERS[asked.name], asked.tally.with_suffix(".folder"), FINDINGS)
+    numbers = share.of(range(asked.inputs))
+    if guided:
+        _guided(trial, asked, numbers)  # which ends the process
+    with contextlib.suppress(KeyboardInterrupt):
+        trial.run(_telling(trial, asked.tally, numbers), asked.seed)
+    _tell(trial, asked.tally)
+
+
+def _tell(trial, file: Path) -> None:
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(asdict(trial.tally)))
+    partial.replace(file)
+
+
+def _telling(trial, file: Path, numbers: Iterable[int]) -> Iterator[int]:
+    """The numbers; between them how far the trial is is written now and then."""
+    written = time.monotonic()
+    for number in numbers:
+        yield number
+        if time.monotonic() - written > _TOLD:
+            _tell(trial, file)
+            written = time.monotonic()
+
+
+def _guided(trial, asked: argparse.Namespace, numbers: Iterator[int]) -> None:
+    """libFuzzer's loop, an input for each number: half of its mutations are ours, which know the structure."""
+    import atheris
+
+    corpus = asked.tally.with_suffix(".corpus")
+    corpus.mkdir()
+    for number, content in enumerate(trial.seeds):
+        (corpus / str(number)).write_bytes(content)
+    counted = _telling(trial, asked.tally, numbers)
+
+    def one(content: bytes) -> None:
+        try:
+            is_last = next(counted, None) is None
+            if not is_last:
+                trial.one(content)
+        except KeyboardInterrupt:
+            is_last = True
+        if is_last:
+            _tell(trial, asked.tally)
+            os._exit(0)
+
+    def mutated(content: bytes, most: int, seed: int) -> bytes:
+        if seed % 2:
+            return atheris.Mutate(content, most)
+        return trial.mutated(content, Random(seed))[:most]
+
+    options = [
+        f"-seed={1 + asked.seed + asked.done * asked.parts + asked.part}",
+        f"-max_len={_LONGEST}",
+        "-timeout=0",
+        "-rss_limit_mb=0",
+        "-handle_segv=0",
+        "-handle_int=0",
+        "-handle_term=0",
+        "-detect_leaks=0",
+        "-print_final_stats=0",
+        "-verbosity=0",
+        f"-artifact_prefix={asked.tally.parent}/",
+    ]
+    atheris.Setup(["fuzzing", *options, str(corpus)], one, custom_mutator=mutated, internal_libfuzzer=True)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

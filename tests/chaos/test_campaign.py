@@ -1,0 +1,105 @@
+"""Many runs make one campaign: nothing is lost by what ends a run, nothing counts twice, and the page is made of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import check_faults
+import pytest
+from campaign import Record, Results, as_page, page_with
+from outcomes import Row, Share, Table
+
+
+def trials(table: Table, folder: Path, tries: int | None, share: Share, names=()) -> None:
+    """A part whose trials are numbered 0 to 11; the seventh raises what is planted."""
+    for number in share.of(range(12)):
+        if number == 6 and PLANTED:
+            raise PLANTED.pop()
+        table.add("fault", "the same bits", True, str(number))
+
+
+PLANTED: list[BaseException] = []
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs the command with those trials and a file of results; (exit code, the records)."""
+    monkeypatch.setattr(check_faults, "trials_of", lambda part: trials)
+    monkeypatch.setattr(check_faults, "prepare_environment", lambda folder: None)
+    monkeypatch.setattr(check_faults, "code_version", lambda: "1234abc")
+    monkeypatch.setattr(check_faults.signal, "signal", lambda *_: None)
+    file = tmp_path / "results.json"
+
+    def one(*words: str):
+        code = check_faults.main([*words, "--results", str(file)])
+        return code, Results(file).records
+
+    yield one
+    PLANTED.clear()
+
+
+def counts(records) -> list[tuple[int, int, int]]:
+    return [(record.done, *record.size) for record in records]
+
+
+def test_an_interrupted_run_has_its_table_and_the_next_one_goes_on(run, capsys: pytest.CaptureFixture[str]) -> None:
+    PLANTED.append(KeyboardInterrupt())
+    code, records = run("kills")
+    assert code == 130 and counts(records) == [(6, 0, 6)]
+    assert "| fault | 6 | 6 | 0 | 6 the same bits |" in capsys.readouterr().out
+    code, records = run("kills")
+    assert code == 0 and counts(records) == [(12, 0, 12)]
+    code, records = run("kills")
+    assert code == 0 and counts(records) == [(12, 0, 12)]
+
+
+def test_an_exception_is_a_failed_trial_in_the_table(run, capsys: pytest.CaptureFixture[str]) -> None:
+    PLANTED.append(json.JSONDecodeError("no answer", "", 0))
+    code, records = run("crash", "bitrot")
+    assert code == 1 and counts(records) == [(6, 1, 7), (12, 0, 12)]
+    out, error = capsys.readouterr()
+    assert "FAILED crash: the campaign, it ended early: JSONDecodeError: no answer" in error
+    assert "| crash: the campaign | 1 | 0 | 1 |  |" in out and "| bitrot | 12 | 12 | 0 |" in out
+
+
+def test_slices_of_several_files_are_added_once(run, tmp_path: Path) -> None:
+    for part in ("1/3", "2/3"):
+        run("bitrot", "--part", part)
+    _, records = run("bitrot", "--part", "2/3", "--seed", "1")
+    assert counts(records) == [(4, 0, 4)] * 3
+    collected = Results(tmp_path / "collected.json")
+    for _ in range(2):
+        collected.add(records)
+    assert sum(record.size[1] for record in collected.records) == 12
+    assert "| bitrot | 12 | 12 | 0 | 2 of 3, 1 of 3 |" in as_page(collected.records)
+    with pytest.raises(ValueError, match=r"cut into 3 slices here and into 4 there.* keep to --part I/3"):
+        run("bitrot", "--part", "1/4")
+
+
+def test_a_failure_is_not_forgotten_by_another_run_of_the_slice(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.json")
+    results.add([Record("kills", "a", rows=[Row("x", 5, 1)])])
+    results.add([Record("kills", "a", rows=[Row("x", 50)])])
+    assert [record.size for record in results.records] == [(1, 5)]
+
+
+def test_named_trials_are_not_kept(run) -> None:
+    assert run("kills", "--only", "pretrain") == (0, [])
+
+
+@pytest.mark.parametrize("words", [("--part", "3/2"), ("--part", "0/2"), ("--part", "half"), ("krash",)])
+def test_what_is_no_slice_or_part_is_refused(run, words: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(*words)
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"a": 1}')
+    with pytest.raises(ValueError, match=r"results.json: it is no file of results"):
+        Results(tmp_path / "results.json")
+
+
+def test_the_page_has_the_tables_of_the_campaign() -> None:
+    page = check_faults.PAGE.read_text(encoding="utf-8")
+    assert page == page_with(page, Results(check_faults.CAMPAIGN).records), "python tests/chaos/check_faults.py --page"
