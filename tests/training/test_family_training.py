@@ -14,12 +14,11 @@ import pytest
 from generated_corpus import write_corpus
 from small_training import Training
 from test_step import IN_CHUNKS, LONG, MESHES, MODEL, OPTIMIZER, batches
-from their_families import SIZES, SPECIAL, small, their_config
+from their_families import SIZES, small
 from tiny_runs import command, digests, finish, write_recipe
 
 from bertjax.config import MeshConfig
 from bertjax.convert.compare import compare_with_transformers
-from bertjax.convert.huggingface.names import to_huggingface_tensors
 from bertjax.model.families.registry import FAMILIES, family_of
 from bertjax.training.objectives import choose
 from bertjax.training.run_directory import load_run
@@ -294,29 +293,6 @@ def in_twos(batch: Batch) -> Batch:
             table[row, one : one + other] = batch[key][2 * row + 1, :other] + (key == "sequence_ids")
         made[key] = table
     return made
-
-
-def test_the_loss_of_ernie_is_that_of_transformers() -> None:
-    """The sum of both losses that ErnieForPreTraining itself computes."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = small("ernie", **{key: getattr(MODEL, key) for key in SIZES}, task_type_vocab_size=3, **still)
-    training = Training(MeshConfig(1, 1, 1), model, OPTIMIZER)
-    network = transformers.ErnieForPreTraining(their_config(model))
-    ours = to_huggingface_tensors(training.state.params, model, SPECIAL["pad"])
-    found = network.load_state_dict({key: torch.from_numpy(x.copy()) for key, x in ours.items()}, strict=False)
-    assert not found.unexpected_keys
-    network.tie_weights()
-    batch = next(batches_of("ernie"))
-    inputs = {key: torch.from_numpy(batch[key]).long() for key in ("input_ids", "token_type_ids")}
-    inputs["attention_mask"] = torch.from_numpy(batch["sequence_ids"] > 0).long()
-    labels = np.full(batch["input_ids"].shape, -100)
-    rows, slots = np.nonzero(batch["mlm_weights"])
-    labels[rows, batch["mlm_positions"][rows, slots]] = batch["mlm_labels"][rows, slots]
-    with torch.no_grad():
-        of_pair = torch.from_numpy(batch["pair_labels"][:, 0]).long()
-        theirs = network.eval()(**inputs, labels=torch.from_numpy(labels), next_sentence_label=of_pair).loss
-    assert training.losses([batch])[0] == pytest.approx(float(theirs), rel=1e-6)
 
 
 SHORT = [("roberta", "data=2,fsdp=2,tensor=2"), ("albert", "data=2,fsdp=2,tensor=2")]
