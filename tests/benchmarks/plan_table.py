@@ -34,7 +34,7 @@ TOPOLOGIES = {
     "h200:8": "8 H200",
     "b200:8": "8 B200",
 }
-SMALL = ("quickstart", "bert_mini", "tinybert")  # for one chip or a CPU: no machine of 16 chips is asked for them
+SMALL = ("quickstart", "bert_mini")  # for one chip or a CPU: no machine of 16 chips is asked for them
 INTRODUCTION = """# Plans of the recipes
 
 What `bertjax plan RECIPE --topology NAME` says of every recipe, each in its first variant, compiled for the machine by

@@ -114,7 +114,7 @@ def in_a_save(group: Group, run_dir: Path) -> None:
     """Until the files of a checkpoint are being written."""
     deadline = time.monotonic() + 300
     while not any(run_dir.glob("checkpoints/*.orbax-checkpoint-tmp*")):
-        require(group.ended() == [None, None] and time.monotonic() < deadline, f"no save was seen: {group.told()}")
+        require(group.ended() == [None, None] and time.monotonic() < deadline, f"no save was seen: {group.output()}")
         time.sleep(0.002)
 
 

@@ -21,7 +21,7 @@ from bertjax.config import (
     TrainingConfig,
 )
 from bertjax.model.families.registry import family_of
-from bertjax.model.network import abstract_network
+from bertjax.model.network import GENERATOR, abstract_network
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.run_directory import TrainedModel
@@ -85,6 +85,7 @@ def _with_weights(directory: Path, config: Config, tokenizer: Tokenizer) -> Trai
     draw = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: draw.normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
     params["encoder"]["embeddings"]["word"][config.model.vocab_size :] = 0
-    if "mlm_head" in params:
-        params["mlm_head"]["bias"][config.model.vocab_size :] = 0
+    for network in (params, params.get(GENERATOR, {})):
+        if "mlm_head" in network:
+            network["mlm_head"]["bias"][config.model.vocab_size :] = 0
     return TrainedModel(directory, 700, config, tokenizer, graphdef, jax.device_put(params))

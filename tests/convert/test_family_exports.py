@@ -28,7 +28,7 @@ from bertjax.convert.huggingface.names import architecture, class_of, left_out
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer, tokenizer_texts
 from bertjax.convert.onnx.exporter import export_onnx
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
-from bertjax.convert.sources import read_source
+from bertjax.convert.sources import read_source, write_run
 from bertjax.convert.tf1.checkpoint import export_tensorflow
 from bertjax.finetune.kinds import kind_of
 from bertjax.model.families.registry import FAMILIES, family_of
@@ -99,6 +99,28 @@ def test_the_count_of_parameters_leaves_padding_out(
     assert read_source(f"hf:{folder}").num_parameters == count < sum(x.size for x in jax.tree.leaves(model.params))
     if model.tokenizer.pad_id and "roberta" in str(sorted(load_file(folder / "model.safetensors"))):
         assert "2 rows of the position table" in said
+
+
+def test_the_generator_of_a_run_is_exported_as_a_model_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    both = family_model(Path("run"), "electra", generator_width=1 / 3)
+    write_run(both)
+    assert main(["export", "run", "--generator"]) == 0 and main(["export", "run"]) == 0
+    assert capsys.readouterr().out.count("compared with transformers on real text") == 2
+    written = {name: read_huggingface(Path("run") / name) for name in ("huggingface-generator", "huggingface")}
+    of_generator, of_discriminator = written.values()
+    assert of_generator.config == both.generator.config.model and of_generator.config.hidden_size == 4
+    jax.tree.map(np.testing.assert_array_equal, of_generator.params, jax.device_get(both.generator.params))
+    named = json.loads(Path("run/huggingface-generator/config.json").read_text())["architectures"]
+    assert named == ["ElectraForMaskedLM"]
+    assert of_discriminator.config == replace(both.config.model, generator_width=0.0)
+    assert "mlm_head" not in of_discriminator.params
+    write_run(family_model(Path("alone"), "electra"))
+    assert main(["export", "alone", "--generator"]) != 0
+    assert "--generator: alone was trained without one; leave it out" in capsys.readouterr().err
 
 
 def test_a_table_of_tasks_is_exported(tmp_path: Path) -> None:

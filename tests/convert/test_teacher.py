@@ -17,6 +17,7 @@ from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import read_source
 from bertjax.convert.teacher import fit_teacher, read_teacher
+from bertjax.convert.tf1.checkpoint import export_tensorflow
 from bertjax.model.families.registry import FAMILIES
 from bertjax.model.network import abstract_network
 from bertjax.training.checkpoint import named_arrays
@@ -62,6 +63,18 @@ def test_a_teacher_has_the_padding_of_the_run_and_one_digest_wherever_it_lies(fo
     other = export_huggingface(trained_model(tmp_path / "run", num_hidden_layers=3), tmp_path / "other")
     assert fit_teacher(read_teacher(run_of(other)), config, model.tokenizer).digest != teacher.digest
     assert read_teacher(replace(config, training=TrainingConfig())) is None
+
+
+def test_a_checkpoint_of_google_research_is_the_same_teacher(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    model = trained_model(tmp_path / "run", num_hidden_layers=4, hidden_act="gelu_tanh")
+    config = run_of(export_huggingface(model, tmp_path / "huggingface"))
+    place = export_tensorflow(model, tmp_path / "tf1")
+    of_google = replace(config, distillation=DistillationConfig(teacher=f"tf1:{place}"))
+    found, wanted = (fit_teacher(read_teacher(one), one, model.tokenizer) for one in (of_google, config))
+    assert found.digest == wanted.digest and found.model == wanted.model
+    for name, array in named_arrays(wanted.params).items():
+        np.testing.assert_array_equal(named_arrays(found.params)[name], array, name)
 
 
 def test_what_cannot_be_measured_is_refused(folder, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from exported_models import trained_model
 from family_models import tokenizer_of, traits
 from one_step import one_step, require_equal_gradients
 from small_tasks import (
@@ -30,13 +31,17 @@ from bertjax.config import FinetuneConfig
 from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class
+from bertjax.convert.sources import write_run
 from bertjax.finetune.batches import lay_out, pack_examples, padded
 from bertjax.finetune.job import resolved
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.predict import TaskModel
 from bertjax.finetune.run import Start, finetune, initial_params
 from bertjax.model.families.registry import FAMILIES
+from bertjax.model.network import GENERATOR
+from bertjax.pipeline.finetuning import read_start
 from bertjax.runtime.processes import alone
+from bertjax.training.checkpoint import named_arrays
 from bertjax.training.run_directory import load_run
 
 TASKS: dict[str, tuple[Callable[[Path], Path], str, float]] = {  # files, figure, least of it
@@ -103,6 +108,31 @@ def test_a_pooler_on_every_token_starts_as_what_is_below_the_vocabulary(tmp_path
     params = initial_params(resolved(config, content_of(config, start)), start, said.append)
     there = {"dense": start.params["mlm_head"]["transform"], "norm": start.params["mlm_head"]["norm"]}
     jax.tree.map(np.testing.assert_array_equal, params["pooler"], there)
+
+
+@pytest.mark.parametrize("sharing", ["tied", "gdes"])
+def test_a_task_starts_from_the_discriminator_of_a_run(sharing: str, tmp_path: Path) -> None:
+    """Generator and discriminator have layers of the same shapes here, so that the wrong ones would fit."""
+    electra = traits("electra") | {"generator_width": 1.0, "embedding_sharing": sharing}
+    model = trained_model(tmp_path / "pretrained", tokenizer_of("electra"), **electra)
+    write_run(model)
+    start = read_start(str(model.directory))
+    config = small_config("classification", start, write_pairs(tmp_path / "data"), tmp_path / "run")
+    config = resolved(config, content_of(config, start))
+    assert config.model.generator_width == 0.0 and config.model.embedding_sharing == "tied"
+    found = initial_params(config, start, print)
+    assert found.keys() == {"encoder", "pooler", "head"}, "nothing of the generator"
+    mine, wanted, others = (
+        named_arrays(tree) for tree in (found["encoder"], model.params["encoder"], model.params[GENERATOR]["encoder"])
+    )
+    layers = [name for name in mine if "layers/" in name]
+    assert layers and others.keys() >= {*layers}
+    for name in layers:
+        np.testing.assert_array_equal(mine[name], wanted[name], name)
+        assert mine[name].shape == others[name].shape and not np.array_equal(mine[name], others[name]), name
+    # With "gdes" its words are the generator's and a difference of its own.
+    words = wanted["embeddings/word"] + (wanted["embeddings/word_difference"] if sharing == "gdes" else 0)
+    np.testing.assert_array_equal(mine["embeddings/word"], words)
 
 
 def _probabilities(prediction: Any) -> Iterable[float]:

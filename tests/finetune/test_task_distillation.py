@@ -67,8 +67,23 @@ LOSSES = {
 }
 
 
+def softmax(z: np.ndarray) -> np.ndarray:
+    return np.exp(z) / np.exp(z).sum(-1, keepdims=True)
+
+
+def sigmoid(z: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-z))
+
+
+GRADIENTS = {  # of those losses by the student's logits
+    **dict.fromkeys(("sequence", "choice", "tokens"), lambda ours, theirs: softmax(ours) - softmax(theirs)),
+    "regression": lambda ours, theirs: 2 * (ours - theirs),
+    "relevance": lambda ours, theirs: sigmoid(ours) - sigmoid(theirs),
+}
+
+
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_loss_of_predictions_is_its_formula(name: str, start: Start, wide: Start) -> None:
+def test_the_loss_of_predictions_and_its_gradients_are_its_formula(name: str, start: Start, wide: Start) -> None:
     """Against the logits of both networks in float64 NumPy, with weights of the examples."""
     kind, draw = KINDS[name], np.random.default_rng(5)
     shape = (ROWS, LENGTH) if name == "tokens" else (ROWS, 1)
@@ -84,22 +99,30 @@ def test_the_loss_of_predictions_is_its_formula(name: str, start: Start, wide: S
     }
     batch["cls_positions"] = batch["cls_positions"] + np.arange(batch["cls_positions"].shape[1], dtype=np.int32)
     configs = {"model": kind.headed(start.model, CLASSES), TEACHER: kind.headed(wide.model, CLASSES)}
-    networks = {
-        key: bind(abstract_network(config)[0], init_params(config, jax.random.key(seed)))
-        for seed, (key, config) in enumerate(configs.items())
-    }
+    graphs = {key: abstract_network(config)[0] for key, config in configs.items()}
+    params = {key: init_params(config, jax.random.key(seed)) for seed, (key, config) in enumerate(configs.items())}
     objective = taught_objective(kind, TaskConfig())
 
-    def compute(batch: dict) -> tuple:
-        forward = Forward(networks, None, packed=True)
-        logits = [kind.logits(forward, batch, None, network) for network in networks]
-        return objective.sums(forward, batch, None), logits
+    def compute(params: dict, batch: dict) -> tuple:
+        forward = Forward({key: bind(graphs[key], params[key]) for key in graphs}, None, packed=True)
+        sums = objective.sums(forward, batch, None)
+        return sums["loss"], (sums, [kind.logits(forward, batch, None, network) for network in graphs])
 
-    sums, logits = jax.device_get(jax.jit(compute)(batch))
+    of_loss = jax.jit(jax.value_and_grad(compute, has_aux=True))
+    (_, (sums, logits)), gradients = jax.device_get(of_loss(params, batch))
     ours, theirs = (np.asarray(z, np.float64) for z in logits)
     assert ours.shape[: len(shape)][0] == ROWS and np.abs(ours - theirs).max() > 0.01
-    wanted = (LOSSES[name](ours, theirs) * batch["label_weights"]).sum()
+    weights = batch["label_weights"]
+    wanted = (LOSSES[name](ours, theirs) * weights).sum()
     assert float(sums["loss"]) == pytest.approx(wanted, rel=1e-6)
+    by_logits = GRADIENTS[name](ours, theirs) * weights.reshape(weights.shape + (1,) * (ours.ndim - weights.ndim))
+    of_logits = jax.jit(jax.grad(lambda params, batch: (compute(params, batch)[1][1][0] * by_logits).sum()))
+    expected = jax.tree.leaves(jax.device_get(of_logits(params, batch)["model"]))
+    whole = np.sqrt(sum(np.square(leaf).sum() for leaf in expected))
+    for mine, leaf in zip(jax.tree.leaves(gradients["model"]), expected, strict=True):
+        off = np.linalg.norm(mine - leaf)
+        assert off <= 1e-5 * np.linalg.norm(leaf) or off <= 1e-6 * whole
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradients[TEACHER])), "the teacher learns nothing"
     assert sums.keys() == {*kind.figures}
 
 

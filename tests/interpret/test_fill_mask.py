@@ -72,6 +72,17 @@ def test_guesses_are_the_models_own(model):
     assert_are_the_best(only, probabilities(model, ids_of("[CLS]", "ban", "[MASK]", "[SEP]"), [0] * 4)[2], 7)
 
 
+def test_a_generator_is_asked_where_there_is_one(model, tmp_path):
+    config = replace(model.config.model, family="electra", pooler="gelu", generator_width=0.5)
+    graphdef, shapes, _ = abstract_network(config)
+    draw = np.random.default_rng(1)
+    params = jax.tree.map(lambda leaf: jnp.asarray(draw.normal(0, 0.3, leaf.shape), jnp.float32), shapes)
+    both = TrainedModel(tmp_path, 1, replace(model.config, model=config), TOKENIZER, graphdef, params)
+    ids = ids_of("[CLS]", "the", "[MASK]", "of", "ban", ".", "[SEP]")
+    ((guesses,),) = fill_mask(both, ["The [MASK] of ban."], top=7)
+    assert_are_the_best(guesses, probabilities(both.generator, ids, [0] * len(ids))[2], 7)
+
+
 def test_a_pair_is_two_segments(model):
     ((guesses,),) = fill_mask(model, [("the ban", "of [MASK]")], top=3)
     ids = ids_of("[CLS]", "the", "ban", "[SEP]", "of", "[MASK]", "[SEP]")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
+import random
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from generated_corpus import write_corpus
 from random_batches import random_batches
 from test_step import LENGTH, MODEL, OPTIMIZER, PREDICTIONS, ROWS
-from tiny_runs import command, digests, finish, start, write_recipe
+from tiny_runs import command, digests, finish, start, stop_after, write_recipe
 
 from bertjax.config import Config, DistillationConfig, ExecutionConfig, MeshConfig, TrainingConfig
 from bertjax.model.network import abstract_network, bind, init_params
@@ -187,7 +188,8 @@ def student(taught: tuple[Path, Path, Path], run: Path, teacher: str, *arguments
         *("--model.num-hidden-layers", "1", "--distillation.teacher", teacher),
         *("--init-from", teacher, "--init-layers", "1", "--training.objectives", *NAMES),
         *("--training.objective-weights", "5", "2", "1", "--training.eval-every", "20"),
-        *("--training.checkpoint-every", "20"),
+        # A save waits for the one before: at step 20 that of step 10 is there, whenever a run is killed.
+        *("--training.checkpoint-every", "5"),
         *arguments,
     )
 
@@ -201,15 +203,16 @@ def test_a_student_learns_resumes_and_keeps_no_teacher(taught: tuple[Path, Path,
     metadata = read_metadata(run)
     assert len(metadata["teacher_digest"]) == 64 and not any(TEACHER in name for name in metadata["arrays"])
     assert "of its 2 layers, 1 were taken" in log.read_text()
-    # Its export is the same teacher, and the run continues with it to the same bits.
-    half = tmp_path / "half"
-    shutil.copytree(run, half)
-    for step in (half / "checkpoints").iterdir():
-        if step.name != "20":
-            shutil.rmtree(step)
+    # Its export is the same teacher, and a run that was killed continues with it to the same bits.
+    killed, moment = tmp_path / "killed", random.Random(0).uniform(0.0, 0.2)
+    arguments = student(taught, killed, str(teacher), "--training.steps", "40")
+    said = "pretraining  2"  # a line of a step from 20 on
+    assert stop_after(arguments, log, moment, signal.SIGKILL, said) == -signal.SIGKILL
     export = f"hf:{teacher / 'huggingface'}"
-    finish(student(taught, half, export, "--training.steps", "40"), log)
-    assert "resuming" in log.read_text() and digests(half) == digests(run)
+    finish(student(taught, killed, export, "--training.steps", "40"), log)
+    assert "resuming" in log.read_text() and digests(killed) == digests(run)
+    again = curves(read_metrics(killed / "metrics.jsonl"))
+    assert all(again[name] == found[name] for name in found if name.startswith(("train/", "eval/")))
     # Measured again with its teacher, it has the figures of the run's log.
     evaluated = start([*command(taught[0], taught[1], run)[:3], "evaluate", str(run)], tmp_path / "evaluated")
     said = (evaluated.wait(), (tmp_path / "evaluated").read_text())

@@ -15,6 +15,8 @@ from bertjax.config import MeshConfig, ModelConfig
 from bertjax.model.network import init_params
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
+from bertjax.training.checkpoint import named_arrays
+from bertjax.training.exchange import frozen_shardings
 from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
@@ -83,3 +85,21 @@ def test_the_teacher_is_sharded_as_the_student_is(mesh):
     student = replace(WITHOUT_DROPOUT, num_hidden_layers=1)
     wanted, _ = losses(MeshConfig(1, 1, 1), student, seed=1)
     np.testing.assert_allclose(losses(mesh, student, seed=1)[0], wanted, rtol=1e-5)
+    over = make_mesh(mesh)
+    with jax.set_mesh(over):
+        teacher = draw_frozen(WITHOUT_DROPOUT, over)
+        blueprint = draw_blueprint(student, make_optimizer(OPTIMIZER), over, frozen={"teacher": teacher})
+    specs = {name: leaf.sharding.spec for name, leaf in named_arrays(teacher.params).items()}
+    assert specs == {name: sharding.spec for name, sharding in named_arrays(blueprint.shardings.params).items()}
+    axes = {
+        axis for spec in specs.values() for part in spec for axis in ([part] if isinstance(part, str) else part or ())
+    }
+    assert {"fsdp", "tensor"} <= axes
+    # The step takes its teacher so, and leaves no copy of it on every device.
+    for sharding, leaf in zip(
+        jax.tree.leaves(frozen_shardings(blueprint)), jax.tree.leaves(teacher.params), strict=True
+    ):
+        assert sharding == leaf.sharding
+    (table,) = [leaf for name, leaf in named_arrays(teacher.params).items() if name.endswith("embeddings/word")]
+    part = np.prod(table.sharding.shard_shape(table.shape)) / table.size
+    assert part == 1 / (mesh.fsdp * mesh.tensor)

@@ -28,10 +28,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     return recipe, source, folder / "whole"
 
 
-def kill_until_done(whole: tuple[Path, Path, Path], run_dir: Path, moments: list[tuple[str, float]]) -> int:
+def kill_until_done(arguments: list[str], log: Path, moments: list[tuple[str, float]]) -> int:
     """Kill a run so many seconds after it said so, then let it end; how often it was really killed."""
-    recipe, source, _ = whole
-    log, arguments, killed = run_dir.with_suffix(".log"), command(recipe, source, run_dir), 0
+    killed = 0
     for said, seconds in moments:
         killed += stop_after(arguments, log, seconds, signal.SIGKILL, said) is not None
     finish(arguments, log)
@@ -44,20 +43,37 @@ def logged(run_dir: Path) -> list[tuple[int, float]]:
     return [(record["step"], record["train/tokens_seen"]) for record in records if "train/tokens_seen" in record]
 
 
-@pytest.mark.long  # the suite's kills at random moments are those of tests/chaos
-def test_killed_at_random_moments(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+# Options of runs with two networks; {run} is the directory of one that has ended.
+OF_NETWORKS = {
+    "one": "",
+    "generator": "--model.family electra --model.pooler gelu --model.generator-width 0.5 --training.objectives mlm rtd "
+    "--data.packing pairs --data.keep-share 0.15 --data.random-share 0",
+    "teacher": "--model.num-hidden-layers 1 --distillation.teacher {run} "
+    "--training.objectives distil_mlm mlm distil_cosine",
+}
+
+
+@pytest.mark.long  # the suite's kills are those of tests/chaos, test_family_training.py and test_distillation.py
+@pytest.mark.parametrize("networks", OF_NETWORKS)
+def test_killed_at_random_moments(networks: str, whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    recipe, source, reference = whole
+    run_dir, log = tmp_path / "killed", tmp_path / "killed.log"
+    more = OF_NETWORKS[networks].format(run=reference).split()
+    if more:
+        reference = tmp_path / "whole"
+        finish(command(recipe, source, reference, *more), tmp_path / "whole.log")
     rng = random.Random(0)
     # By step 40 there is a checkpoint; wherever that leads to, a line of progress comes before the end.
     moments = [(said, rng.uniform(0.0, 0.2)) for said in ("pretraining  40 /", "pretraining  ")]
-    killed = kill_until_done(whole, tmp_path / "killed", moments)
+    killed = kill_until_done(command(recipe, source, run_dir, *more), log, moments)
     assert killed == 2, "the run ended before it could be killed: let it train longer"
-    said = (tmp_path / "killed.log").read_text()
-    resumed = [int(step) for step in re.findall(r"^resuming .* at step (\d+)", said, re.M)]
+    resumed = [int(step) for step in re.findall(r"^resuming .* at step (\d+)", log.read_text(), re.M)]
     assert len(resumed) == 2 and 0 < resumed[0] <= resumed[1] < 120, resumed
-    assert digests(tmp_path / "killed") == digests(whole[2])
-    curve = logged(tmp_path / "killed")
+    assert digests(run_dir) == digests(reference)
+    assert figures(run_dir) == figures(reference)
+    curve = logged(run_dir)
     assert [step for step, _ in curve] == sorted({step for step, _ in curve}), "a killed process's lines were kept"
-    assert curve[-1] == logged(whole[2])[-1], "tokens were lost or counted twice"
+    assert curve[-1] == logged(reference)[-1], "tokens were lost or counted twice"
 
 
 # An event of the loop, and the step from which on its first one is the end.

@@ -1,0 +1,438 @@
+"""Masks of the recipes, over a million tokens each, follow every published rule, and a rule that is left out is seen.
+
+The numbers are those of the papers and of the authors' code, not of the recipes. SpanBERT's masks are in
+test_span_masks.py, MacBERT's in test_similar_words.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from typing import Any
+
+import numpy as np
+import pytest
+import reference_masks
+from pair_corpora import FIRST_TOKEN, MemorySplit, Specials, random_documents
+
+from bertjax.config import Config, DataConfig, load_recipe
+from bertjax.input.batches import PairBatches
+from bertjax.model.families.registry import family_of
+
+TEXT_IDS, SIGMAS = 200, 4.5
+# The text has ids below 200 alone, so that half of the random tokens of the vocabulary are not of the text.
+SPECIALS = Specials(vocab_size=2 * TEXT_IDS)
+SPECIAL_IDS = list(SPECIALS.special.values())
+
+
+class Split(MemorySplit):
+    """Its words are those of the vocabulary; an entity is one token in most cases, or a few words' tokens."""
+
+    def has_plane(self, plane: str) -> bool:
+        return plane in ("continues", "entities")
+
+    def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:
+        ids = self.tokens(starts, lengths)
+        return ids % 3 == 0 if plane == "continues" else ids % 5 < 2
+
+
+SPLIT = Split(random_documents(900, seed=6, sentences=60), vocab_size=TEXT_IDS)
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Rows before and after masking: everything is [B, L] unless said."""
+
+    original: np.ndarray
+    shown: np.ndarray
+    hidden: np.ndarray
+    sequence: np.ndarray  # a number of its own for each sequence, -1 in padding
+
+    @cached_property
+    def is_special(self) -> np.ndarray:
+        return np.isin(self.original, SPECIAL_IDS) & (self.sequence >= 0)
+
+    @cached_property
+    def is_text(self) -> np.ndarray:
+        return ~self.is_special & (self.sequence >= 0)
+
+    def per_sequence(self, what: np.ndarray) -> np.ndarray:
+        """In how many places of each sequence something is so, int64 [sequences]."""
+        return np.bincount(self.sequence[self.sequence >= 0], what[self.sequence >= 0]).astype(np.int64)
+
+    @cached_property
+    def kinds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each hidden token: whether it is shown as [MASK], as it is, and as another one; bool [hidden]."""
+        shown, original = self.shown[self.hidden], self.original[self.hidden]
+        is_mask, is_kept = shown == SPECIALS.mask_id, shown == original
+        return is_mask, is_kept, ~is_mask & ~is_kept
+
+    def units(self, continues: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(tokens of each unit, how many of them are hidden), where bool [B, L] says what continues a unit."""
+        of_text, sequence = self.is_text.ravel(), self.sequence.ravel()
+        goes_on = continues.ravel()[of_text] & (np.diff(sequence[of_text], prepend=-1) == 0)
+        number = np.cumsum(~goes_on) - 1
+        return np.bincount(number), np.bincount(number, self.hidden.ravel()[of_text])
+
+
+Rule = Callable[[Masked], bool]
+
+
+def near(found: float, wanted: float, variance: float) -> bool:
+    """Whether a sum of draws is as near to what is expected of it as its variance lets it be."""
+    return abs(found - wanted) <= SIGMAS * variance**0.5 + 1e-6
+
+
+def shares(mask: float, keep: float, other: float, masked: Masked) -> bool:
+    """[MASK], the token itself and a random one; few random ones happen to be the token or [MASK]."""
+    return all(
+        near(kind.sum(), share * len(kind), share * (1 - share) * len(kind) + 4)
+        for kind, share in zip(masked.kinds, (mask, keep, other), strict=True)
+    )
+
+
+def each_replaced_by_itself(keep: float, masked: Masked) -> bool:
+    """Neighbours that are both hidden are both kept as often as two independent draws are."""
+    is_kept = np.zeros(masked.hidden.shape, bool)
+    is_kept[masked.hidden] = masked.kinds[1]
+    both = masked.hidden[:, :-1] & masked.hidden[:, 1:]
+    count, found = both.sum(), (is_kept[:, :-1] & is_kept[:, 1:] & both).sum()
+    return bool(count > 500) and near(found, keep**2 * count, keep**2 * (1 + 2 * keep) * count)
+
+
+def of_vocabulary(special: bool, masked: Masked) -> bool:
+    """Random tokens are of the whole vocabulary, each as likely: with or without the special ones."""
+    other = masked.shown[masked.hidden][masked.kinds[2]]
+    ids = SPECIALS.vocab_size - (1 if special else len(SPECIAL_IDS))  # [MASK] itself is not counted as one
+    beyond, specials = TEXT_IDS / ids, np.isin(other, SPECIAL_IDS).sum()
+    expected = len(other) * (len(SPECIAL_IDS) - 1) / ids if special else 0.0
+    return near((other >= TEXT_IDS).sum(), beyond * len(other), len(other) / 4) and near(specials, expected, expected)
+
+
+def no_special(masked: Masked) -> bool:
+    return not (masked.hidden & masked.is_special).any()
+
+
+def special_as_others(masked: Masked) -> bool:
+    """The share of special tokens that are hidden is that of all tokens."""
+    real = masked.sequence >= 0
+    share, count = masked.hidden[real].mean(), masked.is_special.sum()
+    return near((masked.hidden & masked.is_special).sum(), share * count, share * (1 - share) * count)
+
+
+def rounded(share: float, most: int, masked: Masked) -> bool:
+    """google-research/bert: min(most, max(1, int(round(share n)))) of a sequence of n tokens, special ones counted."""
+    wanted = [min(most, max(1, round(share * n))) for n in masked.per_sequence(masked.sequence >= 0).tolist()]
+    return masked.per_sequence(masked.hidden).tolist() == wanted
+
+
+def at_most_rounded(share: float, most: int, masked: Masked) -> bool:
+    """google-research/albert: the same as a limit, which whole n-grams mostly reach."""
+    wanted = np.array([min(most, max(1, round(share * n))) for n in masked.per_sequence(masked.sequence >= 0).tolist()])
+    found = masked.per_sequence(masked.hidden)
+    return bool((found <= wanted).all() and (found == wanted).mean() > 0.97)
+
+
+def randomly_rounded(share: float, masked: Masked) -> bool:
+    """fairseq: int(share n + u), u uniform in [0, 1), of a sequence of n tokens."""
+    wanted, found = share * masked.per_sequence(masked.sequence >= 0), masked.per_sequence(masked.hidden)
+    part, more = wanted % 1, found - np.floor(wanted)
+    low = part < 0.5
+    return bool(np.isin(more, (0, 1)).all()) and all(
+        near(more[some].sum(), part[some].sum(), (part * (1 - part))[some].sum()) for some in (low, ~low)
+    )
+
+
+def each_with(share: float, masked: Masked) -> bool:
+    """Every token of the text has a draw of its own: the mean and the variance are those of a binomial."""
+    n, found = masked.per_sequence(masked.is_text), masked.per_sequence(masked.hidden)
+    variance = n * share * (1 - share)
+    squares = (found - n * share) ** 2 / variance
+    return near(found.sum(), share * n.sum(), variance.sum()) and near(squares.mean(), 1, 2.5 / len(n))
+
+
+def neighbours(special: bool, masked: Masked) -> bool:
+    """Of n tokens k are hidden, and k (k - 1) / n pairs of neighbours, as of k that are drawn one by one."""
+    free = masked.sequence.ravel() >= 0 if special else masked.is_text.ravel()
+    sequence, hidden = masked.sequence.ravel()[free], masked.hidden.ravel()[free]
+    found = (hidden[:-1] & hidden[1:] & (sequence[:-1] == sequence[1:])).sum()
+    n, k = np.bincount(sequence), np.bincount(sequence, hidden)
+    expected = (k * (k - 1) / np.maximum(n, 1)).sum()
+    return near(found, expected, expected)
+
+
+def continues_word(masked: Masked) -> np.ndarray:
+    return SPECIALS.is_continuation[masked.original]
+
+
+def continues_entity(masked: Masked) -> np.ndarray:
+    return masked.original % 5 < 2
+
+
+def whole(continues: Callable[[Masked], np.ndarray], masked: Masked) -> bool:
+    """All of a unit is hidden or none of it."""
+    sizes, found = masked.units(continues(masked))
+    return bool(((found == 0) | (found == sizes)).all())
+
+
+def each_unit_with(share: float, continues: Callable[[Masked], np.ndarray], masked: Masked) -> bool:
+    """Units have draws of their own, whatever their length and whatever becomes of the one before."""
+    sizes, found = masked.units(continues(masked))
+    chosen = found > 0
+    for size in (1, 2, 3):
+        of_size = chosen[sizes == size]
+        # A row that is full has skipped a few units: as many as a share of it.
+        if abs(of_size.mean() - share) > SIGMAS * (share * (1 - share) / len(of_size)) ** 0.5 + 0.002:
+            return False
+    pairs = (chosen[:-1] & chosen[1:]).sum()
+    return near(pairs, chosen.mean() ** 2 * (len(chosen) - 1), share**2 * 1.3 * len(chosen))
+
+
+def ngram_lengths(masked: Masked) -> bool:
+    """Runs of hidden tokens are as long as of n-grams of n <= 3 words with shares 1/n, drawn by other code."""
+    rng, longest = random.Random(5), 20
+    of_run = np.zeros((2, longest + 1))
+    parts = [1 / n for n in (1, 2, 3)]
+    for ids, sequence, hidden in zip(masked.original, masked.sequence, masked.hidden, strict=True):
+        text = np.flatnonzero((ids >= FIRST_TOKEN) & (sequence >= 0))
+        words = reference_masks.words_of(text.tolist(), SPECIALS.is_continuation[ids[text]].tolist())
+        budget = min(20, max(1, round(0.15 * int((sequence >= 0).sum()))))
+        theirs = reference_masks.ngrams(words, tuple(part / sum(parts) for part in parts), budget, rng)
+        for side, positions in enumerate((np.flatnonzero(hidden).tolist(), theirs)):
+            for length in reference_masks.runs(positions):
+                of_run[side][min(length, longest)] += 1
+    # Of Poisson numbers the difference has the sum of both as its variance.
+    return bool((np.abs(of_run[0] - of_run[1]) < SIGMAS * np.sqrt(of_run.sum(0) + 4)).all())
+
+
+OF_BERT: dict[str, Rule] = {
+    "80/10/10": partial(shares, 0.8, 0.1, 0.1),
+    "per token": partial(each_replaced_by_itself, 0.1),
+}
+ALL_IDS = {"random tokens": partial(of_vocabulary, True), "no special": no_special}
+ORDINARY = {"random tokens": partial(of_vocabulary, False)}
+ONE_BY_ONE = {"one by one": partial(neighbours, False)}
+SHARES, KEPT = {"keep_share": 0.12}, {"random_share": 0.12}
+FROM_TEXT = {"random_ids": "corpus"}
+
+
+@dataclass(frozen=True)
+class Case:
+    recipe: str
+    rows: int  # with more than a million tokens
+    rules: dict[str, Rule]
+    left_out: list[tuple[dict[str, Any], str]]  # what replaces settings of the recipe, and the rule that it breaks
+    stage: dict[str, Any] = field(default_factory=dict)  # settings of a later stage of the recipe
+
+
+BERT = [
+    (SHARES, "80/10/10"),
+    (KEPT, "80/10/10"),
+    ({"replace_by": "span"}, "per token"),
+    ({"random_ids": "ordinary"}, "random tokens"),
+    (FROM_TEXT, "random tokens"),
+    ({"mask_special": True}, "no special"),
+    ({"masking": "words"}, "one by one"),
+]
+ERNIE = OF_BERT | ORDINARY | {"no special": no_special}
+OF_ERNIE = [
+    (SHARES, "80/10/10"),
+    ({"random_ids": "vocabulary"}, "random tokens"),
+    ({"mask_special": True}, "no special"),
+    ({"replace_by": "span"}, "per token"),
+]
+CASES = {
+    "bert": Case(
+        "bert_base",
+        9_500,
+        {"count": partial(rounded, 0.15, 20), **OF_BERT, **ALL_IDS, **ONE_BY_ONE},
+        [
+            ({"mask_probability": 0.16}, "count"),
+            ({"max_predictions": 18}, "count"),
+            ({"mask_count": "random_round"}, "count"),
+            *BERT,
+        ],
+    ),
+    "bert, long rows": Case(
+        "bert_base", 2_800, {"count": partial(rounded, 0.15, 77), **ONE_BY_ONE}, [], {"sequence_length": 512}
+    ),
+    "albert": Case(
+        "albert",
+        2_800,
+        {
+            "count": partial(at_most_rounded, 0.15, 20),
+            "whole words": partial(whole, continues_word),
+            "lengths": ngram_lengths,
+            **OF_BERT,
+            **ALL_IDS,
+        },
+        [
+            ({"max_predictions": 24}, "count"),
+            ({"masking": "tokens", "ngram_shares": ()}, "whole words"),
+            ({"masking": "words", "ngram_shares": ()}, "lengths"),
+            ({"ngram_shares": (0.4, 0.3, 0.3)}, "lengths"),
+            ({"ngram_shares": (0.6, 0.4)}, "lengths"),
+            ({"replace_by": "span"}, "per token"),
+            (SHARES, "80/10/10"),
+            ({"random_ids": "ordinary"}, "random tokens"),
+        ],
+    ),
+    "roberta": Case(
+        "roberta",
+        2_200,
+        {
+            "count": partial(randomly_rounded, 0.15),
+            "special": special_as_others,
+            "one by one": partial(neighbours, True),
+            **OF_BERT,
+            **ORDINARY,
+        },
+        [
+            ({"mask_count": "round"}, "count"),
+            ({"mask_probability": 0.149}, "count"),
+            ({"mask_special": False}, "special"),
+            ({"masking": "words"}, "one by one"),
+            ({"random_ids": "vocabulary"}, "random tokens"),
+            (FROM_TEXT, "random tokens"),
+            ({"replace_by": "span"}, "per token"),
+            (KEPT, "80/10/10"),
+        ],
+    ),
+    "electra": Case(
+        "electra",
+        9_500,
+        {
+            "count": partial(rounded, 0.15, 19),
+            "85/15/0": partial(shares, 0.85, 0.15, 0.0),
+            "per token": partial(each_replaced_by_itself, 0.15),
+            "no special": no_special,
+            **ONE_BY_ONE,
+        },
+        [
+            ({"max_predictions": 18}, "count"),
+            ({"keep_share": 0.1}, "85/15/0"),
+            ({"random_share": 0.01}, "85/15/0"),
+            ({"replace_by": "span"}, "per token"),
+            ({"mask_special": True}, "no special"),
+            ({"masking": "words"}, "one by one"),
+        ],
+    ),
+    "ernie, characters": Case(
+        "ernie",
+        2_800,
+        {"count": partial(each_with, 0.15), **ONE_BY_ONE, **ERNIE},
+        [({"mask_count": "round"}, "count"), ({"masking": "words"}, "one by one"), *OF_ERNIE],
+    ),
+    "ernie, words": Case(
+        "ernie",
+        2_800,
+        {
+            "whole words": partial(whole, continues_word),
+            "units": partial(each_unit_with, 0.15, continues_word),
+            **ERNIE,
+        },
+        [({"masking": "tokens"}, "whole words"), ({"masking": "entities"}, "units"), *OF_ERNIE],
+        {"masking": "words"},
+    ),
+    "ernie, entities": Case(
+        "ernie",
+        2_800,
+        {
+            "whole entities": partial(whole, continues_entity),
+            "units": partial(each_unit_with, 0.15, continues_entity),
+            **ERNIE,
+        },
+        [
+            ({"masking": "tokens"}, "whole entities"),
+            ({"masking": "words"}, "whole entities"),
+            ({"mask_probability": 0.14}, "units"),
+            *OF_ERNIE,
+        ],
+        {"masking": "entities"},
+    ),
+    "modernbert": Case(
+        "modernbert",
+        1_100,
+        {"count": partial(each_with, 0.3), **OF_BERT, **ALL_IDS, **ONE_BY_ONE},
+        [({"mask_count": "round"}, "count"), ({"mask_probability": 0.295}, "count"), *BERT],
+    ),
+}
+LEFT_OUT = [(name, left_out, rule) for name, case in CASES.items() for left_out, rule in case.left_out]
+
+
+@cache
+def recipe_of(name: str) -> tuple[Config, DataConfig]:
+    """A recipe, and its settings of text that needs no files, at one of its stages."""
+    config, stage = load_recipe(CASES[name].recipe), CASES[name].stage
+    stages = [one for one in config.stages if all(getattr(one, key) == value for key, value in stage.items())]
+    assert not stage or stages, f"{name}: the recipe has no such stage"
+    if stage:
+        given = {key: getattr(stages[0], key) for key in ("sequence_length", "max_predictions", "masking")}
+        config = replace(config, data=replace(config.data, **{key: value for key, value in given.items() if value}))
+    units = "spans:entities" if config.data.units else ""
+    return config, replace(config.data, sources=(), segmenter="none", units=units)
+
+
+def masked_rows(name: str, count: int, **left_out: Any) -> Masked:
+    """Rows of a recipe but for some of its settings, and the same rows with nothing shown otherwise."""
+    config, data = recipe_of(name)
+    how = {"objectives": config.training.objectives, "template": family_of(config.model.family).template}
+    both = []
+    for changes in (left_out, {"keep_share": 1.0, "random_share": 0.0}):
+        both.append(PairBatches(SPLIT, SPECIALS, replace(data, **changes), 1, **how).rows(np.arange(count)))
+    batch, plain = both
+    hidden = np.zeros(batch["input_ids"].shape, bool)
+    rows, slots = np.nonzero(batch["mlm_weights"])
+    hidden[rows, batch["mlm_positions"][rows, slots]] = True
+    ids, real = batch["sequence_ids"].astype(np.int64), batch["sequence_ids"] > 0
+    last = ids.max(axis=1)
+    sequence = np.where(real, ids - 1 + (np.cumsum(last) - last)[:, None], -1)
+    assert (batch["mlm_labels"][rows, slots] == plain["input_ids"][hidden]).all()
+    assert (batch["input_ids"][~hidden] == plain["input_ids"][~hidden]).all()
+    return Masked(plain["input_ids"], batch["input_ids"], hidden, sequence)
+
+
+def broken(name: str, masked: Masked) -> list[str]:
+    """The rules that masks do not follow, by name."""
+    return [rule for rule, holds in CASES[name].rules.items() if not holds(masked)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_million_tokens_follow_every_rule(name: str) -> None:
+    masked = masked_rows(name, CASES[name].rows)
+    assert (masked.sequence >= 0).sum() > 10**6
+    assert broken(name, masked) == []
+
+
+@pytest.mark.parametrize(("name", "left_out", "rule"), LEFT_OUT, ids=str)
+def test_a_rule_that_is_left_out_is_seen(name: str, left_out: dict[str, Any], rule: str) -> None:
+    masked = masked_rows(name, CASES[name].rows // 2, **left_out)
+    assert rule in broken(name, masked)
+
+
+def broken_order(objectives: tuple[str, ...], count: int) -> list[str]:
+    """The rules of ALBERT's sentence pairs that pairs of these objectives do not follow."""
+    _, data = recipe_of("albert")
+    pairs = PairBatches(SPLIT, SPECIALS, data, 1, objectives=objectives).pairs(np.arange(count))
+    a, b = pairs.first.T
+    homes = np.searchsorted(SPLIT.document_offsets, pairs.first, side="right")
+    is_random = homes[:, 0] != homes[:, 1]
+    exchanged, in_order = ~is_random & (a == b + pairs.count[:, 1]), ~is_random & (b == a + pairs.count[:, 0])
+    together, both = np.count_nonzero(~is_random), np.count_nonzero(~is_random[1:] & ~is_random[:-1])
+    rules = {
+        "A and B are neighbours": bool((exchanged | in_order | is_random).all()),
+        "half are exchanged": near(exchanged.sum(), together / 2, together / 4),
+        "random where there is one sentence": bool((pairs.count[is_random, 0] == 1).all()),
+        "labels": bool((pairs.labels == ~in_order).all()),
+        # An exchange says nothing of the one before.
+        "one by one": near((exchanged[1:] & exchanged[:-1]).sum(), both / 4, both * 5 / 16),
+    }
+    return [name for name, holds in rules.items() if not holds]
+
+
+def test_half_of_the_pairs_of_albert_are_exchanged() -> None:
+    assert broken_order(recipe_of("albert")[0].training.objectives, 60_000) == []
+    found = broken_order(("mlm", "nsp"), 20_000)
+    assert {"half are exchanged", "random where there is one sentence"} <= set(found)
