@@ -109,24 +109,26 @@ class ChunkEncoder:
                 f"text has a lone surrogate, in {broken!r}; it is not valid Unicode; correct the source"
             ) from None
         self._characters += sum(map(len, unknown))
-        for chunk, ids in zip(unknown, found, strict=True):
-            self._known[chunk] = (
-                np.array(self._correct(chunk, ids.tolist()), np.uint32).tobytes() if self._correct else ids.tobytes()
-            )
+        if self._correct:
+            given = (np.frombuffer(ids, np.uint32).tolist() for ids in found)
+            found = [np.array(ids, np.uint32).tobytes() for ids in map(self._correct, unknown, given)]
+        self._known.update(zip(unknown, found, strict=True))
 
-    def _one_by_one(self, chunks: Sequence[str]) -> list[np.ndarray]:
+    def _one_by_one(self, chunks: Sequence[str]) -> list[bytes]:
+        """The ids of each chunk, the bytes of uint32."""
         encodings = self._tokenizer.encode_batch_fast(chunks, add_special_tokens=False)
-        return [np.array(encoding.ids, np.uint32) for encoding in encodings]
+        return [np.array(encoding.ids, np.uint32).tobytes() for encoding in encodings]
 
-    def _together(self, chunks: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each chunk, from texts of many with the special token between them."""
+    def _together(self, chunks: Sequence[str]) -> list[bytes]:
+        """As `_one_by_one`, from texts of many chunks with the special token between them."""
         assert self._between is not None
         token, number = self._between
         groups = [chunks[first : first + _TOGETHER] for first in range(0, len(chunks), _TOGETHER)]
         texts = [token.join(group) for group in groups]
-        found: list[np.ndarray] = []
+        found: list[bytes] = []
         for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False):
             ids = np.array(encoding.ids, np.uint32)
-            ends = np.flatnonzero(ids == number)
-            found += [ids[first:last] for first, last in zip([0, *(ends + 1)], [*ends, len(ids)], strict=True)]
+            ends = 4 * np.append(np.flatnonzero(ids == number), len(ids))
+            raw, begins = ids.tobytes(), [0, *(ends[:-1] + 4).tolist()]
+            found += [raw[first:last] for first, last in zip(begins, ends.tolist(), strict=True)]
         return found

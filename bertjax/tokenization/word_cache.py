@@ -69,8 +69,7 @@ class WordCache:
         ids = self._ids[slots][np.arange(_MOST_IDS) < counts[:, None]]
         if missing.any():
             missed = np.flatnonzero(missing)
-            spans = zip(starts[missed].tolist(), (starts + sizes)[missed].tolist(), strict=True)
-            other_ids, counts[missed] = self._chunks.encode([raw[first:last].decode() for first, last in spans])
+            other_ids, counts[missed] = self._chunks.encode(_words(raw, starts[missed], sizes[missed]))
             is_other = np.repeat(missing, counts)
             known, ids = ids, np.empty(len(is_other), np.uint32)
             ids[~is_other], ids[is_other] = known, other_ids
@@ -129,6 +128,17 @@ def _cut(raw: bytes) -> tuple[np.ndarray, np.ndarray]:
     sizes = np.ones(len(starts), np.int64)
     sizes[is_word] = np.flatnonzero(in_word[1:-1] & ~in_word[2:]) + 1 - starts[is_word]
     return starts, sizes
+
+
+def _words(raw: bytes, starts: np.ndarray, sizes: np.ndarray) -> list[str]:
+    """The words as strings."""
+    ends = np.cumsum(sizes + 1)
+    spaced = np.zeros(ends[-1], np.uint8)
+    is_in_word = np.ones(len(spaced), bool)
+    is_in_word[ends - 1] = False
+    places = np.repeat(starts - (ends - sizes - 1), sizes) + np.flatnonzero(is_in_word)
+    spaced[is_in_word] = np.frombuffer(raw, np.uint8)[places]
+    return spaced[:-1].tobytes().decode().split(SEPARATOR)
 
 
 def _keys(raw: bytes, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
