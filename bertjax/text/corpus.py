@@ -30,6 +30,8 @@ _HASHING_THREADS = 4
 _REQUESTS = 32  # to object storage, at a time
 _MOST_CACHE_BYTES = 1 << 30  # of digests: 200 bytes a file
 _SETTLED_SECONDS = 2.0
+_TO_SPACE = bytes(ord(" ") if byte < 128 and chr(byte).isspace() else byte for byte in range(256))
+_SPACES_BEYOND_ASCII = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
 
 @dataclass(frozen=True)
@@ -141,9 +143,18 @@ def draws(text: str) -> tuple[float, float]:
 
     Below `data.held_out`, the first holds the document out; the second decides whether a vocabulary is trained on it.
     """
-    words = " ".join(text.split()).encode()
-    hashed = hashlib.blake2b(words, digest_size=16).digest()
+    hashed = hashlib.blake2b(_words(text), digest_size=16).digest()
     return int.from_bytes(hashed[:8]) / 2**64, int.from_bytes(hashed[8:]) / 2**64
+
+
+def _words(text: str) -> bytes:
+    """The words of a text with a space between two of them: `" ".join(text.split())`, several times as fast."""
+    if not text.isascii() and any(space in text for space in _SPACES_BEYOND_ASCII):
+        return " ".join(text.split()).encode()
+    words = text.encode().translate(_TO_SPACE).strip()
+    while b"  " in words:
+        words = words.replace(b"  ", b" ")
+    return words
 
 
 def _stamps(files: Sequence[SourceFile]) -> tuple[tuple[int, int], ...]:

@@ -101,6 +101,7 @@ _CANDIDATE = _candidate(_COMMON_END)
 _WIDE_CANDIDATE = _candidate(_COMMON_END, UNSPACED)
 _CANDIDATE_OF_ANY_SCRIPT = _candidate(re.escape(SPACED), UNSPACED)
 _RARE_END = (_SPACED | _UNSPACED).difference(_COMMON_END)
+_ASCII = bytes(range(128))
 _UNMARKED = re.compile(r"[\u0e00-\u0eff]")  # Thai and Lao
 
 _OPENING = re.compile(r"[\"'“‘«‹(\[{*_¿¡–—-]+ *")
@@ -119,7 +120,7 @@ def split_sentences(text: str) -> list[str]:
     candidate = _CANDIDATE
     unmarked = False
     if not text.isascii():
-        if rare := _RARE_END.intersection(text):
+        if rare := _RARE_END.intersection(_beyond_ascii(text)):
             candidate = _WIDE_CANDIDATE if rare <= _UNSPACED else _CANDIDATE_OF_ANY_SCRIPT
         unmarked = _UNMARKED.search(text) is not None
     sentences = []
@@ -135,6 +136,11 @@ def split_sentences(text: str) -> list[str]:
     if max(map(len, sentences), default=0) > (UNMARKED_CAP if unmarked else SENTENCE_CAP):
         return [piece for sentence in sentences for piece in cut_at_spaces(sentence, _cap(sentence))]
     return sentences
+
+
+def _beyond_ascii(text: str) -> str:
+    """The characters of a text that are not ASCII, nor lone surrogates."""
+    return text.encode(errors="ignore").translate(None, _ASCII).decode()
 
 
 def _cap(sentence: str) -> int:

@@ -32,6 +32,9 @@ MASKINGS = {
 }
 
 
+PACKING = {"padded": "none", "packed": "pairs"}
+
+
 def measure_plan(split, length: int) -> None:
     """Print the rows a second of building a plan, and by how much memory grows meanwhile."""
     before = resident()
@@ -82,7 +85,8 @@ def measure_batches(make: Callable[[int], dict[str, np.ndarray]], batch_size: in
 
 
 def batch_totals(batch: dict[str, np.ndarray]) -> tuple[int, int]:
-    return batch["input_ids"].size, int(batch["sequence_ids"].sum())
+    """Positions and real tokens of a batch."""
+    return batch["input_ids"].size, int(np.count_nonzero(batch["sequence_ids"]))
 
 
 def measure_feed(batches: PairBatches, engine: str, batch_size: int, threads: int) -> str:
@@ -107,6 +111,8 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--predictions", type=int, default=20)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[64, 256, 1024, 4096])
+    parser.add_argument("--maskings", nargs="+", choices=MASKINGS, default=list(MASKINGS))
+    parser.add_argument("--rows", nargs="+", choices=PACKING, default=list(PACKING))
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     store = TokenStore.open(arguments.store) if arguments.store else None
@@ -120,13 +126,15 @@ def main() -> None:
     measure_plan(split, arguments.length)
     if arguments.plan_only:
         return
-    for name, options in MASKINGS.items():
-        data = DataConfig(sequence_length=arguments.length, max_predictions=arguments.predictions, **options)
+    for name, rows in itertools.product(arguments.maskings, arguments.rows):
+        slots = arguments.predictions + (DataConfig().pairs_per_row if rows == "packed" else 0)
+        packing = {"packing": PACKING[rows], "max_predictions": slots}
+        data = DataConfig(sequence_length=arguments.length, **packing, **MASKINGS[name])
         batches = PairBatches(split, vocabulary, data, seed=0)
-        print(f"{name}:")
+        print(f"{name}, {rows}:")
         for size, threads in itertools.product(arguments.batch_sizes, (1, 2)):
             speed = measure_batches(lambda k: batches.batch(k, size), size, threads, arguments.repeats)  # noqa: B023
-            print(f"  function, batch {size:5}, {threads} threads: {speed}")
+            print(f"  function, {rows}, batch {size:5}, {threads} threads: {speed}", flush=True)
         for engine, threads in itertools.product(("tf.data", "threads"), (1, 2)):
             print(f"  feed {engine:8} batch 256, {threads} threads: {measure_feed(batches, engine, 256, threads)}")
     step, size = 10_000_000, arguments.batch_sizes[-1]

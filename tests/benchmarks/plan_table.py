@@ -1,11 +1,12 @@
 """The plan of every recipe on a machine of every kind, compiled for it, as tables in launch/plans.md.
 
     python tests/benchmarks/plan_table.py [--recipes NAME ...] [--topologies NAME ...] [--folder DIR] [--write]
+        [--price TOPOLOGY=PRICE ...]
 
 Each plan is made in a process of its own and kept in DIR, by default build/plans/, so that the same command goes on
 where it was interrupted; a plan of other code or another recipe is made again with --again. GPUs need jax's CUDA
 plug-in, TPUs libtpu; a machine whose compiler is missing is left out, which the last lines say. `--write` writes what
-is known to launch/plans.md.
+is known to launch/plans.md, with what a recipe costs where the price of a chip-hour is given.
 """
 
 from __future__ import annotations
@@ -35,13 +36,17 @@ TOPOLOGIES = {
     "b200:8": "8 B200",
 }
 SMALL = ("quickstart", "bert_mini")  # for one chip or a CPU: no machine of 16 chips is asked for them
+COLUMNS = (
+    *("recipe", "memory of a device", "step at best, ms", "limit", "MFU at most"),
+    *("hours", "chip-hours", "cost"),
+)
 INTRODUCTION = """# Plans of the recipes
 
 What `bertjax plan RECIPE --topology NAME` says of every recipe, each in its first variant, compiled for the machine by
 its own compiler. Memory is the most that a device needs in any stage, of what it has; a step is the least that its
 compute, memory traffic or links take by themselves, stage by stage; MFU is the bound that follows; hours are those of
-the whole recipe at best, and if nothing that devices send each other is hidden. This page is made by
-`python tests/benchmarks/plan_table.py --write`, here with jax {jax}.
+the whole recipe at best, and if nothing that devices send each other is hidden; chip-hours and cost are at best. This
+page is made by `python tests/benchmarks/plan_table.py --write`, here with jax {jax}.
 """
 
 
@@ -78,37 +83,49 @@ def plan(recipe: str, topology: str) -> dict[str, Any]:
     }
 
 
-def row(recipe: str, found: Mapping[str, Any]) -> str:
-    """One recipe on one machine."""
+def row(recipe: str, found: Mapping[str, Any], price: float | None) -> str:
+    """One recipe on one machine, at a price of a chip-hour."""
     if "refused" in found:
-        return f"| {recipe} | {found['refused']} | | | | | |"
+        return f"| {recipe} | {found['refused']} | | | | | | |"
     memory = f"{found['needed'] / GIB:.2f} of {found['capacity'] / GIB:.1f} GiB"
     if not found["fits"]:
-        return f"| {recipe} | {memory}: does not fit | | | | | |"
+        return f"| {recipe} | {memory}: does not fit | | | | | | |"
     low, high = found["hours"]
     steps = " / ".join(f"{1e3 * one:,.3g}" for one in found["seconds"])
     limits = " / ".join(dict.fromkeys(found["limits"]))
     mfu = " / ".join(f"{one:.0%}" for one in found["mfu"])
     span = f"{low:,.1f}" if f"{low:,.1f}" == f"{high:,.1f}" else f"{low:,.1f} to {high:,.1f}"
-    return f"| {recipe} | {memory} | {steps} | {limits} | {mfu} | {span} | {low * found['chips']:,.0f} |"
+    chip_hours = low * found["chips"]
+    cost = "" if price is None else f"{price * chip_hours:,.0f}"
+    return f"| {recipe} | {memory} | {steps} | {limits} | {mfu} | {span} | {chip_hours:,.0f} | {cost} |"
 
 
-def page(folder: Path) -> str:
-    """All that is known, a table for each machine."""
+def page(folder: Path, prices: Mapping[str, float]) -> str:
+    """All plans that are in a folder, a table for each machine; `prices` of a chip-hour by topology."""
     parts, versions = [], set()
     for topology, title in TOPOLOGIES.items():
         known = {
-            name: json.loads(path.read_text()) for name in RECIPES if (path := _file(folder, name, topology)).exists()
+            name: json.loads(path.read_text())
+            for name in recipe_names()
+            if (path := _file(folder, name, topology)).exists()
         }
         if not known:
             continue
+        price = prices.get(topology)
         versions |= {found["jax"] for found in known.values()}
-        parts.append(f"## {title}: `{topology}`\n")
-        parts.append("| recipe | memory of a device | step at best, ms | limit | MFU at most | hours | chip-hours |")
-        parts.append("|---|---|---|---|---|---|---|")
-        parts += [row(name, found) for name, found in known.items()]
+        parts.append(f"## {title}: `{topology}`" + ("" if price is None else f" at {price:g} a chip-hour") + "\n")
+        parts.append(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+        parts += [row(name, found, price) for name, found in known.items()]
         parts.append("")
     return "\n".join([INTRODUCTION.format(jax=", ".join(sorted(versions))), *parts])
+
+
+def priced(written: str) -> tuple[str, float]:
+    """A topology and its price, of TOPOLOGY=PRICE."""
+    topology, _, price = written.rpartition("=")
+    if topology not in TOPOLOGIES:
+        raise argparse.ArgumentTypeError(f"{written!r}: write TOPOLOGY=PRICE with one of {', '.join(TOPOLOGIES)}")
+    return topology, float(price)
 
 
 RECIPES = tuple(name for name in recipe_names() if name not in SMALL)
@@ -144,6 +161,7 @@ def main() -> int:
     parser.add_argument("--topologies", nargs="*", default=list(TOPOLOGIES), choices=TOPOLOGIES)
     parser.add_argument("--folder", type=Path, default=REPOSITORY / "build" / "plans")
     parser.add_argument("--again", action="store_true", help="make plans anew that are there")
+    parser.add_argument("--price", nargs="+", default=[], type=priced, metavar="TOPOLOGY=PRICE", help="of a chip-hour")
     parser.add_argument("--write", action="store_true", help="write launch/plans.md")
     arguments = parser.parse_args()
     if arguments.one:
@@ -152,7 +170,7 @@ def main() -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     failed = make(arguments.recipes, arguments.topologies, arguments.folder, arguments.again)
     if arguments.write:
-        replace_text(PAGE, page(arguments.folder))
+        replace_text(PAGE, page(arguments.folder, dict(arguments.price)))
         print(PAGE)
     for line in failed:
         print(line)

@@ -1,4 +1,4 @@
-"""`bertjax plan` through the command line, with the real TPU compiler, on a machine without a TPU."""
+"""`bertjax plan` through the command line, with the real compilers, on a machine without a TPU or a GPU."""
 
 from __future__ import annotations
 
@@ -69,6 +69,18 @@ def test_a_small_plan_for_a_tpu(tmp_path: Path) -> None:
     written = page.read_text()
     assert "<script" not in written
     assert "Plan: tiny on v5e:2x2" in written
+
+
+NO_GPU_COMPILER = importlib.util.find_spec("jax_cuda12_plugin") is None
+
+
+@pytest.mark.skipif(NO_GPU_COMPILER, reason="jax's CUDA plug-in is not installed; pip install 'bertjax[cuda]'")
+def test_a_small_plan_for_gpus(tmp_path: Path) -> None:
+    ended = plan(tmp_path, "--topology", "h100:8", "--mesh.fsdp", "2", "--price", "1.5")
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"mesh data=4 fsdp=2 tensor=1 of .*H100.* \(8 devices\)", ended.stdout)
+    assert re.search(r"^  stage 1 .* fits$", ended.stdout, re.M)
+    assert "tiny fits h100:8" in ended.stdout
 
 
 SMALL = (

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small_corpus import VOCAB, changed, content, generated_text
 from tokenizers import BertWordPieceTokenizer
 
@@ -181,6 +183,17 @@ def test_being_held_out_depends_on_words_only(data, tmp_path):
     other = TokenStore.open(prepare(changed(data, sources=(f"lines:{whole}",))))
     one, two = (sentences_of(s.split("held_out"), VOCAB) for s in (TokenStore.open(prepare(data)), other))
     assert sorted(one) == sorted(two)
+
+
+spaces = "".join(filter(str.isspace, map(chr, range(sys.maxunicode + 1))))
+
+
+@given(
+    st.lists(st.one_of(st.sampled_from([*spaces, "the", "—", "中", "  "]), st.characters(exclude_categories=["Cs"])))
+)
+def test_draws_depend_on_the_words_of_str_split(parts):
+    text = "".join(parts)
+    assert corpus._words(text) == " ".join(text.split()).encode()
 
 
 def test_the_share_held_out():

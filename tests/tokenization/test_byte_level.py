@@ -76,7 +76,15 @@ def ids_of(tokenizer, texts):
 
 @settings(max_examples=300)
 @given(
-    st.lists(st.text(st.one_of(st.sampled_from("the's  \t\n東é12.\u3000"), st.characters(exclude_categories=["Cs"]))))
+    st.lists(
+        st.text(
+            st.one_of(
+                st.sampled_from("the's  \t\n東é12.\u3000"),
+                # Without <, for the backend finds special tokens that text spells.
+                st.characters(exclude_categories=["Cs"], exclude_characters="<"),
+            )
+        )
+    )
 )
 def test_any_text(small, texts):
     texts = [text.replace("\0", "") for text in texts]

@@ -1,0 +1,69 @@
+"""The page of all plans: its rows, and that no plan that was made is missing from it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PLAN = {
+    "jax": "0.10.2",
+    "fits": True,
+    "needed": 3 << 29,
+    "capacity": 16 << 30,
+    "steps": [900_000, 100_000],
+    "seconds": [0.0123, 0.1],
+    "limits": ["compute", "compute"],
+    "mfu": [0.61, 0.5],
+    "hours": [10.0, 12.25],
+    "chips": 16,
+}
+
+
+@pytest.fixture(scope="module")
+def table() -> ModuleType:
+    """The program's module."""
+    path = Path(__file__).parents[1] / "benchmarks" / "plan_table.py"
+    spec = importlib.util.spec_from_file_location("plan_table", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("change", "price", "expected"),
+    [
+        ({}, 1.2, "1.50 of 16.0 GiB | 12.3 / 100 | compute | 61% / 50% | 10.0 to 12.2 | 160 | 192"),
+        ({}, None, "1.50 of 16.0 GiB | 12.3 / 100 | compute | 61% / 50% | 10.0 to 12.2 | 160 | "),
+        ({"hours": [10.0, 10.01]}, 0.5, "1.50 of 16.0 GiB | 12.3 / 100 | compute | 61% / 50% | 10.0 | 160 | 80"),
+        ({"fits": False, "seconds": [None, None]}, 1.2, "1.50 of 16.0 GiB: does not fit | | | | | |"),
+        ({"refused": "mesh.fsdp=3 does not divide 16"}, 1.2, "mesh.fsdp=3 does not divide 16 | | | | | |"),
+    ],
+)
+def test_a_row(table: ModuleType, change: dict[str, object], price: float | None, expected: str) -> None:
+    row = table.row("bert_base", PLAN | change, price)
+    assert row == f"| bert_base | {expected} |"
+    assert row.count("|") == 9
+
+
+def test_every_plan_that_was_made_is_on_the_page(table: ModuleType, tmp_path: Path) -> None:
+    for name, topology in (("tinybert", "v5e:4x4"), ("bert_base", "v5e:4x4"), ("quickstart", "h100:8")):
+        table._file(tmp_path, name, topology).write_text(json.dumps(PLAN))
+    page = table.page(tmp_path, {"v5e:4x4": 1.2})
+    assert [line for line in page.splitlines() if line.startswith("## ")] == [
+        "## 16 TPU v5e: `v5e:4x4` at 1.2 a chip-hour",
+        "## 8 H100: `h100:8`",
+    ]
+    assert all(f"\n| {name} |" in page for name in ("tinybert", "bert_base", "quickstart"))
+    assert "with jax 0.10.2." in page
+
+
+def test_a_price_names_its_machine(table: ModuleType) -> None:
+    assert table.priced("v5e:4x4=1.2") == ("v5e:4x4", 1.2)
+    with pytest.raises(argparse.ArgumentTypeError, match="TOPOLOGY=PRICE with one of v5e:4x4"):
+        table.priced("v5e=1.2")
