@@ -66,6 +66,7 @@ def config(variant: str = "base") -> Config:
         StageConfig(
             start=extended,
             sequence_length=LONG,
+            pairs_per_row=128,
             max_predictions=2_707,
             global_batch_size=long_rows,
             grad_accum_steps=long_rows // 16,
