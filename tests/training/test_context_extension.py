@@ -149,7 +149,7 @@ def test_killed_at_drawn_moments_it_ends_with_the_same_bits(
     recipe, source, reference = extended
     rng, run_dir, log = random.Random(seed), tmp_path / "killed", tmp_path / "log"
     arguments = command(recipe, source, run_dir)
-    for step in (SAVED, BOUNDARY):
+    for step in (2 * SAVED, BOUNDARY + SAVED):  # so late that a checkpoint is whole
         said = f"pretraining  {step} /"
         assert stop_after(arguments, log, rng.uniform(0.0, 0.05), signal.SIGKILL, said) == -signal.SIGKILL
     finish(arguments, log)
