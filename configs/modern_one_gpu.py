@@ -98,6 +98,7 @@ def config(variant: str = "24gb") -> Config:
             StageConfig(
                 start=short_steps,
                 sequence_length=LONG,
+                pairs_per_row=128,
                 max_predictions=2_707,
                 global_batch_size=rows * SHORT // LONG,
                 grad_accum_steps=microbatches,

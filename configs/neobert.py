@@ -52,6 +52,7 @@ def config() -> Config:
             StageConfig(
                 start=1_000_000,
                 sequence_length=4_096,
+                pairs_per_row=64,
                 max_predictions=820,
                 global_batch_size=512,
                 learning_rate=RATE * END,

@@ -55,9 +55,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path.parent.name not in ("training", "finetune", "chaos", "tests"))
     if config.getoption("--long"):
         return
-    left_out = [item for item in items if "long" in item.keywords]
+    left_out = [item for item in items if item.get_closest_marker("long")]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if "long" not in item.keywords]
+    items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
 @pytest.fixture(scope="session")

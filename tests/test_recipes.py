@@ -45,8 +45,10 @@ def golden() -> str:
     """Per recipe, what differs from the defaults, which are on record themselves."""
     sections = []
     for name in RECIPES:
-        changed = differences(recipe(name), Config())
-        sections.append("\n".join([name, *(f"  {key} = {value!r}" for key, (_, value) in sorted(changed.items()))]))
+        changed = {key: value for key, (_, value) in sorted(differences(recipe(name), Config()).items())}
+        if "stages" in changed:
+            changed["stages"] = [{k: v for k, v in stage.items() if v is not None} for stage in changed["stages"]]
+        sections.append("\n".join([name, *(f"  {key} = {value!r}" for key, value in changed.items())]))
     defaults = to_dict(Config())
     lines = [
         f"  {room}.{key} = {value!r}"

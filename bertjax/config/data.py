@@ -10,6 +10,8 @@ from bertjax.config.resume import changes_with_notice, may_change
 SHORTEST_ROW = 5  # [CLS] A [SEP] B [SEP]
 _SAME_VOCABULARY = "the vocabulary is the same by its fingerprint"
 
+RowKind = Literal["pairs", "full_sentences", "doc_sentences", "documents"]
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -45,7 +47,7 @@ class DataConfig:
     sequence_length: int = 128
     # Sentence pairs; or without NSP as many sentences as fit, over the ends of documents or not (RoBERTa's names), or
     # whole documents, longer ones in even parts.
-    rows: Literal["pairs", "full_sentences", "doc_sentences", "documents"] = "pairs"
+    rows: RowKind = "pairs"
     packing: Literal["none", "pairs"] = "none"  # a sentence pair, or text, to a row, or as many as fit
     pairs_per_row: int = 8  # at most, when packed
     max_predictions: int = 20  # masked positions per sentence pair at most; the paper's 20 at length 128

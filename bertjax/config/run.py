@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bertjax.config.data import DataConfig
+from bertjax.config.data import DataConfig, RowKind
 from bertjax.config.model import ExecutionConfig, ModelConfig
 from bertjax.config.resume import changes_with_notice, may_change
 
@@ -112,6 +112,8 @@ class StageConfig:
 
     start: int  # the step it begins at; it ends where the next begins, or with the run
     sequence_length: int | None = None
+    rows: RowKind | None = None
+    pairs_per_row: int | None = None
     max_predictions: int | None = None
     masking: str | None = None
     global_batch_size: int | None = None

@@ -102,5 +102,10 @@ def _alike(metadata: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _without_starts(config: Mapping[str, Any]) -> list[Any]:
-    stages = [{**stage, "start": 0, "warmup_steps": None} for stage in config["stages"]]
+    # A key that is None may be younger than the run.
+    moving = ("start", "warmup_steps")
+    stages = [
+        {key: value for key, value in stage.items() if key not in moving and value is not None}
+        for stage in config["stages"]
+    ]
     return [config["model"], stages]

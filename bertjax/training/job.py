@@ -122,7 +122,7 @@ def preflight(config: Config) -> Config:
     for stage in stages:
         stage.schedule()
     _check_heads(config)
-    _check_pairs(config)
+    _check_pairs(config, stages)
     _check_weights(config, stages)
     check_teacher(config)
     if check_head(config.model).of_task:
@@ -336,14 +336,15 @@ def _check_weights(config: Config, stages: tuple[Stage, ...]) -> None:
             )
 
 
-def _check_pairs(config: Config) -> None:
+def _check_pairs(config: Config, stages: tuple[Stage, ...]) -> None:
     """Refuse an objective about sentence pairs where rows or model have none."""
     pair_targets = targets.choose(config.training.objectives).items()
     names = [name for name, target in pair_targets if target.pairing and target.pairing.has_labels]
     setting = f"training.objectives={config.training.objectives}"
-    if names and config.data.rows != "pairs":
+    without = next((stage.data.rows for stage in stages if stage.data.rows != "pairs"), "")
+    if names and without:
         raise ValueError(
-            f"data.rows={config.data.rows!r} with {setting}: such rows have no second segment; leave {names[0]} out"
+            f"data.rows={without!r} with {setting}: such rows have no second segment; leave {names[0]} out"
         )
     if names and config.model.causal:
         raise ValueError(

@@ -94,6 +94,24 @@ def test_long_rows_of_a_model_without_windows_need_memory_in_proportion() -> Non
     assert needed(8192) <= 4.1 * needed(2048)
 
 
+@pytest.mark.parametrize(("length", "window"), [(64, 0), (64, 8), (256, 8), (1024, 0), (1152, 0)])
+def test_the_backward_pass_of_alibi_keeps_no_scores(length: int, window: int) -> None:
+    how = {"packed": True, "causal": False, "window": window, "dropout_keys": None, "dropout_rate": 0.0}
+
+    def kept(slopes: tuple[float, ...]) -> int:
+        def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+            return attend("xla", q, k, v, jnp.ones((ROWS, length), jnp.int32), slopes=slopes, **how)
+
+        q = jax.ShapeDtypeStruct((ROWS, length, HEADS, HEAD_DIM), jnp.float32)
+        _, backward = jax.eval_shape(lambda *qkv: jax.vjp(attention, *qkv), q, q, q)
+        return max(x.size for x in jax.tree.leaves(backward))
+
+    # q, k and v, and of whole rows a mask, one for all heads.
+    assert kept((0.5, 0.25)) <= max(ROWS * length * HEADS * HEAD_DIM, ROWS * length * length)
+    if length == 64:
+        assert kept(()) == ROWS * HEADS * length * length, "the scores of short rows without slopes are kept"
+
+
 def test_memory_grows_with_the_length() -> None:
     def needed(length: int) -> int:
         ids = jnp.ones((1, length), jnp.int32)

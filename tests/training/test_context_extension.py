@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import random
+import re
 import shutil
+import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +16,7 @@ import pytest
 from generated_corpus import write_corpus
 from test_step import batches
 from their_families import SIZES, small
-from tiny_runs import command, digests, finish, write_recipe
+from tiny_runs import checkpoints, command, digests, finish, start, stop_after
 
 from bertjax.config import Config, DataConfig, MeshConfig, OptimizerConfig, StageConfig, TrainingConfig
 from bertjax.parallel.mesh import make_mesh
@@ -33,6 +38,31 @@ CONFIG = Config(
         StageConfig(start=30, sequence_length=24),
     ),
 )
+BOUNDARY, STEPS, SAVED = 20, 40, 5
+# Rows of 32 tokens, then of 96, which layers with windows compute by blocks. Layers 0 and 3 see all.
+RECIPE = f"""
+from dataclasses import replace
+
+from bertjax.config import Config, DataConfig, OptimizerConfig, StageConfig, TrainingConfig
+from bertjax.model.families.modernbert import MODERNBERT
+
+def config():
+    return Config(
+        name="tiny",
+        model=replace(MODERNBERT.presets["base"], hidden_size=16, num_hidden_layers=4, num_attention_heads=2,
+                      intermediate_size=24, max_position_embeddings=96, window=4, rope_theta=50.0,
+                      rope_theta_local=20.0),
+        data=DataConfig(vocab_size=300, sequence_length=32, max_predictions=20, held_out=0.1, workers=1,
+                        rows="doc_sentences", packing="pairs", pairs_per_row=4, mask_probability=0.3,
+                        mask_count="each"),
+        optimizer=OptimizerConfig(name="stable_adamw", learning_rate=2e-3, warmup_steps=5, clip_norm=0.0,
+                                  schedule="warmup_stable_decay", decay_shape="1-sqrt"),
+        training=TrainingConfig(steps={STEPS}, global_batch_size=8, objectives=("mlm",), log_every={SAVED},
+                                eval_every={STEPS}, eval_rows=16, checkpoint_every={SAVED}, keep_last=20),
+        stages=(StageConfig(start={BOUNDARY}, sequence_length=96, max_predictions=50, global_batch_size=4,
+                            grad_accum_steps=2, learning_rate=1e-3, rope_theta=500.0, decay_steps=10),),
+    )
+"""
 
 
 def test_a_stage_goes_on_with_the_angles_of_the_one_before_it() -> None:
@@ -62,22 +92,81 @@ def test_the_step_of_a_stage_rotates_by_its_angles() -> None:
     assert losses["second"] == losses["by itself"] and abs(losses["second"] - losses["first"]) > 1e-4, losses
 
 
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Recipe, source, and the directory of a run through the extension that was never interrupted."""
+    folder = tmp_path_factory.mktemp("extended")
+    recipe, source = folder / "recipe.py", write_corpus(folder / "corpus.txt", 300)
+    recipe.write_text(RECIPE)
+    finish(command(recipe, source, folder / "whole"), folder / "whole.log")
+    assert load_run(folder / "whole").config.model.rope_theta == 500.0
+    assert load_run(folder / "whole" / "checkpoints" / str(BOUNDARY)).config.model.rope_theta == 50.0
+    return recipe, source, folder / "whole"
+
+
+def killed_at(extended: tuple[Path, Path, Path], run_dir: Path, steps: list[int]) -> list[int]:
+    """Kill a run inside each of these steps, then let it end; the steps from which it was resumed."""
+    recipe, source, _ = extended
+    log = run_dir.with_suffix(".log")
+    keys = {"data.sources": [f"lines:{source}"], "data.root": str(recipe.parent / "data"), "run_dir": str(run_dir)}
+    words = [sys.executable, str(Path(__file__).with_name("killed_run.py")), str(recipe), json.dumps(keys)]
+    for step in steps:
+        assert start([*words, "step", str(step)], log).wait(120) == -signal.SIGKILL, log.read_text()[-3000:]
+    finish(command(recipe, source, run_dir), log)
+    return resumed(log)
+
+
+def resumed(log: Path) -> list[int]:
+    return [int(step) for step in re.findall(r"^resuming .* at step (\d+)", log.read_text(), re.M)]
+
+
+def test_killed_on_both_sides_of_the_extension_it_ends_with_the_same_bits(
+    extended: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    # A checkpoint is whole for certain when the next one is begun.
+    before, after = killed_at(extended, tmp_path / "killed", [BOUNDARY - 2, BOUNDARY + 2 * SAVED + 3])
+    assert before < BOUNDARY < after
+    assert digests(tmp_path / "killed") == digests(extended[2])
+
+
 @pytest.mark.long
-def test_killed_within_the_extension_it_ends_with_the_same_bits(tmp_path: Path) -> None:
-    recipe, source, log = write_recipe(tmp_path), write_corpus(tmp_path / "corpus.txt", 300), tmp_path / "log"
-    stage = "StageConfig(start=40, sequence_length=32, learning_rate=1e-3, rope_theta=500.0, decay_steps=20)"
-    text = recipe.read_text().replace("OptimizerConfig, ", "OptimizerConfig, StageConfig, ", 1)
-    text = text.replace("        training=", f"        stages=({stage},),\n        training=")
-    recipe.write_text(text.replace("ModelConfig(h", 'ModelConfig(position_embedding="rope", rope_theta=50.0, h'))
-    settings = ("--optimizer.name", "stable_adamw", "--optimizer.schedule", "warmup_stable_decay")
-    settings += ("--optimizer.decay-shape", "1-sqrt", "--data.sequence-length", "16", "--training.keep-last", "20")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    finish(command(recipe, source, whole, *settings), log)
-    assert load_run(whole).config.model.rope_theta == 500.0
-    assert load_run(whole / "checkpoints" / "40").config.model.rope_theta == 50.0
-    shutil.copytree(whole, killed)
-    for folder in (killed / "checkpoints").iterdir():
-        if int(folder.name) > 60:
-            shutil.rmtree(folder)
-    finish(command(recipe, source, killed, *settings), log)
-    assert "at step 60" in log.read_text() and digests(killed) == digests(whole)
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_drawn_steps_it_ends_with_the_same_bits(
+    seed: int, extended: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    rng = random.Random(seed)
+    # The step before the boundary, the first step of the extension, and three that are drawn.
+    drawn = {BOUNDARY, BOUNDARY + 1, *(rng.randrange(2 * SAVED + 1, STEPS) for _ in range(3))}
+    killed_at(extended, tmp_path / "killed", sorted(drawn))
+    assert digests(tmp_path / "killed") == digests(extended[2])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_drawn_moments_it_ends_with_the_same_bits(
+    seed: int, extended: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    recipe, source, reference = extended
+    rng, run_dir, log = random.Random(seed), tmp_path / "killed", tmp_path / "log"
+    arguments = command(recipe, source, run_dir)
+    for step in (2 * SAVED, BOUNDARY + SAVED):  # so late that a checkpoint is whole
+        said = f"pretraining  {step} /"
+        assert stop_after(arguments, log, rng.uniform(0.0, 0.05), signal.SIGKILL, said) == -signal.SIGKILL
+    finish(arguments, log)
+    assert len(resumed(log)) == 2 and digests(run_dir) == digests(reference)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", range(SAVED, STEPS, SAVED))
+def test_resumed_from_any_checkpoint_it_ends_with_the_same_bits(
+    step: int, extended: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    recipe, source, reference = extended
+    run_dir, log = tmp_path / "run", tmp_path / "log"
+    shutil.copytree(reference, run_dir)
+    assert str(step) in checkpoints(run_dir)
+    for name in checkpoints(run_dir):
+        if int(name) > step:
+            shutil.rmtree(run_dir / "checkpoints" / name)
+    finish(command(recipe, source, run_dir), log)
+    assert resumed(log) == [step] and digests(run_dir) == digests(reference)

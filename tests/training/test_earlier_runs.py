@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bertjax.config import Config, ModelConfig, TrainingConfig, to_dict
+from bertjax.config import Config, ModelConfig, StageConfig, TrainingConfig, to_dict
 from bertjax.parallel.mesh import make_mesh
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints
 from bertjax.training.checkpoint_metadata import run_metadata
@@ -75,6 +75,20 @@ def test_one_run_predicts_its_own_length_alone(runs: Path, tmp_path: Path) -> No
 def test_a_run_does_not_expect_anything_of_itself(runs: Path) -> None:
     found = expected_loss(metadata(config(4_000)), 4_000, runs / "long")
     assert found is None  # the other one is too short
+
+
+def test_a_key_of_stages_that_an_earlier_run_lacks_is_one_that_is_not_set(tmp_path: Path) -> None:
+    staged = replace(config(900), stages=(StageConfig(start=500, sequence_length=512),))
+    saved = metadata(staged)
+    del saved["config"]["stages"][0]["rows"], saved["config"]["stages"][0]["pairs_per_row"]
+    with Checkpoints(tmp_path / "older" / DIRECTORY, keep_last=1) as checkpoints:
+        checkpoints.save(900, {"params": {"k": jnp.ones(3)}}, saved)
+    record = {"step": 900, "time": "", "eval/mlm_loss": 4.0}
+    (tmp_path / "older" / METRICS_FILE).write_text(json.dumps(record) + "\n")
+    found = expected_loss(metadata(staged), 900, tmp_path / "new")
+    assert found is not None and found.loss == pytest.approx(4.0)
+    other = replace(staged, stages=(replace(staged.stages[0], rows="documents"),))
+    assert expected_loss(metadata(other), 900, tmp_path / "new") is None
 
 
 def test_a_moved_end_counts(tmp_path: Path) -> None:

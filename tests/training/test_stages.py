@@ -30,6 +30,8 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.text.store.format import TokenStore
 from bertjax.training.checkpoint import read_metadata
+from bertjax.training.compatibility import check_compatible
+from bertjax.training.job import preflight
 from bertjax.training.objectives import choose
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.run_directory import load_run
@@ -80,6 +82,39 @@ def test_a_stage_keeps_what_it_does_not_name() -> None:
     assert stage_at((first, second, third), 600) is first
     assert stage_at((first, second, third), 601) is second
     assert stage_at((first, second, third), 1000) is third
+
+
+def test_a_stage_of_long_rows_reads_text_its_own_way() -> None:
+    data = DataConfig(sequence_length=128, rows="doc_sentences", packing="pairs", pairs_per_row=8)
+    longer = StageConfig(start=600, sequence_length=512, rows="documents", pairs_per_row=32)
+    made = replace(config(longer, StageConfig(start=900)), data=data)
+    made = replace(made, training=replace(made.training, objectives=("mlm",)))
+    stages = stages_of(made)
+    assert [(s.data.rows, s.data.pairs_per_row) for s in stages] == [("doc_sentences", 8), *[("documents", 32)] * 2]
+    assert preflight(made) == made
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        (StageConfig(start=600, rows="documents"), r"data.rows='documents' with .*: such rows have no second segment"),
+        (StageConfig(start=600, pairs_per_row=0), r"stages.0: data.pairs_per_row=0 must be a finite number"),
+    ],
+)
+def test_rows_of_a_stage_that_cannot_be_are_refused(stage: StageConfig, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        preflight(config(stage))
+
+
+@pytest.mark.parametrize("change", [{"rows": "documents"}, {"pairs_per_row": 4}])
+def test_rows_of_a_stage_are_part_of_the_run(change: dict) -> None:
+    was, now = config(StageConfig(start=600)), config(StageConfig(start=600, **change))
+    saved = to_dict(was)
+    for stage in saved["stages"]:
+        del stage["rows"], stage["pairs_per_row"]  # as in a checkpoint that is older than these keys
+    assert check_compatible({"config": saved}, {"config": to_dict(was)}) == []
+    with pytest.raises(ValueError, match=r"the checkpoint is of another run:\n  stages: "):
+        check_compatible({"config": saved}, {"config": to_dict(now)})
 
 
 def test_one_schedule_runs_through_stages_that_name_none() -> None:

@@ -129,16 +129,20 @@ def xla_attention(
     dropout_rate: float,
     slopes: tuple[float, ...] = (),
 ) -> jax.Array:
-    """The formula over visible tokens (`seen`, bool [B, L, L]); of [B, H, L, L] gradients keep only the scores."""
+    """The formula over visible tokens (`seen`, bool [B, L, L]); of [B, H, L, L] gradients keep only the scores.
 
-    @recomputed
+    With `slopes` they keep none: the backward pass computes q k again, and the bits are the same.
+    """
+
     def mixed(scores: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
         probs = _softmax(with_alibi(scores, slopes), seen).astype(v.dtype)
         probs = dropout(probs, keys, ATTENTION_PROBS, dropout_rate)
         # einsum to BLHK would swap the factors, which takes XLA twice the time on a CPU.
         return jnp.einsum("BHLM,BMHK->BHLK", probs, v).swapaxes(1, 2)
 
-    return mixed(attention_scores(q, k), seen, v, dropout_keys)
+    if slopes:
+        return recomputed(lambda q, k, *others: mixed(attention_scores(q, k), *others))(q, k, seen, v, dropout_keys)
+    return recomputed(mixed)(attention_scores(q, k), seen, v, dropout_keys)
 
 
 def cudnn_attention(
