@@ -31,7 +31,7 @@ from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.checkpoint_metadata import run_metadata
-from bertjax.training.evaluate import Patience
+from bertjax.training.evaluate import Patience, make_predict_step
 from bertjax.training.flops import device_peak
 from bertjax.training.job import Job, Rows, check_redundancy
 from bertjax.training.metrics import Shown
@@ -40,7 +40,7 @@ from bertjax.training.objectives.objective import GLOBAL_POSITIONS
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import stage_step, stages_of
 from bertjax.training.state import draw_blueprint
-from bertjax.training.step import make_predict_step, several_sequences
+from bertjax.training.step import several_sequences
 from bertjax.training.teacher import Teacher, flops_of_networks, frozen_networks, place_teacher
 
 

@@ -25,7 +25,15 @@ from bertjax.runtime.compilation import DETERMINISTIC
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import objectives
 from bertjax.training.checkpoint_metadata import run_metadata
-from bertjax.training.evaluate import Evaluation, HeldOut, Patience, baselines_of, unigram_baseline
+from bertjax.training.evaluate import (
+    EvalStep,
+    Evaluation,
+    HeldOut,
+    Patience,
+    baselines_of,
+    make_eval_step,
+    unigram_baseline,
+)
 from bertjax.training.flops import Peak, device_peak
 from bertjax.training.loggers import require_loggers
 from bertjax.training.metrics import Shown, shown_of
@@ -33,7 +41,7 @@ from bertjax.training.optimizer import make_optimizer
 from bertjax.training.profile import steps_to_profile
 from bertjax.training.stages import Stage, rows_are_packed, stage_at, stage_step, stages_of
 from bertjax.training.state import Blueprint, draw_blueprint
-from bertjax.training.step import EvalStep, TrainStep, make_eval_step
+from bertjax.training.step import TrainStep
 from bertjax.training.teacher import Teacher, check_teacher, flops_of_run, frozen_networks, place_teacher
 
 # Evaluation has its own seed for pairs and masks, so that the training seed does not change the evaluated rows.

@@ -6,7 +6,8 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
-from bertjax.input.masking.rule import MaskRule, changed_options, check_masking, mask_tokens, most_predictions
+from bertjax.input.masking.options import changed_options, check_masking, most_predictions
+from bertjax.input.masking.rule import MaskRule, mask_tokens
 from bertjax.input.packing import BatchKey
 from bertjax.input.targets.target import Make, Sequences
 

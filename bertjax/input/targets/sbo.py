@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
-from bertjax.input.masking.rule import first_of_run
+from bertjax.input.masking.options import first_of_run
 from bertjax.input.packing import BatchKey
 from bertjax.input.targets.mlm import USED, TokenPrediction
 from bertjax.input.targets.target import Make, Sequences
