@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from bertjax.config import DataConfig
@@ -74,6 +76,14 @@ class TokenPrediction:
     """What `data.predict` says."""
 
     pairing = None
+
+    def of_records(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """As `Target` has it."""
+        return {
+            "mlm_positions": features["masked_lm_positions"].astype(np.int32),
+            "mlm_labels": features["masked_lm_ids"].astype(np.int32),
+            "mlm_weights": features["masked_lm_weights"],
+        }
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """As `Target` has it."""

@@ -22,6 +22,7 @@ class SpanBoundaries:
     """Where the tokens beside the span of each prediction of masked language modelling are."""
 
     pairing = None
+    of_records = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """As `Target` has it."""
