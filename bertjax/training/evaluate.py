@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.input.feed import Batches
+from bertjax.input.masking.rare import token_counts
 from bertjax.input.training_data import Sentences
 from bertjax.model.network import Network, Params
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards
@@ -36,7 +36,6 @@ from bertjax.training.step import (
 
 EvalStep = Callable[..., Metrics]  # (params, batch), or (params, batch, frozen)
 PredictStep = Callable[..., tuple[jax.Array, Metrics]]
-_SENTENCES_AT_A_TIME = 1 << 17
 
 
 class Evaluation(Protocol):
@@ -123,16 +122,9 @@ class HeldOut:
 
 def unigram_baseline(text: Sentences, vocab_size: int) -> tuple[float, float]:
     """(entropy in nats, share of the most frequent token) of a text's tokens under their own frequencies."""
-    counts = functools.reduce(np.add, _token_counts(text, vocab_size))
+    counts = token_counts(text, vocab_size)
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum()), float(shares.max())
-
-
-def _token_counts(text: Sentences, vocab_size: int) -> Iterator[np.ndarray]:
-    offsets = text.sentence_offsets
-    for first in range(0, text.num_sentences, _SENTENCES_AT_A_TIME):
-        edges = offsets[first : first + _SENTENCES_AT_A_TIME + 1]
-        yield np.bincount(text.tokens(edges[:-1], np.diff(edges)), minlength=vocab_size)
 
 
 @dataclass(frozen=True)

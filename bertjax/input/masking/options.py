@@ -63,6 +63,7 @@ MASKING_OPTIONS = (
     "span_max",
     "mask_count",
     "mask_special",
+    "mask_power",
     "replace_by",
     "random_ids",
     "similar_words",

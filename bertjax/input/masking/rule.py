@@ -11,6 +11,7 @@ from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.masking.counts import COUNTS, Count, RoomOfUnits
 from bertjax.input.masking.options import RANDOM_IDS, REPLACED_BY, Draw, check_masking, room_of_units
+from bertjax.input.masking.rare import draw_by_weight, token_weights
 from bertjax.input.masking.similar import ReplacedBySimilar, SimilarTable
 from bertjax.input.masking.units import UNITS, Unit
 from bertjax.input.randomness import fold_in, hash64, low_uniform
@@ -61,6 +62,7 @@ class MaskRule:
     count: Count
     is_continuation: np.ndarray | None = None  # bool [vocab_size], tokens that continue a word
     room: RoomOfUnits | None = None  # for a unit with a share
+    weights: np.ndarray | None = None  # float64 [vocab_size], in proportion to which single tokens are drawn
 
     @classmethod
     def of(cls, data: DataConfig, vocabulary: Vocabulary, split: Split) -> MaskRule:
@@ -83,6 +85,7 @@ class MaskRule:
             COUNTS[data.mask_count],
             np.asarray(vocabulary.is_continuation) if unit.needs_words else None,
             room_of_units(data, unit),
+            token_weights(split, vocabulary.vocab_size, data.mask_power) if data.mask_power else None,
         )
 
 
@@ -119,7 +122,10 @@ def mask_tokens(
         assert rule.is_continuation is not None
         continues = rule.is_continuation[input_ids[candidates]]
     order_keys = fold_in(keys, "mask order")
-    positions = rule.unit.choose(candidates, continues, counts, order_keys, rule.max_predictions)
+    if rule.weights is not None:
+        positions = draw_by_weight(candidates, rule.weights[input_ids], counts, order_keys, rule.max_predictions)
+    else:
+        positions = rule.unit.choose(candidates, continues, counts, order_keys, rule.max_predictions)
     is_used = positions < input_ids.shape[1]
     positions[~is_used] = 0
     cells = positions + np.arange(len(positions))[:, None] * input_ids.shape[1]
