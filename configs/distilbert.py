@@ -5,8 +5,9 @@ Reproduces: "DistilBERT" (arXiv 1910.01108) with the settings of transformers' d
     2, 2 times MLM, 1 time 1 - cosine of the last vectors; AdamW without decay, rate 5e-4, beta 0.9 and 0.98, clipped
     at 5, warm-up over 5 %. Rows of one document, 4,000 of them a step (the paper: "up to 4k"; not verified).
     Not the original: soft targets at the hidden tokens alone (there at all tokens unless `--restrict_ce_to_mask`);
-    hidden tokens are drawn evenly, not with weights of count^-0.7, 15 % of a row and not of a batch; dropout behind the
-    output of attention too. The number of steps is that of 3 epochs of about 3.3 billion tokens.
+    15 % of the tokens of a row are hidden, and not of a batch; dropout behind the output of attention too. As there,
+    hidden tokens are drawn with weights of count^-0.7 (`--mlm_smoothing`). The number of steps is that of 3 epochs of
+    about 3.3 billion tokens.
     Variants: base; roberta, whose settings are the same over other text (steps and layers not verified).
 Text: as in bert_base.py, with the teacher's vocabulary; of roberta OpenWebText, in files of yours.
 Expected: GLUE, development sets: 77.0 (BERT-Base 79.5); SST-2 91.3, MNLI 82.1, QQP 88.5. roberta: 79.0 (82.3 without
@@ -35,6 +36,7 @@ ROWS = DataConfig(
     sequence_length=512,
     rows="doc_sentences",
     max_predictions=77,
+    mask_power=0.7,
 )
 OF_ROBERTA = replace(
     ROWS,

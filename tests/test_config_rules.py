@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bertjax.config import Config, validate
-from bertjax.config.rules import BOUNDS, RULES, value_at
+from bertjax.config.bounds import BOUNDS
+from bertjax.config.rules import RULES, value_at
 
 
 def config_with(changes: dict[str, Any]) -> Config:
@@ -153,6 +154,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "causal models predict the next token": ({"data.predict": "next"}, "data.predict='next' with model.causal=False"),
     "microbatches divide the batch": ({"training.grad_accum_steps": 3}, "not divisible by training.grad_accum_steps=3"),
+    "rare tokens are tokens of text": (
+        {"data.mask_power": 0.7, "data.mask_special": True},
+        "data.mask_power=0.7 with data.mask_special=True: special tokens have no count in the text; set one",
+    ),
     "kept and random tokens are shares of one": (
         {"data.keep_share": 0.6, "data.random_share": 0.5},
         "data.keep_share=0.6 and data.random_share=0.5 are shares",

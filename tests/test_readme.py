@@ -7,6 +7,7 @@ import ast
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,29 @@ def test_a_command_is_understood(command: str) -> None:
     )
     assert verb_of(verb).takes_dashes or "--" not in arguments
     assert verb_of(verb).takes_keys or not keys
-    assert override(FinetuneConfig() if verb == "finetune" else recipe_of(parsed), keys, "bertjax") is not None
+    config = override(FinetuneConfig() if verb == "finetune" else recipe_of(parsed), keys, "bertjax")
+    assert_holds(config, keys)
+
+
+def assert_holds(config: Config, words: list[str]) -> None:
+    """The values in a config are those that the words of a command give: `--key value...` or `--key=value`."""
+    given: dict[str, list[str]] = {}
+    for word in words:
+        if word.startswith("--"):
+            key, _, value = word.removeprefix("--").partition("=")
+            given[key] = [value] if value else []
+        else:
+            given[key].append(word)
+    for key, values in given.items():
+        *above, last = key.replace("-", "_").split(".")
+        found: Any = config
+        for name in [*above, last.removeprefix("no_")]:
+            found = found[int(name)] if name.isdecimal() else getattr(found, name)
+        if isinstance(found, bool):
+            assert values == [str(found)] if values else found != last.startswith("no_"), key
+            continue
+        parts = found if isinstance(found, tuple) else (found,)
+        assert parts == tuple(type(part)(word) for part, word in zip(parts, values, strict=True)), key
 
 
 def recipe_of(parsed: argparse.Namespace) -> Config:
@@ -71,7 +94,8 @@ def recipe_of(parsed: argparse.Namespace) -> Config:
 
 @pytest.mark.parametrize("option", options())
 def test_an_option_in_the_text_is_understood(option: str) -> None:
-    assert override(FinetuneConfig(), shlex.split(option), "bertjax") is not None
+    words = shlex.split(option)
+    assert_holds(override(FinetuneConfig(), words, "bertjax"), words)
 
 
 def test_there_are_commands_and_options() -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bertjax.cli.recipe import add_recipe, configured
 from bertjax.cli.verb import Verb
+from bertjax.config import Config
+from bertjax.storage.remote import AnyPath
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,14 +42,26 @@ def run(arguments: argparse.Namespace) -> int:
     if output.suffix != ".json" or not output.parent.is_dir():
         raise ValueError(f"--output {output}: name a .json file in a folder that is there")
 
-    from bertjax.pipeline.reference_runs import make_reference
+    from bertjax.training.reference_curve import reference_of, write_reference
 
     command = shlex.join(["bertjax", "pretrain", arguments.config, *arguments.overrides])
-    reference = make_reference(config, config.name, command, seeds, output)
+    reference = reference_of(config.name, command, _trained(config, seeds))
+    write_reference(output, reference)
     for name, curve in reference.curves.items():
         print(f"  {name:20} {curve.mean[-1]:.4f} ± {curve.spread[-1]:.4f} after {curve.steps[-1]:,} steps")
     print(f"{len(seeds)} runs; written to {output}")
     return 0
+
+
+def _trained(config: Config, seeds: Sequence[int]) -> list[AnyPath]:
+    """The directories of the runs with these seeds; finished ones are not trained again, and stopped ones go on."""
+    from bertjax.pipeline.pretraining import pretrain
+
+    runs = []
+    for seed in seeds:
+        one = replace(config, run_dir=f"{config.directory}_seed{seed}", training=replace(config.training, seed=seed))
+        runs.append(pretrain(one).directory)
+    return runs
 
 
 VERB = Verb(

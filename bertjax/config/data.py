@@ -64,6 +64,7 @@ class DataConfig:
     # Hidden tokens of a sequence: round, random_round, each (one draw per token or unit), ceil_of_text.
     mask_count: str = "round"
     mask_special: bool = False  # also [CLS] and [SEP] may be hidden
+    mask_power: float = 0.0  # tokens are drawn in proportion to their count in the split to this power, negated
     replace_by: str = "token"  # [MASK], random or the same is drawn for each token, or once for a whole span
     random_ids: str = "vocabulary"  # random tokens: of the vocabulary, its ordinary ones, or as frequent as in corpus
     # A table of `bertjax similar`: hidden words are shown as similar ones, where there are any, and never as [MASK].

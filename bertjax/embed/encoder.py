@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import ExecutionConfig, MeshConfig
-from bertjax.input.lengths import LengthCounts
+from bertjax.input.lengths import LengthCounts, row_length
 from bertjax.model.network import Params, abstract_network, bind
 from bertjax.model.pooling import Layer, Pooling, check_vectors, pool, token_vectors, vector_width
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards, make_mesh
@@ -82,8 +82,7 @@ def joined_rows(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 SHORTEST_PART = 8  # tokens, special ones included
-# Lengths that rows are padded to, and the longest.
-_BUCKETS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144)
+_LENGTH_STEPS = 2  # of the lengths that rows are padded to; see `row_length`
 _TOKENIZED_AT_ONCE = 256  # texts
 _WINDOW_TOKENS = 1 << 17  # per device, sorted by length together; more means less padding and more memory
 _WINDOW_BATCHES = 16  # at least
@@ -204,7 +203,7 @@ class TextEncoder:
         order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
         shards, start = batch_shards(self._mesh), 0
         while start < len(order):
-            length = min(bucket for bucket in (*_BUCKETS, self.max_length) if bucket >= lengths[order[start]])
+            length = min(row_length(lengths[order[start]], _LENGTH_STEPS), self.max_length)
             most = max(1, self._batch_tokens // length)  # one row may exceed the default of the device
             height = shards * power_of_two_below(min(most, self.encoding.batch_size or most))
             numbers = order[start : start + height]

@@ -5,22 +5,18 @@ Packed, several examples share a row, each as it would be in a row of its own: l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.input.feed import Batch, Rows
+from bertjax.input.lengths import row_length
 from bertjax.input.packing import pack
 from bertjax.input.randomness import derive_key, permute
 from bertjax.text.ragged import before_in_row, range_indices
 
-# Lengths of rows: each is a program to compile, and every token of padding is computed. Packed rows, which come in
-# several numbers too, have fewer.
-_LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-_PACKED_LENGTHS = tuple(length for length in _LENGTHS if length not in (48, 96))
-_STEPS_BEYOND = 4  # lengths from the longest of these to its double, and so on
+_STEPS = 4  # of lengths above the table's; see `row_length`
 
 # Long packed rows leave fewer gaps at their ends, but cost more attention.
 _LONG_ENOUGH = 128
@@ -99,7 +95,7 @@ class TaskBatches:
 
 def padded_length(needed: int, most: int) -> int:
     """The length of a batch whose longest row has `needed` tokens, where rows may have `most`."""
-    return min(one_of_few(needed, _LENGTHS), max(most, needed))
+    return min(row_length(needed, _STEPS, fine=True), max(most, needed))
 
 
 def padded(rows: TaskRows, chosen: np.ndarray, length: int, pad_id: int) -> Batch:
@@ -141,7 +137,8 @@ def pack_examples(lengths: np.ndarray, key: int, multiple: int = 1) -> PackedLay
     examples, and with them dropout's masks, are in the same rows on every mesh.
     """
     total, longest = int(lengths.sum()), int(lengths.max())
-    length = one_of_few(max(longest, min(_LONG_ENOUGH, -(-total // _ROWS_AT_LEAST))), _PACKED_LENGTHS)
+    # Packed rows come in several numbers too, so they have fewer lengths.
+    length = row_length(max(longest, min(_LONG_ENOUGH, -(-total // _ROWS_AT_LEAST))), _STEPS)
     slots = length // _TOKENS_PER_SLOT
     packing = pack(lengths, length, slots, key)
     row = np.repeat(np.arange(len(packing)), np.diff(packing.offsets))
@@ -155,14 +152,6 @@ def pack_examples(lengths: np.ndarray, key: int, multiple: int = 1) -> PackedLay
         before_in_row(row, np.ones_like(row)),
         before_in_row(row, lengths[example]),
     )
-
-
-def one_of_few(needed: int, lengths: Sequence[int]) -> int:
-    """The first of these lengths, ascending, that is enough; beyond them four between a power of two and the next."""
-    if fitting := [length for length in lengths if length >= needed]:
-        return fitting[0]
-    step = (1 << (needed - 1).bit_length()) // (2 * _STEPS_BEYOND)
-    return -(-needed // step) * step
 
 
 def _few(rows: int) -> int:

@@ -18,11 +18,11 @@ import numpy as np
 from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds.kind import Kind
-from bertjax.training.objectives import OBJECTIVES, TEACHER, Batch, Forward, Keys, Objective, Sums
+from bertjax.training.objectives import TEACHER, Batch, Forward, Keys, Objective, Sums
+from bertjax.training.objectives.distil_layers import DISTIL_LAYERS
 from bertjax.training.objectives.objective import OfTeacher
 
 PREDICTIONS = "distil_predictions"
-_LAYERS = OBJECTIVES["distil_layers"]
 
 
 def taught_objective(kind: Kind, task: TaskConfig) -> Objective:
@@ -31,7 +31,7 @@ def taught_objective(kind: Kind, task: TaskConfig) -> Objective:
     Raises ValueError for predictions of a kind of task that has no loss for them.
     """
     if task.distil == "layers":
-        return _LAYERS
+        return DISTIL_LAYERS
     if not kind.learns_predictions:
         raise ValueError(
             f"task.distil='predictions': predictions of a teacher cannot be learned in tasks of the kind {kind.name}; "
@@ -50,9 +50,9 @@ def _sums(kind: Kind, task: TaskConfig, forward: Forward, batch: Batch, keys: Ke
 
 def taught_rows(rows: TaskRows, objective: Objective) -> TaskRows:
     """The training examples, with a weight for every token where the objective compares tokens."""
-    if objective.weight_key != _LAYERS.weight_key:
+    if objective.weight_key != DISTIL_LAYERS.weight_key:
         return rows
-    return rows.extended(tokens={_LAYERS.weight_key: np.ones(len(rows.tokens["input_ids"]), np.float32)})
+    return rows.extended(tokens={DISTIL_LAYERS.weight_key: np.ones(len(rows.tokens["input_ids"]), np.float32)})
 
 
 def with_projection(config: FinetuneConfig, teacher: ModelConfig | None) -> FinetuneConfig:

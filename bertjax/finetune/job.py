@@ -1,7 +1,6 @@
 """A fine-tuning run put together, for the trainer that also pretrains.
 
-`training.job.assemble` has the same last lines, and little else: its batches, objectives, baselines and evaluation are
-those of a corpus, in stages. What both have in common is `Job` itself and the functions that fill it.
+Networks and `Job` are made as for pretraining; batches, objective, baselines and evaluation are those of a task.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bertjax.config import FinetuneConfig, ModelConfig, to_dict, validate
+from bertjax.config import FinetuneConfig, ModelConfig, validate
 from bertjax.finetune.batches import TaskBatches
 from bertjax.finetune.distillation import taught_objective, taught_rows
 from bertjax.finetune.encoding.global_tokens import with_global_tokens
@@ -30,18 +29,15 @@ from bertjax.model.network import Params, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.checkpoint_metadata import run_metadata
-from bertjax.training.evaluate import Patience
-from bertjax.training.flops import device_peak
-from bertjax.training.job import Job, Rows, check_redundancy
+from bertjax.training.evaluate import Patience, make_predict_step
+from bertjax.training.job import Job, Rows, check_redundancy, draw_networks, make_job
 from bertjax.training.metrics import Shown
 from bertjax.training.objectives import Objective
 from bertjax.training.objectives.objective import GLOBAL_POSITIONS
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import stage_step, stages_of
-from bertjax.training.state import draw_blueprint
-from bertjax.training.step import make_predict_step, several_sequences
-from bertjax.training.teacher import Teacher, flops_of_networks, frozen_networks, put_teacher
+from bertjax.training.step import several_sequences
+from bertjax.training.teacher import Teacher, flops_of_networks
 
 
 @dataclass(frozen=True)
@@ -132,10 +128,7 @@ def assemble_task(
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
     content.kind.check_run(config, content)
     optimizer = optax.chain(make_optimizer(config.optimizer), scale_by_depth(config.model, config.task.layer_decay))
-    teacher_model = None if teacher is None else teacher.model
-    drawn = frozen_networks(teacher_model, mesh, config.execution)
-    blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
-    frozen = () if teacher is None else (put_teacher(teacher, blueprint, config),)
+    blueprint, frozen = draw_networks(config, mesh, optimizer, teacher)
     objective = content.kind.objective(config.task)
     untaught = replace(blueprint, frozen={})  # development sets are measured by their labels
     learned = objective if teacher is None else taught_objective(content.kind, config.task)
@@ -176,23 +169,11 @@ def assemble_task(
         ),
         batches,
         DevSets(predictor, objective, content.dev, content.baselines),
-        flops_of_networks(config.model, teacher_model, config.data.sequence_length),
+        flops_of_networks(config.model, None if teacher is None else teacher.model, config.data.sequence_length),
     )
-    return Job(
-        config=config,
-        mesh=mesh,
-        blueprint=blueprint,
-        optimizer=optimizer,
+    return replace(
+        make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher),
         stages=(rows,),
-        tokenizer=tokenizer,
-        metadata=run_metadata(
-            to_dict(config),
-            tokenizer_fingerprint=tokenizer.fingerprint,
-            data_fingerprint=content.fingerprint,
-            mesh=mesh,
-            teacher_digest="" if teacher is None else teacher.digest,
-        ),
-        peak=device_peak(mesh.devices.flat[0]),
         doing=config.name,
         shown=_shown((learned, objective), content.metrics),
         patience=Patience(f"eval/{content.metrics[0]}", config.task.patience) if config.task.patience else None,

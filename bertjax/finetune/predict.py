@@ -28,10 +28,11 @@ from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import local_rows, power_of_two_below, to_global, tokens_at_once
+from bertjax.training.evaluate import PredictStep, make_predict_step
 from bertjax.training.objectives import Objective
 from bertjax.training.run_directory import TrainedModel
 from bertjax.training.state import draw_blueprint
-from bertjax.training.step import PredictStep, averages, make_predict_step
+from bertjax.training.step import averages
 
 Input = str | tuple[str, str] | tuple[str, Sequence[str]] | Sequence[str]
 Output = Prediction | float | Choice | list[Tag] | Answer

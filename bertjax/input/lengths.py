@@ -1,9 +1,25 @@
-"""Texts that are longer than a row: how many there were, and how they were shortened or split."""
+"""Lengths of padded rows; texts longer than a row: how many there were, and how they were shortened or split."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
+
+# Each length of rows is a program to compile, and every token of padding is computed.
+_LENGTHS = (16, 32, 64, 128, 192, 256, 384, 512)
+_FINE_LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+def row_length(needed: int, steps: int, fine: bool = False) -> int:
+    """The length of padded rows of which the longest has `needed` tokens: the least of a few that is enough.
+
+    Above 512 there are `steps` lengths between a power of two and the next; `fine` has 48 and 96 too.
+    """
+    lengths = _FINE_LENGTHS if fine else _LENGTHS
+    if needed <= lengths[-1]:
+        return next(length for length in lengths if length >= needed)
+    step = (1 << (needed - 1).bit_length()) // (2 * steps)
+    return -(-needed // step) * step
 
 
 @dataclass

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
-from bertjax.input.masking.rule import member
+from bertjax.input.masking.options import member
 from bertjax.input.masking.units import UNITS, WORDS
 from bertjax.input.targets import registry
 

@@ -1,23 +1,11 @@
-"""An epoch's plan: which documents it reads, which sentences form which rows, and plans kept in memory and on disk.
+"""The plan of an epoch of sentence pairs: which documents it reads, and which sentences form which pair.
 
 Pairs are formed as google-research/bert forms them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shutil
-import tempfile
-import threading
-import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -27,13 +15,6 @@ from bertjax.text.ragged import range_indices
 # A longer document advances as several at once. Each step of `build_plan` uses up a sentence or more of every document,
 # so this bounds the number of steps; it costs one early end of a chunk per so many sentences.
 LONGEST_WALK = 2048
-
-Plan = TypeVar("Plan")
-PLAN_VERSION = 1  # of the rules for pairs and packing; a change makes other plans
-LEAST_KEPT_BYTES = 16 << 20  # a smaller plan is built as quickly as it is read
-MOST_KEPT = 4  # in a folder; the current epoch's and the next one's of a run are two
-
-Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -50,54 +31,6 @@ class Reading:
 def every_document(documents: int) -> Reading:
     """Each of them once."""
     return Reading(np.arange(documents), np.zeros(documents, np.int64))
-
-
-def token_shares(tokens: Sequence[int], weights: Sequence[float], temperature: float) -> np.ndarray:
-    """Each source's share of the tokens of an epoch, float64 [sources], from the tokens that it has.
-
-    In proportion to `weights`, one for each source; without any, to tokens ** temperature (multilingual BERT smooths
-    with 0.7). Raises ValueError for a weight of a source without documents.
-    """
-    assert not weights or len(weights) == len(tokens), "the config was validated"
-    sizes = np.asarray(tokens, np.float64)
-    wanted = np.asarray(weights, np.float64) if weights else np.where(sizes > 0, sizes**temperature, 0)
-    empty = np.flatnonzero((sizes == 0) & (wanted > 0)).tolist()
-    if empty:
-        raise ValueError(
-            f"data.weights={tuple(weights)}: source {empty[0]} has no training documents to have a share; give it 0"
-        )
-    return wanted / wanted.sum()
-
-
-def mixed(edges: np.ndarray, tokens_of: np.ndarray, shares: np.ndarray, seed: int, epoch: int) -> Reading:
-    """The documents of one epoch, in which each source has its share of the tokens to within one document.
-
-    The documents of source n are [edges[n], edges[n + 1]), int64 [sources + 1]; `tokens_of` int64 [documents] are their
-    lengths. An epoch has as many tokens as the corpus. Each source is read over and over, each time in another random
-    order, and an epoch begins where the one before it ended: the times that two documents of a source are read differ
-    by at most one.
-    """
-    total = int(tokens_of.sum())
-    parts = [
-        _stretch(int(first), tokens_of[first:last], share * total, source, seed, epoch)
-        for source, (first, last, share) in enumerate(zip(edges[:-1], edges[1:], shares, strict=True))
-        if share > 0
-    ]
-    return Reading(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("document", "copy")))
-
-
-def _stretch(first: int, tokens: np.ndarray, wanted: float, source: int, seed: int, epoch: int) -> Reading:
-    """The documents of a source that begin in the epoch's part of the endless sequence of its readings."""
-    held = int(tokens.sum())
-    begin, end = round(epoch * wanted), round((epoch + 1) * wanted)
-    documents, copies = [], []
-    for number in range(begin // held, (max(end, 1) - 1) // held + 1):
-        order = np.argsort(hash64(derive_key(seed, "mixture", source, number), np.arange(len(tokens))), kind="stable")
-        starts = number * held + np.cumsum(tokens[order]) - tokens[order]
-        read = order[np.searchsorted(starts, begin) : np.searchsorted(starts, end)]
-        documents.append(first + read)
-        copies.append(np.full(len(read), number, np.int64))
-    return Reading(np.concatenate(documents), np.concatenate(copies))
 
 
 @dataclass(frozen=True)
@@ -279,183 +212,3 @@ def _reach(sentences: np.ndarray, start: np.ndarray, tokens: np.ndarray) -> np.n
     """
     wanted = (sentences[start] + tokens).astype(sentences.dtype, copy=False)
     return np.searchsorted(sentences, wanted, side="left")
-
-
-@dataclass(frozen=True)
-class SentencePlan:
-    """The rows of one epoch, in no particular order: `count` sentences from sentence `start` on."""
-
-    start: np.ndarray  # int32 [N], int64 where the split has 2**31 sentences or more
-    count: np.ndarray  # uint16 [N]
-
-    def __len__(self) -> int:
-        return len(self.start)
-
-    def spans(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As `EpochPlan.spans`, with one range of sentences instead of A and B: int64 [n, 1] twice, and bool [n]."""
-        first, count = self.start[rows, None].astype(np.int64), self.count[rows, None].astype(np.int64)
-        return first, count, np.zeros(len(rows), bool)
-
-
-def build_sentence_plan(
-    documents: np.ndarray, sentences: np.ndarray, reading: Reading, *, room: int, crossing: bool, seed: int, epoch: int
-) -> SentencePlan:
-    """Cut the text of an epoch into rows of `room` tokens, [CLS] and the last [SEP] not counted.
-
-    A longer sentence has a row of its own, and is truncated there. With `crossing` a row may continue after the end of
-    a document, which takes a token for a [SEP]; `reading` must then be every document once. The sentences with which
-    such rows begin change from epoch to epoch.
-    """
-    begin, end = _stretches(documents, reading, crossing, derive_key(seed, "stretches", epoch))
-
-    def row_ends(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        return np.minimum(_row_ends(documents, sentences, begin, room, crossing), end)
-
-    return cut_ranges(begin, end, row_ends, len(sentences))
-
-
-def cut_ranges(
-    begin: np.ndarray, end: np.ndarray, first_ends: Callable[[np.ndarray, np.ndarray], np.ndarray], offsets: int
-) -> SentencePlan:
-    """Rows from ranges of sentences [begin, end), int64 [n], which advance in parallel.
-
-    `first_ends` says where the first row of each range ends; `offsets` is the number of sentence offsets.
-    """
-    starts, counts = [], []
-    while len(begin):
-        stop = first_ends(begin, end)
-        starts.append(begin)
-        counts.append(stop - begin)
-        unfinished = stop < end
-        begin, end = stop[unfinished], end[unfinished]
-    kind = np.int32 if offsets <= 2**31 else np.int64
-    return SentencePlan(np.concatenate(starts).astype(kind), np.concatenate(counts).astype(np.uint16))
-
-
-def _stretches(documents: np.ndarray, reading: Reading, crossing: bool, key: int) -> tuple[np.ndarray, np.ndarray]:
-    """The ranges of sentences [begin, end) that are cut into rows in parallel."""
-    if not crossing:
-        _, begin, end = even_pieces(documents[reading.document], documents[reading.document + 1], LONGEST_WALK)
-        return begin, end
-    shift = int(below(hash64(key, np.zeros(1, np.int64)), LONGEST_WALK)[0])
-    edges = np.arange(-shift, int(documents[-1]), LONGEST_WALK)
-    edges = np.unique(np.append(np.maximum(edges, 0), documents[-1]))
-    return edges[:-1], edges[1:]
-
-
-def _row_ends(documents: np.ndarray, sentences: np.ndarray, begin: np.ndarray, room: int, crossing: bool) -> np.ndarray:
-    """One past the last sentence of the row that begins with each sentence: int64 [n], at least one further on."""
-    home = np.searchsorted(documents, begin, side="right")
-    left = np.full(len(begin), room)
-    while True:
-        limit = (sentences[begin] + left).astype(sentences.dtype, copy=False)
-        stop = np.maximum(np.searchsorted(sentences, limit, side="right") - 1, begin + 1)
-        if not crossing:
-            return stop
-        # Each document that ends inside takes a [SEP] from the text; what then fits may hold fewer ends again.
-        ends = np.searchsorted(documents, stop, side="left") - home
-        taken = sentences[stop] - sentences[begin] + ends
-        over = (taken > room) & (stop > begin + 1)
-        if not over.any():
-            return stop
-        left[over] -= np.maximum(taken - room, 1)[over]
-
-
-class PlanCache(Generic[Plan]):
-    """The few plans in use, each built once, by whoever needs it first or ahead of time in the background."""
-
-    def __init__(self, build: Callable[[int], Plan]) -> None:
-        self._build = build
-        self._lock = threading.Lock()
-        self._plans: OrderedDict[int, Future[Plan]] = OrderedDict()
-        self.capacity = 2  # plans kept: the current one and the next
-
-    def get(self, epoch: int) -> Plan:
-        """The plan of an epoch; waits for it, and raises what building it raised."""
-        plan, is_new = self._claim(epoch)
-        if is_new:
-            self._fill(plan, epoch)
-        return plan.result()
-
-    def prepare(self, epoch: int) -> None:
-        """Build the plan of an epoch in the background, unless it is built or being built."""
-        plan, is_new = self._claim(epoch)
-        if is_new:
-            threading.Thread(target=self._fill, args=(plan, epoch), name=f"plan-{epoch}", daemon=True).start()
-
-    def _claim(self, epoch: int) -> tuple[Future[Plan], bool]:
-        with self._lock:
-            is_new = epoch not in self._plans
-            plan = self._plans.setdefault(epoch, Future())
-            self._plans.move_to_end(epoch)
-            while len(self._plans) > self.capacity:
-                self._plans.popitem(last=False)
-        return plan, is_new
-
-    def _fill(self, plan: Future[Plan], epoch: int) -> None:
-        try:
-            plan.set_result(self._build(epoch))
-        except BaseException as error:
-            plan.set_exception(error)
-
-
-class PlanFiles:
-    """The plans in one folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def load_or_make(self, made_of: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
-        """The arrays of the plan that is made of these JSON values: memory-mapped from disk, or made and kept."""
-        inputs = json.dumps({"version": PLAN_VERSION, **made_of}, sort_keys=True)
-        folder = self._folder / f"plan-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}"
-        if (arrays := self._load(folder, inputs)) is not None:
-            return arrays
-        arrays = make()
-        if sum(array.nbytes for array in arrays.values()) >= LEAST_KEPT_BYTES:
-            self._keep(folder, inputs, arrays)
-        return arrays
-
-    def _load(self, folder: Path, inputs: str) -> Arrays | None:
-        if not folder.is_dir():
-            return None
-        try:
-            about = json.loads((folder / "plan.json").read_text())
-            if about["inputs"] != inputs:
-                raise ValueError("it is of other inputs")
-            for name, digest in about["sha256"].items():
-                if _digest(folder / f"{name}.npy") != digest:
-                    raise ValueError(f"{name}.npy is damaged")
-            os.utime(folder)
-            return {
-                name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in about["sha256"]
-            }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            warnings.warn(f"plan {folder}: {error}; it is built again", stacklevel=2)
-            shutil.rmtree(folder, ignore_errors=True)
-            return None
-
-    def _keep(self, folder: Path, inputs: str, arrays: Arrays) -> None:
-        """Write a plan, and remove the ones that were not used for longest; a full disk only costs the next start."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=self._folder))
-        try:
-            for name, array in arrays.items():
-                np.save(partial / f"{name}.npy", array, allow_pickle=False)
-            digests = {name: _digest(partial / f"{name}.npy") for name in arrays}
-            (partial / "plan.json").write_text(json.dumps({"inputs": inputs, "sha256": digests}))
-            os.chmod(partial, 0o755)
-            os.rename(partial, folder)
-        except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            if not folder.is_dir():  # another host may have been quicker
-                warnings.warn(f"plan {folder} could not be kept ({error}); it is built again when needed", stacklevel=2)
-            return
-        kept = sorted(self._folder.glob("plan-????????????????"), key=lambda path: path.stat().st_mtime)
-        for old in kept[:-MOST_KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

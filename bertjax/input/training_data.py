@@ -15,9 +15,9 @@ from bertjax.input.epochs import LEAST_DOCUMENTS
 from bertjax.input.feed import Batches
 from bertjax.input.layout import BERT, Template
 from bertjax.input.masking.marked import require_marked
+from bertjax.input.sentence_rows import notes_on_cuts
 from bertjax.input.targets import registry
 from bertjax.input.tfrecords.records import Records, are_records
-from bertjax.input.whole_documents import notes_on_cuts
 from bertjax.storage.progress import Progress
 from bertjax.text.prepare import reading_notes
 from bertjax.text.similar_words import digest

@@ -22,14 +22,13 @@ from bertjax.parallel.sharding import put_on_devices
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import path_of
 from bertjax.training.checkpoint import read_metadata
-from bertjax.training.evaluate import HeldOut
+from bertjax.training.evaluate import HeldOut, make_eval_step
 from bertjax.training.job import HELD_OUT_SEED
 from bertjax.training.objectives import choose, measures_of
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.run_directory import TrainedModel, load_run
 from bertjax.training.stages import open_data, rows_are_packed, stage_at, stages_of
 from bertjax.training.state import draw_blueprint
-from bertjax.training.step import make_eval_step
 
 _TASK_RESAMPLES = 2_000  # of metrics that are computed one resample at a time
 _FETCHED_EVERY = 32  # rows

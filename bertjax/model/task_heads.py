@@ -15,13 +15,38 @@ from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
-from bertjax.model.deep_heads import InnerDense, InnerMlp
 from bertjax.model.dropout import HEAD, dropout
 from bertjax.model.encoder import Embeddings, Encoder
 from bertjax.model.heads import POOLER_OF_TOKENS, POOLERS_OF_TASKS, Pooler, gather_positions
-from bertjax.model.layers import Dense, uniform
+from bertjax.model.layers import ACTIVATIONS, Dense, FeedForward, LayerNorm, uniform
 
 _FORGET = 1  # of the gates input, forget, cell, output: PyTorch's order
+
+
+class InnerDense(nnx.Module):
+    """Dense and the activation of the layers, [..., D] -> [..., D] (transformers' `BigBirdClassificationHead`).
+
+    Before the classes where `model.task_heads` is deep.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        D = config.hidden_size
+        self.dense = Dense(config, (D, D), ("embed", "hidden"), "hidden", rngs=rngs)
+        self.activation = config.hidden_act
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return ACTIVATIONS[self.activation](self.dense(x))
+
+
+class InnerMlp(nnx.Module):
+    """LayerNorm(x + MLP(x)), [B, L, D] -> [B, L, D] (transformers' `BigBirdForQuestionAnsweringHead`, no dropout)."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.mlp = FeedForward(config, rngs=rngs)
+        self.norm = LayerNorm(config, config.hidden_size)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.norm(x + self.mlp(x))
 
 
 class BiLstmLayer(nnx.Module):

@@ -17,6 +17,7 @@ it restores an older one and renames the damaged one to `<step>.damaged`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import difflib
 import functools
@@ -39,7 +40,6 @@ from bertjax.training import remote_checkpoint
 from bertjax.training.checkpoint_metadata import DamagedCheckpoint, document_of, parse_document, version_notices
 from bertjax.training.compatibility import check_compatible
 from bertjax.training.digest import digest_arrays
-from bertjax.training.event_loops import loops_that_wait
 
 DIRECTORY = "checkpoints"  # of a run, within its directory
 BEST = "best"  # next to it, if training stops early: the weights of the best evaluation
@@ -343,7 +343,7 @@ def _read(state: Path, wanted: Mapping[str, Any], own: bool) -> dict[str, jax.Ar
         item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
     )
     alone = own or all(leaf.sharding.is_fully_addressable for leaf in jax.tree.leaves(item))
-    with loops_that_wait(), _reader(alone=alone) as reader:
+    with _loops_that_wait(), _reader(alone=alone) as reader:
         found = named_arrays(reader.restore(state.absolute(), args=request))
     # For an array that it does not find, Orbax returns the request.
     absent = [name for name in wanted if not isinstance(found.get(name), jax.Array)]
@@ -454,3 +454,30 @@ def _brief(error: Exception) -> str:
 def _some(names: list[Any]) -> str:
     shown = ", ".join(str(name) for name in names[:_SHOWN]) or "none"
     return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+@contextlib.contextmanager
+def _loops_that_wait() -> Iterator[None]:
+    """While entered, a new event loop waits for all of its tasks before it closes.
+
+    Orbax reads all arrays of a checkpoint concurrently and closes the loop at the first error. The other reads continue
+    in tensorstore's threads, and each prints a traceback ("Event loop is closed") when it finds the loop closed.
+    """
+    before = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(_Policy())
+    try:
+        yield
+    finally:
+        asyncio.set_event_loop_policy(before)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    def close(self) -> None:
+        while not self.is_closed() and (left := asyncio.all_tasks(self)):
+            self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        super().close()
+
+
+class _Policy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return _Loop()

@@ -1,8 +1,7 @@
-"""Held-out evaluation: a fixed set of batches, the baselines of its figures, and early stopping by one of them."""
+"""Held-out evaluation: its step and its batches, the baselines of its figures, early stopping by one of them."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,18 +10,32 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from bertjax.input.feed import Batches
+from bertjax.input.masking.rare import token_counts
 from bertjax.input.training_data import Sentences
-from bertjax.model.network import Params
-from bertjax.parallel.mesh import batch_shards
-from bertjax.parallel.sharding import local_rows, to_global
+from bertjax.model.network import Network, Params
+from bertjax.parallel.mesh import BATCH_AXES, batch_shards
+from bertjax.parallel.sharding import batch_sharding, local_rows, to_global
 from bertjax.training.checkpoint import Checkpoints
-from bertjax.training.objectives import HeldOutFacts, Objective
-from bertjax.training.step import EvalStep, averages
+from bertjax.training.exchange import Frozen, frozen_shardings, frozen_specs, gather, gather_frozen, specs_over
+from bertjax.training.objectives import Batch, Forward, HeldOutFacts, Objective
+from bertjax.training.state import Blueprint
+from bertjax.training.step import (
+    Metrics,
+    Packed,
+    averages,
+    batch_weights,
+    networks_of,
+    objective_sums,
+    options_of,
+    several_sequences,
+)
 
-_SENTENCES_AT_A_TIME = 1 << 17
+EvalStep = Callable[..., Metrics]  # (params, batch), or (params, batch, frozen)
+PredictStep = Callable[..., tuple[jax.Array, Metrics]]
 
 
 class Evaluation(Protocol):
@@ -109,16 +122,9 @@ class HeldOut:
 
 def unigram_baseline(text: Sentences, vocab_size: int) -> tuple[float, float]:
     """(entropy in nats, share of the most frequent token) of a text's tokens under their own frequencies."""
-    counts = functools.reduce(np.add, _token_counts(text, vocab_size))
+    counts = token_counts(text, vocab_size)
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum()), float(shares.max())
-
-
-def _token_counts(text: Sentences, vocab_size: int) -> Iterator[np.ndarray]:
-    offsets = text.sentence_offsets
-    for first in range(0, text.num_sentences, _SENTENCES_AT_A_TIME):
-        edges = offsets[first : first + _SENTENCES_AT_A_TIME + 1]
-        yield np.bincount(text.tokens(edges[:-1], np.diff(edges)), minlength=vocab_size)
 
 
 @dataclass(frozen=True)
@@ -157,3 +163,75 @@ class Best:
         better = value > self._best
         self._best, self._without = (value, 0) if better else (self._best, self._without + 1)
         return better
+
+
+def make_eval_step(
+    blueprint: Blueprint,
+    objectives: tuple[Objective, ...],
+    *,
+    packed: Packed,
+    platform: str | None = None,
+    deterministic: bool = False,
+) -> EvalStep:
+    """The jitted `(params, batch) -> sums and weights` over the global batch, without dropout."""
+
+    def local(forward: Forward, batch: Batch) -> Metrics:
+        figures = objective_sums(forward, batch, None, objectives) | batch_weights(batch, objectives)
+        return jax.lax.psum(figures, BATCH_AXES)
+
+    return _of_shards(blueprint, local, P(), packed, platform, deterministic)
+
+
+def make_predict_step(
+    blueprint: Blueprint,
+    objectives: tuple[Objective, ...],
+    outputs: Callable[[Network, jax.Array, Batch], jax.Array],
+    *,
+    packed: Packed = several_sequences,
+    deterministic: bool = False,
+) -> PredictStep:
+    """The jitted `(params, batch) -> (outputs [B, ...], sums and weights)`, without dropout.
+
+    `outputs(model, hidden, batch)` are the network's outputs for each row; they are replicated to every device.
+    """
+
+    def local(forward: Forward, batch: Batch) -> tuple[jax.Array, Metrics]:
+        figures = objective_sums(forward, batch, None, objectives) | batch_weights(batch, objectives)
+        return outputs(forward.model, forward(batch), batch), jax.lax.psum(figures, BATCH_AXES)
+
+    whole = NamedSharding(blueprint.mesh, P())
+    return _of_shards(blueprint, local, (P(BATCH_AXES), P()), packed, None, deterministic, (whole, whole))
+
+
+def _of_shards(
+    blueprint: Blueprint,
+    local: Callable[[Forward, Batch], Any],
+    out_specs: Any,
+    packed: Packed,
+    platform: str | None,
+    deterministic: bool,
+    out_shardings: Any = None,
+) -> Callable[[Params, Batch], Any]:
+    """`local(forward, batch)` on each device's rows, jitted as `(params, batch) -> ...`."""
+    platform = platform or blueprint.mesh.devices.flat[0].platform
+
+    def of_shard(params: Params, batch: Batch, *frozen: Frozen) -> Any:
+        whole = gather(params, blueprint.logical_axes, blueprint.mesh)
+        return local(
+            networks_of(blueprint, whole, gather_frozen(blueprint, frozen), batch, None, packed, platform), batch
+        )
+
+    step = jax.shard_map(
+        of_shard,
+        mesh=blueprint.mesh,
+        in_specs=(specs_over(blueprint.logical_axes, BATCH_AXES), P(BATCH_AXES), *frozen_specs(blueprint)),
+        out_specs=out_specs,
+        axis_names=set(BATCH_AXES),
+        check_vma=False,
+    )
+    return jax.jit(
+        step,
+        in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh), *frozen_shardings(blueprint)),
+        out_shardings=out_shardings,
+        compiler_options=options_of(blueprint, platform, deterministic),
+    )

@@ -25,7 +25,16 @@ from bertjax.runtime.compilation import DETERMINISTIC
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import objectives
 from bertjax.training.checkpoint_metadata import run_metadata
-from bertjax.training.evaluate import Evaluation, HeldOut, Patience, baselines_of, unigram_baseline
+from bertjax.training.evaluate import (
+    EvalStep,
+    Evaluation,
+    HeldOut,
+    Patience,
+    baselines_of,
+    make_eval_step,
+    unigram_baseline,
+)
+from bertjax.training.exchange import Frozen
 from bertjax.training.flops import Peak, device_peak
 from bertjax.training.loggers import require_loggers
 from bertjax.training.metrics import Shown, shown_of
@@ -33,7 +42,7 @@ from bertjax.training.optimizer import make_optimizer
 from bertjax.training.profile import steps_to_profile
 from bertjax.training.stages import Stage, rows_are_packed, stage_at, stage_step, stages_of
 from bertjax.training.state import Blueprint, draw_blueprint
-from bertjax.training.step import EvalStep, TrainStep, make_eval_step
+from bertjax.training.step import TrainStep
 from bertjax.training.teacher import Teacher, check_teacher, flops_of_run, frozen_networks, put_teacher
 
 # Evaluation has its own seed for pairs and masks, so that the training seed does not change the evaluated rows.
@@ -161,10 +170,8 @@ def assemble(
     mesh = make_mesh(config.mesh)
     _check_divisible(config, mesh, stages)
     optimizer = make_optimizer(config.optimizer)
+    blueprint, frozen = draw_networks(config, mesh, optimizer, teacher)
     teacher_model = None if teacher is None else teacher.model
-    drawn = frozen_networks(teacher_model, mesh, config.execution)
-    blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
-    frozen = () if teacher is None else (put_teacher(teacher, blueprint, config),)
     trained = objectives.objectives_of(config)
     unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
 
@@ -185,23 +192,38 @@ def assemble(
             flops_of_run(config, data, teacher_model),
         )
 
-    return Job(
-        config=config,
+    job = make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher)
+    taken = [stage_at(stages, only_at)] if only_at is not None else stages
+    return replace(job, stages=tuple(rows_of(stage) for stage in taken), shown=shown_of(trained))
+
+
+def draw_networks(
+    config: Config, mesh: Mesh, optimizer: optax.GradientTransformation, teacher: Teacher | None
+) -> tuple[Blueprint, tuple[Frozen, ...]]:
+    """The blueprint of a run's networks, and the weights of its frozen ones on the devices."""
+    frozen = frozen_networks(None if teacher is None else teacher.model, mesh, config.execution)
+    blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution, frozen)
+    return blueprint, () if teacher is None else (put_teacher(teacher, blueprint, config),)
+
+
+def make_job(
+    config: Config,
+    mesh: Mesh,
+    blueprint: Blueprint,
+    optimizer: optax.GradientTransformation,
+    tokenizer: Tokenizer,
+    data_fingerprint: str,
+    teacher: Teacher | None,
+) -> Job:
+    """A job without stages, with the metadata of its checkpoints."""
+    metadata = run_metadata(
+        to_dict(config),
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        data_fingerprint=data_fingerprint,
         mesh=mesh,
-        blueprint=blueprint,
-        optimizer=optimizer,
-        stages=tuple(rows_of(stage) for stage in ([stage_at(stages, only_at)] if only_at is not None else stages)),
-        tokenizer=tokenizer,
-        metadata=run_metadata(
-            to_dict(config),
-            tokenizer_fingerprint=tokenizer.fingerprint,
-            data_fingerprint=content.fingerprint,
-            mesh=mesh,
-            teacher_digest="" if teacher is None else teacher.digest,
-        ),
-        peak=device_peak(mesh.devices.flat[0]),
-        shown=shown_of(trained),
+        teacher_digest="" if teacher is None else teacher.digest,
     )
+    return Job(config, mesh, blueprint, optimizer, (), tokenizer, metadata, device_peak(mesh.devices.flat[0]))
 
 
 def held_out_sets(sets: Mapping[str, RunBatches], training: TrainingConfig, mesh: Mesh) -> list[HeldOut]:

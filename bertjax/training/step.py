@@ -1,4 +1,4 @@
-"""The train step and the eval step: pure, jitted, written per shard of the batch.
+"""The train step: pure, jitted, written per shard of the batch.
 
 The gradient runs inside one `jax.shard_map` over the batch axes (`data`, `fsdp`); sharding over `tensor` is automatic,
 guided by the logical names in the model. Microbatches accumulate without a reduction: weights sharded over `fsdp` are
@@ -22,7 +22,7 @@ from bertjax.config import ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.choice import choose_attention, compute_capability
 from bertjax.model.dropout import row_keys
-from bertjax.model.network import Network, Params, bind
+from bertjax.model.network import Params, bind
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import batch_sharding
 from bertjax.runtime.compilation import Options, compiler_options, known_options
@@ -43,9 +43,7 @@ from bertjax.training.update_rules import clip_factors, update_if
 
 Metrics = dict[str, jax.Array]
 Program = Callable[..., tuple[TrainState, Metrics]]  # jitted, or compiled from that
-EvalStep = Callable[..., Metrics]  # (params, batch), or (params, batch, frozen)
 Packed = Callable[[Batch], bool]
-PredictStep = Callable[..., tuple[jax.Array, Metrics]]
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def several_sequences(batch: Batch) -> bool:
     return batch["cls_positions"].shape[1] > 1
 
 
-def _forward(
+def networks_of(
     blueprint: Blueprint, params: Params, frozen: Frozen, batch: Batch, keys: Keys, packed: Packed, platform: str
 ) -> Forward:
     """The networks for a shard's rows, with the attention back end for rows of their length."""
@@ -175,7 +173,7 @@ def make_train_step(
     """
     platform = platform or blueprint.mesh.devices.flat[0].platform
     made = functools.partial(_sharded_gradient, blueprint, objectives, packed, platform)
-    parts = StepGradient(made, dropout_seed, objectives, _options(blueprint, platform, deterministic))
+    parts = StepGradient(made, dropout_seed, objectives, options_of(blueprint, platform, deterministic))
     gradient = parts.make(grad_accum_steps)
 
     def train_step(
@@ -204,77 +202,7 @@ def make_train_step(
     return TrainStep(program, schedule, blueprint.mesh, parts)
 
 
-def make_eval_step(
-    blueprint: Blueprint,
-    objectives: tuple[Objective, ...],
-    *,
-    packed: Packed,
-    platform: str | None = None,
-    deterministic: bool = False,
-) -> EvalStep:
-    """The jitted `(params, batch) -> sums and weights` over the global batch, without dropout."""
-
-    def local(forward: Forward, batch: Batch) -> Metrics:
-        figures = objective_sums(forward, batch, None, objectives) | batch_weights(batch, objectives)
-        return jax.lax.psum(figures, BATCH_AXES)
-
-    return _of_shards(blueprint, local, P(), packed, platform, deterministic)
-
-
-def make_predict_step(
-    blueprint: Blueprint,
-    objectives: tuple[Objective, ...],
-    outputs: Callable[[Network, jax.Array, Batch], jax.Array],
-    *,
-    packed: Packed = several_sequences,
-    deterministic: bool = False,
-) -> PredictStep:
-    """The jitted `(params, batch) -> (outputs [B, ...], sums and weights)`, without dropout.
-
-    `outputs(model, hidden, batch)` are the network's outputs for each row; they are replicated to every device.
-    """
-
-    def local(forward: Forward, batch: Batch) -> tuple[jax.Array, Metrics]:
-        figures = objective_sums(forward, batch, None, objectives) | batch_weights(batch, objectives)
-        return outputs(forward.model, forward(batch), batch), jax.lax.psum(figures, BATCH_AXES)
-
-    whole = NamedSharding(blueprint.mesh, P())
-    return _of_shards(blueprint, local, (P(BATCH_AXES), P()), packed, None, deterministic, (whole, whole))
-
-
-def _of_shards(
-    blueprint: Blueprint,
-    local: Callable[[Forward, Batch], Any],
-    out_specs: Any,
-    packed: Packed,
-    platform: str | None,
-    deterministic: bool,
-    out_shardings: Any = None,
-) -> Callable[[Params, Batch], Any]:
-    """`local(forward, batch)` on each device's rows, jitted as `(params, batch) -> ...`."""
-    platform = platform or blueprint.mesh.devices.flat[0].platform
-
-    def of_shard(params: Params, batch: Batch, *frozen: Frozen) -> Any:
-        whole = gather(params, blueprint.logical_axes, blueprint.mesh)
-        return local(_forward(blueprint, whole, gather_frozen(blueprint, frozen), batch, None, packed, platform), batch)
-
-    step = jax.shard_map(
-        of_shard,
-        mesh=blueprint.mesh,
-        in_specs=(specs_over(blueprint.logical_axes, BATCH_AXES), P(BATCH_AXES), *frozen_specs(blueprint)),
-        out_specs=out_specs,
-        axis_names=set(BATCH_AXES),
-        check_vma=False,
-    )
-    return jax.jit(
-        step,
-        in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh), *frozen_shardings(blueprint)),
-        out_shardings=out_shardings,
-        compiler_options=_options(blueprint, platform, deterministic),
-    )
-
-
-def _options(blueprint: Blueprint, platform: str, deterministic: bool) -> Options:
+def options_of(blueprint: Blueprint, platform: str, deterministic: bool) -> Options:
     """The compiler's options; where the devices exist, only those that their compiler knows."""
     options = compiler_options(platform, blueprint.mesh.size, deterministic=deterministic)
     return options if isinstance(blueprint.mesh, AbstractMesh) else known_options(options, blueprint.mesh)
@@ -298,7 +226,7 @@ def _sharded_gradient(
         whole, others = gather(params, blueprint.logical_axes, blueprint.mesh), gather_frozen(blueprint, frozen)
 
         def loss(params: Params, batch: Batch, keys: jax.Array | None) -> tuple[jax.Array, Metrics]:
-            forward = _forward(blueprint, params, others, batch, keys, packed, platform)
+            forward = networks_of(blueprint, params, others, batch, keys, packed, platform)
             sums = objective_sums(forward, batch, keys, objectives)
             # Divided by the weights of the global batch, so that gradients of microbatches and shards can be summed.
             return averages(sums, weights, objectives)["loss"], sums

@@ -13,6 +13,8 @@ from jax.sharding import AbstractMesh, Mesh
 from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig
 from bertjax.input.targets.mlm import expected_predictions
 from bertjax.model.families.registry import family_of
+from bertjax.model.family_heads import HEADS
+from bertjax.model.heads import VocabularyHead
 from bertjax.model.network import Params
 from bertjax.parallel.sharding import put_on_devices
 from bertjax.training.checkpoint import named_arrays
@@ -84,13 +86,17 @@ def put_teacher(teacher: Teacher, blueprint: Blueprint, config: Config) -> Froze
 def flops_of_run(config: Config, data: DataConfig, teacher: ModelConfig | None) -> float:
     """FLOPs of training on one token of rows of `data`: the model's, and a forward pass of the teacher.
 
-    Predictions of tokens count for a network whose MLM head an objective uses.
+    Predictions of tokens count for a network of which an objective uses a head over the vocabulary.
     """
     objectives = objectives_of(config)
     predictions = expected_predictions(data)
-    own = predictions if any("mlm_head" in one.heads for one in objectives) else 0.0
-    of_teacher = predictions if any(one.teacher and "mlm_head" in one.teacher.heads for one in objectives) else 0.0
+    own = predictions if any(_predicts_tokens(one.heads) for one in objectives) else 0.0
+    of_teacher = predictions if any(one.teacher and _predicts_tokens(one.teacher.heads) for one in objectives) else 0.0
     return flops_of_networks(config.model, teacher, data.sequence_length, own, of_teacher)
+
+
+def _predicts_tokens(heads: tuple[str, ...]) -> bool:
+    return any(issubclass(HEADS[head], VocabularyHead) for head in heads)
 
 
 def flops_of_networks(

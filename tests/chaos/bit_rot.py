@@ -22,7 +22,7 @@ from bertjax.cli.verify import parts_of
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import write_run
-from bertjax.input import plan as plans
+from bertjax.input import plan_files as plans
 from bertjax.storage.sums import SUMS_FILE
 from bertjax.text.store.writer import write_store
 from bertjax.training.checkpoint import read_metadata

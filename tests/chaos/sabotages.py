@@ -102,7 +102,7 @@ SABOTAGES = (
         "training/test_step.py::test_losses_fall_when_batches_repeat",
     ),
     Sabotage(
-        "training/step.py",
+        "training/evaluate.py",
         "return jax.lax.psum(figures, BATCH_AXES)\n\n    return _of_shards(blueprint, local, P(), packed,",
         "return figures\n\n    return _of_shards(blueprint, local, P(), packed,",
         "training/test_step.py::test_eval_step_sums_what_the_train_step_averages",

@@ -15,8 +15,9 @@ from bertjax.finetune.run import Start
 from bertjax.model.network import Params, init_params
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
+from bertjax.training.evaluate import make_predict_step
 from bertjax.training.state import draw_blueprint, state_of
-from bertjax.training.step import averages, make_predict_step, make_train_step
+from bertjax.training.step import averages, make_train_step
 
 TEMPERATURE = 0.1
 

@@ -14,7 +14,9 @@ from scipy import stats
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.input.layout import lay_out
-from bertjax.input.masking.rule import COUNTS, REPLACED_BY, MaskRule, mask_tokens
+from bertjax.input.masking.counts import COUNTS
+from bertjax.input.masking.options import REPLACED_BY
+from bertjax.input.masking.rule import MaskRule, mask_tokens
 from bertjax.input.randomness import hash64
 from bertjax.input.targets.mlm import expected_predictions
 

@@ -13,7 +13,8 @@ from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
-from bertjax.input.plan import build_plan, mixed, token_shares
+from bertjax.input.epochs import mixed, token_shares
+from bertjax.input.plan import build_plan
 
 DATA = DataConfig(sequence_length=48, max_predictions=8)
 

@@ -189,6 +189,7 @@ MADE_UP = '''
 
     class Lengths:
         pairing = None
+        of_records = None
 
         def keys(self, data):
             slots = 3 * data.pair_slots

@@ -18,7 +18,8 @@ from scipy import stats
 import bertjax.input.plan as plan_module
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
-from bertjax.input.plan import EpochPlan, PlanCache, build_plan
+from bertjax.input.plan import EpochPlan, build_plan
+from bertjax.input.plan_files import PlanCache
 
 corpora = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=30), min_size=2, max_size=12)
 

@@ -11,8 +11,7 @@ import pytest
 from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig
-from bertjax.input import epochs
-from bertjax.input import plan as plan_files
+from bertjax.input import epochs, plan_files
 from bertjax.input.batches import PairBatches
 from bertjax.input.layout import Template
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pair_corpora import FIRST_TOKEN, MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig
-from bertjax.input import plan
+from bertjax.input import sentence_rows
 from bertjax.input.batches import PairBatches
 from bertjax.input.layout import BERT
-from bertjax.input.whole_documents import notes_on_cuts
+from bertjax.input.sentence_rows import notes_on_cuts
 
 corpora = st.lists(st.lists(st.integers(1, 25), min_size=1, max_size=12), min_size=2, max_size=8)
 SPECIALS = Specials()
@@ -61,7 +61,7 @@ def by_the_rule(documents: list[list[int]], length: int, longest_walk: int) -> l
 @given(corpora, st.integers(8, 40), st.integers(2, 9))
 def test_rows_within_documents_are_those_of_the_rule(documents: list, length: int, longest_walk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "LONGEST_WALK", longest_walk)
+        patch.setattr(sentence_rows, "LONGEST_WALK", longest_walk)
         batch = epoch_of(documents, replace(DATA, sequence_length=length))
     assert rows_of(batch) == by_the_rule(documents, length, longest_walk)
     assert not batch["token_type_ids"].any() and not batch["pair_weights"].any()
@@ -74,7 +74,7 @@ def test_rows_across_documents_hold_all_text_in_order(documents: list, length: i
     edges = split.sentence_offsets + FIRST_TOKEN
     ends = edges[split.document_offsets[1:]].tolist()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "LONGEST_WALK", walk)
+        patch.setattr(sentence_rows, "LONGEST_WALK", walk)
         batch = epoch_of(documents, replace(DATA, sequence_length=length, rows="full_sentences"), epoch)
     seen: list[int] = []
     for row in rows_of(batch):

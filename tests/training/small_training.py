@@ -10,11 +10,12 @@ import numpy as np
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
+from bertjax.training.evaluate import make_eval_step
 from bertjax.training.objectives import Objective, choose
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, init_state
-from bertjax.training.step import Packed, make_eval_step, make_train_step, several_sequences
+from bertjax.training.step import Packed, make_train_step, several_sequences
 
 OBJECTIVES = choose(("mlm", "nsp"))
 

@@ -1,12 +1,16 @@
-"""An evaluation's pace: batches are handed to the devices one ahead, so that a signal ends it soon."""
+"""An evaluation's rows, whatever the sizes of batches; and its pace: one batch ahead, so that a signal ends it soon."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from pair_corpora import MemorySplit, Specials, random_documents
 
-from bertjax.config import MeshConfig
+from bertjax.config import DataConfig, MeshConfig, TrainingConfig
+from bertjax.input.batches import PairBatches
 from bertjax.parallel.mesh import make_mesh
 from bertjax.training.evaluate import HeldOut
+from bertjax.training.job import held_out_sets
 
 
 class Numbered:
@@ -33,3 +37,21 @@ def test_one_batch_is_under_way_while_the_next_is_made():
     mesh = make_mesh(MeshConfig(data=1), jax.devices()[:1])
     HeldOut(Numbered(), mesh, 32, 4).evaluate(step, {}, (), go_on)
     assert len(behind) == 8 and max(behind) <= 1, behind
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize(("batch_size", "grad_accum_steps"), [(8, 1), (8, 2), (16, 1), (16, 4), (64, 1), (64, 8)])
+def test_neither_batch_size_nor_accumulation_changes_the_rows(batch_size, grad_accum_steps, devices):
+    data = DataConfig(sequence_length=32, max_predictions=5)
+    seen = [PairBatches(MemorySplit(random_documents(12, seed=seed)), Specials(), data, seed) for seed in range(3)]
+    training = TrainingConfig(eval_rows=21, global_batch_size=batch_size, grad_accum_steps=grad_accum_steps)
+    mesh = make_mesh(MeshConfig(data=devices), jax.devices()[:devices])
+    names = ("eval", "eval/source_0", "eval/source_1")
+    sets = held_out_sets(dict(zip(names, seen, strict=True)), training, mesh)
+    for held_out, batches, rows in zip(sets, seen, (21, 7, 7), strict=True):
+        wanted = batches.rows(np.arange(rows))
+        for read in (list(held_out), list(held_out.whole_batches())):
+            for key, values in wanted.items():
+                found = np.concatenate([np.asarray(batch[key]) for batch in read])
+                np.testing.assert_array_equal(found[:rows], values, err_msg=key)
+                assert not found[rows:].any(), key

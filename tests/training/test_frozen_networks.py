@@ -16,12 +16,13 @@ from bertjax.model.network import init_params
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.training.checkpoint import named_arrays
+from bertjax.training.evaluate import make_eval_step
 from bertjax.training.exchange import frozen_shardings
 from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, draw_frozen, init_state
-from bertjax.training.step import make_eval_step, make_train_step
+from bertjax.training.step import make_train_step
 
 WITHOUT_DROPOUT = replace(MODEL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 

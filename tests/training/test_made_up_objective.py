@@ -26,6 +26,7 @@ from bertjax.training.objectives import OBJECTIVES, Measure, Objective, classifi
 
 class LengthTarget:
     pairing = None
+    of_records = None
 
     def keys(self, data):
         slots = data.pair_slots

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from compiled_late import LATE
 from generated_corpus import write_corpus
 from tiny_runs import checkpoints, command, digests, finish, start, stop_after, write_recipe
 
@@ -115,6 +116,19 @@ def test_sigterm_saves_and_says_so(whole: tuple[Path, Path, Path], tmp_path: Pat
     assert "run the same command again" in log.read_text()
     finish(command(recipe, source, run_dir), log)
     assert digests(run_dir) == digests(reference)
+
+
+def test_nothing_is_compiled_between_a_signal_and_the_end(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """Compiling could take longer than a machine that is taken away leaves for saving."""
+    recipe, source, _ = whole
+    run_dir, log = tmp_path / "late", tmp_path / "late.log"
+    keys = {"data.sources": [f"lines:{source}"], "data.root": str(recipe.parent / "data"), "run_dir": str(run_dir)}
+    keys |= {"training.checkpoint_every": 1000}
+    script = str(Path(__file__).with_name("compiled_late.py"))
+    start([sys.executable, script, str(recipe), json.dumps(keys), "5"], log).wait(120)
+    said = log.read_text()
+    assert len(checkpoints(run_dir)) == 1 and "stopped by a signal" in said, said[-3000:]
+    assert LATE not in said, said[-3000:]
 
 
 def test_an_evaluation_cut_short_is_made_up(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:

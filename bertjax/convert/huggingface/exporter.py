@@ -25,12 +25,6 @@ from bertjax.training.run_directory import TrainedModel
 WEIGHTS_FILE = "model.safetensors"
 FILES = ("config.json", WEIGHTS_FILE, "tokenizer.json", "tokenizer_config.json", CARD_FILE, SUMS_FILE)
 
-# By kind of task: transformers' name of the loss. That of relevance is one label that may hold or not.
-PROBLEMS = {
-    "sequence": "single_label_classification",
-    "regression": "regression",
-    "relevance": "multi_label_classification",
-}
 # A key of ours in `config.json`, for transformers has none that says whether a question may be without an answer.
 NULL_THRESHOLD = "bertjax_null_threshold"
 

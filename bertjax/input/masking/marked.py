@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bertjax.config import DataConfig
-from bertjax.input.masking.rule import member
+from bertjax.input.masking.options import member
 from bertjax.input.masking.units import UNITS, WORDS
 from bertjax.text.units import listed_planes
 

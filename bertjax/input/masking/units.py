@@ -286,7 +286,7 @@ def _whole(plane: str, needs_plane: bool) -> UnitEntry:
 
 
 UNITS = {
-    "tokens": UnitEntry(lambda _: Tokens()),
+    "tokens": UnitEntry(lambda _: Tokens(), ("mask_power",)),
     "words": _whole(WORDS, False),
     "ngrams": UnitEntry(_ngrams, ("ngram_shares",), is_whole=True),  # ALBERT, MacBERT, DeBERTa
     "spans": UnitEntry(lambda data: Spans(data.span_p, data.span_max), ("span_p", "span_max")),  # SpanBERT

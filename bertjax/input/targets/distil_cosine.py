@@ -14,6 +14,7 @@ class EveryToken:
     """The tokens whose vectors are compared, with a weight of 1 each in the array of this name."""
 
     pairing = None
+    of_records = None
 
     def __init__(self, name: str) -> None:
         self._name = name

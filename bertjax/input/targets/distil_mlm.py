@@ -12,6 +12,7 @@ class OfHiddenTokens:
     """No array of its own: the teacher's probabilities are computed on the device."""
 
     pairing = None
+    of_records = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """As `Target` has it."""

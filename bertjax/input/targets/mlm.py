@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
-from bertjax.input.masking.rule import MaskRule, changed_options, check_masking, mask_tokens, most_predictions
+from bertjax.input.masking.options import changed_options, check_masking, most_predictions
+from bertjax.input.masking.rule import MaskRule, mask_tokens
 from bertjax.input.packing import BatchKey
 from bertjax.input.targets.target import Make, Sequences
 
@@ -73,6 +76,14 @@ class TokenPrediction:
     """What `data.predict` says."""
 
     pairing = None
+
+    def of_records(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """As `Target` has it."""
+        return {
+            "mlm_positions": features["masked_lm_positions"].astype(np.int32),
+            "mlm_labels": features["masked_lm_ids"].astype(np.int32),
+            "mlm_weights": features["masked_lm_weights"],
+        }
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """As `Target` has it."""

@@ -9,7 +9,9 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.packing import BatchKey
-from bertjax.input.targets.target import Make, Pairing
+from bertjax.input.targets.target import Make, OfRecords, Pairing
+
+RECORDED_LABEL = "next_sentence_labels"  # of google-research/bert's records
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,7 @@ class PairLabels:
     """0 where B follows A, 1 where it does not; weight 0 for rows without pairs."""
 
     pairing: Pairing
+    of_records: OfRecords | None = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """As `Target` has it."""
@@ -43,4 +46,4 @@ def label_pairs(is_odd: np.ndarray, weight: float = 1.0) -> dict[str, np.ndarray
     }
 
 
-TARGET = PairLabels(Pairing(random_b=True))
+TARGET = PairLabels(Pairing(random_b=True), lambda features: label_pairs(features[RECORDED_LABEL][:, 0] > 0))

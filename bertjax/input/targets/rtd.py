@@ -24,6 +24,7 @@ class ReplacedTokens:
     """
 
     pairing = Pairing(random_b=False, has_labels=False)
+    of_records = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """As `Target` has it."""

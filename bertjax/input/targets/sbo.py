@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
-from bertjax.input.masking.rule import first_of_run
+from bertjax.input.masking.options import first_of_run
 from bertjax.input.packing import BatchKey
 from bertjax.input.targets.mlm import USED, TokenPrediction
 from bertjax.input.targets.target import Make, Sequences
@@ -22,6 +22,7 @@ class SpanBoundaries:
     """The positions of the boundary tokens of the span of each prediction of masked language modelling."""
 
     pairing = None
+    of_records = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """As `Target` has it."""

@@ -35,12 +35,14 @@ class Pairing:
 
 
 Make = Callable[[Sequences], dict[str, np.ndarray]]
+OfRecords = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 class Target(Protocol):
     """The NumPy half of an objective. At most one objective of a run has a `pairing`."""
 
     pairing: Pairing | None  # of an objective about pairs: how it wants them made
+    of_records: OfRecords | None  # its arrays from features of google-research/bert's records; None: they have none
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """The arrays that it adds to a batch of rows of `data`, by name.

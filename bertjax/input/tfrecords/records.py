@@ -13,7 +13,7 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.layout import Vocabulary
-from bertjax.input.masking.rule import MASKING_OPTIONS
+from bertjax.input.masking.options import MASKING_OPTIONS
 from bertjax.input.tfrecords.batches import RecordBatches, RecordView, require_recorded
 from bertjax.input.tfrecords.files import scan
 from bertjax.input.tfrecords.index import RecordFile, indexed

@@ -15,7 +15,8 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.layout import Vocabulary
-from bertjax.input.targets.nsp import label_pairs
+from bertjax.input.targets.nsp import RECORDED_LABEL
+from bertjax.input.targets.registry import TARGETS
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.text.ragged import range_indices
 
@@ -23,8 +24,7 @@ Name = Callable[[int], str]  # of record n of those that are read, for messages
 
 _OF_TOKENS = ("input_ids", "input_mask", "segment_ids")
 _OF_PREDICTIONS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-_LABEL = "next_sentence_labels"
-_FEATURES = (*_OF_TOKENS, *_OF_PREDICTIONS, _LABEL)
+_FEATURES = (*_OF_TOKENS, *_OF_PREDICTIONS, RECORDED_LABEL)
 _LEAST_HIDDEN = 10  # tokens; that none of these is shown as [MASK], at 80 % each, has a chance of 1e-7
 
 
@@ -65,19 +65,8 @@ class Segments:
         return self.ids[range_indices(starts, lengths)]
 
 
-def _predictions(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {
-        "mlm_positions": features["masked_lm_positions"].astype(np.int32),
-        "mlm_labels": features["masked_lm_ids"].astype(np.int32),
-        "mlm_weights": features["masked_lm_weights"],
-    }
-
-
-# What records hold for an objective, by its name.
-RECORDED: dict[str, Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]] = {
-    "mlm": _predictions,
-    "nsp": lambda features: label_pairs(features[_LABEL][:, 0] > 0),
-}
+# By the names of objectives: the arrays that records hold for them.
+RECORDED = {name: target.of_records for name, target in TARGETS.items() if target.of_records}
 
 
 def shape_of(record: bytes, name: str) -> RowShape:
@@ -185,7 +174,7 @@ def _require_possible(features: dict[str, np.ndarray], vocabulary: Vocabulary, n
         "masked_lm_ids": in_vocabulary,
         "input_mask": yes_or_no,
         "segment_ids": yes_or_no,
-        _LABEL: yes_or_no,
+        RECORDED_LABEL: yes_or_no,
         "masked_lm_positions": (length, f"the row has {length} tokens"),
     }
     for key, (bound, why) in bounds.items():

@@ -7,21 +7,17 @@ probabilities: this makes them fast on long rows, and is why they have no dropou
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 
 from bertjax.model.attention import windows
+from bertjax.model.attention.kernels import per_device, splash_attention
 from bertjax.model.attention.positions import attention_by_queries, with_alibi
-from bertjax.model.attention.splash import splash_attention
 from bertjax.model.dropout import ATTENTION_PROBS, dropout
 from bertjax.model.layers import recomputed
-from bertjax.parallel.sharding import spec
 
 # `splash_interpreted` runs splash's kernels op by op on any platform, for tests without a TPU.
 Backend = Literal["xla", "cudnn", "splash", "splash_interpreted"]
@@ -64,7 +60,7 @@ def attend(
         "splash": partial(splash_attention, causal=causal, window=window),
         "splash_interpreted": partial(splash_attention, causal=causal, window=window, interpret=True),
     }[backend]
-    return _per_device(kernel, q, k, v, sequence_ids)
+    return per_device(kernel, q, k, v, sequence_ids)
 
 
 def visible(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Array:
@@ -154,29 +150,3 @@ def cudnn_attention(
         return fused(mask=visible(sequence_ids, causal)[:, None])
     lengths = jnp.sum(sequence_ids > 0, axis=1, dtype=jnp.int32)
     return fused(is_causal=causal, query_seq_lengths=lengths, key_value_seq_lengths=lengths)
-
-
-def _per_device(
-    kernel: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, sequence_ids: jax.Array
-) -> jax.Array:
-    """The kernel on each device's own rows and heads.
-
-    The compiler cannot split a kernel: without this every device would compute all heads, or compilation would fail.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    automatic = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
-    if not automatic:
-        return kernel(q, k, v, sequence_ids)
-
-    def split(*names: str) -> P:
-        whole = [axes if isinstance(axes, tuple) else (axes,) for axes in spec(names)]
-        return P(*[tuple(axis for axis in axes if axis in automatic) or None for axes in whole])
-
-    of_heads = split("act_batch", "act_length", "act_heads", "head_dim")
-    return jax.shard_map(
-        kernel,
-        in_specs=(of_heads, of_heads, of_heads, split("act_batch", "act_length")),
-        out_specs=of_heads,
-        axis_names=automatic,
-        check_vma=False,
-    )(q, k, v, sequence_ids)

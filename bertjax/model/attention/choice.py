@@ -14,8 +14,8 @@ import jax
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention import windows
 from bertjax.model.attention.block_sparse import is_sparse
+from bertjax.model.attention.kernels import SPLASH_LENGTHS
 from bertjax.model.attention.self_attention import layer_windows
-from bertjax.model.attention.splash import SPLASH_LENGTHS
 
 FUSED_FROM = 512  # least tokens of a row; with fewer the probabilities are small and XLA is as fast
 CUDNN_HEAD_DIM = 128  # most dims of a head; Hopper takes 256

@@ -1,8 +1,14 @@
-"""The TPU's attention kernel: splash, a flash attention that skips blocks of keys that no query sees."""
+"""A fused kernel on each device's own rows and heads; and splash, the TPU's, which skips blocks that no query sees."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from bertjax.parallel.sharding import spec
 
 SPLASH_LENGTHS = 128  # splash needs rows whose length is a multiple of this
 
@@ -42,3 +48,29 @@ def splash_attention(
     )
     q, k, v = (x.swapaxes(1, 2) for x in (q * (q.shape[-1] ** -0.5), k, v))
     return jax.vmap(kernel)(q, k, v, splash.SegmentIds(sequence_ids, sequence_ids)).swapaxes(1, 2)
+
+
+def per_device(
+    kernel: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, sequence_ids: jax.Array
+) -> jax.Array:
+    """The kernel on each device's own rows and heads.
+
+    The compiler cannot split a kernel: without this every device would compute all heads, or compilation would fail.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    automatic = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
+    if not automatic:
+        return kernel(q, k, v, sequence_ids)
+
+    def split(*names: str) -> P:
+        whole = [axes if isinstance(axes, tuple) else (axes,) for axes in spec(names)]
+        return P(*[tuple(axis for axis in axes if axis in automatic) or None for axes in whole])
+
+    of_heads = split("act_batch", "act_length", "act_heads", "head_dim")
+    return jax.shard_map(
+        kernel,
+        in_specs=(of_heads, of_heads, of_heads, split("act_batch", "act_length")),
+        out_specs=of_heads,
+        axis_names=automatic,
+        check_vma=False,
+    )(q, k, v, sequence_ids)

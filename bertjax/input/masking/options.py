@@ -1,0 +1,138 @@
+"""The options of masking by name, and which of them go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.layout import Split, Vocabulary
+from bertjax.input.masking.counts import COUNTS, RoomOfUnits
+from bertjax.input.masking.units import UNITS, WORDS, Unit
+from bertjax.input.randomness import below, derive_key, hash64
+
+Draw = Callable[[np.ndarray], np.ndarray]  # uint64 random bits [n] -> ids [n]
+T = TypeVar("T")
+
+
+def first_of_run(positions: np.ndarray) -> np.ndarray:
+    """The first of the successive positions that each one is among, int64 [B, P]."""
+    slot = np.arange(positions.shape[1])
+    is_first = np.diff(positions, axis=1, prepend=-2) != 1
+    return np.take_along_axis(positions, np.maximum.accumulate(np.where(is_first, slot, 0), axis=1), axis=1)
+
+
+# Where the kind of replacement is drawn: for each token, or once for adjacent tokens (SpanBERT).
+REPLACED_BY = {"token": lambda positions: positions, "span": first_of_run}
+
+
+def _of_vocabulary(vocabulary: Vocabulary, _: Split) -> Draw:
+    size = vocabulary.vocab_size
+    return lambda bits: (bits >> 32) * size >> 32
+
+
+def _ordinary(vocabulary: Vocabulary, _: Split) -> Draw:
+    ids = np.setdiff1d(np.arange(vocabulary.vocab_size), list(vocabulary.special.values()))
+    return lambda bits: ids[(bits >> 32) * len(ids) >> 32]
+
+
+def _of_corpus(_: Vocabulary, split: Split) -> Draw:
+    tokens, key = int(split.sentence_offsets[-1]), derive_key("token of the corpus")
+
+    def draw(bits: np.ndarray) -> np.ndarray:
+        starts = below(hash64(key, bits), tokens)
+        return split.tokens(starts, np.ones_like(starts))
+
+    return draw
+
+
+RANDOM_IDS: dict[str, Callable[[Vocabulary, Split], Draw]] = {
+    "vocabulary": _of_vocabulary,  # all ids, special ones too
+    "ordinary": _ordinary,  # all but the special ones: RoBERTa, BigBird
+    "corpus": _of_corpus,  # a token of the text, each as likely: SpanBERT
+}
+
+
+# Fields of DataConfig that say how tokens are hidden, in addition to the shares and `max_predictions`.
+MASKING_OPTIONS = (
+    "masking",
+    "ngram_shares",
+    "span_p",
+    "span_max",
+    "mask_count",
+    "mask_special",
+    "mask_power",
+    "replace_by",
+    "random_ids",
+    "similar_words",
+)
+
+
+def check_masking(data: DataConfig) -> None:
+    """Raise ValueError for a masking that is unknown or cannot be, naming the key, its value and what to do."""
+    entry = member(UNITS, "masking", data.masking)
+    unit = entry.make(data)
+    if unit.needs_plane and unit.plane != WORDS and not data.units:
+        raise ValueError(
+            f"data.masking={data.masking!r} without data.units: no phrases or entities are marked; set data.units to "
+            "spans:FIELD or list:FILE, or set another data.masking"
+        )
+    count = member(COUNTS, "mask_count", data.mask_count)
+    member(REPLACED_BY, "replace_by", data.replace_by)
+    member(RANDOM_IDS, "random_ids", data.random_ids)
+    others = {key: name for name, other in UNITS.items() for key in other.options if key not in entry.options}
+    for key in changed_options(data, others):
+        raise ValueError(
+            f"data.{key}={getattr(data, key)} with data.masking={data.masking!r} has no effect; leave it at its "
+            f"default, or set data.masking={others[key]!r}"
+        )
+    if data.similar_words and not entry.is_whole:
+        whole = ", ".join(name for name, other in UNITS.items() if other.is_whole)
+        raise ValueError(
+            f"data.similar_words={data.similar_words!r} with data.masking={data.masking!r}: only whole words have "
+            f"similar ones; set data.masking to one of {whole}"
+        )
+    if data.similar_words and changed_options(data, ["replace_by"]):
+        raise ValueError(
+            f"data.replace_by={data.replace_by!r} with data.similar_words has no effect, for a word is replaced as "
+            "one; leave it at its default"
+        )
+    least = count.least_limit(data.sequence_length, data.mask_probability)
+    if data.max_predictions < least:
+        raise ValueError(
+            f"data.max_predictions={data.max_predictions} with data.mask_count={data.mask_count!r}: a row of "
+            f"{data.sequence_length} tokens of which {data.mask_probability:.0%} are hidden may need {least}; "
+            "raise it to that"
+        )
+
+
+def changed_options(data: DataConfig, keys: Iterable[str] = MASKING_OPTIONS) -> list[str]:
+    """Those of the keys whose values are not the defaults."""
+    usual = DataConfig()
+    return [key for key in keys if getattr(data, key) != getattr(usual, key)]
+
+
+def member(registry: Mapping[str, T], key: str, name: str) -> T:
+    """What a registry has under the name in `data.<key>`. Raises ValueError for another name, with the list."""
+    if name not in registry:
+        raise ValueError(f"data.{key}={name!r} is unknown; choose from {', '.join(registry)}")
+    return registry[name]
+
+
+def most_predictions(data: DataConfig) -> int:
+    """The most tokens that are hidden in a row of a batch, packed or not."""
+    if data.packing == "none":
+        return data.max_predictions
+    if room := room_of_units(data, member(UNITS, "masking", data.masking).make(data)):
+        packed = room.most(data.pairs_per_row)
+    else:
+        count = member(COUNTS, "mask_count", data.mask_count)
+        packed = count.most(data.sequence_length, data.pairs_per_row, data.mask_probability)
+    return min(packed, data.max_predictions * data.pairs_per_row)
+
+
+def room_of_units(data: DataConfig, unit: Unit) -> RoomOfUnits | None:
+    """The limit of hidden tokens of a unit that is drawn independently; None for others."""
+    return RoomOfUnits(data.sequence_length, unit.share, data.max_predictions) if unit.share else None

@@ -1,0 +1,139 @@
+"""The plan of an epoch of running text: rows of as many sentences as fit, or of whole documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.layout import Split, Template
+from bertjax.input.plan import LONGEST_WALK, Reading, even_pieces
+from bertjax.input.randomness import below, derive_key, hash64
+
+_MOST_SENTENCES = 2**16 - 1  # of a row, as plans count them
+
+
+@dataclass(frozen=True)
+class SentencePlan:
+    """The rows of one epoch, in no particular order: `count` sentences from sentence `start` on."""
+
+    start: np.ndarray  # int32 [N], int64 where the split has 2**31 sentences or more
+    count: np.ndarray  # uint16 [N]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def spans(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As `EpochPlan.spans`, with one range of sentences instead of A and B: int64 [n, 1] twice, and bool [n]."""
+        first, count = self.start[rows, None].astype(np.int64), self.count[rows, None].astype(np.int64)
+        return first, count, np.zeros(len(rows), bool)
+
+
+def build_sentence_plan(
+    documents: np.ndarray, sentences: np.ndarray, reading: Reading, *, room: int, crossing: bool, seed: int, epoch: int
+) -> SentencePlan:
+    """Cut the text of an epoch into rows of `room` tokens, [CLS] and the last [SEP] not counted.
+
+    A longer sentence has a row of its own, and is truncated there. With `crossing` a row may continue after the end of
+    a document, which takes a token for a [SEP]; `reading` must then be every document once. The sentences with which
+    such rows begin change from epoch to epoch.
+    """
+    begin, end = _stretches(documents, reading, crossing, derive_key(seed, "stretches", epoch))
+
+    def row_ends(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        return np.minimum(_row_ends(documents, sentences, begin, room, crossing), end)
+
+    return cut_ranges(begin, end, row_ends, len(sentences))
+
+
+def cut_ranges(
+    begin: np.ndarray, end: np.ndarray, first_ends: Callable[[np.ndarray, np.ndarray], np.ndarray], offsets: int
+) -> SentencePlan:
+    """Rows from ranges of sentences [begin, end), int64 [n], which advance in parallel.
+
+    `first_ends` says where the first row of each range ends; `offsets` is the number of sentence offsets.
+    """
+    starts, counts = [], []
+    while len(begin):
+        stop = first_ends(begin, end)
+        starts.append(begin)
+        counts.append(stop - begin)
+        unfinished = stop < end
+        begin, end = stop[unfinished], end[unfinished]
+    kind = np.int32 if offsets <= 2**31 else np.int64
+    return SentencePlan(np.concatenate(starts).astype(kind), np.concatenate(counts).astype(np.uint16))
+
+
+def _stretches(documents: np.ndarray, reading: Reading, crossing: bool, key: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ranges of sentences [begin, end) that are cut into rows in parallel."""
+    if not crossing:
+        _, begin, end = even_pieces(documents[reading.document], documents[reading.document + 1], LONGEST_WALK)
+        return begin, end
+    shift = int(below(hash64(key, np.zeros(1, np.int64)), LONGEST_WALK)[0])
+    edges = np.arange(-shift, int(documents[-1]), LONGEST_WALK)
+    edges = np.unique(np.append(np.maximum(edges, 0), documents[-1]))
+    return edges[:-1], edges[1:]
+
+
+def _row_ends(documents: np.ndarray, sentences: np.ndarray, begin: np.ndarray, room: int, crossing: bool) -> np.ndarray:
+    """One past the last sentence of the row that begins with each sentence: int64 [n], at least one further on."""
+    home = np.searchsorted(documents, begin, side="right")
+    left = np.full(len(begin), room)
+    while True:
+        limit = (sentences[begin] + left).astype(sentences.dtype, copy=False)
+        stop = np.maximum(np.searchsorted(sentences, limit, side="right") - 1, begin + 1)
+        if not crossing:
+            return stop
+        # Each document that ends inside takes a [SEP] from the text; what then fits may hold fewer ends again.
+        ends = np.searchsorted(documents, stop, side="left") - home
+        taken = sentences[stop] - sentences[begin] + ends
+        over = (taken > room) & (stop > begin + 1)
+        if not over.any():
+            return stop
+        left[over] -= np.maximum(taken - room, 1)[over]
+
+
+def build_document_plan(documents: np.ndarray, sentences: np.ndarray, reading: Reading, *, room: int) -> SentencePlan:
+    """A row of `room` tokens, [CLS] and [SEP] not counted, for each document that fits.
+
+    A longer document is cut at the ends of sentences into parts of about equally many tokens, so that no part is a
+    short remainder without context. A longer sentence has a row of its own, and is truncated there.
+    """
+    _, begin, end = even_pieces(documents[reading.document], documents[reading.document + 1], _MOST_SENTENCES)
+
+    def part_ends(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        return _part_ends(sentences, begin, end, room)
+
+    return cut_ranges(begin, end, part_ends, len(sentences))
+
+
+def _part_ends(sentences: np.ndarray, begin: np.ndarray, end: np.ndarray, room: int) -> np.ndarray:
+    """Where the first part of each range of sentences ends: int64 [n], at least one sentence further on."""
+    tokens = sentences[end] - sentences[begin]
+    parts = -(-tokens // room)
+    wanted = (sentences[begin] - (-tokens // parts)).astype(sentences.dtype, copy=False)
+    after = np.searchsorted(sentences, wanted, side="left")
+    is_nearer = sentences[after] - wanted <= wanted - sentences[after - 1]
+    limit = (sentences[begin] + room).astype(sentences.dtype, copy=False)
+    furthest = np.searchsorted(sentences, limit, side="right") - 1
+    return np.clip(np.where(is_nearer, after, after - 1), begin + 1, np.clip(furthest, begin + 1, end))
+
+
+def notes_on_cuts(split: Split, stages: Sequence[DataConfig], template: Template) -> list[str]:
+    """A line for each length of rows of whole documents, on the documents that are longer."""
+    lengths = dict.fromkeys(stage.sequence_length for stage in stages if stage.rows == "documents")
+    offsets, sentences = split.document_offsets, split.sentence_offsets
+    tokens = np.diff(sentences[offsets])
+    notes = []
+    for length in lengths:
+        room = length - template.of_text
+        cut = np.flatnonzero(tokens > room)
+        reading = Reading(cut, np.zeros(len(cut), np.int64))
+        parts = len(build_document_plan(offsets, sentences, reading, room=room)) if len(cut) else 0
+        notes.append(
+            f"rows of whole documents: {len(cut):,} of {len(tokens):,} documents of the training split do not fit into "
+            f"{length:,} tokens" + (f" and are cut into {parts:,} parts at the ends of sentences" if len(cut) else "")
+        )
+    return notes
