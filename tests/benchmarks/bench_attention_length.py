@@ -2,6 +2,8 @@
 
     python tests/benchmarks/bench_attention_length.py                              # 1,024 to 8,192, window 64
     python tests/benchmarks/bench_attention_length.py --window 0 --lengths 1024 2048   # every token sees all
+    python tests/benchmarks/bench_attention_length.py --window 256 --global-token      # as Longformer's classifier
+    python tests/benchmarks/bench_attention_length.py --blocks 64                      # as BigBird, 3 random ones
 
 One row in float32 on a CPU, dropout 0.1: forward, backward, clip and update, the lengths in turns. Memory is what the
 compiler says of the step: arguments, results and temporaries. The growth is the slope of the logarithm by that of the
@@ -25,7 +27,15 @@ from bertjax.plan.compiling import compile_stage
 from bertjax.training.stages import stages_of
 
 
-def work_of(length: int, window: int) -> Work:
+def pattern_of(arguments: argparse.Namespace) -> dict[str, int | str | bool]:
+    """What the layers see, as fields of the model's config."""
+    if arguments.blocks:
+        return {"attention_block": arguments.blocks, "random_blocks": 3}
+    window = {"window": arguments.window, "global_every": 0 if arguments.window else 1}
+    return window | ({"global_tokens": "first", "global_projections": True} if arguments.global_token else {})
+
+
+def work_of(length: int, pattern: dict[str, int | str | bool]) -> Work:
     """Four layers of width 256, 15 % of the tokens predicted."""
     model = ModelConfig(
         vocab_size=2048,
@@ -34,8 +44,7 @@ def work_of(length: int, window: int) -> Work:
         num_attention_heads=4,
         intermediate_size=1024,
         max_position_embeddings=length,
-        window=window,
-        global_every=0 if window else 1,
+        **pattern,
     )
     return Work(model, rows=1, length=length, predictions=length * 15 // 100)
 
@@ -69,9 +78,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 2048, 4096, 8192])
     parser.add_argument("--window", type=int, default=64)
+    parser.add_argument("--blocks", type=int, default=0, metavar="TOKENS", help="block-sparse attention, no windows")
+    parser.add_argument("--global-token", action="store_true", help="the first token sees all and is seen by all")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    works = [work_of(length, arguments.window) for length in arguments.lengths]
+    works = [work_of(length, pattern_of(arguments)) for length in arguments.lengths]
     sides = []
     for work in works:
         sides.append(Side("bertjax", work))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import string
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import jax
@@ -53,9 +53,8 @@ def trained_model(directory: Path, tokenizer: Tokenizer | None = None, **fields)
             sources=("text:/secret/place/*.txt", "text:/secret/b/*", "docs:numpy"),
             root="/secret/place/data",
             vocab="/secret/place/vocab.txt",
-            lowercase=tokenizer.rules.lowercase,
-            strip_accents=tokenizer.rules.strip_accents,
             sequence_length=64,
+            **asdict(tokenizer.rules),
         ),
         optimizer=OptimizerConfig(warmup_steps=100),
         training=TrainingConfig(steps=1000, global_batch_size=32, objectives=family_of(model.family).objectives),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,3 +53,35 @@ def test_a_class_that_is_told_behind_the_first_512_tokens_is_learned(family: str
     assert not model.counts.any_cut
     right = [prediction.label == colour for prediction, (colour, _) in zip(found, asked, strict=True)]
     assert all(right[:3]) and np.mean(right) >= 0.7, right
+
+
+def write_long_questions(folder: Path, counts: dict[str, int]) -> Path:
+    """What colour the beast is: it is told once, behind 520 tokens or more, in a text of 700 to 900."""
+    folder.mkdir()
+    for number, (name, count) in enumerate(counts.items()):
+        draw, paragraphs = np.random.default_rng(number), []
+        for place in range(count):
+            parts = [f"the {draw.choice(BEASTS)} saw a {draw.choice(BEASTS)} ." for _ in range(draw.integers(117, 150))]
+            colour, beast, told = draw.choice(COLOURS), draw.choice(BEASTS), int(draw.integers(88, 116))
+            parts[told] = f"the {colour} {beast} saw a {draw.choice(BEASTS)} ."
+            begins = len(" ".join(parts[:told])) + len(" the ")
+            answer = {"text": colour, "answer_start": begins}
+            asked = {"id": f"{name}{place}", "question": f"what colour is the {beast} ?", "answers": [answer]}
+            paragraphs.append({"context": " ".join(parts), "qas": [asked]})
+        document = {"version": "1.1", "data": [{"title": "beasts", "paragraphs": paragraphs}]}
+        (folder / f"{name}-v1.1.json").write_text(json.dumps(document))
+    return folder
+
+
+def test_an_answer_behind_the_first_512_tokens_is_found_with_global_questions(tmp_path: Path) -> None:
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    sizes = {"window": 16, "max_position_embeddings": 1024}
+    start = small_start(tmp_path / "start", **(traits("longformer") | still | sizes))
+    data = write_long_questions(tmp_path / "data", {"train": 64, "dev": 16})
+    config = small_config("squad", start, data, tmp_path / "run", epochs=10)
+    training = replace(config.training, eval_every=1000, global_batch_size=8)
+    config = replace(config, data=replace(config.data, sequence_length=1024), training=training)
+    content = content_of(config, start)
+    with alone() as processes:
+        result = finetune(config, start, content, processes, lambda _: None)
+    assert result.figures["eval/exact_match"] >= 0.9, result.figures
