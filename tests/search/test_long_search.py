@@ -19,7 +19,7 @@ LENGTH, COUNT = 8192, 6
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("family", ["longformer"])
+@pytest.mark.parametrize("family", ["modernbert"])
 def test_long_documents_that_begin_alike_are_told_apart(family: str, tmp_path: Path) -> None:
     model = family_model(tmp_path / "run", family, max_position_embeddings=LENGTH, window=64)
     run = write_run(
