@@ -74,7 +74,7 @@ def test_nothing_to_draw_is_no_chart(values):
     assert stacked_chart("time", [], []) == ""
 
 
-@pytest.mark.parametrize("values", [[0.0], [3.0, 3.0], [1e-9, 2e-9], [-1.0, 1e12], [0.0, 5.0, math.nan, 6.0]])
+@pytest.mark.parametrize("values", [[0.0], [3.0, 3.0], [1e-9, 2e-9], [5e-21, 1e-20], [-1.0, 1e12], [0.0, 5.0, math.nan, 6.0]])
 @pytest.mark.parametrize("log", [False, True])
 def test_odd_ranges_are_drawn_inside_the_plot_in_their_order(values, log):
     figure = line_chart("odd", [Line("odd", list(range(len(values))), values, "blue", dots=True)], log=log)
@@ -110,6 +110,7 @@ def test_ticks_are_round_and_inside(low, high, ticks):
     ("low", "high", "form", "labels", "scale"),
     [
         (4.9, 7.1, "number", ("4.5", "5.0", "5.5", "6.0", "6.5", "7.0", "7.5"), ""),
+        (0.0, 1e-20, "number", ("0", "0.2", "0.4", "0.6", "0.8", "1.0"), "10⁻²⁰"),
         (0.0, 9.3e-5, "number", ("0", "0.2", "0.4", "0.6", "0.8", "1.0"), "10⁻⁴"),
         (0.0, 0.21, "percent", ("0%", "5%", "10%", "15%", "20%", "25%"), ""),
         (0.9991, 0.9994, "percent", ("99.91%", "99.92%", "99.93%", "99.94%"), ""),
