@@ -140,7 +140,7 @@ def _linear_axis(low: float, high: float, form: str, count: int) -> Axis:
         margin = 0.1 * abs(low) or 0.5
         low, high = (0.0 if low == 0 else low - margin), high + margin
     step = _round_step(low, high, count)
-    digits = 12 - math.floor(math.log10(step))  # significant ones: a learning rate may be 1e-20
+    digits = max(12, 6 - math.floor(math.log10(step)))  # a learning rate may be 1e-20
     found = [round(i * step, digits) for i in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)]
     labels, scale = _labels(found, step, form)
     return Axis(found[0], found[-1], tuple(found), labels, scale)

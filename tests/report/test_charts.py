@@ -74,7 +74,10 @@ def test_nothing_to_draw_is_no_chart(values):
     assert stacked_chart("time", [], []) == ""
 
 
-@pytest.mark.parametrize("values", [[0.0], [3.0, 3.0], [1e-9, 2e-9], [5e-21, 1e-20], [-1.0, 1e12], [0.0, 5.0, math.nan, 6.0]])
+ODD = ([0.0], [3.0, 3.0], [1e-9, 2e-9], [5e-21, 1e-20], [-1.0, 1e12], [0.0, 5.0, math.nan, 6.0])
+
+
+@pytest.mark.parametrize("values", ODD)
 @pytest.mark.parametrize("log", [False, True])
 def test_odd_ranges_are_drawn_inside_the_plot_in_their_order(values, log):
     figure = line_chart("odd", [Line("odd", list(range(len(values))), values, "blue", dots=True)], log=log)
