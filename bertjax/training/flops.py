@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from bertjax.config import ModelConfig
+from bertjax.config import DataConfig, ModelConfig
+from bertjax.input.targets.mlm import TARGET as PREDICTED_TOKENS
 from bertjax.model.attention.block_sparse import keys_per_token
 from bertjax.model.attention.relative import rows_in_reach
 from bertjax.model.attention.self_attention import layer_windows
@@ -54,6 +55,13 @@ class Peak:
 
     def __str__(self) -> str:
         return f"{self.flops / 1e12:,.3g} TFLOP/s ({self.source})"
+
+
+def expected_predictions(data: DataConfig) -> float:
+    """The mean number of predictions of a full row."""
+    slots = PREDICTED_TOKENS.keys(data)["mlm_weights"].width
+    share = 1.0 if data.predict == "next" else data.mask_probability
+    return min(slots, share * data.sequence_length)
 
 
 def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions: float) -> float:

@@ -11,7 +11,6 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig
-from bertjax.input.targets.mlm import expected_predictions
 from bertjax.model.families.registry import family_of
 from bertjax.model.family_heads import HEADS
 from bertjax.model.heads import VocabularyHead
@@ -19,7 +18,7 @@ from bertjax.model.network import Params
 from bertjax.parallel.sharding import put_on_devices
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.exchange import Frozen
-from bertjax.training.flops import train_flops_per_token
+from bertjax.training.flops import expected_predictions, train_flops_per_token
 from bertjax.training.objectives import OBJECTIVES, TEACHER, Objective, objectives_of
 from bertjax.training.out_of_memory import settings_named
 from bertjax.training.state import Blueprint, FrozenNetwork, draw_frozen

@@ -18,7 +18,7 @@ from bertjax.input.masking.counts import COUNTS
 from bertjax.input.masking.options import REPLACED_BY
 from bertjax.input.masking.rule import MaskRule, mask_tokens
 from bertjax.input.randomness import hash64
-from bertjax.input.targets.mlm import expected_predictions
+from bertjax.training.flops import expected_predictions
 
 SPECIALS = Specials()
 MANY = 20_000

@@ -409,7 +409,7 @@ def test_what_cannot_be_is_refused(made: Made, tmp_path: Path, changes: dict, me
 
 def test_records_and_text_are_not_mixed(made: Made, tmp_path: Path) -> None:
     data = made.data(tmp_path)
-    with pytest.raises(ValueError, match=r"data\.sources has text:books beside tfrecord sources"):
+    with pytest.raises(ValueError, match=r"data\.sources has text:books and tfrecord sources"):
         opened_from(replace(data, sources=("text:books", *data.sources)))
 
 

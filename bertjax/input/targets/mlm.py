@@ -103,13 +103,6 @@ def prediction_keys(slots: int) -> dict[str, BatchKey]:
     }
 
 
-def expected_predictions(data: DataConfig) -> float:
-    """The mean number of predictions of a full row."""
-    slots = TARGET.keys(data)["mlm_weights"].width
-    share = 1.0 if data.predict == "next" else data.mask_probability
-    return min(slots, share * data.sequence_length)
-
-
 def next_tokens(input_ids: np.ndarray, sequence_ids: np.ndarray) -> dict[str, np.ndarray]:
     """At every position the token after it, as predictions; both int32 [B, L].
 
