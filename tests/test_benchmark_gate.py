@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -152,3 +153,20 @@ def test_every_figure_is_made_by_a_program_that_exists(gate) -> None:
         assert figure.shown.format(1.5) != figure.shown, figure.name
         assert figure.bar == "none" or len(figure.set_by) > 20, figure.name
         assert re.compile(figure.reads).groups == 1 + figure.beside.count("{}"), figure.name
+
+
+def test_a_commit_is_dirty_by_other_changes_than_the_gates_own(gate, tmp_path, monkeypatch) -> None:
+    git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org"]
+    for name in ("README.md", "tests/benchmarks/results.json", "code.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1\n")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], cwd=tmp_path, check=True)
+    monkeypatch.setattr(gate, "REPOSITORY", tmp_path)
+    clean = gate.circumstances()["commit"]
+    assert re.fullmatch(r"[0-9a-f]{7,}", clean)
+    (tmp_path / "README.md").write_text("2\n")
+    (tmp_path / "tests/benchmarks/results.json").write_text("2\n")
+    assert gate.circumstances()["commit"] == clean
+    (tmp_path / "code.py").write_text("2\n")
+    assert gate.circumstances()["commit"] == f"{clean}-dirty"

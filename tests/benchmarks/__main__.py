@@ -33,6 +33,7 @@ REPOSITORY = HERE.parents[1]
 FIGURES, RESULTS, README = HERE / "figures.toml", HERE / "results.json", REPOSITORY / "README.md"
 DATA = REPOSITORY.parent / "shared" / "data"
 BEGIN, END = "<!-- made by python -m tests.benchmarks -->", "<!-- end -->"
+_NOT_WRITTEN = tuple(f":!{path.relative_to(REPOSITORY)}" for path in (RESULTS, README))
 _SKIPPED = 3  # exit code
 _PACKAGES = ("jax", "torch", "transformers")
 
@@ -130,11 +131,15 @@ def _output(words: Sequence[str]) -> str:
     return "".join(lines)
 
 
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, text=True).stdout.strip()
+
+
 def circumstances() -> dict[str, str]:
     """Commit, machine, versions and date of a measurement."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=REPOSITORY, capture_output=True, text=True
-    ).stdout.strip()
+    # What the gate itself writes is no change of what it measures.
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *_NOT_WRITTEN)
+    described = _git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
     versions = [f"{name} {metadata.version(name)}" for name in _PACKAGES if _is_installed(name)]
     return {
         "commit": described or "unknown",
