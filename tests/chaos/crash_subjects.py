@@ -115,7 +115,9 @@ def _begin_to_prepare(folder: Path) -> None:
 
 
 def _prepared(folder: Path) -> str:
-    whole = [path for path in (folder / "data").iterdir() if path.is_dir() and not path.name.endswith(".partial")]
+    # Hidden folders are scratch, which nothing reads; a killed process may leave one.
+    folders = [path for path in (folder / "data").iterdir() if path.is_dir() and not path.name.startswith(".")]
+    whole = [path for path in folders if not path.name.endswith(".partial")]
     try:
         for path in whole:
             if path.name.startswith("store-"):
