@@ -226,10 +226,10 @@ class Process:
     """A process of a scenario: forked from one that has imported everything, or new."""
 
     def __init__(self, scenario: Scenario, trial: Path, log: Path) -> None:
+        words = scenario.words(trial)  # first: it may start the object storage, which is found by the environment
         environment = surroundings(devices=1) | dict(scenario.environment)
         if scenario.compiles:
             environment["JAX_COMPILATION_CACHE_DIR"] = str(trial / "compiled")
-        words = scenario.words(trial)
         self._fresh: subprocess.Popen[bytes] | None = None
         if scenario.fresh:
             with log.open("ab") as told:
