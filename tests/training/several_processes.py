@@ -69,6 +69,7 @@ class Zygote:
                 if code:
                     self.codes[int(child)] = int(code)
                 else:
+                    self.codes.pop(int(child), None)  # of an earlier process with the same number
                     self._started.append(int(child))
                 self._changed.notify_all()
 

@@ -30,10 +30,13 @@ def main() -> None:
     os.write(1, b"ready\n")
     while line := sys.stdin.readline():
         job = json.loads(line)
+        # Its start must be reported before its end, however short it lives.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         child = os.fork()
         if child == 0:
             become(job)
         os.write(1, f"{child}\n".encode())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
 def keep_the_programs_of_every_process() -> None:
@@ -67,6 +70,7 @@ def reap(*_: object) -> None:
 def become(job: dict) -> None:
     """Run a command line of bertjax, or a script's `main`, as if it had just been started."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | (os.O_APPEND if job["append"] else os.O_TRUNC))
     os.dup2(log, 1)
     os.dup2(log, 2)
