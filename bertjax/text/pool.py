@@ -7,15 +7,27 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from bertjax.text.corpus import Unit
 
 Result = TypeVar("Result")
+
+LOOK_SECONDS = 5.0  # between two looks at the states of the workers
+LOOKS = 9  # so many in a row find a worker stopped before it counts as lost; one suffices not: Ctrl-Z and `fg`
+
+
+class StoppedWorker(RuntimeError):
+    """A worker process is stopped, so that its units never come; the same command continues where they are missing."""
+
+    exit_code = 75  # as that of a process that lost another one
 
 
 def cores() -> int:
@@ -34,30 +46,73 @@ def run_units(
     """As `Runner` says, by `workers` processes; yields results as they come.
 
     Workers are spawned: forking a process in which JAX or TensorFlow has threads can hang. Raises what `function`
-    raises, and RuntimeError naming the files if a worker dies.
+    raises, RuntimeError naming the files if a worker dies, and StoppedWorker if one is stopped (seen on Linux only).
     """
     workers = min(workers or cores(), len(units))
     if workers <= 1:
         yield from ((unit, function(unit)) for unit in units)
         return
-    context = multiprocessing.get_context("spawn")
+    context, earlier = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as executor:
         waiting = iter(units)
         # No more at a time than there are workers, so that the units of a worker that dies are known.
         running = {executor.submit(function, unit): unit for unit in itertools.islice(waiting, workers)}
+        states = _States([child for child in multiprocessing.active_children() if child not in earlier])
         try:
             while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                for future in wait(running, LOOK_SECONDS, return_when=FIRST_COMPLETED).done:
                     result = future.result()
                     unit = running.pop(future)
                     running |= {executor.submit(function, unit): unit for unit in itertools.islice(waiting, 1)}
                     yield unit, result
+                if stopped := states.stopped():
+                    raise StoppedWorker(
+                        f"{what}: worker process {stopped.pid} is stopped (SIGSTOP?) at one of: {_files(running)}; "
+                        "run the command again to continue from here"
+                    )
         except BrokenProcessPool:
-            files = ", ".join(file.path for unit in running.values() for file in unit.files)
             raise RuntimeError(
-                f"{what}: a worker process died (killed, or out of memory?) at one of: {files}; "
+                f"{what}: a worker process died (killed, or out of memory?) at one of: {_files(running)}; "
                 "run the command again to continue from here, with fewer processes (data.workers) if memory is short"
             ) from None
+        finally:
+            states.kill_stopped()  # the executor waits for the end of every worker
+
+
+def _files(running: Mapping[object, Unit]) -> str:
+    return ", ".join(file.path for unit in running.values() for file in unit.files)
+
+
+class _States:
+    """Which worker processes something has stopped, by what Linux says of them."""
+
+    def __init__(self, workers: Sequence[BaseProcess]) -> None:
+        self._workers = workers
+        self._found = dict.fromkeys(workers, 0)  # looks in a row that found it stopped
+        self._looked = time.monotonic()
+
+    def stopped(self) -> BaseProcess | None:
+        """A worker that was stopped at each of the last LOOKS looks; call it often.
+
+        Looks are counted, not seconds: a clock goes on while this process is stopped together with its workers.
+        """
+        if time.monotonic() >= self._looked + LOOK_SECONDS:
+            self._looked = time.monotonic()
+            for worker in self._workers:
+                self._found[worker] = self._found[worker] + 1 if _is_stopped(worker) else 0
+        return next((worker for worker in self._workers if self._found[worker] >= LOOKS), None)
+
+    def kill_stopped(self) -> None:
+        """Kill the workers that are stopped: nothing else ends them."""
+        for worker in filter(_is_stopped, self._workers):
+            worker.kill()
+
+
+def _is_stopped(worker: BaseProcess) -> bool:
+    try:
+        return Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:  # it ended, or this is not Linux
+        return False
 
 
 def _start_worker() -> None:

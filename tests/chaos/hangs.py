@@ -21,9 +21,11 @@ from pathlib import Path
 import crash_points
 from generated_corpus import write_corpus
 from outcomes import Share, Table, require_known
-from random_kills import FEW_STEPS
+from random_kills import FEW_STEPS, stores_of
 from several_processes import Group, as_keys, free_port, surroundings
 from tiny_runs import checkpoints, command, digests, finish, write_recipe
+
+from bertjax.text.corpus import UNIT_BYTES
 
 NOTICED = 75  # seconds from the fault to the end of every process
 AGAIN = 75  # exit code: start the same command again
@@ -70,6 +72,19 @@ class Runs:
                 group.finish()
             self._expected[count] = digests(whole)
         return self._expected[count]
+
+    def prepare(self, root: Path, workers: int) -> list[str]:
+        """The command line that prepares a store below a root, of files that are a unit of work each."""
+        files = self.folder / "files"
+        if not files.exists():
+            files.mkdir()
+            for number in range(4):
+                written = write_corpus(files / f"{number}.txt", 1000, seed=number)
+                text = written.read_text() + "\n"
+                written.write_text(text * (1 + UNIT_BYTES // len(text)))
+        words = ["prepare", str(self._recipe), "--data.sources", f"lines:{files}/*.txt", "--data.vocab-size", "260"]
+        words += ["--data.workers", str(workers), "--data.root", str(root)]
+        return [sys.executable, "-m", "bertjax", *words]
 
     def alone(self, run_dir: Path, **environment: str) -> subprocess.Popen[bytes]:
         """Start a process in an interpreter of its own, with the library that makes calls fail."""
@@ -165,6 +180,49 @@ def absent_process(runs: Runs) -> str:
         group.send(1, signal.SIGCONT)
     runs.resume(run_dir, 2)
     return f"named after {_about(took)}"
+
+
+def stopped_worker(runs: Runs) -> str:
+    """A worker process of `prepare` is stopped at a random moment; the store is that of a single process in the end."""
+    root, whole = runs.place(), runs.place()
+    root.parent.mkdir(parents=True)
+    log = root.with_suffix(".log")
+    finish(runs.prepare(whole, 1), _log_of(whole))
+    with log.open("wb") as output:
+        process = subprocess.Popen(runs.prepare(root, 2), stdout=output, stderr=output)
+    try:
+        worker, sent = _stop_a_worker(process, log, runs.draw.uniform(0, 2)), time.monotonic()  # a start takes a second
+        code = process.wait(NOTICED)
+        took = time.monotonic() - sent
+    except subprocess.TimeoutExpired:
+        raise Failure(f"still running after {NOTICED} s: {_end_of(log)}") from None
+    finally:
+        process.kill()
+        process.wait()
+    if code == 0:
+        require(took < NOTICED / 3, f"a worker without work held it up for {took:.0f} s")
+    else:
+        require(code == AGAIN, f"exit code {code} after {took:.0f} s: {_end_of(log)}")
+        require(f"worker process {worker} is stopped" in _end_of(log), f"it is not named: {_end_of(log)}")
+    finish(runs.prepare(root, 2), _log_of(root))
+    require(stores_of(root) == stores_of(whole), f"other stores: {stores_of(root)}")
+    return f"named after {_about(took)}" if code else "it had no work left"
+
+
+def _stop_a_worker(process: subprocess.Popen[bytes], log: Path, delay: float) -> int:
+    """Stop one of the processes that multiprocessing has spawned for a process, so long after the first of them."""
+    tasks, until = Path(f"/proc/{process.pid}/task/{process.pid}/children"), None
+    while True:
+        require(process.poll() is None, f"it ended before one of its workers was stopped: {_end_of(log)}")
+        for child in tasks.read_text().split():
+            with contextlib.suppress(OSError):  # it ended
+                if b"spawn_main" not in Path(f"/proc/{child}/cmdline").read_bytes():
+                    continue
+                until = until or time.monotonic() + delay
+                if time.monotonic() >= until:
+                    os.kill(int(child), signal.SIGSTOP)
+                    return int(child)
+        time.sleep(0.005)
 
 
 def dropped_packets(runs: Runs) -> str:
@@ -346,6 +404,7 @@ FAULTS = (
     Fault("coordinator killed, stepping", lost_process(signal.SIGKILL, 0, _STEPPING)),
     Fault("coordinator killed, compiling", lost_process(signal.SIGKILL, 0, "batches come through")),
     Fault("process 1 killed, stepping", lost_process(signal.SIGKILL, 1, _STEPPING)),
+    Fault("worker of prepare stopped", stopped_worker, "" if sys.platform == "linux" else "needs Linux"),
     Fault("packets dropped between two hosts", dropped_packets, _NO_NETWORKS),
     Fault("disk full", full_disk, _NO_ROOT),
     Fault("disk turns read-only", read_only, crash_points.MISSING),

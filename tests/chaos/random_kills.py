@@ -132,7 +132,7 @@ class Campaign:
         yield Scenario("pretrain, nothing compiled", pretrain, run_result, 3, _phase_of_run, compiles=True)
         yield Scenario("pretrain, a new interpreter", pretrain, run_result, 1, _phase_of_run, fresh=True)
         yield Scenario("fine-tuning", finetune, run_result, 4, _phase_of_run)
-        yield Scenario("prepare", prepare, lambda trial: _stores(trial / "data"), 2, lambda trial, log: "prepare")
+        yield Scenario("prepare", prepare, lambda trial: stores_of(trial / "data"), 2, lambda trial, log: "prepare")
         yield Scenario("export", export, _export, 1, lambda trial, log: "export")
         if not object_storage.MISSING:
             yield Scenario("pretrain into object storage", self._upload, _uploaded, 1, lambda trial, log: "upload")
@@ -188,7 +188,8 @@ def _export(trial: Path) -> Any:
     return _export_files(trial / "export"), findings, _left_over(trial)
 
 
-def _stores(root: Path) -> Any:
+def stores_of(root: Path) -> Any:
+    """Digests of the stores and vocabularies below a root, and what is half-made there."""
     return {path.name: digest_of(path) for path in root.glob("*-*") if path.is_dir()}, _left_over(root)
 
 

@@ -1,16 +1,20 @@
 """Worker processes: results of every unit, errors as they were raised, and a death told with its files."""
 
+import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from bertjax.text import pool
 from bertjax.text.corpus import Unit
-from bertjax.text.pool import run_units
+from bertjax.text.pool import StoppedWorker, run_units
 from bertjax.text.sources.source import SourceFile
 
 UNITS = [Unit(number, 0, (SourceFile("text", f"part{number}.txt"),), 1) for number in range(7)]
@@ -108,3 +112,67 @@ def test_a_dead_worker_is_named_with_its_files():
         list(run_units(die_at_four, UNITS, "testing", workers=2))
     named = re.findall(r"part\d\.txt", str(told.value))
     assert "part4.txt" in named and len(named) <= 2
+
+
+def stop_at_four(unit):
+    if unit.number == 4:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return unit.number
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the states of processes are read from /proc")
+def test_a_stopped_worker_is_named_with_its_files(monkeypatch):
+    monkeypatch.setattr(pool, "LOOK_SECONDS", 0.05)
+    with pytest.raises(
+        StoppedWorker, match=r"^testing: worker process \d+ is stopped .* at one of: .*part4\.txt"
+    ) as told:
+        list(run_units(stop_at_four, UNITS, "testing", workers=2))
+    assert told.value.exit_code == 75
+
+
+def leave_process_number_and_wait_for_the_word(unit):
+    leave_process_number()
+    wait_until(lambda: Path(os.environ["NUMBERS"], "go on").exists())
+    return unit.number
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the states of processes are read from /proc")
+def test_a_worker_that_goes_on_again_is_not_lost(tmp_path, monkeypatch):
+    """One look fewer than it takes finds a worker stopped; then it goes on, and everything is done."""
+    monkeypatch.setenv("NUMBERS", str(tmp_path))
+    monkeypatch.setattr(pool, "LOOK_SECONDS", 0.05)
+    found, is_stopped = [], pool._is_stopped
+
+    def look(worker):
+        if two_processes() and not sum(found):
+            os.kill(worker.pid, signal.SIGSTOP)
+            wait_until(lambda: is_stopped(worker))
+        found.append(is_stopped(worker))
+        if found[-1] and sum(found) == pool.LOOKS - 1:
+            os.kill(worker.pid, signal.SIGCONT)
+            wait_until(lambda: not is_stopped(worker))
+            (tmp_path / "go on").touch()
+        return found[-1]
+
+    monkeypatch.setattr(pool, "_is_stopped", look)
+    assert sorted(
+        unit.number for unit, _ in run_units(leave_process_number_and_wait_for_the_word, UNITS, "testing", workers=2)
+    ) == list(range(7))
+    assert sum(found) == pool.LOOKS - 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the states of processes are read from /proc")
+def test_a_worker_that_is_stopped_with_nothing_to_do_holds_nothing_up(monkeypatch):
+    """The results are all there: the pool ends, and with it the worker that cannot."""
+    results = run_units(number, UNITS[:2], "testing", workers=2)
+    first = next(results)
+    for worker in multiprocessing.active_children():
+        os.kill(worker.pid, signal.SIGSTOP)
+        wait_until(partial(pool._is_stopped, worker))
+    assert first[1] in (0, 1)
+    results.close()
+    assert not multiprocessing.active_children()
+
+
+def number(unit):
+    return unit.number
