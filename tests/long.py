@@ -86,7 +86,7 @@ PIECES = (
     ),
     Piece("hosts", ("tests/training/check_hosts.py",)),
     # What a part does not finish within its minutes it goes on with the next time.
-    *(Piece(part, ("tests/chaos/check_faults.py", part, "--minutes", "60")) for part in _FAULTS),
+    *(Piece(part, ("tests/chaos/check_faults.py", part, "--minutes", "30")) for part in _FAULTS),
     Piece("prepare", ("tests/chaos/check_prepare.py", "--kills", "20", "--", *_PREPARED)),
     Piece("preemption", ("tests/training/check_preemption.py",)),
     Piece("pytest", (*_PYTEST, "--numprocesses", _WORKERS, "--dist", "worksteal")),

@@ -355,7 +355,8 @@ def compressed(suffix: str, inner: Mutation) -> Mutation:
         if kind < 0.05:
             return pack(text) * 2 + draw.choice((b"", b"\0" * 4, b"\0" * 9, b"x"))
         if kind < 0.051:
-            return pack(draw.choice((b"\0", b"a ", b"a\n", b"\xff")) * (draw.choice((1, 8, 64)) << 20))
+            unit = draw.choice((b"\0", b"a ", b"a\n", b"\xff"))
+            return pack(unit * ((draw.choice((1, 8, 64)) << 20) // len(unit)))
         return pack(inner(text, draw, others))[:MOST_BYTES]
 
     return mutation
