@@ -1,9 +1,10 @@
 """What fewer bits cost: size and accuracy of a classifier's exports, each by its own runtime from its folder alone.
 
-    python tests/benchmarks/bench_exports.py --model RUN --data DEV.tsv --folder DIR [--formats onnx litert:int8 ...]
+    python tests/benchmarks/bench_exports.py --model RUN --glue DIR --folder DIR [--formats onnx litert:int8 ...]
 
-RUN is a model of one label for a text, DEV.tsv has the columns `sentence` and `label`, the label's number, as GLUE's
-SST-2. A format is a name of `bertjax export --to`, and behind a colon a precision. Others are compared with the first.
+RUN is a classifier of GLUE's SST-2, or a pretrained model that is fine-tuned for it first. Accuracy is that on the 872
+sentences of dev.tsv. A format is a name of `bertjax export --to`, and behind a colon a precision. Others are compared
+with the first.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
+from bertjax.__main__ import main as verb
+from bertjax.config import FinetuneConfig
 from bertjax.convert.format import Vectors
 from bertjax.convert.formats import FORMATS, format_of
 from bertjax.convert.graph.export import inputs_of
@@ -46,6 +49,16 @@ def accuracy(model: TrainedModel, folder: Path, run: Run, examples: list[dict[st
     return right / len(examples)
 
 
+def classifier(run: str, glue: Path, folder: Path) -> TrainedModel:
+    """The model of a run; of a pretrained one, what fine-tuning for SST-2 makes of it, kept in the folder."""
+    model = load_run(run)
+    if isinstance(model.config, FinetuneConfig):
+        return model
+    words = ["finetune", "sst2", "--init-from", run, "--data", str(glue), "--run-dir", str(folder / "classifier")]
+    assert verb([*words, "--learning-rate", "3e-4", "--batch-size", "32", "--epochs", "1"]) == 0, words
+    return load_run(str(folder / "classifier"))
+
+
 def loaded(name: str, folder: Path) -> Run:
     """The exported network, as its runtime executes it."""
     module = FORMATS[name].module
@@ -55,14 +68,14 @@ def loaded(name: str, folder: Path) -> Run:
 def main() -> None:
     """Print a row for each format."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True, metavar="RUN", help="a classifier of texts")
-    parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="GLUE's dev.tsv of SST-2, or its like")
-    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="where the exports are written")
+    parser.add_argument("--model", required=True, metavar="RUN", help="a classifier, or a pretrained model")
+    parser.add_argument("--glue", type=Path, required=True, metavar="DIR", help="with SST-2/train.tsv and dev.tsv")
+    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="for the exports, and the classifier")
     parser.add_argument("--formats", nargs="+", default=_FORMATS, metavar="NAME", help="(%(default)s)")
     arguments = parser.parse_args()
-    with arguments.data.open(encoding="utf-8", newline="") as file:
+    with (arguments.glue / "SST-2" / "dev.tsv").open(encoding="utf-8", newline="") as file:
         examples = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    model, first = load_run(arguments.model), None
+    model, first = classifier(arguments.model, arguments.glue, arguments.folder), None
     print(f"{len(examples)} examples, step {model.step}")
     for which in arguments.formats:
         name, _, precision = which.partition(":")

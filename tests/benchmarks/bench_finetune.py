@@ -83,8 +83,8 @@ def main() -> None:
     print(f"wanted       {recipe.figure:12} {100 * recipe.least:6.2f}")
     pairs = zip(*results.values(), strict=True)
     ratios = [theirs["step"] / ours["step"] for ours, theirs in pairs]  # of a seed, one right after the other
-    told = " ".join(f"{ratio:.2f}" for ratio in ratios)
-    print(f"ratio transformers / bertjax in seconds a step: {told}, median {statistics.median(ratios):.2f}")
+    listed = " ".join(f"{ratio:.2f}" for ratio in ratios)
+    print(f"ratio transformers / bertjax in seconds a step: {listed}, median {statistics.median(ratios):.2f}")
 
 
 def compare_in_turns(arguments: argparse.Namespace) -> None:

@@ -119,10 +119,10 @@ def trained(folder: Path, names: list[str], arguments: argparse.Namespace) -> st
     return str(run)
 
 
-def share_first(results: Path, asked: list[dict[str, str]]) -> float:
+def share_first(results: Path, queries: list[dict[str, str]]) -> float:
     """How often the document of the query's own number comes first."""
     found = [json.loads(line)["results"][0]["id"] for line in results.read_text().splitlines()]
-    return sum(one == query["_id"] for one, query in zip(found, asked, strict=True)) / len(asked)
+    return sum(one == query["_id"] for one, query in zip(found, queries, strict=True)) / len(queries)
 
 
 def main() -> None:
@@ -142,11 +142,11 @@ def main() -> None:
     print("tokens  first by vectors  by BM25  seconds  peak GiB")
     for length in sorted(arguments.lengths):
         draw, folder = np.random.default_rng(length), arguments.folder / str(length)
-        asked = [{"_id": str(n), "text": ask(name)} for n, name in enumerate(names[: arguments.documents])]
+        queries = [{"_id": str(n), "text": ask(name)} for n, name in enumerate(names[: arguments.documents])]
         rows = [
             {"_id": str(n), "text": document(draw, name, length)} for n, name in enumerate(names[: arguments.documents])
         ]
-        files = write_lines(folder / "documents.jsonl", rows), write_lines(folder / "queries.jsonl", asked)
+        files = write_lines(folder / "documents.jsonl", rows), write_lines(folder / "queries.jsonl", queries)
         shares, spent = [], 0.0
         for by in ("vectors", "bm25"):
             found = folder / f"{by}.jsonl"
@@ -154,7 +154,7 @@ def main() -> None:
                 *("search", model, "--index", str(folder / "index"), "--documents", str(files[0]), "--queries"),
                 *(str(files[1]), "--by", by, "--top", "1", "--max-length", str(length), "--output", str(found)),
             )
-            shares.append(share_first(found, asked))
+            shares.append(share_first(found, queries))
             spent += seconds
         print(f"{length:6,}  {shares[0]:16.0%}  {shares[1]:7.0%}  {spent:7.1f}  {peak:8.2f}", flush=True)
 

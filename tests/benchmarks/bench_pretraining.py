@@ -128,15 +128,15 @@ def times(arguments: argparse.Namespace) -> None:
     theirs = _fastest({setting: speed for setting, speed in final.items() if setting.side == "transformers"})
     same = {setting: speed for setting, speed in final.items() if setting.objectives == theirs.objectives}
     ours = _fastest({setting: speed for setting, speed in same.items() if setting.side == "bertjax"})
-    told = {setting.side: {"setting": str(setting), **final[setting]._asdict()} for setting in (theirs, ours)}
-    replace_text(arguments.folder / "times.json", json.dumps(told, indent=1) + "\n")
-    _tell_chosen(arguments.folder)
+    chosen_by_side = {setting.side: {"setting": str(setting), **final[setting]._asdict()} for setting in (theirs, ours)}
+    replace_text(arguments.folder / "times.json", json.dumps(chosen_by_side, indent=1) + "\n")
+    _print_chosen(arguments.folder)
 
 
-def _tell_chosen(folder: Path) -> None:
-    told = _read(folder / "times.json")
-    rates = {side: Speed(one["seconds"], one["tokens"]).rate for side, one in told.items()}
-    for side, one in told.items():
+def _print_chosen(folder: Path) -> None:
+    chosen_by_side = _read(folder / "times.json")
+    rates = {side: Speed(one["seconds"], one["tokens"]).rate for side, one in chosen_by_side.items()}
+    for side, one in chosen_by_side.items():
         setting = NAMED[one["setting"]]
         print(
             f"chosen: {setting} ({setting.objectives}), {one['seconds']:.4f} s a step, {rates[side]:,.0f} real tokens/s"
@@ -222,9 +222,11 @@ def seed(arguments: argparse.Namespace) -> None:
     """Train one entrant with one seed, or go on with it."""
     name = f"{arguments.name}_{arguments.seed}"
     run, plan = arguments.folder / "runs" / name, arguments.folder / "plans" / f"{name}.json"
-    told = _read(arguments.folder / "times.json")["transformers" if arguments.name == "transformers" else "bertjax"]
-    setting, minutes = NAMED[told["setting"]], arguments.minutes * ENTRANTS[arguments.name]
-    steps = POINTS * max(round(minutes * 60 / told["seconds"] / POINTS), 1)
+    chosen_by_side = _read(arguments.folder / "times.json")[
+        "transformers" if arguments.name == "transformers" else "bertjax"
+    ]
+    setting, minutes = NAMED[chosen_by_side["setting"]], arguments.minutes * ENTRANTS[arguments.name]
+    steps = POINTS * max(round(minutes * 60 / chosen_by_side["seconds"] / POINTS), 1)
     about = {"setting": str(setting), "minutes": minutes, "steps": steps}
     if plan.exists() and _read(plan) != about:
         raise SystemExit(f"{run} was begun as {_read(plan)}, and this is {about}; give another --folder")
@@ -275,13 +277,13 @@ def tasks(arguments: argparse.Namespace) -> None:
 def table(arguments: argparse.Namespace) -> None:
     """Print what every side reached: losses over the minutes, the minutes to transformers' last loss, the tasks."""
     curves = {name: _curves(arguments, name) for name in ENTRANTS}
-    _tell_chosen(arguments.folder)
+    _print_chosen(arguments.folder)
     for name, found in curves.items():
         points = [
             [point for curve in found.values() for point in curve[number : number + 1]] for number in range(POINTS)
         ]
-        told = (f"{at[0].minutes:.3g} min {mean([point.loss for point in at], 1)}" for at in points if at)
-        print(f"{name:14} held-out MLM loss after {', '.join(told)}")
+        losses = (f"{at[0].minutes:.3g} min {mean([point.loss for point in at], 1)}" for at in points if at)
+        print(f"{name:14} held-out MLM loss after {', '.join(losses)}")
     for name, task in itertools.product(ENTRANTS, arguments.tasks):
         folders = sorted((arguments.folder / "tasks").glob(f"{name}_[0-9]*_{task}"))
         values = [value for folder in folders if (value := best(folder, TASKS[task].figure)) is not None]

@@ -74,7 +74,7 @@ FAMILY = [name for name, entrant in RECIPES.items() if not entrant.student]
 
 
 class Task(NamedTuple):
-    """What `bertjax finetune` is told, and the figure that counts."""
+    """The words and epochs for `bertjax finetune`, and the figure that is compared."""
 
     name: str
     epochs: int
@@ -233,13 +233,15 @@ def _search(run: Path, beir: Path, out: Path) -> None:
 def table(arguments: argparse.Namespace) -> None:
     """Print the figures of every recipe by task."""
     for name in arguments.recipes:
-        told = []
+        figures = []
         for task in arguments.tasks:
             figure = RETRIEVAL if task == RETRIEVAL else TASKS[task].figure
             folders = sorted((arguments.folder / "tasks").glob(f"{name}_*_{task}"))
-            told.append(f"{task} {mean([found for folder in folders if (found := best(folder, figure)) is not None])}")
+            figures.append(
+                f"{task} {mean([found for folder in folders if (found := best(folder, figure)) is not None])}"
+            )
         ends = [_last(path) for path in sorted((arguments.folder / "runs").glob(f"{name}_*/metrics.jsonl"))]
-        print(f"{name:12} held-out MLM loss {mean(ends, 1)}  {'  '.join(told)}")
+        print(f"{name:12} held-out MLM loss {mean(ends, 1)}  {'  '.join(figures)}")
 
 
 def _last(metrics: Path) -> float:

@@ -53,14 +53,14 @@ def stemmed(data: Path) -> dict[str, list[str]]:
     documents, queries = (
         list(read_records([str(data / f"{name}.jsonl")], None, ReadCounts())) for name in ("corpus", "queries")
     )
-    asked, known = [terms(query.whole) for query in queries], [terms(document.whole) for document in documents]
+    query_terms, known = [terms(query.whole) for query in queries], [terms(document.whole) for document in documents]
     with tempfile.TemporaryDirectory() as folder:
         writer = PostingsWriter(Path(folder), len(numbers))
         for one in known:
             writer.add(one)
         writer.finish()
         postings = Bm25(Path(folder), len(documents))
-        found = [postings.search(one, 100).documents for one in asked]
+        found = [postings.search(one, 100).documents for one in query_terms]
     return {query.id: [documents[n].id for n in hits] for query, hits in zip(queries, found, strict=True)}
 
 

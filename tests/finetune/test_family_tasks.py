@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ from bertjax.training.checkpoint import named_arrays
 from bertjax.training.run_directory import load_run
 
 TASKS: dict[str, tuple[Callable[[Path], Path], str, float]] = {  # files, figure, least of it
-    "classification": (write_pairs, "eval/accuracy", 0.9),
+    "classification": (partial(write_pairs, train=384), "eval/accuracy", 0.9),
     "choice": (write_choices, "eval/accuracy", 0.9),
     "pos": (write_tags, "eval/accuracy", 0.95),
     "squad": (write_questions, "eval/exact_match", 0.9),
@@ -63,9 +64,9 @@ def start_of(family: str, folder: Path) -> Start:
 
 
 def config_of(task: str, start: Start, folder: Path) -> FinetuneConfig:
-    """Twelve epochs of a small task in rows of 64 tokens; twice as many for DeBERTa v2 and v3.
+    """Twelve epochs of a small task in rows of 64 tokens; twice as many for DeBERTa v2, v3 and narrow embeddings.
 
-    Their words are single characters here, so that these rows cut some pairs, and have no absolute positions.
+    Words are single characters here, which the first two have no absolute positions for, and rows cut some pairs.
     """
     texts = {"text": ("text", "text_b")} if task == "classification" else {}
     config = small_config(
@@ -73,7 +74,7 @@ def config_of(task: str, start: Start, folder: Path) -> FinetuneConfig:
         start,
         TASKS[task][0](folder / "data"),
         folder / "run",
-        epochs=12 * (1 + start.model.relative_norm),
+        epochs=24 if start.model.relative_norm or start.model.embedding_size else 12,
         **texts,
     )
     training = replace(config.training, eval_every=1000)

@@ -49,7 +49,7 @@ from bertjax.training.teacher import assumed_teacher
 from bertjax.training.telemetry import curves, read_metrics
 
 OBJECTIVES = choose(("distil_layers",))
-LENGTH, ROWS = 24, 16
+LENGTH, ROWS = 24, 32  # packed in twos, two microbatches on eight devices
 STUDENT = ModelConfig(
     vocab_size=200,
     hidden_size=16,

@@ -135,6 +135,7 @@ MEMBERS = {  # arguments, the class of the export
             *("--model.position-embedding", "alibi", "--model.mlp", "glu", "--model.mlp-bias", "output"),
             *("--model.pooler", "none", "--training.objectives", "mlm", "--data.rows", "doc_sentences"),
             *("--data.packing", "pairs", "--optimizer.name", "adamw", "--optimizer.final-share", "0.02"),
+            *("--optimizer.learning-rate", "4e-3"),
         ),
         "",
     ),

@@ -13,6 +13,7 @@ from small_training import Training
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
 from bertjax.input.batches import batch_spec
+from bertjax.model.attention.choice import AttentionChoice
 from bertjax.parallel.mesh import make_abstract_mesh, make_mesh
 from bertjax.parallel.sharding import batch_sharding
 from bertjax.plan.compiling import lower_train_step
@@ -42,7 +43,7 @@ def losses(mesh: MeshConfig) -> np.ndarray:
 @pytest.mark.long
 def test_the_kernel_runs_on_the_rows_and_heads_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = losses(MeshConfig(1, 1, 1))
-    monkeypatch.setattr(step_module, "_attention", lambda *_: "splash_interpreted")
+    monkeypatch.setattr(step_module, "choose_attention", lambda *_: AttentionChoice("splash_interpreted", ""))
     np.testing.assert_allclose(losses(MeshConfig(1, 1, 2)), wanted, rtol=1e-5)
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jax.export import is_symbolic_dim
 
 from bertjax.model.attention import windows
 from bertjax.model.attention.kernels import per_device, splash_attention
@@ -48,7 +49,7 @@ def attend(
     if window and backend in ("xla", "cudnn") and windows.pays(q.shape[1], window):
         of_window = {"window": window, "causal": causal, "slopes": slopes}
         return windows.window_attention(q, k, v, sequence_ids, *dropped, **of_window)
-    if backend == "xla" and not window and q.shape[1] > WHOLE_ROWS:
+    if backend == "xla" and not window and not is_symbolic_dim(q.shape[1]) and q.shape[1] > WHOLE_ROWS:
         of_row = {"scale": q.shape[-1] ** -0.5, "causal": causal, "slopes": slopes}
         return attention_by_queries(q, k, v, sequence_ids, *dropped, **of_row)
     if backend == "xla" or (backend == "cudnn" and window):

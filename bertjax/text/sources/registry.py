@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from bertjax.storage.remote import is_remote, open_bytes
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import Document, assemble, divided
-from bertjax.text.sources import docs, jsonl, lines, parquet, text, tfds, tfrecord, wikiextractor
+from bertjax.text.sources import docs, generated, jsonl, lines, parquet, text, tfds, tfrecord, wikiextractor
 from bertjax.text.sources.globs import NoFilesError, matching_files, where_books_are
 from bertjax.text.sources.source import DEFAULT_FIELD, Source, SourceFile, SourceKind
 from bertjax.text.sources.wikipedia import dump as wikipedia
@@ -23,6 +23,7 @@ KINDS: dict[str, SourceKind] = {
         jsonl.KIND,
         wikiextractor.KIND,
         docs.KIND,
+        generated.KIND,
         tfds.KIND,
         wikipedia.KIND,
         parquet.KIND,

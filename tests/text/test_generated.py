@@ -1,0 +1,51 @@
+"""The source of text made by rules: the same everywhere, whatever part of it is read."""
+
+import hashlib
+
+import pytest
+
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.sources import generated
+from bertjax.text.sources.registry import parse_source, read_documents, source_files
+
+# Of 200 documents: another text would make reference curves of other runs.
+SHA256 = "e61dcc0769e7c1d6972de11ed2bceb5a2bf2d0364cf57a63a9b3c8f6538abdbb"
+
+
+def texts(written):
+    return [document.text for file in source_files(parse_source(written)) for document in read_documents(file)]
+
+
+def test_the_text_is_the_recorded_one():
+    assert hashlib.sha256("\n\n".join(texts("generated:200")).encode()).hexdigest() == SHA256
+
+
+def test_a_document_depends_on_its_number_alone(monkeypatch):
+    whole = texts("generated:25")
+    monkeypatch.setattr(generated, "_UNIT_DOCUMENTS", 10)
+    counts = ReadCounts()
+    files = source_files(parse_source("generated:25"))
+    assert len(files) == 3 and sum(file.size for file in files) == 25 * 400
+    assert [document.text for file in files for document in read_documents(file, counts)] == whole
+    assert counts.documents == 25 and texts("generated")[:25] == whole
+
+
+def test_nouns_decide_their_words():
+    """Of each noun's adjectives the first is said every second time, and another topic's nouns have others."""
+    of_noun: dict[str, list[str]] = {}
+    for document in texts("generated:2000"):
+        for sentence in document.split("\n"):
+            words = sentence.split()
+            assert words[0] == words[4] == "the" and words[7] == "." and len(words) == 8
+            of_noun.setdefault(words[2], []).append(words[1])
+    assert len(of_noun) == 12 * 8
+    adjectives = {noun: sorted(set(said), key=said.count) for noun, said in of_noun.items()}
+    assert len({word for words in adjectives.values() for word in words}) == 3 * len(of_noun)
+    said = [word == adjectives[noun][-1] for noun, words in of_noun.items() for word in words]
+    assert abs(sum(said) / len(said) - 0.5) < 0.02
+
+
+@pytest.mark.parametrize("pattern", ["0", "many", "-3", "1e4"])
+def test_what_is_no_number_of_documents_is_refused(pattern):
+    with pytest.raises(ValueError, match=f"source generated:{pattern}: '{pattern}' is no number of documents"):
+        source_files(parse_source(f"generated:{pattern}"))

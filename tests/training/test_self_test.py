@@ -1,0 +1,22 @@
+"""The recipe `self_test` trains along its reference curve, which other versions and machines made."""
+
+import sys
+
+from tiny_runs import finish
+
+from bertjax.training.reference_curve import FOLDER, read_reference
+
+SEED = 100
+
+
+def test_the_self_test_is_on_track(tmp_path):
+    """With a seed that the reference does not have, each held-out loss is within its spread."""
+    reference = read_reference(FOLDER / "self_test.json")
+    assert SEED not in reference.seeds and len(reference.seeds) >= 5
+    log = tmp_path / "log"
+    words = [sys.executable, "-m", "bertjax", "pretrain", "self_test", "--training.seed", str(SEED)]
+    finish([*words, "--run-dir", str(tmp_path / "run"), "--data.root", str(tmp_path / "data")], log, timeout=1200)
+    said = log.read_text()
+    losses = [name for name in reference.curves if name.endswith("loss")]
+    evaluations = len(reference.curves["eval/loss"].steps)
+    assert said.count("(on track)") == len(losses) * evaluations, said
