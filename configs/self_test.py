@@ -1,6 +1,6 @@
 """A small BERT on text made by rules: whether a machine, a version or a change still trains as it should.
 
-Reproduces: the curve in references/self_test.json, three seeds; every evaluation says whether the run is on track.
+Reproduces: the curve in references/self_test.json, five seeds; every evaluation says whether the run is on track.
 Text: 4,000 documents made by rules, the same in every installation.
 Cost: 0.2 million parameters, 6 million tokens, 4e12 FLOP: a minute on two CPU cores.
 Command: bertjax pretrain self_test

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from bertjax.text.sources.source import DEFAULT_FIELD
 Judgements = dict[str, dict[str, int]]  # grades by query and document; 0 and less: not relevant
 
 _HEADING = ["query-id", "corpus-id", "score"]
+_GRADE = re.compile(r" *-?\d{1,9} *")
 
 
 class Record(NamedTuple):
@@ -124,7 +126,7 @@ def read_judgements(path: str) -> Judgements:
         if len(parts) == 4:
             del parts[1]
         where = f"{path}, line {number}"
-        if len(parts) != 3 or not parts[2].strip().removeprefix("-").isdecimal():
+        if len(parts) != 3 or not _GRADE.fullmatch(parts[2]):
             raise ValueError(f"{where}: {line[:80]!r} is no judgement; write query, document, grade with tabs between")
         query, document, grade = parts[0], parts[1], int(parts[2])
         if judgements.setdefault(query, {}).setdefault(document, grade) != grade:

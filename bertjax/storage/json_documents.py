@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import UnionType
@@ -34,6 +35,9 @@ from bertjax.storage.remote import AnyPath
 T = TypeVar("T")
 
 MOST_DEPTH = 64  # of lists and mappings in each other; functions that descend may recurse
+# What may be a surrogate; `json.loads` lets both a lone escape and a lone one in UTF-8 pass.
+_SURROGATE = re.compile(r"\\u[dD]|[\ud800-\udfff]")
+_SURROGATE_BYTES = re.compile(rb"\\u[dD]|\xed[\xa0-\xbf]")
 _SHOWN = 80  # characters of a value in a message
 _MISSING = object()
 _NAMES = {
@@ -96,6 +100,8 @@ def parse_json(
         raise ValueError(_with_remedy(f"{origin}: not JSON ({error})", remedy)) from None
     if _is_deep(value):
         raise _too_deep(origin, remedy)
+    if _has_lone_surrogate(content, value):
+        raise ValueError(_with_remedy(f"{origin}: a string has a lone surrogate, which is not valid Unicode", remedy))
     return checked(value, shape, origin, remedy=remedy)
 
 
@@ -131,6 +137,17 @@ def _require_size(size: int, most: int, origin: str, remedy: str) -> None:
 
 def _too_deep(origin: str, remedy: str) -> ValueError:
     return ValueError(_with_remedy(f"{origin}: JSON nested deeper than {MOST_DEPTH} lists and mappings", remedy))
+
+
+def _has_lone_surrogate(content: bytes | str, value: Any) -> bool:
+    """Whether a string of a document can be written in no encoding, as that of "\\ud800"."""
+    if not (_SURROGATE.search(content) if isinstance(content, str) else _SURROGATE_BYTES.search(content)):
+        return False
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _is_deep(value: Any) -> bool:

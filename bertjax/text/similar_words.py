@@ -76,7 +76,7 @@ def read_vectors(path: str, most: int) -> tuple[list[str], np.ndarray]:
                 fields = line.decode("utf-8").rstrip("\r\n ").split(" ")
             except UnicodeDecodeError as error:
                 raise ValueError(f"{where}: not UTF-8 at byte {error.start}; give vectors in text format") from None
-            if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
+            if number == 1 and len(fields) == 2 and all(field.isdecimal() and len(field) < 10 for field in fields):
                 width = int(fields[1])
                 continue
             width = width or len(fields) - 1

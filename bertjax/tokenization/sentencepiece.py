@@ -194,7 +194,29 @@ def _parsed(model: bytes, origin: str) -> Any:
         raise ValueError(f"{origin}: a BPE model with user-defined symbols, which is not supported; train without")
     if any(WORD in piece.piece[1:] for piece in proto.pieces):
         raise ValueError(f"{origin}: it has pieces over spaces (split_by_whitespace=false), which is not supported")
+    if not _is_sound(normalizer.precompiled_charsmap):
+        raise ValueError(f"{origin}: its table of characters (precompiled_charsmap) is damaged; get the file again")
     return proto
+
+
+def _is_sound(table: bytes) -> bool:
+    """Whether every unit of a double-array trie leads to units and texts of the table: `tokenizers` does not look.
+
+    A table is the bytes of the trie, its units (bit 31: a value; bit 8: has a value; bits 10 to 30 and 9: the offset of
+    its children), and the texts that its values begin in; darts-clone, by which sentencepiece writes it.
+    """
+    if not table:
+        return True
+    size = int.from_bytes(table[:4], "little")
+    if len(table) < 4 or size % 4 or size > len(table) - 4:
+        return False
+    units, texts = np.frombuffer(table, "<u4", size // 4, 4), np.frombuffer(table, np.uint8, offset=4 + size)
+    nodes = np.flatnonzero(units < 1 << 31)
+    children = nodes ^ ((units[nodes] >> 10).astype(np.int64) << ((units[nodes] & 1 << 9) >> 6))
+    if (children | 255 >= len(units)).any():
+        return False
+    begins = units[children[units[nodes] >> 8 & 1 == 1]] & (1 << 31) - 1
+    return bool((begins < len(texts)).all() and (texts[begins] & 0xC0 != 0x80).all())
 
 
 def _special(tokens: list[str], origin: str) -> dict[str, int]:

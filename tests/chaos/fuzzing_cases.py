@@ -59,6 +59,19 @@ def with_table(content: bytes) -> bytes:
     return seeds.tokenizer("unigram", "spiece.model")[0] + b"\x1a" + change._varint(len(field)) + field
 
 
+def leading_outside() -> bytes:
+    """A table of a normaliser whose trie has 256 units, and a root with children beyond them."""
+    return struct.pack("<257I", 1024, 300 << 10, *[0] * 255) + b"a\0"
+
+
+def with_surrogate() -> bytes:
+    """A tokenizer.json with a token that is no Unicode."""
+    document = json.loads(seeds.tokenizer("wordpiece", "tokenizer.json")[0])
+    vocabulary = document["model"]["vocab"]
+    vocabulary["\ud800"] = vocabulary.pop(max(vocabulary, key=vocabulary.get))
+    return json.dumps(document).encode()
+
+
 def forged_store() -> bytes:
     files = dict(seeds._store_files())
     files["train-00000.sentences"] = struct.pack("<4q", 0, 1 << 40, 1, 6)
@@ -102,6 +115,11 @@ FOUND: list[tuple[str, Callable[[], bytes]]] = [
     ("SentencePiece", lambda: piece(b"\xff\xfe")),
     ("SentencePiece", lambda: piece(b"ab" * (1 << 14))),
     ("SentencePiece", lambda: with_table(b"\x01\x02")),
+    ("SentencePiece", lambda: with_table(leading_outside())),
+    ("tokenizer.json WordPiece", with_surrogate),
+    ("judgements", lambda: b"q1\td1\t" + b"1" * 5000 + b"\n"),
+    ("judgements", lambda: b"q1\td1\t\x1f1\n"),
+    ("word vectors", lambda: b"3 " + b"9" * 5000 + b"\n"),
     ("JSON Lines", lambda: json.dumps({"text": "a", "spans": [["x" * 100_000]]}).encode() + b"\n"),
     ("table .tsv", lambda: b"9" * 100_000 + b"\ta\nb\tc\n"),
     ("run config.json", lambda: json.dumps({"name": ["x" * 100_000]}).encode()),

@@ -156,7 +156,7 @@ def _store_archive(path: Path) -> object:
         for split in manifest["splits"].values():
             for shard in split["shards"]:
                 for record in shard["files"].values():
-                    content = (folder / record["name"]).read_bytes()
+                    content = (folder / Path(record["name"]).name).read_bytes()
                     blocks = [content[at : at + BLOCK_BYTES] for at in range(0, len(content), BLOCK_BYTES)]
                     record |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
                     record["blocks"] = [hashlib.sha256(block).hexdigest() for block in blocks]

@@ -70,6 +70,17 @@ def test_what_is_no_document_is_refused_in_one_sentence(content):
         parse_json(content, "here", remedy="correct it")
 
 
+@pytest.mark.parametrize("content", ['["\\ud83d"]', b'["\\uDE00"]', b'["\xed\xa0\x80"]', '["\ud800"]'])
+def test_a_lone_surrogate_is_refused(content):
+    with pytest.raises(ValueError, match=r"^it: a string has a lone surrogate"):
+        parse_json(content, "it", list[str])
+
+
+def test_a_pair_of_surrogates_is_a_character():
+    assert parse_json('["\\ud83d\\ude00"]', "it", list[str]) == ["\U0001f600"]
+    assert parse_json('["\U0001f600"]'.encode(), "it", list[str]) == ["\U0001f600"]
+
+
 def test_depth_ends_where_it_is_said_to_end():
     def nested(depth: int) -> str:
         return "[" * depth + "]" * depth

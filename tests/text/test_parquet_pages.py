@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet
-from bertjax.text.sources.parquet_pages import largest_pages
+from bertjax.text.sources.parquet_pages import _Compact, largest_pages
 from bertjax.text.sources.source import SourceFile
 
 pa = pytest.importorskip("pyarrow")
@@ -90,3 +90,8 @@ def test_no_damage_is_anything_but_read_or_refused(tmp_path: Path) -> None:
         except ValueError:
             refused += 1
     assert refused > 50
+
+
+def test_lists_in_lists_in_the_head_of_a_page_end_early() -> None:
+    with pytest.raises(ValueError, match="nested too deep"):
+        _Compact(b"\x19" * 10_000).struct()

@@ -104,8 +104,6 @@ class _Compact:
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
         """Fields by their numbers: ints, bytes, lists and dicts."""
-        if depth > _MOST_DEPTH:
-            raise ValueError("its structs are nested too deep")
         fields: dict[int, Any] = {}
         number = 0
         while head := self._byte():
@@ -114,6 +112,8 @@ class _Compact:
         return fields
 
     def _value(self, kind: int, depth: int) -> Any:
+        if depth > _MOST_DEPTH:
+            raise ValueError("its structs and lists are nested too deep")
         if kind in (1, 2, 3):
             return self._byte()
         if kind in (4, 5, 6):
