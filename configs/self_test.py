@@ -1,8 +1,9 @@
 """A small BERT on text made by rules: whether a machine, a version or a change still trains as it should.
 
-Reproduces: the curve in references/self_test.json, five seeds; every evaluation says whether the run is on track.
+Reproduces: the curve in references/self_test.json, ten seeds; every evaluation says whether the run is on track.
+Expected: on held-out text an MLM loss of 1.2 to 1.3 nats (token frequencies alone 4.0), NSP accuracy 91 %.
 Text: 4,000 documents made by rules, the same in every installation.
-Cost: 0.2 million parameters, 6 million tokens, 4e12 FLOP: a minute on two CPU cores.
+Cost: 0.13 million parameters, 2 million tokens, 1.5e12 FLOP: half a minute on two CPU cores.
 Command: bertjax pretrain self_test
 """
 
@@ -10,7 +11,7 @@ from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, Opt
 
 
 def config() -> Config:
-    """2 layers of width 64, a run of 1,500 steps."""
+    """2 layers of width 64, a run of 1,000 steps."""
     return Config(
         name="self_test",
         model=ModelConfig(
@@ -33,10 +34,10 @@ def config() -> Config:
         ),
         optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=100),
         training=TrainingConfig(
-            steps=1_500,
+            steps=1_000,
             global_batch_size=32,
             log_every=100,
-            eval_every=250,
+            eval_every=200,
             eval_rows=512,
             checkpoint_every=500,
         ),

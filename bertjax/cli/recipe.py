@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -131,10 +131,10 @@ def _require_packages(config: Config) -> None:
 def command_with(verb: str, arguments: argparse.Namespace, keys: Mapping[str, str] | None = None) -> str:
     """A command for the same recipe with the same overrides, as one line for a shell; `keys` replace theirs."""
     changed = [word for key, value in (keys or {}).items() for word in (f"--{key}", value)]
-    return shlex.join(["bertjax", verb, arguments.config, *_without(arguments.overrides, keys or {}), *changed])
+    return shlex.join(["bertjax", verb, arguments.config, *without(arguments.overrides, keys or {}), *changed])
 
 
-def _without(overrides: Sequence[str], keys: Mapping[str, str]) -> list[str]:
+def without(overrides: Sequence[str], keys: Container[str]) -> list[str]:
     """The overrides without these keys and their values."""
     kept, dropping = [], False
     for word in overrides:

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bertjax.cli.recipe import add_recipe, configured
+from bertjax.cli.recipe import add_recipe, configured, without
 from bertjax.cli.verb import Verb
 from bertjax.config import Config
 from bertjax.storage.remote import AnyPath
+
+_FOLDERS = ("run-dir", "data.root")  # of this machine; the curves do not depend on them
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from bertjax.training.reference_curve import reference_of, write_reference
 
-    command = shlex.join(["bertjax", "pretrain", arguments.config, *arguments.overrides])
+    command = shlex.join(["bertjax", "pretrain", arguments.config, *without(arguments.overrides, _FOLDERS)])
     reference = reference_of(config.name, command, _trained(config, seeds))
     write_reference(output, reference)
     for name, curve in reference.curves.items():

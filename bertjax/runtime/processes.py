@@ -240,10 +240,10 @@ class Processes:
                 traceback.print_exception(error)
         code = getattr(error, "exit_code", FAILED)
         try:
-            if not isinstance(error, ValueError):
-                # The error may follow from the loss of another process, which the listening thread then reports.
-                of_jax = isinstance(error, jax.errors.JaxRuntimeError)
-                time.sleep(self._hosts.heartbeat_seconds if of_jax else _HEAR_SECONDS)
+            # The error may follow from the loss of another process, which the listening thread then reports: a failed
+            # collective is a JaxRuntimeError or a ValueError, by where its result is read.
+            of_jax = isinstance(error, jax.errors.JaxRuntimeError)
+            time.sleep(self._hosts.heartbeat_seconds if of_jax else _HEAR_SECONDS)
             self._heartbeat.fail(words, code)
             self._say(words)
         finally:

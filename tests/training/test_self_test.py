@@ -10,13 +10,11 @@ SEED = 100
 
 
 def test_the_self_test_is_on_track(tmp_path):
-    """With a seed that the reference does not have, each held-out loss is within its spread."""
+    """With a seed that the reference does not have, the held-out loss is within its spread at every evaluation."""
     reference = read_reference(FOLDER / "self_test.json")
     assert SEED not in reference.seeds and len(reference.seeds) >= 5
     log = tmp_path / "log"
     words = [sys.executable, "-m", "bertjax", "pretrain", "self_test", "--training.seed", str(SEED)]
     finish([*words, "--run-dir", str(tmp_path / "run"), "--data.root", str(tmp_path / "data")], log, timeout=1200)
     said = log.read_text()
-    losses = [name for name in reference.curves if name.endswith("loss")]
-    evaluations = len(reference.curves["eval/loss"].steps)
-    assert said.count("(on track)") == len(losses) * evaluations, said
+    assert said.count("(on track)") == len(reference.curves["eval/loss"].steps), said
