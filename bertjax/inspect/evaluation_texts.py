@@ -124,7 +124,8 @@ def _segments(path: str) -> Iterator[list[str]]:
 
 
 def _record(where: str, line: str) -> Any:
-    return parse_json(line, f"{where}: bad JSON", Any, remedy="every line must be one JSON value")
+    remedy = "every line must be one JSON value"
+    return parse_json(line, f"{where}: bad JSON", Any, remedy=remedy, surrogates=True)  # texts are repaired
 
 
 def _strings(value: Any) -> Iterator[str]:
