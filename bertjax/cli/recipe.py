@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -128,13 +128,25 @@ def _require_packages(config: Config) -> None:
         require_package(data.segmenter, "'bertjax[chinese]'", f"data.segmenter={data.segmenter!r}")
 
 
-def command_with(verb: str, arguments: argparse.Namespace, keys: Mapping[str, str] | None = None) -> str:
-    """A command for the same recipe with the same overrides, as one line for a shell; `keys` replace theirs."""
-    changed = [word for key, value in (keys or {}).items() for word in (f"--{key}", value)]
-    return shlex.join(["bertjax", verb, arguments.config, *without(arguments.overrides, keys or {}), *changed])
+def command_with(
+    verb: str,
+    arguments: argparse.Namespace,
+    keys: Mapping[str, str] | None = None,
+    *,
+    leaving_out: Collection[str] = (),
+) -> str:
+    """A command for the same recipe with the same overrides, as one line for a shell.
+
+    `keys` replace theirs; those in `leaving_out` are left out.
+    """
+    keys = keys or {}
+    changed = [word for key, value in keys.items() for word in (f"--{key}", value)]
+    return shlex.join(
+        ["bertjax", verb, arguments.config, *_without(arguments.overrides, {*keys, *leaving_out}), *changed]
+    )
 
 
-def without(overrides: Sequence[str], keys: Container[str]) -> list[str]:
+def _without(overrides: Sequence[str], keys: Collection[str]) -> list[str]:
     """The overrides without these keys and their values."""
     kept, dropping = [], False
     for word in overrides:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bertjax.cli.recipe import add_recipe, configured, without
+from bertjax.cli.recipe import add_recipe, command_with, configured
 from bertjax.cli.verb import Verb
 from bertjax.config import Config
 from bertjax.storage.remote import AnyPath
@@ -46,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from bertjax.training.reference_curve import reference_of, write_reference
 
-    command = shlex.join(["bertjax", "pretrain", arguments.config, *without(arguments.overrides, _FOLDERS)])
+    command = command_with("pretrain", arguments, leaving_out=_FOLDERS)
     reference = reference_of(config.name, command, _trained(config, seeds))
     write_reference(output, reference)
     for name, curve in reference.curves.items():

@@ -240,8 +240,8 @@ class Processes:
                 traceback.print_exception(error)
         code = getattr(error, "exit_code", FAILED)
         try:
-            # The error may follow from the loss of another process, which the listening thread then reports: a failed
-            # collective is a JaxRuntimeError or a ValueError, by where its result is read.
+            # The error, of whatever class, may follow from the loss of another process, which the listening thread then
+            # reports.
             of_jax = isinstance(error, jax.errors.JaxRuntimeError)
             time.sleep(self._hosts.heartbeat_seconds if of_jax else _HEAR_SECONDS)
             self._heartbeat.fail(words, code)

@@ -21,7 +21,7 @@ from bertjax.text.corpus import Unit
 Result = TypeVar("Result")
 
 LOOK_SECONDS = 5.0  # between two looks at the states of the workers
-LOOKS = 9  # so many in a row find a worker stopped before it counts as lost; one suffices not: Ctrl-Z and `fg`
+LOOKS = 9  # in a row that find a worker stopped until it is lost: a single one may come right after Ctrl-Z and `fg`
 
 
 class StoppedWorker(RuntimeError):
@@ -87,8 +87,7 @@ class _States:
     """Which worker processes something has stopped, by what Linux says of them."""
 
     def __init__(self, workers: Sequence[BaseProcess]) -> None:
-        self._workers = workers
-        self._found = dict.fromkeys(workers, 0)  # looks in a row that found it stopped
+        self._found = dict.fromkeys(workers, 0)  # worker -> looks in a row that found it stopped
         self._looked = time.monotonic()
 
     def stopped(self) -> BaseProcess | None:
@@ -98,13 +97,12 @@ class _States:
         """
         if time.monotonic() >= self._looked + LOOK_SECONDS:
             self._looked = time.monotonic()
-            for worker in self._workers:
-                self._found[worker] = self._found[worker] + 1 if _is_stopped(worker) else 0
-        return next((worker for worker in self._workers if self._found[worker] >= LOOKS), None)
+            self._found = {worker: looks + 1 if _is_stopped(worker) else 0 for worker, looks in self._found.items()}
+        return next((worker for worker, looks in self._found.items() if looks >= LOOKS), None)
 
     def kill_stopped(self) -> None:
         """Kill the workers that are stopped: nothing else ends them."""
-        for worker in filter(_is_stopped, self._workers):
+        for worker in filter(_is_stopped, self._found):
             worker.kill()
 
 

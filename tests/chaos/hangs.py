@@ -7,6 +7,7 @@ again, ends with the bits of an undisturbed run.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import shutil
@@ -17,11 +18,12 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import crash_points
 from generated_corpus import write_corpus
 from outcomes import Share, Table, require_known
-from random_kills import FEW_STEPS, stores_of
+from random_kills import FEW_STEPS, prepare_command, stores_of
 from several_processes import Group, as_keys, free_port, surroundings
 from tiny_runs import checkpoints, command, digests, finish, write_recipe
 
@@ -82,9 +84,14 @@ class Runs:
                 written = write_corpus(files / f"{number}.txt", 1000, seed=number)
                 text = written.read_text() + "\n"
                 written.write_text(text * (1 + UNIT_BYTES // len(text)))
-        words = ["prepare", str(self._recipe), "--data.sources", f"lines:{files}/*.txt", "--data.vocab-size", "260"]
-        words += ["--data.workers", str(workers), "--data.root", str(root)]
-        return [sys.executable, "-m", "bertjax", *words]
+        return prepare_command(self._recipe, f"{files}/*.txt", root, "--data.workers", str(workers))
+
+    @functools.cached_property
+    def stores(self) -> Any:
+        """What a single process that nothing disturbs prepares."""
+        whole = self.place()
+        finish(self.prepare(whole, 1), _log_of(whole))
+        return stores_of(whole)
 
     def alone(self, run_dir: Path, **environment: str) -> subprocess.Popen[bytes]:
         """Start a process in an interpreter of its own, with the library that makes calls fail."""
@@ -184,10 +191,8 @@ def absent_process(runs: Runs) -> str:
 
 def stopped_worker(runs: Runs) -> str:
     """A worker process of `prepare` is stopped at a random moment; the store is that of a single process in the end."""
-    root, whole = runs.place(), runs.place()
-    root.parent.mkdir(parents=True)
-    log = root.with_suffix(".log")
-    finish(runs.prepare(whole, 1), _log_of(whole))
+    root, expected = runs.place(), runs.stores
+    log = _log_of(root)
     with log.open("wb") as output:
         process = subprocess.Popen(runs.prepare(root, 2), stdout=output, stderr=output)
     try:
@@ -204,8 +209,8 @@ def stopped_worker(runs: Runs) -> str:
     else:
         require(code == AGAIN, f"exit code {code} after {took:.0f} s: {_end_of(log)}")
         require(f"worker process {worker} is stopped" in _end_of(log), f"it is not named: {_end_of(log)}")
-    finish(runs.prepare(root, 2), _log_of(root))
-    require(stores_of(root) == stores_of(whole), f"other stores: {stores_of(root)}")
+    finish(runs.prepare(root, 2), log)
+    require(stores_of(root) == expected, f"other stores: {stores_of(root)}")
     return f"named after {_about(took)}" if code else "it had no work left"
 
 

@@ -113,8 +113,7 @@ class Campaign:
             return [*bertjax, *words, "--run-dir", str(trial / "run"), "--training.checkpoint-every", "4"]
 
         def prepare(trial: Path) -> list[str]:
-            words = ["prepare", str(self._recipe), "--data.sources", f"lines:{self._source}"]
-            return [*bertjax, *words, "--data.root", str(trial / "data"), "--data.vocab-size", "260"]
+            return prepare_command(self._recipe, str(self._source), trial / "data")
 
         def export(trial: Path) -> list[str]:
             return [
@@ -147,6 +146,12 @@ class Campaign:
             place.write_text(self._server.bucket())
         words = command(self._recipe, self._source, f"{place.read_text()}/run", *FEW_STEPS)
         return [*words, "--data.cache-dir", str(trial / "cache")]
+
+
+def prepare_command(recipe: Path, lines: str, root: Path, *more: str) -> list[str]:
+    """The command line that prepares files, by a pattern, below a root."""
+    words = ["prepare", str(recipe), "--data.sources", f"lines:{lines}", "--data.root", str(root)]
+    return [sys.executable, "-m", "bertjax", *words, "--data.vocab-size", "260", *more]
 
 
 def run_result(trial: Path) -> dict[str, Any]:

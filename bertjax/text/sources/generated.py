@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
@@ -33,14 +32,12 @@ def find(source: Source) -> list[SourceFile]:
     """Units of work of so many documents. Raises ValueError for a pattern that is no number of documents."""
     if not re.fullmatch(r"[1-9]\d{0,8}", source.pattern):
         raise ValueError(f"source {source}: {source.pattern!r} is no number of documents; write generated:2000")
-    count = int(source.pattern)
-    starts = range(0, count, _UNIT_DOCUMENTS)
-    return [_unit(start, min(start + _UNIT_DOCUMENTS, count)) for start in starts]
-
-
-def _unit(start: int, end: int) -> SourceFile:
-    """Documents [start, end); its digest is that of this file, which has the rules."""
-    return SourceFile("generated", f"{start}-{end}", (__file__,), listed=(end - start) * _BYTES)
+    count, units = int(source.pattern), []
+    for start in range(0, count, _UNIT_DOCUMENTS):
+        end = min(start + _UNIT_DOCUMENTS, count)
+        # The digest is that of this file, which has the rules.
+        units.append(SourceFile(source.kind, f"{start}-{end}", (__file__,), listed=(end - start) * _BYTES))
+    return units
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
@@ -57,9 +54,8 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 def _topics() -> list[list[_Noun]]:
     """The nouns of each topic; no word is used twice."""
     draw = Random("words")
-    words = iter(
-        sorted(("".join(parts) for parts in itertools.product(_SYLLABLES, repeat=3)), key=lambda _: draw.random())
-    )
+    every = map("".join, itertools.product(_SYLLABLES, repeat=3))
+    words = iter(sorted(every, key=lambda _: draw.random()))
 
     def some() -> tuple[str, ...]:
         return tuple(itertools.islice(words, len(_CHOICES)))
@@ -68,14 +64,10 @@ def _topics() -> list[list[_Noun]]:
 
 
 def _sentence(nouns: list[_Noun], draw: Random) -> str:
+    # The order of the draws is part of the text.
     subject, other = (nouns[_below(draw, len(nouns))] for _ in range(2))
-    return " ".join(_words(subject, other, draw))
-
-
-def _words(subject: _Noun, other: _Noun, draw: Random) -> Iterator[str]:
-    yield from ("the", _chosen(subject.adjectives, draw), subject.word)
-    yield _chosen(subject.verbs, draw)
-    yield from ("the", _chosen(other.adjectives, draw), other.word, ".")
+    first, verb, second = (_chosen(words, draw) for words in (subject.adjectives, subject.verbs, other.adjectives))
+    return f"the {first} {subject.word} {verb} the {second} {other.word} ."
 
 
 def _chosen(words: tuple[str, ...], draw: Random) -> str:

@@ -35,7 +35,7 @@ class SourceFile:
     feature: str = ""  # the field of a record with the text, unless it is `DEFAULT_FIELD`
     spans: str = ""  # the field of a record with the spans of its text (`text.spans.marked`); empty: there is none
     span: Span | None = None  # the bytes of the file in which the documents to read begin; None: all
-    listed: int | None = None  # of a remote file, its bytes
+    listed: int | None = None  # bytes of what has no size on this disk: a remote file, text that is made
 
     @property
     def size(self) -> int:
