@@ -128,7 +128,7 @@ class Heartbeat:
         self._woken.close()
 
     def _stay(self, seconds: float) -> None:
-        """Process 0 ends last: when it ends, JAX ends the others at once, with an error of its own."""
+        """Process 0 ends last: when its connections close, the others must have read why."""
         deadline = time.monotonic() + seconds
         while not self.number and len(self._hung_up) < len(self._lines) and time.monotonic() < deadline:
             if threading.current_thread() is self._thread:

@@ -20,6 +20,7 @@ from bertjax.runtime.agreement import Agreement
 from bertjax.runtime.clusters import ProcessInfo, find_process, split_address
 from bertjax.runtime.heartbeat import EXIT_CODES, FAILED, Heartbeat
 from bertjax.runtime.host_memory import keep_freed_memory
+from bertjax.runtime.relay import avoid_proxies, open_relay
 from bertjax.runtime.rendezvous import Meeting, StoppedElsewhere, rendezvous
 
 _EXPECTED = (ValueError, OSError, RuntimeError, ModuleNotFoundError)
@@ -182,13 +183,15 @@ class Processes:
         jax.config.update("jax_enable_preemption_service", False)
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         host, port = split_address(self._info.coordinator)
+        seconds = self._hosts.join_seconds
+        avoid_proxies(self._info.coordinator)
         jax.distributed.initialize(
-            self._info.coordinator,
+            self._info.coordinator if self.first else open_relay(self._info.coordinator, seconds),
             self.count,
             self.number,
             local_device_ids=self._info.local_devices,
             cluster_detection_method="deactivate",
-            initialization_timeout=self._hosts.join_seconds,
+            initialization_timeout=seconds,
             heartbeat_timeout_seconds=max(100, _JAX_HEARTBEATS * self._hosts.heartbeat_seconds),
             shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
             coordinator_bind_address=f"{host}:{port}" if host in ("localhost", "127.0.0.1") else None,

@@ -5,7 +5,8 @@
     python tests/benchmarks/bench_race.py tasks --folder DIR --data DATA [--seeds 1] [--tasks sst2 mrpc]
     python tests/benchmarks/bench_race.py table --folder DIR
 
-Recipes `alone` and `taught` are a student of three layers without and with --teacher DIR (MiniLM's six, width 384).
+Recipes `alone`, `taught` and `halved` are a student of three layers: without --teacher DIR (MiniLM's six, width 384),
+with it, and with it from its layers 1, 3 and 5 on.
 `times` measures the seconds of a step of each recipe, in turns on a quiet machine. From them follow the steps that each
 recipe takes in the given minutes, so that `train` and `tasks` may run at any load and be interrupted: the same command
 goes on. `table` prints means and standard errors over seeds. DATA has wikipedia_en/, books_en/, glue/, glue_subsets/,
@@ -59,16 +60,25 @@ class Entrant(NamedTuple):
 
 
 STUDENT = {"hidden_size": 384, "num_hidden_layers": 3, "num_attention_heads": 12, "intermediate_size": 1_536}
+TEACHER = "hf:TEACHER"  # stands for that of the command
 ALONE = {f"model.{key}": value for key, value in STUDENT.items()} | {"training.objectives": ["mlm"]}
+TAUGHT = ALONE | {"training.objectives": ["mlm", "distil_layers"], "distillation.teacher": TEACHER}
+# As DistilBERT's recipe, but for the soft targets: a sentence encoder has no MLM head.
+HALVED = TAUGHT | {
+    "training.objectives": ["mlm", "distil_cosine"],
+    "training.objective_weights": [2.0, 1.0],
+    "init_from": TEACHER,
+    "init_layers": [1, 3, 5],
+}
 RECIPES = {
     "bert": Entrant("bert_mini"),
     "roberta": Entrant("roberta:base"),
     "electra": Entrant("electra:small"),
     "modernbert": Entrant("modernbert:base", 70),
     "deberta": Entrant("deberta:v3-small", keys={"model.generator_layers": 2}),
-    # A student of --teacher, whose vocabulary both have, and the same one without it.
     "alone": Entrant("bert_mini", keys=ALONE, student=True),
-    "taught": Entrant("bert_mini", keys=ALONE | {"training.objectives": ["mlm", "distil_layers"]}, student=True),
+    "taught": Entrant("bert_mini", keys=TAUGHT, student=True),
+    "halved": Entrant("bert_mini", keys=HALVED, student=True),
 }
 FAMILY = [name for name, entrant in RECIPES.items() if not entrant.student]
 
@@ -139,11 +149,9 @@ def config_of(name: str, arguments: argparse.Namespace, seed: int, steps: int) -
         training=training,
         stages=(),
     )
-    keys = dict(entrant.keys)
+    keys = {key: f"hf:{arguments.teacher}" if value == TEACHER else value for key, value in entrant.keys.items()}
     if entrant.student:
         keys["data.vocab"] = str(arguments.teacher / "vocab.txt")
-    if "distil_layers" in keys.get("training.objectives", ()):
-        keys["distillation.teacher"] = f"hf:{arguments.teacher}"
     return rescale(with_values(whole, keys), steps, {"training.checkpoint_every"})
 
 

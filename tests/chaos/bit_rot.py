@@ -54,7 +54,7 @@ def _verified(folder: Path) -> list[str]:
 
 
 def _own_files(folder: Path) -> list[str]:
-    """Of a run without its checkpoints, which are a kind of their own. Without its list of digests it is told apart."""
+    """Of a run without its checkpoints, which are a kind of their own; a run without its list of digests is another."""
     part = parts_of(str(folder))[0]
     return list(part.check(lambda more: None)) or [f"no {SUMS_FILE}: {part.name}"] * ("not finished" in part.name)
 

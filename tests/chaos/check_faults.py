@@ -69,15 +69,15 @@ def trials_of(part: str) -> Callable[[Table, Path, int | None, Share, Sequence[s
     return trials
 
 
-def run_part(record: Record, folder: Path, asked: argparse.Namespace, keep: Callable[[], None]) -> bool:
+def run_part(record: Record, folder: Path, arguments: argparse.Namespace, keep: Callable[[], None]) -> bool:
     """Make the trials of a record that it does not have yet, print its table, and keep it; whether it was stopped.
 
     Whatever is raised counts as a failed trial.
     """
     begun, before = time.monotonic(), record.minutes
-    until = begun + 60 * asked.minutes if asked.minutes is not None else float("inf")
+    until = begun + 60 * arguments.minutes if arguments.minutes is not None else float("inf")
     share = Share(record.number, record.of, record.seed, record.done, until)
-    tries = asked.tries if asked.tries is not None else TRIES[record.part]
+    tries = arguments.tries if arguments.tries is not None else TRIES[record.part]
 
     def update() -> None:
         record.update(table.rows, share.done, before + (time.monotonic() - begun) / 60)
@@ -85,7 +85,7 @@ def run_part(record: Record, folder: Path, asked: argparse.Namespace, keep: Call
     table = Table(record.rows, lambda: (update(), keep()))
     try:
         with table.failing(f"{record.part}: the campaign", "it ended early"):
-            trials_of(record.part)(table, folder, tries, share, asked.only)
+            trials_of(record.part)(table, folder, tries, share, arguments.only)
     except KeyboardInterrupt:
         return True
     finally:
@@ -97,22 +97,22 @@ def run_part(record: Record, folder: Path, asked: argparse.Namespace, keep: Call
 
 def main(words: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit code."""
-    asked = parse(words)
-    if asked.page is not None:
-        write_page(PAGE, CAMPAIGN, asked.page)
+    arguments = parse(words)
+    if arguments.page is not None:
+        write_page(PAGE, CAMPAIGN, arguments.page)
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    results, version = Results(asked.results), code_version()
+    results, version = Results(arguments.results), code_version()
     records, stopped = [], False
     with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as name:
         prepare_environment(Path(name))
-        for part in asked.parts:
-            seed = asked.seed if TRIES[part] is not None else 0
-            new = Record(part, version, seed, *asked.part)
-            record = new if asked.only else results.begun(new)
+        for part in arguments.parts:
+            seed = arguments.seed if TRIES[part] is not None else 0
+            new = Record(part, version, seed, *arguments.part)
+            record = new if arguments.only else results.begun(new)
             (folder := Path(name) / part).mkdir()
             records.append(record)
-            stopped = run_part(record, folder, asked, (lambda: None) if asked.only else results.write)
+            stopped = run_part(record, folder, arguments, (lambda: None) if arguments.only else results.write)
             if stopped:
                 break
     print(f"\n{as_page(records, details=False)}", flush=True)
@@ -131,15 +131,15 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="scenarios, kinds, readers or files")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE")
     parser.add_argument("--page", nargs="*", type=Path, metavar="RESULTS", help="write the tables of RELIABILITY.md")
-    asked = parser.parse_args(words)
-    asked.parts = list(TRIES) if asked.parts in ([], ["all"]) else asked.parts
-    if unknown := [part for part in asked.parts if part not in TRIES]:
+    arguments = parser.parse_args(words)
+    arguments.parts = list(TRIES) if arguments.parts in ([], ["all"]) else arguments.parts
+    if unknown := [part for part in arguments.parts if part not in TRIES]:
         parser.error(f"no part is named {', '.join(unknown)}; there are {', '.join(TRIES)}")
-    cut = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", asked.part)
+    cut = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", arguments.part)
     if not cut or int(cut[1]) > int(cut[2]):
-        parser.error(f"--part {asked.part}: write the number of a slice and of all slices, such as 2/5")
-    asked.part = int(cut[1]), int(cut[2])
-    return asked
+        parser.error(f"--part {arguments.part}: write the number of a slice and of all slices, such as 2/5")
+    arguments.part = int(cut[1]), int(cut[2])
+    return arguments
 
 
 if __name__ == "__main__":

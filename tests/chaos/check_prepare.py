@@ -50,20 +50,20 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20, help="at least so many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("arguments", nargs="+", help="for bertjax prepare, behind --")
-    asked = parser.parse_args()
-    draw, kills, runs, different = random.Random(asked.seed), 0, 0, 0
+    arguments = parser.parse_args()
+    draw, kills, runs, different = random.Random(arguments.seed), 0, 0, 0
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
-        prepared(Path(folder) / "whole", asked.arguments)
+        prepared(Path(folder) / "whole", arguments.arguments)
         seconds = time.monotonic() - start
         expected = contents(Path(folder) / "whole")
         print(f"undisturbed: {seconds:.1f} s, {len(expected)} files")
-        while kills < asked.kills:
+        while kills < arguments.kills:
             root, moments = Path(folder) / f"killed{runs}", []
             ended, runs = False, runs + 1
             while not ended:
                 moment = draw.uniform(0, seconds) if not moments or draw.random() < 0.5 else None
-                ended = prepared(root, asked.arguments, moment)
+                ended = prepared(root, arguments.arguments, moment)
                 moments += [] if ended else [f"{moment:.2f} s"]
             kills += len(moments)
             equal = contents(root) == expected

@@ -96,7 +96,7 @@ class Trials:
         assert self.calls, "the library counts no call"
 
     def tried(self, call: int, how: int) -> str:
-        """OLD or NEW, the state after that call failed and before the action was asked for again; or what is wrong."""
+        """OLD or NEW, the state after that call failed and before the action ran again; or what is wrong."""
         shutil.rmtree(self._work)
         shutil.copytree(self._old, self._work, symlinks=True)
         done = self._server.act(self.name, self._work, call, how)

@@ -32,18 +32,18 @@ def main() -> None:
     os.write(answers, b"ready\n")
     while line := sys.stdin.readline():
         job = json.loads(line)
-        with tempfile.TemporaryFile("w+") as told:
+        with tempfile.TemporaryFile("w+") as messages:
             child = os.fork()
             if child == 0:
-                act(crash_subjects.SUBJECTS[job["subject"]].act, job, calls, told)
+                act(crash_subjects.SUBJECTS[job["subject"]].act, job, calls, messages)
             code = ended(child)
-            told.seek(0)
-            counted, _, said = told.read().partition("\n")
+            messages.seek(0)
+            counted, _, said = messages.read().partition("\n")
         answer = {"code": code, "counted": int(counted or 0), "said": said.strip()}
         os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
-def act(action: object, job: dict, calls: ctypes.CDLL, told: object) -> None:
+def act(action: object, job: dict, calls: ctypes.CDLL, messages: object) -> None:
     """Do it with a call that fails, and end this process."""
     code, said = UNEXPECTED, ""
     try:
@@ -54,8 +54,8 @@ def act(action: object, job: dict, calls: ctypes.CDLL, told: object) -> None:
         code, said = 1, str(error)
     except BaseException:
         said = traceback.format_exc()
-    told.write(f"{calls.failing_calls_counted()}\n{said}\n")
-    told.flush()
+    messages.write(f"{calls.failing_calls_counted()}\n{said}\n")
+    messages.flush()
     os._exit(code)
 
 

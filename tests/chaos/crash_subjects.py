@@ -28,9 +28,9 @@ OLD, NEW = "old", "new"
 
 @dataclass(frozen=True)
 class Subject:
-    """`begin` makes the old state in a folder and `act` the new one, which it may be asked for again.
+    """`begin` makes the old state in a folder and `act` the new one, which it may run again.
 
-    `found` returns OLD, NEW, or what is wrong; `left`, after `act` was asked for again, what should not be there.
+    `found` returns OLD, NEW, or what is wrong; `left`, after `act` ran again, what should not be there.
     """
 
     begin: Callable[[Path], object]

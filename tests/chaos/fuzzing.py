@@ -233,8 +233,8 @@ class Trial:
             self.findings.mkdir(parents=True, exist_ok=True)
             name = f"{self.reader.name.replace(' ', '_')}-{hashlib.sha256(what.encode()).hexdigest()[:10]}"
             (self.findings / name).write_bytes(content)
-            told = "".join(traceback.format_exception(error)) if error is not None else what
-            (self.findings / f"{name}.txt").write_text(f"{what}\n{told}", errors="backslashreplace")
+            shown = "".join(traceback.format_exception(error)) if error is not None else what
+            (self.findings / f"{name}.txt").write_text(f"{what}\n{shown}", errors="backslashreplace")
             self.tally.findings[what] = str(self.findings / name)
 
 

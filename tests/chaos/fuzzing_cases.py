@@ -198,7 +198,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("read", "told"),
+    ("read", "named"),
     [
         (outside, "forbidden: opens"),
         (careless, "forbidden: pickle.find_class"),
@@ -211,7 +211,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (forging, "KeyError"),
     ],
 )
-def test_the_watch_sees_what_no_reader_may_do(read: Callable, told: str, limits: None, tmp_path: Path) -> None:
+def test_the_watch_sees_what_no_reader_may_do(read: Callable, named: str, limits: None, tmp_path: Path) -> None:
     calls = []
 
     def once_trusted(path: Path) -> object:
@@ -222,4 +222,4 @@ def test_the_watch_sees_what_no_reader_may_do(read: Callable, told: str, limits:
         Reader("planted", "a.txt", once_trusted, lambda: [b"x = ("[:3] + b" 1"]), tmp_path / "in", tmp_path / "out"
     )
     trial.one(b"nothing")
-    assert len(trial.tally.findings) == 1 and told in next(iter(trial.tally.findings)), trial.tally.findings
+    assert len(trial.tally.findings) == 1 and named in next(iter(trial.tally.findings)), trial.tally.findings

@@ -143,7 +143,7 @@ def main() -> None:
         parser.add_argument(name, type=kind)
     parser.add_argument("inputs", type=int)
     parser.add_argument("seconds", type=float)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     guided = importlib.util.find_spec("atheris") is not None
     if guided:
@@ -156,15 +156,15 @@ def main() -> None:
     from fuzzing import Trial
 
     warnings.simplefilter("ignore")
-    until = time.monotonic() + asked.seconds
-    share = Share(asked.part, asked.parts, asked.seed, asked.done, until)
-    trial = Trial(READERS[asked.name], asked.tally.with_suffix(".folder"), FINDINGS)
-    numbers = share.of(range(asked.inputs))
+    until = time.monotonic() + arguments.seconds
+    share = Share(arguments.part, arguments.parts, arguments.seed, arguments.done, until)
+    trial = Trial(READERS[arguments.name], arguments.tally.with_suffix(".folder"), FINDINGS)
+    numbers = share.of(range(arguments.inputs))
     if guided:
-        _guided(trial, asked, numbers)  # which ends the process
+        _guided(trial, arguments, numbers)  # which ends the process
     with contextlib.suppress(KeyboardInterrupt):
-        trial.run(_telling(trial, asked.tally, numbers), asked.seed)
-    _tell(trial, asked.tally)
+        trial.run(_telling(trial, arguments.tally, numbers), arguments.seed)
+    _tell(trial, arguments.tally)
 
 
 def _tell(trial, file: Path) -> None:
@@ -183,15 +183,15 @@ def _telling(trial, file: Path, numbers: Iterable[int]) -> Iterator[int]:
             written = time.monotonic()
 
 
-def _guided(trial, asked: argparse.Namespace, numbers: Iterator[int]) -> None:
+def _guided(trial, arguments: argparse.Namespace, numbers: Iterator[int]) -> None:
     """libFuzzer's loop, an input for each number: half of its mutations are ours, which know the structure."""
     import atheris
 
-    corpus = asked.tally.with_suffix(".corpus")
+    corpus = arguments.tally.with_suffix(".corpus")
     corpus.mkdir()
     for number, content in enumerate(trial.seeds):
         (corpus / str(number)).write_bytes(content)
-    counted = _telling(trial, asked.tally, numbers)
+    counted = _telling(trial, arguments.tally, numbers)
 
     def one(content: bytes) -> None:
         try:
@@ -201,7 +201,7 @@ def _guided(trial, asked: argparse.Namespace, numbers: Iterator[int]) -> None:
         except KeyboardInterrupt:
             is_last = True
         if is_last:
-            _tell(trial, asked.tally)
+            _tell(trial, arguments.tally)
             os._exit(0)
 
     def mutated(content: bytes, most: int, seed: int) -> bytes:
@@ -210,7 +210,7 @@ def _guided(trial, asked: argparse.Namespace, numbers: Iterator[int]) -> None:
         return trial.mutated(content, Random(seed))[:most]
 
     options = [
-        f"-seed={1 + asked.seed + asked.done * asked.parts + asked.part}",
+        f"-seed={1 + arguments.seed + arguments.done * arguments.parts + arguments.part}",
         f"-max_len={_LONGEST}",
         "-timeout=0",
         "-rss_limit_mb=0",
@@ -220,7 +220,7 @@ def _guided(trial, asked: argparse.Namespace, numbers: Iterator[int]) -> None:
         "-detect_leaks=0",
         "-print_final_stats=0",
         "-verbosity=0",
-        f"-artifact_prefix={asked.tally.parent}/",
+        f"-artifact_prefix={arguments.tally.parent}/",
     ]
     atheris.Setup(["fuzzing", *options, str(corpus)], one, custom_mutator=mutated, internal_libfuzzer=True)
     atheris.Fuzz()

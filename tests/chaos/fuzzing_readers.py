@@ -85,7 +85,7 @@ def _config(path: Path) -> object:
 
 
 def _used(tokenizer: Tokenizer) -> object:
-    """Encodes a text, decodes it, and asks for what masking asks for."""
+    """Encodes a text, decodes it, and computes what masking needs."""
     (ids,) = tokenizer.encode_sentences([_TEXT])
     return tokenizer.decode(ids.tolist()), tokenizer.surfaces, tokenizer.is_continuation, tokenizer.fingerprint
 

@@ -239,9 +239,11 @@ def dropped_packets(runs: Runs) -> str:
         processes = []
         for number, log in enumerate(logs):
             words = runs.command(run_dir, *as_keys(number, 2, f"10.77.0.1:{port}"))
-            with log.open("wb") as told:
+            with log.open("wb") as lines:
                 surrounding = os.environ | surroundings(devices=1)
-                processes.append(subprocess.Popen([*enter(number), *words], stdout=told, stderr=told, env=surrounding))
+                processes.append(
+                    subprocess.Popen([*enter(number), *words], stdout=lines, stderr=lines, env=surrounding)
+                )
         try:
             wait_for(_STEPPING, logs[0], processes[0])
             cut()
@@ -255,9 +257,9 @@ def dropped_packets(runs: Runs) -> str:
                 process.kill()
                 process.wait()
         for number, log in enumerate(logs):
-            told = log.read_text(errors="replace")
-            require(codes[number] == AGAIN, f"process {number}: exit code {codes[number]}: {told[-1500:]}")
-            require(f"lost process {1 - number}" in told, f"process {number} does not name the other: {told[-1500:]}")
+            lines = log.read_text(errors="replace")
+            require(codes[number] == AGAIN, f"process {number}: exit code {codes[number]}: {lines[-1500:]}")
+            require(f"lost process {1 - number}" in lines, f"process {number} does not name the other: {lines[-1500:]}")
     runs.resume(run_dir, 2)
     return f"named after {_about(took)}"
 
@@ -289,7 +291,7 @@ def hosts(folder: Path) -> Iterator[tuple[Callable[[int], list[str]], Callable[[
             called = f'hostname host-{number}; mount --bind {listed} /etc/hosts; exec "$@"'
             return ["ip", "netns", "exec", names[number], "unshare", "-m", "-u", "sh", "-c", called, "host"]
 
-        # The links stay up, so that nobody is told.
+        # The links stay up, so that nobody is notified.
         yield enter, lambda: ip("link", "set", "port1", "nomaster")
     finally:
         for name in (bridge, *names):
@@ -309,11 +311,11 @@ def full_disk(runs: Runs) -> str:
             took, said = time.monotonic() - begun, group.logs[0]
         if code == 0:
             return "it fitted"
-        told = next((line for line in reversed(said.splitlines()) if line.strip()), "")
+        lines = next((line for line in reversed(said.splitlines()) if line.strip()), "")
         require(code == 1, f"exit code {code}: {said[-1500:]}")
         names_it = "No space left" in said or "bytes and the disk has" in said or "free on the disk" in said
         require(names_it and "Traceback" not in said, f"it does not say that the disk is full: {said[-1500:]}")
-        require(took < _USUAL + NOTICED, f"it ended after {took:.0f} s: {told}")
+        require(took < _USUAL + NOTICED, f"it ended after {took:.0f} s: {lines}")
         saved = [name for name in checkpoints(run_dir) if name.isdecimal()]
         grow()
         runs.resume(run_dir, 1)

@@ -96,10 +96,10 @@ class Share:
             self.done += 1
 
 
-def require_known(what: str, asked: Collection[str], known: Iterable[str]) -> None:
+def require_known(what: str, given: Collection[str], known: Iterable[str]) -> None:
     """Raise ValueError for a name that there is none of; without it a trial would be left out in silence."""
     names = list(known)
-    if unknown := [name for name in asked if name not in names]:
+    if unknown := [name for name in given if name not in names]:
         raise ValueError(f"{what}: nothing is named {', '.join(unknown)}; there are {', '.join(names)}")
 
 

@@ -90,8 +90,8 @@ def check(folder: Path, terms: int, kills: int, rng: random.Random) -> int:
                 continue
             log = "".join(group.logs)
             at = next((name for text, name in MOMENTS if text in log), "start")
-            if kind == signal.SIGKILL and at == "start":
-                # The others wait for a process that never joined, hosts.join_seconds long: it may be started again.
+            if at == "start":
+                # The others wait hosts.join_seconds for a process that has not connected: it may be started again.
                 print(f"{number}: not all had joined after {moment:.1f} s; drawn again", flush=True)
                 continue
             group.send(victim, kind)
@@ -104,14 +104,14 @@ def check(folder: Path, terms: int, kills: int, rng: random.Random) -> int:
             worst[kind] = max(worst[kind], took)
             moments[kind.name, at] += 1
             steps = [name for name in checkpoints(run_dir) if name.isdecimal()]
-            told = [log for index, log in enumerate(group.logs) if index != victim]
-        good = judged(kind, codes, victim, told, steps)
+            others = [log for index, log in enumerate(group.logs) if index != victim]
+        good = judged(kind, codes, victim, others, steps)
         if steps or number % 5 == 0:  # of nothing, any undisturbed run comes
             with start(run_dir) as group:
                 group.finish()
         same = not steps or digests(run_dir) == expected
         failures += not (good and same)
-        verdict = ("as it should" if good else f"WRONG: {told}", "the same bits" if same else "OTHER BITS")
+        verdict = ("as it should" if good else f"WRONG: {others}", "the same bits" if same else "OTHER BITS")
         print(
             f"{number}: {kind.name} to {victim} after {moment:.1f} s ({at}): codes {codes} in {took:.1f} s, "
             f"saved {steps}, {verdict[0]}; restarted: {verdict[1]}",
@@ -123,12 +123,12 @@ def check(folder: Path, terms: int, kills: int, rng: random.Random) -> int:
     return int(failures > 0)
 
 
-def judged(kind: signal.Signals, codes: list[int], victim: int, told: list[str], steps: list[str]) -> bool:
+def judged(kind: signal.Signals, codes: list[int], victim: int, logs: list[str], steps: list[str]) -> bool:
     """Whether all ended as they should: after SIGTERM with the code to resume, after SIGKILL naming the lost one."""
     if kind == signal.SIGTERM:
-        return set(codes) == {75} and (steps or all("nothing" in log for log in told))
-    others = [code for index, code in enumerate(codes) if index != victim]
-    return set(others) == {75} and all(f"lost process {victim}" in log for log in told)
+        return set(codes) == {75} and (steps or all("nothing" in log for log in logs))
+    of_others = [code for index, code in enumerate(codes) if index != victim]
+    return set(of_others) == {75} and all(f"lost process {victim}" in log for log in logs)
 
 
 if __name__ == "__main__":
