@@ -132,7 +132,7 @@ def config_of(name: str, arguments: argparse.Namespace, seed: int, steps: int) -
         global_batch_size=ROWS,
         grad_accum_steps=1,
         eval_rows=2_048,
-        eval_every=ENDLESS // 10,
+        eval_every=ENDLESS // 2,
         checkpoint_every=1_000,
         keep_every=0,
         log_every=ENDLESS // 500,

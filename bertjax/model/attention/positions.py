@@ -129,7 +129,9 @@ def attention_by_queries(
 
     @jax.checkpoint
     def of_block(block: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        q, ids, positions = block  # [B, H, C, K], [B, 1, C], [C, 1]
+        # Masks and distances depend on no layer. Without a barrier a scan over layers would make those of all blocks
+        # ahead of it, and keep them: [B, H, L, L].
+        q, ids, positions = jax.lax.optimization_barrier(block)  # [B, H, C, K], [B, 1, C], [C, 1]
         seen = ids[:, :, None, :, None] == sequence_ids[:, None, None, None, :]
         if causal:
             seen &= row <= positions

@@ -1,0 +1,50 @@
+"""The memory of a whole train step grows with the length of rows, and not with its square."""
+
+from dataclasses import replace
+
+import jax
+import pytest
+
+from bertjax.config import DataConfig, MeshConfig, TrainingConfig, load_recipe
+from bertjax.model.attention import backends
+from bertjax.parallel.mesh import make_mesh
+from bertjax.plan.compiling import compile_stage
+from bertjax.training.stages import stages_of
+
+LENGTHS = (2_048, 4_096)
+# Narrow heads and many of them: scores outweigh everything else in a step that keeps them.
+NARROW = {"vocab_size": 512, "hidden_size": 64, "num_attention_heads": 8, "intermediate_size": 64}
+
+
+def activations(recipe: str, length: int) -> int:
+    """Bytes that the step of one row needs besides its state and batch, by the compiler."""
+    base = load_recipe(recipe)
+    model = replace(base.model, **NARROW, num_hidden_layers=4, max_position_embeddings=length + 2)
+    config = replace(
+        base,
+        model=model,
+        execution=replace(base.execution, dtype="float32"),
+        data=DataConfig(vocab_size=model.vocab_size, sequence_length=length, max_predictions=length // 8),
+        training=TrainingConfig(global_batch_size=1, objectives=("mlm",)),
+        stages=(),
+    )
+    (stage,) = stages_of(config)
+    return compile_stage(config, stage, make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]), "cpu").memory.temporaries
+
+
+def growth(recipe: str) -> float:
+    """What twice the length multiplies it by."""
+    short, long = (activations(recipe, length) for length in LENGTHS)
+    return long / short
+
+
+@pytest.mark.parametrize(
+    "recipe", ["bert_base", "modernbert", "longformer", "bigbird", "mosaicbert", "neobert", "deberta"]
+)
+def test_twice_the_length_needs_twice_the_memory(recipe):
+    assert growth(recipe) < 2.1
+
+
+def test_rows_that_are_computed_whole_need_four_times_the_memory(monkeypatch):
+    monkeypatch.setattr(backends, "WHOLE_ROWS", max(LENGTHS))
+    assert growth("bert_base") > 3, "this test would see no square"
