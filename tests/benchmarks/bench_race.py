@@ -202,7 +202,7 @@ def tasks(arguments: argparse.Namespace) -> None:
         if task == RETRIEVAL:
             _search(run, beir, out)
         else:
-            fine_tune(task, str(run), files_of(task, folder, arguments.data), out)
+            fine_tune(task, str(run), files_of(task, folder, arguments.data), out, arguments.epochs)
 
 
 def files_of(task: str, folder: Path, data: Path) -> list[str]:
@@ -217,9 +217,9 @@ def files_of(task: str, folder: Path, data: Path) -> list[str]:
     return ["--train", str(next((data / "pos").glob("en_*")))] if task == "pos" else ["--data", str(data / "glue")]
 
 
-def fine_tune(task: str, source: str, files: list[str], out: Path) -> None:
+def fine_tune(task: str, source: str, files: list[str], out: Path, epochs: int | None = None) -> None:
     """Fine-tune a run, or hf:DIR, at each of the rates, into folders below `out`; what is done is not done again."""
-    recipe = ["--learning-rate", *RATES, "--batch-size", "32", "--epochs", str(TASKS[task].epochs)]
+    recipe = ["--learning-rate", *RATES, "--batch-size", "32", "--epochs", str(epochs or TASKS[task].epochs)]
     words = ["finetune", TASKS[task].name, "--init-from", source, *files, *recipe, "--run-dir", str(out)]
     assert verb(words) == 0, words
 
@@ -292,6 +292,7 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=FAMILY)
     parser.add_argument("--tasks", nargs="+", choices=(*TASKS, RETRIEVAL), default=[*TASKS, RETRIEVAL])
     parser.add_argument("--teacher", type=Path, default="", help="of `taught`, a folder in Hugging Face's layout")
+    parser.add_argument("--epochs", type=int, help="of fine-tuning, in place of each task's own")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
