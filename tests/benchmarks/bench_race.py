@@ -23,7 +23,7 @@ import math
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +69,7 @@ HALVED = TAUGHT | {
     "training.objective_weights": [2.0, 1.0],
     "init_from": TEACHER,
     "init_layers": [1, 3, 5],
+    "optimizer.learning_rate": 3e-4,
 }
 RECIPES = {
     "bert": Entrant("bert_mini"),
@@ -132,7 +133,7 @@ def config_of(name: str, arguments: argparse.Namespace, seed: int, steps: int) -
         global_batch_size=ROWS,
         grad_accum_steps=1,
         eval_rows=2_048,
-        eval_every=ENDLESS // 2,
+        eval_every=ENDLESS,
         checkpoint_every=1_000,
         keep_every=0,
         log_every=ENDLESS // 500,
@@ -202,7 +203,8 @@ def tasks(arguments: argparse.Namespace) -> None:
         if task == RETRIEVAL:
             _search(run, beir, out)
         else:
-            fine_tune(task, str(run), files_of(task, folder, arguments.data), out, arguments.epochs)
+            files = files_of(task, folder, arguments.data)
+            fine_tune(task, str(run), files, out, arguments.epochs, arguments.rates)
 
 
 def files_of(task: str, folder: Path, data: Path) -> list[str]:
@@ -217,9 +219,11 @@ def files_of(task: str, folder: Path, data: Path) -> list[str]:
     return ["--train", str(next((data / "pos").glob("en_*")))] if task == "pos" else ["--data", str(data / "glue")]
 
 
-def fine_tune(task: str, source: str, files: list[str], out: Path, epochs: int | None = None) -> None:
+def fine_tune(
+    task: str, source: str, files: list[str], out: Path, epochs: int | None = None, rates: Sequence[str] = RATES
+) -> None:
     """Fine-tune a run, or hf:DIR, at each of the rates, into folders below `out`; what is done is not done again."""
-    recipe = ["--learning-rate", *RATES, "--batch-size", "32", "--epochs", str(epochs or TASKS[task].epochs)]
+    recipe = ["--learning-rate", *rates, "--batch-size", "32", "--epochs", str(epochs or TASKS[task].epochs)]
     words = ["finetune", TASKS[task].name, "--init-from", source, *files, *recipe, "--run-dir", str(out)]
     assert verb(words) == 0, words
 
@@ -293,6 +297,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=(*TASKS, RETRIEVAL), default=[*TASKS, RETRIEVAL])
     parser.add_argument("--teacher", type=Path, default="", help="of `taught`, a folder in Hugging Face's layout")
     parser.add_argument("--epochs", type=int, help="of fine-tuning, in place of each task's own")
+    parser.add_argument("--rates", nargs="+", default=RATES, help="of fine-tuning; the better result counts")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
