@@ -73,6 +73,8 @@ def _dropped(x: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
 
 
 def _kept(x: jax.Array, positions: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
+    # Without the barrier a scan over layers keeps zeros of the shape of x, which every layer reads.
+    keys, zero = jax.lax.optimization_barrier((keys, jnp.zeros((), x.dtype)))
     key = keys.reshape(-1, *[1] * (x.ndim - 1))
     keep = _high_bits(positions ^ key) >= jnp.uint32(round(rate * 2**32))
-    return jnp.where(keep, x * (1.0 / (1.0 - rate)), jnp.zeros((), x.dtype)).astype(x.dtype)
+    return jnp.where(keep, x * (1.0 / (1.0 - rate)), zero).astype(x.dtype)

@@ -18,7 +18,7 @@ from bertjax.model.attention import windows
 from bertjax.model.attention.kernels import per_device, splash_attention
 from bertjax.model.attention.positions import attention_by_queries, with_alibi
 from bertjax.model.dropout import ATTENTION_PROBS, dropout
-from bertjax.model.layers import recomputed
+from bertjax.model.layers import beside, recomputed
 
 # `splash_interpreted` runs splash's kernels op by op on any platform, for tests without a TPU.
 Backend = Literal["xla", "cudnn", "splash", "splash_interpreted"]
@@ -114,7 +114,8 @@ def _scaled(q: jax.Array) -> jax.Array:
 
 
 def _softmax(scores: jax.Array, seen: jax.Array) -> jax.Array:
-    return jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(jnp.float32).min), axis=-1)
+    seen, lowest = beside(scores, (seen, jnp.finfo(jnp.float32).min))
+    return jax.nn.softmax(jnp.where(seen[:, None], scores, jax.lax.stop_gradient(lowest)), axis=-1)
 
 
 def xla_attention(

@@ -22,6 +22,7 @@ from bertjax.model.attention.windows import (
     joined,
     positions_of,
 )
+from bertjax.model.layers import beside
 
 QUERIES = 128  # of a block, where the scores of a row are not computed at once
 
@@ -129,9 +130,8 @@ def attention_by_queries(
 
     @jax.checkpoint
     def of_block(block: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        # Masks and distances depend on no layer. Without a barrier a scan over layers would make those of all blocks
-        # ahead of it, and keep them: [B, H, L, L].
-        q, ids, positions = jax.lax.optimization_barrier(block)  # [B, H, C, K], [B, 1, C], [C, 1]
+        q, *others = block  # [B, H, C, K], [B, 1, C], [C, 1]
+        ids, positions = beside(q, others)
         seen = ids[:, :, None, :, None] == sequence_ids[:, None, None, None, :]
         if causal:
             seen &= row <= positions

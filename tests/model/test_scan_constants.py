@@ -1,0 +1,61 @@
+"""Where a gradient is taken, a scan over layers carries no array of the size of the scores that no layer changes."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import bertjax.model.dropout
+from bertjax.model.attention import backends, positions
+from bertjax.model.attention.backends import attend
+from bertjax.model.dropout import MLP_OUTPUT, dropout
+
+B, H, K, LAYERS = 2, 4, 8, 3
+SHORT, LONG = 64, 2 * backends.WHOLE_ROWS
+
+
+def constants(length: int, slopes: tuple[float, ...] = ()) -> int:
+    """Elements of the largest array that a scan over layers of attention and dropout takes as a constant."""
+
+    def total(x: jax.Array, ids: jax.Array, keys: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, keys: jax.Array) -> tuple[jax.Array, None]:
+            how = {"packed": True, "causal": False, "dropout_keys": keys, "dropout_rate": 0.1, "slopes": slopes}
+            mixed = attend("xla", x, jnp.sin(x), x, ids, **how)
+            return x + dropout(mixed, keys, MLP_OUTPUT, 0.1), None
+
+        return jnp.sum(jax.lax.scan(layer, x, keys)[0])
+
+    shapes = [(B, length, H, K), (B, length), (LAYERS, B)]
+    inputs = [jax.ShapeDtypeStruct(s, d) for s, d in zip(shapes, (jnp.float32, jnp.int32, jnp.uint32), strict=True)]
+    jaxpr = jax.make_jaxpr(jax.grad(total))(*inputs)
+    scans = [e for e in jaxpr.eqns if e.primitive.name == "scan" and e.params["length"] == LAYERS]
+    assert len(scans) == 2, "one forward, one backward"
+    return max(v.aval.size for e in scans for v in e.invars[: e.params["num_consts"]])
+
+
+@pytest.mark.parametrize("length", [SHORT, LONG])
+@pytest.mark.parametrize("slopes", [(), (0.5, 0.25, 0.125, 0.0625)])
+def test_scores_are_no_constants_of_layers(length, slopes):
+    # Of whole rows a mask for all heads, positions of a row for dropout, and distances times slopes; else of a block.
+    allowed = max(B, H) * length * length if length == SHORT else B * H * positions.QUERIES * length
+    assert constants(length, slopes) <= allowed
+
+
+@pytest.mark.parametrize(("length", "module"), [(SHORT, backends), (LONG, positions)])
+def test_without_what_ties_them_to_activations_they_are(monkeypatch, length, module):
+    monkeypatch.setattr(module, "beside", lambda x, constants: constants)
+    assert constants(length) >= B * H * length * length
+
+
+def test_nor_are_the_zeros_of_dropout(monkeypatch):
+    def most(length: int) -> int:
+        def total(x: jax.Array, keys: jax.Array) -> jax.Array:
+            return jnp.sum(jax.lax.scan(lambda x, keys: (dropout(jnp.sin(x), keys, MLP_OUTPUT, 0.1), None), x, keys)[0])
+
+        inputs = jax.ShapeDtypeStruct((B, length), jnp.float32), jax.ShapeDtypeStruct((LAYERS, B), jnp.uint32)
+        eqns = jax.make_jaxpr(jax.grad(total))(*inputs).eqns
+        scans = [e for e in eqns if e.primitive.name == "scan"]
+        return max(v.aval.size for e in scans for v in e.invars[: e.params["num_consts"]])
+
+    assert most(64) <= 64  # positions
+    monkeypatch.setattr(bertjax.model.dropout.jax.lax, "optimization_barrier", lambda x: x)
+    assert most(96) == B * 96  # another length, as JAX keeps what it has traced
