@@ -19,7 +19,6 @@ PRODUCT = "product"  # name that a policy of `jax.checkpoint` knows the results 
 
 Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
-Constants = TypeVar("Constants")
 
 
 # What a kernel's results are added to or read as, from which `initializer` scaled derives the spread of its values.
@@ -67,22 +66,6 @@ def recomputed(function: Callable[Inputs, Output], static: tuple[int, ...] = ())
     """
     # The backward pass of a scan over layers is a loop of its own: there is nothing that CSE could merge.
     return jax.checkpoint(function, prevent_cse=False, static_argnums=static)
-
-
-@jax.custom_jvp
-def beside(x: jax.Array, constants: Constants) -> Constants:
-    """`constants` as they are, made to depend on `x` where a gradient is taken.
-
-    What depends on no layer, a mask and whatever is computed of it alone, JAX moves ahead of a scan over layers when it
-    takes the scan's gradient, broadcast to the shape of the scores, and keeps it: [B, H, L, L]. What depends on an
-    activation stays inside.
-    """
-    return constants
-
-
-@beside.defjvp
-def _beside_jvp(primals: tuple[jax.Array, Constants], tangents: tuple) -> tuple[Constants, Constants]:
-    return jax.lax.optimization_barrier(primals)[1], tangents[1]
 
 
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:

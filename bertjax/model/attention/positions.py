@@ -22,7 +22,7 @@ from bertjax.model.attention.windows import (
     joined,
     positions_of,
 )
-from bertjax.model.layers import beside
+from bertjax.model.scan_constants import beside
 
 QUERIES = 128  # of a block, where the scores of a row are not computed at once
 
