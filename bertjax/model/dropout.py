@@ -73,7 +73,8 @@ def _dropped(x: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
 
 
 def _kept(x: jax.Array, positions: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
-    # Without the barrier a scan over layers keeps zeros of the shape of x, which every layer reads.
+    # Without the barrier a scan over layers keeps zeros of the shape of x, which every layer reads. `beside` would do
+    # nothing here: it acts where a gradient is taken, and keys have none.
     keys, zero = jax.lax.optimization_barrier((keys, jnp.zeros((), x.dtype)))
     key = keys.reshape(-1, *[1] * (x.ndim - 1))
     keep = _high_bits(positions ^ key) >= jnp.uint32(round(rate * 2**32))

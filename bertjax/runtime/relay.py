@@ -14,9 +14,9 @@ import threading
 import time
 
 from bertjax.runtime.clusters import split_address
+from bertjax.runtime.rendezvous import reach
 
 _HOST = "127.0.0.1"
-_RETRY_SECONDS = 0.2
 _NO_PROXY = "no_grpc_proxy"  # hosts; it replaces no_proxy for gRPC alone
 _BYTES = 1 << 16
 
@@ -50,16 +50,11 @@ def _accept(listener: socket.socket, service: str, seconds: float) -> None:
 
 
 def _connect(client: socket.socket, service: str, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            upstream = socket.create_connection(split_address(service), timeout=seconds)
-            break
-        except OSError:
-            if time.monotonic() > deadline:
-                client.close()  # JAX reports it
-                return
-            time.sleep(_RETRY_SECONDS)
+    try:
+        upstream = reach(service, time.monotonic() + seconds)
+    except OSError:
+        client.close()  # JAX reports it
+        return
     for end in (client, upstream):
         end.settimeout(None)
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

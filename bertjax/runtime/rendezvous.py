@@ -152,18 +152,26 @@ def _greeting(info: ProcessInfo, name: str) -> Message:
     return {"is": _GREETING, "version": bertjax.__version__} | me
 
 
-def _reach(info: ProcessInfo, seconds: float, deadline: float) -> Line:
+def reach(address: str, deadline: float) -> socket.socket:
+    """Connect to HOST:PORT, trying again until `deadline` (time.monotonic). Raises the last OSError after it."""
     while True:
         try:
-            return Line(socket.create_connection(split_address(info.coordinator), timeout=_patience(deadline)))
-        except OSError as error:
+            return socket.create_connection(split_address(address), timeout=_patience(deadline))
+        except OSError:
             if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"process {info.process} of {info.processes}: nothing answers at {info.coordinator}, where "
-                    f"process 0 should listen, after {seconds:.0f} s ({error}); start process 0, open the port in the "
-                    "network, or correct hosts.coordinator (hosts.join_seconds is the time to wait)"
-                ) from error
+                raise
         time.sleep(_RETRY_SECONDS)
+
+
+def _reach(info: ProcessInfo, seconds: float, deadline: float) -> Line:
+    try:
+        return Line(reach(info.coordinator, deadline))
+    except OSError as error:
+        raise TimeoutError(
+            f"process {info.process} of {info.processes}: nothing answers at {info.coordinator}, where "
+            f"process 0 should listen, after {seconds:.0f} s ({error}); start process 0, open the port in the "
+            "network, or correct hosts.coordinator (hosts.join_seconds is the time to wait)"
+        ) from error
 
 
 def _patience(deadline: float) -> float:

@@ -239,10 +239,10 @@ def dropped_packets(runs: Runs) -> str:
         processes = []
         for number, log in enumerate(logs):
             words = runs.command(run_dir, *as_keys(number, 2, f"10.77.0.1:{port}"))
-            with log.open("wb") as lines:
+            with log.open("wb") as output:
                 surrounding = os.environ | surroundings(devices=1)
                 processes.append(
-                    subprocess.Popen([*enter(number), *words], stdout=lines, stderr=lines, env=surrounding)
+                    subprocess.Popen([*enter(number), *words], stdout=output, stderr=output, env=surrounding)
                 )
         try:
             wait_for(_STEPPING, logs[0], processes[0])
@@ -257,9 +257,9 @@ def dropped_packets(runs: Runs) -> str:
                 process.kill()
                 process.wait()
         for number, log in enumerate(logs):
-            lines = log.read_text(errors="replace")
-            require(codes[number] == AGAIN, f"process {number}: exit code {codes[number]}: {lines[-1500:]}")
-            require(f"lost process {1 - number}" in lines, f"process {number} does not name the other: {lines[-1500:]}")
+            said = log.read_text(errors="replace")
+            require(codes[number] == AGAIN, f"process {number}: exit code {codes[number]}: {said[-1500:]}")
+            require(f"lost process {1 - number}" in said, f"process {number} does not name the other: {said[-1500:]}")
     runs.resume(run_dir, 2)
     return f"named after {_about(took)}"
 
@@ -311,11 +311,11 @@ def full_disk(runs: Runs) -> str:
             took, said = time.monotonic() - begun, group.logs[0]
         if code == 0:
             return "it fitted"
-        lines = next((line for line in reversed(said.splitlines()) if line.strip()), "")
+        last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
         require(code == 1, f"exit code {code}: {said[-1500:]}")
         names_it = "No space left" in said or "bytes and the disk has" in said or "free on the disk" in said
         require(names_it and "Traceback" not in said, f"it does not say that the disk is full: {said[-1500:]}")
-        require(took < _USUAL + NOTICED, f"it ended after {took:.0f} s: {lines}")
+        require(took < _USUAL + NOTICED, f"it ended after {took:.0f} s: {last}")
         saved = [name for name in checkpoints(run_dir) if name.isdecimal()]
         grow()
         runs.resume(run_dir, 1)

@@ -238,8 +238,8 @@ class Process:
             environment["JAX_COMPILATION_CACHE_DIR"] = str(trial / "compiled")
         self._fresh: subprocess.Popen[bytes] | None = None
         if scenario.fresh:
-            with log.open("ab") as messages:
-                self._fresh = subprocess.Popen(words, stdout=messages, stderr=messages, env=os.environ | environment)
+            with log.open("ab") as output:
+                self._fresh = subprocess.Popen(words, stdout=output, stderr=output, env=os.environ | environment)
             self.number = self._fresh.pid
         else:
             self.number = zygote().start(words, log, environment, Path.cwd(), append=True)

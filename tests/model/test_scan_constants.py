@@ -1,5 +1,7 @@
 """Where a gradient is taken, a scan over layers carries no array of the size of the scores that no layer changes."""
 
+from collections.abc import Callable, Sequence
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -11,6 +13,14 @@ from bertjax.model.dropout import MLP_OUTPUT, dropout
 
 B, H, K, LAYERS = 2, 4, 8, 3
 SHORT, LONG = 64, 2 * backends.WHOLE_ROWS
+
+
+def largest_constant(function: Callable, inputs: Sequence[jax.ShapeDtypeStruct]) -> int:
+    """Elements of the largest array that the scans over layers of a function's gradient take as a constant."""
+    eqns = jax.make_jaxpr(jax.grad(function))(*inputs).eqns
+    scans = [e for e in eqns if e.primitive.name == "scan" and e.params["length"] == LAYERS]
+    assert len(scans) == 2, "one forward, one backward"
+    return max(v.aval.size for e in scans for v in e.invars[: e.params["num_consts"]])
 
 
 def constants(length: int, slopes: tuple[float, ...] = ()) -> int:
@@ -26,10 +36,7 @@ def constants(length: int, slopes: tuple[float, ...] = ()) -> int:
 
     shapes = [(B, length, H, K), (B, length), (LAYERS, B)]
     inputs = [jax.ShapeDtypeStruct(s, d) for s, d in zip(shapes, (jnp.float32, jnp.int32, jnp.uint32), strict=True)]
-    jaxpr = jax.make_jaxpr(jax.grad(total))(*inputs)
-    scans = [e for e in jaxpr.eqns if e.primitive.name == "scan" and e.params["length"] == LAYERS]
-    assert len(scans) == 2, "one forward, one backward"
-    return max(v.aval.size for e in scans for v in e.invars[: e.params["num_consts"]])
+    return largest_constant(total, inputs)
 
 
 @pytest.mark.parametrize("length", [SHORT, LONG])
@@ -52,9 +59,7 @@ def test_nor_are_the_zeros_of_dropout(monkeypatch):
             return jnp.sum(jax.lax.scan(lambda x, keys: (dropout(jnp.sin(x), keys, MLP_OUTPUT, 0.1), None), x, keys)[0])
 
         inputs = jax.ShapeDtypeStruct((B, length), jnp.float32), jax.ShapeDtypeStruct((LAYERS, B), jnp.uint32)
-        eqns = jax.make_jaxpr(jax.grad(total))(*inputs).eqns
-        scans = [e for e in eqns if e.primitive.name == "scan"]
-        return max(v.aval.size for e in scans for v in e.invars[: e.params["num_consts"]])
+        return largest_constant(total, inputs)
 
     assert most(64) <= 64  # positions
     monkeypatch.setattr(bertjax.model.dropout.jax.lax, "optimization_barrier", lambda x: x)
