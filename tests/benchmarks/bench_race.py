@@ -1,9 +1,10 @@
 """Recipes of the family at one size, on the same text for the same minutes, compared by what their encoders learned.
 
     python tests/benchmarks/bench_race.py times --folder DIR --data DATA [--recipes bert electra] [--turns 8]
-    python tests/benchmarks/bench_race.py train --folder DIR --data DATA [--minutes 60] [--seeds 1]
+    python tests/benchmarks/bench_race.py train --folder DIR --data DATA [--size tiny] [--minutes 60] [--seeds 1]
     python tests/benchmarks/bench_race.py tasks --folder DIR --data DATA [--seeds 1] [--tasks sst2 mrpc]
     python tests/benchmarks/bench_race.py table --folder DIR
+    python tests/benchmarks/bench_race.py all --folder DIR --data DATA     all of them; what is done stays
 
 Recipes `alone`, `taught` and `halved` are a student of three layers: without --teacher DIR (MiniLM's six, width 384),
 with it, and with it from its layers 1, 3 and 5 on.
@@ -43,8 +44,14 @@ from bertjax.search.records import read_judgements
 from bertjax.storage.files import replace_text
 
 LENGTH, ROWS, RATE, VOCABULARY = 128, 32, 1e-3, 16_384
-SIZE = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
-WIDTH = 1_024  # of the MLP; of a gated one, which has three matrices for two, two thirds of it
+SIZES: Mapping[str, Mapping[str, Any]] = {
+    "mini": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4},
+    "tiny": {  # as the quickstart: minutes on a CPU are enough for it
+        **{"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "initializer_range": 0.08},
+        **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    },
+}
+GATED = 2 / 3  # of the width of an MLP: a gated one has three matrices for two
 WARMUP = 0.05  # share of the steps; the published shares suit a million of them
 DECAY = 0.1  # of a schedule that is constant up to it
 ENDLESS = 100_000
@@ -103,11 +110,12 @@ RATES = ("1e-4", "3e-4")  # both are tried, and the better one counts
 RETRIEVAL = "cranfield"  # cosines of mean vectors, without training: nDCG@10
 
 
-def config_of(name: str, arguments: argparse.Namespace, seed: int, steps: int) -> Config:
-    """The recipe at the size of the race."""
+def config_of(name: str, arguments: argparse.Namespace, seed: int, steps: int, named: str = "mini") -> Config:
+    """The recipe at the size of the race that is `named`."""
     entrant, folder = RECIPES[name], arguments.folder
     base = load_recipe(entrant.recipe)
-    width = WIDTH if base.model.mlp == "dense" else round(WIDTH * 2 / 3 / 64) * 64
+    size = SIZES[named]
+    width = 4 * size["hidden_size"] if base.model.mlp == "dense" else round(4 * size["hidden_size"] * GATED / 64) * 64
     shared = load_recipe("bert_mini").data
     data = replace(
         base.data,
@@ -144,8 +152,8 @@ def config_of(name: str, arguments: argparse.Namespace, seed: int, steps: int) -
         name=f"{name}_{seed}",
         run_dir=str(folder / "runs" / f"{name}_{seed}"),
         compilation_cache=str(folder / "compiled"),
-        model=replace(base.model, **SIZE, intermediate_size=width, embedding_size=0, max_position_embeddings=LENGTH),
-        execution=replace(base.execution, dtype="float32", scan_unroll=SIZE["num_hidden_layers"], logits_chunk=256),
+        model=replace(base.model, **size, intermediate_size=width, embedding_size=0, max_position_embeddings=LENGTH),
+        execution=replace(base.execution, dtype="float32", scan_unroll=size["num_hidden_layers"], logits_chunk=256),
         data=data,
         optimizer=optimizer,
         training=training,
@@ -159,7 +167,7 @@ def config_of(name: str, arguments: argparse.Namespace, seed: int, steps: int) -
 
 def times(arguments: argparse.Namespace) -> None:
     """Measure the steps of the recipes in turns."""
-    bertjax.prepare(config_of(arguments.recipes[0], arguments, 0, ENDLESS))
+    bertjax.prepare(config_of(arguments.recipes[0], arguments, 0, ENDLESS, arguments.size))
     runs = {}
     for name in arguments.recipes:
         place = arguments.folder / "turns" / name
@@ -175,7 +183,7 @@ def times(arguments: argparse.Namespace) -> None:
 
 def one(arguments: argparse.Namespace) -> None:
     """Train one recipe without an end, each step logged, for `times`."""
-    config = config_of(arguments.name, arguments, 0, ENDLESS)
+    config = config_of(arguments.name, arguments, 0, ENDLESS, arguments.size)
     often = replace(config.training, log_every=1, eval_every=ENDLESS, checkpoint_every=ENDLESS)
     bertjax.pretrain(replace(config, run_dir=arguments.run_dir, log=(), training=often))
 
@@ -192,7 +200,7 @@ def seed(arguments: argparse.Namespace) -> None:
     """Train one recipe with one seed, or go on with it."""
     steps = round(arguments.minutes * 60 / _seconds(arguments.folder)[arguments.name])
     print(f"{arguments.name}, seed {arguments.seed}: {steps:,} steps", flush=True)
-    bertjax.pretrain(config_of(arguments.name, arguments, arguments.seed, steps))
+    bertjax.pretrain(config_of(arguments.name, arguments, arguments.seed, steps, arguments.size))
 
 
 def tasks(arguments: argparse.Namespace) -> None:
@@ -245,17 +253,35 @@ def _search(run: Path, beir: Path, out: Path) -> None:
 
 
 def table(arguments: argparse.Namespace) -> None:
-    """Print the figures of every recipe by task."""
-    for name in arguments.recipes:
-        figures = []
-        for task in arguments.tasks:
-            figure = RETRIEVAL if task == RETRIEVAL else TASKS[task].figure
-            folders = sorted((arguments.folder / "tasks").glob(f"{name}_*_{task}"))
-            figures.append(
-                f"{task} {mean([found for folder in folders if (found := best(folder, figure)) is not None])}"
-            )
-        ends = [_last(path) for path in sorted((arguments.folder / "runs").glob(f"{name}_*/metrics.jsonl"))]
-        print(f"{name:12} held-out MLM loss {mean(ends, 1)}  {'  '.join(figures)}")
+    """Print the figures of every recipe by task, and what each has beyond the first, seed by seed."""
+    folder, first = arguments.folder, arguments.recipes[0]
+    known = {name: {task: _by_seed(folder, name, task) for task in arguments.tasks} for name in arguments.recipes}
+    for name, by_task in known.items():
+        ends = [_last(path) for path in sorted((folder / "runs").glob(f"{name}_*/metrics.jsonl"))]
+        figures = "  ".join(f"{task} {mean([*by_seed.values()])}" for task, by_seed in by_task.items())
+        print(f"{name:12} held-out MLM loss {mean(ends, 1)}  {figures}")
+    for name, task in itertools.product(arguments.recipes[1:], arguments.tasks):
+        ours, theirs = known[name][task], known[first][task]
+        gains = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+        if gains:
+            beyond, base = mean(gains, sign="+"), mean([*theirs.values()])
+            print(f"{name} less {first}, {task}: {beyond} points; {first} has {base}")
+
+
+def _by_seed(folder: Path, name: str, task: str) -> dict[int, float]:
+    """The task's figure of the runs of a recipe that have one."""
+    figure = RETRIEVAL if task == RETRIEVAL else TASKS[task].figure
+    folders = {int(path.name.split("_")[1]): path for path in (folder / "tasks").glob(f"{name}_*_{task}")}
+    found = {number: best(path, figure) for number, path in sorted(folders.items())}
+    return {number: value for number, value in found.items() if value is not None}
+
+
+def all_phases(arguments: argparse.Namespace) -> None:
+    """Every phase; what is done stays."""
+    if not {*arguments.recipes} <= _seconds(arguments.folder).keys():
+        times(arguments)
+    for phase in (train, tasks, table):
+        phase(arguments)
 
 
 def _last(metrics: Path) -> float:
@@ -270,16 +296,17 @@ def best(folder: Path, figure: str) -> float | None:
     return max(results, default=None)
 
 
-def mean(values: list[float], scale: float = 100) -> str:
-    """Mean and standard error, times `scale`."""
+def mean(values: list[float], scale: float = 100, sign: str = "") -> str:
+    """Mean and standard error, times `scale`; the mean with its sign if `sign` is "+"."""
     if not values:
         return "-"
     error = f" ± {scale * statistics.stdev(values) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
-    return f"{scale * statistics.fmean(values):.2f}{error}"
+    return f"{scale * statistics.fmean(values):{sign}.2f}{error}"
 
 
 def _given(arguments: argparse.Namespace) -> list[str]:
-    return ["--folder", str(arguments.folder), "--data", str(arguments.data), "--teacher", str(arguments.teacher)]
+    names = ("folder", "data", "teacher", "size")
+    return [word for name in names for word in (f"--{name}", str(getattr(arguments, name)))]
 
 
 def _seconds(folder: Path) -> dict[str, float]:
@@ -290,7 +317,7 @@ def _seconds(folder: Path) -> dict[str, float]:
 def main() -> None:
     """Run one phase."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    phases = {made.__name__: made for made in (times, train, tasks, table, one, seed)}
+    phases = {made.__name__: made for made in (times, train, tasks, table, one, seed)} | {"all": all_phases}
     parser.add_argument("phase", choices=phases)
     parser.add_argument("name", nargs="?", choices=RECIPES)
     parser.add_argument("--folder", type=Path, required=True)
@@ -301,6 +328,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=SENTENCES, help="of SST-2")
     parser.add_argument("--epochs", type=int, help="of fine-tuning, in place of each task's own")
     parser.add_argument("--rates", nargs="+", default=RATES, help="of fine-tuning; the better result counts")
+    parser.add_argument("--size", choices=SIZES, default="mini", help="of models; a folder holds one")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
