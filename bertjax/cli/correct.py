@@ -8,7 +8,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import add_overwrite, add_source, require_free
+from bertjax.cli.model_source import add_overwrite, add_source, add_texts, require_free, require_texts, texts_of
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -26,15 +26,7 @@ _CHARACTERS = 60  # of a text in a message
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `correct`."""
     add_source(parser)
-    parser.add_argument("text", nargs="*", metavar="TEXT", help="a text, without [MASK]")
-    parser.add_argument(
-        "--file",
-        metavar="FILE",
-        help="texts, one per line, or of .jsonl or .parquet, compressed or not; - is standard input",
-    )
-    parser.add_argument(
-        "--field", help="field of a .jsonl or .parquet with the text (text); standard input is then .jsonl"
-    )
+    add_texts(parser, "a text, without [MASK]")
     parser.add_argument(
         "--masked",
         action="store_true",
@@ -64,7 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the words of each text to replace and their proposals, or figures on pairs of texts."""
     from bertjax.loaded import open_model
 
-    _require_one(arguments)
+    require_texts(arguments, "evaluate", "FILE.tsv")
+    if arguments.evaluate and arguments.output:
+        raise ValueError(f"--output {arguments.output}: --evaluate writes no texts; leave it out")
     output = _output(arguments)
     model = open_model(arguments.run)
     if arguments.evaluate:
@@ -75,18 +69,6 @@ def run(arguments: argparse.Namespace) -> int:
             write(examined, correction)
             print(*_lines(examined, correction), sep="\n")
     return 0
-
-
-def _require_one(arguments: argparse.Namespace) -> None:
-    """Raise ValueError unless texts, a file of them or pairs are given."""
-    given = [name for name in ("text", "file", "evaluate") if getattr(arguments, name)]
-    if len(given) != 1:
-        called = " and ".join({"text": "TEXT"}.get(name, f"--{name}") for name in given) or "nothing"
-        raise ValueError(f"{called} given: give one of TEXT, --file FILE and --evaluate FILE.tsv")
-    if arguments.field and not arguments.file:
-        raise ValueError(f"--field {arguments.field} without --file: it names the field of a .jsonl or .parquet")
-    if arguments.evaluate and arguments.output:
-        raise ValueError(f"--output {arguments.output}: --evaluate writes no texts; leave it out")
 
 
 def _output(arguments: argparse.Namespace) -> Path | None:
@@ -107,10 +89,7 @@ def _threshold(arguments: argparse.Namespace) -> float:
 
 def _examined(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Examined]:
     """The texts, some of them at a time."""
-    from bertjax.embed.texts import read_texts
-    from bertjax.storage.utf8 import ReadCounts
-
-    texts = iter(arguments.text or read_texts([arguments.file], arguments.field, ReadCounts()))
+    texts = iter(texts_of(arguments))
     number = 1
     while some := list(itertools.islice(texts, _TOGETHER)):
         yield from model.examine(some, masked=arguments.masked, top=arguments.top, number_from=number)

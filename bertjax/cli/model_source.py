@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,37 @@ def add_text(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="plain text to measure on (the run's held-out text, or else built-in sentences)",
     )
+
+
+def add_texts(parser: argparse.ArgumentParser, about: str) -> None:
+    """Add the argument TEXT, whose help is `about`, and the options `--file` and `--field`."""
+    parser.add_argument("text", nargs="*", metavar="TEXT", help=about)
+    parser.add_argument(
+        "--file",
+        metavar="FILE",
+        help="texts, one per line, or of .jsonl or .parquet, compressed or not; - is standard input",
+    )
+    parser.add_argument(
+        "--field", help="field of a .jsonl or .parquet with the text (text); standard input is then .jsonl"
+    )
+
+
+def require_texts(arguments: argparse.Namespace, instead: str, file: str = "FILE") -> None:
+    """Raise ValueError unless texts are given, or a file of them, or the option `instead`, which takes a `file`."""
+    given = [name for name in ("text", "file", instead) if getattr(arguments, name)]
+    if len(given) != 1:
+        called = " and ".join({"text": "TEXT"}.get(name, f"--{name}") for name in given) or "nothing"
+        raise ValueError(f"{called} given: give one of TEXT, --file FILE and --{instead} {file}")
+    if arguments.field and not arguments.file:
+        raise ValueError(f"--field {arguments.field} without --file: it names the field of a .jsonl or .parquet")
+
+
+def texts_of(arguments: argparse.Namespace) -> Iterable[str]:
+    """The texts that `add_texts` adds the arguments for, read as they are asked for."""
+    from bertjax.embed.texts import read_texts
+    from bertjax.storage.utf8 import ReadCounts
+
+    return arguments.text or read_texts([arguments.file], arguments.field, ReadCounts())
 
 
 def one_or_two(sentences: Sequence[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import add_overwrite, add_source, require_free
+from bertjax.cli.model_source import add_overwrite, add_source, add_texts, require_free, require_texts, texts_of
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -20,15 +20,7 @@ _VARIANTS = ("original", "word-l2r", "whole-word")  # those of bertjax.interpret
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `score`."""
     add_source(parser)
-    parser.add_argument("text", nargs="*", metavar="TEXT", help="a text to score")
-    parser.add_argument(
-        "--file",
-        metavar="FILE",
-        help="texts, one per line, or of .jsonl or .parquet, compressed or not; - is standard input",
-    )
-    parser.add_argument(
-        "--field", help="field of a .jsonl or .parquet with the text (text); standard input is then .jsonl"
-    )
+    add_texts(parser, "a text to score")
     parser.add_argument(
         "--pairs",
         nargs="+",
@@ -51,12 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the score of each text, or the accuracy on each set of minimal pairs."""
     from bertjax.loaded import open_model
 
-    given = [name for name in ("text", "file", "pairs") if getattr(arguments, name)]
-    if len(given) != 1:
-        called = " and ".join({"text": "TEXT"}.get(name, f"--{name}") for name in given) or "nothing"
-        raise ValueError(f"{called} given: give one of TEXT, --file FILE and --pairs FILE")
-    if arguments.field and not arguments.file:
-        raise ValueError(f"--field {arguments.field} without --file: it names the field of a .jsonl or .parquet")
+    require_texts(arguments, "pairs")
     output = _output(arguments)
     records = _judged(arguments) if arguments.pairs else _scored(open_model(arguments.run), arguments)
     if output is not None:
@@ -78,12 +65,10 @@ def _output(arguments: argparse.Namespace) -> Path | None:
 
 def _scored(model: LoadedModel, arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Print a line for each text, and the pseudo-perplexity of all."""
-    from bertjax.embed.texts import read_texts
     from bertjax.interpret.pseudo_likelihood import perplexity
     from bertjax.storage.progress import ProgressLine, no_progress
-    from bertjax.storage.utf8 import ReadCounts
 
-    texts = list(arguments.text or read_texts([arguments.file], arguments.field, ReadCounts()))
+    texts = list(texts_of(arguments))
     if not texts:
         raise ValueError(f"--file {arguments.file}: it has no text; give a file with some")
     scores = model.score(texts, arguments.variant, ProgressLine() if arguments.file else no_progress)
