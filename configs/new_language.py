@@ -5,7 +5,7 @@ Reproduces: no single model; the method of models for one language (CamemBERT, M
     unigram, bpe (both SentencePiece), byte-bpe (no character is unknown), wordpiece; mini: unigram pieces and a small
     network for one small machine.
 Text: yours, as --data.sources; the language's Wikipedia is a start: 'wikipedia:xxwiki-latest-pages-articles.xml.bz2'.
-Expected: depends on the language and the text; `report.html` shows the held-out loss beside the unigram baseline.
+Expected: depends on the language and the text; `report.html` shows the held-out loss beside the best without context.
 Cost: at most 1.3e10 tokens, 7.8e18 FLOP: about 5.5 hours of one H200 at 400 TFLOP/s; mini a tenth of that.
 Command: bertjax pretrain new_language --data.sources 'wikipedia:eowiki-latest-pages-articles.xml.bz2'
 """

@@ -51,7 +51,7 @@ class PretrainResult:
     directory: AnyPath  # of the run
     step: int
     figures: dict[str, float]  # held-out figures by their names in the log, such as eval/mlm_loss
-    baselines: dict[str, float]  # what frequencies alone give, such as baseline/mlm_unigram_loss
+    baselines: dict[str, float]  # what is possible without context, such as baseline/no_context_loss
     report: AnyPath  # the page about the run
     exported: AnyPath | None  # the model in Hugging Face's layout; None: transformers has no class of it
     summary: Summary | None  # in the first process of a run, None in the others

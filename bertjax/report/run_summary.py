@@ -25,7 +25,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Measured:
-    """A held-out figure of a finished run, and what frequencies alone give."""
+    """A held-out figure of a finished run, and what is possible without context."""
 
     figure: str  # its name in the log after `train/` and `eval/`, such as `mlm_loss`
     measure: Measure

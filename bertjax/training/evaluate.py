@@ -57,7 +57,7 @@ class Evaluation(Protocol):
 
 
 def baselines_of(objectives: tuple[Objective, ...], facts: HeldOutFacts) -> dict[str, float]:
-    """Each objective's baselines, which know only frequencies, by their names in the log."""
+    """Each objective's baselines, which know no context, by their names in the log."""
     return {f"baseline/{name}": value for o in objectives for name, value in o.baselines(facts).items()}
 
 

@@ -72,11 +72,13 @@ class HeldOutText:
     objectives: tuple[objectives.Objective, ...]
     sets: tuple[HeldOut, ...]  # all text, then each of several sources that has enough documents
     unigram: tuple[float, float]  # entropy of the text's tokens, share of the most frequent one
+    mask_id: int
 
     @cached_property
     def baselines(self) -> dict[str, float]:
-        """Figures of predictions from frequencies alone, by their names in the log."""
-        return baselines_of(self.objectives, objectives.HeldOutFacts(*self.unigram, self.sets[0].whole_batches))
+        """Figures of predictions without context, by their names in the log."""
+        facts = objectives.HeldOutFacts(*self.unigram, self.mask_id, self.sets[0].whole_batches)
+        return baselines_of(self.objectives, facts)
 
     def of_rows(self, rows: int) -> HeldOutText:
         """The same over `rows` rows."""
@@ -188,7 +190,7 @@ def assemble(
             stage,
             replace(stage_step(config, stage, blueprint, optimizer), frozen=frozen),
             content.train(data, stage.seed),
-            HeldOutText(eval_step_of(stage.model), trained, tuple(sets), unigram),
+            HeldOutText(eval_step_of(stage.model), trained, tuple(sets), unigram, tokenizer.mask_id),
             flops_of_run(config, data, teacher_model),
         )
 

@@ -1,4 +1,4 @@
-"""The quickstart's model on real text: held-out figures beside what frequencies alone give.
+"""The quickstart's model on real text: held-out figures beside what is possible without context.
 
     python tests/benchmarks/bench_quickstart.py --data DATA --folder DIR [OPTION OF pretrain ...]
 

@@ -213,12 +213,12 @@ def test_the_card_has_the_figures_of_the_exported_step(model, tmp_path):
         {"step": 600, "eval/mlm_loss": 9.875},
         {"step": 700, "train/mlm_loss": 8.125},
         {"step": 700, "eval/mlm_loss": 4.5, "eval/mlm_accuracy": 0.254, "eval/nsp_accuracy": 0.81},
-        {"step": 700, "baseline/unigram_loss": 6.25, "baseline/unigram_accuracy": 0.06},
+        {"step": 700, "baseline/no_context_loss": 6.25, "baseline/no_context_accuracy": 0.06},
     ]
     (model.directory / METRICS_FILE).write_text("".join(json.dumps(record) + "\n" for record in records))
     card = (export_huggingface(model, tmp_path / "out") / "README.md").read_text(encoding="utf-8")
-    assert "| MLM loss (nats) | 4.500 | 6.250 (the held-out text's word frequencies) |" in card
-    assert "| MLM accuracy | 25.4% | 6.0% (always the most frequent token) |" in card
+    assert "| MLM loss (nats) | 4.500 | 6.250 (word frequencies, and copies of the tokens that are shown) |" in card
+    assert "| MLM accuracy | 25.4% | 6.0% (the most frequent token, and copies of the tokens that are shown) |" in card
     assert "| NSP accuracy | 81.0% |  |" in card
     assert "9.875" not in card and "8.125" not in card
     assert "| steps | 700 of 1,000 |" in card and "| kinds of source | text, docs |" in card

@@ -134,7 +134,7 @@ def _report(file: Path) -> None:
             writer.write(step, held_out | _probes(step / 4000))
     writer.close()
     figures = {"eval/mlm_loss": 6.148, "eval/mlm_accuracy": 0.1331, "eval/nsp_accuracy": 0.4}
-    baselines = {"unigram_loss": 6.982, "unigram_accuracy": 0.0521, "majority_accuracy": 0.5031}
+    baselines = {"no_context_loss": 6.982, "no_context_accuracy": 0.0521, "majority_accuracy": 0.5031}
     summary = Summary(
         name=f"run {HOSTILE}",
         about=f"{PATH}, text:{HOSTILE}",

@@ -26,8 +26,8 @@ SUMMARY = Summary(
         choose(("mlm", "nsp")),
         {"eval/mlm_loss": 5.148, "eval/mlm_accuracy": 0.2331, "eval/nsp_accuracy": 0.7012},
         {
-            "baseline/unigram_loss": 6.982,
-            "baseline/unigram_accuracy": 0.0521,
+            "baseline/no_context_loss": 6.982,
+            "baseline/no_context_accuracy": 0.0521,
             "baseline/majority_accuracy": 0.5031,
         },
     ),
@@ -85,7 +85,7 @@ def page_of(run_dir, summary=SUMMARY):
 def test_figures_are_shown_with_their_baselines(tmp_path):
     write_metrics(tmp_path)
     text = Page(page_of(tmp_path)).text
-    for row in ("5.148 unigram 6.982 −1.834", "23.3% most frequent token 5.2% +18.1 points", "70.1% majority 50.3%"):
+    for row in ("5.148 no context 6.982 −1.834", "23.3% no context 5.2% +18.1 points", "70.1% majority 50.3%"):
         assert row in text
     for tile in ("Steps 6,000", "24.1 M", "11 min 23 s", "35,420", "38.1% of 0.119 TFLOP/s (measured)"):
         assert tile in text
@@ -105,7 +105,7 @@ def test_every_chart_is_there_with_its_baseline(tmp_path):
         "Tokens per second",
         "Where the time went",
     ]
-    assert "unigram 6.982" in page and "majority 50.3%" in page
+    assert "no context 6.982" in page and "majority 50.3%" in page
 
 
 def test_a_right_guess_is_marked_and_text_is_escaped(tmp_path):
@@ -142,7 +142,7 @@ def test_a_run_without_nsp_or_curves(tmp_path):
         measured(
             choose(("mlm",)),
             {"eval/mlm_loss": 7.5, "eval/mlm_accuracy": 0.01},
-            {"baseline/unigram_loss": 7.0, "baseline/unigram_accuracy": 0.05},
+            {"baseline/no_context_loss": 7.0, "baseline/no_context_accuracy": 0.05},
         ),
     )  # fmt: skip
     text = Page(page_of(tmp_path, summary)).text

@@ -26,7 +26,7 @@ from bertjax.training.objectives import choose
 from bertjax.training.run_directory import load_run
 from bertjax.training.telemetry import curves, read_metrics
 
-STEPS = 160
+STEPS = 240
 OF_ROBERTA = (
     *("--model.pooler", "none", "--model.type-vocab-size", "1", "--model.layer-norm-eps", "1e-5"),
     *("--training.objectives", "mlm", "--data.rows", "doc_sentences", "--data.packing", "pairs"),
@@ -71,8 +71,8 @@ MEMBERS = {  # arguments, the class of the export
     "electra": (
         (
             *("--model.pooler", "gelu", "--model.generator-width", "1.0"),
-            *("--training.objectives", "mlm", "rtd", "--data.packing", "pairs", "--data.short-sequence-probability"),
-            *("0.05", "--data.keep-share", "0.15", "--data.random-share", "0"),
+            *("--training.objectives", "mlm", "rtd", "--data.rows", "doc_sentences", "--data.packing", "pairs"),
+            *("--data.keep-share", "0.15", "--data.random-share", "0"),
         ),
         "ElectraForPreTraining",
     ),
@@ -80,7 +80,7 @@ MEMBERS = {  # arguments, the class of the export
         (
             *("--data.masking", "ngrams", "--data.ngram-shares", "0.4", "0.3", "0.2", "0.1", "--data.packing", "pairs"),
             *("--data.similar-words", "{similar_words}", "--data.random-ids", "ordinary"),
-            *("--training.objectives", "mlm", "sop", "--optimizer.learning-rate", "4e-3"),
+            *("--training.objectives", "mlm", "sop", "--optimizer.learning-rate", "1e-3"),
         ),
         "BertForPreTraining",
     ),
@@ -88,7 +88,8 @@ MEMBERS = {  # arguments, the class of the export
         (
             *("--model.hidden-act", "relu", "--model.layer-norm-eps", "1e-5", "--data.packing", "pairs"),
             *("--data.units", "list:{units}", "--data.masking", "entities", "--data.mask-count", "each"),
-            *("--data.max-predictions", "14", "--data.random-ids", "ordinary", "--optimizer.learning-rate", "4e-3"),
+            *("--data.max-predictions", "14", "--data.random-ids", "ordinary", "--optimizer.learning-rate", "1e-3"),
+            *("--training.steps", "400"),
         ),
         "ErnieForPreTraining",
     ),
@@ -135,7 +136,8 @@ MEMBERS = {  # arguments, the class of the export
             *("--model.position-embedding", "alibi", "--model.mlp", "glu", "--model.mlp-bias", "output"),
             *("--model.pooler", "none", "--training.objectives", "mlm", "--data.rows", "doc_sentences"),
             *("--data.packing", "pairs", "--optimizer.name", "adamw", "--optimizer.final-share", "0.02"),
-            *("--optimizer.learning-rate", "4e-3"),
+            # With two heads ALiBi's slopes are 2^-4 and 2^-8: too flat to tell positions in rows this short.
+            *("--model.num-attention-heads", "4", "--training.steps", "400"),
         ),
         "",
     ),
@@ -151,7 +153,7 @@ MEMBERS = {  # arguments, the class of the export
             *("--model.attention-block", "2", "--model.random-blocks", "2", "--model.embedding-norm", "dropout_norm"),
             *("--model.task-heads", "deep", "--model.hidden-act", "gelu_tanh", "--data.tokenizer", "bpe"),
             *("--model.random-blocks-seed", "-1", "--data.rows", "full_sentences", "--training.objectives", "mlm"),
-            *("--optimizer.learning-rate", "4e-3"),
+            *("--optimizer.learning-rate", "1e-3"),
         ),
         "BigBirdForPreTraining",
     ),
@@ -160,7 +162,7 @@ MEMBERS = {  # arguments, the class of the export
             *("--model.embedding-size", "16", "--model.layer-groups", "1", "--model.hidden-act", "gelu_tanh"),
             *("--data.tokenizer", "unigram", "--data.masking", "ngrams", "--data.packing", "pairs"),
             *("--data.ngram-shares", "0.5454545454545454", "0.2727272727272727", "0.1818181818181818"),
-            *("--training.objectives", "mlm", "sop", "--optimizer.learning-rate", "4e-3"),
+            *("--training.objectives", "mlm", "sop"),
         ),
         "AlbertForPreTraining",
     ),
@@ -214,7 +216,7 @@ def test_a_member_trains_resumes_and_is_exported(
     fixed += ("--optimizer.warmup-steps", "10", *arguments)
     finish(command(recipe, corpus, run, *fixed), log)
     found = curves(read_metrics(run / "metrics.jsonl"))
-    assert found["eval/mlm_loss"][1][-1] < found["baseline/unigram_loss"][1][-1]
+    assert found["eval/mlm_loss"][1][-1] < found["baseline/no_context_loss"][1][-1]
     if family_of(family).generator:
         # Killed at a drawn moment. A save waits for the one before, so that of step 40 is there by step 80.
         moment = random.Random(family).uniform(0.0, 0.2)

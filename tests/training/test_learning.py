@@ -36,7 +36,7 @@ def test_masked_words_are_learned_as_fast_as_before(learned: dict) -> None:
     steps, losses = learned["eval/mlm_loss"]
     found = dict(zip(steps, losses, strict=True))
     assert all(found[step] <= loss + MARGIN for step, loss in MLM_LOSS.items()), found
-    assert found[600] < learned["baseline/unigram_loss"][1][-1] - 1.2
+    assert found[600] < learned["baseline/no_context_loss"][1][-1] - 1.2
 
 
 def test_next_sentences_are_distinguished_better_than_by_their_frequency(learned: dict) -> None:

@@ -3,11 +3,11 @@
 The NumPy half of the same name, which makes an objective's part of a batch, is in `bertjax.input.targets`.
 """
 
+from bertjax.training.objectives.baselines import HeldOutFacts
 from bertjax.training.objectives.objective import (
     TEACHER,
     Batch,
     Forward,
-    HeldOutFacts,
     Keys,
     Measure,
     Objective,

@@ -7,18 +7,18 @@ number of devices and microbatches, however unevenly the masks are distributed.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from bertjax.config import Config, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.dropout import fold
+from bertjax.training.objectives.baselines import HeldOutFacts
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, jax.Array]
@@ -99,7 +99,7 @@ class Forward:
 
 @dataclass(frozen=True)
 class Measure:
-    """How a held-out figure and its baseline, from frequencies alone, are displayed."""
+    """How a held-out figure and its baseline, which knows no context, are displayed."""
 
     figure: str  # of the objective's `figures`
     name: str  # in tables and charts: "MLM loss"
@@ -124,23 +124,6 @@ class Measure:
     def form(self) -> str:
         """The format of a value."""
         return ".3f" if self.is_loss else ".1%"
-
-
-@dataclass(frozen=True)
-class HeldOutFacts:
-    """The input of baselines: token frequencies of the held-out text, and the evaluated batches."""
-
-    unigram_loss: float  # entropy of the text's own token frequencies, nats
-    unigram_accuracy: float  # share of its most frequent token
-    batches: Callable[[], Iterator[dict[str, np.ndarray]]]
-
-    def majority(self, labels: str, weights: str) -> float:
-        """Share of the more frequent of two labels in the held-out batches; 1 if there is no label."""
-        ones = total = 0.0
-        for batch in self.batches():
-            ones += float(np.sum(batch[labels] * batch[weights]))
-            total += float(np.sum(batch[weights]))
-        return max(ones / total, 1 - ones / total) if total else 1.0
 
 
 class Unfit(NamedTuple):

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 
 from bertjax.model.family_heads import sampled_tokens
 from bertjax.model.heads import gather_positions
-from bertjax.training.objectives.objective import Batch, Forward, HeldOutFacts, Keys, Measure, Objective, Sums
+from bertjax.training.objectives.baselines import HeldOutFacts
+from bertjax.training.objectives.objective import Batch, Forward, Keys, Measure, Objective, Sums
 
 
 def replaced(forward: Forward, batch: Batch) -> tuple[jax.Array, jax.Array]:
