@@ -9,6 +9,11 @@ Reproduces: "ELECTRA" (arXiv 2003.10555) as google-research/electra trains it: 8
 Text: as in bert_base.py; large was trained on XLNet's 33 billion tokens.
 Expected: GLUE, development sets, of small on OpenWebText: CoLA 56.8, SST-2 88.3, MNLI 78.9, QNLI 87.9; of the
     published base and large, trained longer: SST-2 95.1 and 96.9, MNLI 88.8 and 90.9, SQuAD 2.0 EM 80.5 and 88.1.
+Measured: 2 layers of width 128, ten minutes on two cores, Wikipedia and books, 32 rows of 128 tokens, three seeds:
+    SST-2 75.84 ± 0.27 where BERT's recipe has 78.13 ± 0.30, MRPC F1 75.66 ± 1.28 and 78.08 ± 0.47 (`bench_race.py all
+    --size tiny --recipes bert electra --seeds 3 --minutes 10 --tasks sst2 mrpc`). A step takes 1.24x the time, so it
+    takes 2,677 where BERT takes 3,317. Ten minutes end before much is learned from context: the loss of replaced tokens
+    is 0.375 nats (0.381 from their share alone), the generator's 6.06 and BERT's 6.40 (6.02 and 6.51 without context).
 Cost: small 13,549,057 parameters and a generator of 4,620,026, 1.1e18 FLOP: about an hour of one H100 at 35 % of its
     peak; base 109,483,009 and 33,740,602, 6.7e19; large 335,142,913 and 51,295,290, 9.1e20.
 Command: bertjax pretrain electra:small --data.vocab vocab.txt
