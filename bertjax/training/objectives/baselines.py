@@ -40,9 +40,9 @@ def without_context(facts: HeldOutFacts) -> dict[str, float]:
         shown = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], axis=1)
         is_mask, is_label = shown == facts.mask_id, shown == batch["mlm_labels"]
         weights = batch["mlm_weights"].astype(np.float64)
-        masked += weights[is_mask].sum()
-        copied += weights[~is_mask & is_label].sum()
-        replaced += weights[~is_mask & ~is_label].sum()
+        masked += float(weights[is_mask].sum())
+        copied += float(weights[~is_mask & is_label].sum())
+        replaced += float(weights[~is_mask & ~is_label].sum())
     total, visible = max(masked + copied + replaced, 1.0), max(copied + replaced, 1.0)
     right, wrong = copied / visible, replaced / visible
     cases = (right, 0.0), (wrong, facts.unigram_loss)
