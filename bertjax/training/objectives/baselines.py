@@ -35,19 +35,16 @@ def without_context(facts: HeldOutFacts) -> dict[str, float]:
     -q log q + (1 - q) (H - log(1 - q)). A model above this loss has not begun to use the context, though 20 % of the
     paper's predictions show a token and take it far below H.
     """
-    masked = copied = replaced = 0.0
+    total = visible = copied = 0.0
     for batch in facts.batches():
         shown = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], axis=1)
-        is_mask, is_label = shown == facts.mask_id, shown == batch["mlm_labels"]
-        weights = batch["mlm_weights"].astype(np.float64)
-        masked += float(weights[is_mask].sum())
-        copied += float(weights[~is_mask & is_label].sum())
-        replaced += float(weights[~is_mask & ~is_label].sum())
-    total, visible = max(masked + copied + replaced, 1.0), max(copied + replaced, 1.0)
-    right, wrong = copied / visible, replaced / visible
-    cases = (right, 0.0), (wrong, facts.unigram_loss)
+        weights, is_visible = batch["mlm_weights"].astype(np.float64), shown != facts.mask_id
+        total += float(weights.sum())
+        visible += float(weights[is_visible].sum())
+        copied += float(weights[is_visible & (shown == batch["mlm_labels"])].sum())
+    seen, right = visible / max(total, 1.0), copied / max(visible, 1.0)
+    cases = (right, 0.0), (1 - right, facts.unigram_loss)
     of_visible = sum(share * (entropy - math.log(share)) for share, entropy in cases if share)
-    seen = (copied + replaced) / total
     return {
         "no_context_loss": (1 - seen) * facts.unigram_loss + seen * min(of_visible, facts.unigram_loss),
         "no_context_accuracy": (1 - seen) * facts.unigram_accuracy + seen * max(right, facts.unigram_accuracy),
