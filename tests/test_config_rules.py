@@ -80,7 +80,8 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a convolution has a middle": ({"model.conv_kernel": 4}, "model.conv_kernel=4 with model.layer_groups=0"),
     "an enhanced decoder runs a last layer": (
         {"model.mlm_decoder": "enhanced", "model.norm_place": "pre"},
-        "model.mlm_decoder='enhanced' with model.norm_place='pre', model.layer_groups=0, model.window=0: it runs the",
+        "model.mlm_decoder='enhanced' with model.norm_place='pre', model.layer_groups=0, model.window=0, "
+        "model.attention_block=0: it runs the last of layers",
     ),
     "options of a generator are of one": (
         {"model.embedding_sharing": "gdes"},

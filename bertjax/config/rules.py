@@ -194,12 +194,13 @@ RULES: dict[str, Rule] = {
     "an enhanced decoder runs a last layer": Rule(
         lambda c: (
             c.model.mlm_decoder == "plain"
-            or (c.model.norm_place == "post" and not c.model.layer_groups and not c.model.window)
+            or not (c.model.norm_place != "post" or c.model.layer_groups or c.model.window or c.model.attention_block)
         ),
         lambda c: (
             f"model.mlm_decoder='enhanced' with model.norm_place={c.model.norm_place!r}, model.layer_groups="
-            f"{c.model.layer_groups}, model.window={c.model.window}: it runs the last of layers that share nothing, "
-            "see all of their sequence and have norms behind; set model.mlm_decoder='plain' or change them"
+            f"{c.model.layer_groups}, model.window={c.model.window}, model.attention_block={c.model.attention_block}: "
+            "it runs the last of layers that share nothing, see all of their sequence and have norms behind; set "
+            "model.mlm_decoder='plain' or change them"
         ),
     ),
     "options of a generator are of one": Rule(

@@ -30,7 +30,9 @@ def test_a_pattern_is_there_where_it_changes_what_is_seen() -> None:
     assert pattern_of(GLOBALS, rows, False, None) is None
     first = pattern_of(replace(GLOBALS, global_tokens="first"), rows, False, None)
     assert first.tokens.positions.tolist() == [[0], [0]]
-    assert pattern_of(BLOCKS, rows, True, None) is None and pattern_of(BLOCKS, rows[:, :18], False, None) is None
+    assert all(pattern_of(BLOCKS, rows[:, :18], packed, None) is None for packed in (True, False))
+    with pytest.raises(ValueError, match=r"model\.attention_block=.* in packed rows of 24 tokens: .*packing='none'"):
+        pattern_of(BLOCKS, rows, True, None)
     assert pattern_of(BLOCKS, rows, False, None).blocks.shape == (8, 3, 10, 2)
 
 

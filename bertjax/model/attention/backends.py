@@ -147,7 +147,10 @@ def xla_attention(
 def cudnn_attention(
     q: jax.Array, k: jax.Array, v: jax.Array, sequence_ids: jax.Array, *, packed: bool, causal: bool
 ) -> jax.Array:
-    """cuDNN's flash attention. It has no sequence ids: rows are passed by their lengths, packed rows by a mask."""
+    """cuDNN's flash attention. It has no sequence ids: rows are passed by their lengths, packed rows by a mask.
+
+    The mask becomes an addend [B, 1, L, L] in the dtype of q while a layer runs: 134 MB for a row of 8,192 in bfloat16.
+    """
     fused = partial(jax.nn.dot_product_attention, q, k, v, implementation="cudnn")
     if packed:
         return fused(mask=visible(sequence_ids, causal)[:, None])

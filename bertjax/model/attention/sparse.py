@@ -37,12 +37,18 @@ def pattern_of(
     before it is an unused slot. Without them no token is global, or with `global_tokens` first the first of each row,
     which then must be one sequence. In packed rows a token is global to its own sequence only.
 
-    Blocks are those of a row: in packed rows, and in rows that `is_sparse` calls short, attention is full.
+    Blocks are those of a row, and attention is full in rows that `is_sparse` calls short. Raises ValueError for packed
+    rows that are longer, or whose sequences have their first token global: nothing says where those begin.
     """
     length = sequence_ids.shape[1]
     if config.attention_block:
-        if packed or not is_sparse(length, config.attention_block, config.random_blocks):
+        if not is_sparse(length, config.attention_block, config.random_blocks):
             return None
+        if packed:
+            raise ValueError(
+                f"model.attention_block={config.attention_block} in packed rows of {length} tokens: blocks are those "
+                "of a row, so a sequence would see other tokens packed than alone; set data.packing='none'"
+            )
         return Pattern(blocks=jnp.asarray(block_layout(config, -(-length // config.attention_block))))
     if config.global_tokens == "none":
         return None
