@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -18,6 +19,7 @@ from bertjax.__main__ import main
 from bertjax.convert.compare_vectors import LIMITS
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.formats import FORMATS, format_of
+from bertjax.convert.graph.export import HIDDEN, inputs_of
 from bertjax.convert.model_card import CARD_FILE
 from bertjax.convert.sources import write_run
 from bertjax.convert.stablehlo.format import MODEL_FILE as FUNCTION_FILE
@@ -82,6 +84,40 @@ def test_fewer_bits_are_a_smaller_file_of_nearly_the_same_function(
     assert (found > 1e-5) == (precision != "float32"), "as close as float32: nothing was rounded"
 
 
+@LONG
+@pytest.mark.parametrize("family", OPERATORS)
+@pytest.mark.parametrize(("name", "precision"), [case for case in PRECISIONS if case[1] != "float32"])
+def test_fewer_bits_of_every_family_are_nearly_its_vectors(
+    name: str, precision: str, family: str, tmp_path: Path
+) -> None:
+    form = format_here(name, precision)
+    assert 1e-5 < difference(form, family_model(tmp_path / "run", family), tmp_path / "out", POOLED) < LIMITS[precision]
+
+
+@pytest.mark.parametrize(
+    ("family", "part", "factor"), [("modernbert", "query", 4), ("neobert", "query", 4), ("neobert", "word", 1000)]
+)
+def test_float16_holds_the_angles_of_far_positions_and_the_squares_of_large_values(
+    family: str, part: str, factor: float, tmp_path: Path
+) -> None:
+    """By onnx's own evaluator, which rounds as the graph says: onnxruntime computes much of it in float32 on a CPU."""
+    format_here("onnx")
+    from onnx.reference import ReferenceEvaluator
+
+    size = {"hidden_size": 64, "num_attention_heads": 1, "num_hidden_layers": 2, "max_position_embeddings": 2048}
+    model = family_model(tmp_path / "run", family, **size)
+    larger = jax.tree_util.tree_map_with_path(lambda path, x: x * factor if part in str(path) else x, model.params)
+    model = replace(model, params=larger)
+    ids = np.random.default_rng(0).integers(5, model.config.model.vocab_size, (1, 1500))
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    inputs = {name: inputs[name] for name in inputs_of(model.config.model)}
+    found = []
+    for precision in ("float32", "float16"):
+        folder = format_here("onnx", precision).export(model, tmp_path / precision, Vectors())
+        found.append(ReferenceEvaluator(f"{folder}/model.onnx").run([HIDDEN], inputs)[0])
+    assert np.linalg.norm(found[1] - found[0]) < LIMITS["float16"] * np.linalg.norm(found[0])
+
+
 def test_the_bars_of_fewer_bits_find_another_function(classifier: TrainedModel, tmp_path: Path) -> None:
     form = format_here("onnx", "int8")
     folder = Path(form.export(classifier, tmp_path / "out", Vectors()))
@@ -133,6 +169,9 @@ def test_a_function_is_the_same_bytes_and_records_its_versions(classifier: Train
     with pytest.raises(ValueError, match=r"length|shape"):
         run({name: np.pad(x, ((0, 0), (0, 1))) for name, x in inputs.items()})
     assert (folders[0] / FUNCTION_FILE).stat().st_size < 100_000, "weights are beside it"
+    (folders[0] / SIGNATURE_FILE).write_text(json.dumps(told | {"version": 2}))
+    with pytest.raises(ValueError, match="version 2, not 1; export the model again"):
+        loaded_function(folders[0])
 
 
 @pytest.mark.parametrize(

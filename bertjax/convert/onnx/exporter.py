@@ -26,9 +26,10 @@ Precision = Literal["float32", "float16", "int8"]
 def lowered(model: onnx.ModelProto, precision: Precision) -> onnx.ModelProto:
     """The same network in another precision; inputs and outputs stay as they are.
 
-    float16: weights and arithmetic. int8: products of matrices and the tables of the embeddings have weights of 7 bits
-    with a scale for each column (a table: one), and the other factor is rounded to 8 bits as it comes (onnxruntime's
-    dynamic quantisation). An eighth bit would overflow the sums of x86 processors without VNNI.
+    float16: weights and arithmetic, but for the angles of positions and the roots of mean squares. int8: products of
+    matrices and the tables of the embeddings have weights of 7 bits with a scale for each column (a table: one), and
+    the other factor is rounded to 8 bits as it comes (onnxruntime's dynamic quantisation). An eighth bit would overflow
+    the sums of x86 processors without VNNI.
 
     Raises ModuleNotFoundError where onnxruntime is not installed, which has both.
     """
@@ -44,14 +45,53 @@ def lowered(model: onnx.ModelProto, precision: Precision) -> onnx.ModelProto:
 def _in_float16(model: onnx.ModelProto) -> onnx.ModelProto:
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    made = convert_float_to_float16(model, keep_io_types=True)
+    made = convert_float_to_float16(model, keep_io_types=True, node_block_list=_beyond_float16(model))
     nodes = list(made.graph.node)
-    # Casts are added at the end, where a graph has to name what a node reads before the node.
-    makers = {name: number for number, node in enumerate(nodes) for name in node.output}
-    needs = {n: [makers[name] for name in node.input if name in makers] for n, node in enumerate(nodes)}
+    makers = {name: node for node in nodes for name in node.output}
+    # The converter rounds what one node in float32 gives to the next one: that stays as it is.
+    for node in nodes:
+        for place, name in enumerate(node.input):
+            if _casts(makers.get(name), "FLOAT") and _casts(makers.get(makers[name].input[0]), "FLOAT16"):
+                node.input[place] = makers[makers[name].input[0]].input[0]
+    # Casts are added at the end, where a graph has to name what a node reads before the node; some are read no more.
+    numbers = {name: number for number, node in enumerate(nodes) for name in node.output}
+    needs: dict[int, list[int]] = {}
+    waiting = [numbers[output.name] for output in made.graph.output]
+    while waiting:
+        if (number := waiting.pop()) not in needs:
+            needs[number] = [numbers[name] for name in nodes[number].input if name in numbers]
+            waiting += needs[number]
     del made.graph.node[:]
     made.graph.node.extend(nodes[number] for number in TopologicalSorter(needs).static_order())
     return made
+
+
+def _casts(node: onnx.NodeProto | None, dtype: str) -> bool:
+    import onnx
+
+    if node is None or node.op_type != "Cast":
+        return False
+    return node.attribute[0].i == onnx.TensorProto.DataType.Value(dtype)
+
+
+def _beyond_float16(model: onnx.ModelProto) -> list[str]:
+    """Names of the nodes that stay in float32.
+
+    Near 8,000 float16 has every fourth number alone: no angles of positions. The square of 256 is infinite there.
+    """
+    makers = {name: node for node in model.graph.node for name in node.output}
+    # What a node is made of, so many nodes back: an angle of a cast and a product, a root of a mean of squares.
+    found = {node.name: (node, _DEPTHS[node.op_type]) for node in model.graph.node if node.op_type in _DEPTHS}
+    waiting = [*found.values()]
+    while waiting:
+        node, depth = waiting.pop()
+        before = {makers[name].name: (makers[name], depth - 1) for name in node.input if name in makers and depth > 1}
+        waiting += before.values()
+        found |= before
+    return sorted(found)
+
+
+_DEPTHS = {"Cos": 3, "Sin": 3, "Sqrt": 4}
 
 
 def _in_int8(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,13 @@ def _signature(model: TrainedModel, vectors: Vectors, exported: jax.export.Expor
 
 
 def loaded(folder: Path) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
-    """The function of a folder with its weights: outputs of inputs, by name."""
+    """The function of a folder with its weights: outputs of inputs, by name.
+
+    Raises ValueError for a folder of another version.
+    """
+    version = json.loads((folder / SIGNATURE_FILE).read_text(encoding="utf-8")).get("version")
+    if version != _VERSION:
+        raise ValueError(f"{folder / SIGNATURE_FILE}: version {version!r}, not {_VERSION}; export the model again")
     exported = jax.export.deserialize(bytearray((folder / MODEL_FILE).read_bytes()))
     weights = load_file(folder / WEIGHTS_FILE)
 
