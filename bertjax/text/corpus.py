@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
-from bertjax.storage.atomic_directories import publish, scratch_dir
-from bertjax.storage.files import write_durably
+from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.remote import AnyPath, is_remote, path_of, state_of
 from bertjax.text.documents import Document
@@ -193,11 +191,7 @@ def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, int]], cac
         found = list(threads.map(look_up, files, stamps))
     fresh = {key: value for key, value in found if key}
     if not fresh.keys() <= cache.keys():
-        root = cache_path.parent
-        root.mkdir(parents=True, exist_ok=True)
+        cache_path.parent.mkdir(parents=True, exist_ok=True)
         # Several processes may write the cache at once; the last one wins, and every one of them is right.
-        with scratch_dir(root, ".digests-") as scratch:
-            made = Path(scratch) / cache_path.name
-            write_durably(made, json.dumps(cache | fresh, indent=1).encode())
-            publish(made, root)
+        replace_text(cache_path, json.dumps(cache | fresh, indent=1))
     return [value for _, value in found]
