@@ -64,6 +64,15 @@ def test_figures_are_compared_kept_and_shown(gate, tmp_path, monkeypatch, capfd)
     assert f"{kept['fast']['commit']}, {kept['fast']['machine']} |" in table
 
 
+def test_what_a_figure_reads_is_made_before_it_and_once(gate, tmp_path, monkeypatch) -> None:
+    made = tmp_path / "made.txt"
+    after = f'after = [\'-c\', \'open("{made}", "a").write("speed 5;")\']'
+    read = f"print(open(r'{made}').read())"
+    figures(gate, tmp_path / "a.toml", entry("one", read, after), entry("two", f"{read}; print()", after))
+    assert run(gate, monkeypatch, tmp_path) == 0
+    assert made.read_text() == "speed 5;"
+
+
 def test_further_groups_say_what_a_value_stands_beside(gate, tmp_path, monkeypatch) -> None:
     made = entry("loss", "print('speed 6.1 unigram 6.9')", "most = 6.4")
     made = made.replace("([\\d.,]+)'", "([\\d.,]+) unigram ([\\d.]+)'").replace("'nothing'", "'{} of tokens alone'")
@@ -78,7 +87,9 @@ def test_further_groups_say_what_a_value_stands_beside(gate, tmp_path, monkeypat
         ("least = 4", "print('speed 3.9')", "FALLS SHORT"),
         ("most = 3", "print('speed 3.9')", "FALLS SHORT"),
         ("least = 1", "print('nothing')", "the output has no such figure"),
-        ("least = 1", "raise SystemExit(2)", "the output has no such figure"),
+        ("least = 1", "raise SystemExit(2)", "failed: exit code 2"),
+        ("least = 1", "print('speed 3.9', flush=True); raise SystemExit(3)", "failed: exit code 3"),
+        ("least = 1\nafter = ['-c', 'raise SystemExit(4)']", "print('speed 3.9')", "failed: exit code 4"),
     ],
 )
 def test_what_falls_short_ends_with_an_error(gate, tmp_path, monkeypatch, capfd, bar, printed, verdict) -> None:

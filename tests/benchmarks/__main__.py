@@ -35,6 +35,7 @@ DATA = REPOSITORY.parent / "shared" / "data"
 BEGIN, END = "<!-- made by python -m tests.benchmarks -->", "<!-- end -->"
 _NOT_WRITTEN = tuple(f":!{path.relative_to(REPOSITORY)}" for path in (RESULTS, README))
 _SKIPPED = 3  # exit code
+_WORDS = ("command", "after", "data")  # keys of figures.toml that are lists of words
 _PACKAGES = ("jax", "torch", "transformers")
 
 
@@ -53,6 +54,7 @@ class Figure:
     most: float | None
     set_by: str  # who set the bar and why
     fell_short: str  # where the bar could not be reached: what was measured, and what was tried
+    after: tuple[str, ...]  # words of a command whose results this one reads
     data: tuple[str, ...]  # folders of DATA that it needs
     race: bool  # takes long: only with --races, or by name
     readme: bool  # has a row in the README's table
@@ -80,7 +82,8 @@ def read_figures(path: Path = FIGURES) -> dict[str, Figure]:
     reason.
     """
     found: dict[str, Figure] = {}
-    optional = {"least": None, "most": None, "data": (), "race": False, "readme": False, "set_by": "", "fell_short": ""}
+    optional = {"least": None, "most": None, "race": False, "readme": False, "set_by": "", "fell_short": ""}
+    optional |= dict.fromkeys(_WORDS[1:], ())
     for entry in tomllib.loads(path.read_text())["figure"]:
         values = optional | entry
         unknown = sorted(values.keys() - Figure.__dataclass_fields__.keys())
@@ -88,7 +91,7 @@ def read_figures(path: Path = FIGURES) -> dict[str, Figure]:
             raise ValueError(
                 f"{path}: {values.get('name')}: {f'unknown key {unknown[0]}' if unknown else 'named twice'}"
             )
-        one = Figure(**values | {"command": tuple(values["command"]), "data": tuple(values["data"])})
+        one = Figure(**values | {name: tuple(values[name]) for name in _WORDS})
         if one.bar != "none" and not one.set_by:
             raise ValueError(f"{path}: {one.name} has a bar, but set_by does not say who set it and why")
         found[one.name] = one
@@ -100,35 +103,37 @@ def measure(figures: Sequence[Figure], data: Path, folder: Path) -> Iterator[tup
 
     What a value stands beside is filled in.
     """
-    outputs: dict[tuple[str, ...], str] = {}
+    outputs: dict[tuple[str, ...], str | int] = {}
     for figure in figures:
         if absent := [name for name in figure.data if not (data / name).exists()]:
             yield figure, f"skipped: needs {data / absent[0]}; give --data"
             continue
-        words = tuple(word.format(data=data, folder=folder) for word in figure.command)
-        if words not in outputs:
-            print(f"\n$ python {' '.join(words)}", flush=True)
-            start = time.monotonic()
-            outputs[words] = _output(words)
-            print(f"({time.monotonic() - start:.0f} s)", flush=True)
-        if found := re.search(figure.reads, outputs[words]):
+        commands = [words for words in (figure.after, figure.command) if words]
+        filled = [tuple(word.format(data=data, folder=folder) for word in words) for words in commands]
+        for words in filled:
+            if words not in outputs:
+                outputs[words] = _output(words)
+        ends = [outputs[words] for words in filled]
+        if codes := [end for end in ends if isinstance(end, int)]:
+            yield figure, f"failed: exit code {codes[0]}"
+        elif found := re.search(figure.reads, str(ends[-1])):
             value, *others = found.groups()
             yield replace(figure, beside=figure.beside.format(*others)), float(value.replace(",", ""))
         else:
             yield figure, "failed: the output has no such figure"
 
 
-def _output(words: Sequence[str]) -> str:
-    """What a command prints, which is also shown."""
-    lines = []
+def _output(words: Sequence[str]) -> str | int:
+    """What a command prints, which is also shown; its exit code if that is not 0."""
+    print(f"\n$ python {' '.join(words)}", flush=True)
+    lines, start = [], time.monotonic()
     with subprocess.Popen([sys.executable, *words], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line)
-    if process.returncode:
-        print(f"exit code {process.returncode}")
-    return "".join(lines)
+    print(f"({time.monotonic() - start:.0f} s)", flush=True)
+    return process.returncode or "".join(lines)
 
 
 def _git(*words: str) -> str:
@@ -218,7 +223,7 @@ def main() -> int:
     if not chosen:
         raise SystemExit(f"no figure's name has {arguments.names} in it; there are: {'; '.join(figures)}")
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    about, table = circumstances(), []
+    about, table, start = circumstances(), [], time.monotonic()
     falls_short = skipped = False
     for figure, value in measure(chosen, arguments.data, arguments.folder):
         if isinstance(value, str):
@@ -231,7 +236,7 @@ def main() -> int:
         table.append((figure.name, figure.shown.format(value), figure.verdict(value)))
         falls_short |= not figure.holds(value)
     width = max(len(name) for name, _, _ in table)
-    print(f"\n{', '.join(about.values())}")
+    print(f"\n{', '.join(about.values())}; {(time.monotonic() - start) / 60:.0f} minutes")
     for name, value, verdict in table:
         print(f"{name:{width}}  {value}  ({verdict})", flush=True)
     _write_readme(figures)

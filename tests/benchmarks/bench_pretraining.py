@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench_race import ENDLESS, LENGTH, ROWS, TASKS, best, config_of, files_of, fine_tune, mean
+from kept import require_same_commit
 from turns import Run, in_turns, steps_of
 
 import bertjax
@@ -338,14 +339,7 @@ def _minutes_to(loss: float, curve: Sequence[Point]) -> float:
 
 def everything(arguments: argparse.Namespace) -> None:
     """All phases; the speeds are measured once. What another commit measured is not taken for this one's."""
-    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(words, capture_output=True, text=True).stdout
-    path = arguments.folder / "commit"
-    if path.exists() and path.read_text() != commit:
-        raise SystemExit(
-            f"{arguments.folder} is of commit {path.read_text().strip()}; remove it or give another --folder"
-        )
-    replace_text(path, commit)
+    require_same_commit(arguments.folder)
     if not (arguments.folder / "times.json").exists():
         times(arguments)
     for phase in (train, measure, tasks, table):

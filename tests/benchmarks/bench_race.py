@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parent.parent / "search"))
 from bench_retrieval import write_qnli
 from cranfield import write_beir
+from kept import require_same_commit
 from sst2_sentences import write_sentences
 from turns import Run, in_turns
 
@@ -277,7 +278,8 @@ def _by_seed(folder: Path, name: str, task: str) -> dict[int, float]:
 
 
 def all_phases(arguments: argparse.Namespace) -> None:
-    """Every phase; what is done stays."""
+    """Every phase; what is done stays, if the same commit did it."""
+    require_same_commit(arguments.folder)
     if not {*arguments.recipes} <= _seconds(arguments.folder).keys():
         times(arguments)
     for phase in (train, tasks, table):
