@@ -91,7 +91,8 @@ SMALL = (
 
 
 @pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
-@pytest.mark.parametrize("recipe", [pytest.param("roberta", marks=pytest.mark.long), "albert"])
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", ["roberta", "albert"])
 def test_the_recipe_of_a_family_compiles_for_a_tpu(recipe: str) -> None:
     ended = plan_of(str(CONFIGS / f"{recipe}.py"), *SMALL)
     assert ended.returncode == 0, ended.stderr

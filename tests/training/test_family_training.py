@@ -169,8 +169,9 @@ MEMBERS = {  # arguments, the class of the export
 }
 
 # BERT's network under other masks, which are tested by themselves; test_stages.py trains on units in every run.
-# DeBERTa's steps stand in test_embedding_sharing.py, those of the last two in test_sparse_training.py.
+# DeBERTa's steps stand in test_embedding_sharing.py, those of Longformer and BigBird in test_sparse_training.py.
 SELDOM = ("ernie", "macbert", "spanbert", "deberta", "deberta-v2", "deberta-v3", "longformer", "bigbird")
+SELDOM += ("xlm-roberta", "camembert")  # RoBERTa with other tokenizers
 
 
 @pytest.fixture(scope="module")
