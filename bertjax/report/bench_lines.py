@@ -31,6 +31,11 @@ def stage_text(figures: StageFigures) -> str:
             f"({steps.tokens / steps.slots:.1%} filled)",
         ),
         ("step", f"{_time(steps.median)}, middle half {_time(low)} to {_time(high)}, {len(steps.seconds)} steps"),
+        (
+            "matmuls alone",
+            f"{_time(figures.least_seconds)} a step at the measured rate; the step takes "
+            f"{steps.mean / figures.least_seconds:.2f} times that",
+        ),
         ("MFU", f"{figures.mfu_of_measured:.1%} of the measured matmul{sheet}"),
         ("input alone", _input_text(figures.input)),
         ("steps take", f"{1 / steps.mean:,.4g} batches/s; waiting for input {steps.waiting:.1%} of the time"),

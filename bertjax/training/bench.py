@@ -102,6 +102,7 @@ class StageFigures:
     steps: Steps
     input: Input
     program: Program
+    least_seconds: float  # of a step whose matmuls alone took time, padding's included, at the rate measured here
     mfu_of_measured: float  # of the matmul rate measured on this machine
     mfu_of_data_sheet: float | None
 
@@ -166,6 +167,7 @@ def _bench_stage(
         steps,
         input_alone,
         replace(program, peak_bytes=(mesh.devices.flat[0].memory_stats() or {}).get("peak_bytes_in_use")),
+        steps.slots * flops / peak,
         mfu(done, peak),
         mfu(done, known * machine.devices) if known else None,
     )

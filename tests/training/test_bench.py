@@ -63,9 +63,21 @@ def test_figures_belong_together(capsys: pytest.CaptureFixture, tmp_path: Path) 
     mean = statistics.fmean(steps["seconds"])
     assert figures["tokens_per_second"] == pytest.approx(steps["tokens"] / mean)
     assert 0 < figures["mfu_of_measured"] < 1 and figures["mfu_of_data_sheet"] is None
+    filled = steps["tokens"] / steps["slots"]
+    assert figures["least_seconds"] == pytest.approx(figures["mfu_of_measured"] * mean / filled)
     assert 0 <= steps["waiting"] < 1 and figures["input_limits"] == (steps["waiting"] > 0.05)
     assert figures["input"]["batches_per_second"] > 0 and figures["program"]["compiled_bytes"] > 10_000
-    for row in ("tokens a second", "step", "MFU", "input alone", "limited by", "compiling", "memory", "this stage"):
+    for row in (
+        "tokens a second",
+        "step",
+        "matmuls alone",
+        "MFU",
+        "input alone",
+        "limited by",
+        "compiling",
+        "memory",
+        "this stage",
+    ):
         assert f"\n  {row}" in said
     assert "the whole recipe: " in said
 
