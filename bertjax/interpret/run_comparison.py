@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import numpy as np
 
-from bertjax.config import FinetuneConfig, MeshConfig
-from bertjax.finetune.kinds import kind_of
-from bertjax.finetune.kinds.kind import Task
-from bertjax.finetune.kinds.texts import WITHOUT_TABS, TextKind
+from bertjax.config import Config, FinetuneConfig, MeshConfig
+from bertjax.finetune.kinds.kind import Figures, Task
 from bertjax.finetune.load import labels_of, read_splits
-from bertjax.finetune.metrics.classification import figures_of
 from bertjax.finetune.run import PREDICTIONS
 from bertjax.finetune.tasks import task_for
 from bertjax.interpret.paired_bootstrap import RESAMPLES, Difference, Statistic, paired_bootstrap, ratio_of_sums
@@ -141,33 +139,26 @@ def _row_sums(step: Callable, params: dict, held_out: HeldOut, path: str, progre
 
 
 def _of_task(models: Sequence[TrainedModel]) -> tuple[str, list[Compared]]:
-    configs = [model.config for model in models]
-    assert all(isinstance(config, FinetuneConfig) for config in configs), "a kind is of a task"
-    if not isinstance(kind_of(models[0].kind), TextKind):
-        raise ValueError(
-            f"{models[0].directory}: a task of the kind {models[0].kind}; only tasks with one label or number for each "
-            "example are compared"
-        )
-    dev = [DevSet.of(config) for config in configs]
-    predicted = []
+    dev = [DevSet.of(model.config) for model in models]
+    first, measured = dev[0], []
     for model, own in zip(models, dev, strict=True):
-        if own.ids != dev[0].ids or not np.array_equal(own.answers, dev[0].answers):
+        if own.answers != first.answers:
             raise ValueError(
                 f"{model.directory}: its development set is not that of {models[0].directory}; compare runs of one task"
             )
-        predicted.append(own.predictions(model))
+        measured.append(first.task.kind.measured(first.task, own.name, own.examples, model.directory / PREDICTIONS))
     figures = [
         _compared(
             metric,
-            [_of_metric(metric, one, dev[0].answers) for one in predicted],
-            len(dev[0].ids),
+            [_of_metric(metric, one) for one in measured],
+            len(first.examples),
             less_is_better=False,
             form=".4f",
             resamples=_TASK_RESAMPLES,
         )
-        for metric in dev[0].task.metrics
+        for metric in first.task.metrics
     ]
-    return f"{len(dev[0].ids):,} examples of {dev[0].name} of {configs[0].task.name}", figures
+    return f"{len(first.examples):,} examples of {first.name} of {models[0].config.task.name}", figures
 
 
 @dataclass(frozen=True)
@@ -176,42 +167,25 @@ class DevSet:
 
     task: Task
     name: str
-    ids: list[str]
-    answers: np.ndarray  # what predictions are measured by
+    examples: Sequence[Any]
 
     @classmethod
-    def of(cls, config: FinetuneConfig) -> DevSet:
+    def of(cls, config: Config | FinetuneConfig) -> DevSet:
         """Of a run's config. Raises ValueError naming file and line, as `read_splits` does."""
+        assert isinstance(config, FinetuneConfig), "a kind is of a task"
         task = task_for(config.task)
         splits = read_splits(task, config)
-        task = replace(task, labels=labels_of(task, splits.train))
-        name, examples = next(iter(splits.dev.items()))
-        assert isinstance(task.kind, TextKind), "checked before"
-        return cls(task, name, [one.id for one in examples], task.kind.targets(examples, task.labels))
+        return cls(replace(task, labels=labels_of(task, splits.train)), *next(iter(splits.dev.items())))
 
-    def predictions(self, model: TrainedModel) -> np.ndarray:
-        """What a run predicted, in the form of the answers. Raises ValueError for a missing file, or one of others."""
-        path = model.directory / PREDICTIONS / f"{self.name}.tsv"
-        if not path.is_file():
-            raise ValueError(f"{path}: no such file; fine-tune to the end, which writes it")
-        head, *lines = [line.split("\t") for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
-        ids = [one.translate(WITHOUT_TABS) for one in self.ids]
-        if head[:2] != ["id", "prediction"] or [line[0] for line in lines] != ids:
-            raise ValueError(f"{path}: it holds no prediction for each example of the task; fine-tune again")
-        words, kind = [line[1] for line in lines], self.task.kind
-        assert isinstance(kind, TextKind), "checked before"
-        try:
-            if kind.numeric:
-                return kind.predictions(np.array(words, np.float32)[:, None])
-            numbers = {label.translate(WITHOUT_TABS): number for number, label in enumerate(self.task.labels)}
-            return np.array([numbers[word] for word in words], np.int32)
-        except (KeyError, ValueError) as error:
-            raise ValueError(f"{path}: a prediction is none of the task ({error}); fine-tune again") from None
+    @property
+    def answers(self) -> list[Any]:
+        """What predictions are measured by, example by example."""
+        return [(one.id, self.task.kind.answer_of(one)) for one in self.examples]
 
 
-def _of_metric(metric: str, predicted: np.ndarray, answers: np.ndarray) -> Statistic:
+def _of_metric(metric: str, measured: Callable[[np.ndarray], Figures]) -> Statistic:
     """The metric of each resample, one at a time."""
-    return lambda drawn: np.array([figures_of([metric], predicted[one], answers[one])[metric] for one in drawn])
+    return lambda drawn: np.array([measured(one)[metric] for one in drawn])
 
 
 def _compared(

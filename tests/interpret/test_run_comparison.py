@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from generated_corpus import write_corpus
-from small_tasks import content_of, small_config, small_start, write_classes
+from small_tasks import content_of, small_config, small_start, write_classes, write_questions, write_tags
 from tiny_runs import command, finish, write_recipe
 
 from bertjax.__main__ import main
@@ -107,6 +109,44 @@ def test_predictions_of_a_task_are_compared(tuned: Path) -> None:
         assert value == pytest.approx(np.mean([one == other for one, other in zip(gold, predicted, strict=True)]))
     (difference,) = accuracy.differences
     assert difference.low <= difference.value <= difference.high and 0 < difference.p_value <= 1
+
+
+def write_entities(folder: Path, train: int, dev: int) -> Path:
+    """As `write_tags`, where every word is an entity of the type that was its tag."""
+    for path in write_tags(folder, train, dev).glob("*.conll"):
+        path.write_text(re.sub(r"(\S+)$", r"B-\1", path.read_text(), flags=re.M))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [pytest.param("pos", write_tags, marks=pytest.mark.long), ("ner", write_entities), ("squad", write_questions)],
+)
+def test_tags_and_answers_are_compared(name: str, write: Callable, tmp_path: Path) -> None:
+    """The values are those that each run measured, and the differences those of the formula on the same draws."""
+    start, data = small_start(tmp_path / "start"), write(tmp_path / "data", 32, 12)
+    for run, epochs in (("little", 0.5), ("much", 3.0)):
+        config = small_config(name, start, data, tmp_path / run, epochs=epochs)
+        with alone() as processes:
+            finetune(config, start, content_of(config, start), processes, lambda _: None)
+    found = compare_runs([str(tmp_path / "little"), str(tmp_path / "much")], 0, no_progress)
+    assert found.examples.startswith("12 examples of dev")
+    for figure in found.figures:
+        for value, run in zip(figure.values, ("little", "much"), strict=True):
+            (path,) = (tmp_path / run).glob("results.json")
+            assert value == pytest.approx(
+                json.loads(path.read_text())["result"]["figures"][f"eval/{figure.name}"], abs=1e-9
+            )
+        (difference,) = figure.differences
+        assert difference.low <= difference.value <= difference.high and 0 < difference.p_value <= 1
+    (predictions,) = [path for path in (tmp_path / "much" / "predictions").rglob("*") if path.name in OF_DEV]
+    predictions.write_text(predictions.read_text().replace(*OF_DEV[predictions.name], 1))
+    with pytest.raises(ValueError, match="holds no prediction for each example of the task; fine-tune again"):
+        compare_runs([str(tmp_path / "little"), str(tmp_path / "much")], 0, no_progress)
+
+
+# A file of predictions -> how it becomes one of other examples.
+OF_DEV = {"dev.conll": ("\t", "x\t"), "predictions.json": ('": "', 'x": "')}
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

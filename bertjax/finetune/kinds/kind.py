@@ -225,6 +225,17 @@ class Kind(ABC):
         """The labels of an example that the training set must have too."""
         return ()
 
+    def answer_of(self, example: Any) -> Any:
+        """What a prediction for an example is measured by."""
+        return example.label
+
+    def measured(self, task: Task, name: str, examples: Sequence[Any], folder: Path) -> Callable[[np.ndarray], Figures]:
+        """The task's metrics over the examples of given numbers, of what a run predicted for a split of this name.
+
+        `folder` is where it wrote its predictions. Raises ValueError for a missing file, or one of other examples.
+        """
+        raise ValueError(f"{folder}: a task of the kind {self.name} has no predictions that are measured one by one")
+
     def num_labels(self, labels: int) -> int:
         """`model.num_labels` of a network for tasks with `labels` labels."""
         return labels if self.network.labelled else 0
@@ -242,6 +253,18 @@ class Kind(ABC):
         head = {"head": self.network.name, "num_labels": count, "features": features, "lstm_size": lstm_size}
         alone = {"generator_width": 0.0, "generator_layers": 0, "embedding_sharing": "tied"}
         return replace(model, **alone, **head)
+
+
+def predictions_in(path: Path) -> str:
+    """The content of a file of predictions. Raises ValueError if it is not there."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file; fine-tune to the end, which writes it")
+    return path.read_text(encoding="utf-8")
+
+
+def of_others(path: Path) -> ValueError:
+    """The error of a file of predictions for other examples."""
+    return ValueError(f"{path}: it holds no prediction for each example of the task; fine-tune again")
 
 
 def refuse_options(config: TaskConfig, keys: Sequence[str], why: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +14,23 @@ import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import Question, label_weights
-from bertjax.finetune.encoding.answers import FoundAnswers, answer_figures, find_answers, write_answers
+from bertjax.finetune.encoding.answers import PREDICTIONS, FoundAnswers, answer_figures, find_answers, write_answers
 from bertjax.finetune.encoding.global_tokens import FIRST_SEGMENT
 from bertjax.finetune.encoding.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
-from bertjax.finetune.kinds.kind import Card, Figures, Inference, Kind, Split, Splits, Task, TaskContent, pair_of
+from bertjax.finetune.kinds.kind import (
+    Card,
+    Figures,
+    Inference,
+    Kind,
+    Split,
+    Splits,
+    Task,
+    TaskContent,
+    of_others,
+    pair_of,
+    predictions_in,
+)
+from bertjax.finetune.metrics.squad import squad2_figures, squad_figures
 from bertjax.model.families.registry import family_of
 from bertjax.model.task_heads import SpanNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -99,6 +113,23 @@ class SpanKind(Kind):
     def shared_part(self, example: Question) -> Any:
         """The article, or the text where the file has no articles."""
         return example.article or example.context
+
+    def answer_of(self, example: Question) -> Any:
+        """The texts that answer it."""
+        return example.answers
+
+    def measured(
+        self, task: Task, name: str, examples: Sequence[Question], folder: Path
+    ) -> Callable[[np.ndarray], Figures]:
+        """As `Kind.measured`; every figure is a mean over questions."""
+        path = folder / name / PREDICTIONS
+        found = json.loads(predictions_in(path))
+        if found.keys() != {one.id for one in examples}:
+            raise of_others(path)
+        figures = squad2_figures if "exact" in task.metrics else squad_figures
+        each = [figures({one.id: [text for text, _ in one.answers]}, {one.id: found[one.id]}) for one in examples]
+        table = {metric: np.array([one[metric] for one in each]) / 100 for metric in task.metrics}
+        return lambda drawn: {metric: float(values[drawn].mean()) for metric, values in table.items()}
 
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Answer]:
         """An `Answer` for each input, a question and a text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,6 +27,8 @@ from bertjax.finetune.kinds.kind import (
     Splits,
     Task,
     TaskContent,
+    of_others,
+    predictions_in,
     refuse_options,
     shown,
 )
@@ -117,6 +119,26 @@ class TextKind(Kind):
                 raise wrong_number(example, len(example.texts), "texts", texts)
 
     # -- a task's data
+
+    def measured(
+        self, task: Task, name: str, examples: Sequence[TextExample], folder: Path
+    ) -> Callable[[np.ndarray], Figures]:
+        """As `Kind.measured`."""
+        path = folder / f"{name}.tsv"
+        head, *lines = [line.split("\t") for line in predictions_in(path).removesuffix("\n").split("\n")]
+        ids = [one.id.translate(WITHOUT_TABS) for one in examples]
+        if head[:2] != ["id", "prediction"] or [line[0] for line in lines] != ids:
+            raise of_others(path)
+        words, answers = [line[1] for line in lines], self.targets(examples, task.labels)
+        try:
+            if self.numeric:
+                predicted = self.predictions(np.array(words, np.float32)[:, None])
+            else:
+                numbers = {label.translate(WITHOUT_TABS): number for number, label in enumerate(task.labels)}
+                predicted = np.array([numbers[word] for word in words], np.int32)
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{path}: a prediction is none of the task ({error}); fine-tune again") from None
+        return lambda drawn: figures_of(task.metrics, predicted[drawn], answers[drawn])
 
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
         """As `Kind.load`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,8 @@ from bertjax.finetune.kinds.kind import (
     Splits,
     Task,
     TaskContent,
+    of_others,
+    predictions_in,
     refuse_options,
     shown,
 )
@@ -134,6 +136,22 @@ class TokenKind(Kind):
     def labels_of(self, example: TaggedSentence) -> tuple[str, ...]:
         """Its tags."""
         return example.tags or ()
+
+    def answer_of(self, example: TaggedSentence) -> Any:
+        """Its words with their tags."""
+        return example.words, example.tags
+
+    def measured(
+        self, task: Task, name: str, examples: Sequence[TaggedSentence], folder: Path
+    ) -> Callable[[np.ndarray], Figures]:
+        """As `Kind.measured`, of sentences."""
+        path = folder / f"{name}.conll"
+        sentences = [part.splitlines() for part in predictions_in(path).removesuffix("\n\n").split("\n\n")]
+        lines = [[line.rpartition("\t") for line in sentence] for sentence in sentences]
+        if [tuple(word for word, _, _ in one) for one in lines] != [one.words for one in examples]:
+            raise of_others(path)
+        predicted = [[tag for _, _, tag in one] for one in lines]
+        return lambda drawn: tag_figures(task.metrics, [examples[n] for n in drawn], [predicted[n] for n in drawn])
 
     def tag_task(self, columns: TagColumns, labels: tuple[str, ...] = (), *, entities: bool = False) -> Task:
         """A task out of files of tagged words; of `entities` if tags are O or such as B-PER."""
