@@ -126,23 +126,30 @@ def summed(records: Iterable[Record]) -> list[Row]:
 
 
 def as_page(records: Sequence[Record], details: bool = True) -> str:
-    """The table of all parts at each commit, and, as details, the rows of each part at its last one."""
+    """The table of all parts at each commit and together, and, as details, the rows of each part at its last one."""
     lines = ["| part | tried | survived | failed | slices | minutes | commit | until |"]
     lines.append("|---|---:|---:|---:|---:|---:|---|---|")
-    last: dict[str, list[Record]] = {}
+    last: list[list[Record]] = []
     order = sorted(records, key=lambda one: (one.part, one.date, one.commit))
-    for (part, commit), group in groupby(order, key=lambda one: (one.part, one.commit)):
-        last[part] = mine = list(group)
-        rows = summed(mine)
-        tried, failed = sum(row.tried for row in rows), sum(row.failed for row in rows)
-        slices = ", ".join(f"{sum(one.seed == seed for one in mine)} of {of}" for seed, of in _cuts(mine))
-        minutes, until = sum(one.minutes for one in mine), max(one.date for one in mine)
-        counts = f"{tried:,} | {tried - failed:,} | {failed:,} | {slices} | {minutes:,.0f}"
-        lines.append(f"| {part} | {counts} | {commit} | {until} |")
+    for part, of_part in groupby(order, key=lambda one: one.part):
+        by_commit = [list(group) for _, group in groupby(of_part, key=lambda one: one.commit)]
+        last.append(by_commit[-1])
+        for mine in by_commit:
+            slices = ", ".join(f"{sum(one.seed == seed for one in mine)} of {of}" for seed, of in _cuts(mine))
+            lines.append(_line(part, mine, slices, mine[0].commit))
+        if len(by_commit) > 1:
+            lines.append(_line(f"{part}, together", [one for mine in by_commit for one in mine], "", ""))
     if details:
-        for part, mine in last.items():
-            lines += ["", f"{part}, commit {mine[0].commit}:", "", as_markdown(summed(mine))]
+        for mine in last:
+            lines += ["", f"{mine[0].part}, commit {mine[0].commit}:", "", as_markdown(summed(mine))]
     return "\n".join(lines)
+
+
+def _line(name: str, records: Sequence[Record], slices: str, commit: str) -> str:
+    rows = summed(records)
+    tried, failed = sum(row.tried for row in rows), sum(row.failed for row in rows)
+    minutes, until = sum(one.minutes for one in records), max(one.date for one in records)
+    return f"| {name} | {tried:,} | {tried - failed:,} | {failed:,} | {slices} | {minutes:,.0f} | {commit} | {until} |"
 
 
 def _cuts(records: Sequence[Record]) -> list[tuple[int, int]]:

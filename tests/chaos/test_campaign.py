@@ -84,6 +84,20 @@ def test_a_failure_is_not_forgotten_by_another_run_of_the_slice(tmp_path: Path) 
     assert [record.size for record in results.records] == [(1, 5)]
 
 
+def test_commits_have_a_line_each_and_one_together() -> None:
+    records = [
+        Record("kills", "a", minutes=3, date="2026-01-01", rows=[Row("x", 5, 1)]),
+        Record("kills", "b", minutes=4, date="2026-01-02", rows=[Row("x", 50)]),
+        Record("crash", "b", minutes=1, date="2026-01-02", rows=[Row("y", 7)]),
+    ]
+    assert as_page(records, details=False).splitlines()[2:] == [
+        "| crash | 7 | 7 | 0 | 1 of 1 | 1 | b | 2026-01-02 |",
+        "| kills | 5 | 4 | 1 | 1 of 1 | 3 | a | 2026-01-01 |",
+        "| kills | 50 | 50 | 0 | 1 of 1 | 4 | b | 2026-01-02 |",
+        "| kills, together | 55 | 54 | 1 |  | 7 |  | 2026-01-02 |",
+    ]
+
+
 def test_named_trials_are_not_kept(run) -> None:
     assert run("kills", "--only", "pretrain") == (0, [])
 
