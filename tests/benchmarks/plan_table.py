@@ -1,4 +1,4 @@
-"""The plan of every recipe on a machine of every kind, compiled for it, as tables in launch/plans.md.
+"""The plan of each large recipe on a machine of every kind, compiled for it, as tables in launch/plans.md.
 
     python tests/benchmarks/plan_table.py [--recipes NAME ...] [--topologies NAME ...] [--folder DIR] [--write]
         [--price TOPOLOGY=PRICE ...]
@@ -42,11 +42,12 @@ COLUMNS = (
 )
 INTRODUCTION = """# Plans of the recipes
 
-What `bertjax plan RECIPE --topology NAME` says of every recipe, each in its first variant, compiled for the machine by
-its own compiler. Memory is the most that a device needs in any stage, of what it has; a step is the least that its
-compute, memory traffic or links take by themselves, stage by stage; MFU is the bound that follows; hours are those of
-the whole recipe at best, and if nothing that devices send each other is hidden; chip-hours and cost are at best. This
-page is made by `python tests/benchmarks/plan_table.py --write`, here with jax {jax}.
+What `bertjax plan RECIPE --topology NAME` says of the recipes, each in its first variant, compiled for the machine by
+its own compiler; {small} are for one chip or a CPU. Memory is the most that a device needs in any stage, of what it
+has; a step is the least that its compute, memory traffic or links take by themselves, stage by stage; MFU is the bound
+that follows; hours are those of the whole recipe at best, and if nothing that devices send each other is hidden;
+chip-hours and cost are at best. This page is made by `python tests/benchmarks/plan_table.py --write`, here with jax
+{jax} at commit {commit}.
 """
 
 
@@ -64,13 +65,15 @@ def plan(recipe: str, topology: str) -> dict[str, Any]:
     config = load_recipe(recipe)
     config = replace(config, model=replace(config.model, vocab_size=vocabulary_size(config.data)[0]))
     where = open_topology(topology, 1)
+    words = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
+    commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    about = {"jax": jax.__version__, "commit": commit or "unknown"}
     try:
         made = make_plan(config, where, say=lambda line: print(line, file=sys.stderr))
     except ValueError as error:
-        return {"jax": jax.__version__, "refused": str(error).splitlines()[0]}
+        return about | {"refused": str(error).splitlines()[0]}
     bounds = [stage.bound for stage in made.stages]
-    return {
-        "jax": jax.__version__,
+    return about | {
         "fits": made.fits,
         "needed": max(stage.needed or 0 for stage in made.stages),
         "capacity": made.stages[0].capacity,
@@ -102,7 +105,7 @@ def row(recipe: str, found: Mapping[str, Any], price: float | None) -> str:
 
 def page(folder: Path, prices: Mapping[str, float]) -> str:
     """All plans that are in a folder, a table for each machine; `prices` of a chip-hour by topology."""
-    parts, versions = [], set()
+    parts, versions, commits = [], set(), set()
     for topology, title in TOPOLOGIES.items():
         known = {
             name: json.loads(path.read_text())
@@ -113,11 +116,13 @@ def page(folder: Path, prices: Mapping[str, float]) -> str:
             continue
         price = prices.get(topology)
         versions |= {found["jax"] for found in known.values()}
+        commits |= {found["commit"] for found in known.values()}
         parts.append(f"## {title}: `{topology}`" + ("" if price is None else f" at {price:g} a chip-hour") + "\n")
         parts.append(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
         parts += [row(name, found, price) for name, found in known.items()]
         parts.append("")
-    return "\n".join([INTRODUCTION.format(jax=", ".join(sorted(versions))), *parts])
+    about = {"jax": ", ".join(sorted(versions)), "commit": ", ".join(sorted(commits)), "small": ", ".join(SMALL)}
+    return "\n".join([INTRODUCTION.format(**about), *parts])
 
 
 def priced(written: str) -> tuple[str, float]:

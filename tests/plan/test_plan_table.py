@@ -12,6 +12,7 @@ import pytest
 
 PLAN = {
     "jax": "0.10.2",
+    "commit": "0123456",
     "fits": True,
     "needed": 3 << 29,
     "capacity": 16 << 30,
@@ -60,7 +61,7 @@ def test_every_plan_that_was_made_is_on_the_page(table: ModuleType, tmp_path: Pa
         "## 8 H100: `h100:8`",
     ]
     assert all(f"\n| {name} |" in page for name in ("tinybert", "bert_base", "quickstart"))
-    assert "with jax 0.10.2." in page
+    assert "with jax\n0.10.2 at commit 0123456." in page
 
 
 def test_a_price_names_its_machine(table: ModuleType) -> None:
