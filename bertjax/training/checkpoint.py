@@ -72,6 +72,7 @@ class Checkpoints:
         self._keep_last, self._keep_every = keep_last, keep_every
         self._staging = staging
         self._last_save: int | None = None
+        remote_checkpoint.leave_out_what_is_expected()
 
     def __enter__(self) -> Checkpoints:
         return self

@@ -32,8 +32,11 @@ STATE, METADATA = "state", "metadata"  # the items of a checkpoint
 _DOCUMENT = f"{METADATA}/metadata"  # the path that Orbax uses, too
 _COMMITTED = "commit_success.txt"  # the marker that Orbax reads in object storage
 _UPLOAD_SECONDS = 3600  # for the slowest of the processes
-# Warnings of Orbax at every save that are expected here.
-_EXPECTED = ("Global object size logging disabled", "Skipping merge of OCDBT checkpoints")
+# What Orbax logs without need: warnings of every save, and errors with their tracebacks, which it raises as well.
+_EXPECTED = (
+    *("Global object size logging disabled", "Skipping merge of OCDBT checkpoints"),
+    *("Handler Commit operations or the Commit", "_SignalingThread.run() raised", "Save Finalize thread"),
+)
 
 
 class RemoteCheckpoints:
@@ -43,7 +46,6 @@ class RemoteCheckpoints:
         self._directory, self._claim = directory, staging.claim
         self._folder = staging.folder / "checkpoint"
         self._keep_last, self._keep_every = keep_last, keep_every
-        logging.getLogger("absl").addFilter(_is_worth_saying)
         self._orbax = ocp.AsyncCheckpointer(
             _handler(),
             # In the background, one process would wait for a directory that another has already removed.
@@ -179,8 +181,13 @@ def _numbers(directory: RemotePath) -> set[int]:
     return {int(entry.name) for entry in directory.iterdir() if entry.name.isdecimal()}
 
 
+def leave_out_what_is_expected() -> None:
+    """Keep what Orbax logs without need from the user."""
+    logging.getLogger("absl").addFilter(_is_worth_saying)
+
+
 def _is_worth_saying(record: logging.LogRecord) -> bool:
-    return not any(text in str(record.msg) for text in _EXPECTED)
+    return not any(text in record.getMessage() for text in _EXPECTED)
 
 
 def _handler() -> ocp.PyTreeCheckpointHandler:

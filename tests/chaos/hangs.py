@@ -304,7 +304,7 @@ def full_disk(runs: Runs) -> str:
     whole = runs.place()
     finish(runs.command(whole), _log_of(whole))
     needed = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
-    with mounted(run_dir.parent, runs.draw.randint(100_000, needed)) as grow:
+    with mounted(run_dir, runs.draw.randint(100_000, needed)) as grow:
         with runs.group(run_dir, 1) as group:
             begun = time.monotonic()
             (code,) = group.wait(_USUAL + NOTICED)

@@ -398,7 +398,7 @@ def test_a_save_that_does_not_fit_is_refused_with_the_numbers(tmp_path, monkeypa
     assert checkpoints.steps() == [1]
 
 
-def test_a_save_that_fails_in_the_background_is_named_at_the_next_call(tmp_path, monkeypatch):
+def test_a_save_that_fails_in_the_background_is_named_at_the_next_call(tmp_path, monkeypatch, caplog):
     checkpoints = saved_at(tmp_path / "c", 1)
     rename = async_path.rename
 
@@ -410,6 +410,7 @@ def test_a_save_that_fails_in_the_background_is_named_at_the_next_call(tmp_path,
     checkpoints.save(2, state_at(2), metadata())
     with pytest.raises(OSError, match=r"checkpoint .*/c/2 was not written: .*Written before: 1"):
         checkpoints.wait()
+    assert not [one for one in caplog.records if one.exc_info], "the one who waits is told, and nobody else"
 
 
 WRITER = """
