@@ -119,9 +119,11 @@ def assemble(
             held, size, parts = [], 0, 0
             is_of_same_work = paragraph == PIECE_ENDS
             continue
-        counts.cut_paragraphs += len(paragraph) > DOCUMENT_CAP
-        is_whole = len(paragraph) <= DOCUMENT_CAP
-        for piece in (paragraph,) if is_whole else pieces_of(paragraph, cut_at_spaces(paragraph, DOCUMENT_CAP)):
+        pieces: Iterable[str] = (paragraph,)
+        if len(paragraph) > DOCUMENT_CAP:
+            counts.cut_paragraphs += 1
+            pieces = pieces_of(paragraph, cut_at_spaces(paragraph, DOCUMENT_CAP))
+        for piece in pieces:
             if held and size + len(piece) > DOCUMENT_CAP:
                 yield part()
                 held, size, parts = [], 0, parts + 1

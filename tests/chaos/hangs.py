@@ -344,7 +344,8 @@ def read_only(runs: Runs) -> str:
     if not counted.exists():
         whole = runs.place()
         keys = {"FAILING_BELOW": str(whole), "FAILING_CALL": "-1", "FAILING_HOW": "0", "FAILING_COUNTED": str(counted)}
-        require(runs.alone(whole, **keys).wait(300) == 0, _end_of(whole.with_suffix(".log")))
+        code = runs.alone(whole, **keys).wait(300)
+        require(code == 0, f"undisturbed: exit code {code}: {_end_of(whole.with_suffix('.log'))}")
     call = runs.draw.randrange(int(counted.read_text()))
     keys = {"FAILING_BELOW": str(run_dir), "FAILING_CALL": str(call), "FAILING_HOW": str(_READ_ONLY_FROM)}
     process = runs.alone(run_dir, **keys)
