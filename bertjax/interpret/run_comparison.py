@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from bertjax.config import Config, FinetuneConfig, MeshConfig
-from bertjax.finetune.kinds.kind import Figures, Task
+from bertjax.finetune.kinds.kind import Measure, Task
 from bertjax.finetune.load import labels_of, read_splits
 from bertjax.finetune.run import PREDICTIONS
 from bertjax.finetune.tasks import task_for
@@ -150,7 +150,7 @@ def _of_task(models: Sequence[TrainedModel]) -> tuple[str, list[Compared]]:
     figures = [
         _compared(
             metric,
-            [_of_metric(metric, one) for one in measured],
+            [_one_at_a_time(one[metric]) for one in measured],
             len(first.examples),
             less_is_better=False,
             form=".4f",
@@ -183,9 +183,8 @@ class DevSet:
         return [(one.id, self.task.kind.answer_of(one)) for one in self.examples]
 
 
-def _of_metric(metric: str, measured: Callable[[np.ndarray], Figures]) -> Statistic:
-    """The metric of each resample, one at a time."""
-    return lambda drawn: np.array([measured(one)[metric] for one in drawn])
+def _one_at_a_time(measure: Measure) -> Statistic:
+    return lambda drawn: np.array([measure(one) for one in drawn])
 
 
 def _compared(

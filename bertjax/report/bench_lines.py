@@ -75,7 +75,7 @@ def total_line(figures: Sequence[StageFigures]) -> str:
 
 def as_json(config: Config, text: str, machine: Machine, figures: Sequence[StageFigures]) -> dict[str, Any]:
     """All figures as JSON values."""
-    derived = ("tokens_per_second", "slots_per_second", "input_limits", "stage_seconds")
+    derived = ("tokens_per_second", "slots_per_second", "least_seconds", "input_limits", "stage_seconds")
     return {
         "config": to_dict(config),
         "environment": environment(),

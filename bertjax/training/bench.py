@@ -102,7 +102,6 @@ class StageFigures:
     steps: Steps
     input: Input
     program: Program
-    least_seconds: float  # of a step whose matmuls alone took time, padding's included, at the rate measured here
     mfu_of_measured: float  # of the matmul rate measured on this machine
     mfu_of_data_sheet: float | None
 
@@ -115,6 +114,11 @@ class StageFigures:
     def slots_per_second(self) -> float:
         """Token slots, padding included, of all devices together."""
         return self.steps.slots / self.steps.mean
+
+    @property
+    def least_seconds(self) -> float:
+        """Seconds of a step if its matmuls alone took time, padding's included, at the rate measured here."""
+        return self.mfu_of_measured * self.steps.mean * self.steps.slots / self.steps.tokens
 
     @property
     def input_limits(self) -> bool:
@@ -167,7 +171,6 @@ def _bench_stage(
         steps,
         input_alone,
         replace(program, peak_bytes=(mesh.devices.flat[0].memory_stats() or {}).get("peak_bytes_in_use")),
-        steps.slots * flops / peak,
         mfu(done, peak),
         mfu(done, known * machine.devices) if known else None,
     )

@@ -204,9 +204,8 @@ def test_a_run_goes_back_and_on_without_the_rows(answered: tuple[Path, list[str]
     assert losses(run) == losses(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "after", [25, pytest.param(28, marks=pytest.mark.long), 31]
-)  # before the spike is found; behind it, before and after a save
+# Before the spike is found; behind it, before and after a save.
+@pytest.mark.parametrize("after", [25, pytest.param(28, marks=pytest.mark.long), 31])
 def test_a_run_that_dies_meanwhile_ends_with_the_same_bits(
     after: int, answered: tuple[Path, list[str]], job: Job, tmp_path: Path
 ) -> None:

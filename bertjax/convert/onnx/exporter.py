@@ -80,17 +80,16 @@ def _beyond_float16(model: onnx.ModelProto) -> list[str]:
     Near 8,000 float16 has every fourth number alone: no angles of positions. The square of 256 is infinite there.
     """
     makers = {name: node for node in model.graph.node for name in node.output}
-    # What a node is made of, so many nodes back: an angle of a cast and a product, a root of a mean of squares.
-    found = {node.name: (node, _DEPTHS[node.op_type]) for node in model.graph.node if node.op_type in _DEPTHS}
-    waiting = [*found.values()]
-    while waiting:
-        node, depth = waiting.pop()
-        before = {makers[name].name: (makers[name], depth - 1) for name in node.input if name in makers and depth > 1}
-        waiting += before.values()
-        found |= before
-    return sorted(found)
+
+    def with_makers(node: onnx.NodeProto, depth: int) -> set[str]:
+        before = [makers[name] for name in node.input if depth > 1 and name in makers]
+        return {node.name}.union(*(with_makers(one, depth - 1) for one in before))
+
+    found = [with_makers(node, _DEPTHS[node.op_type]) for node in model.graph.node if node.op_type in _DEPTHS]
+    return sorted(set().union(*found))
 
 
+# An angle is made of a cast and a product, a root of a sum and a mean of squares: so many nodes with the last one.
 _DEPTHS = {"Cos": 3, "Sin": 3, "Sqrt": 4}
 
 

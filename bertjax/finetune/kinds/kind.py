@@ -30,6 +30,7 @@ from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums
 from bertjax.training.objectives.objective import MODEL
 
 Figures = dict[str, float]
+Measure = Callable[[np.ndarray], float]  # a metric over the examples of these numbers, int64 [n]
 Read = Callable[[Path, str, Notify], list[Any]]  # (data, split, notify); raises MissingSplitError
 
 
@@ -229,8 +230,8 @@ class Kind(ABC):
         """What a prediction for an example is measured by."""
         return example.label
 
-    def measured(self, task: Task, name: str, examples: Sequence[Any], folder: Path) -> Callable[[np.ndarray], Figures]:
-        """The task's metrics over the examples of given numbers, of what a run predicted for a split of this name.
+    def measured(self, task: Task, name: str, examples: Sequence[Any], folder: Path) -> dict[str, Measure]:
+        """The task's metrics of what a run predicted for a split of this name.
 
         `folder` is where it wrote its predictions. Raises ValueError for a missing file, or one of other examples.
         """

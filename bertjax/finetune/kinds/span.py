@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from bertjax.finetune.kinds.kind import (
     Figures,
     Inference,
     Kind,
+    Measure,
     Split,
     Splits,
     Task,
@@ -118,9 +119,7 @@ class SpanKind(Kind):
         """The texts that answer it."""
         return example.answers
 
-    def measured(
-        self, task: Task, name: str, examples: Sequence[Question], folder: Path
-    ) -> Callable[[np.ndarray], Figures]:
+    def measured(self, task: Task, name: str, examples: Sequence[Question], folder: Path) -> dict[str, Measure]:
         """As `Kind.measured`; every figure is a mean over questions."""
         path = folder / name / PREDICTIONS
         found = json.loads(predictions_in(path))
@@ -129,7 +128,7 @@ class SpanKind(Kind):
         figures = squad2_figures if "exact" in task.metrics else squad_figures
         each = [figures({one.id: [text for text, _ in one.answers]}, {one.id: found[one.id]}) for one in examples]
         table = {metric: np.array([one[metric] for one in each]) / 100 for metric in task.metrics}
-        return lambda drawn: {metric: float(values[drawn].mean()) for metric, values in table.items()}
+        return {metric: lambda drawn, values=values: values[drawn].mean() for metric, values in table.items()}
 
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Answer]:
         """An `Answer` for each input, a question and a text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ from bertjax.finetune.kinds.kind import (
     Figures,
     Inference,
     Kind,
+    Measure,
     Recipe,
     Split,
     Splits,
@@ -120,9 +121,7 @@ class TextKind(Kind):
 
     # -- a task's data
 
-    def measured(
-        self, task: Task, name: str, examples: Sequence[TextExample], folder: Path
-    ) -> Callable[[np.ndarray], Figures]:
+    def measured(self, task: Task, name: str, examples: Sequence[TextExample], folder: Path) -> dict[str, Measure]:
         """As `Kind.measured`."""
         path = folder / f"{name}.tsv"
         head, *lines = [line.split("\t") for line in predictions_in(path).removesuffix("\n").split("\n")]
@@ -138,7 +137,10 @@ class TextKind(Kind):
                 predicted = np.array([numbers[word] for word in words], np.int32)
         except (KeyError, ValueError) as error:
             raise ValueError(f"{path}: a prediction is none of the task ({error}); fine-tune again") from None
-        return lambda drawn: figures_of(task.metrics, predicted[drawn], answers[drawn])
+        return {
+            metric: lambda drawn, metric=metric: figures_of([metric], predicted[drawn], answers[drawn])[metric]
+            for metric in task.metrics
+        }
 
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
         """As `Kind.load`."""

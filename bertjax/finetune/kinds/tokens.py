@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +38,7 @@ from bertjax.finetune.kinds.kind import (
     Figures,
     Inference,
     Kind,
+    Measure,
     Recipe,
     Split,
     Splits,
@@ -49,7 +50,7 @@ from bertjax.finetune.kinds.kind import (
     shown,
 )
 from bertjax.finetune.metrics.classification import accuracy, probabilities_of
-from bertjax.finetune.metrics.entities import entity_figures
+from bertjax.finetune.metrics.entities import EntityFigures, entity_figures
 from bertjax.model.task_heads import TokenNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
@@ -141,17 +142,24 @@ class TokenKind(Kind):
         """Its words with their tags."""
         return example.words, example.tags
 
-    def measured(
-        self, task: Task, name: str, examples: Sequence[TaggedSentence], folder: Path
-    ) -> Callable[[np.ndarray], Figures]:
+    def measured(self, task: Task, name: str, examples: Sequence[TaggedSentence], folder: Path) -> dict[str, Measure]:
         """As `Kind.measured`, of sentences."""
         path = folder / f"{name}.conll"
         sentences = [part.splitlines() for part in predictions_in(path).removesuffix("\n\n").split("\n\n")]
         lines = [[line.rpartition("\t") for line in sentence] for sentence in sentences]
         if [tuple(word for word, _, _ in one) for one in lines] != [one.words for one in examples]:
             raise of_others(path)
-        predicted = [[tag for _, _, tag in one] for one in lines]
-        return lambda drawn: tag_figures(task.metrics, [examples[n] for n in drawn], [predicted[n] for n in drawn])
+        both = [([tag for _, _, tag in line], one.tags or ()) for line, one in zip(lines, examples, strict=True)]
+        words = np.array([len(gold) for _, gold in both])
+        right = np.array([sum(map(str.__eq__, tags, gold)) for tags, gold in both])
+        figures: dict[str, Measure] = {"accuracy": lambda drawn: right[drawn].sum() / words[drawn].sum()}
+        if not figures.keys() >= {*task.metrics}:
+            counts = np.array([astuple(entity_figures([tags], [gold])[""]) for tags, gold in both])
+            figures |= {
+                metric: lambda drawn, metric=metric: getattr(EntityFigures(*counts[drawn].sum(axis=0)), metric)
+                for metric in _ENTITY_METRICS
+            }
+        return {metric: figures[metric] for metric in task.metrics}
 
     def tag_task(self, columns: TagColumns, labels: tuple[str, ...] = (), *, entities: bool = False) -> Task:
         """A task out of files of tagged words; of `entities` if tags are O or such as B-PER."""
