@@ -8,7 +8,8 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.model.dropout import CONVOLUTION, dropout
-from bertjax.model.layers import ACTIVATIONS, LayerNorm, product, weight, zeros
+from bertjax.model.layers import ACTIVATIONS, LayerNorm, weight, zeros
+from bertjax.model.products import product
 
 
 class Convolution(nnx.Module):

@@ -11,6 +11,7 @@ from flax import nnx
 from bertjax.config import ModelConfig
 from bertjax.model.encoder import embedding_width, padded_vocab_size, word_table
 from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm, zeros
+from bertjax.model.products import by_rows, over_rows
 from bertjax.parallel.sharding import constrain
 
 # Values of `model.pooler` of a pooler that no other network has, and of one that heads per token have too.
@@ -190,8 +191,8 @@ def _forward(
     def add(total: tuple, part: tuple[jax.Array, ...]) -> tuple[tuple, jax.Array]:
         sums, by_logits = _chunk(table, bias, *part)
         by_logits = by_logits.astype(hidden.dtype)
-        by_hidden = by_logits @ table
-        by_table = jnp.einsum("nV,nD->VD", by_logits, part[0], preferred_element_type=jnp.float32)
+        by_hidden = by_rows(by_logits, table)
+        by_table = over_rows(by_logits, part[0], 1, jnp.float32)
         # A product with ones: the sum over rows is several times slower on a CPU.
         by_bias = jnp.einsum("n,nV->V", jnp.ones_like(by_logits[:, 0]), by_logits, preferred_element_type=jnp.float32)
         return jax.tree.map(jnp.add, total, (sums, by_table, by_bias)), by_hidden

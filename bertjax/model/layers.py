@@ -10,12 +10,10 @@ from typing import Literal, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 
 from bertjax.config import ModelConfig
+from bertjax.model.products import product
 from bertjax.parallel.sharding import constrain
-
-PRODUCT = "product"  # name that a policy of `jax.checkpoint` knows the results of `product` by
 
 Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
@@ -66,37 +64,6 @@ def recomputed(function: Callable[Inputs, Output], static: tuple[int, ...] = ())
     """
     # The backward pass of a scan over layers is a loop of its own: there is nothing that CSE could merge.
     return jax.checkpoint(function, prevent_cse=False, static_argnums=static)
-
-
-def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """x kernel: [..., in] and [in, *out] -> [..., *out], in their dtype."""
-    return checkpoint_name(_product(x, kernel), PRODUCT)
-
-
-@jax.custom_vjp
-def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    return jnp.tensordot(x, kernel, axes=1)
-
-
-def _product_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _product(x, kernel), (x, kernel)
-
-
-def _product_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The derivative of the product, with the factors of the kernel's gradient in another order than JAX derives.
-
-    JAX puts g first, and XLA on a CPU transposes the first factor in memory: where g is four times as wide as x, the
-    gradient takes a third longer at 896 rows and three times as long at 1,024. Here the narrower factor is first.
-    """
-    x, kernel = factors
-    rows, out = tuple(range(x.ndim - 1)), tuple(range(x.ndim - 1, g.ndim))
-    by_x = jnp.tensordot(g, kernel, axes=(out, tuple(range(1, kernel.ndim))))
-    if kernel.shape[0] <= math.prod(kernel.shape[1:]):
-        return by_x, jnp.tensordot(x, g, axes=(rows, rows))
-    return by_x, jnp.moveaxis(jnp.tensordot(g, x, axes=(rows, rows)), -1, 0)
-
-
-_product.defvjp(_product_forward, _product_backward)
 
 
 @recomputed

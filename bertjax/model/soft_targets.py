@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.model.heads import in_chunks, real_bias
+from bertjax.model.products import by_rows, over_rows
 from bertjax.parallel.sharding import constrain
 
 
@@ -95,8 +96,8 @@ def _forward(
         sums, by_scaled = _chunk(temperature, student[1:], teacher[1:], *part)
         by_bias = jnp.einsum("n,nV->V", jnp.ones_like(by_scaled[:, 0]), by_scaled, preferred_element_type=jnp.float32)
         by_logits = (by_scaled / temperature).astype(hidden.dtype)
-        by_table = jnp.einsum("nV,nE->VE", by_logits, part[0], preferred_element_type=jnp.float32)
-        return jax.tree.map(jnp.add, total, (sums, by_table, by_bias)), by_logits @ table
+        by_table = over_rows(by_logits, part[0], 1, jnp.float32)
+        return jax.tree.map(jnp.add, total, (sums, by_table, by_bias)), by_rows(by_logits, table)
 
     zero = jnp.zeros((), jnp.float32)
     start = (SoftSums(zero, zero), jnp.zeros(table.shape, jnp.float32), jnp.zeros(bias.shape, jnp.float32))

@@ -15,7 +15,8 @@ from bertjax.model.attention.self_attention import SelfAttention, layer_windows
 from bertjax.model.attention.sparse import Pattern
 from bertjax.model.convolution import Convolution
 from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
-from bertjax.model.layers import PRODUCT, FeedForward, LayerNorm
+from bertjax.model.layers import FeedForward, LayerNorm
+from bertjax.model.products import PRODUCT
 from bertjax.parallel.sharding import constrain
 
 REMAT_POLICIES = {

@@ -11,11 +11,17 @@ from bertjax.runtime.compilation import environment
 from bertjax.training.bench import Input, Machine, StageFigures
 from bertjax.training.progress import duration
 
+_GAINS = 1.2  # times the rate in float32 from which on bfloat16 is worth a try
+
 
 def machine_line(machine: Machine) -> str:
-    """The devices and their peak rate."""
+    """The devices and their peak rate; where bfloat16 multiplies faster than the recipe's float32, that it does."""
     sheet = f"; data sheet {machine.data_sheet_flops / 1e12:,.4g} TFLOP/s" if machine.data_sheet_flops else ""
-    return f"{machine.devices} x {machine.device_kind}, each {machine.measured}{sheet}"
+    line = f"{machine.devices} x {machine.device_kind}, each {machine.measured}{sheet}"
+    gain = machine.bfloat16.flops / machine.measured.flops if machine.bfloat16 else 0
+    return line + (
+        f"\nbfloat16 multiplies {gain:.1f} times as fast: --execution.dtype bfloat16" if gain >= _GAINS else ""
+    )
 
 
 def stage_text(figures: StageFigures) -> str:

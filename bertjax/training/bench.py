@@ -46,6 +46,7 @@ class Machine:
     devices: int
     measured: Peak  # of one device
     data_sheet_flops: float | None  # FLOP/s of one device, bf16 dense
+    bfloat16: Peak | None  # of a CPU, if the recipe computes in float32
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,15 @@ def bench(config: Config, make_rows: MakeRows, seconds: float) -> tuple[Machine,
     """
     mesh = make_mesh(config.mesh)
     device = mesh.devices.flat[0]
-    known = peak_flops(device.device_kind)
-    machine = Machine(device.device_kind, device.platform, mesh.devices.size, matmul_peak(device), known)
+    dtype = config.execution.dtype
+    machine = Machine(
+        device.device_kind,
+        device.platform,
+        mesh.devices.size,
+        matmul_peak(device, dtype),
+        peak_flops(device.device_kind),
+        matmul_peak(device, "bfloat16") if device.platform == "cpu" and dtype == "float32" else None,
+    )
     with jax.set_mesh(mesh):
         return machine, [_bench_stage(config, mesh, machine, stage, make_rows, seconds) for stage in stages_of(config)]
 

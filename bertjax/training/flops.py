@@ -18,6 +18,7 @@ from bertjax.model.attention.windows import keys_with_globals
 from bertjax.model.encoder import embedding_width
 from bertjax.model.families.registry import family_of, generator_config
 from bertjax.model.family_heads import SboHead
+from bertjax.model.products import by_rows
 
 # Dense bf16 matmul peaks in TFLOP/s of one jax device, from the vendors' data sheets; the first pattern that matches
 # `device_kind` is used. On TPU v2, v3 and TPU7x a jax device is half a chip.
@@ -139,11 +140,11 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 def measured_peak_flops(size: int = 1024, seconds: float = 0.3, dtype: str = "float32") -> float:
-    """FLOP/s of the fastest product of two `size` × `size` matrices on the default device.
+    """FLOP/s of the fastest product of two `size` × `size` matrices on the default device, as layers multiply.
 
     Takes `seconds` plus one compilation. Other load on the machine can only lower the figure.
     """
-    product = jax.jit(jnp.matmul)
+    product = jax.jit(by_rows)
     x = jnp.full((size, size), 0.5, dtype)
     product(x, x).block_until_ready()
     fastest = float("inf")
@@ -155,18 +156,21 @@ def measured_peak_flops(size: int = 1024, seconds: float = 0.3, dtype: str = "fl
     return 2 * size**3 / fastest
 
 
-def matmul_peak(device: jax.Device, seconds: float = 2.0) -> Peak:
-    """The fastest matmul measured on this device: in float32 on a CPU, in bfloat16 elsewhere."""
-    dtype, size = ("float32", 2048) if device.platform == "cpu" else ("bfloat16", 8192)
-    kind = f"fastest {dtype} matmul measured on this {device.device_kind}"
-    return Peak(measured_peak_flops(size, seconds, dtype), kind)
+def matmul_peak(device: jax.Device, dtype: str, seconds: float = 2.0) -> Peak:
+    """The fastest matmul measured on this device: in that dtype on a CPU, in bfloat16 elsewhere."""
+    dtype, size = (dtype, 2048) if device.platform == "cpu" else ("bfloat16", 8192)
+    return Peak(measured_peak_flops(size, seconds, dtype), _fastest(dtype, device))
 
 
-def device_peak(device: jax.Device) -> Peak:
-    """The peak for a device's MFU: from the table, or measured if the table lacks the device."""
+def device_peak(device: jax.Device, dtype: str) -> Peak:
+    """The peak for the MFU of a device that computes in a dtype: from the table, or measured if the table lacks it."""
     known = peak_flops(device.device_kind)
     if known is not None:
         return Peak(known, f"data sheet of {device.device_kind}, bf16 dense")
     if device.platform != "cpu":
-        return matmul_peak(device)
-    return Peak(measured_peak_flops(), f"fastest float32 matmul measured on this {device.device_kind}")
+        return matmul_peak(device, dtype)
+    return Peak(measured_peak_flops(dtype=dtype), _fastest(dtype, device))
+
+
+def _fastest(dtype: str, device: jax.Device) -> str:
+    return f"fastest {dtype} matmul measured on this {device.device_kind}"

@@ -225,7 +225,16 @@ def make_job(
         mesh=mesh,
         teacher_digest="" if teacher is None else teacher.digest,
     )
-    return Job(config, mesh, blueprint, optimizer, (), tokenizer, metadata, device_peak(mesh.devices.flat[0]))
+    return Job(
+        config,
+        mesh,
+        blueprint,
+        optimizer,
+        (),
+        tokenizer,
+        metadata,
+        device_peak(mesh.devices.flat[0], config.execution.dtype),
+    )
 
 
 def held_out_sets(sets: Mapping[str, RunBatches], training: TrainingConfig, mesh: Mesh) -> list[HeldOut]:

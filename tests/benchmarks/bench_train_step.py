@@ -1,6 +1,7 @@
 """Tokens/s of the train step beside transformers' class of the member with torch AdamW, alternating in one run.
 
     python tests/benchmarks/bench_train_step.py base          # BERT-Base, 8 x 128, 20 predictions
+    python tests/benchmarks/bench_train_step.py base --dtypes float32 bfloat16    # each side's faster one counts
     python tests/benchmarks/bench_train_step.py tiny          # BERT-Tiny, vocabulary 30,522, 64 x 128
     python tests/benchmarks/bench_train_step.py quickstart    # its recipe's model, 32 x 64
     python tests/benchmarks/bench_train_step.py albert        # ALBERT-Base v2, MLM and sentence order
@@ -10,9 +11,10 @@
     python tests/benchmarks/bench_train_step.py modernbert-4096   # six of its layers, 1 x 4,096
     python tests/benchmarks/bench_train_step.py deberta-512       # DeBERTa-Base, 2 x 512
 
-Both sides: the same batches, fp32, the member's dropout, forward, backward, clip and update. Prints each round, the
-ratio of the medians, the rate that the matmuls alone would allow at this machine's matmul speed, which is measured in
-every round, and the share of that rate that bertjax reaches.
+Both sides: the same batches, the member's dropout, forward, backward, clip and update; float32 unless --dtypes says
+otherwise, where bfloat16 is autocast in torch. Prints each round, the ratio of the medians, the rate that the matmuls
+alone would allow at this machine's speed of them in float32, which is measured in every round, and the share of that
+rate that bertjax reaches.
 """
 
 from __future__ import annotations
@@ -72,28 +74,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("size", choices=WORK)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32"])
     arguments = parser.parse_args()
     work = WORK[arguments.size]
     config = work.model
     if work.execution is DEFAULT_EXECUTION:
         work = replace(work, execution=ExecutionConfig(scan_unroll=config.num_hidden_layers, logits_chunk=320))
-    sides = {name: Side(name, work) for name in SIDES}
+    sides = {
+        (name, dtype): Side(name, replace(work, execution=replace(work.execution, dtype=dtype)))
+        for name in SIDES
+        for dtype in arguments.dtypes
+    }
     for side in sides.values():
         side.ready()
     peaks = []
     for number in range(arguments.rounds):
         peaks.append(measured_peak_flops(2048))
-        print(number, *(f"{name} {side.turn(1):.3f} s" for name, side in sides.items()), flush=True)
+        print(number, *(f"{' '.join(key)} {side.turn(1):.3f} s" for key, side in sides.items()), flush=True)
     for side in sides.values():
         side.close()
-    medians = {name: statistics.median(side.times) for name, side in sides.items()}
+    medians = {key: statistics.median(side.times) for key, side in sides.items()}
     peak = statistics.median(peaks)
     bound = work.tokens * train_flops_per_token(config, work.length, work.predictions) / peak
-    for name, seconds in medians.items():
-        print(f"{name}: {seconds:.3f} s a step, {work.tokens / seconds:,.0f} tokens/s")
+    for key, seconds in medians.items():
+        print(f"{' '.join(key)}: {seconds:.3f} s a step, {work.tokens / seconds:,.0f} tokens/s")
     print(f"matmuls alone at {peak / 1e9:.0f} GFLOP/s: {bound:.3f} s a step, {work.tokens / bound:,.0f} tokens/s")
-    print(f"share of the rate of the matmuls: bertjax {bound / medians['bertjax']:.1%}")
-    print(f"ratio bertjax / transformers in tokens/s: {medians['transformers'] / medians['bertjax']:.2f}")
+    fastest = {name: min(seconds for (side, _), seconds in medians.items() if side == name) for name in SIDES}
+    print(f"share of the rate of the matmuls: bertjax {bound / fastest['bertjax']:.1%}")
+    print(f"ratio bertjax / transformers in tokens/s: {fastest['transformers'] / fastest['bertjax']:.2f}")
 
 
 if __name__ == "__main__":

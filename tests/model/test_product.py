@@ -1,13 +1,16 @@
-"""The product's gradients are those that JAX derives."""
+"""The product's gradients are those that JAX derives, and bfloat16 is multiplied as such."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.model.layers import product
+from bertjax.model.products import over_rows, product
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -28,3 +31,29 @@ def test_gradients_are_those_derived_from_the_formula(kernel: tuple[int, ...], d
         assert ours.dtype == dtype and ours.shape == theirs.shape
         ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
         assert np.linalg.norm(ours - theirs) <= 1e-6 * np.linalg.norm(theirs)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_sum_over_rows_has_the_dtype_that_is_asked_for(dtype) -> None:
+    x, y = (jax.random.normal(jax.random.key(n), (5, 3, width), jnp.bfloat16) for n, width in enumerate((4, 6)))
+    found = jax.jit(lambda x, y: over_rows(x, y, 2, dtype))(x, y)
+    exact = np.einsum("abi,abo->io", np.asarray(x, np.float64), np.asarray(y, np.float64))
+    assert found.dtype == dtype
+    assert np.abs(np.asarray(found, np.float64) - exact).max() <= jnp.finfo(dtype).eps * np.abs(exact).max()
+
+
+_FLAGS = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+
+
+@pytest.mark.skipif("avx512_bf16" not in _FLAGS, reason="this CPU does not multiply bfloat16")
+@pytest.mark.parametrize("out", [(3072,), (3, 12, 64)], ids=str)
+def test_no_factor_of_a_step_in_bfloat16_becomes_float32(out: tuple[int, ...]) -> None:
+    x, kernel = jnp.zeros((2, 64, 768), jnp.bfloat16), jnp.zeros((768, *out), jnp.bfloat16)
+
+    def step(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.square(product(x, kernel)), dtype=jnp.float32)
+
+    text = jax.jit(jax.grad(step, argnums=(0, 1))).lower(x, kernel).compile().as_text()
+    dtypes = dict(re.findall(r"(%[\w.]+) = (\w+)\[", text))
+    factors = [(dtypes[x], dtypes[y]) for x, y in re.findall(r" dot\((%[\w.]+), (%[\w.]+)\)", text)]
+    assert factors == [("bf16", "bf16")] * 3

@@ -80,6 +80,9 @@ def test_figures_belong_together(capsys: pytest.CaptureFixture, tmp_path: Path) 
     ):
         assert f"\n  {row}" in said
     assert "the whole recipe: " in said
+    of_cpu = written["machine"]
+    gains = of_cpu["bfloat16"]["flops"] >= 1.2 * of_cpu["measured"]["flops"]
+    assert ("--execution.dtype bfloat16" in said) == gains
 
 
 @pytest.mark.long

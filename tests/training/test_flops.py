@@ -149,15 +149,16 @@ def test_unknown_device_has_no_peak(device_kind):
     assert peak_flops(device_kind) is None
 
 
-def test_peak_of_a_cpu_is_measured_and_says_so():
-    peak = device_peak(jax.devices("cpu")[0])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_peak_of_a_cpu_is_measured_in_the_dtype_of_the_run_and_says_so(dtype):
+    peak = device_peak(jax.devices("cpu")[0], dtype)
     assert 1e9 < peak.flops < 1e14
-    assert "fastest float32 matmul measured" in str(peak)
+    assert f"fastest {dtype} matmul measured" in str(peak)
 
 
 def test_peak_of_an_unknown_accelerator_is_measured_in_bfloat16(monkeypatch):
     monkeypatch.setattr("bertjax.training.flops.measured_peak_flops", lambda size, seconds, dtype: 1e14)
-    peak = device_peak(SimpleNamespace(platform="gpu", device_kind="NVIDIA A2000"))
+    peak = device_peak(SimpleNamespace(platform="gpu", device_kind="NVIDIA A2000"), "float32")
     assert "fastest bfloat16 matmul measured on this NVIDIA A2000" in str(peak)
 
 

@@ -11,7 +11,8 @@ from bertjax.model.attention.backends import Backend, attend, attention_probabil
 from bertjax.model.attention.positions import alibi_slopes, rotated
 from bertjax.model.attention.relative import disentangled_attention, disentangled_probabilities, project_distances
 from bertjax.model.attention.sparse import GLOBAL_PROJECTIONS, Pattern, sparse_attention
-from bertjax.model.layers import product, weight, zeros
+from bertjax.model.layers import weight, zeros
+from bertjax.model.products import product
 from bertjax.parallel.sharding import constrain
 
 
