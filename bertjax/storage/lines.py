@@ -22,7 +22,7 @@ RECORD_CAP = 32 << 20  # bytes of a line, or of a row of another format, that is
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 # A file that expands to more than BOMB_BYTES, and to more than BOMB_RATIO times its own size, is refused as a
 # decompression bomb: text compresses by 3 to 10, the most repetitive logs by 100.
-BOMB_BYTES = 64 << 20
+BOMB_BYTES = 32 << 20
 BOMB_RATIO = 250
 _FED = 1 << 10  # compressed bytes at once: 4 bytes of Zstandard can expand to 128 KiB, so the output is 32 MiB at most
 _XZ_MEMORY = 512 << 20  # bytes; `xz -9` needs 65 MiB to decompress, and a file may require 4 GiB

@@ -194,7 +194,7 @@ def stopped_worker(runs: Runs) -> str:
     root, expected = runs.place(), runs.stores
     log = _log_of(root)
     with log.open("wb") as output:
-        process = subprocess.Popen(runs.prepare(root, 2), stdout=output, stderr=output)
+        process = subprocess.Popen(runs.prepare(root, 2), stdout=output, stderr=output, start_new_session=True)
     try:
         worker, sent = _stop_a_worker(process, log, runs.draw.uniform(0, 2)), time.monotonic()  # a start takes a second
         code = process.wait(NOTICED)

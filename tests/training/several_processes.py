@@ -29,8 +29,13 @@ class Zygote:
 
     def __init__(self) -> None:
         script = Path(__file__).with_name("zygote.py")
+        # A session of its own: the kernel continues what is stopped in that of a shell that ends.
         self._process = subprocess.Popen(
-            [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         self._changed = threading.Condition()
         self._started: list[int] = []
