@@ -70,7 +70,7 @@ def limited(limit: str, value: int, folder: Path, *words: str) -> str:
 
 def test_a_file_that_cannot_be_written_whole_is_not_there(tmp_path: Path) -> None:
     said = limited("RLIMIT_FSIZE", 1_000, tmp_path, "recipes", "copy", "roberta")
-    assert "larger than its file system allows" in said and "free some space" in said
+    assert "roberta.py: the file would be larger than its file system allows" in said and "free some space" in said
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

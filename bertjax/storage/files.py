@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import BinaryIO
 
 from bertjax.storage.remote import AnyPath, RemotePath, bytes_of, open_bytes
 
+# What a disk answers to a write or a sync; Python names the file in errors of opening alone.
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 MOST_WHOLE = 64 << 20  # bytes of a file that is read whole: vocabularies have 40 MB at most
 
 
@@ -21,6 +24,17 @@ def read_whole(path: AnyPath, most: int = MOST_WHOLE) -> bytes:
         if (size := len(content)) <= most:
             return content
     raise ValueError(f"{path}: {size:,} bytes, and at most {most:,} are read of such a file; is it the right one?")
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in a disk's error that names none: it is written, flushed or synced while this is entered."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in _OF_DISKS:
+            error.filename = str(path)
+        raise
 
 
 def replace_text(path: AnyPath, text: str) -> None:
@@ -45,7 +59,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w+b") as file:
+        with naming(path), temporary.open("w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -61,7 +75,7 @@ def write_durably(path: AnyPath, content: bytes) -> None:
         return
     partial = path.with_name(f"{path.name}.partial")
     try:
-        with open(partial, "wb") as stream:
+        with naming(path), open(partial, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
@@ -75,6 +89,7 @@ def sync(path: Path) -> None:
     """Flush a file, or the entries of a directory, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with naming(path):
+            os.fsync(handle)
     finally:
         os.close(handle)

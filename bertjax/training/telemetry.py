@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
-from bertjax.storage.files import replace_text
+from bertjax.storage.files import naming, replace_text
 from bertjax.storage.lean_import import without
 from bertjax.storage.remote import AnyPath, RemotePath
 from bertjax.storage.remote_run import Mirror, StagingDir
@@ -62,22 +62,26 @@ class JsonlWriter:
             kept = (record for record in read_metrics(path) if record["step"] <= resume_step)
             replace_text(path, "".join(_line(record) for record in kept))
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8", newline="\n", buffering=1)
+        self._path, self._file = path, path.open("a", encoding="utf-8", newline="\n", buffering=1)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._file.write(_line({"step": int(step), "time": now} | {k: logged_value(v) for k, v in metrics.items()}))
+        line = _line({"step": int(step), "time": now} | {k: logged_value(v) for k, v in metrics.items()})
+        with naming(self._path):
+            self._file.write(line)
 
     def flush(self) -> None:
         """Bring the file to disk: a checkpoint that outlives a loss of power finds the lines before it."""
-        os.fsync(self._file.fileno())
+        with naming(self._path):
+            os.fsync(self._file.fileno())
 
     def close(self, ending: Ending = "finished") -> None:
         """Bring the file to disk."""
         if not self._file.closed:
-            os.fsync(self._file.fileno())
-            self._file.close()
+            with naming(self._path):
+                os.fsync(self._file.fileno())
+                self._file.close()
 
 
 class TensorBoardWriter:
@@ -92,7 +96,7 @@ class TensorBoardWriter:
             from tensorboardX.event_file_writer import EventsWriter
             from tensorboardX.proto.event_pb2 import Event, SessionLog
             from tensorboardX.summary import scalar
-        self._event, self._scalar = Event, scalar
+        self._event, self._scalar, self._directory = Event, scalar, directory
         directory.mkdir(parents=True, exist_ok=True)
         # Event files are named by second and host: without the suffix a quick restart would write to the same file.
         self._file = EventsWriter(str(directory / "events"), f".{os.getpid()}")
@@ -102,18 +106,21 @@ class TensorBoardWriter:
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record one scalar per metric."""
         now = time.time()
-        for name, value in metrics.items():
-            summary = self._scalar(name, float(value))
-            self._file.write_event(self._event(wall_time=now, step=int(step), summary=summary))
-        self._file.flush()
+        with naming(self._directory):
+            for name, value in metrics.items():
+                summary = self._scalar(name, float(value))
+                self._file.write_event(self._event(wall_time=now, step=int(step), summary=summary))
+            self._file.flush()
 
     def flush(self) -> None:
         """Bring the event file up to date."""
-        self._file.flush()
+        with naming(self._directory):
+            self._file.flush()
 
     def close(self, ending: Ending = "finished") -> None:
         """Bring the event file to disk."""
-        self._file.close()
+        with naming(self._directory):
+            self._file.close()
 
 
 class Telemetry:

@@ -7,6 +7,7 @@ again, ends with the bits of an undisturbed run.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import random
@@ -27,6 +28,7 @@ from random_kills import FEW_STEPS, prepare_command, stores_of
 from several_processes import Group, as_keys, free_port, surroundings
 from tiny_runs import checkpoints, command, digests, finish, write_recipe
 
+from bertjax.cli.advice import ADVICE
 from bertjax.text.corpus import UNIT_BYTES
 
 NOTICED = 75  # seconds from the fault to the end of every process
@@ -313,13 +315,20 @@ def full_disk(runs: Runs) -> str:
             return "it fitted"
         last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
         require(code == 1, f"exit code {code}: {said[-1500:]}")
-        names_it = "No space left" in said or "bytes and the disk has" in said or "free on the disk" in said
+        names_it = any(
+            text in said for text in (*_messages(errno.ENOSPC), "bytes and the disk has", "free on the disk")
+        )
         require(names_it and "Traceback" not in said, f"it does not say that the disk is full: {said[-1500:]}")
         require(took < _USUAL + NOTICED, f"it ended after {took:.0f} s: {last}")
         saved = [name for name in checkpoints(run_dir) if name.isdecimal()]
         grow()
         runs.resume(run_dir, 1)
     return "resumed from a checkpoint" if saved else "started anew"
+
+
+def _messages(number: int) -> tuple[str, str]:
+    """What a command says of an error of the system: the system's own words in Orbax's errors, else ours."""
+    return os.strerror(number), ADVICE[number][0]
 
 
 def _log_of(run_dir: Path) -> Path:
@@ -357,7 +366,8 @@ def read_only(runs: Runs) -> str:
         raise Failure(f"call {call}: still running: {_end_of(run_dir.with_suffix('.log'))}") from None
     said = _end_of(run_dir.with_suffix(".log"))
     require(code == 1, f"call {call}: exit code {code}: {said}")
-    require("Read-only file system" in said, f"call {call}: it does not say that the disk is read-only: {said}")
+    is_named = any(text in said for text in _messages(errno.EROFS)) and str(run_dir) in said
+    require(is_named, f"call {call}: it does not say that the disk is read-only, or of what: {said}")
     require("Traceback" not in said, f"call {call}: {said}")
     saved = [name for name in checkpoints(run_dir) if name.isdecimal()]
     runs.resume(run_dir, 1)

@@ -93,11 +93,11 @@ def our_params(network, config: ModelConfig):
     return zeros | from_huggingface_tensors(tensors_of_theirs(network, config), config, SPECIAL["pad"])
 
 
-def rows(config: ModelConfig) -> dict[str, np.ndarray]:
+def rows(config: ModelConfig, length: int = LENGTH) -> dict[str, np.ndarray]:
     """Four rows of ids: full, padded, of one token, and full again with other ids; int64 [4, L]."""
     draw = np.random.default_rng(3)
-    lengths = np.array([LENGTH, 9, 1, LENGTH])
-    real = np.arange(LENGTH) < lengths[:, None]
+    lengths = np.array([length, length * 9 // 14, 1, length])
+    real = np.arange(length) < lengths[:, None]
     ids = np.where(real, draw.integers(3, config.vocab_size, real.shape), SPECIAL["pad"])
     types = np.where(real, draw.integers(0, max(1, config.type_vocab_size), real.shape), 0)
     batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": real.astype(np.int64)}
@@ -140,7 +140,9 @@ def their_forward(network, config: ModelConfig, batch) -> dict:
     has_types = config.type_vocab_size > 0
     inputs = {name: torch.from_numpy(x) for name, x in batch.items() if has_types or name != "token_type_ids"}
     out = network(**inputs, output_hidden_states=True)
-    found = {"states": torch.stack(out.hidden_states)}
+    # BigBird's first states are those of rows that it has padded to whole blocks.
+    length = batch["input_ids"].shape[1]
+    found = {"states": torch.stack([states[:, :length] for states in out.hidden_states])}
     for head, output in class_of(config).outputs.items():
         per_token = not HEADS[head].needs_pooler
         found[logits_name(head)] = out[output].reshape(*batch["input_ids"].shape, -1) if per_token else out[output]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bertjax.convert.folder import written_whole
-from bertjax.storage.files import replace_bytes, sync, write_durably
+from bertjax.storage.files import naming, replace_bytes, sync, write_durably
 from bertjax.training.telemetry import JsonlWriter
 
 
@@ -68,3 +69,16 @@ def test_metrics_are_on_disk_before_a_checkpoint_is_written(tmp_path: Path, call
     writer.flush()
     assert ("fsync", "metrics.jsonl") in calls
     writer.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_an_error_of_a_write_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError) as full, naming(tmp_path / "a"), open("/dev/full", "wb", buffering=0) as file:
+        file.write(b"a")
+    assert full.value.errno == errno.ENOSPC and full.value.filename == str(tmp_path / "a")
+    with pytest.raises(FileNotFoundError) as absent, naming(tmp_path / "a"), open(tmp_path / "b"):
+        pass
+    assert str(absent.value.filename) == str(tmp_path / "b")
+    with pytest.raises(ConnectionResetError) as network, naming(tmp_path / "a"):
+        raise ConnectionResetError(errno.ECONNRESET, "reset")
+    assert network.value.filename is None

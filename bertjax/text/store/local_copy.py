@@ -11,7 +11,7 @@ from typing import Any
 
 from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import exclusive_lock
-from bertjax.storage.files import sync, write_durably
+from bertjax.storage.files import naming, sync, write_durably
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath, is_remote, open_bytes, remote_files
 from bertjax.text.prepare import prepare
@@ -83,7 +83,7 @@ def _is_there(folder: Path, file: FileRecord) -> bool:
 def _copy_file(source: AnyPath, target: Path, file: FileRecord) -> None:
     found = hashlib.sha256()
     partial = target.with_name(f"{target.name}.partial")
-    with open_bytes(str(source)) as read, open(partial, "wb") as written:
+    with open_bytes(str(source)) as read, naming(partial), open(partial, "wb") as written:
         while chunk := read.read(_CHUNK):
             found.update(chunk)
             written.write(chunk)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from bertjax.storage.files import sync, write_durably
+from bertjax.storage.files import naming, sync, write_durably
 from bertjax.storage.remote import AnyPath
 from bertjax.text.store.manifest import (
     BLOCK_BYTES,
@@ -124,7 +124,8 @@ class _HashedFile:
 
     def write(self, array: np.ndarray) -> None:
         data = array.tobytes()
-        self._stream.write(data)
+        with naming(self._path):
+            self._stream.write(data)
         self._bytes += len(data)
         self._block += data
         while len(self._block) >= BLOCK_BYTES:
@@ -133,9 +134,10 @@ class _HashedFile:
     def finish(self) -> dict[str, Any]:
         if self._block:
             self._end_block()
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        self._stream.close()
+        with naming(self._path):
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            self._stream.close()
         digests = {"sha256": self._whole.hexdigest(), "blocks": self._blocks}
         return {"name": self._path.name, "bytes": self._bytes, **digests}
 
