@@ -46,6 +46,7 @@ BEST = "best"  # next to it, if training stops early: the weights of the best ev
 _STATE, _METADATA = remote_checkpoint.STATE, remote_checkpoint.METADATA
 _PARAMS = "params"  # the part of the state that --init-from takes
 _SHOWN = 5  # names in a message
+_LONGEST = 500  # characters of an error of Orbax in ours
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Checkpoints:
         self._keep_last, self._keep_every = keep_last, keep_every
         self._staging = staging
         self._last_save: int | None = None
+        self._saving = contextlib.ExitStack()  # entered by `save`, left by `wait`
         remote_checkpoint.leave_out_what_is_expected()
 
     def __enter__(self) -> Checkpoints:
@@ -98,6 +100,7 @@ class Checkpoints:
         document = self._document(step, arrays, metadata)
         self._require_space(step, sum(array.nbytes for array in arrays.values()))
         self._last_save = step
+        self._saving.enter_context(_loops_that_wait())
         with self._failures_named():
             if isinstance(self.directory, RemotePath):
                 self._manager.save(step, _nested(arrays), document)
@@ -140,7 +143,7 @@ class Checkpoints:
     def wait(self) -> None:
         """Wait until the files of the last save are written. Raises OSError naming the checkpoint if that failed."""
         if self._last_save is not None:
-            with self._failures_named():
+            with self._saving, self._failures_named():
                 self._manager.wait_until_finished()
 
     @property
@@ -151,7 +154,7 @@ class Checkpoints:
     def close(self) -> None:
         """`wait`, and stop the background threads."""
         if self._last_save is not None:
-            with self._failures_named():
+            with self._saving, self._failures_named():
                 self._manager.close()
 
     @functools.cached_property
@@ -447,9 +450,13 @@ def _steps(directory: AnyPath) -> list[int]:
 
 
 def _brief(error: Exception) -> str:
-    """The first line of an error, without the specification that tensorstore adds."""
+    """The first line of an error, without the specification that tensorstore adds; of a long one both ends.
+
+    tensorstore repeats the path, and names the reason last.
+    """
     text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0].partition(" [tensorstore_spec")[0][:500]
+    line = text.splitlines()[0].partition(" [tensorstore_spec")[0].partition(" [os_error_code")[0]
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
 
 
 def _some(names: list[Any]) -> str:
@@ -461,8 +468,8 @@ def _some(names: list[Any]) -> str:
 def _loops_that_wait() -> Iterator[None]:
     """While entered, a new event loop waits for all of its tasks before it closes.
 
-    Orbax reads all arrays of a checkpoint concurrently and closes the loop at the first error. The other reads continue
-    in tensorstore's threads, and each prints a traceback ("Event loop is closed") when it finds the loop closed.
+    Orbax reads or writes all arrays of a checkpoint concurrently and closes the loop at the first error. The others go
+    on in tensorstore's threads, and each prints a traceback ("Event loop is closed") when it finds the loop closed.
     """
     before = asyncio.get_event_loop_policy()
     asyncio.set_event_loop_policy(_Policy())
@@ -477,6 +484,11 @@ class _Loop(asyncio.SelectorEventLoop):
         while not self.is_closed() and (left := asyncio.all_tasks(self)):
             self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         super().close()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Log no task whose error nobody asked for: the first error is raised, and the others are of the same disk."""
+        if "was never retrieved" not in context.get("message", ""):
+            super().call_exception_handler(context)
 
 
 class _Policy(asyncio.DefaultEventLoopPolicy):

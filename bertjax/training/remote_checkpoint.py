@@ -36,6 +36,7 @@ _UPLOAD_SECONDS = 3600  # for the slowest of the processes
 _EXPECTED = (
     *("Global object size logging disabled", "Skipping merge of OCDBT checkpoints"),
     *("Handler Commit operations or the Commit", "_SignalingThread.run() raised", "Save Finalize thread"),
+    *("Failed to write metadata", "Failed to update metadata"),
 )
 
 

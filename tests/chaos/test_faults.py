@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import bit_rot
@@ -36,6 +39,18 @@ def test_ten_kills_at_random_moments_change_no_bit(in_memory: Path) -> None:
 def test_a_dozen_system_calls_that_fail_leave_the_old_state_or_the_new_one(tmp_path: Path) -> None:
     crash_points.try_crash_points(table := Table(), tmp_path, 12, Share())
     require_all_survived(table, 12)
+
+
+@pytest.mark.skipif(bool(crash_points.MISSING), reason=crash_points.MISSING)
+def test_a_save_on_a_disk_that_turns_read_only_has_one_error_and_no_traceback(tmp_path: Path) -> None:
+    library, tries = crash_points.built(tmp_path), 16
+    script = Path(__file__).with_name("read_only_saves.py")
+    command = [sys.executable, str(script), str(tmp_path), str(library), str(tries)]
+    surrounding = os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": str(script.parents[2])}
+    ended = subprocess.run(command, env=surrounding, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr and "Error" not in ended.stderr, ended.stderr
+    assert ended.stdout.count("Read-only file system") == ended.stdout.count("\n") >= tries - 2, ended.stdout
 
 
 def test_damages_are_named_or_change_no_bit(in_memory: Path) -> None:

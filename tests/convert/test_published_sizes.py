@@ -18,10 +18,10 @@ _CASES = [(family, 3) for family in IN_TRANSFORMERS] + [(family, 0) for family i
 
 
 def published(family: str, layers: int) -> ModelConfig:
-    """The base size of a family with so many layers, 0 for all; BigBird's blocks as transformers draws them here."""
+    """The base size of a family with so many layers, 0 for all, and few tokens; BigBird's blocks as in evaluation."""
     presets = FAMILIES[family].presets
     config = presets.get("base", next(iter(presets.values())))
-    config = replace(config, num_hidden_layers=layers or config.num_hidden_layers)
+    config = replace(config, vocab_size=4096, num_hidden_layers=layers or config.num_hidden_layers)
     return replace(config, random_blocks_seed=-1) if config.attention_block else config
 
 

@@ -1,0 +1,49 @@
+"""Saves to a disk that turns read-only at a call of each; run by test_faults.py with failing_calls.c in LD_PRELOAD.
+
+    python read_only_saves.py FOLDER LIBRARY TRIES
+
+Prints the error that each save raised. What Orbax prints besides goes to the error output.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from bertjax.training.checkpoint import Checkpoints
+
+_READ_ONLY_FROM = 6  # of failing_calls.c
+
+
+def main() -> None:
+    """Count the calls of a save, then fail at some of them, evenly."""
+    folder, library, tries = Path(sys.argv[1]), ctypes.CDLL(sys.argv[2]), int(sys.argv[3])
+    arm = library.failing_calls_arm
+    arm.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_int]
+    counted: list[int] = []
+    state = {f"w{number}": jnp.full(1000, number, jnp.float32) for number in range(60)}
+
+    def save(name: str, call: int, how: int) -> None:
+        saves = Checkpoints(folder / name, keep_last=2)
+        arm(str(folder / name).encode(), call, how)
+        try:
+            saves.save(1, state, {})
+            saves.close()
+        finally:
+            counted.append(library.failing_calls_counted())
+            arm(str(folder / name).encode(), -1, 0)
+
+    save("whole", -1, 0)
+    calls = counted[0]
+    for number in range(tries):
+        try:
+            save(str(number), number * calls // tries, _READ_ONLY_FROM)
+        except OSError as error:
+            print(error)
+
+
+if __name__ == "__main__":
+    main()
