@@ -151,9 +151,9 @@ SABOTAGES = (
         "model/test_network.py::test_every_layer_and_all_logits_equal_transformers",
     ),
     Sabotage(
-        "model/layers.py",
-        "jnp.tensordot(g, x, axes=(rows, rows)), -1, 0)",
-        "jnp.tensordot(g, x, axes=(rows, rows)), 0, -1)",
+        "model/products.py",
+        "over_rows(g, x, x.ndim - 1, x.dtype), -1, 0)",
+        "over_rows(g, x, x.ndim - 1, x.dtype), 0, -1)",
         "model/test_product.py",
     ),
     Sabotage(
