@@ -79,9 +79,8 @@ class JsonlWriter:
     def close(self, ending: Ending = "finished") -> None:
         """Bring the file to disk."""
         if not self._file.closed:
-            with naming(self._path):
-                os.fsync(self._file.fileno())
-                self._file.close()
+            self.flush()
+            self._file.close()
 
 
 class TensorBoardWriter:

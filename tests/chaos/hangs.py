@@ -34,7 +34,7 @@ from bertjax.text.corpus import UNIT_BYTES
 NOTICED = 75  # seconds from the fault to the end of every process
 AGAIN = 75  # exit code: start the same command again
 _USUAL = 120  # seconds that a run takes at most on a loaded machine
-_READ_ONLY_FROM = 6  # of failing_calls.c
+READ_ONLY_FROM = 6  # of failing_calls.c
 _JOINING = 30  # seconds in which all processes must connect, in the trial where one does not
 _STARTED, _STEPPING, _EVALUATING = "token store", "pretraining  4 /", "pretraining  8 /"
 _IS_ROOT = sys.platform == "linux" and os.geteuid() == 0
@@ -356,7 +356,7 @@ def read_only(runs: Runs) -> str:
         code = runs.alone(whole, **keys).wait(300)
         require(code == 0, f"undisturbed: exit code {code}: {_end_of(whole.with_suffix('.log'))}")
     call = runs.draw.randrange(int(counted.read_text()))
-    keys = {"FAILING_BELOW": str(run_dir), "FAILING_CALL": str(call), "FAILING_HOW": str(_READ_ONLY_FROM)}
+    keys = {"FAILING_BELOW": str(run_dir), "FAILING_CALL": str(call), "FAILING_HOW": str(READ_ONLY_FROM)}
     process = runs.alone(run_dir, **keys)
     try:
         code = process.wait(_USUAL + NOTICED)

@@ -1,6 +1,6 @@
 """Saves to a disk that turns read-only at a call of each; run by test_faults.py with failing_calls.c in LD_PRELOAD.
 
-    python read_only_saves.py FOLDER LIBRARY TRIES
+    python read_only_saves.py FOLDER LIBRARY HOW TRIES
 
 Prints the error that each save raised. What Orbax prints besides goes to the error output.
 """
@@ -15,12 +15,11 @@ import jax.numpy as jnp
 
 from bertjax.training.checkpoint import Checkpoints
 
-_READ_ONLY_FROM = 6  # of failing_calls.c
-
 
 def main() -> None:
     """Count the calls of a save, then fail at some of them, evenly."""
-    folder, library, tries = Path(sys.argv[1]), ctypes.CDLL(sys.argv[2]), int(sys.argv[3])
+    folder, library = Path(sys.argv[1]), ctypes.CDLL(sys.argv[2])
+    failing, tries = (int(word) for word in sys.argv[3:])
     arm = library.failing_calls_arm
     arm.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_int]
     counted: list[int] = []
@@ -40,7 +39,7 @@ def main() -> None:
     calls = counted[0]
     for number in range(tries):
         try:
-            save(str(number), number * calls // tries, _READ_ONLY_FROM)
+            save(str(number), number * calls // tries, failing)
         except OSError as error:
             print(error)
 

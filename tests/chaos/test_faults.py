@@ -45,7 +45,7 @@ def test_a_dozen_system_calls_that_fail_leave_the_old_state_or_the_new_one(tmp_p
 def test_a_save_on_a_disk_that_turns_read_only_has_one_error_and_no_traceback(tmp_path: Path) -> None:
     library, tries = crash_points.built(tmp_path), 16
     script = Path(__file__).with_name("read_only_saves.py")
-    command = [sys.executable, str(script), str(tmp_path), str(library), str(tries)]
+    command = [sys.executable, str(script), str(tmp_path), str(library), str(hangs.READ_ONLY_FROM), str(tries)]
     surrounding = os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": str(script.parents[2])}
     ended = subprocess.run(command, env=surrounding, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr

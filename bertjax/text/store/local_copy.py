@@ -83,12 +83,14 @@ def _is_there(folder: Path, file: FileRecord) -> bool:
 def _copy_file(source: AnyPath, target: Path, file: FileRecord) -> None:
     found = hashlib.sha256()
     partial = target.with_name(f"{target.name}.partial")
-    with open_bytes(str(source)) as read, naming(partial), open(partial, "wb") as written:
+    with open_bytes(str(source)) as read, open(partial, "wb") as written:
         while chunk := read.read(_CHUNK):
             found.update(chunk)
-            written.write(chunk)
-        written.flush()
-        os.fsync(written.fileno())
+            with naming(partial):
+                written.write(chunk)
+        with naming(partial):
+            written.flush()
+            os.fsync(written.fileno())
     if found.hexdigest() != file["sha256"]:
         partial.unlink()
         raise ValueError(
