@@ -10,9 +10,11 @@ Recipes `alone`, `taught` and `halved` are a student of three layers: without --
 with it, and with it from its layers 1, 3 and 5 on.
 `times` measures the seconds of a step of each recipe, in turns on a quiet machine. From them follow the steps that each
 recipe takes in the given minutes, so that `train` and `tasks` may run at any load and be interrupted: the same command
-goes on. `table` prints means and standard errors over seeds. DATA has wikipedia_en/, books_en/, glue/, glue_subsets/,
-pos/ and retrieval/cranfield/. A recipe keeps its objectives, masks, rows, architecture, update rule and schedule; size,
-vocabulary, length, rows of a batch and peak rate are the same for all.
+goes on. `table` prints means and standard errors over seeds. With --kept FILE, speeds and the figures of finished runs
+are kept in that file, and what it has is not done again: a race of many hours can be run in parts. DATA has
+wikipedia_en/, books_en/, glue/, glue_subsets/, pos/ and retrieval/cranfield/. A recipe keeps its objectives, masks,
+rows, architecture, update rule and schedule; size, vocabulary, length, rows of a batch and peak rate are the same for
+all.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parent.parent / "search"))
 from bench_retrieval import write_qnli
 from cranfield import write_beir
-from kept import require_same_commit
+from kept import Kept, require_same_commit
 from sst2_sentences import write_sentences
 from turns import Run, in_turns
 
@@ -56,6 +58,7 @@ GATED = 2 / 3  # of the width of an MLP: a gated one has three matrices for two
 WARMUP = 0.05  # share of the steps; the published shares suit a million of them
 DECAY = 0.1  # of a schedule that is constant up to it
 ENDLESS = 100_000
+LOSS = "eval/mlm_loss"
 
 
 class Entrant(NamedTuple):
@@ -178,7 +181,9 @@ def times(arguments: argparse.Namespace) -> None:
     found = {name: [statistics.median(turn) for turn in turns] for name, turns in measured.items()}
     for name, medians in found.items():
         print(f"{name:12} {statistics.median(medians):.4f} s a step (turns {min(medians):.4f} to {max(medians):.4f})")
-    known = _seconds(arguments.folder) | {name: statistics.median(medians) for name, medians in found.items()}
+    seconds = {name: round(statistics.median(medians), 4) for name, medians in found.items()}
+    Kept(arguments.kept).add_speeds(seconds)
+    known = _seconds(arguments) | seconds
     replace_text(arguments.folder / "times.json", json.dumps(known, indent=1) + "\n")
 
 
@@ -191,30 +196,34 @@ def one(arguments: argparse.Namespace) -> None:
 
 def train(arguments: argparse.Namespace) -> None:
     """Train each recipe with each seed for its share of the minutes, each in a process of its own."""
-    for seed in range(arguments.seeds):
-        for name in arguments.recipes:
+    for seed, name in itertools.product(range(arguments.seeds), arguments.recipes):
+        if f"{name}_{seed}" not in Kept(arguments.kept).runs:
             words = ["seed", name, "--seed", str(seed), "--minutes", str(arguments.minutes)]
             subprocess.run([sys.executable, __file__, *words, *_given(arguments)], check=True)
 
 
 def seed(arguments: argparse.Namespace) -> None:
     """Train one recipe with one seed, or go on with it."""
-    steps = round(arguments.minutes * 60 / _seconds(arguments.folder)[arguments.name])
+    steps = round(arguments.minutes * 60 / _seconds(arguments)[arguments.name])
     print(f"{arguments.name}, seed {arguments.seed}: {steps:,} steps", flush=True)
     bertjax.pretrain(config_of(arguments.name, arguments, arguments.seed, steps, arguments.size))
 
 
 def tasks(arguments: argparse.Namespace) -> None:
     """Fine-tune every finished run for every task; what is done already is not done again."""
-    folder = arguments.folder
-    beir = write_beir(arguments.data / "retrieval" / "cranfield", folder / "beir")
-    for number, name, task in itertools.product(range(arguments.seeds), arguments.recipes, arguments.tasks):
-        run, out = folder / "runs" / f"{name}_{number}", folder / "tasks" / f"{name}_{number}_{task}"
-        if task == RETRIEVAL:
-            _search(run, beir, out)
-        else:
-            files = files_of(task, folder, arguments.data, arguments.sentences)
-            fine_tune(task, str(run), files, out, arguments.epochs, arguments.rates)
+    folder, kept = arguments.folder, Kept(arguments.kept)
+    for number, name in itertools.product(range(arguments.seeds), arguments.recipes):
+        run = folder / "runs" / f"{name}_{number}"
+        if run.name in kept.runs:
+            continue
+        for task in arguments.tasks:
+            out = folder / "tasks" / f"{run.name}_{task}"
+            if task == RETRIEVAL:
+                _search(run, write_beir(arguments.data / "retrieval" / "cranfield", folder / "beir"), out)
+            else:
+                files = files_of(task, folder, arguments.data, arguments.sentences)
+                fine_tune(task, str(run), files, out, arguments.epochs, arguments.rates)
+        kept.add_run(run.name, _outcome(arguments, run.name))
 
 
 def files_of(task: str, folder: Path, data: Path, sentences: int = SENTENCES) -> list[str]:
@@ -255,41 +264,43 @@ def _search(run: Path, beir: Path, out: Path) -> None:
 
 def table(arguments: argparse.Namespace) -> None:
     """Print the figures of every recipe by task, and what each has beyond the first, seed by seed."""
-    folder, first = arguments.folder, arguments.recipes[0]
-    known = {name: {task: _by_seed(folder, name, task) for task in arguments.tasks} for name in arguments.recipes}
-    for name, by_task in known.items():
-        ends = [_last(path) for path in sorted((folder / "runs").glob(f"{name}_*/metrics.jsonl"))]
-        figures = "  ".join(f"{task} {mean([*by_seed.values()])}" for task, by_seed in by_task.items())
-        print(f"{name:12} held-out MLM loss {mean(ends, 1)}  {figures}")
+    logs = (arguments.folder / "runs").glob("*/metrics.jsonl")
+    finished = [log.parent.name for log in logs if LOSS in log.read_text()]  # a run is evaluated at its end
+    known = {run: _outcome(arguments, run) for run in finished} | Kept(arguments.kept).runs
+    by_seed = {
+        (name, figure): {run[len(name) + 1 :]: one[figure] for run, one in known.items()
+                         if run.rpartition("_")[0] == name and figure in one}
+        for name, figure in itertools.product(arguments.recipes, ("loss", *arguments.tasks))
+    }  # fmt: skip
+    for name in arguments.recipes:
+        figures = "  ".join(f"{task} {mean([*by_seed[name, task].values()])}" for task in arguments.tasks)
+        print(f"{name:12} held-out MLM loss {mean([*by_seed[name, 'loss'].values()], 1)}  {figures}")
+    first = arguments.recipes[0]
     for name, task in itertools.product(arguments.recipes[1:], arguments.tasks):
-        ours, theirs = known[name][task], known[first][task]
+        ours, theirs = by_seed[name, task], by_seed[first, task]
         gains = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
         if gains:
             beyond, base = mean(gains, sign="+"), mean([*theirs.values()])
             print(f"{name} less {first}, {task}: {beyond} points; {first} has {base}")
 
 
-def _by_seed(folder: Path, name: str, task: str) -> dict[int, float]:
-    """The task's figure of the runs of a recipe that have one."""
-    figure = RETRIEVAL if task == RETRIEVAL else TASKS[task].figure
-    folders = {int(path.name.split("_")[1]): path for path in (folder / "tasks").glob(f"{name}_*_{task}")}
-    found = {number: best(path, figure) for number, path in sorted(folders.items())}
-    return {number: value for number, value in found.items() if value is not None}
+def _outcome(arguments: argparse.Namespace, run: str) -> dict[str, float]:
+    """The steps and the last held-out loss of a run, and its figure of every task that is done."""
+    lines = (arguments.folder / "runs" / run / "metrics.jsonl").read_text().splitlines()
+    last = [one for one in map(json.loads, lines) if LOSS in one][-1]
+    figures = {task: TASKS[task].figure if task in TASKS else task for task in arguments.tasks}
+    found = {task: best(arguments.folder / "tasks" / f"{run}_{task}", figure) for task, figure in figures.items()}
+    known = {task: round(value, 5) for task, value in found.items() if value is not None}
+    return {"steps": last["step"], "loss": round(last[LOSS], 4), **known}
 
 
 def all_phases(arguments: argparse.Namespace) -> None:
     """Every phase; what is done stays, if the same commit did it."""
     require_same_commit(arguments.folder)
-    if not {*arguments.recipes} <= _seconds(arguments.folder).keys():
+    if not {*arguments.recipes} <= _seconds(arguments).keys():
         times(arguments)
     for phase in (train, tasks, table):
         phase(arguments)
-
-
-def _last(metrics: Path) -> float:
-    return [
-        one["eval/mlm_loss"] for one in map(json.loads, metrics.read_text().splitlines()) if "eval/mlm_loss" in one
-    ][-1]
 
 
 def best(folder: Path, figure: str) -> float | None:
@@ -307,13 +318,15 @@ def mean(values: list[float], scale: float = 100, sign: str = "") -> str:
 
 
 def _given(arguments: argparse.Namespace) -> list[str]:
-    names = ("folder", "data", "teacher", "size")
-    return [word for name in names for word in (f"--{name}", str(getattr(arguments, name)))]
+    names = ("folder", "data", "teacher", "size", "kept")
+    given = {name: getattr(arguments, name) for name in names}
+    return [word for name, value in given.items() if value for word in (f"--{name}", str(value))]
 
 
-def _seconds(folder: Path) -> dict[str, float]:
-    path = folder / "times.json"
-    return json.loads(path.read_text()) if path.is_file() else {}
+def _seconds(arguments: argparse.Namespace) -> dict[str, float]:
+    """Of a step of every recipe that was measured."""
+    path = arguments.folder / "times.json"
+    return (json.loads(path.read_text()) if path.is_file() else {}) | Kept(arguments.kept).speeds
 
 
 def main() -> None:
@@ -335,6 +348,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--kept", type=Path, help="file of speeds and outcomes that are not measured again")
     parser.add_argument("--run-dir", default="")
     arguments = parser.parse_args()
     phases[arguments.phase](arguments)

@@ -1,17 +1,54 @@
-"""The folder in which a race keeps what is done: all of it is of one commit."""
+"""What a race keeps: in its folder the work of one commit, and in a file of the repository what came of it."""
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from bertjax.storage.files import replace_text
 
 
 def require_same_commit(folder: Path) -> None:
     """Record the commit in a new folder. Raises SystemExit where another commit has measured in it."""
-    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    commit, path = subprocess.run(words, capture_output=True, text=True).stdout, folder / "commit"
+    commit, path = _commit(), folder / "commit"
     if path.exists() and path.read_text() != commit:
         raise SystemExit(f"{folder} is of commit {path.read_text().strip()}; remove it or give another --folder")
     replace_text(path, commit)
+
+
+class Kept:
+    """What came of a race that is run in parts: the speeds of all, measured in one place, and the outcome of each run.
+
+    The file is JSON, made at the first change. Without a path nothing is kept.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        content = json.loads(path.read_text()) if path and path.exists() else {"speeds": {}, "runs": {}}
+        self.speeds: dict[str, Any] = content["speeds"]
+        self.runs: dict[str, dict[str, Any]] = content["runs"]
+
+    def add_speeds(self, speeds: Mapping[str, Any]) -> None:
+        """Keep how fast the entrants are; those that are known stay, because runs were planned by them."""
+        self.speeds = {**speeds, **self.speeds}
+        self._write()
+
+    def add_run(self, name: str, outcome: Mapping[str, Any]) -> None:
+        """Keep a run's outcome with commit and date, unless it is known."""
+        if name not in self.runs:
+            self.runs[name] = {**outcome, "commit": _commit().strip(), "date": datetime.now(UTC).date().isoformat()}
+            self._write()
+
+    def _write(self) -> None:
+        if self._path:
+            content = {"speeds": self.speeds, "runs": dict(sorted(self.runs.items()))}
+            replace_text(self._path, json.dumps(content, indent=1) + "\n")
+
+
+def _commit() -> str:
+    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True).stdout

@@ -172,6 +172,37 @@ def loss_and_gradient(config: ModelConfig, params: Params, batch: dict[str, np.n
     return loss(params)
 
 
+def reference_loss(reference: Reference, batch: dict[str, np.ndarray]) -> float:
+    """The sum that `loss_and_gradient` takes, of rows whose first sequence has at least eight tokens."""
+    total = 0.0
+    for ids, types, sequences in zip(
+        *(batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids")), strict=True
+    ):
+        logits = reference(ids[sequences == 1], types[sequences == 1])[1][:8]
+        total += np.logaddexp.reduce(logits, axis=1).sum() - logits[np.arange(8), ids[:8]].sum()
+    return float(total)
+
+
+@pytest.mark.parametrize("option", ["neo", "mosaic"])  # of the others transformers has classes
+def test_the_gradient_is_the_slope_of_the_reference(option: str) -> None:
+    config, batch = with_options(option), rows([[LENGTH], [10, 9]])
+    params = drawn(config)
+    loss, gradient = loss_and_gradient(config, params, batch)
+    reference = Reference(config, params)
+    assert float(loss) == pytest.approx(reference_loss(reference, batch), rel=1e-6)
+    gradients = {name: np.asarray(x, np.float64) for name, x in named_arrays(gradient).items()}
+    whole = np.sqrt(sum(np.square(x).sum() for x in gradients.values()))
+    draw = np.random.default_rng(2)
+    for name, ours in gradients.items():
+        value, signs, losses = reference.params[name], draw.choice([-1.0, 1.0], ours.shape), []
+        for step in (1e-5, -1e-5):
+            reference.params[name] = value + step * signs
+            losses.append(reference_loss(reference, batch))
+        reference.params[name] = value
+        off = abs((ours * signs).sum() - (losses[0] - losses[1]) / 2e-5)
+        assert off <= 1e-5 * np.linalg.norm(ours) or off <= 1e-6 * whole, name
+
+
 @pytest.mark.parametrize("groups", [1, 4])
 def test_shared_layers_are_copies_of_one_and_get_the_sum_of_their_gradients(groups: int) -> None:
     shared = replace(PLAIN, layer_groups=groups)
