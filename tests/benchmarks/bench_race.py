@@ -47,8 +47,8 @@ from bertjax.search.records import read_judgements
 from bertjax.storage.files import replace_text
 
 LENGTH, ROWS, RATE, VOCABULARY = 128, 32, 1e-3, 16_384
-# An hour on a CPU is a few passes over the text: as in the quickstart, parameters of about 1 / sqrt(width), with which a
-# model begins to use its context early, and no dropout.
+# An hour on a CPU is a few passes over the text: as in the quickstart, parameters of about 1 / sqrt(width), with which
+# a model begins to use its context early, and no dropout.
 SHORT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "mini": {
