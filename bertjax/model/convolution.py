@@ -9,7 +9,7 @@ from flax import nnx
 from bertjax.config import ModelConfig
 from bertjax.model.dropout import CONVOLUTION, dropout
 from bertjax.model.layers import ACTIVATIONS, LayerNorm, weight, zeros
-from bertjax.model.products import product
+from bertjax.model.products import plus_bias, product
 
 
 class Convolution(nnx.Module):
@@ -42,5 +42,5 @@ class Convolution(nnx.Module):
         ]  # fmt: skip
         context = jnp.stack(neighbours, axis=-1).reshape(*x_BLD.shape[:2], D * taps)
         made = product(context, self.kernel[...].reshape(D * taps, D).astype(x_BLD.dtype))
-        made += self.bias[...].astype(x_BLD.dtype)
+        made = plus_bias(made, self.bias[...])
         return self.norm(y_BLD + ACTIVATIONS["gelu"](dropout(made, keys, CONVOLUTION, self.dropout_rate)))

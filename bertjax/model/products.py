@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -36,14 +37,19 @@ def _product_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tup
     """The derivative of the product, with the factors of the kernel's gradient in another order than JAX derives.
 
     JAX puts g first, and XLA on a CPU transposes the first factor in memory: where g is four times as wide as x, the
-    gradient takes a third longer at 896 rows and three times as long at 1,024. Here the narrower factor is first.
+    gradient takes a third longer at 896 rows and three times as long at 1,024. Here the narrower factor is first; but
+    in the form for bfloat16 on a CPU always x, for the result would be transposed in float32.
     """
     x, kernel = factors
-    out = tuple(range(x.ndim - 1, g.ndim))
-    by_x = by_rows(g, kernel, (out, tuple(range(1, kernel.ndim))))
-    if kernel.shape[0] <= math.prod(kernel.shape[1:]):
-        return by_x, over_rows(x, g, x.ndim - 1, x.dtype)
-    return by_x, jnp.moveaxis(over_rows(g, x, x.ndim - 1, x.dtype), -1, 0)
+    out, how = tuple(range(x.ndim - 1, g.ndim)), {"dims": x.ndim - 1, "dtype": x.dtype}
+
+    def narrower_first(x: jax.Array, g: jax.Array) -> jax.Array:
+        if kernel.shape[0] <= math.prod(kernel.shape[1:]):
+            return _contracted(x, g, **how)
+        return jnp.moveaxis(_contracted(g, x, **how), -1, 0)
+
+    by_kernel = _by_platform(partial(_columns_by_rows, **how), narrower_first, x, g)
+    return by_rows(g, kernel, (out, tuple(range(1, kernel.ndim)))), by_kernel
 
 
 _product.defvjp(_product_forward, _product_backward)
@@ -63,19 +69,49 @@ def by_rows(x: jax.Array, y: jax.Array, axes: int | tuple[tuple[int, ...], tuple
 
 def over_rows(x: jax.Array, y: jax.Array, dims: int, dtype: DTypeLike) -> jax.Array:
     """x^T y: [*rows, *in] and [*rows, *out] -> [*in, *out], the sum over the first `dims` dims; in that dtype."""
+    how = {"dims": dims, "dtype": dtype}
+    return _by_platform(partial(_columns_by_rows, **how), partial(_contracted, **how), x, y)
+
+
+def _contracted(x: jax.Array, y: jax.Array, *, dims: int, dtype: DTypeLike) -> jax.Array:
     rows = tuple(range(dims))
+    return jnp.tensordot(x, y, (rows, rows), preferred_element_type=dtype)
 
-    def narrow(x: jax.Array, y: jax.Array) -> jax.Array:
-        return jnp.tensordot(x, y, (rows, rows), preferred_element_type=dtype)
 
-    def wide(x: jax.Array, y: jax.Array) -> jax.Array:
-        count = math.prod(x.shape[:dims])
-        # In one dim, since XLA takes a transposition that it sees into the product, which then has the slow form.
-        columns = jax.lax.optimization_barrier(x.reshape(count, -1).T.reshape(-1)).reshape(-1, count)
-        found = jnp.matmul(columns, y.reshape(count, -1), preferred_element_type=jnp.float32)
-        return found.astype(dtype).reshape(*x.shape[dims:], *y.shape[dims:])
+def _columns_by_rows(x: jax.Array, y: jax.Array, *, dims: int, dtype: DTypeLike) -> jax.Array:
+    count = math.prod(x.shape[:dims])
+    # In one dim, since XLA takes a transposition that it sees into the product, which then has the slow form.
+    columns = jax.lax.optimization_barrier(x.reshape(count, -1).T.reshape(-1)).reshape(-1, count)
+    found = jnp.matmul(columns, y.reshape(count, -1), preferred_element_type=jnp.float32)
+    return found.astype(dtype).reshape(*x.shape[dims:], *y.shape[dims:])
 
-    return _by_platform(wide, narrow, x, y)
+
+def unstack(x: jax.Array, axis: int) -> tuple[jax.Array, ...]:
+    """The slices of x along an axis; the gradient puts theirs side by side, where that of x[i] adds padded ones."""
+    parts = jax.lax.split(x, (1,) * x.shape[axis], axis)
+    return tuple(part.squeeze(axis) for part in parts)
+
+
+@jax.custom_vjp
+def plus_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
+    """y + bias in the dtype of y: [*rows, *out] and [*out]; the bias' gradient is summed in float32.
+
+    The gradient that JAX derives is a sum in the dtype of y. In bfloat16 it is rounded after each row, and a CPU takes
+    twenty times as long for it.
+    """
+    return y + bias.astype(y.dtype)
+
+
+def _plus_bias_forward(y: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return plus_bias(y, bias), bias
+
+
+def _plus_bias_backward(bias: jax.Array, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    rows = tuple(range(g.ndim - bias.ndim))
+    return g, jnp.sum(g, rows, dtype=jnp.float32).astype(bias.dtype)
+
+
+plus_bias.defvjp(_plus_bias_forward, _plus_bias_backward)
 
 
 def _by_platform(

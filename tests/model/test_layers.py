@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -23,6 +26,17 @@ def test_of_the_wide_arrays_only_what_is_activated_is_kept(activation: str) -> N
     kept = [x for x in jax.tree.leaves(gradient) if jnp.shape(x) == (3, 5, 64)]
     assert len(kept) == 1
     assert jnp.allclose(kept[0], x_BLD @ weights["intermediate"]["kernel"][...], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_slope_of_gelu_is_that_of_the_formula(dtype: jnp.dtype) -> None:
+    x, g = jnp.linspace(-6, 6, 4_001).astype(dtype), jnp.full(4_001, 3.0, dtype)
+    (found,) = jax.vjp(ACTIVATIONS["gelu"], x)[1](g)
+    at = np.asarray(x, np.float64)
+    density = np.exp(-(at**2) / 2) / math.sqrt(2 * math.pi)
+    exact = 3 * (0.5 * (1 + np.vectorize(math.erf)(at / math.sqrt(2))) + at * density)
+    assert found.dtype == dtype
+    assert np.abs(np.asarray(found, np.float64) - exact).max() <= 5 * jnp.finfo(dtype).eps  # of values up to 3.4
 
 
 @pytest.mark.parametrize("policy", REMAT_POLICIES)

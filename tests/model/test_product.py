@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.model.products import over_rows, product
+from bertjax.config import ExecutionConfig, ModelConfig
+from bertjax.model.network import Params, abstract_network, bind, init_params
+from bertjax.model.products import over_rows, plus_bias, product, unstack
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -40,6 +42,47 @@ def test_the_sum_over_rows_has_the_dtype_that_is_asked_for(dtype) -> None:
     exact = np.einsum("abi,abo->io", np.asarray(x, np.float64), np.asarray(y, np.float64))
     assert found.dtype == dtype
     assert np.abs(np.asarray(found, np.float64) - exact).max() <= jnp.finfo(dtype).eps * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("out", [(5,), (3, 2, 4)], ids=str)
+def test_the_gradient_of_a_bias_is_a_sum_in_float32(out: tuple[int, ...]) -> None:
+    rows = np.random.default_rng(0).uniform(0.5, 1.5, (32, 128, *out))  # 4,096 of them: bfloat16 stops adding at 256
+    y, bias = jnp.asarray(rows, jnp.bfloat16), jnp.ones(out, jnp.float32)
+    found, back = jax.vjp(plus_bias, y, bias)
+    assert found.dtype == jnp.bfloat16 and (found == y + bias.astype(y.dtype)).all()
+    by_y, by_bias = back(y)
+    exact = np.asarray(y, np.float64).sum((0, 1))
+    assert (by_y == y).all() and by_bias.dtype == jnp.float32
+    np.testing.assert_allclose(by_bias, exact, rtol=1e-6)
+
+
+def test_no_sum_of_a_step_is_made_in_bfloat16() -> None:
+    model = ModelConfig(vocab_size=64, hidden_size=16, num_attention_heads=2, num_hidden_layers=2, intermediate_size=64)
+    execution = ExecutionConfig(dtype="bfloat16", scan_unroll=2)
+    batch = np.ones((2, 8), np.int32)
+
+    def loss(params: Params) -> jax.Array:
+        network = bind(abstract_network(model, execution)[0], params)
+        hidden = network.encode(batch, batch - 1, batch)
+        return network.mlm_sums(hidden, batch[:, :2], batch[:, :2], jnp.ones((2, 2))).loss
+
+    text = str(jax.make_jaxpr(jax.grad(loss))(init_params(model, 0)))
+    sums = re.findall(r"(\w+)\[[\d,]*\] = (?:reduce_sum|cumsum)\[", text)
+    assert sums and set(sums) <= {"f32", "i32"}
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_slices_and_their_gradient_are_those_of_the_index(axis: int) -> None:
+    x, read = (jax.random.normal(jax.random.key(n), (2, 2, 5)) for n in range(2))
+
+    def read_by(slices) -> tuple[jax.Array, jax.Array]:
+        return jax.value_and_grad(lambda x: sum(jnp.vdot(jnp.sin(s), r) for s, r in zip(slices(x), read, strict=True)))(
+            x
+        )
+
+    ours, wanted = read_by(lambda x: unstack(x, axis)), read_by(lambda x: [jnp.take(x, n, axis) for n in range(2)])
+    np.testing.assert_array_equal(ours[1], wanted[1])
+    assert ours[0] == wanted[0]
 
 
 _FLAGS = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""

@@ -12,7 +12,7 @@ from bertjax.model.attention.positions import alibi_slopes, rotated
 from bertjax.model.attention.relative import disentangled_attention, disentangled_probabilities, project_distances
 from bertjax.model.attention.sparse import GLOBAL_PROJECTIONS, Pattern, sparse_attention
 from bertjax.model.layers import weight, zeros
-from bertjax.model.products import product
+from bertjax.model.products import plus_bias, product, unstack
 from bertjax.parallel.sharding import constrain
 
 
@@ -43,8 +43,8 @@ def project(x_BLD: jax.Array, *projections: Projection) -> tuple[jax.Array, ...]
     if any(p.bias is not None for p in projections):
         none = jnp.zeros(kernel_DTHK.shape[2:], jnp.float32)
         biases = [none if p.bias is None else p.bias[...] for p in projections]
-        y_BLTHK += jnp.stack(biases).astype(x_BLD.dtype)
-    parts = [y_BLTHK[:, :, i] for i in range(len(projections))]
+        y_BLTHK = plus_bias(y_BLTHK, jnp.stack(biases))
+    parts = unstack(y_BLTHK, axis=2)
     return tuple(constrain(part, "act_batch", "act_length", "act_heads", "head_dim") for part in parts)
 
 
@@ -61,7 +61,7 @@ class OutputProjection(nnx.Module):
         H, K, D = self.kernel.shape
         joined = x_BLHK.reshape(*x_BLHK.shape[:-2], H * K)
         y = product(joined, self.kernel[...].reshape(H * K, D).astype(x_BLHK.dtype))
-        y = y if self.bias is None else y + self.bias[...].astype(y.dtype)
+        y = y if self.bias is None else plus_bias(y, self.bias[...])
         return constrain(y, "act_batch", "act_length", "act_embed")
 
 
