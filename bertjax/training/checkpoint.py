@@ -470,13 +470,12 @@ def _loops_that_wait() -> Iterator[None]:
 
     Orbax reads or writes all arrays of a checkpoint concurrently and closes the loop at the first error. The others go
     on in tensorstore's threads, and each prints a traceback ("Event loop is closed") when it finds the loop closed.
+    After an error new loops go on to wait: threads that Orbax does not wait for may be about to make theirs.
     """
     before = asyncio.get_event_loop_policy()
     asyncio.set_event_loop_policy(_Policy())
-    try:
-        yield
-    finally:
-        asyncio.set_event_loop_policy(before)
+    yield
+    asyncio.set_event_loop_policy(before)
 
 
 class _Loop(asyncio.SelectorEventLoop):

@@ -140,8 +140,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "model/layers.py",
-        "math.sqrt(0.5)",
-        "math.sqrt(2.0)",
+        "erf(x * math.sqrt(0.5))",
+        "erf(x * math.sqrt(2.0))",
         "model/test_network.py::test_every_layer_and_all_logits_equal_transformers",
     ),
     Sabotage(
@@ -152,9 +152,21 @@ SABOTAGES = (
     ),
     Sabotage(
         "model/products.py",
-        "over_rows(g, x, x.ndim - 1, x.dtype), -1, 0)",
-        "over_rows(g, x, x.ndim - 1, x.dtype), 0, -1)",
+        "_contracted(g, x, **how), -1, 0)",
+        "_contracted(g, x, **how), 0, -1)",
         "model/test_product.py",
+    ),
+    Sabotage(
+        "model/products.py",
+        "jnp.sum(g, rows, dtype=jnp.float32)",
+        "jax.lax.reduce(g, jnp.zeros((), g.dtype), jax.lax.add, rows)",
+        "model/test_product.py",
+    ),
+    Sabotage(
+        "model/layers.py",
+        "+ wide * density",
+        "- wide * density",
+        "model/test_layers.py",
     ),
     Sabotage(
         "model/heads.py",
