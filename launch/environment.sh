@@ -110,11 +110,12 @@ install_tpu_compiler() {
     say "no libtpu in reach; the tests that compile for a TPU will be skipped"
 }
 
-# pip_install LOG ARGUMENT...: pip's large downloads and errors, in short; all that it says goes to LOG.
+# pip_install LOG ARGUMENT...: pip's large downloads and errors, in short; all that it says goes to LOG. Python compiles
+# a module when it is first imported; all of them beforehand take pip longer than everything else.
 pip_install() {
   local log=$1
   shift
-  "$python" -m pip install --disable-pip-version-check --no-input --progress-bar off --retries 5 "$@" 2>&1 |
+  "$python" -m pip install --no-compile --disable-pip-version-check --no-input --progress-bar off --retries 5 "$@" 2>&1 |
     tee "$log" |
     awk '/^ *(Downloading|Using cached) .*(MB|GB)\)/ { print "    " $0; fflush() }
          /^Installing collected/ { print "    unpacking"; fflush() }

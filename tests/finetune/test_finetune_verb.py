@@ -59,6 +59,7 @@ def test_a_killed_run_ends_with_the_same_bits(encoder: Path, tmp_path: Path) -> 
     assert told[0] == told[1]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs a C library that can keep what is freed")
 def test_steps_reuse_the_pages_of_the_last(tmp_path: Path) -> None:
     wide = small_run(tmp_path / "wide", intermediate_size=4096)

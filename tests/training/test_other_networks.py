@@ -95,6 +95,7 @@ def test_a_mixture_is_measured_by_source(corpus: Path, tmp_path: Path) -> None:
     assert len({values[-1] for values in losses}) == 3
 
 
+@pytest.mark.long
 def test_a_left_to_right_model_with_fixed_positions_learns_to_continue(corpus: Path, tmp_path: Path) -> None:
     recipe, log, run = write_recipe(tmp_path), tmp_path / "log", tmp_path / "run"
     changed = ("--model.causal", "True", "--data.predict", "next", "--training.objectives", "mlm")
