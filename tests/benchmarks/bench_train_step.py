@@ -12,9 +12,9 @@
     python tests/benchmarks/bench_train_step.py deberta-512       # DeBERTa-Base, 2 x 512
 
 Both sides: the same batches, the member's dropout, forward, backward, clip and update; float32 unless --dtypes says
-otherwise, where bfloat16 is autocast in torch. Prints each round, the ratio of the medians, the rate that the matmuls
-alone would allow at this machine's speed of them in float32, which is measured in every round, and the share of that
-rate that bertjax reaches.
+otherwise, where bfloat16 is autocast in torch. Prints each round, the ratio of the medians of each side's faster dtype,
+for each dtype the rate that the matmuls alone would allow at this machine's speed of them, which is measured in every
+round, and the share of that rate that bertjax reaches.
 """
 
 from __future__ import annotations
@@ -87,20 +87,22 @@ def main() -> None:
     }
     for side in sides.values():
         side.ready()
-    peaks = []
+    peaks: dict[str, list[float]] = {dtype: [] for dtype in arguments.dtypes}
     for number in range(arguments.rounds):
-        peaks.append(measured_peak_flops(2048))
+        for dtype, found in peaks.items():
+            found.append(measured_peak_flops(2048, dtype=dtype))
         print(number, *(f"{' '.join(key)} {side.turn(1):.3f} s" for key, side in sides.items()), flush=True)
     for side in sides.values():
         side.close()
     medians = {key: statistics.median(side.times) for key, side in sides.items()}
-    peak = statistics.median(peaks)
-    bound = work.tokens * train_flops_per_token(config, work.length, work.predictions) / peak
     for key, seconds in medians.items():
         print(f"{' '.join(key)}: {seconds:.3f} s a step, {work.tokens / seconds:,.0f} tokens/s")
-    print(f"matmuls alone at {peak / 1e9:.0f} GFLOP/s: {bound:.3f} s a step, {work.tokens / bound:,.0f} tokens/s")
+    for dtype, found in peaks.items():
+        peak = statistics.median(found)
+        bound = work.tokens * train_flops_per_token(config, work.length, work.predictions) / peak
+        print(f"matmuls alone in {dtype}, {peak / 1e9:.0f} GFLOP/s: {bound:.3f} s, {work.tokens / bound:,.0f} tokens/s")
+        print(f"share of the rate of the matmuls: bertjax {bound / medians['bertjax', dtype]:.1%} in {dtype}")
     fastest = {name: min(seconds for (side, _), seconds in medians.items() if side == name) for name in SIDES}
-    print(f"share of the rate of the matmuls: bertjax {bound / fastest['bertjax']:.1%}")
     print(f"ratio bertjax / transformers in tokens/s: {fastest['transformers'] / fastest['bertjax']:.2f}")
 
 
