@@ -133,6 +133,14 @@ def test_the_table_of_the_readme_is_what_the_gate_makes(gate) -> None:
     assert gate.with_table(page, gate.readme_table(gate.read_figures(), results)) == page
 
 
+def test_every_figure_was_measured_and_says_why_it_falls_short(gate) -> None:
+    results = json.loads((BENCHMARKS / "results.json").read_text())
+    known = gate.read_figures()
+    assert [name for name, figure in known.items() if not figure.race and name not in results] == []
+    short = [name for name, found in results.items() if not known[name].holds(found["value"])]
+    assert [name for name in short if not known[name].fell_short] == []
+
+
 def test_missing_data_and_races_are_left_out(gate, tmp_path, monkeypatch, capfd) -> None:
     long = entry("race", "print('speed 1')", "race = true")
     figures(gate, tmp_path / "a.toml", entry("text", "print('speed 1')", "data = ['wiki']"), long)
