@@ -99,10 +99,11 @@ class WordTable:
         self.words = whole_words(model.tokenizer)
         centred = table - table[self.words].mean(axis=0)
         self.vectors = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
+        self._of_words = self.vectors[self.words]
 
     def nearest(self, vectors: np.ndarray, count: int) -> np.ndarray:
         """The ids of the words nearest to each vector, by cosine after subtracting the mean vector of all words."""
-        cosines = vectors @ self.vectors[self.words].T
+        cosines = vectors @ self._of_words.T
         count = min(count, len(self.words))
         first = np.sort(np.argpartition(-cosines, count - 1, axis=1)[:, :count], axis=1)
         order = np.argsort(-np.take_along_axis(cosines, first, axis=1), axis=1, kind="stable")

@@ -12,6 +12,7 @@ budget.json   the steps that were decided, of a run within a budget of time
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import secrets
@@ -79,7 +80,7 @@ class TrainedModel:
         config = replace(self.config, model=net, training=replace(self.config.training, objectives=objectives))
         return replace(self, config=config, graphdef=abstract_network(net, config.execution)[0], params=params)
 
-    @property
+    @functools.cached_property
     def max_length(self) -> int:
         """Tokens in the longest rows that it was trained on."""
         return max(stage.data.sequence_length for stage in stages_of(self.config) if stage.start < max(self.step, 1))
