@@ -13,13 +13,10 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).parent / "benchmarks"
-SEARCH = Path(__file__).parent / "search"
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The benchmark's module; its neighbours are imported by their bare names, as when it runs."""
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), str(SEARCH), *sys.path])
+def bench() -> ModuleType:
     return importlib.import_module("bench_pretraining")
 
 

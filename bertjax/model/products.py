@@ -1,4 +1,4 @@
-"""Matrix products with a gradient of their own, whose factors lie as XLA multiplies them fastest.
+"""Products, biases and slices with gradients of their own; the factors lie as XLA multiplies them fastest.
 
 On a CPU with AVX512-BF16, XLA multiplies bfloat16 at twice the rate of float32 where the result is float32, the sum is
 over the last dim of the first factor, and both factors lie in memory row by row. In any other form it converts them to

@@ -5,7 +5,6 @@
     python tests/benchmarks/bench_race.py tasks --folder DIR --data DATA [--seeds 1] [--tasks sst2 mrpc]
     python tests/benchmarks/bench_race.py table --folder DIR
     python tests/benchmarks/bench_race.py all --folder DIR --data DATA     all of them; what is done stays
-    python tests/benchmarks/bench_race.py readme --kept tests/benchmarks/race.json     write the README's table
 
 Recipes `alone`, `taught` and `halved` are a student of three layers: without --teacher DIR (MiniLM's six, width 384),
 with it, and with it from its layers 1, 3 and 5 on.
@@ -118,9 +117,6 @@ TASKS = {
 }
 SENTENCES = 10_000  # of SST-2, at least its 6,920 or so that are no part of others
 RATES = ("1e-4", "3e-4")  # both are tried, and the better one counts
-COLUMNS = {"sst2": "SST-2", "mrpc": "MRPC F1", "qnli": "QNLI", "pos": "POS", "cranfield": "Cranfield nDCG@10"}
-README = Path(__file__).resolve().parents[2] / "README.md"
-BEGIN, END = "<!-- made by tests/benchmarks/bench_race.py readme -->", "<!-- end of the race -->"
 RETRIEVAL = "cranfield"  # cosines of mean vectors, without training: nDCG@10
 
 
@@ -206,8 +202,9 @@ def one(arguments: argparse.Namespace) -> None:
 
 def train(arguments: argparse.Namespace) -> None:
     """Train each recipe with each seed for its share of the minutes, each in a process of its own."""
+    kept = Kept(arguments.kept)
     for seed, name in itertools.product(range(arguments.seeds), arguments.recipes):
-        if f"{name}_{seed}" not in Kept(arguments.kept).runs:
+        if f"{name}_{seed}" not in kept.runs:
             words = ["seed", name, "--seed", str(seed), "--minutes", str(arguments.minutes)]
             subprocess.run([sys.executable, __file__, *words, *_given(arguments)], check=True)
 
@@ -294,26 +291,6 @@ def table(arguments: argparse.Namespace) -> None:
             print(f"{name} less {first}, {task}: {beyond} points; {first} has {base}")
 
 
-def readme(arguments: argparse.Namespace) -> None:
-    """Write the table of the README from what is kept."""
-    before, _, rest = README.read_text().partition(BEGIN)
-    README.write_text(f"{before}{BEGIN}\n{markdown(Kept(arguments.kept).runs)}\n{END}{rest.partition(END)[2]}")
-
-
-def markdown(runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Means and standard errors over the seeds of each recipe that has a finished run, by task."""
-    tasks = [*TASKS, RETRIEVAL]
-    lines = [f"| recipe | steps | held-out MLM loss | {' | '.join(COLUMNS[task] for task in tasks)} |"]
-    lines.append("|---" * (len(tasks) + 3) + "|")
-    for name in RECIPES:
-        seeds = [run for path, run in runs.items() if path.rpartition("_")[0] == name]
-        if seeds:
-            cells = [name, f"{seeds[0]['steps']:,}", mean([run["loss"] for run in seeds], 1)]
-            cells += [mean([run[task] for run in seeds]) for task in tasks]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def _outcome(arguments: argparse.Namespace, run: str) -> dict[str, float]:
     """The steps and the last held-out loss of a run, and its figure of every task that is done."""
     lines = (arguments.folder / "runs" / run / "metrics.jsonl").read_text().splitlines()
@@ -362,10 +339,10 @@ def _seconds(arguments: argparse.Namespace) -> dict[str, float]:
 def main() -> None:
     """Run one phase."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    phases = {made.__name__: made for made in (times, train, tasks, table, readme, one, seed)} | {"all": all_phases}
+    phases = {made.__name__: made for made in (times, train, tasks, table, one, seed)} | {"all": all_phases}
     parser.add_argument("phase", choices=phases)
     parser.add_argument("name", nargs="?", choices=RECIPES)
-    parser.add_argument("--folder", type=Path, default=Path("build") / "race")
+    parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=FAMILY)
     parser.add_argument("--tasks", nargs="+", choices=(*TASKS, RETRIEVAL), default=[*TASKS, RETRIEVAL])
