@@ -1,6 +1,5 @@
 """Eight fake CPU devices for every test, so that each mesh is a real one. Must run before jax is imported."""
 
-import gc
 import itertools
 import os
 import sys
@@ -28,9 +27,6 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["HF_HUB_OFFLINE"] = "1"  # a name that is no folder is not looked for on the network
-
-# The garbage collector walks over all that JAX has compiled, in vain: with its defaults it takes 6 % of the time.
-gc.set_threshold(100_000, 10, 10)
 
 # How long an example takes is no property of it on a machine that others load too.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
