@@ -34,6 +34,7 @@ from bertjax.interpret.sample_text import SampleText
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, abstract_network
+from bertjax.runtime.compilation import compile_seconds
 from bertjax.runtime.processes import Processes
 from bertjax.storage.progress import no_progress
 from bertjax.storage.remote import path_of
@@ -155,14 +156,15 @@ class Probes:
     ) -> None:
         self._job, self._instruments, self._processes, self._clock = job, instruments, processes, clock
         self._share, self._began = job.config.probe.share, clock()
-        self._spent = self._last = 0.0  # seconds: of all probes, and of the last one
+        self._spent = 0.0  # seconds of all probes
+        self._next = 0.0  # seconds that the next are expected to take, from the second time on
         self.taken = self.passed_over = 0
 
     def __call__(self, stage: Stage, params: Params, evaluated: float) -> dict[str, float]:
         """The figures of the probes, or none where they would take too long; every process has the same.
 
         `evaluated`: seconds that the evaluation took. At the first, each instrument is expected to take as long, for it
-        is compiled like that; later all of them as long as the time before.
+        is compiled like that; later all of them as long as the time before, less what was compiled then.
         """
         with self._processes.taking_time():
             due = self._processes.gather("whether to probe", str(int(self._is_due(evaluated))))[0] == "1"
@@ -172,14 +174,16 @@ class Probes:
             began = self._clock()
             whole = gathered(params)
             figures: dict[str, float] = {}
-            if self._processes.first:
-                model = _model(self._job, stage, whole)
-                figures = {name: value for one in self._instruments for name, value in one(model).items()}
+            with compile_seconds() as compiling:
+                if self._processes.first:
+                    model = _model(self._job, stage, whole)
+                    figures = {name: value for one in self._instruments for name, value in one(model).items()}
             figures = json.loads(self._processes.gather("figures of probes", json.dumps(figures))[0])
         self.taken += 1
-        self._last = self._clock() - began
-        self._spent += self._last
-        return figures | {"probe/seconds": self._last, "probe/share": self.share}
+        seconds = self._clock() - began
+        self._next = max(seconds - compiling(), seconds / 10)
+        self._spent += seconds
+        return figures | {"probe/seconds": seconds, "probe/share": self.share}
 
     @property
     def share(self) -> float:
@@ -187,7 +191,7 @@ class Probes:
         return self._spent / max(self._clock() - self._began, 1e-9)
 
     def _is_due(self, evaluated: float) -> bool:
-        expected = self._last if self.taken else evaluated * len(self._instruments)
+        expected = self._next if self.taken else evaluated * len(self._instruments)
         return self._spent + expected <= self._share * (self._clock() + expected - self._began)
 
     def __str__(self) -> str:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import math
 import os
 import platform
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 import jax
+import jax.monitoring
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 ENVIRONMENT = "JAX_COMPILATION_CACHE_DIR"  # jax's own variable; it takes precedence
 KEPT_FROM_SECONDS = 0.5  # programs that compile faster are not cached
+_COMPILING = "/jax/core/compile/"  # jax's events of tracing, lowering and compiling
 
 
 def keep_compiled_programs(folder: str) -> str:
@@ -34,6 +38,22 @@ def keep_compiled_programs(folder: str) -> str:
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", KEPT_FROM_SECONDS)
     return folder
+
+
+@contextlib.contextmanager
+def compile_seconds() -> Iterator[Callable[[], float]]:
+    """Yield a function that returns the seconds of tracing, lowering and compiling so far, within the context."""
+    taken: list[float] = []
+
+    def note(event: str, duration: float, **about: object) -> None:
+        if event.startswith(_COMPILING):
+            taken.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        yield lambda: math.fsum(taken)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
 
 
 def _processor() -> str:

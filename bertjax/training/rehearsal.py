@@ -7,7 +7,6 @@ one export of a model of the same size.
 from __future__ import annotations
 
 import itertools
-import math
 import shutil
 import time
 from collections.abc import Callable
@@ -15,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
-import jax.monitoring
 
 from bertjax.config import Config
 from bertjax.input.feed import open_feed
 from bertjax.model.network import Params
 from bertjax.parallel.sharding import local_rows, to_global
+from bertjax.runtime.compilation import compile_seconds
 from bertjax.runtime.host_memory import Temporaries
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text
@@ -38,7 +37,6 @@ DIRECTORY = "rehearsal"  # within the run's directory, while it lasts
 Ending = Callable[[Config], None]  # what a command does with a trained run: its report and its export
 
 _LEAST_STEPS = 3
-_COMPILING = "/jax/core/compile/"  # jax's events of tracing, lowering and compiling
 _QUICK = 5.0  # seconds; work below this is run twice, because the first time is slower
 # For object storage, where saving is not rehearsed.
 _BYTES_PER_SECOND, _OVERHEAD = 50e6, 5.0
@@ -149,20 +147,11 @@ def _ending(job: Job, folder: AnyPath, end: Ending) -> float:
 
 def _once_warm(work: Callable[[], None]) -> float:
     """Seconds of the work when warm: measured if quick, else without compilation."""
-    compiling: list[float] = []
-
-    def note(event: str, duration: float, **about: object) -> None:
-        if event.startswith(_COMPILING):
-            compiling.append(duration)
-
-    jax.monitoring.register_event_duration_secs_listener(note)
     start = time.perf_counter()
-    try:
+    with compile_seconds() as compiling:
         work()
-    finally:
-        jax.monitoring.unregister_event_duration_listener(note)
     if (seconds := time.perf_counter() - start) > _QUICK:
-        return max(seconds - math.fsum(compiling), seconds / 10)
+        return max(seconds - compiling(), seconds / 10)
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
