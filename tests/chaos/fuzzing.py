@@ -132,7 +132,7 @@ class Tally:
     refused: int = 0
     read: int = 0
     slowest: float = 0.0  # seconds of CPU time
-    memory: int = 0  # bytes that the process has grown by, at most
+    memory: int = 0  # bytes that the process has grown by, at most; what its heap had free, some 30 MB, is used first
     findings: dict[str, str] = field(default_factory=dict)  # what and where -> the file of the first input
 
 
