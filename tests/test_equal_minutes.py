@@ -8,7 +8,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -30,14 +30,20 @@ def measured(folder: Path, name: str, minutes: float, losses: list[float]) -> No
         (folder / kind / f"{name}.json").write_text(json.dumps(content))
 
 
-def table(bench: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    times = {
-        "transformers": {"setting": "transformers-grouped-bfloat16-compiled", "seconds": 0.2, "tokens": 3000.0},
-        "bertjax": {"setting": "bertjax-packed-float32", "seconds": 0.1, "tokens": 4000.0},
-    }
-    (folder / "times.json").write_text(json.dumps(times))
-    monkeypatch.setattr(sys, "argv", ["bench_pretraining.py", "table", "--folder", str(folder)])
+TIMES = {
+    "transformers": {"setting": "transformers-grouped-bfloat16-compiled", "seconds": 0.2, "tokens": 3000.0},
+    "bertjax": {"setting": "bertjax-packed-float32", "seconds": 0.1, "tokens": 4000.0},
+}
+
+
+def call(bench: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench_pretraining.py", *words])
     bench.main()
+
+
+def table(bench: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "times.json").write_text(json.dumps(TIMES))
+    call(bench, monkeypatch, "table", "--folder", str(folder))
 
 
 def test_the_gate_reads_the_minutes_to_the_others_last_loss(bench, tmp_path, monkeypatch, capsys) -> None:
@@ -61,6 +67,34 @@ def test_a_loss_that_is_never_reached_gives_no_figure(bench, tmp_path, monkeypat
     table(bench, tmp_path, monkeypatch)
     said = capsys.readouterr().out
     assert "bertjax does not reach transformers' last loss with every seed" in said and "to that loss:" not in said
+
+
+def test_what_is_kept_is_not_done_again(bench, tmp_path, monkeypatch, capsys) -> None:
+    folder, other, kept = tmp_path / "folder", tmp_path / "other", tmp_path / "kept.json"
+    folder.mkdir()
+    other.mkdir()
+    losses = [8.0 - step / 6 for step in range(bench.POINTS)]
+    kept.write_text(json.dumps({"speeds": TIMES, "runs": {}}))
+    for name in ("transformers_0", "bertjax_0"):
+        measured(folder, name, 30.0, losses)
+        (folder / "exports" / name / str(bench.POINTS)).mkdir(parents=True)
+        (folder / "tasks" / f"{name}_sst2").mkdir(parents=True)
+        result = {"result": {"figures": {"eval/accuracy": 0.7}}}
+        (folder / "tasks" / f"{name}_sst2" / "results.json").write_text(json.dumps(result))
+    monkeypatch.setattr(bench, "files_of", lambda *_: [])
+    monkeypatch.setattr(bench, "fine_tune", lambda *_: None)
+    words = ("--tasks", "sst2", "--seeds", "1", "--kept", str(kept), "--folder")
+    call(bench, monkeypatch, "tasks", *words, str(folder))
+    assert json.loads(kept.read_text())["runs"]["bertjax_0"]["sst2"] == 0.7
+    begun = []
+    monkeypatch.setattr(bench, "subprocess", SimpleNamespace(run=lambda words, **_: begun.append(words)))
+    call(bench, monkeypatch, "train", *words, str(other))
+    assert [words[3] for words in begun] == ["bertjax_third"] and str(kept) in begun[0]
+    capsys.readouterr()
+    call(bench, monkeypatch, "table", *words, str(other))
+    said = capsys.readouterr().out
+    assert "after 30.00 of 30.00 minutes" in said and "bertjax        sst2 accuracy 70.00" in said
+    assert "ratio bertjax / transformers in real tokens/s: 2.67" in said
 
 
 def test_a_curve_that_begins_low_enough_counts_from_its_first_point(bench) -> None:

@@ -17,7 +17,8 @@ evaluations count. `bertjax_third` is bertjax in a third of the minutes. Size, r
 and masking are the recipe bert_mini's at the size of bench_race.py. `measure` exports every run at twelfths of its
 minutes to Hugging Face's layout, and computes the loss of the same masked held-out rows with transformers' class for
 both sides. `tasks` fine-tunes the last export of every run by `bertjax finetune`. DATA has wikipedia_en/, books_en/ and
-glue/. With --tiny the model is too small to learn: it shows that every phase works.
+glue/. With --kept FILE, speeds and the outcomes of finished runs are kept in that file, and what it has is not done
+again: the races can be run in parts. With --tiny the model is too small to learn: it shows that every phase works.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench_race import ENDLESS, LENGTH, ROWS, TASKS, best, config_of, files_of, fine_tune, mean
-from kept import require_same_commit
+from kept import Kept, require_same_commit
 from turns import Run, in_turns, steps_of
 
 import bertjax
@@ -131,11 +132,18 @@ def times(arguments: argparse.Namespace) -> None:
     ours = _fastest({setting: speed for setting, speed in same.items() if setting.side == "bertjax"})
     chosen_by_side = {setting.side: {"setting": str(setting), **final[setting]._asdict()} for setting in (theirs, ours)}
     replace_text(arguments.folder / "times.json", json.dumps(chosen_by_side, indent=1) + "\n")
-    _print_chosen(arguments.folder)
+    Kept(arguments.kept).add_speeds(chosen_by_side)
+    _print_chosen(arguments)
 
 
-def _print_chosen(folder: Path) -> None:
-    chosen_by_side = _read(folder / "times.json")
+def _chosen(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The setting of each side and its speed: those that are kept, else those of the folder."""
+    path = arguments.folder / "times.json"
+    return (_read(path) if path.is_file() else {}) | Kept(arguments.kept).speeds
+
+
+def _print_chosen(arguments: argparse.Namespace) -> None:
+    chosen_by_side = _chosen(arguments)
     rates = {side: Speed(one["seconds"], one["tokens"]).rate for side, one in chosen_by_side.items()}
     for side, one in chosen_by_side.items():
         setting = NAMED[one["setting"]]
@@ -214,20 +222,20 @@ def _train_theirs(
 
 def train(arguments: argparse.Namespace) -> None:
     """Train every entrant with each seed for its minutes, each in a process of its own."""
+    kept = Kept(arguments.kept)
     for seed, name in itertools.product(range(arguments.seeds), ENTRANTS):
-        words = ["seed", name, "--seed", str(seed), "--minutes", str(arguments.minutes)]
-        subprocess.run([sys.executable, __file__, *words, *_given(arguments)], check=True)
+        if not kept.has(f"{name}_{seed}", ["losses", *arguments.tasks]):
+            words = ["seed", name, "--seed", str(seed), "--minutes", str(arguments.minutes)]
+            subprocess.run([sys.executable, __file__, *words, *_given(arguments)], check=True)
 
 
 def seed(arguments: argparse.Namespace) -> None:
     """Train one entrant with one seed, or go on with it."""
     name = f"{arguments.name}_{arguments.seed}"
     run, plan = arguments.folder / "runs" / name, arguments.folder / "plans" / f"{name}.json"
-    chosen_by_side = _read(arguments.folder / "times.json")[
-        "transformers" if arguments.name == "transformers" else "bertjax"
-    ]
-    setting, minutes = NAMED[chosen_by_side["setting"]], arguments.minutes * ENTRANTS[arguments.name]
-    steps = POINTS * max(round(minutes * 60 / chosen_by_side["seconds"] / POINTS), 1)
+    chosen = _chosen(arguments)["transformers" if arguments.name == "transformers" else "bertjax"]
+    setting, minutes = NAMED[chosen["setting"]], arguments.minutes * ENTRANTS[arguments.name]
+    steps = POINTS * max(round(minutes * 60 / chosen["seconds"] / POINTS), 1)
     about = {"setting": str(setting), "minutes": minutes, "steps": steps}
     if plan.exists() and _read(plan) != about:
         raise SystemExit(f"{run} was begun as {_read(plan)}, and this is {about}; give another --folder")
@@ -250,7 +258,7 @@ def measure(arguments: argparse.Namespace) -> None:
     """Compute the held-out loss of every export of the finished runs; what is measured is not measured again."""
     from their_trainer import held_out_loss
 
-    setting = NAMED[_read(arguments.folder / "times.json")["transformers"]["setting"]]
+    setting = NAMED[_chosen(arguments)["transformers"]["setting"]]
     config = configured(arguments, setting, 0, ENDLESS, arguments.folder)
     rows = _opened(config).held_out(config.data, 0)["eval"]
     count = min(HELD_OUT, rows.rows_per_epoch)
@@ -269,16 +277,38 @@ def measure(arguments: argparse.Namespace) -> None:
 
 def tasks(arguments: argparse.Namespace) -> None:
     """Fine-tune the last export of every run for every task; what is done already is not done again."""
-    for plan, task in itertools.product(_plans(arguments), arguments.tasks):
-        export = arguments.folder / "exports" / plan.stem / str(_read(plan)["steps"])
-        files = files_of(task, arguments.folder, arguments.data)
-        fine_tune(task, f"hf:{export}", files, arguments.folder / "tasks" / f"{plan.stem}_{task}")
+    kept = Kept(arguments.kept)
+    for plan in _plans(arguments):
+        for task in arguments.tasks:
+            export = arguments.folder / "exports" / plan.stem / str(_read(plan)["steps"])
+            files = files_of(task, arguments.folder, arguments.data)
+            fine_tune(task, f"hf:{export}", files, arguments.folder / "tasks" / f"{plan.stem}_{task}")
+        if len((outcome := _outcome(arguments, plan.stem))["losses"]) == POINTS:
+            kept.add_run(plan.stem, outcome)
+
+
+def _outcome(arguments: argparse.Namespace, run: str) -> dict[str, Any]:
+    """How a measured run was planned, its losses by step, and its figure of every task that is done."""
+    folder = arguments.folder / "tasks"
+    of_tasks = {task: best(folder / f"{run}_{task}", TASKS[task].figure) for task in arguments.tasks}
+    known = {task: round(value, 5) for task, value in of_tasks.items() if value is not None}
+    path = arguments.folder / "measured" / f"{run}.json"
+    losses = _read(path) if path.exists() else {}
+    return _read(arguments.folder / "plans" / f"{run}.json") | {"losses": losses} | known
+
+
+def _outcomes(arguments: argparse.Namespace, name: str) -> dict[str, dict[str, Any]]:
+    """Of the measured runs of an entrant, here or kept, by seed."""
+    here = [path.stem for path in (arguments.folder / "measured").glob("*.json")]
+    known = {run: _outcome(arguments, run) for run in here} | Kept(arguments.kept).runs
+    return {run.rpartition("_")[2]: known[run] for run in sorted(known) if run.rpartition("_")[0] == name}
 
 
 def table(arguments: argparse.Namespace) -> None:
     """Print what every side reached: losses over the minutes, the minutes to transformers' last loss, the tasks."""
-    curves = {name: _curves(arguments, name) for name in ENTRANTS}
-    _print_chosen(arguments.folder)
+    outcomes = {name: _outcomes(arguments, name) for name in ENTRANTS}
+    curves = {name: {seed: _curve(one) for seed, one in found.items()} for name, found in outcomes.items()}
+    _print_chosen(arguments)
     for name, found in curves.items():
         points = [
             [point for curve in found.values() for point in curve[number : number + 1]] for number in range(POINTS)
@@ -286,8 +316,7 @@ def table(arguments: argparse.Namespace) -> None:
         losses = (f"{at[0].minutes:.3g} min {mean([point.loss for point in at], 1)}" for at in points if at)
         print(f"{name:14} held-out MLM loss after {', '.join(losses)}")
     for name, task in itertools.product(ENTRANTS, arguments.tasks):
-        folders = sorted((arguments.folder / "tasks").glob(f"{name}_[0-9]*_{task}"))
-        values = [value for folder in folders if (value := best(folder, TASKS[task].figure)) is not None]
+        values = [one[task] for one in outcomes[name].values() if task in one]
         print(f"{name:14} {task} {TASKS[task].figure.removeprefix('eval/')} {mean(values)}")
     _tell_minutes(curves)
 
@@ -316,14 +345,9 @@ class Point(NamedTuple):
     loss: float
 
 
-def _curves(arguments: argparse.Namespace, name: str) -> dict[str, list[Point]]:
-    """Of an entrant, by seed."""
-    curves = {}
-    for path in sorted((arguments.folder / "measured").glob(f"{name}_[0-9]*.json")):
-        plan, losses = _read(arguments.folder / "plans" / path.name), _read(path)
-        points = [Point(plan["minutes"] * int(step) / plan["steps"], loss) for step, loss in losses.items()]
-        curves[path.stem.rpartition("_")[2]] = sorted(points)
-    return curves
+def _curve(outcome: Mapping[str, Any]) -> list[Point]:
+    minutes, steps = outcome["minutes"], outcome["steps"]
+    return sorted(Point(minutes * int(step) / steps, loss) for step, loss in outcome["losses"].items())
 
 
 def _minutes_to(loss: float, curve: Sequence[Point]) -> float:
@@ -340,7 +364,7 @@ def _minutes_to(loss: float, curve: Sequence[Point]) -> float:
 def everything(arguments: argparse.Namespace) -> None:
     """All phases; the speeds are measured once. What another commit measured is not taken for this one's."""
     require_same_commit(arguments.folder)
-    if not (arguments.folder / "times.json").exists():
+    if not _chosen(arguments):
         times(arguments)
     for phase in (train, measure, tasks, table):
         phase(arguments)
@@ -357,7 +381,9 @@ def _read(path: Path) -> Any:
 
 
 def _given(arguments: argparse.Namespace) -> list[str]:
-    return ["--folder", str(arguments.folder), "--data", str(arguments.data), *(["--tiny"] if arguments.tiny else [])]
+    kept = ["--kept", str(arguments.kept)] if arguments.kept else []
+    tiny = ["--tiny"] if arguments.tiny else []
+    return ["--folder", str(arguments.folder), "--data", str(arguments.data), *kept, *tiny]
 
 
 def main() -> None:
@@ -374,6 +400,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--rows", nargs="+", choices=tuple(ROW_KEYS), default=tuple(ROW_KEYS), help="of transformers")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=["sst2", "mrpc"])
+    parser.add_argument("--kept", type=Path, help="file of speeds and outcomes that are not measured again")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--run-dir", default="")
     arguments = parser.parse_args()

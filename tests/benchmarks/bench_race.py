@@ -204,7 +204,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Train each recipe with each seed for its share of the minutes, each in a process of its own."""
     kept = Kept(arguments.kept)
     for seed, name in itertools.product(range(arguments.seeds), arguments.recipes):
-        if f"{name}_{seed}" not in kept.runs:
+        if not kept.has(f"{name}_{seed}", arguments.tasks):
             words = ["seed", name, "--seed", str(seed), "--minutes", str(arguments.minutes)]
             subprocess.run([sys.executable, __file__, *words, *_given(arguments)], check=True)
 
@@ -221,7 +221,7 @@ def tasks(arguments: argparse.Namespace) -> None:
     folder, kept = arguments.folder, Kept(arguments.kept)
     for number, name in itertools.product(range(arguments.seeds), arguments.recipes):
         run = folder / "runs" / f"{name}_{number}"
-        if run.name in kept.runs:
+        if kept.has(run.name, arguments.tasks):
             continue
         for task in arguments.tasks:
             out = folder / "tasks" / f"{run.name}_{task}"

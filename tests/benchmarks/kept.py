@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,15 @@ class Kept:
         self.speeds = {**speeds, **self.speeds}
         self._write()
 
+    def has(self, name: str, figures: Iterable[str]) -> bool:
+        """Whether these figures of a run are known."""
+        return {*figures} <= self.runs.get(name, {}).keys()
+
     def add_run(self, name: str, outcome: Mapping[str, Any]) -> None:
-        """Keep a run's outcome with commit and date, unless it is known."""
-        if name not in self.runs:
-            self.runs[name] = {**outcome, "commit": _commit().strip(), "date": datetime.now(UTC).date().isoformat()}
-            self._write()
+        """Keep a run's outcome with commit and date; what is known of it stays."""
+        added = {**outcome, "commit": _commit().strip(), "date": datetime.now(UTC).date().isoformat()}
+        self.runs[name] = added | self.runs.get(name, {})
+        self._write()
 
     def _write(self) -> None:
         if self._path:
