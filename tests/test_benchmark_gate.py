@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from race_table import COLUMNS, race_table
 
 BENCHMARKS = Path(__file__).parent / "benchmarks"
 
@@ -121,7 +122,10 @@ def test_the_readme_has_room_for_every_row(gate) -> None:
     page = (BENCHMARKS.parents[1] / "README.md").read_text(encoding="utf-8")
     found = {"value": 1.5, "commit": "0123456", "machine": "two cores"}
     known = gate.read_figures()
-    whole = gate.with_table(page, gate.readme_table(known, dict.fromkeys(known, found)))
+    race = json.loads((BENCHMARKS / "race.json").read_text())
+    outcome = {figure: 0.5 for figure, *_ in COLUMNS}
+    race["runs"] = {f"{recipe}_0": outcome for recipe in race["speeds"]}
+    whole = gate.with_table(page, gate.readme_table(known, dict.fromkeys(known, found), race))
     assert whole.count("\n") <= 150
     rows = [name for name, figure in known.items() if figure.readme]
     assert len(rows) > 5 and all(f"\n| {name} |" in whole for name in rows)
@@ -130,7 +134,19 @@ def test_the_readme_has_room_for_every_row(gate) -> None:
 def test_the_table_of_the_readme_is_what_the_gate_makes(gate) -> None:
     page = (BENCHMARKS.parents[1] / "README.md").read_text(encoding="utf-8")
     results = json.loads((BENCHMARKS / "results.json").read_text())
-    assert gate.with_table(page, gate.readme_table(gate.read_figures(), results)) == page
+    race = json.loads((BENCHMARKS / "race.json").read_text())
+    assert gate.with_table(page, gate.readme_table(gate.read_figures(), results, race)) == page
+
+
+def test_a_recipe_has_the_mean_and_the_standard_error_of_its_runs() -> None:
+    """Over seeds if there are several, else over the examples; a recipe whose race is not over has no row."""
+    outcome = {"steps": 6_402, "loss": 3.5, "mrpc": 0.8, "qnli": 0.6, "pos": 0.9, "cranfield": 0.2}
+    runs = {"bert_0": outcome | {"sst2": 0.75, "sst2_error": 0.0147}}
+    runs |= {f"electra_{n}": outcome | {"sst2": value, "sst2_error": 0.01} for n, value in enumerate((0.7, 0.72))}
+    *_, bert, electra = race_table({"speeds": {"bert": 0.5, "deberta": 1.0, "electra": 0.6}, "runs": runs})
+    assert bert == "| bert | 6,402 | 3.50 | 75.0 ± 1.5 | 80.0 | 60.0 | 90.0 | 20.0 |"
+    assert electra.startswith("| electra | 6,402 ± 0 | 3.50 ± 0.00 | 71.0 ± 1.0 | 80.0 ± 0.0 |")
+    assert race_table({"speeds": {"bert": 0.5}, "runs": {}}) == []
 
 
 def test_every_figure_was_measured_and_says_why_it_falls_short(gate) -> None:

@@ -64,10 +64,12 @@ def test_what_is_kept_is_not_done_again(bench, tmp_path, monkeypatch, capsys) ->
     monkeypatch.setattr(bench, "write_beir", lambda *_: tmp_path)
     monkeypatch.setattr(bench, "files_of", lambda *_: [])
     monkeypatch.setattr(bench, "fine_tune", lambda *_: None)
+    monkeypatch.setattr(bench, "standard_error", lambda run, metric: {"accuracy": 0.01, "f1": 0.02}[metric])
     finished(folder, "electra_0", 5.5, sst2=0.81, mrpc=0.79)
     call(bench, monkeypatch, "tasks", "--folder", str(folder), "--kept", str(kept))
     run = json.loads(kept.read_text())["runs"]["electra_0"]
     assert (run["steps"], run["loss"], run["sst2"], run["mrpc"]) == (1_000, 5.5, 0.81, 0.79) and run["commit"]
+    assert (run["sst2_error"], run["mrpc_error"]) == (0.01, 0.02)
     capsys.readouterr()
     call(bench, monkeypatch, "table", "--folder", str(other), "--kept", str(kept))
     assert "electra less bert, sst2: +3.00 points; bert has 78.00" in capsys.readouterr().out

@@ -28,9 +28,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+from race_table import race_table
+
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 FIGURES, RESULTS, README = HERE / "figures.toml", HERE / "results.json", REPOSITORY / "README.md"
+RACE = HERE / "race.json"  # which bench_race.py keeps
 DATA = REPOSITORY.parent / "shared" / "data"
 BEGIN, END = "<!-- made by python -m tests.benchmarks -->", "<!-- end -->"
 _NOT_WRITTEN = tuple(f":!{path.relative_to(REPOSITORY)}" for path in (RESULTS, README))
@@ -168,8 +172,8 @@ def _processor() -> str:
     return names[0].strip() if names else platform.machine()
 
 
-def readme_table(figures: Mapping[str, Figure], results: Mapping[str, Any]) -> str:
-    """The rows of the README, of what has been measured."""
+def readme_table(figures: Mapping[str, Figure], results: Mapping[str, Any], race: Mapping[str, Any]) -> str:
+    """The tables of the README, of what has been measured: the figures, and the race between recipes."""
     lines = ["| | measured | compared with | bar | made by |", "|---|---|---|---|---|"]
     for figure in figures.values():
         if figure.readme and (found := results.get(figure.name)):
@@ -183,7 +187,7 @@ def readme_table(figures: Mapping[str, Figure], results: Mapping[str, Any]) -> s
                 made_by,
             )
             lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *race_table(race)])
 
 
 def with_table(readme: str, table: str) -> str:
@@ -196,7 +200,8 @@ def with_table(readme: str, table: str) -> str:
 
 
 def _write_readme(figures: Mapping[str, Figure]) -> None:
-    README.write_text(with_table(README.read_text(), readme_table(figures, read_results())))
+    race = json.loads(RACE.read_text())
+    README.write_text(with_table(README.read_text(), readme_table(figures, read_results(), race)))
 
 
 def read_results() -> dict[str, Any]:

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "search"))
+import numpy as np
 from bench_retrieval import write_qnli
 from cranfield import write_beir
 from kept import Kept, require_same_commit
@@ -42,9 +43,12 @@ import bertjax
 from bertjax.__main__ import main as verb
 from bertjax.config import Config, load_recipe, with_values
 from bertjax.config.rescale import rescale
-from bertjax.search.evaluation import evaluate
+from bertjax.finetune.run import PREDICTIONS
+from bertjax.interpret.run_comparison import DevSet
+from bertjax.search.evaluation import RANKED, evaluate, ndcg, relevant_documents
 from bertjax.search.records import read_judgements
 from bertjax.storage.files import replace_text
+from bertjax.training.run_directory import load_run
 
 LENGTH, ROWS, RATE, VOCABULARY = 128, 32, 1e-3, 16_384
 # An hour on a CPU is a few passes over the text: as in the quickstart, parameters of about 1 / sqrt(width), with which
@@ -118,6 +122,8 @@ TASKS = {
 SENTENCES = 10_000  # of SST-2, at least its 6,920 or so that are no part of others
 RATES = ("1e-4", "3e-4")  # both are tried, and the better one counts
 RETRIEVAL = "cranfield"  # cosines of mean vectors, without training: nDCG@10
+ERROR = "standard error"  # of a figure, over the examples that it is measured by
+RESAMPLES = 1_000
 
 
 def config_of(name: str, arguments: argparse.Namespace, seed: int, steps: int, named: str = "mini") -> Config:
@@ -230,7 +236,8 @@ def tasks(arguments: argparse.Namespace) -> None:
             else:
                 files = files_of(task, folder, arguments.data, arguments.sentences)
                 fine_tune(task, str(run), files, out, arguments.epochs, arguments.rates)
-        kept.add_run(run.name, _outcome(arguments, run.name))
+        if arguments.kept:
+            kept.add_run(run.name, _outcome(arguments, run.name) | _errors(arguments, run.name))
 
 
 def files_of(task: str, folder: Path, data: Path, sentences: int = SENTENCES) -> list[str]:
@@ -264,8 +271,11 @@ def _search(run: Path, beir: Path, out: Path) -> None:
     for line in found.read_text().splitlines():
         query, _, document, *_ = line.split()
         rankings.setdefault(query, []).append(document)
-    figures = evaluate(rankings, read_judgements(str(beir / "qrels.tsv")))
-    result = {"result": {"figures": {RETRIEVAL: figures.ndcg}}}
+    judgements = read_judgements(str(beir / "qrels.tsv"))
+    asked = [query for query in rankings if relevant_documents(judgements.get(query, {}))]
+    gains = [ndcg(rankings[query], judgements[query], RANKED) for query in asked]
+    error = statistics.stdev(gains) / math.sqrt(len(gains))
+    result = {"result": {"figures": {RETRIEVAL: evaluate(rankings, judgements).ndcg, ERROR: error}}}
     (out / "results.json").write_text(json.dumps(result) + "\n")
 
 
@@ -291,7 +301,7 @@ def table(arguments: argparse.Namespace) -> None:
             print(f"{name} less {first}, {task}: {beyond} points; {first} has {base}")
 
 
-def _outcome(arguments: argparse.Namespace, run: str) -> dict[str, float]:
+def _outcome(arguments: argparse.Namespace, run: str) -> dict[str, Any]:
     """The steps and the last held-out loss of a run, and its figure of every task that is done."""
     lines = (arguments.folder / "runs" / run / "metrics.jsonl").read_text().splitlines()
     last = [one for one in map(json.loads, lines) if LOSS in one][-1]
@@ -299,6 +309,29 @@ def _outcome(arguments: argparse.Namespace, run: str) -> dict[str, float]:
     found = {task: best(arguments.folder / "tasks" / f"{run}_{task}", figure) for task, figure in figures.items()}
     known = {task: round(value, 5) for task, value in found.items() if value is not None}
     return {"steps": last["step"], "loss": round(last[LOSS], 4), **known}
+
+
+def _errors(arguments: argparse.Namespace, run: str) -> dict[str, float]:
+    """The standard error of every figure of a run, over the examples that it is measured by: {"sst2_error": 0.013}."""
+    found = {}
+    for task in arguments.tasks:
+        folder = arguments.folder / "tasks" / f"{run}_{task}"
+        if task == RETRIEVAL:
+            found[task] = _figures(folder / "results.json")[ERROR]
+        else:
+            figure = TASKS[task].figure
+            chosen = max(folder.rglob("results.json"), key=lambda path: _figures(path)[figure])
+            found[task] = standard_error(chosen.parent, figure.removeprefix("eval/"))
+    return {f"{task}_error": round(value, 5) for task, value in found.items()}
+
+
+def standard_error(run: Path, metric: str) -> float:
+    """Of a metric of a fine-tuned run, by resampling its development examples."""
+    model = load_run(str(run))
+    dev = DevSet.of(model.config)
+    measured = dev.task.kind.measured(dev.task, dev.name, dev.examples, model.directory / PREDICTIONS)[metric]
+    draw, count = np.random.default_rng(0), len(dev.examples)
+    return statistics.stdev(float(measured(draw.integers(count, size=count))) for _ in range(RESAMPLES))
 
 
 def all_phases(arguments: argparse.Namespace) -> None:
@@ -312,8 +345,11 @@ def all_phases(arguments: argparse.Namespace) -> None:
 
 def best(folder: Path, figure: str) -> float | None:
     """The best value of a figure among the fine-tuned models below a folder."""
-    results = [json.loads(path.read_text())["result"]["figures"][figure] for path in folder.rglob("results.json")]
-    return max(results, default=None)
+    return max((_figures(path)[figure] for path in folder.rglob("results.json")), default=None)
+
+
+def _figures(results: Path) -> dict[str, float]:
+    return json.loads(results.read_text())["result"]["figures"]
 
 
 def mean(values: list[float], scale: float = 100, sign: str = "") -> str:
