@@ -35,6 +35,11 @@ def test_every_setting_is_shown_on_demand() -> None:
     assert len(flat) > 80
 
 
+def test_of_a_stage_the_changed_keys_are_shown() -> None:
+    shown = configured("--stages.0.sequence-length", "256", recipe=BASE)[1]
+    assert shown == ["changed from the recipe:", "  stages.0.sequence_length: 256   (recipe: 512)"]
+
+
 def test_steps_alone_scale_what_follows_from_them_and_one_line_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,9 +138,20 @@ def flatten(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
     return flat
 
 
+def _of_stages(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[str, tuple[Any, Any]]:
+    """The changed keys of as many stages, as the command line names them; else the lists."""
+    if len(old) != len(new):
+        return {"stages": (old, new)}
+    before, after = ({f"stages.{n}": stage for n, stage in enumerate(stages)} for stages in (old, new))
+    was, now = flatten(before), flatten(after)
+    return {key: (was[key], now[key]) for key in now if was[key] != now[key]}
+
+
 def render(config: Config, recipe: Config) -> str:
     """What a config changes of its recipe, as text."""
-    changed = differences(config, recipe)
+    changed = {}
+    for key, (old, new) in differences(config, recipe).items():
+        changed |= _of_stages(old, new) if key == "stages" else {key: (old, new)}
     lines = [f"  {key}: {new!r}   (recipe: {old!r})" for key, (old, new) in changed.items()]
     return "\n".join(["changed from the recipe:", *lines] if lines else ["as the recipe has it"])
 

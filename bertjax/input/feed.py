@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from bertjax.input.batches import rows_of_batch
 from bertjax.storage.lean_import import import_tensorflow
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ Rows = slice | np.ndarray | None
 
 AHEAD = 2  # finished batches waiting for the step
 ENDLESS = 2**62
+# NumPy's calls, which hold Python's lock, take longer than their work on a small batch: several are made by one call.
+POSITIONS_TOGETHER = 2**18
+MOST_TOGETHER = 16  # so that a restart makes few in vain
 
 
 class Batches(Protocol):
@@ -31,6 +36,15 @@ class Batches(Protocol):
 
     def spec(self, batch_size: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
         """Shape and dtype of every array of a batch of that many rows."""
+        ...
+
+
+@runtime_checkable
+class ByRows(Batches, Protocol):
+    """Batches whose rows have numbers: batch k of B rows has those from k B on, whichever are made together."""
+
+    def rows(self, numbers: np.ndarray) -> Batch:
+        """The rows with these numbers, int64 [B]."""
         ...
 
 
@@ -106,21 +120,23 @@ def make_dataset(
     Raises ModuleNotFoundError where TensorFlow is missing.
     """
     tf = import_tensorflow(required=True)
-    spec = batches.spec(len(np.arange(global_batch_size) if rows is None else np.arange(global_batch_size)[rows]))
+    spec = batches.spec(_count(global_batch_size, rows))
+    together = _together(batches, global_batch_size, rows)
 
-    def make(step: np.ndarray) -> list[np.ndarray]:
+    def make(first: np.ndarray) -> list[np.ndarray]:
+        steps = range(int(first), min(int(first) + together, stop_step))
         try:
-            batch = batches.batch(int(step), global_batch_size, rows)
-            return [batch[key] for key in spec]
+            made = several(batches, steps, global_batch_size, rows)
+            return [made[key] for key in spec]
         except Exception as error:
             if on_error is not None:
                 on_error(error)
             raise
 
-    def element(step: tf.Tensor) -> dict[str, tf.Tensor]:
-        tensors = tf.numpy_function(make, [step], [dtype for _, dtype in spec.values()], stateful=False)
+    def elements(first: tf.Tensor) -> dict[str, tf.Tensor]:
+        tensors = tf.numpy_function(make, [first], [dtype for _, dtype in spec.values()], stateful=False)
         for tensor, (shape, _) in zip(tensors, spec.values(), strict=True):
-            tensor.set_shape(shape)
+            tensor.set_shape((None, *shape))
         return dict(zip(spec, tensors, strict=True))
 
     options = tf.data.Options()
@@ -128,9 +144,32 @@ def make_dataset(
     # Nothing is left to tune, and its thread sleeps for up to a minute, for the end of which closing a dataset waits.
     options.autotune.enabled = False
     options.threading.private_threadpool_size = threads
-    dataset = tf.data.Dataset.range(start_step, stop_step)
-    dataset = dataset.map(element, num_parallel_calls=threads, deterministic=True).prefetch(AHEAD)
+    dataset = tf.data.Dataset.range(start_step, stop_step, together)
+    dataset = dataset.map(elements, num_parallel_calls=threads, deterministic=True).unbatch().prefetch(AHEAD)
     return dataset.with_options(options)
+
+
+def several(batches: Batches, steps: range, global_batch_size: int, rows: Rows) -> Batch:
+    """The batches of some steps, one after the other: each array of theirs [steps, ...]."""
+    if len(steps) == 1 or not isinstance(batches, ByRows):
+        made = [batches.batch(step, global_batch_size, rows) for step in steps]
+        return {key: np.stack([batch[key] for batch in made]) for key in made[0]}
+    whole = batches.rows(np.concatenate([rows_of_batch(step, global_batch_size, rows) for step in steps]))
+    return {key: array.reshape(len(steps), -1, *array.shape[1:]) for key, array in whole.items()}
+
+
+def _count(global_batch_size: int, rows: Rows) -> int:
+    """The rows of a batch that are made here."""
+    every = np.arange(global_batch_size)
+    return len(every if rows is None else every[rows])
+
+
+def _together(batches: Batches, global_batch_size: int, rows: Rows) -> int:
+    """How many batches are made by one call."""
+    if not isinstance(batches, ByRows):
+        return 1
+    shape, _ = batches.spec(_count(global_batch_size, rows))["input_ids"]
+    return max(1, min(MOST_TOGETHER, POSITIONS_TOGETHER // max(1, math.prod(shape))))
 
 
 def dataset_batches(
@@ -157,14 +196,22 @@ def thread_pool_batches(
     batches: Batches, *, start_step: int, stop_step: int, global_batch_size: int, rows: Rows, threads: int
 ) -> Generator[Batch, None, None]:
     """The same batches from a pool of `threads` threads, for machines without TensorFlow."""
+    together = _together(batches, global_batch_size, rows)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="batch")
     under_way: deque[Future[Batch]] = deque()
+
+    def finished() -> Iterator[Batch]:
+        made = under_way.popleft().result()
+        for number in range(len(next(iter(made.values())))):
+            yield {key: array[number] for key, array in made.items()}
+
     try:
-        for step in range(start_step, stop_step):
-            under_way.append(pool.submit(batches.batch, step, global_batch_size, rows))
+        for first in range(start_step, stop_step, together):
+            steps = range(first, min(first + together, stop_step))
+            under_way.append(pool.submit(several, batches, steps, global_batch_size, rows))
             if len(under_way) >= threads + AHEAD:
-                yield under_way.popleft().result()
+                yield from finished()
         while under_way:
-            yield under_way.popleft().result()
+            yield from finished()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pair_corpora import MemorySplit, Specials, random_documents
-from test_batches import BATCH_SIZE, DATA, digest, small_batches, two_epochs
+from test_batches import BATCH_SIZE, DATA, SPECIALS, digest, small_batches, two_epochs
 
+import bertjax.input.feed
 from bertjax.input.batches import PairBatches
-from bertjax.input.feed import Feed, make_dataset, open_feed
+from bertjax.input.feed import AHEAD, MOST_TOGETHER, Feed, make_dataset, open_feed
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
@@ -186,16 +187,38 @@ def test_closing_stops_the_threads(engine: str) -> None:
     assert len(begun) == before < 12
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_small_batches_are_made_together(monkeypatch, stream, engine: str, hosts: int) -> None:
+    """One call makes several, also from a step amid them, to a stop amid them, and of some rows."""
+    positions = DATA.sequence_length * BATCH_SIZE // hosts
+    monkeypatch.setattr(bertjax.input.feed, "POSITIONS_TOGETHER", 3 * positions)
+    rows, calls = None if hosts == 1 else np.arange(BATCH_SIZE)[1::hosts], []
+
+    class Counted(PairBatches):
+        def rows(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+            calls.append(len(numbers))
+            return super().rows(numbers)
+
+    split = MemorySplit(random_documents(24, seed=2, sentences=6, tokens=9))
+    with feed(Counted(split, SPECIALS, DATA, 0), engine, 2, len(stream) - 1, rows=rows) as fed:
+        made = list(fed)
+    wanted = [{key: x if rows is None else x[rows] for key, x in batch.items()} for batch in stream[2:-1]]
+    assert digest(made) == digest(wanted)
+    together = 3 * positions // (DATA.sequence_length * len(made[0]["input_ids"]))
+    assert max(calls) == together * len(made[0]["input_ids"]) and len(calls) == -(-len(wanted) // together) > 2
+
+
 def test_a_feed_makes_only_a_few_batches_ahead() -> None:
     split = MemorySplit(random_documents(50, seed=2))
     asked = []
 
     class Recorded(PairBatches):
-        def batch(self, step: int, global_batch_size: int, rows=None) -> dict[str, np.ndarray]:
-            asked.append(step)
-            return super().batch(step, global_batch_size, rows)
+        def rows(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+            asked.append(int(numbers.max()) // BATCH_SIZE)
+            return super().rows(numbers)
 
     with feed(Recorded(split, Specials(), DATA, 0), "threads", threads=2) as fed:
         next(fed)
         time.sleep(0.2)
-        assert max(asked) <= 4
+        assert max(asked) < (2 + AHEAD) * MOST_TOGETHER
