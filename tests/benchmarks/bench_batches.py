@@ -89,15 +89,18 @@ def batch_totals(batch: dict[str, np.ndarray]) -> tuple[int, int]:
     return batch["input_ids"].size, int(np.count_nonzero(batch["sequence_ids"]))
 
 
-def measure_feed(batches: PairBatches, engine: str, batch_size: int, threads: int) -> str:
-    """Tokens a second out of a feed that nothing but this loop empties."""
-    steps = max(8, 2**15 // batch_size)
+def measure_feed(batches: PairBatches, engine: str, batch_size: int, threads: int, repeats: int) -> str:
+    """Tokens a second, as `measure_batches` has them, out of a feed that nothing but this loop empties."""
+    steps = max(16, 2**15 // batch_size)
+    positions, real = [], []
     with open_feed(batches, start_step=0, global_batch_size=batch_size, threads=threads, engine=engine) as feed:
-        for _ in itertools.islice(feed, 4):
-            pass
-        start = time.perf_counter()
-        positions = sum(batch["input_ids"].size for batch in itertools.islice(feed, steps))
-        return f"{positions / (time.perf_counter() - start) / 1e6:6.1f} M positions/s"
+        for _ in range(repeats + 1):
+            start = time.perf_counter()
+            made = [batch_totals(batch) for batch in itertools.islice(feed, steps)]
+            seconds = time.perf_counter() - start
+            positions.append(sum(m[0] for m in made) / seconds / 1e6)
+            real.append(sum(m[1] for m in made) / seconds / 1e6)
+    return f"{statistics.median(positions[1:]):6.1f} M positions/s {statistics.median(real[1:]):6.1f} M real tokens/s"
 
 
 def main() -> None:
@@ -135,8 +138,9 @@ def main() -> None:
         for size, threads in itertools.product(arguments.batch_sizes, (1, 2)):
             speed = measure_batches(lambda k: batches.batch(k, size), size, threads, arguments.repeats)  # noqa: B023
             print(f"  function, {rows}, batch {size:5}, {threads} threads: {speed}", flush=True)
-        for engine, threads in itertools.product(("tf.data", "threads"), (1, 2)):
-            print(f"  feed {engine:8} batch 256, {threads} threads: {measure_feed(batches, engine, 256, threads)}")
+        for size, engine, threads in itertools.product(arguments.batch_sizes, ("tf.data", "threads"), (1, 2)):
+            speed = measure_feed(batches, engine, size, threads, arguments.repeats)
+            print(f"  feed {engine}, {rows}, batch {size:5}, {threads} threads: {speed}", flush=True)
     step, size = 10_000_000, arguments.batch_sizes[-1]
     batches.batch(step, size)
     start = time.perf_counter()

@@ -1,12 +1,13 @@
 """The plan of each large recipe on a machine of every kind, compiled for it, as tables in launch/plans.md.
 
-    python tests/benchmarks/plan_table.py [--recipes NAME ...] [--topologies NAME ...] [--folder DIR] [--write]
+    python tests/benchmarks/plan_table.py [--recipes NAME ...] [--topologies NAME ...] [--plans FILE] [--write]
         [--price TOPOLOGY=PRICE ...]
 
-Each plan is made in a process of its own and kept in DIR, by default build/plans/, so that the same command goes on
-where it was interrupted; a plan of other code or another recipe is made again with --again. GPUs need jax's CUDA
-plug-in, TPUs libtpu; a machine whose compiler is missing is left out, which the last lines say. `--write` writes what
-is known to launch/plans.md, with what a recipe costs where the price of a chip-hour is given.
+Each plan is made in a process of its own and kept in FILE, by default plans.json beside this program, so that the same
+command goes on where it was interrupted, on another machine too; a plan of other code or another recipe is made again
+with --again. GPUs need jax's CUDA plug-in, TPUs libtpu; a machine whose compiler is missing is left out, which the last
+lines say. `--write` writes what is known to launch/plans.md, with what a recipe costs where the price of a chip-hour is
+given.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from bertjax.storage.files import replace_text
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "launch" / "plans.md"
+PLANS = REPOSITORY / "tests" / "benchmarks" / "plans.json"
 TOPOLOGIES = {
     "v5e:4x4": "16 TPU v5e",
     "v4:2x2x4": "16 TPU v4",
@@ -103,15 +105,11 @@ def row(recipe: str, found: Mapping[str, Any], price: float | None) -> str:
     return f"| {recipe} | {memory} | {steps} | {limits} | {mfu} | {span} | {chip_hours:,.0f} | {cost} |"
 
 
-def page(folder: Path, prices: Mapping[str, float]) -> str:
-    """All plans that are in a folder, a table for each machine; `prices` of a chip-hour by topology."""
+def page(plans: Mapping[str, Mapping[str, Any]], prices: Mapping[str, float]) -> str:
+    """All plans, "bert_base on v5e:4x4": figures, a table for each machine; `prices` of a chip-hour by topology."""
     parts, versions, commits = [], set(), set()
     for topology, title in TOPOLOGIES.items():
-        known = {
-            name: json.loads(path.read_text())
-            for name in recipe_names()
-            if (path := _file(folder, name, topology)).exists()
-        }
+        known = {name: plans[key] for name in recipe_names() if (key := _key(name, topology)) in plans}
         if not known:
             continue
         price = prices.get(topology)
@@ -136,26 +134,33 @@ def priced(written: str) -> tuple[str, float]:
 RECIPES = tuple(name for name in recipe_names() if name not in SMALL)
 
 
-def make(recipes: Sequence[str], topologies: Sequence[str], folder: Path, again: bool) -> list[str]:
-    """Make the plans that are not there. Returns what could not be made, a line for each."""
+def make(recipes: Sequence[str], topologies: Sequence[str], path: Path, again: bool) -> list[str]:
+    """Make the plans that are not in the file. Returns what could not be made, a line for each."""
     failed = []
     for topology in topologies:
         for name in recipes:
-            path = _file(folder, name, topology)
-            if path.exists() and not again:
+            key = _key(name, topology)
+            if key in read_plans(path) and not again:
                 continue
-            print(f"{name} on {topology}", flush=True)
+            print(key, flush=True)
             words = [sys.executable, __file__, "--one", name, topology]
             ended = subprocess.run(words, capture_output=True, text=True, cwd=REPOSITORY, check=False)
             if ended.returncode:
-                failed.append(f"{name} on {topology}: {(ended.stderr.strip().splitlines() or ['no message'])[-1]}")
+                failed.append(f"{key}: {(ended.stderr.strip().splitlines() or ['no message'])[-1]}")
                 continue
-            replace_text(path, ended.stdout.splitlines()[-1] + "\n")
+            known = read_plans(path) | {key: json.loads(ended.stdout.splitlines()[-1])}
+            lines = (f"{json.dumps(key)}: {json.dumps(found)}" for key, found in sorted(known.items()))
+            replace_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
     return failed
 
 
-def _file(folder: Path, recipe: str, topology: str) -> Path:
-    return folder / f"{recipe}-{topology.replace(':', '-')}.json"
+def read_plans(path: Path) -> dict[str, Any]:
+    """What was planned, by recipe and machine."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _key(recipe: str, topology: str) -> str:
+    return f"{recipe} on {topology}"
 
 
 def main() -> int:
@@ -164,7 +169,7 @@ def main() -> int:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--recipes", nargs="+", default=RECIPES, choices=recipe_names())
     parser.add_argument("--topologies", nargs="*", default=list(TOPOLOGIES), choices=TOPOLOGIES)
-    parser.add_argument("--folder", type=Path, default=REPOSITORY / "build" / "plans")
+    parser.add_argument("--plans", type=Path, default=PLANS)
     parser.add_argument("--again", action="store_true", help="make plans anew that are there")
     parser.add_argument("--price", nargs="+", default=[], type=priced, metavar="TOPOLOGY=PRICE", help="of a chip-hour")
     parser.add_argument("--write", action="store_true", help="write launch/plans.md")
@@ -172,10 +177,9 @@ def main() -> int:
     if arguments.one:
         print(json.dumps(plan(*arguments.one)))
         return 0
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    failed = make(arguments.recipes, arguments.topologies, arguments.folder, arguments.again)
+    failed = make(arguments.recipes, arguments.topologies, arguments.plans, arguments.again)
     if arguments.write:
-        replace_text(PAGE, page(arguments.folder, dict(arguments.price)))
+        replace_text(PAGE, page(read_plans(arguments.plans), dict(arguments.price)))
         print(PAGE)
     for line in failed:
         print(line)

@@ -2,7 +2,8 @@
 
     python read_only_saves.py FOLDER LIBRARY HOW TRIES
 
-Prints the error that each save raised. What Orbax prints besides goes to the error output.
+Prints the error that each save raised, or that its calls ended before the one to fail: threads decide how many a save
+makes. What Orbax prints besides goes to the error output.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 import jax.numpy as jnp
 
 from bertjax.training.checkpoint import Checkpoints
+
+NOT_REACHED = "its calls ended before the one to fail"
 
 
 def main() -> None:
@@ -38,10 +41,13 @@ def main() -> None:
     save("whole", -1, 0)
     calls = counted[0]
     for number in range(tries):
+        call = number * calls // tries
         try:
-            save(str(number), number * calls // tries, failing)
+            save(str(number), call, failing)
         except OSError as error:
             print(error)
+        else:
+            print("no error after a failed call" if counted[-1] > call else NOT_REACHED)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -53,15 +53,30 @@ def test_a_row(table: ModuleType, change: dict[str, object], price: float | None
 
 
 def test_every_plan_that_was_made_is_on_the_page(table: ModuleType, tmp_path: Path) -> None:
-    for name, topology in (("tinybert", "v5e:4x4"), ("bert_base", "v5e:4x4"), ("quickstart", "h100:8")):
-        table._file(tmp_path, name, topology).write_text(json.dumps(PLAN))
-    page = table.page(tmp_path, {"v5e:4x4": 1.2})
+    made = [("tinybert", "v5e:4x4"), ("bert_base", "v5e:4x4"), ("quickstart", "h100:8")]
+    page = table.page({table._key(*one): PLAN for one in made}, {"v5e:4x4": 1.2})
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
         "## 16 TPU v5e: `v5e:4x4` at 1.2 a chip-hour",
         "## 8 H100: `h100:8`",
     ]
     assert all(f"\n| {name} |" in page for name in ("tinybert", "bert_base", "quickstart"))
     assert "with jax\n0.10.2 at commit 0123456." in page
+
+
+def test_what_is_planned_stays_when_others_are_made(table: ModuleType, tmp_path: Path, monkeypatch) -> None:
+    plans, asked = tmp_path / "plans.json", []
+
+    def run(words: list[str], **_: object) -> SimpleNamespace:
+        asked.append(words[-2:])
+        failed = words[-2] == "bert_large"
+        return SimpleNamespace(returncode=failed, stdout=f"a line\n{json.dumps(PLAN)}\n", stderr="no compiler\n")
+
+    monkeypatch.setattr(table, "subprocess", SimpleNamespace(run=run))
+    assert table.make(["bert_base"], ["v5e:4x4"], plans, again=False) == []
+    failed = table.make(["bert_base", "bert_large", "tinybert"], ["v5e:4x4"], plans, again=False)
+    assert failed == ["bert_large on v5e:4x4: no compiler"]
+    assert asked == [[name, "v5e:4x4"] for name in ("bert_base", "bert_large", "tinybert")]
+    assert table.read_plans(plans) == {f"{name} on v5e:4x4": PLAN for name in ("bert_base", "tinybert")}
 
 
 def test_a_price_names_its_machine(table: ModuleType) -> None:
