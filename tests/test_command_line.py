@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
+import io
 import json
 import os
 import re
@@ -30,6 +32,18 @@ from bertjax.training.telemetry import read_metrics
 
 
 def bertjax(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in this process, which has imported and compiled what others before it needed."""
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        try:
+            code = main([*arguments])
+        except SystemExit as ended:
+            code = ended.code
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
+
+
+def in_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "bertjax", *arguments], capture_output=True, text=True, timeout=300)
 
 
@@ -129,9 +143,16 @@ def test_an_error_is_one_message_and_no_traceback(arguments: list[str], message:
     assert "Traceback" not in ended.stderr
 
 
+def test_so_it_is_in_a_process_of_its_own(tmp_path: Path) -> None:
+    words = ["pretrain", str(write_recipe(tmp_path)), "--training.budget", "soon", "--data.root", str(tmp_path)]
+    ended, here = in_a_process(*words), bertjax(*words)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (here.returncode, here.stdout, here.stderr)
+    assert ended.returncode == 1 and ended.stderr.startswith("bertjax pretrain: training.budget='soon' is no length")
+
+
 def test_unknown_words_are_refused() -> None:
     assert bertjax("evaluate", "somewhere", "--fast").returncode == 2
-    unknown = bertjax("pretran")
+    unknown = in_a_process("pretran")
     assert unknown.returncode == 2 and "VERB 'pretran' is unknown; did you mean pretrain?" in unknown.stderr
     assert bertjax().returncode == 2
 
