@@ -141,7 +141,7 @@ def losses(networks: dict, mesh_config: MeshConfig, accumulate: int = 1) -> list
         return [*found, float(averages(sums, sums, OBJECTIVES)["loss"])]
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_the_mesh_and_microbatches_change_nothing(networks: dict, accumulate: int) -> None:
     wanted = losses(networks, MeshConfig(1, 1, 1))
     np.testing.assert_allclose(losses(networks, MeshConfig(2, 2, 2), accumulate), wanted, rtol=1e-5)

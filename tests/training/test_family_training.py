@@ -171,8 +171,9 @@ MEMBERS = {  # arguments, the class of the export
 # BERT's network under other masks, which are tested by themselves; test_stages.py trains on units in every run.
 # DeBERTa's steps stand in test_embedding_sharing.py, those of Longformer and BigBird in test_sparse_training.py.
 SELDOM = ("ernie", "macbert", "spanbert", "deberta", "deberta-v2", "deberta-v3", "longformer", "bigbird")
-# Like others that are trained: RoBERTa's tokenizer is ModernBERT's, its rows are ELECTRA's.
-SELDOM += ("roberta", "xlm-roberta", "camembert", "distilbert")
+# Like others that are trained: RoBERTa's tokenizer is ModernBERT's. ELECTRA's two networks take three runs: of them the
+# suite has the step, the sums on a mesh and the figures, in test_replaced_tokens.py and test_embedding_sharing.py.
+SELDOM += ("roberta", "xlm-roberta", "camembert", "distilbert", "electra")
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,13 @@ def test_a_smaller_student_comes_nearer():
     assert found[0] > found[1] > found[2] > found[3] > 0 and moved > 0
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(8, 1, 1), MeshConfig(2, 2, 2)], ids=["data=8", "all axes"])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pytest.param(MeshConfig(8, 1, 1), marks=pytest.mark.long, id="data=8"),
+        pytest.param(MeshConfig(2, 2, 2), id="all"),
+    ],
+)
 def test_the_teacher_is_sharded_as_the_student_is(mesh):
     student = replace(WITHOUT_DROPOUT, num_hidden_layers=1)
     wanted, _ = losses(MeshConfig(1, 1, 1), student, seed=1)
