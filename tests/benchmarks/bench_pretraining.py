@@ -36,7 +36,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench_race import ENDLESS, LENGTH, ROWS, TASKS, best, config_of, files_of, fine_tune, mean
+from bench_race import ENDLESS, LENGTH, SIZES, TASKS, best, config_of, files_of, fine_tune, mean
 from kept import Kept, require_same_commit
 from turns import Run, in_turns, steps_of
 
@@ -52,6 +52,7 @@ from bertjax.training.checkpoint import DIRECTORY as CHECKPOINTS
 from bertjax.training.run_directory import load_run
 from bertjax.training.stages import open_data
 
+ROWS = SIZES["mini"].rows
 POINTS = 12  # of a run at which it is measured
 HELD_OUT = 2_048  # rows
 ROWS_TIMED = 1_000 * ROWS  # that transformers has in `times`; it reads them again after that
@@ -114,7 +115,9 @@ class Speed(NamedTuple):
 def configured(arguments: argparse.Namespace, setting: Setting, seed: int, steps: int, run: Path) -> Config:
     """The race's BERT with what a setting asks."""
     config = config_of("bert", arguments, seed, steps)
-    keys = {**ROW_KEYS[setting.rows], "execution.dtype": setting.dtype, **(TINY if arguments.tiny else {})}
+    # The initial values of transformers' class: it has no smaller ones for the outputs of residual branches.
+    theirs = {"model.initializer": "truncated", "model.initializer_range": 0.02}
+    keys = {**theirs, **ROW_KEYS[setting.rows], "execution.dtype": setting.dtype, **(TINY if arguments.tiny else {})}
     return with_values(replace(config, run_dir=str(run), log=()), keys)
 
 
