@@ -76,7 +76,7 @@ MINI = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8, "i
 TINY = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "initializer_range": 0.08}
 SIZES: Mapping[str, Size] = {
     "mini": Size(MINI | SHORT | {"initializer": "scaled"}, rows=16, rate=4e-4, vocabulary=8_000),
-    "tiny": Size(TINY | SHORT, rows=32, rate=1e-3, vocabulary=16_384),
+    "tiny": Size(TINY | SHORT | {"initializer": "truncated"}, rows=32, rate=1e-3, vocabulary=16_384),
 }
 GATED = 2 / 3  # of the width of an MLP: a gated one has three matrices for two
 WARMUP = 0.05  # share of the steps; the published shares suit a million of them
