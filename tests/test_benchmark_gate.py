@@ -101,6 +101,16 @@ def test_what_falls_short_ends_with_an_error(gate, tmp_path, monkeypatch, capfd,
     assert verdict in said and "good  5.0 MB/s  (at least 1: holds)" in said
 
 
+def test_a_benchmark_runs_the_package_of_its_own_commit(gate, tmp_path, monkeypatch) -> None:
+    """Also where another clone is installed."""
+    other = tmp_path / "bertjax"
+    other.mkdir()
+    (other / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    said = gate._output(["-c", "import bertjax; print(bertjax.__file__)"])
+    assert said == f"{gate.REPOSITORY / 'bertjax' / '__init__.py'}\n"
+
+
 def test_what_could_not_be_reached_is_said_beside_the_bar(gate, tmp_path, monkeypatch, capfd) -> None:
     reason = "fell_short = 'measured 3.9; tried threads'"
     figures(gate, tmp_path / "a.toml", entry("slow", "print('speed 3.9')", f"least = 4\n{reason}"))

@@ -119,21 +119,33 @@ def make_dataset(
     To resume at step k, start there. An error of `batches` is passed to `on_error` before TensorFlow wraps it.
     Raises ModuleNotFoundError where TensorFlow is missing.
     """
+    steps = range(start_step, stop_step)
+    return _dataset_of_several(batches, steps, global_batch_size, rows, threads, on_error).unbatch().prefetch(AHEAD)
+
+
+def _dataset_of_several(
+    batches: Batches,
+    steps: range,
+    global_batch_size: int,
+    rows: Rows,
+    threads: int,
+    on_error: Callable[[Exception], None] | None,
+) -> tf.data.Dataset:
+    """What `several` makes by each call, as elements."""
     tf = import_tensorflow(required=True)
     spec = batches.spec(_count(global_batch_size, rows))
     together = _together(batches, global_batch_size, rows)
 
     def make(first: np.ndarray) -> list[np.ndarray]:
-        steps = range(int(first), min(int(first) + together, stop_step))
         try:
-            made = several(batches, steps, global_batch_size, rows)
+            made = several(batches, range(int(first), min(int(first) + together, steps.stop)), global_batch_size, rows)
             return [made[key] for key in spec]
         except Exception as error:
             if on_error is not None:
                 on_error(error)
             raise
 
-    def elements(first: tf.Tensor) -> dict[str, tf.Tensor]:
+    def element(first: tf.Tensor) -> dict[str, tf.Tensor]:
         tensors = tf.numpy_function(make, [first], [dtype for _, dtype in spec.values()], stateful=False)
         for tensor, (shape, _) in zip(tensors, spec.values(), strict=True):
             tensor.set_shape((None, *shape))
@@ -144,9 +156,8 @@ def make_dataset(
     # Nothing is left to tune, and its thread sleeps for up to a minute, for the end of which closing a dataset waits.
     options.autotune.enabled = False
     options.threading.private_threadpool_size = threads
-    dataset = tf.data.Dataset.range(start_step, stop_step, together)
-    dataset = dataset.map(elements, num_parallel_calls=threads, deterministic=True).unbatch().prefetch(AHEAD)
-    return dataset.with_options(options)
+    dataset = tf.data.Dataset.range(steps.start, steps.stop, together)
+    return dataset.map(element, num_parallel_calls=threads, deterministic=True).with_options(options)
 
 
 def several(batches: Batches, steps: range, global_batch_size: int, rows: Rows) -> Batch:
@@ -156,6 +167,12 @@ def several(batches: Batches, steps: range, global_batch_size: int, rows: Rows) 
         return {key: np.stack([batch[key] for batch in made]) for key in made[0]}
     whole = batches.rows(np.concatenate([rows_of_batch(step, global_batch_size, rows) for step in steps]))
     return {key: array.reshape(len(steps), -1, *array.shape[1:]) for key, array in whole.items()}
+
+
+def apart(made: Batch) -> Iterator[Batch]:
+    """The batches that `several` made."""
+    for number in range(len(next(iter(made.values())))):
+        yield {key: array[number] for key, array in made.items()}
 
 
 def _count(global_batch_size: int, rows: Rows) -> int:
@@ -175,19 +192,16 @@ def _together(batches: Batches, global_batch_size: int, rows: Rows) -> int:
 def dataset_batches(
     batches: Batches, *, start_step: int, stop_step: int, global_batch_size: int, rows: Rows, threads: int
 ) -> Generator[Batch, None, None]:
-    """The elements of `make_dataset` as NumPy arrays, and the errors of `batches` unchanged."""
+    """The elements of `make_dataset` as NumPy arrays, and the errors of `batches` unchanged.
+
+    Batches that were made together come apart here, without a copy; in tf.data that takes as long as making them.
+    """
     errors: list[Exception] = []
-    dataset = make_dataset(
-        batches,
-        start_step=start_step,
-        stop_step=stop_step,
-        global_batch_size=global_batch_size,
-        rows=rows,
-        threads=threads,
-        on_error=errors.append,
-    )
+    steps = range(start_step, stop_step)
+    dataset = _dataset_of_several(batches, steps, global_batch_size, rows, threads, errors.append)
     try:
-        yield from dataset.as_numpy_iterator()
+        for made in dataset.prefetch(AHEAD).as_numpy_iterator():
+            yield from apart(made)
     except Exception as wrapped:
         raise (errors[0] if errors else wrapped) from None
 
@@ -200,18 +214,13 @@ def thread_pool_batches(
     pool = ThreadPoolExecutor(threads, thread_name_prefix="batch")
     under_way: deque[Future[Batch]] = deque()
 
-    def finished() -> Iterator[Batch]:
-        made = under_way.popleft().result()
-        for number in range(len(next(iter(made.values())))):
-            yield {key: array[number] for key, array in made.items()}
-
     try:
         for first in range(start_step, stop_step, together):
             steps = range(first, min(first + together, stop_step))
             under_way.append(pool.submit(several, batches, steps, global_batch_size, rows))
             if len(under_way) >= threads + AHEAD:
-                yield from finished()
+                yield from apart(under_way.popleft().result())
         while under_way:
-            yield from finished()
+            yield from apart(under_way.popleft().result())
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -131,7 +131,10 @@ def _output(words: Sequence[str]) -> str | int:
     """What a command prints, which is also shown; its exit code if that is not 0."""
     print(f"\n$ python {' '.join(words)}", flush=True)
     lines, start = [], time.monotonic()
-    with subprocess.Popen([sys.executable, *words], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+    # The package of this commit, whichever is installed.
+    path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
+    pipe = {"stdout": subprocess.PIPE, "text": True, "env": os.environ | {"PYTHONPATH": path}}
+    with subprocess.Popen([sys.executable, *words], cwd=REPOSITORY, **pipe) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
