@@ -18,7 +18,8 @@ from bertjax.model.network import Params, bind
 from bertjax.training.run_directory import TrainedModel
 
 _TOKENS = 4096  # of a batch, at most
-_SHORTEST = 16  # tokens; rows are padded to this times a power of two, so that few shapes are compiled
+_SHORTEST = 16  # tokens; rows are padded to this times a power of two, so that few shapes are compiled,
+_FEWEST = 8  # rows, and batches to this times a power of four
 
 
 class MaskedToken(NamedTuple):
@@ -38,7 +39,7 @@ def log_probabilities(model: TrainedModel, tokens: Iterable[MaskedToken]) -> Ite
     for width, group in itertools.groupby(tokens, lambda one: _width(len(one.row), model.max_length)):
         most = max(1, _TOKENS // width)
         while part := list(itertools.islice(group, most)):
-            height = min(most, 1 << (len(part) - 1).bit_length())
+            height = min(most, _height(len(part)))
             filled = part + part[:1] * (height - len(part))
             batch = padded([one.row for one in filled], width)
             positions = np.array([[one.position] for one in filled], np.int32)
@@ -53,6 +54,13 @@ def _width(tokens: int, longest: int) -> int:
     while width < tokens:
         width *= 2
     return max(tokens, min(width, longest))
+
+
+def _height(rows: int) -> int:
+    height = _FEWEST
+    while height < rows:
+        height *= 4
+    return height
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")
