@@ -91,17 +91,7 @@ def open_feed(
     """
     engine = engine or ("tf.data" if import_tensorflow() else "threads")
     make = {"tf.data": dataset_batches, "threads": thread_pool_batches}[engine]
-    return Feed(
-        make(
-            batches,
-            start_step=start_step,
-            stop_step=stop_step,
-            global_batch_size=global_batch_size,
-            rows=rows,
-            threads=threads,
-        ),
-        engine,
-    )
+    return Feed(make(batches, range(start_step, stop_step), global_batch_size, rows, threads), engine)
 
 
 def make_dataset(
@@ -171,14 +161,12 @@ def several(batches: Batches, steps: range, global_batch_size: int, rows: Rows) 
 
 def apart(made: Batch) -> Iterator[Batch]:
     """The batches that `several` made."""
-    for number in range(len(next(iter(made.values())))):
-        yield {key: array[number] for key, array in made.items()}
+    return (dict(zip(made, arrays, strict=True)) for arrays in zip(*made.values(), strict=True))
 
 
 def _count(global_batch_size: int, rows: Rows) -> int:
     """The rows of a batch that are made here."""
-    every = np.arange(global_batch_size)
-    return len(every if rows is None else every[rows])
+    return len(np.arange(global_batch_size)[... if rows is None else rows])
 
 
 def _together(batches: Batches, global_batch_size: int, rows: Rows) -> int:
@@ -186,18 +174,17 @@ def _together(batches: Batches, global_batch_size: int, rows: Rows) -> int:
     if not isinstance(batches, ByRows):
         return 1
     shape, _ = batches.spec(_count(global_batch_size, rows))["input_ids"]
-    return max(1, min(MOST_TOGETHER, POSITIONS_TOGETHER // max(1, math.prod(shape))))
+    return min(max(1, POSITIONS_TOGETHER // max(1, math.prod(shape))), MOST_TOGETHER)
 
 
 def dataset_batches(
-    batches: Batches, *, start_step: int, stop_step: int, global_batch_size: int, rows: Rows, threads: int
+    batches: Batches, steps: range, global_batch_size: int, rows: Rows, threads: int
 ) -> Generator[Batch, None, None]:
     """The elements of `make_dataset` as NumPy arrays, and the errors of `batches` unchanged.
 
     Batches that were made together come apart here, without a copy; in tf.data that takes as long as making them.
     """
     errors: list[Exception] = []
-    steps = range(start_step, stop_step)
     dataset = _dataset_of_several(batches, steps, global_batch_size, rows, threads, errors.append)
     try:
         for made in dataset.prefetch(AHEAD).as_numpy_iterator():
@@ -207,17 +194,15 @@ def dataset_batches(
 
 
 def thread_pool_batches(
-    batches: Batches, *, start_step: int, stop_step: int, global_batch_size: int, rows: Rows, threads: int
+    batches: Batches, steps: range, global_batch_size: int, rows: Rows, threads: int
 ) -> Generator[Batch, None, None]:
     """The same batches from a pool of `threads` threads, for machines without TensorFlow."""
     together = _together(batches, global_batch_size, rows)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="batch")
     under_way: deque[Future[Batch]] = deque()
-
     try:
-        for first in range(start_step, stop_step, together):
-            steps = range(first, min(first + together, stop_step))
-            under_way.append(pool.submit(several, batches, steps, global_batch_size, rows))
+        for n in range(0, len(steps), together):
+            under_way.append(pool.submit(several, batches, steps[n : n + together], global_batch_size, rows))
             if len(under_way) >= threads + AHEAD:
                 yield from apart(under_way.popleft().result())
         while under_way:
