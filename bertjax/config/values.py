@@ -142,9 +142,8 @@ def _of_stages(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[str
     """The changed keys of as many stages, as the command line names them; else the lists."""
     if len(old) != len(new):
         return {"stages": (old, new)}
-    before, after = ({f"stages.{n}": stage for n, stage in enumerate(stages)} for stages in (old, new))
-    was, now = flatten(before), flatten(after)
-    return {key: (was[key], now[key]) for key in now if was[key] != now[key]}
+    both = enumerate(zip(old, new, strict=True))
+    return {f"stages.{n}.{key}": (was[key], now[key]) for n, (was, now) in both for key in now if was[key] != now[key]}
 
 
 def render(config: Config, recipe: Config) -> str:

@@ -152,11 +152,11 @@ def _dataset_of_several(
 
 def several(batches: Batches, steps: range, global_batch_size: int, rows: Rows) -> Batch:
     """The batches of some steps, one after the other: each array of theirs [steps, ...]."""
-    if len(steps) == 1 or not isinstance(batches, ByRows):
-        made = [batches.batch(step, global_batch_size, rows) for step in steps]
-        return {key: np.stack([batch[key] for batch in made]) for key in made[0]}
+    if not isinstance(batches, ByRows):
+        (step,) = steps
+        return {key: array[None] for key, array in batches.batch(step, global_batch_size, rows).items()}
     whole = batches.rows(np.concatenate([rows_of_batch(step, global_batch_size, rows) for step in steps]))
-    return {key: array.reshape(len(steps), -1, *array.shape[1:]) for key, array in whole.items()}
+    return {key: x.reshape(len(steps), len(x) // len(steps), *x.shape[1:]) for key, x in whole.items()}
 
 
 def apart(made: Batch) -> Iterator[Batch]:

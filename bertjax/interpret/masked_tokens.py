@@ -39,7 +39,7 @@ def log_probabilities(model: TrainedModel, tokens: Iterable[MaskedToken]) -> Ite
     for width, group in itertools.groupby(tokens, lambda one: _width(len(one.row), model.max_length)):
         most = max(1, _TOKENS // width)
         while part := list(itertools.islice(group, most)):
-            height = min(most, _height(len(part)))
+            height = min(most, _padded_size(len(part), _FEWEST, 4))
             filled = part + part[:1] * (height - len(part))
             batch = padded([one.row for one in filled], width)
             positions = np.array([[one.position] for one in filled], np.int32)
@@ -50,17 +50,14 @@ def log_probabilities(model: TrainedModel, tokens: Iterable[MaskedToken]) -> Ite
 
 
 def _width(tokens: int, longest: int) -> int:
-    width = _SHORTEST
-    while width < tokens:
-        width *= 2
-    return max(tokens, min(width, longest))
+    return max(tokens, min(_padded_size(tokens, _SHORTEST, 2), longest))
 
 
-def _height(rows: int) -> int:
-    height = _FEWEST
-    while height < rows:
-        height *= 4
-    return height
+def _padded_size(count: int, size: int, factor: int) -> int:
+    """The first of `size`, `size` times `factor`, and so on, that is large enough."""
+    while size < count:
+        size *= factor
+    return size
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")
