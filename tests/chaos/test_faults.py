@@ -15,7 +15,6 @@ import hangs
 import pytest
 import random_kills
 from outcomes import Share, Table, as_markdown
-from read_only_saves import NOT_REACHED
 
 # A read of a damaged checkpoint leaves Orbax's other reads unfinished, and Python says so when it collects them.
 pytestmark = [
@@ -51,9 +50,7 @@ def test_a_save_on_a_disk_that_turns_read_only_has_one_error_and_no_traceback(tm
     ended = subprocess.run(command, env=surrounding, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr and "Error" not in ended.stderr, ended.stderr
-    failed = [line for line in ended.stdout.splitlines() if line != NOT_REACHED]
-    assert ended.stdout.count("\n") == tries and len(failed) >= tries // 2, ended.stdout
-    assert all("Read-only file system" in line for line in failed), ended.stdout
+    assert ended.stdout.count("Read-only file system") == ended.stdout.count("\n") == tries, ended.stdout
 
 
 def test_damages_are_named_or_change_no_bit(in_memory: Path) -> None:

@@ -95,8 +95,8 @@ def test_its_figures_are_those_of_its_last_checkpoint(runs: Path) -> None:
     assert "What it knows, by step" not in (runs / "plain" / "report.html").read_text()
 
 
-@pytest.mark.parametrize(("compiling", "second"), [(0.0, 122.0), (5.0, 77.0)])
-def test_probes_wait_until_they_cost_their_share_at_most(compiling: float, second: float) -> None:
+@pytest.mark.parametrize(("compiling", "second", "most"), [(0.0, 122.0, 5), (5.0, 77.0, 30)])
+def test_probes_wait_until_they_cost_their_share_at_most(compiling: float, second: float, most: int) -> None:
     """Evaluations every 10 s: the first probe is expected to take as long as its evaluation, and takes 6 s.
 
     The next one is expected to take as long, but for the compiling, of which jax tells.
@@ -122,7 +122,7 @@ def test_probes_wait_until_they_cost_their_share_at_most(compiling: float, secon
             if probes(None, {}, evaluated=1.5):  # type: ignore[arg-type]
                 taken.append(now[0])
                 assert probes.share <= 0.1 or len(taken) == 1
-        assert taken[:2] == [20.0 + 6.0, second]
+        assert taken[:2] == [20.0 + 6.0, second] and 3 <= len(taken) <= most
     assert probes.share <= 0.1 and probes.taken == len(taken) and probes.passed_over == 30 - len(taken)
     assert f"taken at {len(taken)} evaluation(s)" in str(probes) and "went without" in str(probes)
 

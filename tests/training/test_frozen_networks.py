@@ -85,7 +85,7 @@ def test_a_smaller_student_comes_nearer():
     "mesh",
     [
         pytest.param(MeshConfig(8, 1, 1), marks=pytest.mark.long, id="data=8"),
-        pytest.param(MeshConfig(2, 2, 2), id="all"),
+        pytest.param(MeshConfig(2, 2, 2), id="all axes"),
     ],
 )
 def test_the_teacher_is_sharded_as_the_student_is(mesh):
