@@ -12,7 +12,7 @@ import resource
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -30,9 +30,8 @@ MASKINGS = {
     "n-grams": {"masking": "ngrams", "ngram_shares": (6 / 11, 3 / 11, 2 / 11)},
     "spans": {"masking": "spans", "replace_by": "span", "random_ids": "corpus"},
 }
-
-
 PACKING = {"padded": "none", "packed": "pairs"}
+Batch = dict[str, np.ndarray]
 
 
 def measure_plan(split, length: int) -> None:
@@ -70,36 +69,30 @@ def resident() -> int:
         return int(stream.read().split()[1]) * resource.getpagesize()
 
 
-def measure_batches(make: Callable[[int], dict[str, np.ndarray]], batch_size: int, threads: int, repeats: int) -> str:
-    """Tokens a second (positions and real tokens, median of the repeats) of `threads` threads making batches."""
+def measure_batches(make: Callable[[int], Batch], batch_size: int, threads: int, repeats: int) -> str:
+    """Tokens a second of `threads` threads making batches."""
     steps = max(2 * threads, 2**13 // batch_size)
-    positions, real = [], []
     with ThreadPoolExecutor(threads) as pool:
-        for repeat in range(repeats + 1):
-            start = time.perf_counter()
-            made = list(pool.map(lambda k: batch_totals(make(k)), range(repeat * steps, (repeat + 1) * steps)))
-            seconds = time.perf_counter() - start
-            positions.append(sum(m[0] for m in made) / seconds / 1e6)
-            real.append(sum(m[1] for m in made) / seconds / 1e6)
-    return f"{statistics.median(positions[1:]):6.1f} M positions/s {statistics.median(real[1:]):6.1f} M real tokens/s"
-
-
-def batch_totals(batch: dict[str, np.ndarray]) -> tuple[int, int]:
-    """Positions and real tokens of a batch."""
-    return batch["input_ids"].size, int(np.count_nonzero(batch["sequence_ids"]))
+        return rates(lambda turn: pool.map(make, range(turn * steps, (turn + 1) * steps)), repeats)
 
 
 def measure_feed(batches: PairBatches, engine: str, batch_size: int, threads: int, repeats: int) -> str:
-    """Tokens a second, as `measure_batches` has them, out of a feed that nothing but this loop empties."""
+    """Tokens a second out of a feed that nothing but this loop empties."""
     steps = max(16, 2**15 // batch_size)
-    positions, real = [], []
     with open_feed(batches, start_step=0, global_batch_size=batch_size, threads=threads, engine=engine) as feed:
-        for _ in range(repeats + 1):
-            start = time.perf_counter()
-            made = [batch_totals(batch) for batch in itertools.islice(feed, steps)]
-            seconds = time.perf_counter() - start
-            positions.append(sum(m[0] for m in made) / seconds / 1e6)
-            real.append(sum(m[1] for m in made) / seconds / 1e6)
+        return rates(lambda _: itertools.islice(feed, steps), repeats)
+
+
+def rates(batches_of: Callable[[int], Iterable[Batch]], repeats: int) -> str:
+    """Positions and real tokens a second, medians over the turns after the first."""
+    positions, real = [], []
+    for turn in range(repeats + 1):
+        start = time.perf_counter()
+        # Counting is part of what a user of the batches does at least: it reads them.
+        made = [(batch["input_ids"].size, np.count_nonzero(batch["sequence_ids"])) for batch in batches_of(turn)]
+        seconds = time.perf_counter() - start
+        positions.append(sum(of_batch for of_batch, _ in made) / seconds / 1e6)
+        real.append(sum(of_batch for _, of_batch in made) / seconds / 1e6)
     return f"{statistics.median(positions[1:]):6.1f} M positions/s {statistics.median(real[1:]):6.1f} M real tokens/s"
 
 

@@ -25,6 +25,7 @@ from bertjax.model.attention.windows import (
 from bertjax.model.scan_constants import beside
 
 QUERIES = 128  # of a block, where the scores of a row are not computed at once
+KEYS = 32  # of a block: each has products with QUERIES + KEYS - 1 distances, of which it needs QUERIES
 
 # (queries [B, H, C, K], times the scale; their positions, int32 [C]) -> terms of the scores, float32 [B, H, C, L]
 Added = Callable[[jax.Array, jax.Array], jax.Array]
@@ -132,11 +133,11 @@ def attention_by_queries(
     def of_block(block: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         q, *others = block  # [B, H, C, K], [B, 1, C], [C, 1]
         ids, positions = beside(q, others)
-        seen = ids[:, :, None, :, None] == sequence_ids[:, None, None, None, :]
+        seen = ids[..., None] == sequence_ids[:, None, None, :]
         if causal:
             seen &= row <= positions
-        keys = Keys(k, v, seen, row, added(q, positions[:, 0])[:, :, None] if added else None)
-        return attend_blocks(q[:, :, None], positions, [keys], scoring)[:, :, 0]
+        keys = Keys(k, v, seen, row, added(q, positions[:, 0]) if added else None)
+        return attend_blocks(q, positions, [keys], scoring)
 
     out = jax.lax.map(of_block, (jnp.moveaxis(blocks, 2, 0), jnp.moveaxis(ids, 2, 0), positions_of(blocks)))
     return heads_first(joined(jnp.moveaxis(out, 0, 2))[:, :, :length])
@@ -155,12 +156,14 @@ def relative_terms(
 
     Each token has products with the vectors of a range of distances, and its row of products is moved by its position:
     that is a slice of a reshaped array, where a gather of single scores, and its scatter in the backward pass, would
-    take most of the time on any device.
+    take most of the time on any device. Heads come first here, [H, N, B, C, K]: all rows share the vectors, so that the
+    tokens of a block in all rows are one factor of one product.
     """
     length, size = k.shape[1], min(QUERIES, k.shape[1])
-    keys = in_blocks(heads_first(k), size)  # [B, H, N, C, K]
-    blocks = keys.shape[2]
-    whole = blocks * size
+    of_block = min(KEYS, length)
+    keys = jnp.moveaxis(in_blocks(heads_first(k), of_block), 0, 2)
+    blocks = keys.shape[1]
+    whole = max(length + -length % size, blocks * of_block) + of_block
     # Vectors of the distances 1 - whole and on, and of those in the order of keys: from whole - 1 down.
     rows = row_of(np.arange(1 - whole, whole, dtype=np.int32))
     ascending, descending = jnp.take(by_keys, rows, axis=1), jnp.take(by_queries, rows[::-1], axis=1)
@@ -169,20 +172,43 @@ def relative_terms(
     def added(q: jax.Array, positions: jax.Array) -> jax.Array:
         first = positions[0]
         near = jax.lax.dynamic_slice_in_dim(descending, whole - size - first, length + size - 1, axis=1)
-        to_positions = _moved(product("BHCK,HUK->BHCU", q, near), length)
-        far = jax.lax.dynamic_slice_in_dim(ascending, first, (blocks + 1) * size - 1, axis=1)
-        starts = [(blocks - 1 - block) * size for block in range(blocks)]
-        of_blocks = jnp.stack([far[:, start : start + 2 * size - 1] for start in starts], axis=1)
-        to_content = _moved(product("BHNCK,HNUK->BHNCU", keys, of_blocks), size)
-        to_content = to_content.reshape(*to_content.shape[:2], whole, size)[:, :, :length]
-        return to_positions + to_content.swapaxes(2, 3)
+        to_positions = _moved(product("HBCK,HUK->HBCU", q.swapaxes(0, 1), near), length)
+        far = _overlapping(ascending, first + whole - blocks * of_block, blocks, of_block, size + of_block - 1)
+        to_content = _moved(product("HNBCK,HNUK->HNBCU", keys, far[:, ::-1]), size)
+        to_content = to_content.transpose(0, 2, 4, 1, 3).reshape(*to_positions.shape[:3], -1)[..., :length]
+        return (to_positions + to_content).swapaxes(0, 1)
 
     return added
 
 
+def _overlapping(x: jax.Array, start: jax.Array, count: int, step: int, width: int) -> jax.Array:
+    """`count` parts of `width` rows, each `step` rows after the one before: [H, S, K] -> [H, count, width, K].
+
+    A part is made of pieces, so that the gradient is a sum of a few arrays, however many parts there are.
+    """
+    pieces = -(-width // step)
+    rows = jax.lax.dynamic_slice_in_dim(x, start, (count + pieces - 1) * step, axis=1)
+    rows = rows.reshape(x.shape[0], -1, step, x.shape[-1])
+    return jnp.concatenate([rows[:, piece : piece + count] for piece in range(pieces)], axis=2)[:, :, :width]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _moved(x: jax.Array, width: int) -> jax.Array:
-    """Row c of [..., C, width + C - 1] from its number C - 1 - c on: [..., C, width]."""
+    """Row c of [..., C, width + C - 1] from its number C - 1 - c on: [..., C, width]; C is at least 2."""
     rows, columns = x.shape[-2:]
     assert columns == width + rows - 1, "a column for each distance"
     flat = x.reshape(*x.shape[:-2], rows * columns)[..., rows - 1 : rows - 1 + rows * (columns - 1)]
     return flat.reshape(*x.shape[:-2], rows, columns - 1)[..., :width]
+
+
+def _moved_backward(width: int, _: None, g: jax.Array) -> tuple[jax.Array]:
+    """What JAX derives, but with zeros put beside g, where JAX pads it, which takes a CPU several times as long."""
+    *outer, rows, _ = g.shape
+    columns = width + rows - 1
+    wide = jnp.concatenate([g, jnp.zeros((*outer, rows, rows - 2), g.dtype)], axis=-1)
+    flat = wide.reshape(*outer, rows * (columns - 1))
+    before, after = jnp.zeros((*outer, rows - 1), g.dtype), jnp.zeros((*outer, 1), g.dtype)
+    return (jnp.concatenate([before, flat, after], axis=-1).reshape(*outer, rows, columns),)
+
+
+_moved.defvjp(lambda x, width: (_moved(x, width), None), _moved_backward)
