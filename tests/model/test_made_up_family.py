@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from generated_corpus import write_corpus
+from several_processes import Group
 from tiny_runs import write_recipe
 
 # Not among the members: data2vec's encoder of text, which transformers has, so that its class can tell whether the
-# names are right. A process of its own, whose registry it may change, runs the command lines that it is given.
+# names are right. A process of its own, whose registry it may change, runs the command lines of a file.
 PROGRAM = """
 import json
 import sys
@@ -44,7 +44,7 @@ FAMILIES[NAME] = replace(
 
 from bertjax.__main__ import main
 
-for line in sys.stdin:
+for line in open(sys.argv[1]):
     print("ended with", main(json.loads(line)), flush=True)
 """
 
@@ -63,11 +63,12 @@ def test_a_made_up_family_trains_is_exported_and_comes_back(tmp_path: Path) -> N
         ["import", "hf:out", "--output", "again"],
         ["export", "again", "--to", "huggingface", "--output", "back"],
     ]
-    given = "\n".join(map(json.dumps, lines))
-    command = [sys.executable, "program.py"]
-    ended = subprocess.run(command, input=given, capture_output=True, text=True, check=False, cwd=tmp_path)
-    told = ended.stdout.split("ended with 0\n")
-    assert ended.returncode == 0 and len(told) == len(lines) + 1, ended.stdout + ended.stderr
+    (tmp_path / "lines").write_text("\n".join(map(json.dumps, lines)))
+    command, log = [sys.executable, str(tmp_path / "program.py"), "lines"], tmp_path / "log"
+    with Group(command, 1, log) as group:
+        group.finish()
+    told = group.logs[0].split("ended with 0\n")
+    assert len(told) == len(lines) + 1, group.logs[0]
     for folder in (run / "huggingface", tmp_path / "out"):
         config = json.loads((folder / "config.json").read_text())
         assert (config["model_type"], config["architectures"]) == ("data2vec-text", ["Data2VecTextForMaskedLM"])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import checkpoints, write_recipe
+from tiny_runs import checkpoints, finish, write_recipe
 
 from bertjax.training.telemetry import curves, read_metrics
 
@@ -97,9 +96,9 @@ def test_a_made_up_objective_trains_with_masked_tokens(packing: str, tmp_path: P
         *("--training.objectives", "mlm", "length", "--training.eval-every", "20", "--training.checkpoint-every", "20"),
     ]
     for steps in ("20", "40"):  # the second continues from the first
-        ended = subprocess.run([*arguments, "--training.steps", steps], capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "resuming" in ended.stdout and "Length accuracy" in ended.stdout
+        finish([*arguments, "--training.steps", steps], tmp_path / steps)
+    printed = (tmp_path / "40").read_text()
+    assert "resuming" in printed and "Length accuracy" in printed
     found = curves(read_metrics(run / "metrics.jsonl"))
     assert found["eval/length_accuracy"][0] == [20, 40]
     total, mlm, length = (found[f"train/{name}"][1] for name in ("loss", "mlm_loss", "length_loss"))
