@@ -174,6 +174,9 @@ SELDOM = ("ernie", "macbert", "spanbert", "deberta", "deberta-v2", "deberta-v3",
 # Like others that are trained: RoBERTa's tokenizer is ModernBERT's. ELECTRA's two networks take three runs: of them the
 # suite has the step, the sums on a mesh and the figures, in test_replaced_tokens.py and test_embedding_sharing.py.
 SELDOM += ("roberta", "xlm-roberta", "camembert", "distilbert", "electra")
+# ALBERT's shared layers, sentence order and packed rows are trained in test_options.py, test_transformers_losses.py and
+# below.
+SELDOM += ("albert",)
 
 
 @pytest.fixture(scope="module")
