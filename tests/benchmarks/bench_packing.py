@@ -2,8 +2,9 @@
 
 python tests/benchmarks/bench_packing.py STORE --length 512 --rounds 5
 
-Both train the same network on rows of the same length from the same token store, each in its own state; they take turns
-in one process, so that a machine whose speed varies slows both alike. Batches are made in the timed part.
+STORE is a token store, or a folder with one. Both runs train the same network on rows of the same length from it, each
+in its own state; they take turns in one process, so that a machine whose speed varies slows both alike. Batches are
+made in the timed part.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import statistics
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -62,7 +64,7 @@ class Run:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("store", help="a prepared token store")
+    parser.add_argument("store", type=Path, help="a prepared token store, or a folder with one")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--rows", type=int, default=8, help="a step")
     parser.add_argument("--layers", type=int, default=4)
@@ -70,7 +72,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="timed in each round")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    store = TokenStore.open(arguments.store)
+    store = TokenStore.open(str(next(arguments.store.glob("store-*"), arguments.store)))
     width = arguments.hidden
     plain = Config(
         model=ModelConfig(
