@@ -156,8 +156,8 @@ def compiler_flops(config: Config, stage: Stage) -> float:
     """FLOPs of one step over the global batch as XLA counts them, element-wise work and rematerialisation included.
 
     XLA's count takes the body of a loop once; so this is of the same step with its layers unrolled, one microbatch and
-    one chunk of predictions, on a mesh of one device, with the attention that runs anywhere. It is not compiled: the
-    count needs the program only.
+    one chunk of predictions, on a mesh of one device, with the attention that runs anywhere, whose blocks of queries
+    are a loop still where rows are long. It is not compiled: the count needs the program only.
     """
     # A teacher may have more layers than the model: a scan is unrolled up to its own length.
     execution = replace(config.execution, attention="xla", scan_unroll=1 << 20, logits_chunk=1 << 40)

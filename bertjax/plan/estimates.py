@@ -173,7 +173,9 @@ def plan_stage(
         traffic = memory_traffic(result.module)
         collectives = tuple(collectives_of(result.module, mesh, _slices_in_mesh(topology, devices)))
         if topology.chip is not None:
-            bound = bound_of(counted / len(devices), traffic, collectives, devices, topology)
+            # The compiler counts the body of a loop once, and attention of long rows, or with relative positions, is
+            # a loop over blocks of queries.
+            bound = bound_of(max(counted, flops) / len(devices), traffic, collectives, devices, topology)
     return StagePlan(
         stage=stage,
         config=config,

@@ -70,9 +70,9 @@ def speed_table(plan: Plan) -> Table:
         )
     return Table(
         "A step at best",
-        "TFLOP of the whole step, ours and the compiler's count of the unrolled one; then ms that each part takes by "
-        "itself at its full rate; a step takes the longest of them if all overlap, up to the second figure if devices "
-        "wait for what they send",
+        "TFLOP of the whole step, ours and the compiler's count of the unrolled one, of which the larger is computed; "
+        "then ms that each part takes by itself at its full rate; a step takes the longest of them if all overlap, up "
+        "to the second figure if devices wait for what they send",
         ("stage", "TFLOP", "compiler's", "compute", "memory", "links", "network", "step", "limit", "MFU at most"),
         tuple(rows),
     )

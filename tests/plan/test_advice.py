@@ -20,6 +20,7 @@ from bertjax.config import (
     TrainingConfig,
     override,
 )
+from bertjax.model.attention.backends import WHOLE_ROWS
 from bertjax.parallel.mesh import make_mesh
 from bertjax.plan import answer
 from bertjax.plan.advice import advise, flags_for
@@ -27,7 +28,7 @@ from bertjax.plan.compiling import argument_sizes, compiler_flops
 from bertjax.plan.estimates import Plan, _with_rows_for_all, make_plan, mesh_on
 from bertjax.plan.figures import cost_table, headline
 from bertjax.plan.suggest import Suggestion, _starts, _widths, pick_microbatches
-from bertjax.plan.topologies import open_topology
+from bertjax.plan.topologies import CHIPS, open_topology
 from bertjax.training.stages import stages_of
 
 RECIPE = Config(
@@ -121,6 +122,19 @@ def test_the_compilers_count_is_of_a_step_that_any_platform_has(attention: str) 
     wished = replace(RECIPE, model=model, execution=ExecutionConfig(attention=attention, dtype="bfloat16"))
     plain = replace(RECIPE, model=model, execution=ExecutionConfig(attention="xla", dtype="bfloat16"))
     assert compiler_flops(wished, stages_of(wished)[0]) == compiler_flops(plain, stages_of(plain)[0]) > 0
+
+
+def test_a_step_computes_what_blocks_of_long_rows_do() -> None:
+    """The compiler counts one block of queries of a long row; by that count a step would exceed the peak."""
+    model = replace(RECIPE.model, num_hidden_layers=1, max_position_embeddings=4 * WHOLE_ROWS)
+    data = DataConfig(sequence_length=4 * WHOLE_ROWS, max_predictions=8)
+    config = replace(RECIPE, model=model, data=data, training=TrainingConfig(steps=100, global_batch_size=2))
+    chip = replace(CHIPS["h100"], memory_bandwidth=1e30)  # so that nothing but arithmetic takes time
+    topology = replace(open_topology("local"), devices=tuple(jax.devices()[:2]), slices=(0, 0), chip=chip)
+    (stage,) = make_plan(config, topology, say=silent).stages
+    assert stage.counted_flops < stage.flops / 2
+    assert stage.bound.compute == pytest.approx(stage.flops / 2 / chip.flops)
+    assert stage.mfu_bound <= 1
 
 
 def test_the_largest_microbatch_that_fits_is_picked(too_large: Plan) -> None:
