@@ -45,11 +45,13 @@ COLUMNS = (
 INTRODUCTION = """# Plans of the recipes
 
 What `bertjax plan RECIPE --topology NAME` says of the recipes, each in its first variant, compiled for the machine by
-its own compiler; {small} are for one chip or a CPU. Memory is the most that a device needs in any stage, of what it
-has; a step is the least that its compute, memory traffic or links take by themselves, stage by stage; MFU is the bound
-that follows; hours are those of the whole recipe at best, and if nothing that devices send each other is hidden;
-chip-hours and cost are at best. This page is made by `python tests/benchmarks/plan_table.py --write`, here with jax
-{jax} at commit {commit}.
+its own compiler. Left out, for they are for one chip or a CPU: {small}.
+
+Memory is the most that a device needs in any stage, of what it has; a step is the least that its compute, memory
+traffic or links take by themselves, stage by stage; MFU is the bound that follows; hours are those of the whole recipe
+at best, and if nothing that devices send each other is hidden; chip-hours and cost are at best.
+
+Made by `python tests/benchmarks/plan_table.py --write`, with jax {jax} at commit {commit}.
 """
 
 
