@@ -11,7 +11,7 @@ Measured: four layers of width 256, windows of 256 and a global [CLS], one row o
     step grows with the length to the power of 1.03 in time, 1.04 in processor time and 0.83 in memory
     (`bench_attention_length.py --window 256 --global-token`).
 Cost: base 148,711,257 parameters, 1.0e19 FLOP, a twentieth of it for 3,000 steps; large 434,653,273 parameters,
-    3.4e19 FLOP. Planned for v5e:4x4, base takes 9.1 GiB of each chip and at least 159 ms a step (2.9 hours).
+    3.4e19 FLOP. Planned for v5e:4x4, base takes 7.3 GiB of each chip and at least 159 ms a step (2.9 hours).
 Command: bertjax pretrain longformer --init-from hf:roberta-base --data.vocab roberta-base/vocab.json
 """
 
