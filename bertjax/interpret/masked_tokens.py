@@ -18,8 +18,8 @@ from bertjax.model.network import Params, bind
 from bertjax.training.run_directory import TrainedModel
 
 _TOKENS = 4096  # of a batch, at most
-_SHORTEST = 16  # tokens; rows are padded to this times a power of two, so that few shapes are compiled,
-_FEWEST = 8  # rows, and batches to this times a power of four
+_SHORTEST = 16  # tokens; rows are padded to this times a power of two, so that few shapes are compiled
+_FEWEST = 8  # rows; batches are padded to this times a power of four
 
 
 class MaskedToken(NamedTuple):

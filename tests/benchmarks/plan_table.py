@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config.recipes import load_recipe, recipe_names
+from bertjax.plan.figures import milliseconds
 from bertjax.plan.topologies import GIB, set_environment
 from bertjax.storage.files import replace_text
 
@@ -98,7 +99,7 @@ def row(recipe: str, found: Mapping[str, Any], price: float | None) -> str:
     if not found["fits"]:
         return f"| {recipe} | {memory}: does not fit | | | | | | |"
     low, high = found["hours"]
-    steps = " / ".join(f"{1e3 * one:,.0f}" if one >= 0.1 else f"{1e3 * one:.3g}" for one in found["seconds"])
+    steps = " / ".join(map(milliseconds, found["seconds"]))
     limits = " / ".join(dict.fromkeys(found["limits"]))
     mfu = " / ".join(f"{one:.0%}" for one in found["mfu"])
     span = f"{low:,.1f}" if f"{low:,.1f}" == f"{high:,.1f}" else f"{low:,.1f} to {high:,.1f}"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import command, surroundings, write_recipe
+from tiny_runs import command, news_of, surroundings, write_recipe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SILENCE = 5.0  # seconds
@@ -62,11 +62,6 @@ def longest_silence(lines: list[Line]) -> tuple[float, str]:
     """The longest stretch without a line, in seconds, and the line that ended it."""
     gaps = ((min(b.clock - a.clock, b.processor - a.processor), b.text) for a, b in itertools.pairwise(lines))
     return max(gaps)
-
-
-def said(printed: str) -> list[str]:
-    """The lines that say more than that something takes long, which on a loaded machine anything may."""
-    return [line for line in printed.splitlines() if not re.fullmatch(r"[^:]+ \(\d+ s so far\)", line)]
 
 
 def position(lines: list[Line], pattern: str) -> int:
@@ -166,7 +161,7 @@ def test_what_cannot_work_is_refused_before_a_word_and_before_text_is_read(
     assert main(words[3:]) == 1
     printed = capsys.readouterr()
     assert re.search(message, printed.err, re.S), printed.err
-    assert said(printed.out) == []
+    assert news_of(printed.out) == []
     assert sorted(path.name for path in run_dir.parent.iterdir()) == before
 
 
@@ -182,4 +177,4 @@ def test_weights_of_another_shape_are_refused_before_text_is_read(
     assert main(command(folder / "tiny_recipe.py", source, tmp_path / "run", *changes)[3:]) == 1
     printed = capsys.readouterr()
     assert re.search(r"is another model:\n  model\.num_hidden_layers: there \d, here 1", printed.err)
-    assert said(printed.out) == []
+    assert news_of(printed.out) == []

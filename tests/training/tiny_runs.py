@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -112,6 +113,11 @@ def stop_held(arguments: list[str], log: Path, number: signal.Signals, said: str
     process.send_signal(number)
     file.touch()
     return process.wait(120)
+
+
+def news_of(printed: str) -> list[str]:
+    """The lines that say more than that something takes long, which on a loaded machine anything may."""
+    return [line for line in printed.splitlines() if not re.fullmatch(r"[^:]+ \(\d+ s so far\)", line)]
 
 
 def digests(run_dir: Path) -> dict[str, str]:

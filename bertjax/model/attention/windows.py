@@ -89,8 +89,7 @@ def _part_scores(q: jax.Array, positions: jax.Array, part: Keys, slopes: tuple[f
     else:
         scores = product("BHNCK,BHNMK->BHNCM", q, part.k)
     if slopes:
-        distances = jnp.abs(positions - part.positions)
-        scores -= _one_a_head(jnp.asarray(slopes, jnp.float32), scores) * distances
+        scores -= _one_a_head(jnp.asarray(slopes, jnp.float32), scores) * jnp.abs(positions - part.positions)
     if part.added is not None:
         scores += part.added
     return jnp.where(part.seen, scores, jnp.finfo(jnp.float32).min)
@@ -265,9 +264,9 @@ def global_attention(
     @jax.checkpoint
     def see_all(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         q, k, v = (heads_first(x) for x in (_scaled(q), k, v))
-        same = ids[:, None, None, :, None] == sequence_ids[:, None, None, None, :]
+        same = ids[:, None, :, None] == sequence_ids[:, None, None, :]
         row = Keys(k, v, same, jnp.arange(length, dtype=jnp.int32))
-        return heads_first(attend_blocks(q[:, :, None], positions[:, None, None, :, None], [row], scoring)[:, :, 0])
+        return heads_first(attend_blocks(q, positions[:, None, :, None], [row], scoring))
 
     put = jax.vmap(lambda row, positions, new: row.at[positions].set(new, mode="drop"))
     return put(seen_by_all(*ordinary), positions, see_all(*of_globals))
