@@ -19,13 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing of the way from text to a trained model, and print what it reached; every process does it."""
-    from bertjax.runtime.host_memory import keep_freed_memory
     from bertjax.storage.progress import SIGNS
 
     config, shown = configured_unseen(arguments)
     given = keys_given(arguments.overrides)
     _check_budget(config, given)
-    keep_freed_memory()  # before the first thread, which gives the signs
     with SIGNS.speaking("importing jax"):
         return _run(config, given, shown)
 

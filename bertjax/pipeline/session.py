@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from bertjax.config import Config, flatten, to_dict
 from bertjax.runtime.compilation import keep_compiled_programs
 from bertjax.runtime.heartbeat import EXIT_CODES
-from bertjax.runtime.host_memory import keep_freed_memory
 from bertjax.runtime.processes import Processes, Stopped, join
 from bertjax.storage.progress import SIGNS
 from bertjax.training.trainer import Say
@@ -26,7 +25,6 @@ def session(config: Config, *, ends_process: bool) -> Iterator[tuple[Processes, 
     `ends_process`: a signal may end this Python process, as a verb's, where nothing would be lost; without it the
     signal becomes an exception. Raises as `join` does.
     """
-    keep_freed_memory()  # before the first thread, which gives the signs
     keep_compiled_programs(config.compilation_cache)
     with SIGNS.speaking("working"), ExitStack() as leaving:
         with SIGNS.doing("starting the processes"):

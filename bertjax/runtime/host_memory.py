@@ -1,36 +1,44 @@
-"""A step's memory on a CPU: the C library keeps its pages from one step to the next, in one set."""
+"""A step's memory on a CPU: it is that of the calling thread, and keeps its pages from one step to the next."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import time
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 # <malloc.h> of glibc
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 _NEVER = -1
+_HEAP = 64 << 20  # bytes; glibc's largest of a thread
 _EXTRA = 96  # bytes beyond the size of a buffer: XLA's alignment, and glibc's smallest block
 _SMALL = 32 << 20  # bytes; several sets of smaller temporaries do not matter
 _SHIFT = 1 << 20  # bytes by which a block may move and still reuse its pages
 _MADV_HUGEPAGE = 14  # <sys/mman.h> of Linux
-_PAUSES = (0.001, 0.004, 0.015)  # seconds
+_ASYNC_DISPATCH = "JAX_CPU_ENABLE_ASYNC_DISPATCH"  # jax's own variable; it takes precedence
 
 
 def keep_freed_memory() -> bool:
     """Let this process reuse the pages of freed buffers; returns whether that is possible (it needs glibc).
 
     On CPU, XLA allocates a step's buffers in every step; glibc maps blocks of such sizes and unmaps them when they are
-    freed, and the kernel clears every page: a seventh of a BERT-Base step on two cores. Call it before the process
-    starts a second thread: an existing thread may have its own arena, which later threads share, and whose large blocks
-    are mapped each time whatever is set here.
+    freed, and the kernel clears every page: a seventh of a BERT-Base step on two cores. Only the main thread's memory
+    can grow to any size without being mapped: so programs are run in the thread that calls them, not in one of XLA's.
+    That costs nothing, since a run waits for each step on a CPU. XLA's own threads allocate a thousand blocks in a
+    step, each thread from its own memory: where all had the main thread's, they waited for one another for a sixth of
+    a small model's step. Call it before jax's first computation.
     """
+    if _ASYNC_DISPATCH not in os.environ:
+        os.environ[_ASYNC_DISPATCH] = "0"  # for a jax that is imported later
+        if "jax" in sys.modules:
+            sys.modules["jax"].config.update(_ASYNC_DISPATCH.lower(), False)
     try:
         mallopt = _glibc().mallopt
     except (OSError, AttributeError):
         return False
-    settings = ((_M_ARENA_MAX, 1), (_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _NEVER))
+    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _NEVER), (_M_TOP_PAD, _HEAP))
     accepted = [mallopt(option, value) for option, value in settings]
     return all(accepted)
 
@@ -47,32 +55,25 @@ class Temporaries:
         import jax  # not above: `keep_freed_memory` comes before the thread that prints that jax is being imported
 
         self._jax = jax
-        self._kept = jax.default_backend() == "cpu" and keep_freed_memory()
+        # Programs for several devices run in threads of XLA's.
+        self._kept = jax.default_backend() == "cpu" and jax.local_device_count() == 1 and keep_freed_memory()
         self._sizes: dict[int, int] = {}  # bytes of the temporaries of each live program
         self._bytes = 0
-        self._addresses: list[int] = []
+        self._address = 0
 
     def reuse(self) -> None:
-        """Call it before a step, while none runs. Releases free pages if the step would not reuse those of the last.
-
-        Waits up to 20 ms first, since the results of a step are ready before its temporaries are freed.
-        """
-        if not self._kept or not self._known():
+        """Call it before a step. Releases free pages if the step would not reuse those of the last."""
+        if not self._kept or not self._known() or abs(self._next_address() - self._address) < _SHIFT:
             return
-        for pause in (*_PAUSES, 0) if self._addresses else ():
-            if _near(self._next_addresses(), self._addresses):
-                return
-            time.sleep(pause)
         _glibc().malloc_trim(0)
-        self._addresses = self._next_addresses()
+        self._address = self._next_address()
         _prefer_huge_pages()  # after the trim, since released pages lose the advice
 
-    def _next_addresses(self) -> list[int]:
-        """Addresses that blocks of that size would get now. They are freed at once; none of their pages is touched."""
-        blocks = [_glibc().malloc(self._bytes + _EXTRA) for _ in self._jax.local_devices()]
-        for block in blocks:
-            _glibc().free(block)
-        return blocks
+    def _next_address(self) -> int:
+        """The address that a block of that size would get now. It is freed at once; none of its pages is touched."""
+        block = _glibc().malloc(self._bytes + _EXTRA)
+        _glibc().free(block)
+        return block
 
     def _known(self) -> bool:
         """Whether a program with large temporaries was compiled; the largest is assumed to be the step."""
@@ -88,11 +89,6 @@ class Temporaries:
 
 def _temporaries(program: Any) -> int:
     return program.get_compiled_memory_stats().temp_size_in_bytes
-
-
-def _near(addresses: list[int], others: list[int]) -> bool:
-    """Whether blocks at these addresses share almost all of their pages."""
-    return all(abs(one - other) < _SHIFT for one, other in zip(addresses, others, strict=True))
 
 
 def _prefer_huge_pages() -> None:

@@ -44,6 +44,7 @@ WORK = {
     "xquad": Recipe("squad", 8, 2e-4, 2.0, 0, "exact_match", 0.1),  # untrained: 0
 }
 _NEVER = 10**6  # evaluations without a better one, after which a run would stop early
+_LOGGED = 10  # steps, of whose mean each measured second is then one
 _ENDLESS = 10**5  # steps of runs in turns, which are ended by then
 
 
@@ -164,8 +165,9 @@ def one(arguments: argparse.Namespace) -> dict[str, Any]:
         )
         content = load_task(config, start.tokenizer)
         if arguments.turns:
-            never = {"eval_every": _ENDLESS, "checkpoint_every": _ENDLESS}
-            config = replace(config, training=replace(config.training, **never))
+            # A user's log has one step in up to 50; the Trainer has none here.
+            seldom = {"log_every": _LOGGED, "eval_every": _ENDLESS, "checkpoint_every": _ENDLESS}
+            config = replace(config, training=replace(config.training, **seldom))
         elif recipe.evaluations:
             an_epoch = resolved(config, content).training.eval_every
             often = {"eval_every": an_epoch // recipe.evaluations, "checkpoint_every": an_epoch}

@@ -2,13 +2,11 @@
 
     python page_faults.py COMMAND...
 
-It has how many pages of the smallest kind a step's temporaries are, too: so often it is, if none is there. The C
-library tells on stderr what arenas it allocates from.
+It has how many pages of the smallest kind a step's temporaries are, too: so often it is, if none is there.
 """
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import resource
@@ -31,6 +29,5 @@ def counted(self: Temporaries) -> None:
 if __name__ == "__main__":
     Temporaries.reuse = counted
     assert main(sys.argv[1:]) == 0
-    ctypes.CDLL("libc.so.6").malloc_stats()
     faults = [after - before for before, after in itertools.pairwise(at_steps)]
     print(json.dumps({"pages": sizes[-1] // resource.getpagesize(), "faults": faults}))

@@ -72,9 +72,6 @@ def test_steps_reuse_the_pages_of_the_last(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
     told = json.loads(ended.stdout.splitlines()[-1])
-    assert ended.stderr.count("Arena ") == 1, (
-        "of another one large blocks are mapped afresh: some thread came too early"
-    )
     assert told["pages"] > 10_000, "too small to measure"
     assert min(told["faults"]) < told["pages"] / 10, told
 
