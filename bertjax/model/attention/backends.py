@@ -19,6 +19,7 @@ from bertjax.model.attention.kernels import per_device, splash_attention
 from bertjax.model.attention.positions import attention_by_queries, with_alibi
 from bertjax.model.dropout import ATTENTION_PROBS, dropout
 from bertjax.model.layers import recomputed
+from bertjax.model.products import softmax
 from bertjax.model.scan_constants import beside
 
 # `splash_interpreted` runs splash's kernels op by op on any platform, for tests without a TPU.
@@ -116,7 +117,7 @@ def _scaled(q: jax.Array) -> jax.Array:
 
 def _softmax(scores: jax.Array, seen: jax.Array) -> jax.Array:
     seen, lowest = beside(scores, (seen, jnp.finfo(jnp.float32).min))
-    return jax.nn.softmax(jnp.where(seen[:, None], scores, jax.lax.stop_gradient(lowest)), axis=-1)
+    return softmax(jnp.where(seen[:, None], scores, jax.lax.stop_gradient(lowest)))
 
 
 def xla_attention(

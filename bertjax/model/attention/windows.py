@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.export import is_symbolic_dim
 
 from bertjax.model.dropout import ATTENTION_PROBS, dropout_at
+from bertjax.model.products import softmax
 
 NOWHERE = -1  # sequence id of what is no token of the row: it equals no id of a token
 LEAST_BLOCK = 64  # queries of a block: with fewer, products are too small to be fast
@@ -73,7 +74,7 @@ def attend_blocks(q: jax.Array, positions: jax.Array, parts: Sequence[Keys], sco
     reference.
     """
     scores = jnp.concatenate([_part_scores(q, positions, part, scoring.slopes) for part in parts], axis=-1)
-    probs = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
+    probs = softmax(scores).astype(q.dtype)
     probs = jnp.split(probs, [sum(part.k.shape[-2] for part in parts[: n + 1]) for n in range(len(parts) - 1)], axis=-1)
     dropped = [_dropped(of_part, positions, part, scoring) for of_part, part in zip(probs, parts, strict=True)]
     if len(parts) == 1:
