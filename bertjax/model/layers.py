@@ -1,4 +1,4 @@
-"""The parts of every network: parameters, products, activations, Dense, LayerNorm, the feed-forward net."""
+"""The parts of every network: parameters, products, activations, softmax, Dense, LayerNorm, the feed-forward net."""
 
 from __future__ import annotations
 
@@ -96,6 +96,33 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": recomputed(jax.nn.relu),
     "silu": recomputed(jax.nn.silu),
 }
+
+
+@jax.custom_vjp
+def softmax(scores: jax.Array) -> jax.Array:
+    """exp(x) over its sum in the last dim: float32 [..., M] -> the same."""
+    return jax.nn.softmax(scores, axis=-1)
+
+
+def _softmax_forward(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    probs = softmax(scores)
+    return probs, probs
+
+
+def _softmax_backward(probs: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    """p (g - sum(p g)) as one fusion on a CPU, which XLA makes where the sum is written as a product.
+
+    What JAX derives reads the probabilities twice: it takes twice the time, and thirty times with one row of 4,096.
+    """
+
+    def product(probs: jax.Array, g: jax.Array) -> jax.Array:
+        return jnp.einsum("...m,...m->...", probs, g, precision=jax.lax.Precision.HIGHEST)
+
+    total = jax.lax.platform_dependent(probs, g, cpu=product, default=lambda probs, g: jnp.sum(probs * g, axis=-1))
+    return (probs * (g - total[..., None]),)
+
+
+softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 class Dense(nnx.Module):

@@ -1,4 +1,4 @@
-"""Products, biases, slices and softmax with gradients of their own; factors lie as XLA multiplies them fastest.
+"""Products, biases and slices with gradients of their own; the factors lie as XLA multiplies them fastest.
 
 On a CPU with AVX512-BF16, XLA multiplies bfloat16 at twice the rate of float32 where the result is float32, the sum is
 over the last dim of the first factor, and both factors lie in memory row by row. In any other form it converts them to
@@ -112,33 +112,6 @@ def _plus_bias_backward(bias: jax.Array, g: jax.Array) -> tuple[jax.Array, jax.A
 
 
 plus_bias.defvjp(_plus_bias_forward, _plus_bias_backward)
-
-
-@jax.custom_vjp
-def softmax(scores: jax.Array) -> jax.Array:
-    """exp(x) over its sum in the last dim: float32 [..., M] -> the same."""
-    return jax.nn.softmax(scores, axis=-1)
-
-
-def _softmax_forward(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-    probs = softmax(scores)
-    return probs, probs
-
-
-def _softmax_backward(probs: jax.Array, g: jax.Array) -> tuple[jax.Array]:
-    """p (g - sum(p g)) as one fusion on a CPU, which XLA makes where the sum is written as a product.
-
-    What JAX derives reads the probabilities twice: it takes twice the time, and thirty times with one row of 4,096.
-    """
-
-    def product(probs: jax.Array, g: jax.Array) -> jax.Array:
-        return jnp.einsum("...m,...m->...", probs, g, precision=jax.lax.Precision.HIGHEST)
-
-    total = jax.lax.platform_dependent(probs, g, cpu=product, default=lambda probs, g: jnp.sum(probs * g, axis=-1))
-    return (probs * (g - total[..., None]),)
-
-
-softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 def _by_platform(

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from bertjax.config import ModelConfig
-from bertjax.model.layers import ACTIVATIONS, FeedForward
+from bertjax.model.layers import ACTIVATIONS, FeedForward, softmax
 from bertjax.model.stack import REMAT_POLICIES, Layer
 
 
@@ -37,6 +37,18 @@ def test_the_slope_of_gelu_is_that_of_the_formula(dtype: jnp.dtype) -> None:
     exact = 3 * (0.5 * (1 + np.vectorize(math.erf)(at / math.sqrt(2))) + at * density)
     assert found.dtype == dtype
     assert np.abs(np.asarray(found, np.float64) - exact).max() <= 5 * jnp.finfo(dtype).eps  # of values up to 3.4
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 8, 512), (3, 40), (7,)], ids=str)
+def test_the_gradient_of_a_softmax_is_that_of_the_formula(shape: tuple[int, ...]) -> None:
+    draw = np.random.default_rng(0)
+    scores, read = draw.normal(0, 4, shape).astype(np.float32), draw.normal(size=shape).astype(np.float32)
+    scores[..., ::3] = np.finfo(np.float32).min  # as where a token does not see another
+    probs, back = jax.vjp(softmax, scores)
+    exponentials = np.exp(scores.astype(np.float64) - scores.max(-1, keepdims=True))
+    exact = exponentials / exponentials.sum(-1, keepdims=True)
+    np.testing.assert_allclose(probs, exact, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(back(read)[0], exact * (read - (exact * read).sum(-1, keepdims=True)), atol=1e-6)
 
 
 @pytest.mark.parametrize("policy", REMAT_POLICIES)

@@ -18,8 +18,7 @@ from bertjax.model.attention import windows
 from bertjax.model.attention.kernels import per_device, splash_attention
 from bertjax.model.attention.positions import attention_by_queries, with_alibi
 from bertjax.model.dropout import ATTENTION_PROBS, dropout
-from bertjax.model.layers import recomputed
-from bertjax.model.products import softmax
+from bertjax.model.layers import recomputed, softmax
 from bertjax.model.scan_constants import beside
 
 # `splash_interpreted` runs splash's kernels op by op on any platform, for tests without a TPU.

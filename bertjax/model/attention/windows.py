@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.export import is_symbolic_dim
 
 from bertjax.model.dropout import ATTENTION_PROBS, dropout_at
-from bertjax.model.products import softmax
+from bertjax.model.layers import softmax
 
 NOWHERE = -1  # sequence id of what is no token of the row: it equals no id of a token
 LEAST_BLOCK = 64  # queries of a block: with fewer, products are too small to be fast
