@@ -96,11 +96,9 @@ def _run(words: list[str]) -> int:
         parsed, overrides = parser.parse_known_args(words[1:])
         if overrides and not verb.takes_keys:
             parser.refuse(overrides)
-        from bertjax.runtime.host_memory import keep_freed_memory
         from bertjax.storage.lean_import import quiet_libtpu
 
         quiet_libtpu()
-        keep_freed_memory()
         parsed.verb, parsed.overrides, parsed.behind_dashes = name, overrides, behind
         return verb.run(parsed)
     except (ValueError, OSError, RuntimeError, MemoryError, ModuleNotFoundError) as error:

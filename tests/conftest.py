@@ -25,7 +25,6 @@ os.environ["XLA_FLAGS"] = f"{xla_flags(devices=8)} {os.environ.get('XLA_FLAGS', 
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("JAX_CPU_ENABLE_ASYNC_DISPATCH", "0")  # as in every run
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["HF_HUB_OFFLINE"] = "1"  # a name that is no folder is not looked for on the network
 

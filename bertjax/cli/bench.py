@@ -39,10 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the figures of every stage of a recipe."""
     from bertjax.report.bench_lines import as_json, machine_line, stage_text, total_line
+    from bertjax.runtime.host_memory import keep_freed_memory
     from bertjax.storage.files import replace_text
     from bertjax.training.bench import bench
     from bertjax.training.job import preflight
 
+    keep_freed_memory()
     config = preflight(configured(arguments))
     if arguments.seconds <= 0:
         raise ValueError(f"--seconds {arguments.seconds}: give a time above 0")

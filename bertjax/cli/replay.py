@@ -33,8 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.rows < 0:
         raise ValueError(f"--rows {arguments.rows}: give 0 or more")
     from bertjax.pipeline.replay import replay_step
+    from bertjax.runtime.host_memory import keep_freed_memory
     from bertjax.storage.progress import ProgressLine
 
+    keep_freed_memory()
     found = replay_step(arguments.run, arguments.step, ProgressLine())
     print(*_lines(found, arguments.run, arguments.rows), sep="\n")
     return OTHER if found.replayed.comparison.different else 0

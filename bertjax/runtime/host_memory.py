@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
-import sys
 from pathlib import Path
 from typing import Any
+
+import jax
 
 # <malloc.h> of glibc
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
@@ -17,7 +17,6 @@ _EXTRA = 96  # bytes beyond the size of a buffer: XLA's alignment, and glibc's s
 _SMALL = 32 << 20  # bytes; several sets of smaller temporaries do not matter
 _SHIFT = 1 << 20  # bytes by which a block may move and still reuse its pages
 _MADV_HUGEPAGE = 14  # <sys/mman.h> of Linux
-_ASYNC_DISPATCH = "JAX_CPU_ENABLE_ASYNC_DISPATCH"  # jax's own variable; it takes precedence
 
 
 def keep_freed_memory() -> bool:
@@ -30,10 +29,7 @@ def keep_freed_memory() -> bool:
     step, each thread from its own memory: where all had the main thread's, they waited for one another for a sixth of
     a small model's step. Call it before jax's first computation.
     """
-    if _ASYNC_DISPATCH not in os.environ:
-        os.environ[_ASYNC_DISPATCH] = "0"  # for a jax that is imported later
-        if "jax" in sys.modules:
-            sys.modules["jax"].config.update(_ASYNC_DISPATCH.lower(), False)
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # the environment has no variable for it
     try:
         mallopt = _glibc().mallopt
     except (OSError, AttributeError):
@@ -52,9 +48,6 @@ class Temporaries:
     """
 
     def __init__(self) -> None:
-        import jax  # not above: `keep_freed_memory` comes before the thread that prints that jax is being imported
-
-        self._jax = jax
         # Programs for several devices run in threads of XLA's.
         self._kept = jax.default_backend() == "cpu" and jax.local_device_count() == 1 and keep_freed_memory()
         self._sizes: dict[int, int] = {}  # bytes of the temporaries of each live program
@@ -77,7 +70,7 @@ class Temporaries:
 
     def _known(self) -> bool:
         """Whether a program with large temporaries was compiled; the largest is assumed to be the step."""
-        programs = self._jax.local_devices()[0].client.live_executables()
+        programs = jax.local_devices()[0].client.live_executables()
         if len(programs) != len(self._sizes):
             # The query takes half a millisecond for a large program, so each is queried once; weak references are not
             # possible.

@@ -67,7 +67,7 @@ class Processes:
         return self.number == 0
 
     def __enter__(self) -> Processes:
-        keep_freed_memory()  # for a run that no command line started
+        keep_freed_memory()  # before the first computation
         # In tests a run may be driven from a thread, which cannot have signals.
         if threading.current_thread() is threading.main_thread():
             self._handlers = {number: signal.signal(number, self._receive) for number in EXIT_CODES}
