@@ -106,7 +106,6 @@ def _scores_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tupl
 
 
 attention_scores.defvjp(lambda q, k: (attention_scores(q, k), (q, k)), _scores_backward)
-
 _einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
