@@ -202,7 +202,7 @@ def one(arguments: argparse.Namespace) -> None:
 def _train_theirs(
     arguments: argparse.Namespace, config: Config, setting: Setting, run: Path, *, count: int, every: int
 ) -> None:
-    keep_freed_memory()  # before torch's first thread, as bertjax does: it helps both sides
+    keep_freed_memory()  # as bertjax does: it helps both sides
     from their_trainer import LaidOut, pretrain
 
     content = _opened(config)
