@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -65,6 +66,8 @@ def tensorflow_ahead() -> Iterator[None]:
         with suppress(Exception):
             import_tensorflow()
 
+    # TensorFlow imports requests, which adds this filter; if meanwhile jax leaves `catch_warnings` here, it is lost.
+    warnings.filterwarnings("ignore", message="SOCKS support in urllib3")
     thread = threading.Thread(target=run, name="import-tensorflow")
     thread.start()
     try:

@@ -36,3 +36,17 @@ print([name for name in ("torch", "keras") if name in sys.modules])
 """
     said = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]", said.stderr
+
+
+def test_an_import_by_a_thread_shows_no_warning_that_a_library_hides() -> None:
+    program = """
+import sys, threading, time, warnings
+from bertjax.storage.lean_import import tensorflow_ahead
+with tensorflow_ahead():
+    while "import-tensorflow" in [thread.name for thread in threading.enumerate()]:
+        with warnings.catch_warnings():
+            time.sleep(0.005)
+print("requests" in sys.modules)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (said.stdout.strip(), said.stderr) == ("True", "")
