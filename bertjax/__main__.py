@@ -59,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     With BERTJAX_TRACEBACK=1 in the environment an error keeps its traceback.
     """
-    # At exit Python would look through all objects for cycles, for two seconds where TensorFlow is imported.
+    # Python looks for cycles among all objects while jax and TensorFlow make a million that live on, and again at exit,
+    # for two seconds: a tenth of a short run, and pauses in which every other host of a long one waits.
+    gc.set_threshold(50_000, 10, 10)
     atexit.register(gc.freeze)
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
-import time
 from pathlib import Path
 
 import jax
@@ -30,20 +28,6 @@ from bertjax.training.state import init_state
 def status(key: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
-
-
-def wait_for_other_threads() -> None:
-    """Until none of this process wants to run: on a busy machine, what frees a step's temporaries waits for a core."""
-    others = [task for task in Path("/proc/self/task").iterdir() if int(task.name) != threading.get_native_id()]
-    while any(state_of(task) in "RD" for task in others):
-        time.sleep(0.001)
-
-
-def state_of(task: Path) -> str:
-    try:
-        return (task / "stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"  # it ended
 
 
 def main() -> None:
@@ -70,7 +54,6 @@ def main() -> None:
         temporaries = Temporaries()
         for _ in range(steps):
             on_device = to_global(mesh, batch)
-            wait_for_other_threads()
             temporaries.reuse()
             state, metrics = step(state, rate, on_device)
             figures.add(metrics)

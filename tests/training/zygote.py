@@ -6,6 +6,7 @@ Started and spoken to by `several_processes.Zygote`: a JSON object a line comes 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -27,6 +28,7 @@ def main() -> None:
 
     keep_the_programs_of_every_process()
     signal.signal(signal.SIGCHLD, reap)
+    gc.freeze()  # children share these pages until a collector writes to them
     os.write(1, b"ready\n")
     while line := sys.stdin.readline():
         job = json.loads(line)
