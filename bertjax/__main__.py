@@ -59,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     With BERTJAX_TRACEBACK=1 in the environment an error keeps its traceback.
     """
-    # Python looks for cycles among all objects while jax and TensorFlow make a million that live on, and again at exit,
-    # for two seconds: a tenth of a short run, and pauses in which every other host of a long one waits.
+    # jax and TensorFlow make a million objects that live on. Python would look through all of them for cycles several
+    # times, a tenth of a short run, in pauses of 0.2 s for which other hosts wait; and at exit, for two seconds.
     gc.set_threshold(50_000, 10, 10)
     atexit.register(gc.freeze)
     words = list(sys.argv[1:] if arguments is None else arguments)

@@ -151,6 +151,22 @@ def test_so_it_is_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert ended.returncode == 1 and ended.stderr.startswith("bertjax pretrain: training.budget='soon' is no length")
 
 
+def test_python_does_not_look_through_all_objects_while_libraries_are_imported(tmp_path: Path) -> None:
+    program = """
+import gc, sys
+passes = []
+gc.callbacks.append(lambda phase, about: passes.append((phase, about["generation"])))
+from bertjax.__main__ import main
+from bertjax.storage.lean_import import import_tensorflow
+main(sys.argv[1:])
+import_tensorflow()
+print({"jax", "tensorflow"} <= sys.modules.keys(), ("start", 0) in passes, ("start", 2) in passes)
+"""
+    words = ["pretrain", str(write_recipe(tmp_path)), "--training.budget", "soon", "--data.root", str(tmp_path)]
+    ended = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "True True False", ended.stderr
+
+
 def test_unknown_words_are_refused() -> None:
     assert bertjax("evaluate", "somewhere", "--fast").returncode == 2
     unknown = in_a_process("pretran")
