@@ -94,6 +94,11 @@ class ModelConfig:
     features: tuple[int, ...] = ()
     lstm_size: int = 0  # for the feature-based variant: size of each direction of a two-layer BiLSTM; 0 = no BiLSTM
 
+    @property
+    def first_layer_apart(self) -> bool:
+        """Whether layer 0 has other arrays than the rest, so that it is not in their stack."""
+        return not self.first_norm or self.conv_kernel > 0
+
 
 _OTHER_ORDER = "sums are taken in another order, so the last bits may differ"
 

@@ -62,7 +62,6 @@ _NOTED += ("attention_block", "random_blocks", "random_blocks_seed")
 # Modules whose arrays have a size of their own, and the keys that say it: of another size they are drawn at random.
 _SIZED = {
     "teacher_projection": ("teacher_width",),
-    "mask_decoder": ("max_position_embeddings",),
     "rtd_head": ("rtd_context",),
     GENERATOR: ("generator_width", "generator_layers", "embedding_sharing", "mlm_decoder"),
 }
@@ -83,7 +82,7 @@ def require_same_shape(model: ForeignModel, config: ModelConfig, layers: tuple[i
             )
         if there.layer_groups:
             raise ValueError(f"init_layers={layers}: layers of {model.origin} share parameters; leave init_layers out")
-        if not there.first_norm:
+        if there.first_layer_apart:
             raise ValueError(
                 f"init_layers={layers}: the first layer of {model.origin} is of another kind; leave init_layers out"
             )
@@ -144,10 +143,23 @@ def adapt(
         if config.embedding_sharing == "gdes":
             tables[DIFFERENCE] = np.zeros_like(tables["word"])
     notes += [*said, *_projections(params["encoder"], config.global_projections)]
-    if "position" in tables:
-        tables["position"], said = _positions(tables["position"], config.max_position_embeddings)
-        notes += said
-    if not config.type_vocab_size:
+    notes += _fit_tables(params, wanted, config)
+    if GENERATOR in params:
+        said = _fit_tables(params[GENERATOR], wanted[GENERATOR], config)
+        notes += [line for line in said if line not in notes]
+    params |= fresh_modules(config, lacking)
+    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, wanted)
+    return params, notes
+
+
+def _fit_tables(network: Params, wanted: Params, config: ModelConfig) -> list[str]:
+    """Give a network's tables of positions and segments the rows that are wanted; what was done, in lines."""
+    tables, notes = network["encoder"]["embeddings"], []
+    for module in (tables, network.get("mask_decoder", {})):
+        if "position" in module:
+            module["position"], said = _positions(module["position"], config.max_position_embeddings)
+            notes += [line for line in said if line not in notes]
+    if "token_type" not in wanted["encoder"]["embeddings"]:
         if tables.pop("token_type", None) is not None:
             notes.append("the rows of segments were left out: the model has none")
     elif "token_type" not in tables:
@@ -155,7 +167,7 @@ def adapt(
     else:
         tables["token_type"], said = _segments(tables["token_type"], config.type_vocab_size)
         notes += said
-    return params | fresh_modules(config, lacking), notes
+    return notes
 
 
 def _projections(encoder: Params, wanted: bool) -> list[str]:

@@ -219,8 +219,8 @@ def scale_by_depth(model: ModelConfig, decay: float) -> optax.GradientTransforma
     """
     below = 0.0 if model.features else decay
     N, stacked = model.num_hidden_layers, model.layer_groups or model.num_hidden_layers
-    # Layers up to the last of each group; a first layer that lacks its norm is not in the stack.
-    ends = [-(-(number + 1) * N // stacked) for number in range(not model.first_norm, stacked)]
+    # Layers up to the last of each group; a first layer of another kind is not in the stack.
+    ends = [-(-(number + 1) * N // stacked) for number in range(model.first_layer_apart, stacked)]
     layers = below ** (N + 1.0 - jnp.asarray(ends, jnp.float32))
 
     def scale(path: tuple, update: jax.Array) -> jax.Array:

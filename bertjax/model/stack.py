@@ -78,7 +78,7 @@ def stacked_layers(config: ModelConfig, *, rngs: nnx.Rngs) -> tuple[Layer | None
 
     So each layer of the stack has a part of every array, nothing is unused, and periods are whole (1 + 7 x 3 layers).
     """
-    first = None if config.first_norm and not config.conv_kernel else Layer(config, first=True, rngs=rngs)
+    first = Layer(config, first=True, rngs=rngs) if config.first_layer_apart else None
     count = config.layer_groups or config.num_hidden_layers - (first is not None)
     return first, nnx.vmap(lambda r: Layer(config, rngs=r))(rngs.split(count))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from exported_models import fine_tuned_model, trained_model, wordpiece
 from family_models import family_model
-from their_families import small
+from their_families import SMALL, small
 
 from bertjax.config import Config, DataConfig, DistillationConfig, TrainingConfig
 from bertjax.convert.adapt import adapt, require_same_shape
@@ -129,6 +129,9 @@ def test_layers_of_several_kinds_are_not_taken_one_by_one(folder) -> None:
     model = replace(foreign(folder), config=small("modernbert"))
     with pytest.raises(ValueError, match=r"init_layers=\(0, 2\): the first layer of hf:.* is of another kind; leave"):
         require_same_shape(model, small("modernbert", num_hidden_layers=2), (0, 2))
+    convolved = SMALL["deberta-v2 with a convolution"]
+    with pytest.raises(ValueError, match=r"the first layer of hf:.* is of another kind"):
+        require_same_shape(replace(model, config=convolved), replace(convolved, num_hidden_layers=1), (0,))
 
 
 def test_layers_that_are_not_there_are_refused(folder) -> None:

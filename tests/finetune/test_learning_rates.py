@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 from small_tasks import small_start
-from their_families import small
+from their_families import SMALL, small
 
 from bertjax.config import ModelConfig
 from bertjax.finetune.job import scale_by_depth
@@ -60,6 +60,16 @@ def test_a_first_layer_of_another_kind_counts_as_a_layer() -> None:
     assert all((np.asarray(leaf) == 1).all() for leaf in jax.tree.leaves([updates["pooler"], updates["head"]]))
     frozen = replace(model, features=(-2, -1))
     assert set(scaled(frozen, 1.0)) == {"encoder", "head"}
+
+
+def test_a_first_layer_with_a_convolution_counts_as_a_layer() -> None:
+    """Of DeBERTa v2: the convolution is the first layer's, which is not in the stack."""
+    model = replace(SMALL["deberta-v2 with a convolution"], num_hidden_layers=3)
+    encoder, depth = scaled(TOKENS.headed(model, 2), 0.5)["encoder"], 3
+    assert all((np.asarray(leaf) == 0.5**depth).all() for leaf in jax.tree.leaves(encoder["first_layer"]))
+    for leaf in jax.tree.leaves(encoder["layers"]):
+        for number, part in enumerate(leaf, 1):
+            np.testing.assert_allclose(part, 0.5 ** (depth - number))
 
 
 def test_a_frozen_encoder_gets_nothing(tmp_path: Path) -> None:

@@ -179,6 +179,16 @@ def test_an_export_and_a_start_have_the_sum_of_both_tables(params: Params) -> No
     jax.tree.map(np.testing.assert_array_equal, started(apart, before, apart), before)
 
 
+def test_a_start_with_more_positions_lengthens_the_tables_of_the_generator_too() -> None:
+    tokenizer = wordpiece()
+    was = replace(MODEL, vocab_size=tokenizer.vocab_size)
+    longer, before = replace(was, max_position_embeddings=2 * was.max_position_embeddings), drawn(was)
+    params, notes = adapt(ForeignModel("here", was, tokenizer, before, (), ()), longer, tokenizer)
+    assert len(notes) == 1 and "repeated from the start" in notes[0]
+    old = np.asarray(before["generator"]["mask_decoder"]["position"])
+    np.testing.assert_array_equal(params["generator"]["mask_decoder"]["position"], np.concatenate([old, old]))
+
+
 def test_a_generator_is_half_as_deep_and_shares_words_alone(params: Params) -> None:
     config = generator_config(MODEL)
     assert (config.family, config.num_hidden_layers, config.hidden_size) == ("deberta-v2", 2, 12)
