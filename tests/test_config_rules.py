@@ -96,6 +96,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"model.mlm_tied": False, "model.embedding_size": 128},
         "model.mlm_tied=False with model.embedding_size=128, model.generator_width=0.0: both are of a head tied",
     ),
+    "a period of layers is of windows": (
+        {"model.global_every": 3},
+        "model.global_every=3 with model.window=0: no layer has a window; set model.window, or model.global_every=1",
+    ),
     "global tokens need windows": (
         {"model.global_tokens": "first"},
         "model.global_tokens='first' with model.window=0, model.global_every=1, model.causal=False, model.position_emb",

@@ -20,6 +20,7 @@ from bertjax.config.values import to_dict
 
 # Values of `model.position_embedding` that no layer knows of.
 _BELOW_LAYERS = ("learned", "sinusoidal", "none")
+_NO_ROTATION = (ModelConfig.rope_theta, ModelConfig.rope_theta_local, ModelConfig.rope_interleaved)
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,13 @@ RULES: dict[str, Rule] = {
         lambda c: (
             f"model.window={c.model.window} with model.global_every=1: every layer is global and none has the window; "
             "set model.global_every to 0 for a window in every layer, or to 2 or more"
+        ),
+    ),
+    "a period of layers is of windows": Rule(
+        lambda c: c.model.window > 0 or c.model.global_every == 1,
+        lambda c: (
+            f"model.global_every={c.model.global_every} with model.window=0: no layer has a window; set model.window, "
+            "or model.global_every=1"
         ),
     ),
     "global tokens need windows": Rule(
@@ -150,11 +158,14 @@ RULES: dict[str, Rule] = {
         ),
     ),
     "options of rotation are of a rotation": Rule(
-        lambda c: c.model.position_embedding == "rope" or not (c.model.rope_theta_local or c.model.rope_interleaved),
         lambda c: (
-            f"model.rope_theta_local={c.model.rope_theta_local:g}, model.rope_interleaved={c.model.rope_interleaved} "
-            f"with model.position_embedding={c.model.position_embedding!r}: nothing is rotated; set "
-            "model.position_embedding='rope' or leave them out"
+            c.model.position_embedding == "rope"
+            or (c.model.rope_theta, c.model.rope_theta_local, c.model.rope_interleaved) == _NO_ROTATION
+        ),
+        lambda c: (
+            f"model.rope_theta={c.model.rope_theta:g}, model.rope_theta_local={c.model.rope_theta_local:g}, "
+            f"model.rope_interleaved={c.model.rope_interleaved} with model.position_embedding="
+            f"{c.model.position_embedding!r}: nothing is rotated; set model.position_embedding='rope' or leave them out"
         ),
     ),
     "a local theta is of windows": Rule(
