@@ -33,7 +33,7 @@ def load_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskContent:
     chosen = replace(splits, train=_drawn(splits.train, config))
     content = task.kind.load(task, config, tokenizer, chosen)
     return replace(
-        content, example=_example(splits), averaged=task.averaged, measured_by=_measured_by(config.task, splits)
+        content, example=_example(splits), averaged=task.averaged, measured_by=measured_by(config.task, splits)
     )
 
 
@@ -174,7 +174,7 @@ def _hash(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
-def _measured_by(task: TaskConfig, splits: Splits) -> str:
+def measured_by(task: TaskConfig, splits: Splits) -> str:
     """SHA-256 (hex) over the examples of the development and test sets, and the settings of predictions."""
     found = hashlib.sha256(repr([getattr(task, key) for key in _OF_PREDICTIONS]).encode())
     for name, some in (*splits.dev.items(), *splits.test.items()):

@@ -174,7 +174,7 @@ def finished(directory: AnyPath, job: Job, processes: Processes) -> Result | Non
     text = processes.gather("results", path.read_text() if processes.first and path.is_file() else "")[0]
     if not text:
         return None
-    saved: dict[str, Any] = parse_json(text, str(path), _Results, remedy="remove the file, and it is made again")
+    saved = _parsed(text, path)
     check_compatible(saved["metadata"], job.metadata)
     if from_dict(saved["metadata"]["config"]).training.steps != job.config.training.steps:
         return None  # it goes on
@@ -183,6 +183,18 @@ def finished(directory: AnyPath, job: Job, processes: Processes) -> Result | Non
     own = {"directory": job.config.directory, "figures": figures, "predictions": tuple(result["predictions"])}
     known = {field.name for field in fields(Result)}
     return Result(**{name: value for name, value in (result | own).items() if name in known})
+
+
+def measured_by_of(directory: AnyPath) -> str:
+    """By what data and settings a finished run was measured, see `Result`. Raises ValueError if it is not finished."""
+    path = directory / RESULTS_FILE
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file; fine-tune to the end, which writes it")
+    return _parsed(path.read_text(), path)["result"]["measured_by"]
+
+
+def _parsed(text: str, path: AnyPath) -> dict[str, Any]:
+    return parse_json(text, str(path), _Results, remedy="remove the file, and it is made again")
 
 
 def _measured(job: Job, content: TaskContent, directory: AnyPath, seconds: float, processes: Processes) -> Result:

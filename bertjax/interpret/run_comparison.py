@@ -11,8 +11,8 @@ import numpy as np
 
 from bertjax.config import Config, FinetuneConfig, MeshConfig
 from bertjax.finetune.kinds.kind import Measure, Task
-from bertjax.finetune.load import labels_of, read_splits
-from bertjax.finetune.run import PREDICTIONS
+from bertjax.finetune.load import labels_of, measured_by, read_splits
+from bertjax.finetune.run import PREDICTIONS, measured_by_of
 from bertjax.finetune.tasks import task_for
 from bertjax.interpret.paired_bootstrap import RESAMPLES, Difference, Statistic, paired_bootstrap, ratio_of_sums
 from bertjax.parallel.mesh import make_mesh
@@ -100,7 +100,10 @@ def _held_out(
             )
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     batches = open_data(first, progress).held_out(stage.data, HELD_OUT_SEED)["eval"]
-    held_out = HeldOut(batches, mesh, rows or stage.training.eval_rows, 1)
+    there_are = batches.rows_per_epoch  # more would be the same text again, which is no further evidence
+    if rows > there_are:
+        raise ValueError(f"--rows {rows}: {paths[0]} has {there_are:,} held-out rows; give at most so many")
+    held_out = HeldOut(batches, mesh, rows or min(stage.training.eval_rows, there_are), 1)
     packed = rows_are_packed(stage.data)
     sums = []
     with jax.set_mesh(mesh):
@@ -147,6 +150,11 @@ def _of_task(models: Sequence[TrainedModel]) -> tuple[str, list[Compared]]:
                 f"{model.directory}: its development set is not that of {models[0].directory}; compare runs of one task"
             )
         measured.append(first.task.kind.measured(first.task, own.name, own.examples, model.directory / PREDICTIONS))
+        if measured_by_of(model.directory) != own.measured_by:
+            raise ValueError(
+                f"{model.directory}: its files of data have changed since it predicted; run its finetune command "
+                "again, which trains no more and predicts again"
+            )
     figures = [
         _compared(
             metric,
@@ -168,6 +176,7 @@ class DevSet:
     task: Task
     name: str
     examples: Sequence[Any]
+    measured_by: str  # as `Result.measured_by`, of the files as they are now
 
     @classmethod
     def of(cls, config: Config | FinetuneConfig) -> DevSet:
@@ -175,7 +184,9 @@ class DevSet:
         assert isinstance(config, FinetuneConfig), "a kind is of a task"
         task = task_for(config.task)
         splits = read_splits(task, config)
-        return cls(replace(task, labels=labels_of(task, splits.train)), *next(iter(splits.dev.items())))
+        name, examples = next(iter(splits.dev.items()))
+        labelled = replace(task, labels=labels_of(task, splits.train))
+        return cls(labelled, name, examples, measured_by(config.task, splits))
 
     @property
     def answers(self) -> list[Any]:

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,11 @@ from tiny_runs import command, finish, write_recipe
 
 from bertjax.__main__ import main
 from bertjax.finetune.run import finetune
+from bertjax.interpret import run_comparison
 from bertjax.interpret.run_comparison import compare_runs
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
+from bertjax.training.run_directory import TrainedModel, load_run
 from bertjax.training.telemetry import read_metrics
 
 
@@ -112,9 +115,10 @@ def test_predictions_of_a_task_are_compared(tuned: Path) -> None:
 
 
 def write_entities(folder: Path, train: int, dev: int) -> Path:
-    """As `write_tags`, where every word is an entity of the type that was its tag."""
+    """As `write_tags`, where every word is an entity of the type that was its tag, and one has a separator of lines."""
     for path in write_tags(folder, train, dev).glob("*.conll"):
-        path.write_text(re.sub(r"(\S+)$", r"B-\1", path.read_text(), flags=re.M))
+        entities = re.sub(r"(\S+)$", r"B-\1", path.read_text(), flags=re.M).replace(" ", "\t")
+        path.write_text(entities.replace("saw", "s\u2028aw"))
     return folder
 
 
@@ -149,9 +153,36 @@ def test_tags_and_answers_are_compared(name: str, write: Callable, tmp_path: Pat
 OF_DEV = {"dev.conll": ("\t", "x\t"), "predictions.json": ('": "', 'x": "')}
 
 
+def test_held_out_rows_count_once(runs: Path, early: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same text again is no further evidence: where a run evaluates more rows than there are, each counts once."""
+    with pytest.raises(ValueError, match=r"has [0-9,]+ held-out rows") as refused:
+        compare_runs([str(runs / "one"), early], 9_999, no_progress)
+    there_are = re.search(r"has ([0-9,]+) held-out rows", str(refused.value))[1]
+
+    def asking_for_more(path: str) -> TrainedModel:
+        model = load_run(path)
+        training = replace(model.config.training, eval_rows=5_000)
+        return replace(model, config=replace(model.config, training=training))
+
+    monkeypatch.setattr(run_comparison, "load_run", asking_for_more)
+    assert compare_runs([str(runs / "one"), early], 0, no_progress).examples.startswith(f"{there_are} held-out rows")
+
+
 def rows_of(path: Path) -> list[dict[str, str]]:
     with path.open() as file:
         return list(csv.DictReader(file, delimiter="\t"))
+
+
+def test_predictions_for_files_that_changed_since_are_refused(tuned: Path) -> None:
+    dev = tuned / "data" / "dev.tsv"
+    whole = dev.read_text()
+    head, first, *others = whole.splitlines()
+    dev.write_text("\n".join([head, *others, first]) + "\n")
+    try:
+        with pytest.raises(ValueError, match="little: its files of data have changed since it predicted; run its fine"):
+            compare_runs([str(tuned / "little"), str(tuned / "much")], 0, no_progress)
+    finally:
+        dev.write_text(whole)
 
 
 def test_predictions_of_other_examples_are_refused(tuned: Path, runs: Path, tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ def predictions_in(path: Path) -> str:
     """The content of a file of predictions. Raises ValueError if it is not there."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file; fine-tune to the end, which writes it")
-    return path.read_text(encoding="utf-8")
+    return path.read_bytes().decode("utf-8")  # a carriage return may be part of a word
 
 
 def of_others(path: Path) -> ValueError:
