@@ -150,12 +150,13 @@ def test_the_table_of_the_readme_is_what_the_gate_makes(gate) -> None:
 
 def test_a_recipe_has_the_mean_and_the_standard_error_of_its_runs() -> None:
     """Over seeds if there are several, else over the examples; a recipe whose race is not over has no row."""
-    outcome = {"steps": 6_402, "loss": 3.5, "mrpc": 0.8, "qnli": 0.6, "pos": 0.9, "cranfield": 0.2}
-    runs = {"bert_0": outcome | {"sst2": 0.75, "sst2_error": 0.0147}}
+    outcome = {"steps": 6_402, "mrpc": 0.8, "qnli": 0.6, "cranfield": 0.2}
+    runs = {"bert_0": outcome | {"sst2": 0.75, "sst2_error": 0.0147, "sst2_baseline": 0.509, "pos": 0.9}}
     runs |= {f"electra_{n}": outcome | {"sst2": value, "sst2_error": 0.01} for n, value in enumerate((0.7, 0.72))}
-    *_, bert, electra = race_table({"speeds": {"bert": 0.5, "deberta": 1.0, "electra": 0.6}, "runs": runs})
-    assert bert == "| bert | 6,402 | 3.50 | 75.0 ± 1.5 | 80.0 | 60.0 | 90.0 | 20.0 |"
-    assert electra.startswith("| electra | 6,402 ± 0 | 3.50 ± 0.00 | 71.0 ± 1.0 | 80.0 ± 0.0 |")
+    *_, baseline, bert, electra = race_table({"speeds": {"bert": 0.5, "deberta": 1.0, "electra": 0.6}, "runs": runs})
+    assert baseline == "| most frequent answer |  | 50.9 |  |  |  |  |"
+    assert bert == "| bert | 6,402 | 75.0 ± 1.5 | 80.0 | 60.0 | 90.0 | 20.0 |"
+    assert electra == "| electra | 6,402 ± 0 | 71.0 ± 1.0 | 80.0 ± 0.0 | 60.0 ± 0.0 |  | 20.0 ± 0.0 |"
     assert race_table({"speeds": {"bert": 0.5}, "runs": {}}) == []
 
 

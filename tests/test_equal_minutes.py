@@ -74,7 +74,7 @@ def test_what_is_kept_is_not_done_again(bench, tmp_path, monkeypatch, capsys) ->
     folder.mkdir()
     other.mkdir()
     losses = [8.0 - step / 6 for step in range(bench.POINTS)]
-    kept.write_text(json.dumps({"speeds": TIMES, "runs": {}}))
+    kept.write_text(json.dumps({"terms": {"minutes": 30.0, "tiny": False}, "speeds": TIMES, "runs": {}}))
     for name in ("transformers_0", "bertjax_0"):
         measured(folder, name, 30.0, losses)
         (folder / "exports" / name / str(bench.POINTS)).mkdir(parents=True)

@@ -28,7 +28,8 @@ def finished(folder: Path, run: str, loss: float, **figures: float) -> None:
     for task, value in figures.items():
         for rate, lost in (("1e-4", 0.02), ("3e-4", 0.0)):
             (folder / "tasks" / f"{run}_{task}" / rate).mkdir(parents=True)
-            result = {"result": {"figures": {{"sst2": "eval/accuracy", "mrpc": "eval/f1"}[task]: value - lost}}}
+            figures_of_task = {{"sst2": "eval/accuracy", "mrpc": "eval/f1"}[task]: value - lost}
+            result = {"result": {"figures": figures_of_task, "baselines": {"baseline/majority_accuracy": 0.6}}}
             (folder / "tasks" / f"{run}_{task}" / rate / "results.json").write_text(json.dumps(result))
 
 
@@ -55,8 +56,9 @@ def test_the_gate_reads_what_a_recipe_has_beyond_the_first(bench, tmp_path, monk
 
 def test_what_is_kept_is_not_done_again(bench, tmp_path, monkeypatch, capsys) -> None:
     kept, folder, other = tmp_path / "kept.json", tmp_path / "folder", tmp_path / "other"
-    content = {"speeds": {"bert": 0.5, "electra": 0.6}, "runs": {"bert_0": {"loss": 5.0, "sst2": 0.78, "mrpc": 0.8}}}
-    kept.write_text(json.dumps(content))
+    terms = {"minutes": 60.0, "size": "mini"}
+    runs = {"bert_0": {"loss": 5.0, "sst2": 0.78, "mrpc": 0.8}}
+    kept.write_text(json.dumps({"terms": terms, "speeds": {"bert": 0.5, "electra": 0.6}, "runs": runs}))
     begun = []
     monkeypatch.setattr(bench, "subprocess", SimpleNamespace(run=lambda words, **_: begun.append(words)))
     call(bench, monkeypatch, "train", "--folder", str(folder), "--kept", str(kept))
@@ -70,14 +72,28 @@ def test_what_is_kept_is_not_done_again(bench, tmp_path, monkeypatch, capsys) ->
     run = json.loads(kept.read_text())["runs"]["electra_0"]
     assert (run["steps"], run["loss"], run["sst2"], run["mrpc"]) == (1_000, 5.5, 0.81, 0.79) and run["commit"]
     assert (run["sst2_error"], run["mrpc_error"]) == (0.01, 0.02)
+    assert (run["sst2_baseline"], run["mrpc_baseline"]) == (0.6, 0.75)  # F1 of always "yes": 2 x 0.6 / (1 + 0.6)
     capsys.readouterr()
     call(bench, monkeypatch, "table", "--folder", str(other), "--kept", str(kept))
     assert "electra less bert, sst2: +3.00 points; bert has 78.00" in capsys.readouterr().out
 
 
+def test_what_is_kept_is_of_one_sitting_and_the_same_terms(bench, tmp_path, monkeypatch) -> None:
+    kept = tmp_path / "kept.json"
+    terms = {"minutes": 60.0, "size": "mini"}
+    kept.write_text(json.dumps({"terms": terms, "speeds": {"bert": 0.5}, "runs": {}}))
+    given = ("--folder", str(tmp_path), "--kept", str(kept))
+    for words in (("--minutes", "10"), ("--size", "tiny")):
+        with pytest.raises(SystemExit, match=r"kept.json is of a race on {'minutes': 60.0, .* give another --kept"):
+            call(bench, monkeypatch, "table", *given, *words)
+    with pytest.raises(SystemExit, match=r"has speeds of bert and not of electra: .* measure all of them with another"):
+        call(bench, monkeypatch, "times", *given)
+
+
 def test_the_steps_of_a_recipe_follow_from_the_speeds_that_are_kept(bench, tmp_path, monkeypatch, capsys) -> None:
     kept = tmp_path / "kept.json"
-    kept.write_text(json.dumps({"speeds": {"bert": 0.5}, "runs": {}}))
+    terms = {"minutes": 2.0, "size": "mini"}
+    kept.write_text(json.dumps({"terms": terms, "speeds": {"bert": 0.5}, "runs": {}}))
     trained = []
     monkeypatch.setattr(bench.bertjax, "pretrain", lambda config: trained.append(config.training.steps))
     words = ("--folder", str(tmp_path), "--data", str(tmp_path), "--kept", str(kept), "--minutes", "2")

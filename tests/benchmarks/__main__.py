@@ -31,6 +31,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from race_table import race_table
 
+from bertjax.storage.files import replace_text
+
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 FIGURES, RESULTS, README = HERE / "figures.toml", HERE / "results.json", REPOSITORY / "README.md"
@@ -204,7 +206,7 @@ def with_table(readme: str, table: str) -> str:
 
 def _write_readme(figures: Mapping[str, Figure]) -> None:
     race = json.loads(RACE.read_text())
-    README.write_text(with_table(README.read_text(), readme_table(figures, read_results(), race)))
+    replace_text(README, with_table(README.read_text(), readme_table(figures, read_results(), race)))
 
 
 def read_results() -> dict[str, Any]:
@@ -240,7 +242,7 @@ def main() -> int:
             falls_short |= not value.startswith("skipped")
             continue
         one = {"value": value, "beside": figure.beside} | about
-        RESULTS.write_text(json.dumps(read_results() | {figure.name: one}, indent=1) + "\n")
+        replace_text(RESULTS, json.dumps(read_results() | {figure.name: one}, indent=1) + "\n")
         table.append((figure.name, figure.shown.format(value), figure.verdict(value)))
         falls_short |= not figure.holds(value)
     width = max(len(name) for name, _, _ in table)

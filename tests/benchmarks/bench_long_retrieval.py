@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from kept import require_same_commit
 
 FILLER = (
     "the grass is green .",
@@ -137,6 +138,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=6_000, help="to learn from (%(default)s)")
     parser.add_argument("--epochs", type=float, default=2)
     arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    require_same_commit(arguments.folder)  # the runs and the index that are there are not made again
     names = list(np.random.default_rng(0).permutation(NAMES))
     model = arguments.model or trained(arguments.folder, names[arguments.documents :], arguments)
     print("tokens  first by vectors  by BM25  seconds  peak GiB")

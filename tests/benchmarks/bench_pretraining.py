@@ -135,14 +135,18 @@ def times(arguments: argparse.Namespace) -> None:
     ours = _fastest({setting: speed for setting, speed in same.items() if setting.side == "bertjax"})
     chosen_by_side = {setting.side: {"setting": str(setting), **final[setting]._asdict()} for setting in (theirs, ours)}
     replace_text(arguments.folder / "times.json", json.dumps(chosen_by_side, indent=1) + "\n")
-    Kept(arguments.kept).add_speeds(chosen_by_side)
+    _kept(arguments).add_speeds(chosen_by_side)
     _print_chosen(arguments)
 
 
 def _chosen(arguments: argparse.Namespace) -> dict[str, Any]:
     """The setting of each side and its speed: those that are kept, else those of the folder."""
     path = arguments.folder / "times.json"
-    return (_read(path) if path.is_file() else {}) | Kept(arguments.kept).speeds
+    return (_read(path) if path.is_file() else {}) | _kept(arguments).speeds
+
+
+def _kept(arguments: argparse.Namespace) -> Kept:
+    return Kept(arguments.kept, {"minutes": arguments.minutes, "tiny": arguments.tiny})
 
 
 def _print_chosen(arguments: argparse.Namespace) -> None:
@@ -225,7 +229,7 @@ def _train_theirs(
 
 def train(arguments: argparse.Namespace) -> None:
     """Train every entrant with each seed for its minutes, each in a process of its own."""
-    kept = Kept(arguments.kept)
+    kept = _kept(arguments)
     for seed, name in itertools.product(range(arguments.seeds), ENTRANTS):
         if not kept.has(f"{name}_{seed}", ["losses", *arguments.tasks]):
             words = ["seed", name, "--seed", str(seed), "--minutes", str(arguments.minutes)]
@@ -280,7 +284,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
 def tasks(arguments: argparse.Namespace) -> None:
     """Fine-tune the last export of every run for every task; what is done already is not done again."""
-    kept = Kept(arguments.kept)
+    kept = _kept(arguments)
     for plan in _plans(arguments):
         for task in arguments.tasks:
             export = arguments.folder / "exports" / plan.stem / str(_read(plan)["steps"])
@@ -303,7 +307,7 @@ def _outcome(arguments: argparse.Namespace, run: str) -> dict[str, Any]:
 def _outcomes(arguments: argparse.Namespace, name: str) -> dict[str, dict[str, Any]]:
     """Of the measured runs of an entrant, here or kept, by seed."""
     here = [path.stem for path in (arguments.folder / "measured").glob("*.json")]
-    known = {run: _outcome(arguments, run) for run in here} | Kept(arguments.kept).runs
+    known = {run: _outcome(arguments, run) for run in here} | _kept(arguments).runs
     return {run.rpartition("_")[2]: known[run] for run in sorted(known) if run.rpartition("_")[0] == name}
 
 

@@ -199,6 +199,8 @@ def config_of(name: str, arguments: argparse.Namespace, seed: int, steps: int, n
 
 def times(arguments: argparse.Namespace) -> None:
     """Measure the steps of the recipes in turns."""
+    kept = _kept(arguments)
+    kept.require_speeds_of(arguments.recipes)
     bertjax.prepare(config_of(arguments.recipes[0], arguments, 0, ENDLESS, arguments.size))
     runs = {}
     for name in arguments.recipes:
@@ -210,7 +212,7 @@ def times(arguments: argparse.Namespace) -> None:
     for name, medians in found.items():
         print(f"{name:12} {statistics.median(medians):.4f} s a step (turns {min(medians):.4f} to {max(medians):.4f})")
     seconds = {name: round(statistics.median(medians), 4) for name, medians in found.items()}
-    Kept(arguments.kept).add_speeds(seconds)
+    kept.add_speeds(seconds)
     known = _seconds(arguments) | seconds
     replace_text(arguments.folder / "times.json", json.dumps(known, indent=1) + "\n")
 
@@ -224,7 +226,7 @@ def one(arguments: argparse.Namespace) -> None:
 
 def train(arguments: argparse.Namespace) -> None:
     """Train each recipe with each seed for its share of the minutes, each in a process of its own."""
-    kept = Kept(arguments.kept)
+    kept = _kept(arguments)
     for seed, name in itertools.product(range(arguments.seeds), arguments.recipes):
         if not kept.has(f"{name}_{seed}", arguments.tasks):
             words = ["seed", name, "--seed", str(seed), "--minutes", str(arguments.minutes)]
@@ -240,7 +242,7 @@ def seed(arguments: argparse.Namespace) -> None:
 
 def tasks(arguments: argparse.Namespace) -> None:
     """Fine-tune every finished run for every task; what is done already is not done again."""
-    folder, kept = arguments.folder, Kept(arguments.kept)
+    folder, kept = arguments.folder, _kept(arguments)
     for number, name in itertools.product(range(arguments.seeds), arguments.recipes):
         run = folder / "runs" / f"{name}_{number}"
         if kept.has(run.name, arguments.tasks):
@@ -253,7 +255,8 @@ def tasks(arguments: argparse.Namespace) -> None:
                 files = files_of(task, folder, arguments.data, arguments.sentences)
                 fine_tune(task, str(run), files, out, arguments.epochs, arguments.rates)
         if arguments.kept:
-            kept.add_run(run.name, _outcome(arguments, run.name) | _errors(arguments, run.name))
+            about = _errors(arguments, run.name) | _baselines(arguments, run.name)
+            kept.add_run(run.name, _outcome(arguments, run.name) | about)
 
 
 def files_of(task: str, folder: Path, data: Path, sentences: int = SENTENCES) -> list[str]:
@@ -299,7 +302,7 @@ def table(arguments: argparse.Namespace) -> None:
     """Print the figures of every recipe by task, and what each has beyond the first, seed by seed."""
     logs = (arguments.folder / "runs").glob("*/metrics.jsonl")
     finished = [log.parent.name for log in logs if LOSS in log.read_text()]  # a run is evaluated at its end
-    known = {run: _outcome(arguments, run) for run in finished} | Kept(arguments.kept).runs
+    known = {run: _outcome(arguments, run) for run in finished} | _kept(arguments).runs
     by_seed = {
         (name, figure): {run[len(name) + 1 :]: one[figure] for run, one in known.items()
                          if run.rpartition("_")[0] == name and figure in one}
@@ -339,6 +342,18 @@ def _errors(arguments: argparse.Namespace, run: str) -> dict[str, float]:
             chosen = max(folder.rglob("results.json"), key=lambda path: _figures(path)[figure])
             found[task] = standard_error(chosen.parent, figure.removeprefix("eval/"))
     return {f"{task}_error": round(value, 5) for task, value in found.items()}
+
+
+def _baselines(arguments: argparse.Namespace, run: str) -> dict[str, float]:
+    """What always giving the most frequent answer has in every task: {"sst2_baseline": 0.509}."""
+    found = {}
+    for task in (task for task in arguments.tasks if task in TASKS):
+        folder = arguments.folder / "tasks" / f"{run}_{task}"
+        results = json.loads(next(folder.rglob("results.json")).read_text())["result"]
+        share = results["baselines"]["baseline/majority_accuracy"]
+        # The more frequent answer of MRPC is the one that F1 is of.
+        found[f"{task}_baseline"] = round(2 * share / (1 + share) if TASKS[task].figure == "eval/f1" else share, 5)
+    return found
 
 
 def standard_error(run: Path, metric: str) -> float:
@@ -385,7 +400,11 @@ def _given(arguments: argparse.Namespace) -> list[str]:
 def _seconds(arguments: argparse.Namespace) -> dict[str, float]:
     """Of a step of every recipe that was measured."""
     path = arguments.folder / "times.json"
-    return (json.loads(path.read_text()) if path.is_file() else {}) | Kept(arguments.kept).speeds
+    return (json.loads(path.read_text()) if path.is_file() else {}) | _kept(arguments).speeds
+
+
+def _kept(arguments: argparse.Namespace) -> Kept:
+    return Kept(arguments.kept, {"minutes": arguments.minutes, "size": arguments.size})
 
 
 def main() -> None:

@@ -12,9 +12,9 @@
     python tests/benchmarks/bench_train_step.py deberta-512       # DeBERTa-Base, 2 x 512
 
 Both sides: the same batches, the member's dropout, forward, backward, clip and update; float32 unless --dtypes says
-otherwise, where bfloat16 is autocast in torch. Prints each round, the ratio of the medians of each side's faster dtype,
-for each dtype the rate that the matmuls alone would allow at this machine's speed of them, which is measured in every
-round, and the share of that rate that bertjax reaches.
+otherwise, where bfloat16 is autocast in torch. With --compile transformers' class also runs under torch.compile. Prints
+each round, the ratio of the medians of each side's fastest setting, for each dtype the rate that the matmuls alone
+would allow at this machine's speed of them, which is measured in every round, and the share of it that bertjax reaches.
 """
 
 from __future__ import annotations
@@ -75,16 +75,18 @@ def main() -> None:
     parser.add_argument("size", choices=WORK)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32"])
+    parser.add_argument("--compile", action="store_true")
     arguments = parser.parse_args()
     work = WORK[arguments.size]
     config = work.model
     if work.execution is DEFAULT_EXECUTION:
         work = replace(work, execution=ExecutionConfig(scan_unroll=config.num_hidden_layers, logits_chunk=320))
-    sides = {
-        (name, dtype): Side(name, replace(work, execution=replace(work.execution, dtype=dtype)))
-        for name in SIDES
-        for dtype in arguments.dtypes
-    }
+    sides = {}
+    for dtype in arguments.dtypes:
+        one = replace(work, execution=replace(work.execution, dtype=dtype))
+        sides |= {(name, dtype): Side(name, one) for name in SIDES}
+        if arguments.compile:
+            sides["transformers", f"{dtype} compiled"] = Side("transformers", replace(one, compiled=True))
     for side in sides.values():
         side.ready()
     peaks: dict[str, list[float]] = {dtype: [] for dtype in arguments.dtypes}

@@ -21,19 +21,32 @@ def require_same_commit(folder: Path) -> None:
 
 
 class Kept:
-    """What came of a race that is run in parts: the speeds of all, measured in one place, and the outcome of each run.
+    """What came of a race that is run in parts: its terms, the speeds of all, and the outcome of each run.
 
-    The file is JSON, made at the first change. Without a path nothing is kept.
+    The file is JSON, made at the first change. Without a path nothing is kept. Raises SystemExit for the file of a race
+    on other `terms` (the minutes, the size).
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        content = json.loads(path.read_text()) if path and path.exists() else {"speeds": {}, "runs": {}}
+    def __init__(self, path: Path | None, terms: Mapping[str, Any]) -> None:
+        self._path, self._terms = path, dict(terms)
+        new = {"terms": self._terms, "speeds": {}, "runs": {}}
+        content = json.loads(path.read_text()) if path and path.exists() else new
+        if (others := content["terms"]) != self._terms:
+            raise SystemExit(f"{path} is of a race on {others}, and this one is on {self._terms}; give another --kept")
         self.speeds: dict[str, Any] = content["speeds"]
         self.runs: dict[str, dict[str, Any]] = content["runs"]
 
+    def require_speeds_of(self, names: Iterable[str]) -> None:
+        """Raise SystemExit if others than these have known speeds: an hour of one day is not that of another."""
+        if self.speeds and (new := {*names} - self.speeds.keys()):
+            raise SystemExit(
+                f"{self._path} has speeds of {', '.join(self.speeds)} and not of {', '.join(sorted(new))}: entrants "
+                "are compared by the speeds of one sitting; measure all of them with another --kept"
+            )
+
     def add_speeds(self, speeds: Mapping[str, Any]) -> None:
         """Keep how fast the entrants are; those that are known stay, because runs were planned by them."""
+        self.require_speeds_of(speeds)
         self.speeds = {**speeds, **self.speeds}
         self._write()
 
@@ -49,7 +62,7 @@ class Kept:
 
     def _write(self) -> None:
         if self._path:
-            content = {"speeds": self.speeds, "runs": dict(sorted(self.runs.items()))}
+            content = {"terms": self._terms, "speeds": self.speeds, "runs": dict(sorted(self.runs.items()))}
             replace_text(self._path, json.dumps(content, indent=1) + "\n")
 
 
