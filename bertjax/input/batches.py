@@ -11,10 +11,12 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.input.epochs import Epoch, Epochs
 from bertjax.input.layout import BERT, Split, Template, Vocabulary, encoder_keys, lay_out_pairs, lay_out_sentences
-from bertjax.input.packing import BatchKey, pack_rows
+from bertjax.input.packing import BatchKey, pack_rows, widened
 from bertjax.input.randomness import derive_key, fold_in, hash64, permute
 from bertjax.input.targets import registry
 from bertjax.input.targets.target import Sequences
+
+_NARROWEST = 128  # tokens: a narrower table costs as much, by its calls
 
 Spec = dict[str, tuple[tuple[int, ...], type[np.generic]]]
 
@@ -28,6 +30,10 @@ class Pairs:
     count: np.ndarray  # int64 [N, k]: sentences
     labels: np.ndarray  # bool [N]: B does not follow A
     keys: np.ndarray  # uint64 [N]: all later draws depend on the pair's key alone, not on where the pair is put
+
+    def at(self, chosen: np.ndarray) -> Pairs:
+        """Some of them, by their numbers, int64 [n]."""
+        return Pairs(*(getattr(self, field.name)[chosen] for field in fields(Pairs)))
 
 
 def batch_keys(data: DataConfig, objectives: Sequence[str], pad_id: int = 0) -> dict[str, BatchKey]:
@@ -124,16 +130,32 @@ class PairBatches:
         if not len(numbers):
             return {key: np.zeros(shape, dtype) for key, (shape, dtype) in self.spec(0).items()}
         pairs = self.pairs(np.asarray(numbers, np.int64))
-        single = self._single_rows(pairs)
-        return single if self._data.packing == "none" else pack_rows(single, self._keys, pairs.row, len(numbers))
+        if self._data.packing == "none":
+            return widened(self._single_rows(pairs, self._data.sequence_length), self._keys)
+        widths = self._widths(pairs)
+        parts = [
+            (chosen, self._single_rows(pairs.at(chosen), width))
+            for width in np.unique(widths).tolist()
+            for chosen in [np.flatnonzero(widths == width)]
+        ]
+        return pack_rows(parts, self._keys, pairs.row, len(numbers))
+
+    def _widths(self, pairs: Pairs) -> np.ndarray:
+        """For each sequence a table's width that holds it, int64 [N]: so a short one costs what it has, not a row."""
+        offsets = self.split.sentence_offsets
+        tokens = (offsets[pairs.first + pairs.count] - offsets[pairs.first]).sum(axis=1, dtype=np.int64)
+        # At most one [SEP] for each sentence, beside the special tokens of a pair.
+        most = tokens + pairs.count.sum(axis=1) + self._template.of_pair
+        widths = _NARROWEST << 2 * np.ceil(np.log2(np.maximum(most / _NARROWEST, 1)) / 2).astype(np.int64)
+        return np.minimum(widths, self._data.sequence_length)
 
     def spec(self, batch_size: int) -> Spec:
         """Shape and dtype of every array of a batch of that many rows, in order of the keys."""
         return {name: ((batch_size, key.width), key.dtype) for name, key in self._keys.items()}
 
-    def _single_rows(self, pairs: Pairs) -> dict[str, np.ndarray]:
-        """Each pair, or each run of sentences, in a row of its own."""
-        how = self._data.sequence_length, self._vocabulary, self._template
+    def _single_rows(self, pairs: Pairs, width: int) -> dict[str, np.ndarray]:
+        """Each pair, or each run of sentences, in a row of its own, of so many tokens."""
+        how = width, self._vocabulary, self._template
         if self._data.rows == "pairs":
             encoder, text = lay_out_pairs(self.split, pairs.first, pairs.count, pairs.keys, *how)
         else:
@@ -160,8 +182,7 @@ class PairBatches:
         if len(parts) == 1:
             return parts[0]
         pairs = Pairs(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Pairs)))
-        by_row = np.argsort(pairs.row, kind="stable")
-        return Pairs(*(getattr(pairs, f.name)[by_row] for f in fields(Pairs)))
+        return pairs.at(np.argsort(pairs.row, kind="stable"))
 
     def _pairs_of_round(self, content: Epoch, epoch: int, number: int, rows: np.ndarray, within: np.ndarray) -> Pairs:
         """The pairs of some rows in one round over an epoch's rows; each round has its own order and masks.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -96,38 +96,65 @@ def _kinds_of_rows(counts: np.ndarray, capacity: int, most: int) -> list[tuple[l
         kinds.append((kind, times))
 
 
-def pack_rows(
-    single: Mapping[str, np.ndarray], keys: Mapping[str, BatchKey], row: np.ndarray, rows: int
-) -> dict[str, np.ndarray]:
+def widened(single: Mapping[str, np.ndarray], keys: Mapping[str, BatchKey]) -> dict[str, np.ndarray]:
+    """Rows of one sequence with the widths of `keys`: predictions have no more slots than their row has tokens."""
+    missing = {name: key.width - single[name].shape[1] for name, key in keys.items()}
+    return {
+        name: np.pad(single[name], [(0, 0), (0, missing[name])], constant_values=key.filler)
+        if missing[name]
+        else single[name]
+        for name, key in keys.items()
+    }
+
+
+Part = tuple[np.ndarray, Mapping[str, np.ndarray]]  # the numbers of some sequences, int64 [n], and their arrays
+
+
+def pack_rows(parts: Sequence[Part], keys: Mapping[str, BatchKey], row: np.ndarray, rows: int) -> dict[str, np.ndarray]:
     """Rows of several sequences out of rows of one; `row` int64 [N], ascending, says in which row each goes.
 
-    `keys` describes the arrays of the packed batch, of `rows` rows. Nothing of a sequence changes but its position
-    and its number in `sequence_ids`.
+    The arrays of each part are as wide as its sequences need. `keys` describes the arrays of the packed batch, of
+    `rows` rows. Nothing of a sequence changes but its position and its number in `sequence_ids`.
     """
-    is_inside = single["sequence_ids"] > 0
-    slot = before_in_row(row, np.ones_like(row))
-    first = before_in_row(row, is_inside.sum(axis=1))
-    single = {**single, "sequence_ids": np.broadcast_to((slot + 1).astype(np.int32)[:, None], is_inside.shape)}
-    shift = first.astype(np.int32)[:, None]
+    before = {"": before_in_row(row, np.ones_like(row))}  # in the row of each sequence: other sequences,
+    for used in ("sequence_ids", *dict.fromkeys(key.used for key in keys.values() if key.used)):
+        counts = np.zeros_like(row)
+        for chosen, single in parts:
+            counts[chosen] = np.count_nonzero(single[used] > 0, axis=1)
+        before[used] = before_in_row(row, counts)  # their tokens, and their predictions
+        most = max(key.width for key in keys.values() if used in (key.used, "sequence_ids"))
+        assert np.bincount(row, counts).max() <= most, f"a row has more than {most} of {used}"
+    packed = {name: np.full((rows, key.width), key.filler, key.dtype) for name, key in keys.items()}
+    for chosen, single in parts:
+        _put(packed, single, keys, row[chosen], {name: counts[chosen] for name, counts in before.items()})
+    return packed
+
+
+def _put(
+    packed: Mapping[str, np.ndarray],
+    single: Mapping[str, np.ndarray],
+    keys: Mapping[str, BatchKey],
+    row: np.ndarray,
+    before: Mapping[str, np.ndarray],
+) -> None:
+    """Copy sequences' arrays to where they go; `before` int64 [n] each, what is in a row before the sequence."""
+    slot, first = before[""], before["sequence_ids"]
+    numbers = np.broadcast_to((slot + 1).astype(np.int32)[:, None], single["sequence_ids"].shape)
 
     @cache
     def cells(per: Per, width: int, used: str) -> tuple[np.ndarray, np.ndarray]:
-        """The cells of the single rows that are kept, bool [N, n], and where they go in the flattened packed table."""
-        if per == "token":
-            kept, begin = is_inside, row * width + first
-            return kept, (begin[:, None] + np.arange(kept.shape[1]))[kept]
-        if per == "prediction":
-            kept = single[used] > 0
-            begin = row * width + before_in_row(row, kept.sum(axis=1))
-            assert np.bincount(row, kept.sum(axis=1)).max() <= width, f"a row has more than {width} predictions"
-            return kept, (begin[:, None] + np.cumsum(kept, axis=1) - 1)[kept]
-        return np.ones((len(row), 1), bool), row * width + slot
+        """The cells of the single rows that are kept, bool [n, w], and where they go in the flattened packed table."""
+        if per == "sequence":
+            return np.ones((len(row), 1), bool), row * width + slot
+        kept = single[used or "sequence_ids"] > 0
+        begin = (row * width + before[used or "sequence_ids"])[:, None]
+        # The tokens of a sequence have no padding between them.
+        number = np.arange(kept.shape[1]) if per == "token" else np.cumsum(kept, axis=1) - 1
+        return kept, (begin + number)[kept]
 
-    packed = {}
     for name, key in keys.items():
         kept, target = cells(key.per, key.width, key.used)
-        values = single[name] + shift if key.is_position else single[name]
-        table = np.full((rows, key.width), key.filler, key.dtype)
-        table.ravel()[target] = values[kept]
-        packed[name] = table
-    return packed
+        values = numbers if name == "sequence_ids" else single[name]
+        if key.is_position:
+            values = values + first.astype(np.int32)[:, None]
+        packed[name].ravel()[target] = values[kept]

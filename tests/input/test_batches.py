@@ -263,6 +263,14 @@ def test_rows_too_short_for_a_pair() -> None:
         small_batches(data=DataConfig(sequence_length=4))
 
 
+def test_a_row_with_more_slots_than_tokens_has_its_shape() -> None:
+    data = DataConfig(sequence_length=16, max_predictions=20)
+    batches = PairBatches(MemorySplit([[3] * 6] * 9), Specials(), data, 0)
+    found = batches.batch(0, 4)
+    assert {name: (x.shape, x.dtype.type) for name, x in found.items()} == batches.spec(4)
+    assert (found["mlm_weights"][:, 16:] == 0).all() and found["mlm_weights"].any()
+
+
 def test_bad_batch_arguments() -> None:
     batches = small_batches()
     with pytest.raises(ValueError, match=r"step=-1"):

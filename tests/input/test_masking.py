@@ -205,10 +205,10 @@ def test_every_token_but_the_last_of_its_sequence_predicts_the_next() -> None:
         ]
 
 
-def test_fewer_columns_than_slots() -> None:
+def test_a_row_has_no_more_slots_than_columns() -> None:
     input_ids, candidates, _ = same_text(8, 8, 2, 4)
     _, masks = mask_tokens(input_ids, candidates, keys(4), rule(20))
-    assert masks["mlm_positions"].shape == (4, 20) and (masks["mlm_weights"].sum(axis=1) == 1).all()
+    assert masks["mlm_positions"].shape == (4, 8) and (masks["mlm_weights"].sum(axis=1) == 1).all()
 
 
 @pytest.mark.parametrize("room", [2, 5, 8, 61])

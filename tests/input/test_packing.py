@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig
+from bertjax.input import batches as of_batches
 from bertjax.input import epochs
 from bertjax.input.batches import PairBatches
 from bertjax.input.packing import Packing, pack
@@ -97,6 +98,22 @@ def test_packing_changes_no_pair(change: dict, epoch: int) -> None:
     rows = packed.rows(epoch * 10**9 + np.arange(len(packed._epochs.get(epoch))))
     assert sorted(pairs_in(rows)) == sorted(alone)
     assert len(rows["input_ids"]) < 0.75 * len(alone)
+
+
+@pytest.mark.parametrize("rows", ["pairs", "doc_sentences"])
+def test_the_width_of_tables_changes_no_row(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences are laid out in tables as wide as they need, or all in tables of whole rows."""
+    objectives = ("mlm", "nsp") if rows == "pairs" else ("mlm", "sbo")
+    draw = np.random.default_rng(0)
+    split = MemorySplit([[int(n) for n in draw.integers(1, 40, k)] for k in draw.geometric(0.08, 300)])
+    data = DataConfig(sequence_length=1024, rows=rows, packing="pairs", max_predictions=160, mask_count="random_round")
+    batches = PairBatches(split, Specials(), data, 0, objectives=objectives)
+    found = batches.batch(0, 12)
+    pairs = batches.pairs(np.arange(12))
+    assert len(np.unique(batches._widths(pairs))) > 2
+    monkeypatch.setattr(of_batches, "_NARROWEST", 1024)
+    for name, array in batches.batch(0, 12).items():
+        np.testing.assert_array_equal(array, found[name], name)
 
 
 def test_unused_slots_are_empty_and_predictions_ascend() -> None:

@@ -104,7 +104,7 @@ def mask_tokens(
     special: int | np.ndarray = 3,
     continues: np.ndarray | None = None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Hide tokens of each row and say what they were.
+    """Hide tokens of each row and say what they were, in P = min(rule.max_predictions, L) slots.
 
     `input_ids` int32 [B, L]; `candidates` bool [B, L] is true where a token may be hidden; `special`, int64 [B] or one
     number, counts the tokens of a row that may not; `keys` uint64 [B], one per sequence, are all that the draws depend
@@ -117,15 +117,16 @@ def mask_tokens(
         counts = rule.room.limit(available)
     else:
         counts = rule.count.draw(available + special, available, keys, rule.probability)
-    counts = np.minimum(np.minimum(counts, rule.max_predictions), available)
+    slots = min(rule.max_predictions, input_ids.shape[1])
+    counts = np.minimum(np.minimum(counts, slots), available)
     if rule.unit.needs_words and continues is None:
         assert rule.is_continuation is not None
         continues = rule.is_continuation[input_ids[candidates]]
     order_keys = fold_in(keys, "mask order")
     if rule.weights is not None:
-        positions = draw_by_weight(candidates, rule.weights[input_ids], counts, order_keys, rule.max_predictions)
+        positions = draw_by_weight(candidates, rule.weights[input_ids], counts, order_keys, slots)
     else:
-        positions = rule.unit.choose(candidates, continues, counts, order_keys, rule.max_predictions)
+        positions = rule.unit.choose(candidates, continues, counts, order_keys, slots)
     is_used = positions < input_ids.shape[1]
     positions[~is_used] = 0
     cells = positions + np.arange(len(positions))[:, None] * input_ids.shape[1]
