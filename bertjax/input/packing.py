@@ -27,6 +27,7 @@ class BatchKey:
     used: str = ""  # of predictions: the key whose values are above 0 in the slots that are used
     is_position: bool = False  # it holds positions in the row, which move with their sequence
     filler: int = 0  # in padding and unused slots
+    may_be_full: bool = False  # of predictions: the last ones of a row may have no slot, and are left out
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,8 @@ def pack_rows(parts: Sequence[Part], keys: Mapping[str, BatchKey], row: np.ndarr
         for chosen, single in parts:
             counts[chosen] = np.count_nonzero(single[used] > 0, axis=1)
         before[used] = before_in_row(row, counts)  # their tokens, and their predictions
-        most = max(key.width for key in keys.values() if used in (key.used, "sequence_ids"))
-        assert np.bincount(row, counts).max() <= most, f"a row has more than {most} of {used}"
+        room = keys[used]
+        assert room.may_be_full or np.bincount(row, counts).max() <= room.width, f"over {room.width} of {used}"
     packed = {name: np.full((rows, key.width), key.filler, key.dtype) for name, key in keys.items()}
     for chosen, single in parts:
         _put(packed, single, keys, row[chosen], {name: counts[chosen] for name, counts in before.items()})
@@ -147,10 +148,11 @@ def _put(
         if per == "sequence":
             return np.ones((len(row), 1), bool), row * width + slot
         kept = single[used or "sequence_ids"] > 0
-        begin = (row * width + before[used or "sequence_ids"])[:, None]
         # The tokens of a sequence have no padding between them.
         number = np.arange(kept.shape[1]) if per == "token" else np.cumsum(kept, axis=1) - 1
-        return kept, (begin + number)[kept]
+        place = before[used or "sequence_ids"][:, None] + number
+        kept = kept & (place < width)
+        return kept, (row[:, None] * width + place)[kept]
 
     for name, key in keys.items():
         kept, target = cells(key.per, key.width, key.used)

@@ -16,6 +16,7 @@ from bertjax.input import batches as of_batches
 from bertjax.input import epochs
 from bertjax.input.batches import PairBatches
 from bertjax.input.packing import Packing, pack
+from bertjax.input.targets import mlm
 
 SPECIALS = Specials()
 PLAIN = DataConfig(sequence_length=64, max_predictions=10)
@@ -114,6 +115,17 @@ def test_the_width_of_tables_changes_no_row(rows: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(of_batches, "_NARROWEST", 1024)
     for name, array in batches.batch(0, 12).items():
         np.testing.assert_array_equal(array, found[name], name)
+
+
+def test_predictions_without_a_slot_are_left_out_and_all_else_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = replace(PACKED, mask_count="each", mask_probability=0.3, max_predictions=40)
+    whole, few = batches(data).batch(0, 20), 0.9
+    slots = int(few * (whole["mlm_weights"] > 0).sum(axis=1).max())
+    monkeypatch.setattr(mlm, "most_predictions", lambda _: slots)
+    found = batches(data).batch(0, 20)
+    assert (found["mlm_weights"].sum(axis=1) == slots).any() and (found["mlm_weights"].sum(axis=1) < slots).any()
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, whole[name][:, : array.shape[1]], name)
 
 
 def test_unused_slots_are_empty_and_predictions_ascend() -> None:

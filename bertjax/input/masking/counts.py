@@ -14,6 +14,7 @@ from bertjax.input.randomness import fold_in, hash64, uniform
 
 _ROUNDING = 1e-6
 _DEVIATIONS = 4  # independent draws above this many standard deviations are cut, of which there are 1 in 30,000 rows
+_OF_A_ROW = 6  # deviations that a packed row has room for; of 64 tokens or more, fewer than one in a million has more
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,11 @@ class Count:
 
     # (tokens of each sequence with its special ones, tokens that may be hidden, uint64 keys, share) -> int64 [B]
     draw: Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
-    # (tokens, sequences, share) -> the most that sequences of together so many tokens have
+    # (tokens, sequences, share) -> the most that sequences of together so many tokens have, or have room for
     most: Callable[[int, int, float], int]
     # (tokens, share) -> the least `max_predictions` under which the rule holds for a sequence of so many tokens
     least_limit: Callable[[int, float], int]
+    may_be_full: bool = False  # `most` is passed at times, and the last predictions of a packed row are left out
 
 
 def _round(tokens: np.ndarray, _: np.ndarray, __: np.ndarray, share: float) -> np.ndarray:
@@ -57,8 +59,9 @@ def _each(_: np.ndarray, available: np.ndarray, keys: np.ndarray, share: float) 
 
 def _most_of_each(tokens: int, sequences: int, share: float) -> int:
     # The sum of the square roots of n numbers is largest where these are equal (Cauchy and Schwarz).
-    spread = sqrt(sequences * tokens * share * (1 - share))
-    return int(share * tokens + _DEVIATIONS * spread) + sequences
+    spread = sqrt(tokens * share * (1 - share))
+    at_worst = int(share * tokens + _DEVIATIONS * sqrt(sequences) * spread) + sequences
+    return min(at_worst, int(share * tokens + _OF_A_ROW * spread) + 1)
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,9 @@ COUNTS = {
     "random_round": Count(  # RoBERTa (fairseq, mask_tokens_dataset.py): the expected share is exact
         _random_round, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
     ),
-    EACH: Count(_each, _most_of_each, lambda n, p: _most_of_each(n, 1, p)),  # ModernBERT: independent draws
+    EACH: Count(  # ModernBERT: independent draws
+        _each, _most_of_each, lambda n, p: _most_of_each(n, 1, p), may_be_full=True
+    ),
     "ceil_of_text": Count(  # SpanBERT, masking.py: special tokens do not count
         _ceil_of_text, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
     ),

@@ -8,6 +8,7 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
+from bertjax.input.masking.counts import COUNTS
 from bertjax.input.masking.options import changed_options, check_masking, most_predictions
 from bertjax.input.masking.rule import MaskRule, mask_tokens
 from bertjax.input.packing import BatchKey
@@ -24,7 +25,7 @@ class HiddenTokens:
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """As `Target` has it."""
         check_masking(data)
-        return prediction_keys(most_predictions(data))
+        return prediction_keys(most_predictions(data), COUNTS[data.mask_count].may_be_full)
 
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
         """As `Target` has it."""
@@ -94,12 +95,12 @@ class TokenPrediction:
         return _PREDICTED[data.predict].prepare(data, vocabulary, split)
 
 
-def prediction_keys(slots: int) -> dict[str, BatchKey]:
+def prediction_keys(slots: int, may_be_full: bool = False) -> dict[str, BatchKey]:
     """Tokens to predict: where, which, and 1 in the slots that are used."""
     return {
         "mlm_positions": BatchKey("prediction", slots, np.int32, USED, is_position=True),
         "mlm_labels": BatchKey("prediction", slots, np.int32, USED),
-        USED: BatchKey("prediction", slots, np.float32, USED),
+        USED: BatchKey("prediction", slots, np.float32, USED, may_be_full=may_be_full),
     }
 
 
