@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from bertjax.cli.model_source import POOLINGS, add_overwrite, comparison_line, require_free
 from bertjax.cli.verb import Verb
 from bertjax.convert.formats import exported, format_of, require_extra
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bertjax.convert.folder import Prove
+    from bertjax.convert.format import Format, Vectors
+    from bertjax.storage.remote import AnyPath
+    from bertjax.training.run_directory import TrainedModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the model in a format, and compare what was written with the model on real text."""
+    """Write the model in a format, compared with the model on real text before it replaces an earlier export."""
     require_extra(arguments.to)
     from bertjax.convert.folder import near
     from bertjax.convert.huggingface.hub import push, require_pushable
@@ -78,9 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--to {arguments.to}: {error}") from None
     output = path_of(arguments.output) if arguments.output else model.directory / name
     require_free(output, arguments)
-    directory = form.export(model, output, vectors)
-    with near(directory) as folder:
-        print(comparison_line(form.reference, form.compare(model, folder, vectors)))
+    directory = form.export(model, output, vectors, _comparison(form, model, vectors, output))
     for line in form.describe(model, directory):
         print(line)
     gives = form.gives(model, vectors)
@@ -90,6 +97,19 @@ def run(arguments: argparse.Namespace) -> int:
             message = f"step {model.step:,} of {model.config.name}, exported by bertjax"
             print(f"pushed to {push(folder, arguments.push, private=arguments.private, message=message)}")
     return 0
+
+
+def _comparison(form: Format, model: TrainedModel, vectors: Vectors, output: AnyPath) -> Prove:
+    """Compares a folder with the model and prints the result, before the folder is published as `output`."""
+
+    def prove(folder: Path) -> None:
+        try:
+            print(comparison_line(form.reference, form.compare(model, folder, vectors)))
+        except RuntimeError as error:
+            wrong = str(error).removeprefix(f"{folder}: ")
+            raise RuntimeError(f"export to {output}: {wrong}; nothing there was changed") from error
+
+    return prove
 
 
 VERB = Verb(

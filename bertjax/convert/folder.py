@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +22,8 @@ from bertjax.storage.json_documents import read_json
 from bertjax.storage.remote import AnyPath, RemotePath, path_of
 from bertjax.storage.sums import SUMS_FILE
 
+Prove = Callable[[Path], None]  # raises if the folder that is written there is wrong
+
 
 def folder_of(directory: str | AnyPath) -> AnyPath:
     """The `AnyPath` of a folder's path or URL; a path is absolute and without links."""
@@ -30,16 +32,19 @@ def folder_of(directory: str | AnyPath) -> AnyPath:
 
 
 @contextlib.contextmanager
-def written_whole(target: AnyPath, last: str) -> Iterator[Path]:
+def written_whole(target: AnyPath, last: str, prove: Prove | None = None) -> Iterator[Path]:
     """An empty folder next to `target` to write files into, which replaces `target` at the end.
 
-    The old content is removed only then, and restored if that fails. After an error inside, nothing has changed. Of a
-    `target` in object storage the file `last` is removed first and uploaded last, so that what has it is whole. Raises
-    ValueError while another process of this machine writes `target`.
+    The old content is removed only then, and restored if that fails. Before that `prove` is called with the folder.
+    After an error inside or of `prove`, nothing has changed. Of a `target` in object storage the file `last` is removed
+    first and uploaded last, so that what has it is whole. Raises ValueError while another process of this machine
+    writes `target`.
     """
     if isinstance(target, RemotePath):
         with tempfile.TemporaryDirectory() as made:
             yield Path(made)
+            if prove is not None:
+                prove(Path(made))
             _upload(Path(made), target, last)
         return
     with _alone_at(target):
@@ -52,6 +57,8 @@ def written_whole(target: AnyPath, last: str) -> Iterator[Path]:
         partial.mkdir()
         try:
             yield partial
+            if prove is not None:
+                prove(partial)
             for path in partial.rglob("*"):
                 sync(path)
             _put_in_place(partial, target, earlier)

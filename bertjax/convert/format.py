@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bertjax.convert.compare import Difference
+from bertjax.convert.folder import Prove
 from bertjax.convert.foreign import ForeignModel
 from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling
@@ -32,13 +33,22 @@ class Compare(Protocol):
         """`drawn` names the modules that the folder lacks. Raises RuntimeError for different outputs."""
 
 
+class Export(Protocol):
+    """Writes a folder and returns its path."""
+
+    def __call__(
+        self, model: TrainedModel, directory: str | AnyPath, vectors: Vectors, prove: Prove | None = None
+    ) -> AnyPath:
+        """`prove` is called with the folder before it replaces what is there, as `written_whole` does."""
+
+
 @dataclass(frozen=True)
 class Format:
     """A format: one object in one module, one line in `bertjax.convert.formats`."""
 
     reference: str  # what the outputs are compared with, for people
     compare: Compare
-    export: Callable[[TrainedModel, str | AnyPath, Vectors], AnyPath] | None = None  # writes a folder, returns its path
+    export: Export | None = None
     read: Callable[[str], ForeignModel] | None = None  # of a folder
     # Downloads what has a name that is no folder here: (the folder, the name of exactly that content).
     fetch: Callable[[str], tuple[Path, str]] | None = None

@@ -1,4 +1,4 @@
-"""A folder of an export is there whole, and one process at a time writes it."""
+"""A folder of an export is there whole and proven, and one process at a time writes it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
+from exported_models import trained_model
 
+from bertjax.__main__ import main
 from bertjax.convert import folder
 from bertjax.convert.folder import written_whole
+from bertjax.convert.formats import FORMATS
+from bertjax.convert.sources import write_run
+from bertjax.storage.remote import RemotePath
+from bertjax.training.run_directory import TrainedModel
 
 # What a process does that was killed while it wrote `folder`.
 WRITING = """
@@ -30,6 +38,29 @@ print("writing", flush=True)
 time.sleep(60)
 """
 
+# That compare an export, beyond those that write it.
+COMPARED_BY = {"huggingface": ("torch", "transformers"), "sentence-transformers": ("torch", "transformers")}
+COMPARED_BY |= {"tf1": ("tensorflow",), "onnx": ("onnxruntime",)}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model's run, and that of one whose outputs overflow in any system, and so equal none."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    good, bad = (
+        trained_model(tmp_path_factory.mktemp("runs") / "run", hidden_act="gelu_tanh", **sizes) for _ in range(2)
+    )
+    return Path(write_run(good)), Path(write_run(_overflowing(bad)))
+
+
+def _overflowing(model: TrainedModel) -> TrainedModel:
+    largest = 0.9 * np.finfo(np.float32).max
+
+    def changed(path: tuple, x: jax.Array) -> jax.Array:
+        return jax.numpy.full_like(x, largest) if "mlp_norm" in str(path) and "scale" in str(path) else x
+
+    return replace(model, params=jax.tree_util.tree_map_with_path(changed, model.params))
+
 
 def write(target: Path, text: str) -> None:
     with written_whole(target, "last") as partial:
@@ -40,6 +71,10 @@ def write(target: Path, text: str) -> None:
 def files(folder: Path) -> dict[str, str]:
     """Hidden ones too."""
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_who_comes_second_is_refused_and_breaks_nothing(tmp_path: Path) -> None:
@@ -72,6 +107,39 @@ def test_after_an_error_nothing_has_changed(tmp_path: Path) -> None:
         (partial / "last").write_text("after")
         raise OSError("full")
     assert files(tmp_path) == {"export/last": "before"} and [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_export_with_other_outputs_is_not_published(
+    name: str, runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in (*(package for package, _ in FORMATS[name].needs), *COMPARED_BY.get(name, ())):
+        pytest.importorskip(package, reason=f"needs {package}")
+    good, bad = runs
+    replaces = name != "tf1"  # which refuses any folder that is there
+    command = ["--to", name, "--output", str(tmp_path / "out"), "--overwrite"]
+    if replaces:
+        assert main(["export", str(good), *command]) == 0
+    before = contents(tmp_path)
+    assert bool(before) == replaces
+    assert main(["export", str(bad), *command]) == 1
+    assert contents(tmp_path) == before and len(list(tmp_path.iterdir())) == replaces
+    said = capsys.readouterr().err
+    assert f"bertjax export: export to {tmp_path / 'out'}: " in said
+    assert " computes other outputs, off by " in said and "nan" in said and "; nothing there was changed" in said
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_an_export_with_other_outputs_is_not_uploaded(runs: tuple[Path, Path]) -> None:
+    good, bad = runs
+    target = RemotePath("memory://unproven/out")
+    command = ["--to", "stablehlo", "--output", str(target), "--overwrite"]
+    assert main(["export", str(bad), *command]) == 1 and not target.exists()
+    assert main(["export", str(good), *command]) == 0
+    before = {name: (target / name).read_bytes() for name in target.sizes()}
+    assert main(["export", str(bad), *command]) == 1
+    assert {name: (target / name).read_bytes() for name in target.sizes()} == before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets two folders change places in one step")

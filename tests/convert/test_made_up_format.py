@@ -28,6 +28,7 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.compare import Difference
+from bertjax.convert.folder import folder_of, written_whole
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.format import Format
 from bertjax.model.network import abstract_network
@@ -35,14 +36,13 @@ from bertjax.tokenization.loading import load_tokenizer
 from bertjax.training.checkpoint import named_arrays
 
 
-def _export(model, directory, vectors):
-    folder = Path(directory)
-    folder.mkdir(parents=True)
-    np.savez(folder / "weights.npz", **{name: np.asarray(x) for name, x in named_arrays(model.params).items()})
-    (folder / "model.json").write_text(json.dumps(asdict(model.config.model)))
-    for name, content in model.tokenizer.files.items():
-        (folder / name).write_bytes(content)
-    return folder
+def _export(model, directory, vectors, prove=None):
+    with written_whole(folder_of(directory), "model.json", prove) as folder:
+        np.savez(folder / "weights.npz", **{name: np.asarray(x) for name, x in named_arrays(model.params).items()})
+        (folder / "model.json").write_text(json.dumps(asdict(model.config.model)))
+        for name, content in model.tokenizer.files.items():
+            (folder / name).write_bytes(content)
+    return Path(directory)
 
 
 def _read(directory):

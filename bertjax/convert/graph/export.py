@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.convert.folder import as_json, folder_of, refuse_to_lose, write_texts, written_whole
+from bertjax.convert.folder import Prove, as_json, folder_of, refuse_to_lose, write_texts, written_whole
 from bertjax.convert.format import Vectors
 from bertjax.convert.graph.graph import Arrays, Graph
 from bertjax.convert.graph.network import add_encoder, add_head, add_pooling
@@ -129,13 +129,19 @@ class Layout:
 
 
 def write_folder(
-    model: TrainedModel, directory: str | AnyPath, vectors: Vectors, layout: Layout, write: Callable[[Path], Path]
+    model: TrainedModel,
+    directory: str | AnyPath,
+    vectors: Vectors,
+    layout: Layout,
+    write: Callable[[Path], Path],
+    prove: Prove | None = None,
 ) -> AnyPath:
     """Make the folder of an export, into which `write` puts the graph, and return it.
 
     `write` returns the file that holds the weights. Beside them are the tokenizer, the card and, where transformers has
     such a network, its `config.json`. The folder appears whole or not at all (in object storage: it is whole if it has
-    its card); an earlier export there is replaced. Raises ValueError if anything else is there.
+    its card), after `prove` was called with it; an earlier export there is replaced. Raises ValueError if anything else
+    is there.
     """
     target = folder_of(directory)
     there = next((name for name in layout.weights if (target / name).exists()), layout.weights[0])
@@ -143,7 +149,7 @@ def write_folder(
     headed = gives_logits(model, vectors.pooling)
     net = model.config.model
     config = model_config if headed else encoder_config
-    with written_whole(target, last=CARD_FILE) as partial:
+    with written_whole(target, CARD_FILE, prove) as partial:
         weights = write(partial)
         known = has_class(net if headed else encoder_of(net))
         texts = {"config.json": as_json(config(model))} if known else {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import FinetuneConfig, ModelConfig
-from bertjax.convert.folder import as_json, folder_of, refuse_to_lose, write_tensors, write_texts, written_whole
+from bertjax.convert.folder import Prove, as_json, folder_of, refuse_to_lose, write_tensors, write_texts, written_whole
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.names import architecture, bare_names, class_with, tensors_of, to_huggingface_tensors
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
@@ -29,20 +29,22 @@ FILES = ("config.json", WEIGHTS_FILE, "tokenizer.json", "tokenizer_config.json",
 NULL_THRESHOLD = "bertjax_null_threshold"
 
 
-def export_huggingface(model: TrainedModel, directory: str | AnyPath, head: str = "") -> AnyPath:
+def export_huggingface(
+    model: TrainedModel, directory: str | AnyPath, head: str = "", prove: Prove | None = None
+) -> AnyPath:
     """Write the model into `directory` as what it is of transformers', and return it; the same model, the same bytes.
 
     With `head`, a name of `names.classes_of`, as the class that has this head alone.
 
-    The folder appears whole or not at all: it is made next to its target and then renamed. In object storage its model
-    card, uploaded last, says that it is whole. An earlier export there is replaced. Raises ValueError if anything else
-    is there, or an export that was changed since, and for a network that transformers does not have.
+    The folder appears whole or not at all: it is made next to its target, given to `prove` and then renamed. In object
+    storage its model card, uploaded last, says that it is whole. An earlier export there is replaced. Raises ValueError
+    if anything else is there, or an export that was changed since, and for a network that transformers does not have.
     """
     target = folder_of(directory)
     tensors_of(model.config.model)
     made = class_with(model.config.model, head)
     refuse_to_lose(target, (*FILES, *TOKENIZER_FILES), WEIGHTS_FILE)
-    with written_whole(target, last=CARD_FILE) as partial:
+    with written_whole(target, CARD_FILE, prove) as partial:
         _write_files(model, partial, made)
         write_sums(partial)
     return path_of(str(directory))

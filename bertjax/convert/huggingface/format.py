@@ -38,7 +38,7 @@ def _format(head: str = "") -> Format:
     return Format(
         reference="transformers",
         compare=compare,
-        export=lambda model, directory, vectors: export_huggingface(model, directory, head),
+        export=lambda model, directory, vectors, prove=None: export_huggingface(model, directory, head, prove),
         read=read_huggingface,
         fetch=fetch,
         describe=describe,

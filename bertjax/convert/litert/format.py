@@ -10,6 +10,7 @@ import numpy as np
 
 from bertjax.convert.compare import Difference
 from bertjax.convert.compare_vectors import LIMITS, compare_outputs
+from bertjax.convert.folder import Prove
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.graph.export import Layout, gives, require_graph, write_folder
 from bertjax.convert.onnx.exporter import Precision
@@ -29,7 +30,13 @@ LAYOUT = Layout(
 )
 
 
-def export_litert(model: TrainedModel, directory: str | AnyPath, vectors: Vectors, precision: Precision) -> AnyPath:
+def export_litert(
+    model: TrainedModel,
+    directory: str | AnyPath,
+    vectors: Vectors,
+    precision: Precision,
+    prove: Prove | None = None,
+) -> AnyPath:
     """Write the model, and return the folder.
 
     The one signature is that of `export_savedmodel`; batch and length may be any. int8: weights have 8 bits with a
@@ -43,7 +50,7 @@ def export_litert(model: TrainedModel, directory: str | AnyPath, vectors: Vector
         (folder / MODEL_FILE).write_bytes(_converted(model, vectors, precision))
         return folder / MODEL_FILE
 
-    return write_folder(model, directory, vectors, LAYOUT, write)
+    return write_folder(model, directory, vectors, LAYOUT, write, prove)
 
 
 def _converted(model: TrainedModel, vectors: Vectors, precision: Precision) -> bytes:
@@ -76,8 +83,8 @@ def _format(precision: Precision) -> Format:
     def compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference | None:
         return compare_outputs(model, vectors, f"{folder}: LiteRT", loaded(folder), limit=LIMITS[precision])
 
-    def export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors) -> AnyPath:
-        return export_litert(model, directory, vectors, precision)
+    def export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors, prove: Prove | None = None) -> AnyPath:
+        return export_litert(model, directory, vectors, precision, prove)
 
     return Format(
         reference="LiteRT",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 import bertjax
+from bertjax.convert.folder import Prove
 from bertjax.convert.format import Vectors
 from bertjax.convert.graph.export import Layout, add_network, arrays_of, inputs_of, require_graph, write_folder
 from bertjax.model.pooling import Pooling
@@ -133,6 +134,7 @@ def export_onnx(
     pooling: Pooling = "none",
     normalize: bool = False,
     precision: Precision = "float32",
+    prove: Prove | None = None,
 ) -> AnyPath:
     """Write the model, and return the folder; the same model gives the same bytes.
 
@@ -142,7 +144,11 @@ def export_onnx(
     assert precision in get_args(Precision), precision
     vectors = Vectors(pooling, normalize)
     require_graph(model, vectors, "onnx")
-    return write_folder(model, directory, vectors, LAYOUT, lambda folder: write_onnx(model, folder, vectors, precision))
+
+    def write(folder: Path) -> Path:
+        return write_onnx(model, folder, vectors, precision)
+
+    return write_folder(model, directory, vectors, LAYOUT, write, prove)
 
 
 def write_onnx(model: TrainedModel, folder: Path, vectors: Vectors, precision: Precision) -> Path:

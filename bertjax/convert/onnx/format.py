@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bertjax.convert.compare import Difference
 from bertjax.convert.compare_vectors import LIMITS, compare_with_onnxruntime
+from bertjax.convert.folder import Prove
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.graph.export import gives
 from bertjax.convert.onnx.exporter import Precision, export_onnx
@@ -20,8 +21,8 @@ def _format(precision: Precision = "float32") -> Format:
     def compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference | None:
         return compare_with_onnxruntime(model, folder, vectors.pooling, vectors.normalize, limit=LIMITS[precision])
 
-    def export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors) -> AnyPath:
-        return export_onnx(model, directory, vectors.pooling, vectors.normalize, precision)
+    def export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors, prove: Prove | None = None) -> AnyPath:
+        return export_onnx(model, directory, vectors.pooling, vectors.normalize, precision, prove)
 
     return Format(
         reference="onnxruntime",

@@ -10,6 +10,7 @@ import numpy as np
 
 from bertjax.convert.compare import Difference
 from bertjax.convert.compare_vectors import compare_outputs
+from bertjax.convert.folder import Prove
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.graph.export import (
     Layout,
@@ -41,7 +42,9 @@ LAYOUT = Layout(
 )
 
 
-def export_savedmodel(model: TrainedModel, directory: str | AnyPath, vectors: Vectors) -> AnyPath:
+def export_savedmodel(
+    model: TrainedModel, directory: str | AnyPath, vectors: Vectors, prove: Prove | None = None
+) -> AnyPath:
     """Write the model, and return the folder.
 
     The signature takes the inputs of `inputs_of`, int32, for any batch and length, and returns the outputs of
@@ -53,7 +56,7 @@ def export_savedmodel(model: TrainedModel, directory: str | AnyPath, vectors: Ve
         write_savedmodel(model, folder / VERSION, vectors)
         return folder / _WEIGHTS_FILE
 
-    return write_folder(model, directory, vectors, LAYOUT, write)
+    return write_folder(model, directory, vectors, LAYOUT, write, prove)
 
 
 def write_savedmodel(model: TrainedModel, folder: Path, vectors: Vectors) -> None:

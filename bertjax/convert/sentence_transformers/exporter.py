@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.convert.folder import as_json, folder_of, refuse_to_lose, write_tensors, write_texts, written_whole
+from bertjax.convert.folder import Prove, as_json, folder_of, refuse_to_lose, write_tensors, write_texts, written_whole
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE
 from bertjax.convert.huggingface.names import architecture, bare_names, classes_of, encoder_of, to_huggingface_tensors
@@ -65,12 +65,16 @@ A vector has {width} numbers: pooling {pooling}{scaled}. bertjax computes the sa
 
 
 def export_sentence_transformers(
-    model: TrainedModel, directory: str | AnyPath, pooling: Pooling = "mean", normalize: bool = False
+    model: TrainedModel,
+    directory: str | AnyPath,
+    pooling: Pooling = "mean",
+    normalize: bool = False,
+    prove: Prove | None = None,
 ) -> AnyPath:
     """Write the encoder and a pooling into `directory`, and return it; the same model gives the same bytes.
 
-    The folder appears whole or not at all (in object storage: it is whole if it has its card); an earlier export there
-    is replaced. Raises ValueError if anything else is there, and for pooling none.
+    The folder appears whole or not at all (in object storage: it is whole if it has its card), after `prove` was called
+    with it; an earlier export there is replaced. Raises ValueError if anything else is there, and for pooling none.
     """
     check_vectors(model.config.model, pooling, "last")
     if pooling not in _MODES:
@@ -81,7 +85,7 @@ def export_sentence_transformers(
         )
     target = folder_of(directory)
     refuse_to_lose(target, _FILES, WEIGHTS_FILE)
-    with written_whole(target, last=CARD_FILE) as partial:
+    with written_whole(target, CARD_FILE, prove) as partial:
         _write_files(model, partial, pooling, normalize)
         write_sums(partial)
     return path_of(str(directory))

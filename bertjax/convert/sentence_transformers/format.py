@@ -7,14 +7,15 @@ from pathlib import Path
 
 from bertjax.convert.compare import Difference
 from bertjax.convert.compare_vectors import compare_with_sentence_transformers
+from bertjax.convert.folder import Prove
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.storage.remote import AnyPath
 from bertjax.training.run_directory import TrainedModel
 
 
-def _export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors) -> AnyPath:
-    return export_sentence_transformers(model, directory, vectors.pooling, vectors.normalize)
+def _export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors, prove: Prove | None = None) -> AnyPath:
+    return export_sentence_transformers(model, directory, vectors.pooling, vectors.normalize, prove)
 
 
 def _compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference | None:

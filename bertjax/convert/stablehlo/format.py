@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 import bertjax
 from bertjax.convert.compare import Difference
 from bertjax.convert.compare_vectors import compare_outputs
-from bertjax.convert.folder import as_json, write_texts
+from bertjax.convert.folder import Prove, as_json, write_texts
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.graph.export import (
     HIDDEN,
@@ -55,7 +55,9 @@ _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 Function = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, jax.Array]]
 
 
-def export_stablehlo(model: TrainedModel, directory: str | AnyPath, vectors: Vectors) -> AnyPath:
+def export_stablehlo(
+    model: TrainedModel, directory: str | AnyPath, vectors: Vectors, prove: Prove | None = None
+) -> AnyPath:
     """Write the function and its weights, and return the folder; the same model gives the same bytes.
 
     The function takes the weights by our names and the inputs of `inputs_of`, int32, and returns the outputs of
@@ -73,7 +75,7 @@ def export_stablehlo(model: TrainedModel, directory: str | AnyPath, vectors: Vec
         write_texts(folder, {SIGNATURE_FILE: as_json(_signature(model, vectors, exported))})
         return folder / WEIGHTS_FILE
 
-    return write_folder(model, directory, vectors, LAYOUT, write)
+    return write_folder(model, directory, vectors, LAYOUT, write, prove)
 
 
 def exported_function(model: TrainedModel, vectors: Vectors) -> jax.export.Exported:

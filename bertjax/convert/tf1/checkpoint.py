@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.convert.folder import folder_of, read_object, written_whole
+from bertjax.convert.folder import Prove, folder_of, read_object, written_whole
 from bertjax.convert.foreign import ForeignModel, foreign_model
 from bertjax.convert.huggingface.config import from_config_json
 from bertjax.convert.huggingface.exporter import huggingface_config
@@ -111,11 +111,11 @@ def read_arrays(directory: str | Path) -> dict[str, np.ndarray]:
     return _read_arrays(_prefix(Path(directory)))
 
 
-def export_tensorflow(model: TrainedModel, directory: str | AnyPath) -> AnyPath:
+def export_tensorflow(model: TrainedModel, directory: str | AnyPath, prove: Prove | None = None) -> AnyPath:
     """Write a run's model for google-research/bert: its weights bit for bit, without moments; returns the folder.
 
-    The folder appears whole or not at all, and is read back before it does. Raises ValueError if it exists, and
-    ModuleNotFoundError where TensorFlow is not installed.
+    The folder appears whole or not at all, and is read back and given to `prove` before it does. Raises ValueError if
+    it exists, and ModuleNotFoundError where TensorFlow is not installed.
     """
     target = folder_of(directory)
     if target.exists():
@@ -133,7 +133,7 @@ def export_tensorflow(model: TrainedModel, directory: str | AnyPath) -> AnyPath:
     arrays = to_tensorflow(to_huggingface_tensors(model.params, model.config.model))
     arrays[STEP] = np.asarray(model.step, np.int64)
     config = json.dumps(_config(model), indent=2, sort_keys=True) + "\n"
-    with written_whole(target, last=CONFIG_FILE) as partial:
+    with written_whole(target, CONFIG_FILE, prove) as partial:
         _write_arrays(partial / PREFIX, arrays)
         (partial / CONFIG_FILE).write_text(config, encoding="utf-8")
         (partial / VOCABULARY_FILE).write_bytes(model.tokenizer.files[VOCABULARY_FILE])

@@ -18,7 +18,7 @@ def _compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collect
 FORMAT = Format(
     reference="google-research/bert",
     compare=_compare,
-    export=lambda model, directory, vectors: export_tensorflow(model, directory),
+    export=lambda model, directory, vectors, prove=None: export_tensorflow(model, directory, prove),
     read=read_tensorflow,
     describe=lambda model, folder: ["read back: the same bits"],
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from bertjax.convert.compare import PAIRS, Difference
 from bertjax.convert.compare_vectors import LIMITS, compare_with_onnxruntime
-from bertjax.convert.folder import write_texts
+from bertjax.convert.folder import Prove, write_texts
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.graph.export import gives, gives_logits, inputs_of, outputs_of, require_graph, write_folder
 from bertjax.convert.model_card import task_about
@@ -28,7 +28,13 @@ _LARGEST = 1 << 30
 _EXAMPLES = 3
 
 
-def export_web(model: TrainedModel, directory: str | AnyPath, vectors: Vectors, precision: Precision) -> AnyPath:
+def export_web(
+    model: TrainedModel,
+    directory: str | AnyPath,
+    vectors: Vectors,
+    precision: Precision,
+    prove: Prove | None = None,
+) -> AnyPath:
     """Write the page and the model, and return the folder, which any server of static files can serve.
 
     The page loads the libraries of `package.json` from jsDelivr, or with `?local` in its address from `node_modules`
@@ -53,7 +59,7 @@ def export_web(model: TrainedModel, directory: str | AnyPath, vectors: Vectors, 
         )
         return weights
 
-    return write_folder(model, directory, vectors, LAYOUT, write)
+    return write_folder(model, directory, vectors, LAYOUT, write, prove)
 
 
 def _page(model: TrainedModel, vectors: Vectors) -> str:
@@ -96,8 +102,8 @@ def _format(precision: Precision) -> Format:
     def compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference | None:
         return compare_with_onnxruntime(model, folder, vectors.pooling, vectors.normalize, limit=LIMITS[precision])
 
-    def export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors) -> AnyPath:
-        return export_web(model, directory, vectors, precision)
+    def export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors, prove: Prove | None = None) -> AnyPath:
+        return export_web(model, directory, vectors, precision, prove)
 
     return Format(
         reference="onnxruntime",
