@@ -42,6 +42,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     log = JsonlWriter(folder / "run" / METRICS_FILE, 0)
     log.write(0, {"eval/mlm_loss": 1.0})
     log.close()
+    for name in ("test.tsv", "dev/predictions.json"):
+        path = folder / "run" / "predictions" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("an answer\n")
     seal(folder / "run")
     export_huggingface(model, folder / "export")
     export_sentence_transformers(model, folder / "vectors", "pooler", True)

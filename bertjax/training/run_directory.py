@@ -178,7 +178,8 @@ def seal(directory: AnyPath) -> None:
     """
     names = [name for name in (*_OWN_FILES, *VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS) if (directory / name).is_file()]
     if isinstance(directory, Path):
-        names += [path.relative_to(directory).as_posix() for path in directory.glob("predictions/*") if path.is_file()]
+        predicted = (path for path in directory.glob("predictions/**/*") if path.is_file())
+        names += [path.relative_to(directory).as_posix() for path in predicted]
     write_sums(directory, names)
 
 
