@@ -89,7 +89,7 @@ def _threshold(arguments: argparse.Namespace) -> float:
 
 def _examined(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Examined]:
     """The texts, some of them at a time."""
-    texts = iter(texts_of(arguments))
+    texts = texts_of(arguments)
     number = 1
     while some := list(itertools.islice(texts, _TOGETHER)):
         yield from model.examine(some, masked=arguments.masked, top=arguments.top, number_from=number)

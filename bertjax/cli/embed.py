@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import POOLINGS, add_encoding, add_overwrite, given_encoding, require_free
+from bertjax.cli.model_source import POOLINGS, add_encoding, add_overwrite, given_encoding, print_replaced, require_free
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def _report(encoder: TextEncoder, read: ReadCounts, output: Path, seconds: float
     per = "one vector per token" if encoding.pooling == "none" else f"pooling {encoding.pooling}"
     scaled = ", scaled to length 1" if encoding.normalize else ""
     print(f"{counts.examples:,} texts with {counts.tokens:,} tokens to {output}: {encoder.width} dims, {per}{scaled}")
-    if read.replaced_characters:
-        print(f"{read.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
+    print_replaced(read)
     for line in counts.notices(encoder.max_length):
         print(line)
     print(f"{duration(seconds)}, {counts.tokens / max(seconds, 1e-9):,.0f} tokens/s")

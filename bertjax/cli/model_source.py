@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bertjax.convert.compare import Difference
     from bertjax.embed.encoder import EncodingOptions
     from bertjax.storage.remote import AnyPath
+    from bertjax.storage.utf8 import ReadCounts
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
@@ -53,12 +54,20 @@ def require_texts(arguments: argparse.Namespace, instead: str, file: str = "FILE
         raise ValueError(f"--field {arguments.field} without --file: it names the field of a .jsonl or .parquet")
 
 
-def texts_of(arguments: argparse.Namespace) -> Iterable[str]:
-    """The texts that `add_texts` adds the arguments for, read as they are asked for."""
+def texts_of(arguments: argparse.Namespace) -> Iterator[str]:
+    """The texts that `add_texts` adds the arguments for, read as they are asked for; at the end `print_replaced`."""
     from bertjax.embed.texts import read_texts
     from bertjax.storage.utf8 import ReadCounts
 
-    return arguments.text or read_texts([arguments.file], arguments.field, ReadCounts())
+    read = ReadCounts()
+    yield from arguments.text or read_texts([arguments.file], arguments.field, read)
+    print_replaced(read)
+
+
+def print_replaced(read: ReadCounts, what: str = "") -> None:
+    """Say how many characters of what was read were not UTF-8, if any; `what` is its beginning."""
+    if read.replaced_characters:
+        print(f"{what}{read.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
 
 
 def one_or_two(sentences: Sequence[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import POOLINGS, add_encoding
+from bertjax.cli.model_source import POOLINGS, add_encoding, print_replaced
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -146,7 +146,9 @@ def _queries(arguments: argparse.Namespace) -> list[Record]:
 
     if not arguments.queries:
         return [Record(str(number), text) for number, text in enumerate(arguments.query, 1)]
-    queries = list(read_records([arguments.queries], arguments.query_field, ReadCounts()))
+    read = ReadCounts()
+    queries = list(read_records([arguments.queries], arguments.query_field, read))
+    print_replaced(read, "queries: ")
     if not queries:
         raise ValueError(f"--queries {arguments.queries}: the file has no query; give one with queries")
     if len({query.id for query in queries}) < len(queries):

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from bertjax.cli.model_source import given_encoding
+from bertjax.cli.model_source import given_encoding, print_replaced
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
 from bertjax.search.index import Origin, SearchIndex, build_index, has_index, model_fingerprint, open_index
@@ -93,8 +93,7 @@ def _built_index(
     print(
         f"index {folder}: {counts.examples:,} documents with {counts.tokens:,} tokens, {encoder.width} numbers for each"
     )
-    if read.replaced_characters:
-        print(f"{read.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
+    print_replaced(read)
     for line in counts.notices(encoder.max_length):
         print(line)
     return open_index(folder)

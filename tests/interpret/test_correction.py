@@ -253,6 +253,15 @@ def test_the_verb(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.startswith("The bank\n")
 
 
+def test_the_verb_says_that_a_file_is_not_all_utf8(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_bytes(b"The bank \xff\n" + b"The bank\n" * 20)
+    assert main(["correct", str(run), "--file", str(texts), "--threshold", "1e9"]) == 0
+    assert "1 characters were not UTF-8 and became U+FFFD\n" in capsys.readouterr().out
+
+
 def test_the_help_has_the_thresholds() -> None:
     shown = " ".join(parser_of("correct").format_help().split())
     assert f"above X ({default_threshold(False):g}, with --masked {default_threshold(True):g})" in shown

@@ -208,6 +208,15 @@ def test_wrong_words_are_refused(
     assert message in capsys.readouterr().err
 
 
+def test_the_verb_says_that_a_file_is_not_all_utf8(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_bytes(b"the bank \xff\n" + b"the bank went\n" * 12)
+    assert main(["score", f"hf:{exported}", "--file", str(texts)]) == 0
+    assert capsys.readouterr().out.startswith("1 characters were not UTF-8 and became U+FFFD\n")
+
+
 def test_the_verb_offers_the_variants_that_there_are() -> None:
     (action,) = [one for one in parser_of("score")._actions if one.dest == "variant"]
     assert tuple(action.choices) == tuple(VARIANTS)

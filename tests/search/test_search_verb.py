@@ -99,6 +99,13 @@ def test_vectors_and_their_order_are_those_of_encode(run, data, made, tmp_path):
         assert row["results"][0]["text"] == DOCUMENTS[order[0]]["text"]
 
 
+def test_queries_that_are_not_all_utf8_are_noticed(run, made, tmp_path, capsys):
+    queries = tmp_path / "queries.txt"
+    queries.write_bytes(b"museum \xff\n" + b"the museum opened in 1877\n" * 6)
+    assert search(run, "--index", made, "--queries", queries, "--output", tmp_path / "found.jsonl") == 0
+    assert "queries: 1 characters were not UTF-8 and became U+FFFD\n" in capsys.readouterr().out
+
+
 def test_queries_by_words_and_by_both(run, data, made, tmp_path, capsys):
     fixed = (run, "--index", made, "--queries", data / "queries.jsonl")
     for by in ("vectors", "bm25", "both"):
