@@ -4,37 +4,61 @@ from __future__ import annotations
 
 import functools
 import http.server
+import itertools
 import json
+import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from exported_models import fine_tuned_model, trained_model
 from page_browser import NAMES, Browser, installed
 
+import bertjax
 from bertjax.convert.compare import pair_batch
 from bertjax.convert.format import Vectors
 from bertjax.convert.graph.export import inputs_of
 from bertjax.convert.onnx.exporter import loaded
+from bertjax.convert.sources import write_run
 from bertjax.convert.web.format import FORMAT, PACKAGES_FILE, PAGE_FILE
 from bertjax.convert.web.page import PACKAGES
+from bertjax.finetune.data.examples import Question
+from bertjax.finetune.encoding.answers import find_answers
+from bertjax.finetune.encoding.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
 from bertjax.training.run_directory import TrainedModel
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
 TEXTS = (("The museum opened.", "of 1877"), ("naïve drawings", "and the museum"), ("The 北京", "a"))  # all are whole
 LABELS = ("bad", "</script><b>", "good")
 WAIT = "new Promise(done => setTimeout(done, 200))"
+NO_ANSWER = "(the text does not answer it)"
+
+# Runs a page's script without a browser, and prints the value of an expression that may read `given`.
+IN_NODE = """
+const told = JSON.parse(require("fs").readFileSync(0, "utf8"));
+const element = { textContent: told.signature, addEventListener() {} };
+Object.assign(globalThis, {
+  document: { getElementById: () => element }, location: "http://here/", window: {}, given: told.given });
+require("vm").runInThisContext(told.script);
+console.log(JSON.stringify(require("vm").runInThisContext(told.expression)));
+"""
 
 
-def exported(folder: Path, kind: str, precision: str = "float32") -> tuple[TrainedModel, Path]:
+def exported(folder: Path, kind: str, precision: str = "float32", **task: Any) -> tuple[TrainedModel, Path]:
+    """A model and its page; `task` are settings of what it was fine-tuned for."""
     pytest.importorskip("onnx", reason="needs onnx")
     pytest.importorskip("onnxruntime", reason="needs onnxruntime")
     labels = LABELS if kind in ("sequence", "tokens") else ()
     model = fine_tuned_model(folder / "run", kind, labels, **TINY) if kind else trained_model(folder / "run", **TINY)
+    if task:
+        model = replace(model, config=replace(model.config, task=replace(model.config.task, **task)))
     form = FORMAT.precisions[precision]()
     vectors = form.vectors(model, None, False)
     return model, Path(form.export(model, folder / "page", vectors))
@@ -53,6 +77,99 @@ def test_an_encoder_shows_vectors_of_texts_by_default(tmp_path: Path) -> None:
     assert FORMAT.vectors(model, None, False) == Vectors("mean", True)
     with pytest.raises(ValueError, match="--to web: a page shows vectors of texts or the logits of a head"):
         FORMAT.export(model, tmp_path / "page", Vectors())
+
+
+def in_node(page: Path, given: Any, expression: str) -> Any:
+    """The value of an expression in the page's script."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node, which runs the page's script")
+    signature, script = re.findall(r"<script[^>]*>(.*?)</script>", page.read_text(encoding="utf-8"), re.DOTALL)
+    asked = json.dumps({"script": script, "signature": signature, "given": given, "expression": expression})
+    done = subprocess.run([node, "-e", IN_NODE], input=asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def questions_and_texts(model: TrainedModel, draw: np.random.Generator) -> QuestionWindows:
+    """Texts of letters, each in a window of its own."""
+    texts = [" ".join(draw.choice([*"abcdefghij"], draw.integers(1, 40))) for _ in range(60)]
+    questions = [Question("", str(n), "k l m", text, (), False) for n, text in enumerate(texts)]
+    return question_windows(questions, model.tokenizer, WindowSizes(model.max_length, 16, 8), QuestionCounts())
+
+
+def as_the_page_has_them(windows: QuestionWindows, logits: np.ndarray, tokens: Sequence[str]) -> dict[str, Any]:
+    """The rows and outputs that `shown` takes; `logits` are those of start and end, [2, tokens]."""
+    offsets, length = windows.rows.offsets, int(windows.rows.lengths.max())
+    rows, padded = [], np.zeros((2, len(windows.rows), length), np.float32)
+    for n, (first, end) in enumerate(itertools.pairwise(offsets)):
+        ids = windows.rows.tokens["input_ids"][first:end].tolist()
+        begins = int(np.argmax(windows.spans[first:end, 0] >= 0))
+        rows.append({"ids": ids, "tokens": [tokens[i] for i in ids], "begins": begins, "left": 0})
+        padded[:, n, : end - first] = logits[:, first:end]
+    starts, ends = ({"dims": part.shape, "data": part.ravel().tolist()} for part in padded)
+    return {"rows": rows, "outputs": {"start_logits": starts, "end_logits": ends}}
+
+
+@pytest.mark.parametrize("scale", [1, 1000], ids=["equal sums", "different sums"])
+def test_a_question_has_the_answer_of_predict(scale: int, tmp_path: Path) -> None:
+    model, folder = exported(tmp_path, "span")
+    draw = np.random.default_rng(0)
+    windows = questions_and_texts(model, draw)
+    assert len(windows.rows) == len(windows.questions), "one window each"
+    logits = (np.round(draw.normal(0, 4 * scale, (2, len(windows.spans)))) / scale).astype(np.float32)
+    settings = ((30, None), (3, None), (3, 0.0), (30, 2.5), (30, -1.0))
+    given = {
+        "lines": [question.context for question in windows.questions],
+        "found": as_the_page_has_them(windows, logits, model.tokenizer.tokens),
+        "settings": [{"max_answer": most, "null_threshold": threshold} for most, threshold in settings],
+    }
+    shown = """given.settings.map(values => {
+        Object.assign(signature, values);
+        return shown.spans(given.lines, given.found);
+    })"""
+    tables = in_node(folder / PAGE_FILE, given, shown)
+    for (max_answer, threshold), (_, rows) in zip(settings, tables, strict=True):
+        found = find_answers(windows, *logits, threshold is not None, len(windows.spans), max_answer)
+        wanted = [text or NO_ANSWER for text in found.predictions(threshold or 0.0).values()]
+        assert (NO_ANSWER in wanted) == (threshold is not None) and len({*wanted}) > 15
+        assert rows == [list(row) for row in zip(given["lines"], wanted, strict=True)]
+
+
+@pytest.mark.parametrize(("name", "threshold"), [("mytask", None), ("squad2", 1.5)])
+def test_the_page_has_the_settings_of_the_task(name: str, threshold: float | None, tmp_path: Path) -> None:
+    _, folder = exported(tmp_path, "span", name=name, max_answer=7, null_threshold=1.5)
+    found = in_node(folder / PAGE_FILE, None, "signature")
+    assert (found["max_answer"], found["null_threshold"]) == (7, threshold)
+
+
+def test_tokens_beyond_a_row_are_counted(tmp_path: Path) -> None:
+    """Rows as the tokenizer of the folder encodes them."""
+    model, folder = exported(tmp_path, "span")
+    assert model.max_length == 64
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    theirs.no_truncation()
+    pairs = [("a b", "c d e"), ("a " * 70, "c d e"), ("a b c", "d " * 100)]
+    encodings = {"\t".join(pair): theirs.encode(*pair) for pair in pairs}
+    encodings |= {first: theirs.encode(first, add_special_tokens=False) for first, _ in pairs}
+    given = {
+        name: {"ids": made.ids, "token_type_ids": made.type_ids, "tokens": made.tokens}
+        for name, made in encodings.items()
+    }
+    tokenizer = "{ encode: (text, { text_pair }) => given[text_pair ? `${text}\\t${text_pair}` : text] }"
+    lines = json.dumps(["\t".join(pair) for pair in pairs])
+    rows = in_node(folder / PAGE_FILE, given, f"encoded({tokenizer}, {lines})")
+    assert [(len(row["ids"]), row["left"]) for row in rows] == [(8, 0), (64, 12), (64, 42)]
+    assert [{len(row[part]) for part in ("types", "tokens")} for row in rows] == [{8}, {64}, {64}]
+    assert all(row["tokens"][-1] == "[SEP]" for row in rows)
+    assert [row["tokens"][row["begins"]] for row in (rows[0], rows[2])] == ["c", "d"]
+    said = in_node(folder / PAGE_FILE, rows, "leftOut(given)")
+    assert said == "; left out, beyond the 64 tokens of a row: 12 of text 2, 42 of text 3"
+    # The second question leaves no room for its text.
+    zeros = {"dims": [3, 64], "data": [0] * 3 * 64}
+    answer = {"rows": rows, "outputs": {"start_logits": zeros, "end_logits": zeros}}
+    _, shown = in_node(folder / PAGE_FILE, answer, "shown.spans(['1', '2', '3'], given)")
+    assert shown == [["1", "c"], ["2", "(no word of a text is in the row)"], ["3", "d"]]
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +209,16 @@ def server(tmp_path: Path) -> Iterator[str]:
         served.shutdown()
 
 
+def said_after(browser: Browser, *words: str) -> str:
+    """What the page says of its work, once it says none of these words first."""
+    for _ in range(300):
+        said = browser.ask("document.getElementById('status').textContent")
+        if not said.startswith(words):
+            break
+        browser.ask(WAIT)
+    return said
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "precision", "limit"),
@@ -103,12 +230,7 @@ def test_a_browser_computes_what_onnxruntime_computes(
     model, folder = exported(tmp_path, kind, precision)
     (folder / "node_modules").symlink_to(libraries)
     browser.open(f"{server}/page/index.html?local")
-    said = "Loading"
-    for _ in range(300):
-        if not said.startswith(("Loading", "Ready")):
-            break
-        browser.ask(WAIT)
-        said = browser.ask("document.getElementById('status').textContent")
+    said = said_after(browser, "Loading", "Ready")
     assert "here in the browser" in said, (said, browser.complaints)
     assert not browser.complaints
     assert all(url.startswith(("http://127.0.0.1", "blob:", "data:")) for url in browser.requests), browser.requests
@@ -128,3 +250,24 @@ def test_a_browser_computes_what_onnxruntime_computes(
     if kind == "sequence":
         assert browser.ask("document.querySelectorAll('#result b').length") == 0, "a label is text"
         assert browser.ask("document.querySelectorAll('#result thead th').length") == 1 + len(LABELS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("task", [{"name": "mytask"}, {"name": "squad2", "null_threshold": -1e9}])
+def test_a_browser_shows_answers_and_what_it_left_out(
+    task: dict[str, Any], libraries: Path, browser: Browser, server: str, tmp_path: Path
+) -> None:
+    model, folder = exported(tmp_path, "span", **task)
+    (folder / "node_modules").symlink_to(libraries)
+    browser.open(f"{server}/page/index.html?local")
+    assert "here in the browser" in said_after(browser, "Loading", "Ready"), browser.complaints
+    pairs = [("museum opened ?", "the museum opened in 1877"), ("what ?", "drawings of a naive museum"), ("b", "c d e")]
+    wanted = [answer.text for answer in bertjax.load(write_run(model)).predict(pairs)]
+    lines = ["\t".join(pair) for pair in [*pairs, ("a", "b " * 80)]]
+    begin = "document.getElementById('status').textContent = 'waiting', document.getElementById('run').click()"
+    browser.ask(f"document.getElementById('texts').value = {json.dumps(chr(10).join(lines))}, {begin}")
+    said = said_after(browser, "waiting")
+    assert said.endswith(", here in the browser; left out, beyond the 64 tokens of a row: 20 of text 4")
+    cells = browser.ask("Array.from(document.querySelectorAll('#result tbody tr td:last-child'), td => td.textContent)")
+    shown = ["" if cell == NO_ANSWER else re.sub(" |##", "", cell) for cell in cells[:3]]
+    assert shown == [text.replace(" ", "") for text in wanted] and any(wanted) == (task["name"] == "mytask")

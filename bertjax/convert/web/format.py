@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bertjax.config import FinetuneConfig
 from bertjax.convert.compare import PAIRS, Difference
 from bertjax.convert.compare_vectors import LIMITS, compare_with_onnxruntime
 from bertjax.convert.folder import Prove, write_texts
@@ -17,6 +18,7 @@ from bertjax.convert.model_card import task_about
 from bertjax.convert.onnx.exporter import LAYOUT as OF_ONNX
 from bertjax.convert.onnx.exporter import MODEL_FILE, Precision, write_onnx
 from bertjax.convert.web.page import PACKAGES, page
+from bertjax.model.families.registry import family_of
 from bertjax.model.network import head_of
 from bertjax.storage.remote import AnyPath
 from bertjax.training.run_directory import TrainedModel
@@ -71,13 +73,17 @@ def _page(model: TrainedModel, vectors: Vectors) -> str:
 
 def _signature(model: TrainedModel, vectors: Vectors) -> dict[str, Any]:
     """What the page's script has to know."""
+    config = model.config
+    task = config.task if isinstance(config, FinetuneConfig) else None
     return {
-        "inputs": inputs_of(model.config.model),
+        "inputs": inputs_of(config.model),
         "outputs": outputs_of(model, vectors),
-        "labels": model.labels if model.config.model.num_labels == len(model.labels) else (),
+        "labels": model.labels if config.model.num_labels == len(model.labels) else (),
         "longest": model.max_length,
         "padding": model.tokenizer.pad_id,
+        "separators": family_of(config.model.family).template.separators,
         "shows": _shows(model, vectors),
+        **({"max_answer": task.max_answer, "null_threshold": task.no_answer_threshold} if task else {}),
     }
 
 

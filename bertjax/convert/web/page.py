@@ -62,15 +62,24 @@ async function load() {
   return { ort, tokenizer, session: await ort.InferenceSession.create(graph, { executionProviders: ["wasm"] }) };
 }
 
-// Rows of ids, truncated to the training length, with the last special token of the text.
+// Rows of ids, truncated to the training length, with the last special token of the text. The second text `begins` at
+// a token, and so many tokens are `left` out.
 function encoded(tokenizer, lines) {
   return lines.map(line => {
     const [text, pair] = line.split("\\t");
     const row = tokenizer.encode(text, { text_pair: pair ?? null, return_token_type_ids: true });
-    const cut = part => part.length > signature.longest
-      ? [...part.slice(0, signature.longest - 1), part[part.length - 1]] : part;
-    return { ids: cut(row.ids), types: cut(row.token_type_ids), tokens: cut(row.tokens) };
+    const first = tokenizer.encode(text, { add_special_tokens: false }).ids.length;
+    const left = Math.max(row.ids.length - signature.longest, 0);
+    const cut = part => left ? [...part.slice(0, signature.longest - 1), part[part.length - 1]] : part;
+    return { ids: cut(row.ids), types: cut(row.token_type_ids), tokens: cut(row.tokens),
+      begins: 1 + first + signature.separators, left };
   });
+}
+
+// What was left out of rows, for people.
+function leftOut(rows) {
+  const parts = rows.flatMap(({ left }, n) => left ? [`${left} of text ${n + 1}`] : []);
+  return parts.length ? `; left out, beyond the ${signature.longest} tokens of a row: ${parts.join(", ")}` : "";
 }
 
 // The outputs of lines by name, each {dims, data}, and the rows that they are of.
@@ -102,6 +111,27 @@ const percent = value => `${(100 * value).toFixed(1)} %`;
 const slices = (data, size) =>
   Array.from({ length: data.length / size }, (_, n) => data.slice(n * size, (n + 1) * size));
 
+// What answers the question of a row, by logits of its tokens: the best span of the text, unless [CLS] is better by
+// more than the threshold of a model that knows no answer. As in `bertjax predict` sums are of 32 bits, and of equal
+// ones that with the likelier start counts.
+function answerIn({ ids, tokens, begins }, starts, ends) {
+  const closing = ids.length - 1;
+  let found = null, most = -Infinity;
+  for (let start = begins; start < closing; start++) {
+    for (let end = start; end < Math.min(start + signature.max_answer, closing); end++) {
+      const score = Math.fround(starts[start] + ends[end]);
+      if (score > most || (score === most && starts[start] > starts[found.start])) {
+        [found, most] = [{ start, end }, score];
+      }
+    }
+  }
+  if (!found) return "(no word of a text is in the row)";
+  const none = Math.fround(starts[0] + ends[0]);
+  const odds = Math.fround(Math.fround(none - starts[found.start]) - ends[found.end]);
+  if (signature.null_threshold !== null && odds > signature.null_threshold) return "(the text does not answer it)";
+  return tokens.slice(found.start, found.end + 1).join(" ");
+}
+
 // [heads of columns, rows of cells] of what `answer` gives, by the names and sizes of the outputs.
 const shown = {
   classes(lines, { outputs }) {
@@ -121,11 +151,7 @@ const shown = {
   spans(lines, { rows, outputs }) {
     const length = outputs.start_logits.dims[1];
     const starts = slices(outputs.start_logits.data, length), ends = slices(outputs.end_logits.data, length);
-    return [["question and text", "answer"], rows.map((row, n) => {
-      const size = row.ids.length, start = best(starts[n].slice(0, size));
-      const end = start + best(ends[n].slice(start, size));
-      return [lines[n], row.tokens.slice(start, end + 1).join(" ")];
-    })];
+    return [["question and text", "answer"], rows.map((row, n) => [lines[n], answerIn(row, starts[n], ends[n])])];
   },
   vectors(lines, { outputs }) {
     const rows = slices(outputs.sentence_embedding.data, outputs.sentence_embedding.dims[1]);
@@ -152,9 +178,10 @@ async function run() {
   const lines = document.getElementById("texts").value.split("\\n").filter(line => line.trim());
   if (!lines.length) return say("Write a text first.");
   const begun = performance.now();
-  table(shown[signature.shows](lines, await answer(lines)));
-  const took = Math.round(performance.now() - begun);
-  say(`${lines.length} text${lines.length > 1 ? "s" : ""} in ${took} ms, here in the browser`);
+  const found = await answer(lines);
+  table(shown[signature.shows](lines, found));
+  const took = Math.round(performance.now() - begun), many = lines.length > 1 ? "s" : "";
+  say(`${lines.length} text${many} in ${took} ms, here in the browser${leftOut(found.rows)}`);
 }
 
 const loaded = load();
