@@ -10,6 +10,8 @@ from bertjax.cli.model_source import POOLINGS, add_encoding, print_replaced
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from bertjax.embed.encoder import TextEncoder
     from bertjax.search.index import SearchIndex
     from bertjax.search.rankings import Hits
@@ -170,9 +172,10 @@ def _found(
     from bertjax.training.progress import Progress
 
     texts, depth = [query.whole for query in queries], _depth(arguments)
+    own = _own_documents(arguments, queries, index)
     with Progress(len(queries), "search", unit="text") as progress:
         found: dict[str, list[Hits]] = {
-            **retrieve(index, encoder, tokenizer, texts, arguments.by, depth, progress.update)
+            **retrieve(index, encoder, tokenizer, texts, arguments.by, depth, own, progress.update)
         }
     lines = encoder.counts.notices(encoder.max_length)
     if reranker is not None:
@@ -187,6 +190,23 @@ def _found(
     for line in lines:
         print(f"queries: {line}")
     return found
+
+
+def _own_documents(arguments: argparse.Namespace, queries: Sequence[Record], index: SearchIndex) -> np.ndarray:
+    """The number of the document that each query is itself, which counts where there are judgements; or -1."""
+    import numpy as np
+
+    from bertjax.search.records import own_documents
+
+    if not arguments.qrels:
+        return np.full(len(queries), -1)
+    own = own_documents(queries, index.documents)
+    if count := np.count_nonzero(own >= 0):
+        print(
+            f"{count:,} of {len(queries):,} queries are documents themselves; they are left out of their own results, "
+            "as BEIR does"
+        )
+    return own
 
 
 def _depth(arguments: argparse.Namespace) -> int:

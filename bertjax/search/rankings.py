@@ -27,6 +27,12 @@ def best(documents: np.ndarray, scores: np.ndarray, top: int) -> Hits:
     return Hits(documents[order], scores[order])
 
 
+def without(hits: Hits, document: int, top: int) -> Hits:
+    """The `top` best of them but for one document, which may be none of them."""
+    kept = np.flatnonzero(hits.documents != document)[:top]
+    return Hits(hits.documents[kept], hits.scores[kept])
+
+
 def fuse(rankings: Sequence[Hits], top: int) -> Hits:
     """Reciprocal rank fusion: a document's score is the sum over rankings of 1 / (60 + its rank, from 1)."""
     documents = np.concatenate([hits.documents for hits in rankings])

@@ -202,3 +202,19 @@ class StoredDocuments:
         """Id -> number of the documents with these ids, by a scan of all; an unknown id is left out."""
         found = ((self[number].id, number) for number in range(len(self)))
         return {name: number for name, number in found if name in ids}
+
+
+def own_documents(queries: Sequence[Record], documents: StoredDocuments) -> np.ndarray:
+    """The number of the document that each query is itself, int64 [queries]; -1 for a query that is none.
+
+    It has the query's id and its text, with the title or without, whatever the white space. BEIR's evaluator
+    (`ignore_identical_ids`) goes by the id alone, which many collections give to a query and a document by chance.
+    """
+    numbers = documents.numbers({query.id for query in queries})
+    own = [numbers.get(query.id, -1) for query in queries]
+    same = [number >= 0 and _same_text(query, documents[number]) for query, number in zip(queries, own, strict=True)]
+    return np.where(same, np.array(own, np.int64), -1)
+
+
+def _same_text(query: Record, document: Record) -> bool:
+    return query.whole.split() in (document.text.split(), document.whole.split())

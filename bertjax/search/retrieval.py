@@ -17,7 +17,7 @@ from bertjax.finetune.kinds.relevance import RELEVANCE
 from bertjax.finetune.predict import TaskModel
 from bertjax.input.lengths import LengthCounts
 from bertjax.search.index import SearchIndex, terms_of
-from bertjax.search.rankings import Hits, best, fuse
+from bertjax.search.rankings import Hits, best, fuse, without
 from bertjax.search.records import Record, StoredDocuments
 from bertjax.storage.files import replacing
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -39,20 +39,26 @@ def retrieve(
     queries: Sequence[str],
     by: By,
     top: int,
+    own: np.ndarray,
     done: Callable[[int], object] = lambda more: None,
 ) -> dict[By, list[Hits]]:
     """The `top` best documents for each query, in order, by vectors, by words, or by both and by each of them alone.
 
+    `own` has the number of the document that a query is itself, which is none of its results, or -1: int64 [queries].
     `done` receives the number of queries answered since its last call.
     """
     found: dict[By, list[Hits]] = {way: [] for way in WAYS if by in (way, "both")}
     for start in range(0, len(queries), _QUERIES):
         some = list(queries[start : start + _QUERIES])
+        rankings: dict[By, list[Hits]] = {}
         if "vectors" in found:
             vectors = np.stack([embedding.vectors for embedding in encoder.encode(some)])
-            found["vectors"] += nearest(index.vectors, vectors, top)
+            rankings["vectors"] = nearest(index.vectors, vectors, top + 1)
         if "bm25" in found:
-            found["bm25"] += [index.words.search(terms, top) for terms in terms_of(some, tokenizer)]
+            rankings["bm25"] = [index.words.search(terms, top + 1) for terms in terms_of(some, tokenizer)]
+        for way, ranked in rankings.items():
+            numbers = own[start : start + len(some)]
+            found[way] += [without(hits, number, top) for hits, number in zip(ranked, numbers, strict=True)]
         done(len(some))
     if by == "both":
         found["both"] = [fuse(pair, top) for pair in zip(found["vectors"], found["bm25"], strict=True)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.search import retrieval as module
-from bertjax.search.rankings import Hits, best, fuse
+from bertjax.search.rankings import Hits, best, fuse, without
 from bertjax.search.retrieval import nearest
 
 
@@ -38,6 +38,14 @@ def test_best_of_equals_are_the_first():
     hits = best(np.array([3, 5, 8, 9]), np.array([1.0, 2.0, 1.0, 1.0]), 3)
     assert hits.documents.tolist() == [5, 3, 8]
     assert best(np.array([], int), np.array([]), 3).documents.tolist() == []
+
+
+def test_one_is_left_out():
+    hits = Hits(np.array([5, 3, 8]), np.array([2.0, 1.0, 0.5]))
+    for document, wanted in ((5, [3, 8]), (3, [5, 8]), (8, [5, 3]), (-1, [5, 3]), (4, [5, 3])):
+        left = without(hits, document, 2)
+        assert left.documents.tolist() == wanted
+        assert left.scores.tolist() == [dict(zip(*hits, strict=True))[number] for number in wanted]
 
 
 def test_fusion_by_hand():

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.search.records import Record, count_records, read_judgements, read_records
+from bertjax.search.records import (
+    DocumentWriter,
+    Record,
+    StoredDocuments,
+    count_records,
+    own_documents,
+    read_judgements,
+    read_records,
+)
 from bertjax.storage.utf8 import ReadCounts
 
 
@@ -107,3 +115,20 @@ def test_judgements_that_are_refused(tmp_path, content, message):
     (tmp_path / "qrels").write_text(content)
     with pytest.raises(ValueError, match=message):
         read_judgements(str(tmp_path / "qrels"))
+
+
+def test_a_query_is_a_document_that_has_its_id_and_its_text(tmp_path):
+    with DocumentWriter.at(tmp_path) as writer:
+        for document in (Record("pro-a", "It is  so.\n", "nature"), Record("pro-b", "It is not."), Record("1", "one")):
+            writer.add(document)
+    asked = {
+        Record("pro-a", "It is so."): 0,
+        Record("pro-a", "nature It is so. "): 0,
+        Record("pro-a", "It is so.", "nature"): 0,
+        Record("pro-b", "It is not."): 1,
+        Record("1", "another one"): -1,  # by chance
+        Record("pro-c", "It is so."): -1,  # a copy
+        Record("pro-a", "It is So."): -1,
+    }
+    own = own_documents(list(asked), StoredDocuments(tmp_path))
+    assert own.tolist() == list(asked.values())

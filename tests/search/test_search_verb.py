@@ -173,6 +173,54 @@ def test_training_pairs_of_judgements(run, data, made, tmp_path, capsys):
 
 
 @pytest.fixture
+def arguments(tmp_path: Path) -> dict[str, Path]:
+    """As BEIR's ArguAna: a query is a document, and what answers it is the next one. The third has its id by chance."""
+    texts = {
+        "pro-a": ("museums", "the museum  opened in 1877"),
+        "pro-b": ("museums", "the museum opened"),
+        "con-a": ("letters", "a b c d"),
+        "con-b": ("letters", "a b c"),
+        "3": ("", "drawings of a museum"),
+    }
+    queries = {"pro-a": "the museum opened in 1877", "con-a": "letters a b c d", "3": "drawings"}
+    judged = [("pro-a", "pro-b"), ("con-a", "con-b"), ("3", "3")]
+    rows = {
+        "corpus": [{"_id": name, "title": title, "text": text} for name, (title, text) in texts.items()],
+        "queries": [{"_id": name, "text": text} for name, text in queries.items()],
+    }
+    for name, some in rows.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+    (tmp_path / "qrels.tsv").write_text("".join(f"{query}\t{document}\t1\n" for query, document in judged))
+    return {"documents": tmp_path / "corpus.jsonl", "queries": tmp_path / "queries.jsonl"}
+
+
+def test_a_query_that_is_a_document_is_none_of_its_own_results(run, arguments, tmp_path, capsys):
+    fixed = [run, "--index", tmp_path / "index"]
+    for option, path in arguments.items():
+        fixed += [f"--{option}", path]
+    # So that a result more has to be found for it.
+    judged = [*fixed, "--qrels", tmp_path / "qrels.tsv", "--by", "both", "--top", "1", "--candidates", "1"]
+    assert search(*judged, "--output", tmp_path / "judged.jsonl") == 0
+    said = capsys.readouterr().out
+    assert "2 of 3 queries are documents themselves; they are left out of their own results, as BEIR does\n" in said
+    assert figures(said)["bm25"] == [1, 1, 1, 1]
+    shown = found(tmp_path / "judged.jsonl")
+    assert all(len(ids) == 1 for ids in shown) and shown[0] != ["pro-a"] and shown[1] != ["con-a"]
+    # Without judgements an id may be any, such as the number of a line.
+    assert search(*fixed, "--output", tmp_path / "all.jsonl") == 0
+    assert "documents themselves" not in capsys.readouterr().out
+    assert [ids[0] for ids in found(tmp_path / "all.jsonl")[:2]] == ["pro-a", "con-a"]
+    assert search(*judged[:-4], "--training-pairs", tmp_path / "pairs") == 0
+    rows = [json.loads(line) for path in (tmp_path / "pairs" / "relevance").iterdir() for line in path.open()]
+    texts = {(row["text"], row["text_b"]) for row in rows}
+    assert ("letters a b c d", "letters a b c") in texts and len(texts) > 6
+    assert not texts & {
+        ("the museum opened in 1877", "museums the museum  opened in 1877"),
+        ("letters a b c d", "letters a b c d"),
+    }
+
+
+@pytest.fixture
 def given(tmp_path: Path) -> Iterator[Callable[[str], None]]:
     """Makes a text this process's standard input."""
     before = os.dup(0)
