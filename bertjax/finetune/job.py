@@ -22,7 +22,7 @@ from bertjax.finetune.encoding.global_tokens import with_global_tokens
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds.kind import Kind, Split, TaskContent
 from bertjax.finetune.predict import Predictor
-from bertjax.model.attention.block_sparse import is_sparse, longest_full
+from bertjax.model.attention.block_sparse import for_sequences, longest_full
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, check_head
@@ -122,18 +122,21 @@ def assemble_task(
 
     Raises ValueError naming the key, its value and what to do.
     """
-    (stage,) = stages_of(config)
+    length = config.data.sequence_length
+    laid_out = replace(config, model=for_sequences(config.model, length))
+    (stage,) = stages_of(laid_out)
     mesh = make_mesh(config.mesh)
     check_redundancy(config, mesh)
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
     content.kind.check_run(config, content)
     optimizer = optax.chain(make_optimizer(config.optimizer), scale_by_depth(config.model, config.task.layer_decay))
-    blueprint, frozen = draw_networks(config, mesh, optimizer, teacher)
+    if teacher is not None:
+        teacher = replace(teacher, model=for_sequences(teacher.model, length))
+    blueprint, frozen = draw_networks(laid_out, mesh, optimizer, teacher)
     objective = content.kind.objective(config.task)
     untaught = replace(blueprint, frozen={})  # development sets are measured by their labels
     learned = objective if teacher is None else taught_objective(content.kind, config.task)
-    sequences = content.train.rows["cls_positions"].shape[1]
-    longest = config.data.sequence_length * sequences
+    longest = length * content.train.rows["cls_positions"].shape[1]
     template = family_of(config.model.family).template
     mark = partial(
         with_global_tokens,
@@ -148,7 +151,7 @@ def assemble_task(
         tokenizer.pad_id,
         longest,
         config.training.seed,
-        packed=_packs(config, train, sequences) and content.kind.packed,
+        packed=_packs(laid_out, train, teacher) and content.kind.packed,
         shards=batch_shards(mesh),
         microbatches=config.training.grad_accum_steps,
     )
@@ -164,12 +167,12 @@ def assemble_task(
     rows = Rows(
         stage,
         replace(
-            stage_step(config, stage, blueprint, optimizer, objectives=(learned,), packed=several_sequences),
+            stage_step(laid_out, stage, blueprint, optimizer, objectives=(learned,), packed=several_sequences),
             frozen=frozen,
         ),
         batches,
         DevSets(predictor, objective, content.dev, content.baselines),
-        flops_of_networks(config.model, None if teacher is None else teacher.model, config.data.sequence_length),
+        flops_of_networks(laid_out.model, None if teacher is None else teacher.model, length),
     )
     return replace(
         make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher),
@@ -180,19 +183,21 @@ def assemble_task(
     )
 
 
-def _packs(config: FinetuneConfig, rows: TaskRows, sequences: int) -> bool:
+def _packs(config: FinetuneConfig, rows: TaskRows, teacher: Teacher | None) -> bool:
     """Whether rows of one example can be put together, so that each is as it would be alone.
 
-    Blocks are those of a row, and global tokens are packed where every example has one. Raises ValueError for rows that
-    have several sequences already, of which one may be too long for full attention.
+    Not where a network has blocks, which are those of a row; global tokens are packed where every example has one.
+    `config` and `teacher` are `for_sequences`. Raises ValueError where rows of several sequences would have blocks.
     """
-    model, length = config.model, config.data.sequence_length
-    if model.attention_block and is_sparse(length, model.attention_block, model.random_blocks):
-        if sequences > 1:
+    models = {"model": config.model} | ({} if teacher is None else {"the teacher's model": teacher.model})
+    for name, model in models.items():
+        if not model.attention_block:
+            continue
+        if rows.rows["cls_positions"].shape[1] > 1:
             raise ValueError(
-                f"data.sequence_length={length} with model.attention_block={model.attention_block}: {config.task.name} "
-                "has several sequences in a row, in which attention is full; use at most "
-                f"{longest_full(model.attention_block, model.random_blocks)} tokens (--max-length)"
+                f"data.sequence_length={config.data.sequence_length} with {name}.attention_block="
+                f"{model.attention_block}: {config.task.name} has several sequences in a row, in which attention is "
+                f"full; use at most {longest_full(model.attention_block, model.random_blocks)} tokens (--max-length)"
             )
         return False
     return GLOBAL_POSITIONS not in rows.rows or rows.rows[GLOBAL_POSITIONS].shape[1] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bertjax.config import FinetuneConfig, MeshConfig
+from bertjax.config import FinetuneConfig, MeshConfig, ModelConfig
 from bertjax.finetune.batches import padded, padded_length
 from bertjax.finetune.encoding.global_tokens import with_global_tokens
 from bertjax.finetune.encoding.rows import TaskRows
@@ -24,6 +24,7 @@ from bertjax.finetune.kinds.sequence import Prediction
 from bertjax.finetune.kinds.span import Answer
 from bertjax.finetune.kinds.tokens import Tag
 from bertjax.input.lengths import LengthCounts
+from bertjax.model.attention.block_sparse import for_sequences, longest_full
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards, make_mesh
@@ -108,10 +109,13 @@ class TaskModel:
         template = family_of(model.config.model.family).template
         self._model = Inference(task, labels, model.tokenizer, model.max_length, template, self._outputs)
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
-        blueprint = draw_blueprint(model.config.model, optax.identity(), self._mesh)
+        self._network = for_sequences(model.config.model, model.max_length)
+        blueprint = draw_blueprint(self._network, optax.identity(), self._mesh)
         self._params = jax.device_put(model.params, blueprint.shardings.params)
         self._objective = self.kind.objective(task)
-        self._step = make_predict_step(blueprint, (self._objective,), self.kind.outputs)
+        self._step_of = cache(
+            lambda network: make_predict_step(blueprint.with_model(network), (self._objective,), self.kind.outputs)
+        )
         how = {"model": model.config.model, "sep_id": model.tokenizer.sep_id, "template": template}
         self._mark = partial(with_global_tokens, part=self.kind.global_tokens, **how)
 
@@ -137,12 +141,13 @@ class TaskModel:
         return self.counts.notices(self._model.max_length) if self.counts.any_cut else []
 
     def _outputs(self, rows: TaskRows) -> np.ndarray:
-        """Float32, [rows, ...] or [tokens, ...]. Raises ValueError if one is not finite."""
+        """Float32, [rows, ...] or [tokens, ...]. Raises ValueError if one is not finite, or as `_network_for` does."""
         longest, pad_id = int(rows.lengths.max()), self._model.tokenizer.pad_id
         most = power_of_two_below(max(1, tokens_at_once(self._mesh) // longest))
         batch_size = min(most, 1 << (len(rows) - 1).bit_length()) * batch_shards(self._mesh)
         per_token = self.kind.network.per_token
-        predictor = Predictor(self._step, self._mesh, batch_size, pad_id, longest, per_token, self._mark)
+        step = self._step_of(self._network_for(rows))
+        predictor = Predictor(step, self._mesh, batch_size, pad_id, longest, per_token, self._mark)
         # Accelerators multiply float32 in fewer bits by default.
         with jax.set_mesh(self._mesh), jax.default_matmul_precision("highest"):
             found = predictor.predict(self._params, rows, self._objective)
@@ -150,3 +155,17 @@ class TaskModel:
         if not np.isfinite(found[0]).all():
             raise ValueError("an output is not finite; are the model's weights damaged?")
         return found[0]
+
+    def _network_for(self, rows: TaskRows) -> ModelConfig:
+        """The network for rows. Raises ValueError where one of several sequences in a row would have blocks alone."""
+        sequences = rows.rows["cls_positions"].shape[1]
+        if sequences == 1:
+            return self._network
+        network = for_sequences(self._network, rows.longest_sequence)
+        if network.attention_block:
+            raise ValueError(
+                f"a text has {rows.longest_sequence} tokens, special ones included, in a row of {sequences} sequences: "
+                f"with model.attention_block={network.attention_block} attention is full in such rows, of texts with "
+                f"{longest_full(network.attention_block, network.random_blocks)} tokens at most; shorten it"
+            )
+        return network

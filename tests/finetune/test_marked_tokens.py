@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from exported_models import fine_tuned_model
 from family_models import tokenizer_of
 from small_tasks import content_of, small_config, small_start, write_choices, write_classes
 from test_task_encoding import CLS, SEP, TOKENIZER, encoded, example, ids
@@ -19,10 +22,15 @@ from bertjax.finetune.encoding.global_tokens import FIRST_TOKEN, with_global_tok
 from bertjax.finetune.encoding.question_windows import QuestionCounts, WindowSizes, question_windows
 from bertjax.finetune.job import assemble_task, resolved
 from bertjax.finetune.kinds import KINDS
+from bertjax.finetune.predict import TaskModel
 from bertjax.finetune.run import initial_params
 from bertjax.input.layout import BERT, Template
 from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.parallel.sharding import to_global
+from bertjax.training.job import Job
 from bertjax.training.objectives.objective import GLOBAL_POSITIONS, MODEL, Forward
+from bertjax.training.state import state_of
+from bertjax.training.teacher import Teacher
 
 MODEL_CONFIG = ModelConfig(
     vocab_size=TOKENIZER.vocab_size, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
@@ -100,19 +108,58 @@ def test_unused_projections_start_as_the_ordinary_ones(tmp_path) -> None:
     assert np.abs(np.asarray(kept["query_global"]["kernel"] - kept["query"]["kernel"])).max() > 0
 
 
+BLOCKS = {"family": "bigbird", "attention_block": 2, "random_blocks": 1, "max_position_embeddings": 64}
+FULL = {**BLOCKS, "attention_block": 0, "random_blocks": 0}
+LONGEST_FULL = 14  # tokens
+
+
+def assembled(folder: Path, kind: str, length: int, network: dict[str, Any], taught: bool = False) -> Job:
+    """`taught`: by a teacher with blocks."""
+    start = small_start(folder / "start", **network)
+    data = (write_choices if kind == "choice" else write_classes)(folder / kind)
+    config = small_config(kind, start, data, folder / "run")
+    config = replace(config, data=replace(config.data, sequence_length=length))
+    content = content_of(config, start)
+    config = resolved(config, content)
+    model = replace(config.model, **BLOCKS)
+    teacher = Teacher(model, jax.jit(lambda key: init_params(model, key))(jax.random.key(2))) if taught else None
+    return assemble_task(config, content, start.tokenizer, teacher)
+
+
 def test_blocks_are_packed_only_where_attention_is_full(tmp_path) -> None:
-    blocks = {"family": "bigbird", "attention_block": 2, "random_blocks": 1, "max_position_embeddings": 64}
-    start = small_start(tmp_path / "start", **blocks)
+    with pytest.raises(ValueError, match=r"sequence_length=64 with model.attention_block=2: choice has several .* 14 "):
+        assembled(tmp_path, "choice", 64, BLOCKS)
+    for length, packed in ((LONGEST_FULL, True), (64, False)):
+        for network, taught in ((BLOCKS, False), (FULL, True)):
+            (stage,) = assembled(tmp_path, "classification", length, network, taught).stages
+            rows = len(stage.batches.batch(0, 16)["input_ids"])
+            assert (rows < 16) == packed
 
-    def assembled(task: str, data, length: int, **how):
-        config = small_config(task, start, data(tmp_path / task), tmp_path / "run", **how)
-        config = replace(config, data=replace(config.data, sequence_length=length))
-        content = content_of(config, start)
-        return assemble_task(resolved(config, content), content, start.tokenizer)
 
-    with pytest.raises(ValueError, match=r"sequence_length=64 with model.attention_block=2: choice has several sequen"):
-        assembled("choice", write_choices, 64)
-    for length, packed in ((14, True), (64, False)):
-        (stage,) = assembled("classification", write_classes, length).stages
-        rows = len(stage.batches.batch(0, 16)["input_ids"])
-        assert (rows < 16) == packed
+@pytest.mark.parametrize("kind", ["classification", "choice"])
+def test_sequences_with_full_attention_share_rows_of_any_length(kind: str, tmp_path) -> None:
+    taught = kind == "classification"
+    full, job = (assembled(tmp_path, kind, LONGEST_FULL, network, taught) for network in (FULL, BLOCKS))
+    assert job.blueprint.model == full.blueprint.model != job.config.model
+    assert all(frozen.model == full.blueprint.model for frozen in job.blueprint.frozen.values())
+    assert job.config.model.attention_block == job.metadata["config"]["model"]["attention_block"] == 2
+    (stage,) = job.stages
+    batch = stage.batches.batch(0, 16)
+    assert batch["input_ids"].shape[1] > LONGEST_FULL and batch["sequence_ids"].max() > 1
+    with jax.set_mesh(job.mesh):
+        make = jax.jit(lambda key: state_of(init_params(job.config.model, key), job.optimizer),
+                       out_shardings=job.blueprint.shardings)  # fmt: skip
+        state = make(jax.random.key(1))
+        if kind == "choice":
+            figures = stage.evaluation(state.params)
+        else:
+            _, figures = stage.train_step(state, to_global(job.mesh, batch))
+    assert np.isfinite([float(value) for value in figures.values()]).all()
+
+
+def test_choices_are_predicted_where_each_has_full_attention(tmp_path) -> None:
+    blocks, full = (TaskModel(fine_tuned_model(tmp_path, "choice", **network)) for network in (BLOCKS, FULL))
+    asked = [("The museum", ["opened", "of the drawings", "and opened the", "the", "drawings"])]
+    assert blocks.predict(asked)[0].probabilities == pytest.approx(full.predict(asked)[0].probabilities, rel=1e-6)
+    with pytest.raises(ValueError, match=r"a text has 20 tokens.* 5 sequences: .*attention_block=2 .* 14 tokens at mo"):
+        blocks.predict([("the museum of the " * 4, asked[0][1][:1] * 5)])

@@ -36,6 +36,11 @@ class TaskRows:
         """Number of tokens in each row: int64 [n]."""
         return np.diff(self.offsets)
 
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest sequence."""
+        return int(np.diff(self.rows["cls_positions"], append=self.lengths[:, None]).max())
+
     def extended(
         self,
         tokens: Mapping[str, np.ndarray] | None = None,

@@ -6,6 +6,7 @@ them sees u - 1, u, u + 1 and a few random blocks. Every key counts once. Time a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -33,6 +34,19 @@ def is_sparse(length: int, block: int, random: int) -> bool:
 def longest_full(block: int, random: int) -> int:
     """Tokens of the longest rows in which attention is full, as in BigBird's class in transformers."""
     return (5 + 2 * random) * block
+
+
+def sees_blocks(model: ModelConfig, length: int) -> bool:
+    """Whether tokens of rows of `length` tokens see chosen blocks, and not all of their sequence."""
+    return model.attention_block > 0 and is_sparse(length, model.attention_block, model.random_blocks)
+
+
+def for_sequences(model: ModelConfig, longest: int) -> ModelConfig:
+    """The model for sequences of at most `longest` tokens, of which a row may have several.
+
+    It has no blocks where attention is full in each sequence alone: so it is in a long row of several too.
+    """
+    return model if sees_blocks(model, longest) else replace(model, attention_block=0, random_blocks=0)
 
 
 def random_blocks(seed: int, layer: int, heads: int, blocks: int, random: int) -> np.ndarray:

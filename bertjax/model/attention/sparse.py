@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention.block_sparse import block_layout, block_sparse_attention, is_sparse
+from bertjax.model.attention.block_sparse import block_layout, block_sparse_attention, sees_blocks
 from bertjax.model.attention.windows import GlobalTokens, global_attention, take_tokens
 
 Qkv = tuple[jax.Array, jax.Array, jax.Array]  # [B, L, H, K] each
@@ -42,7 +42,7 @@ def pattern_of(
     """
     length = sequence_ids.shape[1]
     if config.attention_block:
-        if not is_sparse(length, config.attention_block, config.random_blocks):
+        if not sees_blocks(config, length):
             return None
         if packed:
             raise ValueError(
