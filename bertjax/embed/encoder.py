@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.config import ExecutionConfig, MeshConfig
 from bertjax.input.lengths import LengthCounts, row_length
-from bertjax.model.attention.block_sparse import is_sparse
+from bertjax.model.attention.block_sparse import length_of_text, sees_blocks
 from bertjax.model.network import Params, abstract_network, bind
 from bertjax.model.pooling import Layer, Pooling, check_vectors, pool, token_vectors, vector_width
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards, make_mesh
@@ -135,7 +135,7 @@ class TextEncoder:
         self._graphdef = abstract_network(model.config.model, ExecutionConfig(dtype=encoding.dtype))[0]
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
         self._batch_tokens = encoding.batch_tokens or tokens_at_once(self._mesh)
-        self._block, self._random = model.config.model.attention_block, model.config.model.random_blocks
+        self._model = model.config.model
         self._params = jax.device_put(model.params, NamedSharding(self._mesh, P()))
         self.width = vector_width(model.config.model, encoding.layer)
 
@@ -209,7 +209,7 @@ class TextEncoder:
             most = max(1, self._batch_tokens // length)  # one row may exceed the default of the device
             height = shards * power_of_two_below(min(most, self.encoding.batch_size or most))
             numbers = order[start : start + height]
-            if self._is_sparse(length):
+            if sees_blocks(self._model, length):
                 numbers = [number for number in numbers if self._padded(lengths[number]) == length]
             start += len(numbers)
             while height >= 2 * shards and height // 2 >= len(numbers):
@@ -217,15 +217,8 @@ class TextEncoder:
             yield numbers, length, height
 
     def _padded(self, needed: int) -> int:
-        """The length of the row of a text with so many tokens.
-
-        BigBird's blocks are those of the padded row: there it depends on the text alone, and is that of transformers.
-        """
-        length = min(row_length(needed, _LENGTH_STEPS), self.max_length)
-        return min(-(-needed // self._block) * self._block, self.max_length) if self._is_sparse(length) else length
-
-    def _is_sparse(self, length: int) -> bool:
-        return self._block > 0 and is_sparse(length, self._block, self._random)
+        """The length of the row of a text with so many tokens."""
+        return length_of_text(self._model, needed, min(row_length(needed, _LENGTH_STEPS), self.max_length))
 
     def _compute(self, rows: Sequence[np.ndarray], length: int, height: int) -> jax.Array:
         ids = np.full((height, length), self._tokenizer.pad_id, np.int32)

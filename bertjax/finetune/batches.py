@@ -29,7 +29,8 @@ class TaskBatches:
 
     The global batch size is a number of examples. `packed`, they share fewer rows; else each has a row, as long as the
     longest needs, rounded up to one of a few lengths. The whole global batch decides that, so that the rows of every
-    process are equally long, and there are as many for each of its devices.
+    process are equally long, and there are as many for each of its devices. So the blocks of a network that has some
+    are in training those of the longest example of a step; `Predictor` gives each example its own.
     """
 
     shares = None

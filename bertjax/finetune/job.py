@@ -52,7 +52,7 @@ class DevSets:
     @property
     def batches(self) -> int:
         """Of all sets."""
-        return sum(-(-len(split.rows) // self.predictor.batch_size) for split in self.splits.values())
+        return sum(1 for split in self.splits.values() for _ in self.predictor.batches(split.rows.lengths))
 
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
         """As `bertjax.training.evaluate.Evaluation` has it."""
@@ -157,6 +157,7 @@ def assemble_task(
     )
     predictor = Predictor(
         make_predict_step(untaught, (objective,), content.kind.outputs, deterministic=config.deterministic),
+        laid_out.model,
         mesh,
         config.training.global_batch_size // config.training.grad_accum_steps,
         tokenizer.pad_id,

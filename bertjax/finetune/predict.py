@@ -24,7 +24,7 @@ from bertjax.finetune.kinds.sequence import Prediction
 from bertjax.finetune.kinds.span import Answer
 from bertjax.finetune.kinds.tokens import Tag
 from bertjax.input.lengths import LengthCounts
-from bertjax.model.attention.block_sparse import for_sequences, longest_full
+from bertjax.model.attention.block_sparse import for_sequences, length_of_text, longest_full, sees_blocks
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards, make_mesh
@@ -44,6 +44,7 @@ class Predictor:
     """A network on a mesh, for rows of one kind of task; all devices compute, and every process has the outputs."""
 
     step: PredictStep
+    network: ModelConfig
     mesh: Mesh
     batch_size: int
     pad_id: int
@@ -61,17 +62,17 @@ class Predictor:
     ) -> tuple[np.ndarray, dict[str, float]] | None:
         """(outputs, figures of the objective) of rows, in their order; None once `go_on`, called per batch, is False.
 
-        Outputs are float32, [n, ...] or per token [offsets[n], ...]. Batches are of rows of like length, the longest
-        first, for less padding. `done` is called with the number of further rows that are computed.
+        Outputs are float32, [n, ...] or per token [offsets[n], ...]. `done` is called with the number of further rows
+        that are computed.
         """
         rows = self.mark(rows)
-        order = np.argsort(-rows.lengths, kind="stable")
         found: list[np.ndarray] = [np.empty(0)] * len(rows)
         total: Any = None
-        for chosen in self._batches(order):
+        for chosen, length in self.batches(rows.lengths):
             if not go_on():
                 return None
-            outputs, sums = self.step(params, self._batch(rows, chosen))
+            local = padded(rows, chosen[local_rows(self.mesh, len(chosen))], length, self.pad_id)
+            outputs, sums = self.step(params, to_global(self.mesh, local))
             total = sums if total is None else jax.tree.map(jnp.add, total, sums)
             for number, output in zip(chosen, np.asarray(outputs), strict=True):
                 if number >= 0:
@@ -81,16 +82,25 @@ class Predictor:
         whole = np.concatenate(found) if self.per_token else np.stack(found)
         return whole, {name: float(value) for name, value in figures.items() if name != "loss"}
 
-    def _batches(self, order: np.ndarray) -> Iterator[np.ndarray]:
-        """Numbers of rows, `batch_size` at a time; the last is filled up with -1."""
-        for start in range(0, len(order), self.batch_size):
-            chosen = order[start : start + self.batch_size]
-            yield np.pad(chosen, (0, self.batch_size - len(chosen)), constant_values=-1)
+    def batches(self, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+        """(numbers of rows, int64 [n], the length that they get) for rows of these lengths, int64, the longest first.
 
-    def _batch(self, rows: TaskRows, chosen: np.ndarray) -> dict[str, jax.Array]:
-        length = padded_length(int(rows.lengths[chosen].max()), self.max_length)
-        local = padded(rows, chosen[local_rows(self.mesh, self.batch_size)], length, self.pad_id)
-        return to_global(self.mesh, local)
+        There are `batch_size` in a batch, the last filled up with -1, of like length for less padding. Of one length
+        are those that see blocks, whose last batch may be a half, a quarter and so on, since there are many lengths.
+        """
+        order, start = np.argsort(-lengths, kind="stable"), 0
+        while start < len(order):
+            length = self._length(int(lengths[order[start]]))
+            chosen, height = order[start : start + self.batch_size], self.batch_size
+            if sees_blocks(self.network, length):
+                chosen = chosen[[self._length(needed) == length for needed in lengths[chosen].tolist()]]
+                while height % (2 * batch_shards(self.mesh)) == 0 and height // 2 >= len(chosen):
+                    height //= 2
+            start += len(chosen)
+            yield np.pad(chosen, (0, height - len(chosen)), constant_values=-1), length
+
+    def _length(self, needed: int) -> int:
+        return length_of_text(self.network, needed, padded_length(needed, self.max_length))
 
 
 class TaskModel:
@@ -146,8 +156,9 @@ class TaskModel:
         most = power_of_two_below(max(1, tokens_at_once(self._mesh) // longest))
         batch_size = min(most, 1 << (len(rows) - 1).bit_length()) * batch_shards(self._mesh)
         per_token = self.kind.network.per_token
-        step = self._step_of(self._network_for(rows))
-        predictor = Predictor(step, self._mesh, batch_size, pad_id, longest, per_token, self._mark)
+        network = self._network_for(rows)
+        how = self._step_of(network), network, self._mesh
+        predictor = Predictor(*how, batch_size, pad_id, longest, per_token, self._mark)
         # Accelerators multiply float32 in fewer bits by default.
         with jax.set_mesh(self._mesh), jax.default_matmul_precision("highest"):
             found = predictor.predict(self._params, rows, self._objective)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from exported_models import fine_tuned_model, trained_model
+from family_models import traits
 
 import bertjax
 from bertjax.convert.huggingface.exporter import export_huggingface
@@ -75,6 +76,22 @@ def test_classes_are_those_of_transformers(tmp_path: Path) -> None:
     pairs = [("The museum", "opened"), ("of", TEXT)]
     of_pairs = softmax(their_logits(model, tmp_path, [a for a, _ in pairs], [b for _, b in pairs]))
     np.testing.assert_allclose([list(one.probabilities.values()) for one in model.predict(pairs)], of_pairs, atol=2e-6)
+
+
+def test_a_text_of_blocks_has_its_own_prediction_beside_any_others(tmp_path: Path) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    blocks = {"attention_block": 4, "random_blocks": 1}  # full attention in rows of up to 28 tokens
+    model = loaded(tmp_path, "sequence", **(traits("bigbird") | blocks))
+    texts = [" ".join(["the museum of drawings opened"] * count) for count in (7, 2, 12, 6, 8, 5)]
+    found = model.predict(texts)
+    folder = export_huggingface(model._model, tmp_path / "theirs")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    network = transformers.BigBirdForSequenceClassification.from_pretrained(folder).eval()
+    # The longest first: after a short text the class has full attention for good.
+    for text, one in sorted(zip(texts, found, strict=True), reverse=True):
+        with torch.no_grad():
+            theirs = softmax(network(**tokenizer(text, return_tensors="pt")).logits[0].numpy())
+        np.testing.assert_allclose(list(one.probabilities.values()), theirs, atol=2e-6)
 
 
 def test_numbers_and_relevance_are_those_of_transformers(tmp_path: Path) -> None:

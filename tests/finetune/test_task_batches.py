@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numbered_rows import rows_of
 
+from bertjax.config import MeshConfig, ModelConfig
 from bertjax.finetune.batches import TaskBatches, padded, padded_length
+from bertjax.finetune.predict import Predictor
 from bertjax.input.feed import open_feed
+from bertjax.parallel.mesh import make_mesh
 
 LENGTHS = [3, 17, 5, 9, 30, 4, 8]
 
@@ -45,6 +49,22 @@ def test_hosts_make_their_rows_as_long_as_the_whole_batch_needs() -> None:
         for host in (slice(0, 2), np.array([2, 3])):
             part = batches.batch(step, 4, host)
             assert all((part[key] == whole[key][host]).all() for key in whole)
+
+
+def test_rows_with_blocks_are_as_long_as_they_would_be_alone() -> None:
+    network = ModelConfig(attention_block=4, random_blocks=1)  # full attention in rows of up to 28 tokens
+    mesh = make_mesh(MeshConfig(), jax.devices()[:2])
+    lengths = np.random.default_rng(0).integers(3, 61, 150)
+    batches = [*Predictor(lambda *_: None, network, mesh, 16, 0, 61, False).batches(lengths)]
+    assert sorted(np.concatenate([chosen[chosen >= 0] for chosen, _ in batches])) == [*range(150)]
+    for chosen, length in batches:
+        needed = lengths[chosen[chosen >= 0]]
+        assert len(chosen) in (2, 4, 8, 16) and needed.max() <= length
+        if length > 28:
+            assert (np.minimum(-(-needed // 4) * 4, 61) == length).all() and len(chosen) < max(4, 2 * len(needed) + 1)
+    # At most two heights of each length with blocks, and only whole batches of the others.
+    assert len({(len(chosen), length) for chosen, length in batches}) <= 2 * 9 + 4
+    assert all(len(chosen) == 16 for chosen, length in batches if length <= 28)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -49,6 +49,17 @@ def for_sequences(model: ModelConfig, longest: int) -> ModelConfig:
     return model if sees_blocks(model, longest) else replace(model, attention_block=0, random_blocks=0)
 
 
+def length_of_text(model: ModelConfig, needed: int, padded: int) -> int:
+    """Tokens of the row of a text that has `needed` tokens, and would be padded to `padded`.
+
+    Blocks are those of the padded row: where there are any it is a whole number of them, unless `padded` ends within
+    the last, as BigBird's class in transformers pads a text alone. So nothing else in a batch decides what it sees.
+    """
+    if not sees_blocks(model, padded):
+        return padded
+    return min(-(-needed // model.attention_block) * model.attention_block, padded)
+
+
 def random_blocks(seed: int, layer: int, heads: int, blocks: int, random: int) -> np.ndarray:
     """The random blocks that block 1 to n - 2 of `blocks` see in each head of a layer: int32 [heads, n - 2, random].
 
