@@ -16,7 +16,7 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.finetune.kinds import kind_of
-from bertjax.interpret.token_rows import TokenRow, padded
+from bertjax.interpret.token_rows import TokenRow, padded, rounded_up
 from bertjax.model.attention.backends import visible
 from bertjax.model.attention.self_attention import layer_windows
 from bertjax.model.network import Network, Params, PretrainingNetwork, abstract_network, bind
@@ -88,7 +88,7 @@ def look_inside(model: TrainedModel, rows: Sequence[TokenRow]) -> Iterator[Insid
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         part = rows[first : first + _ROWS_AT_ONCE]
         # All batches have one shape, so that the function compiles once.
-        batch = padded([*part, *part[:1] * (at_once - len(part))], longest)
+        batch = padded([*part, *part[:1] * (at_once - len(part))], rounded_up(longest))
         with jax.default_matmul_precision("highest"):
             attention, hidden = jax.device_get(_inside(graphdef, model.params, *batch))
         seen = np.asarray(visible(jnp.asarray(batch[2]), causal, widest))
@@ -114,7 +114,7 @@ def _label_at_cls(model: TrainedModel, row: TokenRow, labels: Sequence[str], wan
 
     Gradients are with respect to the hidden states after the embeddings and after each layer.
     """
-    ids, types, sequence_ids = padded([row])
+    ids, types, sequence_ids = padded([row], rounded_up(len(row)))
     layers, width = model.config.model.num_hidden_layers + 1, model.config.model.hidden_size
     nudges = jnp.zeros((layers, 1, ids.shape[1], width), jnp.float32)
     with jax.default_matmul_precision("highest"):

@@ -20,7 +20,7 @@ import numpy as np
 from flax import nnx
 
 from bertjax.interpret.fill_mask import mlm_model
-from bertjax.interpret.token_rows import TokenRow
+from bertjax.interpret.token_rows import TokenRow, row_width
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, bind
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -30,7 +30,6 @@ from bertjax.training.run_directory import TrainedModel
 # 3.52 and 8.62, for a small encoder with a new MLM head.
 _THRESHOLD, _MASKED_THRESHOLD = 4.0, 9.0
 
-_SHORTEST_ROW = 16  # tokens; rows are padded to this times a power of two, so that few shapes are compiled
 _LOGITS, _TOKENS = 1 << 25, 4096  # of a batch, at most
 _SHOWN = 60  # characters of a text in a message
 _NO_KIND = -1
@@ -233,7 +232,7 @@ def _answers(
     questions.sort(key=lambda question: len(question.row))
     left = sum(len(question.words) for question in questions) if masked else len(questions)
     rows = _masked(questions) if masked else iter(questions)
-    for width, group in itertools.groupby(rows, lambda question: _width(len(question.row), model.max_length)):
+    for width, group in itertools.groupby(rows, lambda question: row_width(model, len(question.row))):
         most = _TOKENS // width if masked else _LOGITS // (width * model.tokenizer.vocab_size)
         height = max(1, min(most, 1 << (left - 1).bit_length()))
         while batch := list(itertools.islice(group, height)):
@@ -253,13 +252,6 @@ def _tables(model: TrainedModel, kinds: np.ndarray) -> tuple[jax.Array, jax.Arra
     same = np.array([texts.setdefault(surface, len(texts)) for surface in model.tokenizer.surfaces], np.int32)
     beyond = model.params["mlm_head"]["bias"].shape[0] - len(kinds)
     return jnp.asarray(np.pad(kinds, (0, beyond), constant_values=_NO_KIND)), jnp.asarray(np.pad(same, (0, beyond)))
-
-
-def _width(tokens: int, longest: int) -> int:
-    width = _SHORTEST_ROW
-    while width < tokens:
-        width *= 2
-    return min(width, longest)
 
 
 def _batch(

@@ -15,6 +15,7 @@ from flax import nnx
 
 from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.input.training_data import Sentences
+from bertjax.interpret.token_rows import row_width
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, bind
 from bertjax.report.run_summary import Completion
@@ -180,13 +181,12 @@ def _with_mask(tokenizer: Tokenizer, ids: np.ndarray, position: int) -> _Prompt:
 
 
 def _best(model: TrainedModel, prompts: Sequence[_Prompt], top: int) -> list[list[list[Guess]]]:
-    """The guesses for each mask of each prompt. All have one shape on the device, so that it compiles once."""
+    """The guesses for each mask of each prompt. Shapes on the device are few, since each is compiled."""
     width = max((len(prompt.masks) for prompt in prompts), default=0)
     tokens = model.tokenizer.shown
     guesses = []
-    length = model.max_length
     for prompt in prompts:
-        row = _row(prompt, model.tokenizer.pad_id, length, width)
+        row = _row(prompt, model.tokenizer.pad_id, row_width(model, len(prompt.ids)), width)
         shares, ids = jax.device_get(_predict(model.graphdef, model.params, *row, top=top))
         found = zip(ids[: len(prompt.masks)], shares[: len(prompt.masks)], strict=True)
         guesses.append([[Guess(tokens[i], float(share)) for i, share in zip(*best, strict=True)] for best in found])

@@ -13,12 +13,11 @@ import numpy as np
 from flax import nnx
 
 from bertjax.interpret.attention_maps import reference_graphdef
-from bertjax.interpret.token_rows import TokenRow, padded
+from bertjax.interpret.token_rows import TokenRow, padded, row_width
 from bertjax.model.network import Params, bind
 from bertjax.training.run_directory import TrainedModel
 
 _TOKENS = 4096  # of a batch, at most
-_SHORTEST = 16  # tokens; rows are padded to this times a power of two, so that few shapes are compiled
 _FEWEST = 8  # rows; batches are padded to this times a power of four
 
 
@@ -36,10 +35,10 @@ def log_probabilities(model: TrainedModel, tokens: Iterable[MaskedToken]) -> Ite
     Neighbours in the sequence whose rows have about one length share a batch.
     """
     graphdef = reference_graphdef(model.config.model)
-    for width, group in itertools.groupby(tokens, lambda one: _width(len(one.row), model.max_length)):
+    for width, group in itertools.groupby(tokens, lambda one: row_width(model, len(one.row))):
         most = max(1, _TOKENS // width)
         while part := list(itertools.islice(group, most)):
-            height = min(most, _padded_size(len(part), _FEWEST, 4))
+            height = min(most, _height(len(part)))
             filled = part + part[:1] * (height - len(part))
             batch = padded([one.row for one in filled], width)
             positions = np.array([[one.position] for one in filled], np.int32)
@@ -49,15 +48,11 @@ def log_probabilities(model: TrainedModel, tokens: Iterable[MaskedToken]) -> Ite
             yield from found[: len(part)].tolist()
 
 
-def _width(tokens: int, longest: int) -> int:
-    return max(tokens, min(_padded_size(tokens, _SHORTEST, 2), longest))
-
-
-def _padded_size(count: int, size: int, factor: int) -> int:
-    """The first of `size`, `size` times `factor`, and so on, that is large enough."""
-    while size < count:
-        size *= factor
-    return size
+def _height(rows: int) -> int:
+    height = _FEWEST
+    while height < rows:
+        height *= 4
+    return height
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")

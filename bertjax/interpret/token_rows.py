@@ -9,9 +9,13 @@ from functools import cached_property
 import numpy as np
 
 from bertjax.input.layout import BERT, Template
+from bertjax.input.lengths import row_length
+from bertjax.model.attention.block_sparse import length_of_text
 from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.run_directory import TrainedModel
 
 _ROUNDED_TO = 16  # tokens
+_LENGTH_STEPS = 1  # of widths over 512 tokens; see `row_length`
 
 
 @dataclass(frozen=True)
@@ -84,12 +88,19 @@ def read_row(tokenizer: Tokenizer, texts: Sequence[str], longest: int, template:
     return row
 
 
-def padded(rows: Sequence[TokenRow], at_least: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """input_ids, token_type_ids and sequence_ids of a batch: int32 [rows, width], as wide as the longest row or wider.
+def rounded_up(tokens: int) -> int:
+    """The next multiple of 16, so that few widths of rows are compiled for."""
+    return -(-tokens // _ROUNDED_TO) * _ROUNDED_TO
 
-    A width is a multiple of 16, so that few of them are compiled for.
-    """
-    width = -(-max(at_least, *map(len, rows)) // _ROUNDED_TO) * _ROUNDED_TO
+
+def row_width(model: TrainedModel, tokens: int) -> int:
+    """The width of a row of so many tokens: one of few, for each is compiled, and with blocks its `length_of_text`."""
+    width = min(row_length(tokens, _LENGTH_STEPS), max(model.max_length, tokens))
+    return length_of_text(model.config.model, tokens, width)
+
+
+def padded(rows: Sequence[TokenRow], width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """input_ids, token_type_ids and sequence_ids of a batch: int32 [rows, width]."""
     batch = np.zeros((3, len(rows), width), np.int32)
     for number, row in enumerate(rows):
         batch[0, number] = row.tokenizer.pad_id

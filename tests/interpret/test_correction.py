@@ -79,6 +79,16 @@ def test_log_ratios_are_the_plain_models(model: TrainedModel, masked: bool) -> N
         np.testing.assert_allclose([one.log_ratio for one in word.proposals], [ratio for _, ratio in wanted], rtol=1e-4)
 
 
+def test_a_text_with_full_attention_is_examined_without_blocks(model: TrainedModel, tmp_path: Path) -> None:
+    sparse = small_model(tmp_path, attention_block=4, random_blocks=1)  # full attention in rows of up to 28 tokens
+    (found,), (wanted,) = (examine(one, ["the bank opened " * 8], top=3) for one in (sparse, model))
+    assert len(found.words) == 24
+    for one, other in zip(found.words, wanted.words, strict=True):
+        assert [proposal.text for proposal in one.proposals] == [proposal.text for proposal in other.proposals]
+        ratios = ([proposal.log_ratio for proposal in word.proposals] for word in (one, other))
+        np.testing.assert_allclose(*ratios, rtol=1e-5)
+
+
 def test_rows_of_hidden_words_are_made_when_they_are_used(model: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """One row is kept for a window, however many words are hidden in turn."""
     kept: list[TokenRow] = []

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from bertjax.config import Config, DataConfig, ModelConfig
-from bertjax.interpret.fill_mask import fill_mask, held_out_completions
+from bertjax.interpret.fill_mask import _predict, fill_mask, held_out_completions
+from bertjax.interpret.token_rows import row_width
 from bertjax.model.network import abstract_network, bind
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.writer import write_store
@@ -42,9 +43,9 @@ def ids_of(*tokens):
     return [TOKENIZER.tokens.index(token) for token in tokens]
 
 
-def probabilities(model, ids, types):
-    """By the plain model, at another padded length: float [16, vocabulary]."""
-    row = [np.pad(values, (0, 16 - len(ids)))[None] for values in (ids, types, np.ones_like(ids))]
+def probabilities(model, ids, types, length=16):
+    """By the plain model, at a padded length: float [length, vocabulary]."""
+    row = [np.pad(values, (0, length - len(ids)))[None] for values in (ids, types, np.ones_like(ids))]
     return np.asarray(plain(model.graphdef, model.params, *row))[0]
 
 
@@ -52,7 +53,7 @@ def probabilities(model, ids, types):
 def plain(graphdef, params, ids, types, sequence_ids):
     bert = bind(graphdef, params)
     everywhere = jnp.arange(ids.shape[1])[None]
-    return jax.nn.softmax(bert.mlm_logits(bert.encoder(ids, types, sequence_ids), everywhere))
+    return jax.nn.softmax(bert.mlm_logits(bert.encoder(ids, types, sequence_ids, packed=False), everywhere))
 
 
 def assert_are_the_best(guesses, row, top):
@@ -81,6 +82,30 @@ def test_a_generator_is_asked_where_there_is_one(model, tmp_path):
     ids = ids_of("[CLS]", "the", "[MASK]", "of", "ban", ".", "[SEP]")
     ((guesses,),) = fill_mask(both, ["The [MASK] of ban."], top=7)
     assert_are_the_best(guesses, probabilities(both.generator, ids, [0] * len(ids))[2], 7)
+
+
+def test_a_prompt_of_blocks_is_computed_in_the_row_that_it_has_alone(model):
+    """In rows of up to 28 tokens attention is full; there the others have no more, and longer ones are whole blocks."""
+    blocks = {"attention_block": 4, "random_blocks": 1}
+    sparse = replace(model, config=replace(model.config, model=replace(model.config.model, **blocks)))
+    sparse = replace(sparse, graphdef=abstract_network(sparse.config.model)[0])
+    texts = ["The [MASK] of ban.", "ban of " * 11 + "[MASK].", "ban of " * 15 + "[MASK]", "ban of " * 17 + "the [MASK]"]
+    found = fill_mask(sparse, texts, top=7)
+    expected = (model, 16), (model, 28), (sparse, 36), (sparse, 40)
+    for (guesses,), text, (of, length) in zip(found, texts, expected, strict=True):
+        ids = ids_of("[CLS]", *text.lower().replace("[mask]", "[MASK]").replace(".", " .").split(), "[SEP]")
+        row = probabilities(of, ids, [0] * len(ids), length)
+        assert_are_the_best(guesses, row[ids.index(TOKENIZER.mask_id)], 7)
+
+
+def test_prompts_have_few_widths_that_follow_their_lengths(model):
+    longest = {"model": replace(model.config.model, max_position_embeddings=8192)}
+    far = replace(model, config=replace(model.config, data=DataConfig(sequence_length=8192), **longest))
+    assert [row_width(far, tokens) for tokens in (5, 12, 17, 40, 600)] == [16, 16, 32, 64, 1024]
+    assert {row_width(model, tokens) for tokens in range(1, LENGTH + 1)} == {16, 32, LENGTH}
+    before = _predict._cache_size()
+    fill_mask(model, ["ban " * count + "[MASK]" for count in range(1, LENGTH - 3)], top=6)
+    assert _predict._cache_size() <= before + 3
 
 
 def test_a_pair_is_two_segments(model):

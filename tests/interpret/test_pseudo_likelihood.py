@@ -8,6 +8,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from exported_models import trained_model
@@ -27,6 +28,7 @@ from bertjax.interpret.pseudo_likelihood import (
     read_pair_sets,
 )
 from bertjax.loaded import LoadedModel
+from bertjax.model.network import bind
 from bertjax.training.run_directory import TrainedModel
 
 # Words of one piece, of two and of four, signs, and a repeated word.
@@ -94,6 +96,24 @@ def test_a_score_does_not_depend_on_its_neighbours(model: TrainedModel, monkeypa
     np.testing.assert_allclose([one[0] for one in together], [one[0] for one in alone], rtol=1e-5)
     total = sum(one.log_probability for one in alone)
     assert perplexity(alone) == pytest.approx(math.exp(-total / sum(one.tokens for one in alone)))
+
+
+def test_a_text_of_blocks_is_scored_in_the_row_that_it_has_alone(tmp_path: Path) -> None:
+    blocks = {"attention_block": 4, "random_blocks": 1}  # full attention in rows of up to 28 tokens
+    full, sparse = small_model(tmp_path), small_model(tmp_path, **blocks)
+    texts = ["the bank " * 12, "the bank " * 14 + "opened ."]
+    found = pseudo_likelihoods(sparse, texts)
+    assert [one.tokens for one in found] == [24, 30]
+    assert found[0].log_probability == pytest.approx(pseudo_likelihoods(full, texts)[0].log_probability, rel=1e-6)
+    network, tokenizer = bind(sparse.graphdef, sparse.params), sparse.tokenizer
+    ids = [tokenizer.cls_id, *tokenizer.encode([texts[1]])[0], tokenizer.sep_id]
+    rows = np.pad(np.tile(ids, (30, 1)), ((0, 0), (0, 4)))  # the 36 tokens of nine blocks
+    positions = np.arange(1, 31)[:, None]
+    np.put_along_axis(rows, positions, tokenizer.mask_id, 1)
+    real = np.broadcast_to(np.arange(36) < 32, rows.shape).astype(np.int32)
+    logits = network.mlm_logits(network.decode(rows, np.zeros_like(rows), real, packed=False), positions)[:, 0]
+    plain = jax.nn.log_softmax(logits)[np.arange(30), np.array(ids)[1:-1]].sum()
+    assert found[1].log_probability == pytest.approx(float(plain), rel=1e-5)
 
 
 def test_what_has_no_score_is_refused(model: TrainedModel) -> None:
