@@ -18,6 +18,7 @@ from typing import Any, TypedDict
 import jax
 import numpy as np
 
+from bertjax.config import ModelConfig
 from bertjax.convert.folder import written_whole
 from bertjax.embed.encoder import Encoding, TextEncoder
 from bertjax.embed.outputs import open_output
@@ -41,6 +42,13 @@ _FORWARD = (
     "num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "position_embedding", "window",
     "global_every", "causal", "rope_theta", "rope_theta_local", "rope_interleaved", "norm", "norm_place",
 )  # fmt: skip
+# The same with other options alone: left out of models without those, whose indexes keep their fingerprint.
+_FORWARD_OF_SOME: tuple[tuple[Callable[[ModelConfig], bool], tuple[str, ...]], ...] = (
+    (lambda model: model.attention_block > 0, ("attention_block", "random_blocks", "random_blocks_seed")),
+    (lambda model: model.global_tokens == "first", ("global_tokens",)),  # others are marked by a task
+    (lambda model: model.relative_buckets > 0, ("relative_max", "relative_buckets")),
+    (lambda model: model.position_embedding == "sinusoidal", ("initializer_range",)),  # the size of the waves
+)
 
 
 @dataclass(frozen=True)
@@ -194,12 +202,17 @@ def open_index(folder: Path) -> SearchIndex:
 
 
 def model_fingerprint(model: TrainedModel, pooling: Pooling) -> str:
-    """SHA-256 (hex) of the encoder's weights, the pooler's if used, the vocabulary and the options of `_FORWARD`."""
+    """SHA-256 (hex) of the encoder's weights, the pooler's if used, the vocabulary and the `forward_options`."""
     used = {"encoder": model.params["encoder"]} | ({"pooler": model.params["pooler"]} if pooling == "pooler" else {})
     named = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(used)}
     content = {
         "weights": {name: digest.hex for name, digest in digest_arrays(named).items()},
         "tokenizer": model.tokenizer.fingerprint,
-        "network": {name: getattr(model.config.model, name) for name in _FORWARD},
+        "network": {name: getattr(model.config.model, name) for name in forward_options(model.config.model)},
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def forward_options(model: ModelConfig) -> tuple[str, ...]:
+    """The options that decide a model's vectors in addition to its weights, and show in none of them."""
+    return (*_FORWARD, *(name for has, names in _FORWARD_OF_SOME if has(model) for name in names))
