@@ -9,7 +9,7 @@ import pytest
 from attention_sides import HEAD_DIM, HEADS, ROWS, assert_same, outputs_and_gradients, some_ids
 
 from bertjax.model.attention import backends
-from bertjax.model.attention.backends import attend, visible
+from bertjax.model.attention.backends import Backend, attend, visible, xla_attention
 from bertjax.model.attention.positions import attention_by_queries, relative_terms
 from bertjax.model.dropout import ATTENTION_PROBS, dropout, row_keys
 
@@ -63,30 +63,50 @@ def test_relative_terms_are_the_formula(length: int, rate: float) -> None:
     assert_same(values_and_gradients(ours(ids, keys, rate)), values_and_gradients(formula))
 
 
-@pytest.mark.parametrize(("length", "causal", "slopes", "rate"), [(200, False, (0.5, 0.25), 0.2), (256, True, (), 0.0)])
+@pytest.mark.parametrize(
+    ("backend", "length", "window", "causal", "slopes", "rate"),
+    [
+        pytest.param("xla", 200, 0, False, (0.5, 0.25), 0.2, id="slopes, dropout"),
+        pytest.param("xla", 256, 0, True, (), 0.0, id="causal"),
+        pytest.param("xla", 200, 70, False, (0.5, 0.25), 0.2, id="a window too wide for blocks, slopes, dropout"),
+        pytest.param("cudnn", 256, 100, True, (), 0.0, id="a window that the back end lacks, causal"),
+    ],
+)
 def test_long_rows_are_the_formula(
-    length: int, causal: bool, slopes: tuple[float, ...], rate: float, monkeypatch: pytest.MonkeyPatch
+    backend: Backend,
+    length: int,
+    window: int,
+    causal: bool,
+    slopes: tuple[float, ...],
+    rate: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ids = some_ids(length, packed=True)
+    ids = some_ids(length, packed=not window)
     keys = row_keys(3, jnp.int32(5), jnp.arange(ROWS)) if rate else None
 
+    def whole(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return xla_attention(q, k, v, visible(ids, causal, window), keys, rate, slopes)
+
     def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        how = {"packed": True, "causal": causal, "slopes": slopes, "dropout_keys": keys, "dropout_rate": rate}
-        return attend("xla", q, k, v, ids, **how)
+        how = {"window": window, "slopes": slopes, "dropout_keys": keys, "dropout_rate": rate}
+        return attend(backend, q, k, v, ids, packed=True, causal=causal, **how)
 
-    whole = outputs_and_gradients(attention, ids)
     monkeypatch.setattr(backends, "WHOLE_ROWS", 128)
-    assert_same(outputs_and_gradients(lambda *qkv: attention(*qkv), ids), whole)
+    q = jax.ShapeDtypeStruct((*ids.shape, HEADS, HEAD_DIM), jnp.float32)
+    assert f"{length},{length}]" not in str(jax.make_jaxpr(attention)(q, q, q))
+    assert_same(outputs_and_gradients(attention, ids), outputs_and_gradients(whole, ids))
 
 
-def test_long_rows_of_a_model_without_windows_need_memory_in_proportion() -> None:
+@pytest.mark.parametrize("windowed", [False, True])
+def test_long_rows_without_blocks_need_memory_in_proportion(windowed: bool) -> None:
     def needed(length: int) -> int:
         q = jax.ShapeDtypeStruct((1, length, HEADS, HEAD_DIM), jnp.float32)
         ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
+        window = -(-length // 3) if windowed else 0  # of which blocks would not pay
 
         def total(q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array) -> jax.Array:
             how = {"packed": False, "causal": False, "dropout_keys": None, "dropout_rate": 0.0}
-            return jnp.sum(jnp.sin(attend("xla", q, k, v, ids, **how)))
+            return jnp.sum(jnp.sin(attend("xla", q, k, v, ids, window=window, **how)))
 
         compiled = jax.jit(jax.grad(total, argnums=(0, 1, 2))).lower(q, q, q, ids).compile()
         return compiled.memory_analysis().temp_size_in_bytes

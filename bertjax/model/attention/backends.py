@@ -43,17 +43,16 @@ def attend(
     """softmax(q k / sqrt(K)) v over the tokens that `visible` names; `slopes` as `with_alibi` has them.
 
     `packed=False` means that every row is one sequence and then padding. `choose_attention` decides whether a
-    back end can compute this. A window is XLA's where the back end is cudnn, which has none; rows in which that pays
-    are computed by blocks, as are long rows by XLA.
+    back end can compute this. A window is XLA's where the back end is cudnn, which has none. XLA computes windows in
+    blocks where that pays, and other rows of more than `WHOLE_ROWS` tokens by blocks of queries.
     """
     dropped = dropout_keys, dropout_rate
-    if window and backend in ("xla", "cudnn") and windows.pays(q.shape[1], window):
-        of_window = {"window": window, "causal": causal, "slopes": slopes}
-        return windows.window_attention(q, k, v, sequence_ids, *dropped, **of_window)
-    if backend == "xla" and not window and not is_symbolic_dim(q.shape[1]) and q.shape[1] > WHOLE_ROWS:
-        of_row = {"scale": q.shape[-1] ** -0.5, "causal": causal, "slopes": slopes}
-        return attention_by_queries(q, k, v, sequence_ids, *dropped, **of_row)
     if backend == "xla" or (backend == "cudnn" and window):
+        of_row = {"window": window, "causal": causal, "slopes": slopes}
+        if windows.pays(q.shape[1], window):
+            return windows.window_attention(q, k, v, sequence_ids, *dropped, **of_row)
+        if not is_symbolic_dim(q.shape[1]) and q.shape[1] > WHOLE_ROWS:
+            return attention_by_queries(q, k, v, sequence_ids, *dropped, scale=q.shape[-1] ** -0.5, **of_row)
         return xla_attention(q, k, v, visible(sequence_ids, causal, window), *dropped, slopes)
     assert not slopes, f"{backend} has no slopes"
     assert dropout_keys is None or dropout_rate == 0.0, f"{backend} has no dropout"

@@ -64,7 +64,7 @@ def choose_attention(
     """The back end for rows of `length` tokens in a step that is compiled for a platform (cpu, gpu or cuda, tpu).
 
     Windows are splash's where it is chosen. With xla and cudnn (which has none) layers with a window compute it in XLA:
-    by blocks in rows longer than what a block sees, else under a mask. Global tokens and chosen blocks are XLA's.
+    by blocks in rows longer than what a block sees, else as `attend` does. Global tokens and chosen blocks are XLA's.
     `capability` is the `compute_capability` of its devices.
     Raises ValueError if `execution.attention` names a back end that cannot be used, with the reason and the remedy.
     """

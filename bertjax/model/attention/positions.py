@@ -115,14 +115,16 @@ def attention_by_queries(
     *,
     scale: float,
     added: Added | None = None,
+    window: int = 0,
     causal: bool = False,
     slopes: tuple[float, ...] = (),
 ) -> jax.Array:
     """softmax(scale q k + added) v within sequences: [B, L, H, K] -> [B, L, H, K], with the dense reference's dropout.
 
-    `sequence_ids` is int32 [B, L]; `slopes` are ALiBi's, one a head. What is added is made for one block of queries, in
-    the forward pass and again in the backward pass, which keeps q, k, v and what `added` uses: no array is [B, H, L,
-    L]. Memory grows with the length, time with its square.
+    `sequence_ids` is int32 [B, L]; with a `window` a token sees at most so many on either side; `slopes` are ALiBi's,
+    one a head. What is added is made for one block of queries, in the forward pass and again in the backward pass,
+    which keeps q, k, v and what `added` uses: no array is [B, H, L, L]. Memory grows with the length, time with its
+    square.
     """
     length, size = q.shape[1], min(QUERIES, q.shape[1])
     scoring = Scoring(length, dropout_keys, dropout_rate, slopes)
@@ -136,6 +138,8 @@ def attention_by_queries(
         seen = ids[..., None] == sequence_ids[:, None, None, :]
         if causal:
             seen &= row <= positions
+        if window:
+            seen &= jnp.abs(row - positions) <= window
         keys = Keys(k, v, seen, row, added(q, positions[:, 0]) if added else None)
         return attend_blocks(q, positions, [keys], scoring)
 
