@@ -31,6 +31,7 @@ def config(variant: str = "base") -> Config:
             vocab_size=50_265,
             lowercase=False,
             strip_accents=False,
+            prefix_space=False,
             sequence_length=4_096,
             rows="full_sentences",
             mask_count="random_round",

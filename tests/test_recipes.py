@@ -13,6 +13,7 @@ import jax
 import pytest
 
 from bertjax.config import Config, differences, from_dict, load_recipe, to_dict
+from bertjax.model.families.registry import family_of
 from bertjax.model.network import abstract_network
 from bertjax.parallel.mesh import make_abstract_mesh
 from bertjax.plan.compiling import lower_train_step
@@ -64,6 +65,14 @@ def test_every_recipe_resolves_to_what_is_on_record() -> None:
     if os.environ.get("BERTJAX_UPDATE_GOLDEN"):
         GOLDEN.write_text(found)
     assert found == GOLDEN.read_text(), "if the change is meant, run this with BERTJAX_UPDATE_GOLDEN=1 and look at it"
+
+
+def test_texts_begin_as_those_of_the_published_vocabulary() -> None:
+    published = {name: made for name in RECIPES if (made := recipe(name)).data.vocab_size > 50_000}
+    of_bytes = {name: made for name, made in published.items() if made.data.tokenizer == "byte_bpe"}
+    assert len({made.model.family for made in of_bytes.values()}) > 3
+    for name, made in of_bytes.items():
+        assert made.data.prefix_space == family_of(made.model.family).huggingface.rules.prefix_space, name
 
 
 def test_there_are_the_recipes_that_the_paper_and_its_followers_have() -> None:
