@@ -60,7 +60,8 @@ def file_texts(path: str, tokenizer: Tokenizer, most_tokens: int = MOST_TOKENS) 
     number = 0
     for lines in _batches(_segments(path)):
         segments = [segment for line in lines for segment in line]
-        ids, lengths = tokenizer.encode(segments)
+        # Most sentences of the training text do not begin a document.
+        ids, lengths = tokenizer.encode_running(segments, [False] * len(segments))
         text_of = np.repeat(np.arange(number, number + len(lines)), [len(line) for line in lines])
         number += len(lines)
         kept = _joined(kept, _sampled((ids, lengths, text_of), share))

@@ -92,7 +92,7 @@ def held_out_completions(
     own_mask = model.tokenizer.tokens[model.tokenizer.mask_id]
 
     def decode(ids: np.ndarray) -> str:
-        text = model.tokenizer.decode(ids, skip_special_tokens=False).replace(own_mask, MASK)
+        text = model.tokenizer.decode(ids, skip_special_tokens=False).lstrip().replace(own_mask, MASK)
         return re.sub(r"(?<=[\w,.;:!?])\[MASK\]", f" {MASK}", text)
 
     guesses = _best(model, [prompt for prompt, _ in hidden], top)

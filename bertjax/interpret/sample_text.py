@@ -21,7 +21,7 @@ from bertjax.model.families.registry import family_of
 from bertjax.storage.lines import read_lines
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import DEFAULT_CACHE, is_remote
-from bertjax.text.sentences import split_sentences
+from bertjax.text.documents import Document
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import read_manifest
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -155,35 +155,34 @@ def sample_text(model: TrainedModel, file: str | None, progress: Progress) -> Sa
     Raises ValueError for a file that cannot be read or has no two sentences.
     """
     if file is not None:
-        return _of_texts(_sentences_of(file), file, model)
+        return _of_document(_document_of(file), file, model)
     held_out, why_not = _held_out(model, progress)
     if held_out is not None:
         return SampleText("the run's held-out text", held_out, model.tokenizer, _template(model))
-    return _of_texts(list(SENTENCES), f"sentences built into bertjax ({why_not})", model)
+    built_in = Document("\n".join(SENTENCES), sentence_per_line=True)
+    return _of_document(built_in, f"sentences built into bertjax ({why_not})", model)
 
 
 def _template(model: TrainedModel) -> Template:
     return family_of(model.config.model.family).template
 
 
-def _of_texts(texts: list[str], origin: str, model: TrainedModel) -> SampleText:
-    ids, lengths = model.tokenizer.encode(texts)
+def _of_document(document: Document, origin: str, model: TrainedModel) -> SampleText:
+    sentences = document.sentences()
+    ids, lengths = model.tokenizer.encode_running(sentences, document.bare(sentences))
     kept = lengths > 0
     if kept.sum() < 2:
         raise ValueError(f"{origin}: fewer than two sentences in it; give a file of plain text")
     return SampleText(origin, Segments(ids.astype(np.int32), lengths[kept]), model.tokenizer, _template(model))
 
 
-def _sentences_of(file: str) -> list[str]:
-    """A plain text's sentences; a blank line ends one, the end of a line does not."""
+def _document_of(file: str) -> Document:
+    """A plain text, in which a blank line ends a sentence and the end of a line does not."""
     if not Path(file).is_file():
         raise ValueError(f"--text {file}: no such file")
     lines = read_lines(file, lambda _: None)
-    return [
-        sentence
-        for is_text, group in groupby(lines, lambda line: bool(line.strip()))
-        for sentence in (split_sentences(" ".join(group)) if is_text else ())
-    ]
+    paragraphs = (" ".join(group) for is_text, group in groupby(lines, lambda line: bool(line.strip())) if is_text)
+    return Document("\n".join(paragraphs))
 
 
 def _held_out(model: TrainedModel, progress: Progress) -> tuple[Sentences | None, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bertjax.storage.utf8 import ReadCounts
@@ -45,6 +45,19 @@ class Document:
         if not self.sentence_per_line:
             return [*pieces_of(self.text, split_sentences(self.text))]
         return [piece for line in self.text.split("\n") for piece in cut_at_spaces(line.strip()) if piece]
+
+    def bare(self, sentences: Sequence[str]) -> list[bool]:
+        """Which of its sentences have no white space before them: the first of a document, others as in Chinese."""
+        found = [False] * len(sentences)
+        if not self.text.isascii():  # whose marks end no sentence without a space
+            end = 0
+            for number, sentence in enumerate(sentences):
+                begin = self.text.index(sentence, end)
+                found[number] = begin == end
+                end = begin + len(sentence)
+        if found:
+            found[0] = not self.is_continuation
+        return found
 
 
 def paragraphs_of(text: str) -> Iterator[str | None]:

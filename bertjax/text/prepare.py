@@ -44,7 +44,7 @@ from bertjax.text.trained_vocabulary import (
 )
 from bertjax.text.units import require_spans, units_fingerprint
 from bertjax.tokenization.segmentation import load_segmenter
-from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+from bertjax.tokenization.tokenizer import RUNNING_TEXT_VERSION, TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
 
 _LISTED_FILES = 8
@@ -127,6 +127,8 @@ def _plan_store(
     made_of = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, **division.made_of(), **units}
     if division.longest:
         made_of["dividing"] = DIVIDING_VERSION
+    if not tokenizer.rules.prefix_space:
+        made_of["running_text"] = RUNNING_TEXT_VERSION
     if data.segmenter != "none":
         made_of["segmenter"] = _segmenter(data, tokenizer)
     inputs = fingerprint(made_of | {"versions": [FORMAT_VERSION, READING_VERSION]})

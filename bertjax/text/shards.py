@@ -187,7 +187,7 @@ def _write_batch(
 ) -> np.ndarray:
     """Encode documents and append each to the writer of its split; return all ids."""
     sentences = [document.sentences() for document, _ in batch]
-    ids, lengths, planes = _encoded([sentence for group in sentences for sentence in group], tokenizer, job, marker)
+    ids, lengths, planes = _encoded([document for document, _ in batch], sentences, tokenizer, job, marker)
     part_of = np.repeat(np.arange(len(batch)), [len(group) for group in sentences])
     is_continuation = np.array([document.is_continuation for document, _ in batch])
     held_out = np.array([draw < job.held_out for _, (draw, _) in batch])
@@ -202,16 +202,24 @@ def _write_batch(
 
 
 def _encoded(
-    sentences: list[str], tokenizer: Tokenizer, job: ShardJob, marker: UnitMarker | None
+    documents: Sequence[Document],
+    groups: Sequence[Sequence[str]],
+    tokenizer: Tokenizer,
+    job: ShardJob,
+    marker: UnitMarker | None,
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Ids, lengths, and the planes of the job."""
+    """Ids and lengths of the sentences of documents, and the planes of the job."""
+    sentences = [sentence for group in groups for sentence in group]
+    bare = [False] * len(sentences)
+    if not tokenizer.rules.prefix_space:
+        bare = [one for document, group in zip(documents, groups, strict=True) for one in document.bare(group)]
     if job.segmenter == "none":
-        ids, lengths = tokenizer.encode(sentences)
+        ids, lengths = tokenizer.encode_running(sentences, bare)
         continues = None
     else:
         assert isinstance(tokenizer, WordPiece)
         ids, lengths, continues = encode_words(tokenizer, sentences, load_segmenter(job.segmenter))
     if marker is not None:
         words = tokenizer.is_continuation[ids] if continues is None else continues
-        return ids, lengths, marker.planes(tokenizer, sentences, lengths, words)
+        return ids, lengths, marker.planes(tokenizer, sentences, bare, lengths, words)
     return ids, lengths, {} if continues is None else {"continues": continues}

@@ -123,23 +123,30 @@ class UnitMarker:
         self.counts: Counter[str] = Counter()
 
     def planes(
-        self, tokenizer: Tokenizer, sentences: Sequence[str], lengths: np.ndarray, continues: np.ndarray
+        self,
+        tokenizer: Tokenizer,
+        sentences: Sequence[str],
+        bare: Sequence[bool],
+        lengths: np.ndarray,
+        continues: np.ndarray,
     ) -> dict[str, np.ndarray]:
         """The plane of each kind of unit, bool [tokens].
 
-        `lengths` int64 [sentences] in tokens; `continues` bool [tokens], which tokens continue a word. The tokens of a
-        unit are those with a character of it that are in no unit before it; what follows them does not continue it.
+        `bare` [sentences] as they were encoded with; `lengths` int64 [sentences] in tokens; `continues` bool [tokens],
+        which tokens continue a word. The tokens of a unit are those with a character of it that are in no unit before
+        it; what follows them does not continue it.
         """
         planes = {plane: continues.copy() for plane in PLANE_OF_KIND.values()}
-        for sentence, begin, size in zip(sentences, np.cumsum(lengths) - lengths, lengths, strict=True):
+        starts = np.cumsum(lengths) - lengths
+        for sentence, is_bare, start, size in zip(sentences, bare, starts, lengths, strict=True):
             if size and (spans := self._find(sentence)):
-                of_sentence = {name: plane[begin : begin + size] for name, plane in planes.items()}
-                self._mark(of_sentence, spans, sentence, tokenizer)
+                of_sentence = {name: plane[start : start + size] for name, plane in planes.items()}
+                offsets = tokenizer.offsets(sentence.replace(SEPARATOR, ""), is_bare)
+                self._mark(of_sentence, spans, sentence, offsets)
         return planes
 
-    def _mark(self, planes: dict[str, np.ndarray], spans: Sequence[Span], sentence: str, tokenizer: Tokenizer) -> None:
-        """Write the units of one sentence into its part of the planes."""
-        offsets = tokenizer.offsets(sentence.replace(SEPARATOR, ""))
+    def _mark(self, planes: dict[str, np.ndarray], spans: Sequence[Span], sentence: str, offsets: np.ndarray) -> None:
+        """Write the units of one sentence into its part of the planes; `offsets` are those of its tokens."""
         taken = dict.fromkeys(planes, 0)  # the first token after the units of each plane so far
         for start, end, kind in spans:
             name = PLANE_OF_KIND[kind]

@@ -202,7 +202,10 @@ def train_byte_level(
 
 
 def _in_bytes(word_counts: Mapping[str, int], rules: TextRules) -> dict[str, int]:
-    """What byte-level BPE makes words of, each after a space: stretches of letters, digits or others, in bytes."""
+    """What byte-level BPE makes words of: stretches of letters, digits or others, in bytes.
+
+    Each word is after a space, as all of a text are but its first one, which without `prefix_space` has none.
+    """
     normalize, cut = byte_level.normalizer(rules).normalize_str, pre_tokenizers.ByteLevel(add_prefix_space=True)
     words: Counter[str] = Counter()
     for word in sorted(word_counts):

@@ -1,8 +1,8 @@
 """Byte-level BPE (Radford et al. 2019; RoBERTa): text as bytes, so that no character is ever unknown.
 
-`backend` is the model in `tokenizers`, which is what is exported, and `encode` gives its ids. By `prefix_space` a
-sentence begins with a space as every other word does, so that a word has one spelling in every position; the published
-RoBERTa has it off.
+`backend` is the model in `tokenizers`, which is what is exported, and `encode` gives its ids. By `prefix_space` a text
+begins with a space as every other word does, so that a word has one spelling in every position. The published RoBERTa
+has it off: there the first word of a text has no space in front, and that of a later sentence has one.
 """
 
 from __future__ import annotations

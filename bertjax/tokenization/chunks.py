@@ -6,6 +6,7 @@ which each kind of tokenizer must ensure by its pattern.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -25,9 +26,10 @@ _CACHED_CHARACTERS = 1 << 24  # of all chunks: where words are not spaced, a chu
 class ChunkEncoder:
     """Encodes sentences with a tokenizer that adds no special tokens, cut by `pattern`, for which SEPARATOR is a chunk.
 
-    `before` is prepended to each sentence. A sentence that then matches `whole` is encoded uncut. `correct` may give
-    other ids for a chunk and the ids that the tokenizer gave it. `between` is a special token, with its id, that no
-    chunk has and that the tokenizer cuts text at: chunks are then encoded many at a time, which is six times as fast.
+    `before` is prepended to each sentence; its methods can be given others. A sentence that then matches `whole` is
+    encoded uncut. `correct` may give other ids for a chunk and the ids that the tokenizer gave it. `between` is a
+    special token, with its id, that no chunk has and that the tokenizer cuts text at: chunks are then encoded many at a
+    time, which is six times as fast.
     """
 
     def __init__(
@@ -49,40 +51,49 @@ class ChunkEncoder:
         self._characters = 0
         self._offsets = lru_cache(_CHUNKS_WITH_OFFSETS)(self._offsets_of)
 
-    def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """(ids uint32 [tokens], lengths int64 [sentences]). Raises ValueError for a lone surrogate."""
-        chunks = self.cut(sentences)
+    def encode(self, sentences: Sequence[str], before: Sequence[str] | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """(ids uint32 [tokens], lengths int64 [sentences]). Raises ValueError for a lone surrogate.
+
+        `before`: what is prepended to each sentence, if that is not the encoder's own.
+        """
+        chunks = self.cut(sentences, before)
         self._learn(chunks)
         ids = np.frombuffer(b"".join(map(self._known.__getitem__, chunks)), np.uint32)
         boundaries = np.flatnonzero(ids == _BOUNDARY)
         ends = np.append(boundaries - np.arange(len(boundaries)), len(ids) - len(boundaries))
         return np.delete(ids, boundaries), np.diff(ends[: len(sentences)], prepend=0)
 
-    def cut(self, sentences: Sequence[str]) -> list[str]:
+    def cut(self, sentences: Sequence[str], before: Sequence[str] | None = None) -> list[str]:
         """The chunks of all sentences, with SEPARATOR between those of two."""
-        glue = SEPARATOR + self._before
-        text = self._before + glue.join(sentences)
+        if before is None:
+            text = self._before + (SEPARATOR + self._before).join(sentences)
+        else:
+            parts = itertools.chain.from_iterable(zip([SEPARATOR] * len(sentences), before, sentences, strict=True))
+            text = "".join(itertools.islice(parts, 1, None))
         if text.count(SEPARATOR) != max(len(sentences) - 1, 0):
-            return self.cut([sentence.replace(SEPARATOR, "") for sentence in sentences])
+            return self.cut([sentence.replace(SEPARATOR, "") for sentence in sentences], before)
         if self._whole is None or not self._whole.search(text):
             return self._pattern.findall(text)
         chunks: list[str] = []
-        for sentence in sentences:
-            as_one = self._whole.search(self._before + sentence)
-            chunks += [sentence] if as_one else self._pattern.findall(self._before + sentence)
+        for sentence, space in zip(sentences, before or [self._before] * len(sentences), strict=True):
+            text = space + sentence if sentence else ""  # of no text no space is a token either
+            as_one = self._whole.search(text)
+            # The tokenizer prepends its own space itself.
+            chunks += [text.removeprefix(self._before)] if as_one else self._pattern.findall(text)
             chunks.append(SEPARATOR)
         return chunks[:-1]
 
-    def offsets(self, sentence: str) -> np.ndarray:
+    def offsets(self, sentence: str, before: str | None = None) -> np.ndarray:
         """The span of each token in the sentence, as [first character, one past the last]: int64 [tokens, 2]."""
-        text, end = self._before + sentence, 0
+        before = self._before if before is None else before
+        text, end = before + sentence, 0
         found: list[tuple[int, int]] = []
-        for chunk in self.cut([sentence]):
+        for chunk in self.cut([sentence], [before]):
             begin = text.index(chunk, end)
             end = begin + len(chunk)
             offsets = self._offsets if len(chunk) <= _CHARACTERS_WITH_OFFSETS else self._offsets_of
             found += [(begin + first, begin + last) for first, last in offsets(chunk)]
-        return (np.array(found, np.int64).reshape(-1, 2) - len(self._before)).clip(0)
+        return (np.array(found, np.int64).reshape(-1, 2) - len(before)).clip(0)
 
     def _offsets_of(self, chunk: str) -> list[tuple[int, int]]:
         offsets = self._tokenizer.encode(chunk, add_special_tokens=False).offsets

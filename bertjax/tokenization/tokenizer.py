@@ -22,6 +22,7 @@ from bertjax.config import DataConfig
 from bertjax.tokenization.chunks import ChunkEncoder
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
+RUNNING_TEXT_VERSION = 1  # of running text without `prefix_space`; a change makes other stores
 
 # Scripts written without spaces between words: there every piece is taken as a word, as multilingual BERT does.
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "HALFWIDTH KATAKANA", "YI ")
@@ -154,12 +155,22 @@ class Tokenizer(ABC):
         ids, lengths = self.encode(sentences)
         return np.split(ids, np.cumsum(lengths)[:-1]) if len(sentences) else []
 
-    def offsets(self, sentence: str) -> np.ndarray:
+    def encode_running(self, sentences: Sequence[str], bare: Sequence[bool]) -> tuple[np.ndarray, np.ndarray]:
+        """As `encode`, of sentences of running text; `bare` says which have no space before them there.
+
+        Without `rules.prefix_space` the others are encoded with that space: a text of which only the first sentence is
+        bare has the ids of its sentences joined by single spaces. With `rules.prefix_space` all have one anyway.
+        """
+        if self.rules.prefix_space:
+            return self.encode(sentences)
+        return self._chunks.encode(sentences, ["" if is_bare else " " for is_bare in bare])
+
+    def offsets(self, sentence: str, bare: bool = True) -> np.ndarray:
         """The span of each token in the sentence, as [first character, one past the last]: int64 [tokens, 2].
 
-        A space before a word may be the word's. The sentence has no SEPARATOR.
+        A space before a word may be the word's. The sentence has no SEPARATOR. `bare` as in `encode_running`.
         """
-        return self._chunks.offsets(sentence)
+        return self._chunks.offsets(sentence, None if bare or self.rules.prefix_space else " ")
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of ids, by default without special tokens."""

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from exported_models import trained_model, wordpiece
 
@@ -104,3 +105,17 @@ def test_masks_are_filled_by_the_name_that_people_use(model, tmp_path):
     encoded = encode_with_masks(model.tokenizer, "a [MASK] b")
     first, last = model.tokenizer.encode_sentences(["a", "b"])
     assert encoded == [*first, model.tokenizer.mask_id, *last]
+
+
+def test_sentences_are_shown_without_the_space_that_they_have_in_their_text(tmp_path):
+    rules = TextRules(False, False, prefix_space=False)
+    draw = np.random.default_rng(0)
+    words = [f"{a}{b}{c}" for a in "bdfgklmnprstvwz" for b in "aeiou" for c in "nrst"]
+    texts = [" ".join(draw.permutation(words)[:12]) + "." for _ in range(300)]
+    tokenizer = train_tokenizer("byte_bpe", count_for("byte_bpe", texts, rules), 1_000, rules)
+    ids, lengths = tokenizer.encode_running(texts, [False] * len(texts))
+    sentences = [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+    store = TokenStore.open(write_store(tmp_path / "store", {"held_out": [sentences]}, tokenizer))
+    split = store.split("held_out")
+    found = [one.text for one in held_out_completions(trained_model(tmp_path / "run", tokenizer), split, 9, seed=0)]
+    assert len(found) == 9 and not any(text.startswith(" ") for text in found)

@@ -15,6 +15,7 @@ from bertjax.inspect.overlap import MEASURES, RunIndex, find_overlaps
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.training import count_for, train_tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 WORDS = [f"w{letter}{other}" for letter in "abcdefghijklmnopqrst" for other in "abcdefghij"]
@@ -158,6 +159,20 @@ def test_a_line_of_a_file_is_a_text(tmp_path, name, compressed):
     texts = file_texts(str(path), TOKENIZER)
     assert segments_of(texts) == wanted
     assert (texts.name, texts.share, texts.texts) == (str(path), 1.0, len(wanted))
+
+
+def test_a_text_of_a_file_is_found_inside_a_document(tmp_path):
+    """Also where a text begins without the space that it has behind another sentence."""
+    sentences = [f"The {'cat dog river '[n:]}sat on a mat." for n in range(12)]
+    rules = TextRules(False, False, prefix_space=False)
+    tokenizer = train_tokenizer("byte_bpe", count_for("byte_bpe", sentences * 9, rules), 300, rules)
+    ids, lengths = tokenizer.encode_running(sentences, [True] + [False] * 11)
+    document = [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+    store = TokenStore.open(write_store(tmp_path / "store", {"train": [document]}, tokenizer))
+    (tmp_path / "a.txt").write_text("\n".join([" ".join(sentences[2:5]), *sentences[1:]]))
+    texts = file_texts(str(tmp_path / "a.txt"), tokenizer)
+    (overlap,) = find_overlaps(store.split("train"), [texts], tokenizer.vocab_size, ignore, 3)
+    assert all(found.seen == found.runs > 10 and found.flagged == found.texts for found in overlap.by_measure)
 
 
 def test_a_large_file_is_sampled_alike_however_it_is_read(tmp_path, monkeypatch):

@@ -66,7 +66,9 @@ def test_a_pair_is_laid_out_as_the_tokenizer_of_the_family_does(tmp_path):
     folder = export_huggingface(model, tmp_path / "exported")
     network = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     inputs = transformers.AutoTokenizer.from_pretrained(folder)(*PAIRS[0], return_tensors="pt")
-    row = view_attention(model, "", PAIRS[0], sample_text(model, None, lambda *_: None), 2, lambda *_: None).row
+    (tmp_path / "text.txt").write_text("The river rose. The bank was high.")
+    sample = sample_text(model, str(tmp_path / "text.txt"), lambda *_: None)
+    row = view_attention(model, "", PAIRS[0], sample, 2, lambda *_: None).row
     assert row.ids.tolist() == inputs["input_ids"][0].tolist()
     assert row.segments.tolist() == sorted(row.segments) and set(row.segments) == {0, 1} and not row.token_types.any()
     with torch.no_grad():

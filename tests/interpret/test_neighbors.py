@@ -19,6 +19,8 @@ from bertjax.interpret.sample_text import SENTENCES, positions_of, sample_text
 from bertjax.interpret.token_rows import read_row
 from bertjax.storage.progress import no_progress
 from bertjax.text.store.writer import write_store
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.training import count_for, train_tokenizer
 
 BANKS = [
     "the bank paid money .",
@@ -114,6 +116,16 @@ def test_the_text_is_a_file_else_what_is_held_out_else_built_in(model, tmp_path,
     (tmp_path / "one.txt").write_text("One sentence.")
     with pytest.raises(ValueError, match="fewer than two sentences"):
         sample_text(model, "one.txt", no_progress)
+
+
+def test_the_text_of_a_file_has_the_tokens_that_it_has_as_a_whole(model, tmp_path):
+    text = "The store was high. The bank was low. A museum opened. 他在河边。她在河边。 河"
+    rules = TextRules(False, False, prefix_space=False)
+    bare = train_tokenizer("byte_bpe", count_for("byte_bpe", [text] * 5, rules), 300, rules)
+    (tmp_path / "text.txt").write_text(text)
+    found = sample_text(replace(model, tokenizer=bare), str(tmp_path / "text.txt"), no_progress).sentences
+    assert found.num_sentences == 6
+    assert found.ids.tolist() == bare.backend.encode(text, add_special_tokens=False).ids
 
 
 def test_held_out_text_is_that_of_the_runs_own_store(model, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_corpus import VOCAB, changed, content, generated_text
-from tokenizers import BertWordPieceTokenizer
+from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, decoders
 
 from bertjax.text import corpus, shards, trained_vocabulary
 from bertjax.text import prepare as module
@@ -56,6 +56,53 @@ def test_the_store_holds_what_the_rules_say(data):
     assert about["text_bytes"] == sum(len("\n".join(generated_text(n).split("\n\n"))) for n in range(40))
     assert about["unknown_tokens"] == 0
     assert summary(store).startswith("train: ")
+
+
+def of_bytes(data, **values):
+    """The same text with a byte-level BPE that is trained on it."""
+    how = {"vocab": "", "vocab_size": 300, "tokenizer": "byte_bpe", "lowercase": False, "strip_accents": False}
+    return changed(data, **how, **values)
+
+
+@pytest.mark.parametrize("prefix_space", [False, True])
+def test_a_document_has_the_tokens_of_its_sentences_with_a_space_between_two(data, tmp_path, monkeypatch, prefix_space):
+    monkeypatch.setattr("bertjax.text.documents.DOCUMENT_CAP", 300)  # some documents are read in parts
+    monkeypatch.setattr(shards, "_BATCH_CHARACTERS", 300)
+    store = TokenStore.open(prepare(of_bytes(data, prefix_space=prefix_space)))
+    files = [str(store.path / name) for name in ("vocab.json", "merges.txt")]
+    library = ByteLevelBPETokenizer(*files, add_prefix_space=prefix_space)
+    texts = [(tmp_path / "text" / f"{number:02}.txt").read_text() for number in range(40)]
+    documents = [split_sentences("\n".join(text.split("\n\n"))) for text in texts]
+    assert min(map(len, documents)) > 10 and max(map(len, texts)) > 400
+    expected = [library.encode(" ".join(document)).tokens for document in documents]
+    tokenizer = store.tokenizer()
+    views = [store.split(split) for split in ("train", "held_out")]
+    assert sorted(found for view in views for found in sentences_of(view, tokenizer.tokens)) == sorted(expected)
+    for view in views:
+        first = view.tokens(view.sentence_offsets[:-1], np.ones(view.num_sentences, np.int64))
+        begins = np.isin(np.arange(view.num_sentences), view.document_offsets)
+        assert begins.sum() == view.num_documents
+        assert tokenizer.is_continuation[first].tolist() == (begins & (not prefix_space)).tolist()
+
+
+def test_no_space_is_put_where_running_text_has_none(data, tmp_path):
+    """Between two Chinese sentences on a line; here there is one between two lines and two languages."""
+    (tmp_path / "zh.txt").write_text(
+        "他在河边。她在河边。\n\n河很高。The river. 河在，The river.\n" * 9, encoding="utf-8"
+    )
+    chinese = of_bytes(data, prefix_space=False, split_documents="never")
+    store = TokenStore.open(prepare(changed(chinese, sources=(*data.sources, f"text:{tmp_path}/zh.txt"))))
+    tokens = store.tokenizer().tokens
+    documents = [found for split in ("train", "held_out") for found in sentences_of(store.split(split), tokens)]
+    text = " ".join((tmp_path / "zh.txt").read_text(encoding="utf-8").split())
+    assert text in map(decoders.ByteLevel().decode, documents)
+
+
+def test_stores_keep_their_names_unless_sentences_are_encoded_otherwise_now(data):
+    assert prepare(data).name == "store-9959688983c4"
+    assert prepare(of_bytes(data)).name == "store-57af1f27f329"
+    # This name had a store in which no sentence has a space before it.
+    assert prepare(of_bytes(data, prefix_space=False)).name != "store-c830c7e6b12e"
 
 
 def test_the_same_bytes_for_any_number_of_processes(data, tmp_path):

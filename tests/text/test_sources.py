@@ -143,6 +143,7 @@ def test_lines_are_sentences_and_the_end_of_file_ends_a_document(tmp_path):
     found = read(path, "lines", counts)
     assert [document.text for document in found] == ["Mr. A. One. Two.\nB.", "C."]
     assert found[0].sentences() == ["Mr. A. One. Two.", "B."]
+    assert found[0].bare(found[0].sentences()) == [True, False]
     assert counts == ReadCounts(documents=2, characters=21)
 
 

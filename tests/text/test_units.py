@@ -278,11 +278,26 @@ def test_tokens_of_a_unit_are_those_with_a_character_of_it():
     text = MarkedText("unlikely. \0北京大学的", [Span(2, 6, "entity"), Span(11, 13, "phrase"), Span(11, 15, "entity")])
     ids, lengths = tokenizer.encode([text])
     marker = UnitMarker(spans_of)
-    planes = marker.planes(tokenizer, [text], lengths, tokenizer.is_continuation[ids])
+    planes = marker.planes(tokenizer, [text], [True], lengths, tokenizer.is_continuation[ids])
     assert planes["continues"].tolist() == [False, True, True, False, *[False] * 5]
     assert planes["phrases"].tolist() == [False, True, True, False, False, True, False, False, False]
     assert planes["entities"].tolist() == [False, False, False, False, False, True, True, True, False]
     assert marker.counts == {"entities": 2, "phrases": 1}
+
+
+@pytest.mark.parametrize("prefix_space", [False, True])
+def test_units_of_sentences_that_have_a_space_before_them(prefix_space):
+    rules = TextRules(False, False, prefix_space=prefix_space)
+    sentences = [MarkedText(f"Rivers were {word}.", [Span(0, 11, "entity")]) for word in ("lifted", "seen", "deep")]
+    texts = [*sentences, "Red Rome Ran"] * 5  # so that " Rivers" is one token, and "Rivers" is two
+    tokenizer = train_tokenizer("byte_bpe", count_for("byte_bpe", texts, rules), 300, rules)
+    bare = [True, False, False]
+    ids, lengths = tokenizer.encode_running(sentences, bare)
+    continues = tokenizer.is_continuation[ids]
+    planes = UnitMarker(spans_of).planes(tokenizer, sentences, bare, lengths, continues)
+    units = np.split(ids, np.flatnonzero(~planes["entities"])[1:])
+    expected = [unit for word in ("lifted", "seen", "deep") for unit in ("Rivers were", word, ".")]
+    assert [tokenizer.decode(unit).strip() for unit in units] == expected
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe", "byte_bpe"])

@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import count_for, train_tokenizer
 
 AS_IT_IS = TextRules(lowercase=False, strip_accents=False)
+BARE = TextRules(lowercase=False, strip_accents=False, prefix_space=False)
 CHARACTERS = st.characters(exclude_categories=["Cs"])
 TEXT = ["the cat sat on the mat; the dog didn't.", "naïve cafés 東京は日本の首都である。", "a (b) c-d 12,5 %"] * 9
 
@@ -216,3 +218,42 @@ def test_offsets_of_long_chunks_are_not_kept(small):
         text = "東" * 200 + str(number)
         assert small.offsets(text)[-1].tolist() == [200, 201]
     assert small._chunks._offsets.cache_info().currsize == 0
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.text(
+            st.one_of(
+                st.sampled_from("the's  \t東é12."), st.characters(exclude_categories=["Cs"], exclude_characters="<")
+            )
+        )
+        .map(lambda text: text.replace("\0", "").strip())
+        .filter(bool)
+    )
+)
+def test_sentences_of_running_text_have_the_ids_of_the_text(small, sentences):
+    """As the sentences joined by one space; and each token has its characters."""
+    bare = [number == 0 for number in range(len(sentences))]
+    text = " ".join(sentences)
+    assert small.encode_running(sentences, bare)[0].tolist() == small.backend.encode(text, add_special_tokens=False).ids
+    tokenizer = ByteLevelBPE(*small.files.values(), BARE)
+    ids, lengths = tokenizer.encode_running(sentences, bare)
+    whole = tokenizer.backend.encode(text, add_special_tokens=False)
+    assert ids.tolist() == whole.ids
+    before = 0
+    for sentence, begin, end in zip(sentences, np.cumsum(lengths) - lengths, np.cumsum(lengths), strict=True):
+        theirs = np.array(whole.offsets[begin:end]) - before
+        assert tokenizer.offsets(sentence, before == 0).tolist() == theirs.clip(0).tolist()
+        before += len(sentence) + 1
+
+
+def test_only_a_byte_level_vocabulary_without_prefix_space_sees_where_a_text_begins(small):
+    sentences, bare = ["the cat", "the\0 cat", "\0", "the  cat", "the cat"], [number == 3 for number in range(5)]
+    made = ByteLevelBPE(*small.files.values(), BARE)
+    ids, lengths = made.encode_running(sentences, bare)
+    alone = [" the cat", " the cat", "", "the  cat", " the cat"]  # no space is added to a sentence without text
+    assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == ids_of(made, alone)
+    for tokenizer in (small, train_tokenizer("unigram", count_for("unigram", TEXT, AS_IT_IS), 120, AS_IT_IS)):
+        for found, expected in zip(tokenizer.encode_running(sentences, bare), tokenizer.encode(sentences), strict=True):
+            assert found.tolist() == expected.tolist()

@@ -84,6 +84,16 @@ def test_added_tokens_behind_special_ones_keep_their_ids() -> None:
     require_the_librarys_ids(about, ["the [unused4] sat", "[unused1][unused5] cat", "the  cat |||EMAIL|||", *TEXT[:4]])
 
 
+def test_sentences_of_running_text_have_the_librarys_ids_of_the_text() -> None:
+    sentences = ["the cat", "the  dog |||EMAIL||| sat.", "|||EMAIL||| the cat", "\u0301x", "東京 the"]
+    bare = [True, False, False, True, False]
+    texts = [" ".join(sentences[:3]), " ".join(sentences[3:])]
+    for about in (json.loads(FILE), with_tokens(json.loads(FILE), {"content": "dog"})):  # cut at spaces, and whole
+        library = tokenizers.Tokenizer.from_str(json.dumps(about))
+        found, _ = WholeFile(json.dumps(about).encode(), PLAIN).encode_running(sentences, bare)
+        assert found.tolist() == [n for text in texts for n in library.encode(text, add_special_tokens=False).ids]
+
+
 def over_spaces() -> dict:
     """A file whose merges reach over spaces, trained without cutting text."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
