@@ -2,10 +2,12 @@
 
 import importlib.util
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 
 MISSING = [name for name in ("s3fs", "moto", "flask") if importlib.util.find_spec(name) is None]
 
@@ -17,6 +19,7 @@ class Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
+        self._log = log
         with open(log, "w") as told:
             command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self._port)]
             self._process = subprocess.Popen(command, stdout=told, stderr=told)
@@ -42,6 +45,11 @@ class Server:
         self._buckets += 1
         fsspec.filesystem("s3").mkdir(f"bucket-{os.getpid()}-{self._buckets}")
         return f"s3://bucket-{os.getpid()}-{self._buckets}"
+
+    def writes(self, bucket):
+        """Name -> how often an object of a bucket has been written."""
+        below = re.escape(bucket.removeprefix("s3:/"))
+        return Counter(re.findall(rf'"PUT {below}/(\S+) HTTP', self._log.read_text()))
 
     def stop(self):
         self._process.kill()

@@ -102,7 +102,9 @@ class RemoteCheckpoints:
         self._orbax.wait_until_finished()
         target, folder = self._directory / str(step), self._folder / STATE
         files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-        (target / STATE).upload_all(folder, [name for name in files if name != _COMMITTED])
+        # Only files in folders differ between processes; the others would be written by all at once, which storages limit.
+        mine = [name for name in files if name != _COMMITTED and ("/" in name or jax.process_index() == 0)]
+        (target / STATE).upload_all(folder, mine)
         # If a process ends during its upload, the heartbeat of the others notices it long before this timeout.
         self._barrier(key=f"checkpoint {step} uploaded {self._saves}", timeout_ms=_UPLOAD_SECONDS * 1000)
         if jax.process_index() == 0:

@@ -1,12 +1,17 @@
 """A run's directory in object storage: whole or not at all, proved by digests, of one owner, without appending."""
 
 import itertools
+import sys
 import threading
 import time
+from pathlib import Path
 
+import jax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.futures import future as signals
+from save_on_hosts import STATE
+from several_processes import Group
 from test_checkpoint import abstract, mesh_of, metadata, same, state_at
 
 from bertjax.storage import remote
@@ -84,6 +89,22 @@ def test_processes_report_nothing_of_their_own_folders(run, staging, monkeypatch
     monkeypatch.setattr(signals.AwaitableSignalsContract, "remove_all_awaitable_signals", told.append)
     save(run, staging, 3)
     assert told == []
+
+
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_several_processes_write_every_object_once(bucket, run, server, tmp_path):
+    """Google's storage refuses more than one write of a name in a second."""
+    script = [sys.executable, Path(__file__).with_name("save_on_hosts.py"), str(run), tmp_path]
+
+    def address(number, count, coordinator):
+        return [str(number), str(count), coordinator]
+
+    with Group(script, 2, tmp_path / "saved.log", devices=4, address=address) as group:
+        group.finish()
+    written = server.writes(bucket)
+    assert {name: times for name, times in written.items() if times > 1} == {"runs/one/owner.json": 2}
+    wanted = jax.device_put(STATE, jax.devices()[0])
+    assert same(Checkpoints(run / "checkpoints", keep_last=1).restore(abstract(wanted), metadata()).state, wanted)
 
 
 def test_only_what_is_requested_is_copied(run, staging, monkeypatch):

@@ -1,0 +1,46 @@
+"""One process of several that save a state to a bucket together; every device of all holds all of each array.
+
+python save_on_hosts.py RUN CACHE PROCESS PROCESSES COORDINATOR
+"""
+
+from __future__ import annotations
+
+import sys
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from bertjax.config import Config, HostsConfig, to_dict
+from bertjax.parallel.sharding import put_on_devices
+from bertjax.runtime.processes import join
+from bertjax.storage.remote import RemotePath
+from bertjax.storage.remote_run import staging_dir
+from bertjax.training.checkpoint import Checkpoints
+from bertjax.training.checkpoint_metadata import run_metadata
+
+STEP = 3
+STATE = {
+    "params": {"bias": np.arange(64, dtype=np.float32), "kernel": np.arange(2048, dtype=np.float32).reshape(64, 32)},
+    "step": np.int32(STEP),
+}
+
+
+def main() -> None:
+    run, cache, process, processes, coordinator = sys.argv[1:]
+    number = int(process)
+    with join(HostsConfig(coordinator=coordinator, processes=int(processes), process=number)) as together:
+        mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+        about = run_metadata(to_dict(Config()), tokenizer_fingerprint="aa", data_fingerprint="bb", mesh=mesh)
+        whole = NamedSharding(mesh, PartitionSpec())
+        with staging_dir(RemotePath(run), f"{cache}/{number}", number) as staging:
+            if staging.claim is not None:
+                staging.claim.take()
+            together.gather("claimed")
+            with Checkpoints(f"{run}/checkpoints", keep_last=1, staging=staging) as saved:
+                saved.save(STEP, jax.tree.map(lambda x: put_on_devices(x, whole), STATE), about)
+            together.gather("saved")
+
+
+if __name__ == "__main__":
+    main()
