@@ -1,9 +1,10 @@
 """Checkpoints in object storage, which has no rename, and where machines share no disk.
 
 In every process Orbax writes the shards of its own devices to a local folder, which is then uploaded; together the
-objects are the checkpoint that Orbax would have written on a shared disk, with one file per shard of an array. Once all
-have been uploaded, process 0 writes the metadata. A folder without metadata is not a checkpoint, so a checkpoint is
-never partial; the next save removes such folders of killed jobs.
+objects are the checkpoint that Orbax would have written on a shared disk. An array has one file per shard, however many
+devices hold it, and the processes share the writing by size. Once all have been uploaded, process 0 writes the
+metadata. A folder without metadata is not a checkpoint, so a checkpoint is never partial; the next save removes such
+folders of killed jobs.
 
 To restore, every process downloads the arrays that it needs, and Orbax reads them from the local disk onto any mesh.
 This works for every kind of URL that fsspec opens; Orbax 0.12 itself supports only gs://.
@@ -12,18 +13,22 @@ This works for every kind of URL that fsspec opens; Orbax 0.12 itself supports o
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import shutil
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, Sharding
 
 from bertjax.storage.remote import AnyPath, RemotePath
 from bertjax.storage.remote_run import StagingDir
@@ -66,7 +71,7 @@ class RemoteCheckpoints:
                 (self._directory / str(number)).rmtree()
         shutil.rmtree(self._folder, ignore_errors=True)
         multihost_utils.sync_global_devices(f"checkpoint {step} can be uploaded")
-        self._orbax.save((self._folder / STATE).absolute(), args=ocp.args.PyTreeSave(tree))
+        self._orbax.save((self._folder / STATE).absolute(), args=ocp.args.PyTreeSave(in_turns(tree)))
         self._saves += 1
         self._upload = threading.Thread(target=self._run, args=(step, document), name=f"upload of checkpoint {step}")
         self._upload.start()
@@ -102,7 +107,7 @@ class RemoteCheckpoints:
         self._orbax.wait_until_finished()
         target, folder = self._directory / str(step), self._folder / STATE
         files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-        # Only files in folders differ between processes; the others would be written by all at once, which storages limit.
+        # Files outside of folders are equal in all processes, and storages limit how often one name is written.
         mine = [name for name in files if name != _COMMITTED and ("/" in name or jax.process_index() == 0)]
         (target / STATE).upload_all(folder, mine)
         # If a process ends during its upload, the heartbeat of the others notices it long before this timeout.
@@ -194,5 +199,49 @@ def _is_worth_saying(record: logging.LogRecord) -> bool:
 
 
 def _handler() -> ocp.PyTreeCheckpointHandler:
-    """The handler that writes one file per shard of an array, named by its index; OCDBT's files cannot be combined."""
-    return ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_zarr3=False, multiprocessing_options=alone())
+    """The handler that writes one file per shard of an array, named by its index; OCDBT's files cannot be combined.
+
+    By default Orbax cuts an array into as many files as it has replicas, which every process downloads to restore it.
+    """
+    arrays = ocp.type_handlers.ArrayHandler(use_replica_parallel=False)
+    registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
+    return ocp.PyTreeCheckpointHandler(
+        use_ocdbt=False, use_zarr3=False, multiprocessing_options=alone(), type_handler_registry=registry
+    )
+
+
+def in_turns(tree: Any) -> Any:
+    """The same arrays, without a copy, whose first replicas are spread over the processes by size.
+
+    Orbax writes the first replica of a shard, which otherwise lies in process 0 for all arrays.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    written: Counter[int] = Counter()  # process -> bytes
+    for number in sorted(range(len(leaves)), key=lambda number: -leaves[number].nbytes):
+        orders = _orders(leaves[number].sharding)
+        if not orders:
+            continue
+        writers = min(orders, key=lambda processes: max(written[process] for process in processes))
+        written.update({process: leaves[number].nbytes // len(writers) for process in writers})
+        pieces = [shard.data for shard in leaves[number].addressable_shards]
+        leaves[number] = jax.make_array_from_single_device_arrays(leaves[number].shape, orders[writers], pieces)
+    return jax.tree.unflatten(structure, leaves)
+
+
+@functools.lru_cache
+def _orders(sharding: Sharding) -> dict[frozenset[int], NamedSharding]:
+    """The processes that hold a whole array -> the same sharding with the replica that they hold as the first."""
+    if not isinstance(sharding, NamedSharding):
+        return {}
+    mesh = sharding.mesh
+    split = {name for names in sharding.spec if names for name in ((names,) if isinstance(names, str) else names)}
+    axes = [axis for axis, name in enumerate(mesh.axis_names) if name not in split]
+    found: dict[frozenset[int], NamedSharding] = {}
+    for turn in np.ndindex(*(mesh.devices.shape[axis] for axis in axes)):
+        devices = np.roll(mesh.devices, [-step for step in turn], axes)
+        first = devices[tuple(0 if axis in axes else slice(None) for axis in range(devices.ndim))]
+        processes = frozenset(device.process_index for device in np.ravel(first))
+        if processes not in found:
+            moved = Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types)
+            found[processes] = NamedSharding(moved, sharding.spec, memory_kind=sharding.memory_kind)
+    return found

@@ -6,6 +6,7 @@ python save_on_hosts.py RUN CACHE PROCESS PROCESSES COORDINATOR
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -24,9 +25,17 @@ STATE = {
     "params": {"bias": np.arange(64, dtype=np.float32), "kernel": np.arange(2048, dtype=np.float32).reshape(64, 32)},
     "step": np.int32(STEP),
 }
+UPLOAD = RemotePath.upload_all
+
+
+def upload(folder: RemotePath, source: Path, names: list[str]) -> None:
+    """Upload, and print what."""
+    print("uploads", *sorted(name for name in names if "/" in name), flush=True)
+    UPLOAD(folder, source, names)
 
 
 def main() -> None:
+    RemotePath.upload_all = upload
     run, cache, process, processes, coordinator = sys.argv[1:]
     number = int(process)
     with join(HostsConfig(coordinator=coordinator, processes=int(processes), process=number)) as together:

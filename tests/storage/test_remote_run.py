@@ -93,7 +93,7 @@ def test_processes_report_nothing_of_their_own_folders(run, staging, monkeypatch
 
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)
 def test_several_processes_write_every_object_once(bucket, run, server, tmp_path):
-    """Google's storage refuses more than one write of a name in a second."""
+    """Google's storage refuses more than one write of a name in a second, and a restart reads every object."""
     script = [sys.executable, Path(__file__).with_name("save_on_hosts.py"), str(run), tmp_path]
 
     def address(number, count, coordinator):
@@ -103,6 +103,9 @@ def test_several_processes_write_every_object_once(bucket, run, server, tmp_path
         group.finish()
     written = server.writes(bucket)
     assert {name: times for name, times in written.items() if times > 1} == {"runs/one/owner.json": 2}
+    about = "params.bias/.zarray params.kernel/.zarray", "step/.zarray"
+    assert f"uploads {about[0]} params.kernel/0.0 {about[1]}\n" in group.logs[0], "one object an array"
+    assert "uploads params.bias/0 step/0\n" in group.logs[1], "the largest come from different processes"
     wanted = jax.device_put(STATE, jax.devices()[0])
     assert same(Checkpoints(run / "checkpoints", keep_last=1).restore(abstract(wanted), metadata()).state, wanted)
 
