@@ -32,6 +32,7 @@ TERMINATED = 143  # by a SIGTERM before there was anything to save
 MOST_FAILURES = 3  # in a row without a new checkpoint: a permanent error
 MOST_RESUMES = 10  # in a row without a new checkpoint: a job that never reaches its next one
 LONGEST_PAUSE = 300.0  # seconds
+LAST_WRITTEN = "metadata/metadata"  # of a checkpoint; in object storage its folder is there from the first file on
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -218,12 +219,18 @@ def run_folder(pretrain: Sequence[str]) -> tuple[Any, str]:
 
 
 def newest_checkpoint(pretrain: Sequence[str]) -> int | None:
-    """The step of the newest checkpoint of a run; None if there is none. Raises SystemExit like `configured`."""
+    """The step of the newest whole checkpoint of a run; None if there is none. Raises SystemExit like `configured`."""
     files, path = run_folder(pretrain)
-    with contextlib.suppress(FileNotFoundError):
-        files.invalidate_cache()
-        names = (entry.rstrip("/").rpartition("/")[2] for entry in files.ls(f"{path}/checkpoints", detail=False))
-        return max((int(name) for name in names if name.isdecimal()), default=None)
+    files.invalidate_cache()
+    try:
+        names = [entry.rstrip("/").rpartition("/")[2] for entry in files.ls(f"{path}/checkpoints", detail=False)]
+    except FileNotFoundError:
+        return None
+    for step in sorted((int(name) for name in names if name.isdecimal()), reverse=True):
+        # Not `isfile`, which is False after any error of the storage.
+        with contextlib.suppress(FileNotFoundError):
+            files.info(f"{path}/checkpoints/{step}/{LAST_WRITTEN}")
+            return step
     return None
 
 

@@ -1,6 +1,7 @@
 """A program that behaves as `bertjax pretrain` does towards a launcher, in a tenth of a second and without a model.
 
-It takes the run's own arguments and keeps `RUN/checkpoints/<step>`. What goes wrong stands in STAND_IN, words of
+It takes the run's own arguments and keeps `RUN/checkpoints/<step>`, whose `metadata/metadata` is written last.
+What goes wrong stands in STAND_IN, words of
 `PROCESS:STEP:WHAT`, each of which happens once, or in every attempt if STEP is `always`: `kill` it kills itself, a
 number is the exit code it leaves with, `wait` it leaves RUN/waiting-PID and goes on when there is RUN/go. Told to end
 it saves, unless another one has come to grief meanwhile.
@@ -58,7 +59,9 @@ def misfortunes(run: Path) -> list[tuple[str, float]]:
 
 
 def save(run: Path, step: int) -> None:
-    (run / "checkpoints" / str(step)).mkdir(parents=True, exist_ok=True)
+    metadata = run / "checkpoints" / str(step) / "metadata"
+    metadata.mkdir(parents=True, exist_ok=True)
+    (metadata / "metadata").touch()
 
 
 def meet_the_others(run: Path, keys: dict[str, str], step: int, told: list[int]) -> None:

@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from bertjax.storage.remote import RemotePath
+
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(REPOSITORY / "launch"))
+import keep_running  # noqa: E402
+
 QUICK = ["--pause", "0.02"]
 
 
@@ -81,6 +86,18 @@ def test_what_is_handed_back_without_progress_is_given_up(
     assert ended(9, None) == 1
     assert ended(9, None, TPU_WORKER_ID="1") == 1 and json.loads(told.read_text())["resumes"] == 9  # process 0 writes
     assert ended(9, 5) == 75 and json.loads(told.read_text()) == {"step": None, "resumes": 1}
+
+
+def test_an_upload_that_was_not_finished_is_no_progress(bucket: str) -> None:
+    checkpoints = RemotePath(f"{bucket}/run/checkpoints")
+    pretrain = [str(REPOSITORY / "configs" / "quickstart.py"), "--run-dir", f"{bucket}/run"]
+    assert keep_running.newest_checkpoint(pretrain) is None
+    (checkpoints / "7/state/params.kernel/0.0").write_bytes(b"1")
+    assert keep_running.newest_checkpoint(pretrain) is None
+    for step in (5, 10):
+        (checkpoints / f"{step}/state/params.kernel/0.0").write_bytes(b"1")
+    (checkpoints / "5/metadata/metadata").write_bytes(b"{}")
+    assert keep_running.newest_checkpoint(pretrain) == 5
 
 
 def test_a_wrong_key_ends_it_before_anything_is_started(with_stand_in: dict[str, str], tmp_path: Path) -> None:
