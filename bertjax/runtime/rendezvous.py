@@ -21,7 +21,7 @@ from bertjax.runtime.clusters import ProcessInfo, split_address
 Message = dict[str, Any]
 
 _GREETING = "bertjax"
-_LONGEST = 1 << 20  # bytes of a message; a sender of more is not a process of the job
+_LONGEST = 64 << 20  # bytes of a message; a sender of more is not a process of the job
 _RETRY_SECONDS = 0.2
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -32,13 +32,20 @@ class Line:
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self.heard = time.monotonic()
-        self._pending = b""
+        self._pending = bytearray()
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Send a message; do nothing if the connection is closed, which the reading thread notices."""
+        """Send a message; do nothing if the connection is closed, which the reading thread notices.
+
+        Raises ValueError for a message so long that the receiver would take the sender for another program.
+        """
+        line = json.dumps(message).encode() + b"\n"
+        if len(line) > _LONGEST:
+            what = message.get("what", message["is"])
+            raise ValueError(f"a message to another process ({what}) has {len(line):,} bytes, at most {_LONGEST:,}")
         with contextlib.suppress(OSError), self._sending:
-            self.socket.sendall(json.dumps(message).encode() + b"\n")
+            self.socket.sendall(line)
 
     def receive(self) -> list[Message] | None:
         """Wait for messages and return those received since the last call; None once the connection is closed."""
@@ -49,7 +56,10 @@ class Line:
         if not got or len(self._pending) > _LONGEST:
             return None
         self.heard = time.monotonic()
-        *lines, self._pending = (self._pending + got).split(b"\n")
+        self._pending += got
+        if b"\n" not in got:
+            return []
+        *lines, self._pending = self._pending.split(b"\n")
         try:
             return [message for line in lines if isinstance(message := json.loads(line), dict)]
         except (ValueError, RecursionError):

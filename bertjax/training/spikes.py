@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 MOST = 10  # spikes skipped in one run; more need another learning rate
 _LEVEL, _USUAL = 8, 20  # windows for the median, and for the usual change
+_LOGGED = 50 * _USUAL  # lines of the log that have those windows; one is of part of a window, or has no finite loss
 _FLOOR = 0.01  # least deviation, as a share of the median
 _NORMAL = 1.4826  # times the median absolute deviation is the standard deviation of a normal distribution
 
@@ -65,12 +66,17 @@ class SpikeWatch:
     """
 
     def __init__(self, training: TrainingConfig, logged: Iterable[tuple[int, float | None]] = ()) -> None:
-        """`logged` are the steps and losses of the run's log so far, in order."""
+        """`logged` are the steps and losses of the run's log so far, in order, at least the last `lines_needed`."""
         self._limit, self._skipped = training.spike_deviations, len(training.skips)
         self._logged = [(step, math.nan if loss is None else loss) for step, loss in logged]
         self._losses: list[float] = []  # of whole windows of the stage
         self._part: list[tuple[int, float]] = []  # (steps, mean loss) since the last whole window
         self._reached = 0
+
+    @staticmethod
+    def lines_needed(training: TrainingConfig) -> int:
+        """The number of losses at the end of a run's log that a watch judges by: 0 if it looks for none."""
+        return _LOGGED if training.spike_deviations else 0
 
     def look(self, stage: Stage, step: int, loss: float) -> None:
         """Take the mean loss of the steps since the last call, up to `step`.

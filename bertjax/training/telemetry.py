@@ -220,11 +220,11 @@ def logged_until(directory: AnyPath, start: int) -> list[Record]:
     return [record for record in read_metrics(path) if record["step"] <= start] if path.exists() else []
 
 
-def past_of(logged: list[Record], start: int, figure: str) -> dict[str, Any]:
+def past_of(logged: list[Record], start: int, figure: str, losses: int) -> dict[str, Any]:
     """The part of a run's log that its loop continues from: process 0 reads it and sends it to the others.
 
     `tokens` without padding trained on; `evaluated`, whether step `start` was; `figures` of that name of the
-    evaluations, in order; `losses` with the steps that they were logged at.
+    evaluations, in order; `losses`, the last so many, with the steps that they were logged at.
     """
     figures = [record[figure] for record in logged if figure in record]
     names = {name for record in logged if record["step"] == start for name in record}
@@ -232,7 +232,7 @@ def past_of(logged: list[Record], start: int, figure: str) -> dict[str, Any]:
         "tokens": max((record.get(TOKENS_SEEN, 0.0) for record in logged), default=0.0),
         "evaluated": any(name.startswith("eval/") for name in names),
         "figures": [math.nan if value is None else value for value in figures],
-        "losses": [(record["step"], record[LOSS]) for record in logged if LOSS in record],
+        "losses": [(record["step"], record[LOSS]) for record in logged if LOSS in record][-losses:] if losses else [],
     }
 
 

@@ -154,12 +154,13 @@ def _run(
             profile = Profile(traced, start, directory / PROFILE, progress.note, processes.taking_time)
             with telemetry, progress, profile:
                 logged = logged_until(directory, start) if processes.first else []
-                past = past_of(logged, start, job.patience.figure if job.patience else "")
+                figure = job.patience.figure if job.patience else ""
+                past = past_of(logged, start, figure, SpikeWatch.lines_needed(training))
                 past = json.loads(processes.gather("what was logged", json.dumps(past))[0])
                 best = _best(job.patience, directory, past["figures"], staging, log) if job.patience else None
                 notifier = Callbacks(callbacks if processes.first else ())
                 notifier.notify(lambda one: one.on_start(RunStart(job.config.name, str(directory), start, end)))
-                watch = SpikeWatch(job.config.training, past["losses"])
+                watch = SpikeWatch(training, past["losses"])
                 loop = Loop(
                     job, saved, best, telemetry, progress, profile, processes, watch, past["tokens"], notifier, keeper
                 )

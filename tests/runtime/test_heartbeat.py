@@ -247,6 +247,22 @@ def test_gather_gives_all_what_each_says() -> None:
             assert said == [[f"{turn}0", f"{turn}1", f"{turn}2"]] * 3
 
 
+def test_a_long_message_arrives_and_one_that_is_too_long_is_named() -> None:
+    here, there = map(Line, socket.socketpair())
+    message = {"is": "gathered", "what": "the log", "value": "x" * (5 << 20)}
+    sending = threading.Thread(target=here.send, args=(message,), daemon=True)
+    sending.start()
+    heard: list[object] = []
+    while not heard:
+        messages = there.receive()
+        assert messages is not None, "taken for a closed connection"
+        heard += messages
+    assert heard == [message]
+    with pytest.raises(ValueError, match=r"a message to another process \(the log\) has 67,1\d\d,\d\d\d bytes"):
+        here.send(message | {"value": "x" * (64 << 20)})
+    here.close(), there.close()
+
+
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_closed_connection_is_a_lost_process(victim: int) -> None:
     with crew(3) as three:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Sequence
@@ -20,9 +21,10 @@ from bertjax.storage.progress import no_progress
 from bertjax.training.callbacks import Callback
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_steps
 from bertjax.training.job import Job, assemble
+from bertjax.training.metrics import LOSS
 from bertjax.training.spikes import MOST, Spike, SpikeWatch
 from bertjax.training.stages import Stage, open_data, stages_of
-from bertjax.training.telemetry import read_metrics
+from bertjax.training.telemetry import past_of, read_metrics
 from bertjax.training.trainer import train
 
 POISON = range(24, 26)  # the batches, counted from 0, whose labels are wrong
@@ -102,6 +104,22 @@ def test_a_spike_is_found_in_its_window_and_nowhere_else() -> None:
         again = watched(curve(314), sorted({*ends, cut}), training, logged)
         assert again is not None and again.window[:2] == (310, 320)
         assert math.isclose(again.window.loss, spike.window.loss, rel_tol=1e-9)
+
+
+def test_of_a_long_log_its_end_is_enough() -> None:
+    """Process 0 sends it to every other process."""
+    training = TrainingConfig(log_every=1, spike_deviations=8.0)
+    logged = [{"step": step, LOSS: 4 + 0.1 * math.sin(step)} for step in range(1, 60_001)]
+    past = past_of(logged, 60_000, "", SpikeWatch.lines_needed(training))
+    assert len(json.dumps(past)) < 50_000
+    assert past_of(logged, 60_000, "", SpikeWatch.lines_needed(TrainingConfig()))["losses"] == []
+    found = []
+    for losses in (past["losses"], [(record["step"], record[LOSS]) for record in logged]):
+        watch = SpikeWatch(training, losses)
+        with pytest.raises(Spike) as spike:
+            watch.look(stage_of(log_every=1, steps=70_000), 60_001, 9.0)
+        found.append((str(spike.value), spike.value.window))
+    assert found[0] == found[1] and found[0][1] == (60_000, 60_001, 9.0)
 
 
 def test_a_stage_is_compared_with_itself() -> None:
