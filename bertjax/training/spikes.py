@@ -10,11 +10,12 @@ from the log alone: a run that is killed before the record is saved finds the sa
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -124,6 +125,19 @@ class SpikeWatch:
                 "help. Lower optimizer.learning_rate, or lengthen optimizer.warmup_steps"
             )
         raise spike
+
+
+@contextlib.contextmanager
+def going_back(processes: Processes, wait_for_save: Callable[[], None]) -> Iterator[None]:
+    """At a spike inside, say that the steps have ended, before the run is closed and restored, which may take long."""
+    try:
+        yield
+    except Spike:
+        with processes.taking_time():
+            wait_for_save()
+        where = "while it goes back before a loss spike; no checkpoint is lost"
+        processes.begin(f"stopped by a signal {where}. To continue, run the same command again.")
+        raise
 
 
 def run_skipping_spikes(job: Job, processes: Processes, say: Say, run: Callable[[Job, int | None], Outcome]) -> Outcome:

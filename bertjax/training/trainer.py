@@ -38,7 +38,7 @@ from bertjax.training.profile import Profile, steps_to_profile
 from bertjax.training.progress import Progress
 from bertjax.training.redundancy import Redundancy
 from bertjax.training.run_directory import describe_run, own_directory, require_shared
-from bertjax.training.spikes import SpikeWatch, run_skipping_spikes
+from bertjax.training.spikes import SpikeWatch, going_back, run_skipping_spikes
 from bertjax.training.stages import Stage, stage_at
 from bertjax.training.state import TrainState, init_state, state_of
 from bertjax.training.teacher import Teacher
@@ -384,7 +384,8 @@ class Loop:
                 f"WARNING: step {step:,}: the last {skipped} update(s) had a gradient that is not finite and were "
                 f"skipped; after {limit} in a row the run ends (training.max_skipped_updates)"
             )
-        self.watch.look(stage_at(tuple(rows.stage for rows in self.job.stages), step), step, figures[LOSS])
+        with going_back(self.processes, self.saved.wait):
+            self.watch.look(stage_at(tuple(rows.stage for rows in self.job.stages), step), step, figures[LOSS])
 
     def evaluate(self, rows: Rows, step: int, state: TrainState, *, is_logged: bool = False) -> dict[str, float]:
         """Evaluate on the held-out batches and log the figures; empty if the run is stopped meanwhile.

@@ -17,6 +17,7 @@ from tiny_runs import digests, write_recipe
 
 from bertjax.config import Config, TrainingConfig, load_recipe, validate
 from bertjax.config.skips import batch_of, parse_skips, with_skip
+from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
 from bertjax.training.callbacks import Callback
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_steps
@@ -220,6 +221,24 @@ def test_a_run_goes_back_and_on_without_the_rows(answered: tuple[Path, list[str]
     train(with_training(job, tmp_path, skips=("24+2",), spike_deviations=0.0), lambda line: None)
     assert digests(run) == digests(tmp_path)
     assert losses(run) == losses(tmp_path)
+
+
+def test_going_back_is_not_taken_for_a_step_that_hangs(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting for the save in flight, and restoring, may take longer than any step."""
+    doing: list[str] = []
+    close = Checkpoints.close
+    with alone() as processes:
+
+        def note(*_: object) -> None:
+            doing.append(processes._agreement.status().doing)
+
+        monkeypatch.setattr(Checkpoints, "close", lambda saved: (note(), close(saved)))
+        outcome = train(with_training(job, tmp_path), note, processes=processes)
+    assert outcome.config.training.skips == ("24+2",)
+    *meanwhile, at_the_end = doing
+    assert meanwhile == [""] * 4 and at_the_end == "evaluation"
 
 
 # Before the spike is found; behind it, before and after a save.
