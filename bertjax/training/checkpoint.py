@@ -37,7 +37,13 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 from bertjax.storage.remote import AnyPath, RemotePath, path_of
 from bertjax.storage.remote_run import LostClaim, StagingDir
 from bertjax.training import remote_checkpoint
-from bertjax.training.checkpoint_metadata import DamagedCheckpoint, document_of, parse_document, version_notices
+from bertjax.training.checkpoint_metadata import (
+    DamagedCheckpoint,
+    all_or_none,
+    document_of,
+    parse_document,
+    version_notices,
+)
 from bertjax.training.compatibility import check_compatible
 from bertjax.training.digest import digest_arrays
 
@@ -121,13 +127,13 @@ class Checkpoints:
         """
         damaged: dict[int, DamagedCheckpoint] = {}
         for step in reversed(_agreed(self.steps())):
+            directory = self.directory / str(step)
             try:
-                saved = read_metadata(self.directory / str(step))
+                with all_or_none(directory, jax.process_count() > 1):
+                    saved = read_metadata(directory)
                 notices = version_notices(saved, metadata) + check_compatible(saved, dict(metadata))
                 wanted = named_arrays(abstract_state)
-                arrays = restore_arrays(
-                    self.directory / str(step), saved, wanted, self._staging and self._staging.folder
-                )
+                arrays = restore_arrays(directory, saved, wanted, self._staging and self._staging.folder)
             except DamagedCheckpoint as error:
                 damaged[step] = error
                 if which == "newest":
@@ -315,14 +321,14 @@ def restore_arrays(
 ) -> dict[str, jax.Array]:
     """The wanted arrays, in that order, after their shapes, dtypes and digests have been checked."""
     _check_shapes(directory, saved["arrays"], wanted)
-    own = isinstance(directory, RemotePath)
-    with remote_checkpoint.near(directory / _STATE, wanted, staging) as state:
+    together = not all(x.sharding is None or x.sharding.is_fully_addressable for x in wanted.values())
+    with all_or_none(directory, together), remote_checkpoint.near(directory / _STATE, wanted, staging) as state:
         try:
-            arrays = _read(state, wanted, own)
+            arrays = _read(state, wanted)
         except (MemoryError, jax.errors.JaxRuntimeError):
             raise
         except Exception as error:
-            bad = [name for name, x in wanted.items() if not _readable(state, name, x, own)]
+            bad = [name for name, x in wanted.items() if not _readable(state, name, x)]
             where = _STATE if len(bad) == len(wanted) else _some(bad)
             raise DamagedCheckpoint(
                 f"checkpoint {directory} is damaged: {where} cannot be read: {_brief(error)}"
@@ -334,10 +340,10 @@ def restore_arrays(
     return arrays
 
 
-def _read(state: Path, wanted: Mapping[str, Any], own: bool) -> dict[str, jax.Array]:
+def _read(state: Path, wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
     """The wanted arrays as Orbax reads them. Raises whatever it raises, and ValueError for an array not found.
 
-    `own`: only this process reads the folder.
+    Waits for no other process, which may fail meanwhile.
     """
     first = SingleDeviceSharding(jax.local_devices()[0])
     item = _nested(
@@ -346,8 +352,7 @@ def _read(state: Path, wanted: Mapping[str, Any], own: bool) -> dict[str, jax.Ar
     request = ocp.args.PyTreeRestore(
         item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
     )
-    alone = own or all(leaf.sharding.is_fully_addressable for leaf in jax.tree.leaves(item))
-    with _loops_that_wait(), _reader(alone=alone) as reader:
+    with _loops_that_wait(), _reader() as reader:
         found = named_arrays(reader.restore(state.absolute(), args=request))
     # For an array that it does not find, Orbax returns the request.
     absent = [name for name in wanted if not isinstance(found.get(name), jax.Array)]
@@ -356,9 +361,9 @@ def _read(state: Path, wanted: Mapping[str, Any], own: bool) -> dict[str, jax.Ar
     return {name: found[name] for name in wanted}
 
 
-def _reader(*, alone: bool) -> ocp.Checkpointer:
-    """The reader of arrays: for all processes together, or for this one without waiting for the others."""
-    if not alone or jax.process_count() == 1:
+def _reader() -> ocp.Checkpointer:
+    """The reader of this process's shards of arrays."""
+    if jax.process_count() == 1:
         return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
     options = remote_checkpoint.alone()
     return ocp.Checkpointer(
@@ -376,10 +381,10 @@ def _agreed(steps: list[int]) -> list[int]:
     return multihost_utils.broadcast_one_to_all(padded).tolist() if count else []
 
 
-def _readable(state: Path, name: str, wanted: Any, own: bool) -> bool:
+def _readable(state: Path, name: str, wanted: Any) -> bool:
     """Whether one array can be read: Orbax does not always name the array at which reading all of them failed."""
     try:
-        _read(state, {name: wanted}, own)
+        _read(state, {name: wanted})
     except Exception:
         return False
     return True

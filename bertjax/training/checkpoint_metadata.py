@@ -1,15 +1,18 @@
-"""The metadata of a checkpoint: one JSON document with its own SHA-256, and what has to be in it."""
+"""The metadata of a checkpoint: one JSON document with its own SHA-256, what has to be in it, and damage to it."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import jax
 import jaxlib
+import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 import bertjax
@@ -20,6 +23,23 @@ from bertjax.storage.remote import AnyPath
 
 class DamagedCheckpoint(ValueError):
     """A checkpoint that differs from what was saved, or that cannot be verified."""
+
+
+@contextlib.contextmanager
+def all_or_none(directory: AnyPath, together: bool) -> Iterator[None]:
+    """If all processes read a checkpoint `together`, raise DamagedCheckpoint in every one if one raises it inside."""
+    found: DamagedCheckpoint | None = None
+    try:
+        yield
+    except DamagedCheckpoint as error:
+        found = error
+    failed = multihost_utils.process_allgather(np.bool_(found is not None)) if together else []
+    if found is not None:
+        raise found
+    if others := np.flatnonzero(failed).tolist():
+        raise DamagedCheckpoint(
+            f"checkpoint {directory} is damaged: process {', '.join(map(str, others))} cannot read it"
+        )
 
 
 class ArrayRecord(TypedDict):

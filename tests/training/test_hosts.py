@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from pathlib import Path
 
 import jax
@@ -94,6 +95,21 @@ def test_stopped_killed_and_resumed_by_two_processes(files: tuple[Path, Path], t
     with start(run_dir) as group:
         group.finish()
     assert digests(run_dir) == digests(tmp_path / "whole")
+
+
+def test_what_one_process_cannot_read_none_restores(tmp_path: Path) -> None:
+    script = [sys.executable, Path(__file__).with_name("restore_on_hosts.py"), tmp_path / "checkpoints"]
+
+    def address(number: int, count: int, coordinator: str) -> list[str]:
+        return [str(number), str(count), coordinator]
+
+    with Group(script, 2, tmp_path / "restored.log", address=address) as group:
+        group.finish(60)
+    damaged = f"checkpoint {tmp_path}/checkpoints/2 is damaged:"
+    assert f"refused: {damaged} process 1 cannot read it" in group.logs[0], group.output()
+    assert f"refused: {damaged} state cannot be read" in group.logs[1], group.output()
+    assert all("restored 1 checkpoint" in log and "set aside as" in log for log in group.logs), group.output()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1", "2.damaged"]
 
 
 def test_a_directory_that_is_not_shared(files: tuple[Path, Path], tmp_path: Path) -> None:
