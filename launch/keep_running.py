@@ -82,7 +82,7 @@ class Restarts:
     _ends: dict[int, int] = field(default_factory=dict)  # without a new checkpoint: how many, by exit code
 
     def __post_init__(self) -> None:
-        self._step = self.newest()
+        self._step = self._look()
 
     def pause_after(self, code: int) -> float | None:
         """Seconds to wait before the next start; None if there is none, after printing the reason."""

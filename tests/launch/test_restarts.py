@@ -100,6 +100,19 @@ def test_an_upload_that_was_not_finished_is_no_progress(bucket: str) -> None:
     assert keep_running.newest_checkpoint(pretrain) == 5
 
 
+def test_an_error_of_the_storage_at_the_start_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = iter([None, 5, 5, 5])
+
+    def newest() -> int:
+        if (step := next(answers)) is None:
+            raise OSError("503 slow down")
+        return step
+
+    restarts = keep_running.Restarts(newest, 0.0)
+    assert "cannot look for a new checkpoint (OSError: 503 slow down)" in capsys.readouterr().out
+    assert [restarts.pause_after(1) for _ in range(3)] == [0.0, 0.0, None]
+
+
 def test_a_wrong_key_ends_it_before_anything_is_started(with_stand_in: dict[str, str], tmp_path: Path) -> None:
     arguments = [*command("keep_running.py", tmp_path / "run"), "--training.stepps", "3"]
     done = subprocess.run(arguments, env=with_stand_in, capture_output=True, text=True, timeout=60)
