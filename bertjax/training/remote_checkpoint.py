@@ -50,7 +50,8 @@ class RemoteCheckpoints:
 
     def __init__(self, directory: RemotePath, staging: StagingDir, *, keep_last: int, keep_every: int) -> None:
         self._directory, self._claim = directory, staging.claim
-        self._folder = staging.folder / "checkpoint"
+        self._name = directory.name  # another directory of the run may be written at the same time
+        self._folder = staging.folder / self._name
         self._keep_last, self._keep_every = keep_last, keep_every
         self._orbax = ocp.AsyncCheckpointer(
             _handler(),
@@ -70,10 +71,10 @@ class RemoteCheckpoints:
             for number in sorted(_numbers(self._directory) - set(steps(self._directory))):
                 (self._directory / str(number)).rmtree()
         shutil.rmtree(self._folder, ignore_errors=True)
-        multihost_utils.sync_global_devices(f"checkpoint {step} can be uploaded")
+        multihost_utils.sync_global_devices(f"{self._name}/{step} can be uploaded")
         self._orbax.save((self._folder / STATE).absolute(), args=ocp.args.PyTreeSave(in_turns(tree)))
         self._saves += 1
-        self._upload = threading.Thread(target=self._run, args=(step, document), name=f"upload of checkpoint {step}")
+        self._upload = threading.Thread(target=self._run, args=(step, document), name=f"upload of {self._name}/{step}")
         self._upload.start()
 
     def wait_until_finished(self) -> None:
@@ -111,14 +112,14 @@ class RemoteCheckpoints:
         mine = [name for name in files if name != _COMMITTED and ("/" in name or jax.process_index() == 0)]
         (target / STATE).upload_all(folder, mine)
         # If a process ends during its upload, the heartbeat of the others notices it long before this timeout.
-        self._barrier(key=f"checkpoint {step} uploaded {self._saves}", timeout_ms=_UPLOAD_SECONDS * 1000)
+        self._barrier(key=f"{self._name}/{step} uploaded {self._saves}", timeout_ms=_UPLOAD_SECONDS * 1000)
         if jax.process_index() == 0:
             self._require_claim()
             (target / STATE / _COMMITTED).write_bytes(f"all of {target / STATE} is written".encode())
             (target / _DOCUMENT).write_bytes(json.dumps(document).encode())
             self._remove_old()
         # Afterwards all processes see the same checkpoints.
-        self._barrier(key=f"checkpoint {step} written {self._saves}", timeout_ms=_UPLOAD_SECONDS * 1000)
+        self._barrier(key=f"{self._name}/{step} written {self._saves}", timeout_ms=_UPLOAD_SECONDS * 1000)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _remove_old(self) -> None:

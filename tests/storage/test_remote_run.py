@@ -236,6 +236,25 @@ def test_what_a_killed_process_left_on_its_machine_goes(run, tmp_path):
     assert not folder.exists()
 
 
+def test_two_directories_are_written_at_the_same_time(run, staging, monkeypatch):
+    """A run that stops early keeps its best weights next to its checkpoints, and may save both at one step."""
+    upload, begun = RemotePath.upload_all, threading.Event()
+
+    def wait_and_upload(place, folder, names):
+        begun.wait(60)
+        upload(place, folder, names)
+
+    monkeypatch.setattr(RemotePath, "upload_all", wait_and_upload)
+    state = state_at(3)
+    both = [Checkpoints(run / name, keep_last=1, staging=staging) for name in ("checkpoints", "best")]
+    for saved in both:
+        assert saved.save(3, state, metadata())
+    begun.set()
+    for saved in both:
+        saved.close()
+        assert same(saved.restore(abstract(state), metadata()).state, state)
+
+
 def test_a_save_that_fails_is_named_and_the_next_one_works(run, staging, monkeypatch):
     saved = Checkpoints(run / "checkpoints", keep_last=2, staging=staging)
     with monkeypatch.context() as patched:
