@@ -26,9 +26,9 @@ spot="
 [[ $on_demand == no ]] || spot=''
 processes=$((slices * hosts))
 
-# Exit code 75 and the loss of a node fail a job by the pod failure policy, and so do not count as restarts. Other
-# failures count, so that a permanent error ends the run. keep_running.py turns repeated 75 without progress into a
-# failure.
+# Exit code 75 and the loss of a node fail a job by the pod failure policy, and so do not count as restarts; 2 and 76
+# do, too, and end the run, which the message of the failed job tells apart. Other failures count, so that a permanent
+# error ends the run. keep_running.py turns repeated 75 without progress into a failure.
 manifest() {
   cat <<END
 apiVersion: jobset.x-k8s.io/v1alpha2
@@ -43,6 +43,10 @@ spec:
   failurePolicy:
     maxRestarts: 3
     rules:
+      - name: final
+        action: FailJobSet
+        onJobFailureReasons: [PodFailurePolicy]
+        onJobFailureMessagePatterns: ["exit code (2|76) matching FailJob rule"]
       - name: preempted
         action: RestartJobSetAndIgnoreMaxRestarts
         onJobFailureReasons: [PodFailurePolicy]
@@ -61,6 +65,8 @@ spec:
                 onExitCodes: {containerName: bertjax, operator: In, values: [75]}
               - action: FailJob
                 onPodConditions: [{type: DisruptionTarget, status: "True"}]
+              - action: FailJob
+                onExitCodes: {containerName: bertjax, operator: In, values: [2, 76]}
           template:
             spec:
               restartPolicy: Never

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -227,6 +228,22 @@ def test_shellcheck_has_nothing_to_say() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def action_after(code: int, manifest: dict[str, Any]) -> str:
+    """What JobSet does after an exit code: the first rule that matches, and a restart that counts if there is none."""
+    of_pods = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]["rules"]
+    reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    for index, rule in enumerate(of_pods):
+        if code in rule.get("onExitCodes", {}).get("values", []):
+            reason = "PodFailurePolicy"
+            message = f"Container bertjax for pod default/bert-slice-0-0-x failed with exit code {code} matching "
+            message += f"{rule['action']} rule at index {index}"
+    for rule in manifest["spec"]["failurePolicy"]["rules"]:
+        patterns = rule.get("onJobFailureMessagePatterns", [""])
+        if reason in rule["onJobFailureReasons"] and any(re.search(pattern, message) for pattern in patterns):
+            return rule["action"]
+    return "RestartJobSet"
+
+
 def test_the_jobset_is_one_by_its_schema(launched: Launch) -> None:
     models = pytest.importorskip("kubeflow_trainer_api.models", reason="pip install 'bertjax[test]'")
     yaml = pytest.importorskip("yaml", reason="pip install 'bertjax[test]'")
@@ -238,6 +255,10 @@ def test_the_jobset_is_one_by_its_schema(launched: Launch) -> None:
     pod = job["template"]["spec"]
     assert pod["restartPolicy"] == "Never"  # without it a pod failure policy is refused
     assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"] == pod["containers"][0]["name"]
+    assert [action_after(code, manifest) for code in (1, 2, 20, 75, 76, 176)] == [
+        *("RestartJobSet", "FailJobSet", "RestartJobSet"),
+        *("RestartJobSetAndIgnoreMaxRestarts", "FailJobSet", "RestartJobSet"),
+    ]
     command = pod["containers"][0]["args"][0]
     assert (
         command.startswith("exec python launch/keep_running.py --hand-back bertjax pretrain configs/bert_base.py")
