@@ -193,6 +193,15 @@ def test_cudnn_is_lowered_for_a_gpu(packed: bool, monkeypatch: pytest.MonkeyPatc
     assert ("ScaleBias" in text) == packed
 
 
+def test_a_row_of_padding_is_not_passed_as_a_row_of_no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, jax.Array] = {}
+    monkeypatch.setattr("jax.nn.dot_product_attention", lambda q, k, v, **how: told.update(how))
+    x, sequence_ids = jnp.zeros((3, 4, 1, 8), jnp.bfloat16), jnp.array([[1, 1, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
+    cudnn_attention(x, x, x, sequence_ids, packed=False, causal=False)
+    for side in ("query", "key_value"):
+        assert told[f"{side}_seq_lengths"].tolist() == [3, 1, 1]
+
+
 def test_settings_of_dropout_do_not_reach_a_fused_back_end() -> None:
     x = jnp.zeros((1, 128, 2, 16))
     with pytest.raises(AssertionError, match="no dropout"):

@@ -152,5 +152,6 @@ def cudnn_attention(
     fused = partial(jax.nn.dot_product_attention, q, k, v, implementation="cudnn")
     if packed:
         return fused(mask=visible(sequence_ids, causal)[:, None])
-    lengths = jnp.sum(sequence_ids > 0, axis=1, dtype=jnp.int32)
+    # Never 0, in a row that fills up a batch: NaN of a softmax over nothing, times its weight 0, would be NaN.
+    lengths = jnp.maximum(jnp.sum(sequence_ids > 0, axis=1, dtype=jnp.int32), 1)
     return fused(is_causal=causal, query_seq_lengths=lengths, key_value_seq_lengths=lengths)
