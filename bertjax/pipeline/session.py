@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from bertjax.config import Config, flatten, to_dict
-from bertjax.runtime.compilation import keep_compiled_programs
+from bertjax.runtime.compilation import keep_compiled_programs, keep_only_what_is_shared
 from bertjax.runtime.heartbeat import EXIT_CODES
 from bertjax.runtime.processes import Processes, Stopped, join
 from bertjax.storage.progress import SIGNS
@@ -25,11 +25,14 @@ def session(config: Config, *, ends_process: bool) -> Iterator[tuple[Processes, 
     `ends_process`: a signal may end this Python process, as a verb's, where nothing would be lost; without it the
     signal becomes an exception. Raises as `join` does.
     """
-    keep_compiled_programs(config.compilation_cache)
+    kept = keep_compiled_programs(config.compilation_cache)
     with SIGNS.speaking("working"), ExitStack() as leaving:
         with SIGNS.doing("starting the processes"):
             processes = leaving.enter_context(join(config.hosts, ends_process=ends_process))
+        why_not = keep_only_what_is_shared(kept, processes)
         if processes.first:
+            if why_not:
+                print_now(why_not)
             yield processes, print_now
             return
         with SIGNS.by(_say_nothing):

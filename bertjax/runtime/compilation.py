@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import math
 import os
 import platform
 import re
+import secrets
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +21,9 @@ import jax.monitoring
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from bertjax.runtime.processes import Processes
+from bertjax.storage.remote import path_of
 
 ENVIRONMENT = "JAX_COMPILATION_CACHE_DIR"  # jax's own variable; it takes precedence
 KEPT_FROM_SECONDS = 0.5  # programs that compile faster are not cached
@@ -38,6 +43,50 @@ def keep_compiled_programs(folder: str) -> str:
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", KEPT_FROM_SECONDS)
     return folder
+
+
+def keep_only_what_is_shared(folder: str, processes: Processes) -> str:
+    """Cache nothing unless all processes read one `folder`; returns a line to print, "" if nothing changes.
+
+    Of several processes JAX lets process 0 alone write. On GPUs XLA divides the search for the fastest kernels among
+    all processes that compile a program, and they would wait for one that has read the program from its own folder.
+    """
+    if processes.count == 1:
+        return ""
+    word = _written(folder) if processes.first else ""
+    theirs = [json.loads(text) for text in processes.gather("folder of compiled programs", json.dumps([folder, word]))]
+    if not any(other for other, _ in theirs):
+        return ""
+    first, word = theirs[0]
+    reads = first == folder and word and _is_there(folder, word)
+    alone = [number for number, found in enumerate(processes.gather("who reads it", "1" if reads else "")) if not found]
+    if processes.first and word:
+        with contextlib.suppress(OSError):
+            (path_of(folder) / word).unlink()
+    if not alone:
+        return ""
+    jax.config.update("jax_enable_compilation_cache", False)
+    return (
+        f"compiled programs are not kept: {processes.called(alone)} cannot read what process 0 writes to "
+        f"{first or 'no folder'}; name a folder that all share (--compilation-cache, or {ENVIRONMENT})"
+    )
+
+
+def _written(folder: str) -> str:
+    """The name of a new file in the folder; "" if it cannot be written."""
+    name = f"shared-{secrets.token_hex(8)}"
+    with contextlib.suppress(OSError, ValueError):
+        if folder:
+            path_of(folder).mkdir(parents=True, exist_ok=True)
+            (path_of(folder) / name).write_bytes(b"")
+            return name
+    return ""
+
+
+def _is_there(folder: str, name: str) -> bool:
+    with contextlib.suppress(OSError):
+        return (path_of(folder) / name).is_file()
+    return False
 
 
 @contextlib.contextmanager

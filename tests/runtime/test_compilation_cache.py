@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from several_processes import Group
 
 from bertjax.runtime.compilation import ENVIRONMENT, keep_compiled_programs
 
@@ -44,3 +45,34 @@ def test_the_environment_wins(tmp_path: Path) -> None:
 def test_no_folder_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENVIRONMENT)
     assert keep_compiled_programs("") == ""
+
+
+OF_SEVERAL = """
+import os, sys
+import jax
+from bertjax.config import HostsConfig
+from bertjax.runtime.compilation import keep_compiled_programs, keep_only_what_is_shared
+from bertjax.runtime.processes import join
+folder, number, count, coordinator = sys.argv[1:]
+os.environ.pop("JAX_COMPILATION_CACHE_DIR")
+with join(HostsConfig(coordinator=coordinator, processes=int(count), process=int(number))) as processes:
+    for asked in ("", f"{folder}/shared", f"{folder}/of-{number}"):
+        why = keep_only_what_is_shared(keep_compiled_programs(asked), processes)
+        print("keeps" if jax.config.jax_enable_compilation_cache else "keeps nothing", why, sep="|", flush=True)
+"""
+
+
+def test_several_processes_keep_programs_only_where_all_read_them(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(OF_SEVERAL)
+
+    def address(number: int, count: int, coordinator: str) -> list[str]:
+        return [str(number), str(count), coordinator]
+
+    with Group([sys.executable, script, tmp_path], 2, tmp_path / "kept.log", address=address) as group:
+        group.finish(60)
+    for log in group.logs:
+        *both, of_its_own = [line for line in log.splitlines() if line.startswith("keeps")]
+        assert both == ["keeps|", "keeps|"], group.output()
+        assert of_its_own.startswith("keeps nothing|compiled programs are not kept: process 1 ("), group.output()
+    assert not list(tmp_path.rglob("shared-*"))
