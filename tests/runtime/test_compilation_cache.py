@@ -49,30 +49,29 @@ def test_no_folder_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 OF_SEVERAL = """
 import os, sys
+from dataclasses import replace
 import jax
-from bertjax.config import HostsConfig
-from bertjax.runtime.compilation import keep_compiled_programs, keep_only_what_is_shared
-from bertjax.runtime.processes import join
+from bertjax.config import Config, HostsConfig
+from bertjax.pipeline.session import session
 folder, number, count, coordinator = sys.argv[1:]
 os.environ.pop("JAX_COMPILATION_CACHE_DIR")
-with join(HostsConfig(coordinator=coordinator, processes=int(count), process=int(number))) as processes:
-    for asked in ("", f"{folder}/shared", f"{folder}/of-{number}"):
-        why = keep_only_what_is_shared(keep_compiled_programs(asked), processes)
-        print("keeps" if jax.config.jax_enable_compilation_cache else "keeps nothing", why, sep="|", flush=True)
+hosts = HostsConfig(coordinator=coordinator, processes=int(count), process=int(number))
+config = replace(Config(), hosts=hosts, compilation_cache=folder.replace("NUMBER", number))
+with session(config, ends_process=True):
+    print("keeps" if jax.config.jax_enable_compilation_cache else "keeps nothing", flush=True)
 """
 
 
-def test_several_processes_keep_programs_only_where_all_read_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("folder", "keeps"), [("shared", True), ("of-NUMBER", False)])
+def test_several_processes_keep_programs_only_where_all_read_them(folder: str, keeps: bool, tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(OF_SEVERAL)
 
     def address(number: int, count: int, coordinator: str) -> list[str]:
         return [str(number), str(count), coordinator]
 
-    with Group([sys.executable, script, tmp_path], 2, tmp_path / "kept.log", address=address) as group:
+    with Group([sys.executable, script, tmp_path / folder], 2, tmp_path / "kept.log", address=address) as group:
         group.finish(60)
-    for log in group.logs:
-        *both, of_its_own = [line for line in log.splitlines() if line.startswith("keeps")]
-        assert both == ["keeps|", "keeps|"], group.output()
-        assert of_its_own.startswith("keeps nothing|compiled programs are not kept: process 1 ("), group.output()
-    assert not list(tmp_path.rglob("shared-*"))
+    assert all(f"keeps{'' if keeps else ' nothing'}\n" in log for log in group.logs), group.output()
+    assert ("compiled programs are not kept: process 1 (" in group.logs[0]) != keeps, group.output()
+    assert not list(tmp_path.glob("*/*/shared-*"))
