@@ -194,7 +194,9 @@ def _rows_for(old: Tokenizer, new: Tokenizer) -> tuple[list[list[int]], list[str
         )
     texts = zip(new.tokens, new.surfaces, strict=True)
     spelled = {token: text.decode(errors="replace") for token, text in texts if token not in ids}
-    pieces = dict(zip(spelled, old.encode_sentences(list(spelled.values())), strict=True)) if spelled else {}
+    continues = dict(zip(new.tokens, new.is_continuation.tolist(), strict=True))
+    encoded = old.encode_sentences([*spelled.values()], [continues[token] for token in spelled])
+    pieces = dict(zip(spelled, encoded, strict=True))
     everything = list(range(old.vocab_size))
     rows = []
     for token in new.tokens:

@@ -11,12 +11,10 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.input.epochs import Epoch, Epochs
 from bertjax.input.layout import BERT, Split, Template, Vocabulary, encoder_keys, lay_out_pairs, lay_out_sentences
-from bertjax.input.packing import BatchKey, pack_rows, widened
+from bertjax.input.packing import BatchKey, grouped, pack_rows, table_widths, widened
 from bertjax.input.randomness import derive_key, fold_in, hash64, permute
 from bertjax.input.targets import registry
 from bertjax.input.targets.target import Sequences
-
-_NARROWEST = 128  # tokens: a narrower table costs as much, by its calls
 
 Spec = dict[str, tuple[tuple[int, ...], type[np.generic]]]
 
@@ -44,9 +42,8 @@ def batch_keys(data: DataConfig, objectives: Sequence[str], pad_id: int = 0) -> 
     keys = encoder_keys(data.sequence_length, pad_id)
     for name, target in registry.choose(objectives).items():
         added = target.keys(data)
-        assert not keys.keys() & added.keys(), (
-            f"objective {name} adds a key that is there: {keys.keys() & added.keys()}"
-        )
+        twice = keys.keys() & added.keys()
+        assert not twice, f"objective {name} adds keys that are there: {twice}"
         keys |= added
     for name, key in keys.items():
         if key.used and key.used not in keys:
@@ -119,10 +116,7 @@ class PairBatches:
         self.shares = self._epochs.shares  # of an epoch's tokens, float64 [sources]; None: every document once
 
     def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Batch `step` of the run, or some of its rows: a slice or an int array of rows within the global batch.
-
-        Raises ValueError as `rows_of_batch` does.
-        """
+        """Batch `step` of the run, or some of its `rows`. Arguments and errors are those of `rows_of_batch`."""
         return self.rows(rows_of_batch(step, global_batch_size, rows))
 
     def rows(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
@@ -131,23 +125,11 @@ class PairBatches:
             return {key: np.zeros(shape, dtype) for key, (shape, dtype) in self.spec(0).items()}
         pairs = self.pairs(np.asarray(numbers, np.int64))
         if self._data.packing == "none":
-            return widened(self._single_rows(pairs, self._data.sequence_length), self._keys)
-        widths = self._widths(pairs)
-        parts = [
-            (chosen, self._single_rows(pairs.at(chosen), width))
-            for width in np.unique(widths).tolist()
-            for chosen in [np.flatnonzero(widths == width)]
-        ]
-        return pack_rows(parts, self._keys, pairs.row, len(numbers))
-
-    def _widths(self, pairs: Pairs) -> np.ndarray:
-        """For each sequence a table's width that holds it, int64 [N]: so a short one costs what it has, not a row."""
-        offsets = self.split.sentence_offsets
-        tokens = (offsets[pairs.first + pairs.count] - offsets[pairs.first]).sum(axis=1, dtype=np.int64)
-        # At most one [SEP] for each sentence, beside the special tokens of a pair.
-        most = tokens + pairs.count.sum(axis=1) + self._template.of_pair
-        widths = _NARROWEST << 2 * np.ceil(np.log2(np.maximum(most / _NARROWEST, 1)) / 2).astype(np.int64)
-        return np.minimum(widths, self._data.sequence_length)
+            single = self._single_rows(pairs, self._data.sequence_length)
+            return {name: widened(single[name], key) for name, key in self._keys.items()}
+        widths = table_widths(self.split.sentence_offsets, pairs.first, pairs.count, self._data.sequence_length)
+        parts = ((some, self._single_rows(pairs.at(some), width)) for width, some in grouped(widths))
+        return pack_rows([*parts], self._keys, pairs.row, len(numbers))
 
     def spec(self, batch_size: int) -> Spec:
         """Shape and dtype of every array of a batch of that many rows, in order of the keys."""

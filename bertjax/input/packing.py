@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -13,6 +13,8 @@ from bertjax.input.randomness import hash64
 from bertjax.text.ragged import before_in_row
 
 _MIXED = np.uint64(2**40 - 1)
+_NARROWEST = 128  # tokens: a narrower table costs as much, by its calls
+_SPECIAL = 8  # of a sequence, at most
 
 Per = Literal["token", "prediction", "sequence"]
 
@@ -97,15 +99,28 @@ def _kinds_of_rows(counts: np.ndarray, capacity: int, most: int) -> list[tuple[l
         kinds.append((kind, times))
 
 
-def widened(single: Mapping[str, np.ndarray], keys: Mapping[str, BatchKey]) -> dict[str, np.ndarray]:
-    """Rows of one sequence with the widths of `keys`: predictions have no more slots than their row has tokens."""
-    missing = {name: key.width - single[name].shape[1] for name, key in keys.items()}
-    return {
-        name: np.pad(single[name], [(0, 0), (0, missing[name])], constant_values=key.filler)
-        if missing[name]
-        else single[name]
-        for name, key in keys.items()
-    }
+def widened(table: np.ndarray, key: BatchKey) -> np.ndarray:
+    """A table of rows of one sequence in the width of its key: it has no more slots than these rows have tokens."""
+    missing = key.width - table.shape[1]
+    return np.pad(table, [(0, 0), (0, missing)], constant_values=key.filler) if missing else table
+
+
+def table_widths(sentence_offsets: np.ndarray, first: np.ndarray, count: np.ndarray, longest: int) -> np.ndarray:
+    """For each sequence the width of a table that holds it, int64 [N]: up to `longest`, and few of them.
+
+    So a short sequence in a long row costs what it has, not a row. A sequence is `count` sentences from sentence
+    `first` on, int64 [N, k] both, with the special tokens of a pair, and a [SEP] after each sentence at most.
+    """
+    tokens = sentence_offsets[first + count] - sentence_offsets[first]
+    most = (tokens + count).sum(axis=1, dtype=np.int64) + _SPECIAL
+    steps = np.ceil(np.log2(np.maximum(most / _NARROWEST, 1)) / 2).astype(np.int64)
+    return np.minimum(_NARROWEST << 2 * steps, longest)
+
+
+def grouped(values: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Every value and the positions that have it, int64 each, by ascending value."""
+    for value in np.unique(values).tolist():
+        yield value, np.flatnonzero(values == value)
 
 
 Part = tuple[np.ndarray, Mapping[str, np.ndarray]]  # the numbers of some sequences, int64 [n], and their arrays
@@ -145,18 +160,19 @@ def _put(
     @cache
     def cells(per: Per, width: int, used: str) -> tuple[np.ndarray, np.ndarray]:
         """The cells of the single rows that are kept, bool [n, w], and where they go in the flattened packed table."""
-        if per == "sequence":
-            return np.ones((len(row), 1), bool), row * width + slot
-        kept = single[used or "sequence_ids"] > 0
-        # The tokens of a sequence have no padding between them.
-        number = np.arange(kept.shape[1]) if per == "token" else np.cumsum(kept, axis=1) - 1
-        place = before[used or "sequence_ids"][:, None] + number
-        kept = kept & (place < width)
+        if per == "token":  # of a sequence, with no padding between them
+            kept = single["sequence_ids"] > 0
+            place = first[:, None] + np.arange(kept.shape[1])
+        elif per == "prediction":
+            kept = single[used] > 0
+            place = before[used][:, None] + np.cumsum(kept, axis=1) - 1
+            kept = kept & (place < width)
+        else:
+            kept, place = np.ones((len(row), 1), bool), slot[:, None]
         return kept, (row[:, None] * width + place)[kept]
 
     for name, key in keys.items():
         kept, target = cells(key.per, key.width, key.used)
         values = numbers if name == "sequence_ids" else single[name]
-        if key.is_position:
-            values = values + first.astype(np.int32)[:, None]
+        values = values + first.astype(np.int32)[:, None] if key.is_position else values
         packed[name].ravel()[target] = values[kept]

@@ -114,10 +114,8 @@ def check_head(config: ModelConfig) -> type[Network]:
     """`head_of`, whose options are checked too. Raises ValueError naming the key, its value and what to do."""
     head = head_of(config)
     labels = f"model.num_labels={config.num_labels} with model.head={config.head!r}"
-    if head.labelled and config.num_labels < 1:
-        raise ValueError(f"{labels}: it needs at least 1")
-    if not head.labelled and config.num_labels:
-        raise ValueError(f"{labels}: it has none; leave it 0")
+    if head.labelled != (config.num_labels > 0):
+        raise ValueError(f"{labels}: {'it needs at least 1' if head.labelled else 'it has none; leave it 0'}")
     if not head.feature_based and (config.features or config.lstm_size):
         able = ", ".join(repr(name) for name, network in HEADS.items() if network.feature_based)
         raise ValueError(

@@ -128,8 +128,8 @@ def _kept(
 
 
 def terms_of(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """The terms of texts: all tokens except [UNK], which replaces many words."""
-    return [ids[ids != tokenizer.unk_id] for ids in tokenizer.encode_sentences(texts)]
+    """The terms of texts: all tokens except [UNK], which replaces many words; a word has one term in every position."""
+    return [ids[ids != tokenizer.unk_id] for ids in tokenizer.encode_sentences(texts, [False] * len(texts))]
 
 
 def has_index(folder: Path) -> bool:

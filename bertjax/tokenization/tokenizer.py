@@ -150,9 +150,9 @@ class Tokenizer(ABC):
         """
         return self._chunks.encode(sentences)
 
-    def encode_sentences(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        """As `encode`, one array of ids per sentence."""
-        ids, lengths = self.encode(sentences)
+    def encode_sentences(self, sentences: Sequence[str], bare: Sequence[bool] | None = None) -> list[np.ndarray]:
+        """As `encode`, or with `bare` as `encode_running`, one array of ids per sentence."""
+        ids, lengths = self.encode(sentences) if bare is None else self.encode_running(sentences, bare)
         return np.split(ids, np.cumsum(lengths)[:-1]) if len(sentences) else []
 
     def encode_running(self, sentences: Sequence[str], bare: Sequence[bool]) -> tuple[np.ndarray, np.ndarray]:

@@ -231,8 +231,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "input/packing.py",
-        "single[name] + shift if key.is_position",
-        "single[name] if key.is_position",
+        "values + first.astype(np.int32)[:, None] if key.is_position",
+        "values if key.is_position",
         "input/test_packing.py",
     ),
     Sabotage(

@@ -33,6 +33,7 @@ from bertjax.convert.tf1.checkpoint import (
 )
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import abstract_network, bind
+from bertjax.tokenization.byte_level import ByteLevelBPE
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.run_directory import TrainedModel, load_run
@@ -366,6 +367,27 @@ def test_new_tokens_start_as_the_mean_of_their_pieces(model: TrainedModel) -> No
     bias = np.asarray(model.params["mlm_head"]["bias"])
     np.testing.assert_allclose(params["mlm_head"]["bias"][size + 1], bias[[ids["a"], ids["##b"]]].mean(), rtol=1e-6)
     assert notes == ["3 tokens are new (cab, ##ab, 漢): each starts as the mean of its pieces"]
+
+
+def test_a_new_word_of_bytes_starts_as_the_pieces_that_running_text_has(tmp_path: Path) -> None:
+    """After a space, which the first word of a text lacks: of "Ġcats" they are "Ġcat" and "s", not "cat" and "s"."""
+    letters = [*map(chr, range(33, 127)), "Ġ", "Ġc", "Ġca", "Ġcat", "ca", "cat"]
+    merges = ["Ġ c", "Ġc a", "Ġca t", "c a", "ca t"]
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+    def of_bytes(*more: tuple[str, str]) -> ByteLevelBPE:
+        ids = {token: n for n, token in enumerate((*letters, *special, *map("".join, more)))}
+        lines = "\n".join(["#version: 0.2", *merges, *map(" ".join, more)])
+        return ByteLevelBPE(json.dumps(ids).encode(), lines.encode(), TextRules(False, False, prefix_space=False))
+
+    old, new = of_bytes(), of_bytes(("Ġcat", "s"), ("cat", "s"))
+    model = trained_model(tmp_path, old)
+    params, _ = adapt(foreign(model), dataclasses.replace(model.config.model, vocab_size=new.vocab_size), new)
+    table, grown = np.asarray(model.params["encoder"]["embeddings"]["word"]), params["encoder"]["embeddings"]["word"]
+    ids = {token: n for n, token in enumerate(old.tokens)}
+    for row, pieces in ((-2, ("Ġcat", "s")), (-1, ("cat", "s"))):
+        wanted = table[[ids[piece] for piece in pieces]].mean(axis=0)
+        np.testing.assert_allclose(grown[: new.vocab_size][row], wanted, rtol=1e-6)
 
 
 def test_a_projection_to_a_teacher_is_no_entry_of_the_vocabulary(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from family_models import TEXTS, tokenizer_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.search import bm25
 from bertjax.search.bm25 import Bm25, PostingsWriter
+from bertjax.search.index import terms_of
 
 TERMS = 12
 
@@ -80,3 +82,11 @@ def test_parts_give_the_same_bits(tmp_path, monkeypatch):
         files[held] = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert files[100] == files[1 << 20]
     assert set(files[100]) == {bm25.OFFSETS, bm25.DOCUMENTS, bm25.WEIGHTS}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
+def test_a_word_has_the_same_terms_wherever_it_is(family: str) -> None:
+    """RoBERTa's tokenizer has other ids for the first word of a text, which no other text would share."""
+    tokenizer, words = tokenizer_of(family), " ".join(TEXTS).split()[:20]
+    forth, back = terms_of([" ".join(words), " ".join(reversed(words))], tokenizer)
+    assert sorted(forth.tolist()) == sorted(back.tolist()) and len(forth) >= len(words)

@@ -7,24 +7,19 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from cranfield import write_beir
-from exported_models import trained_model, wordpiece
+from exported_models import trained_model
 
 import bertjax
 from bertjax.__main__ import main
 from bertjax.cli import search_index
-from bertjax.config import ModelConfig
 from bertjax.convert.sources import write_run
-from bertjax.model.network import abstract_network, bind
-from bertjax.model.pooling import pool, token_vectors
 from bertjax.search import index as index_module
-from bertjax.search.index import forward_options, model_fingerprint, open_index
+from bertjax.search.index import open_index
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 
@@ -259,134 +254,6 @@ def test_an_index_belongs_to_its_model_whatever_that_is_called(run, made, tmp_pa
         f"--index {made}: it was built with {run}, which is not the same model as {tmp_path}/other; use that one"
         in said
     )
-
-
-def test_a_fingerprint_changes_with_whatever_decides_a_vector(tmp_path):
-    model = trained_model(tmp_path)
-    other_weight = trained_model(tmp_path)
-    other_weight.params["encoder"]["layers"]["mlp"]["output"]["bias"] += 1e-6
-    other_head = trained_model(tmp_path)
-    other_head.params["pooler"]["dense"]["bias"] += 1
-    made = {
-        "the same": model_fingerprint(trained_model(tmp_path), "mean"),
-        "weight": model_fingerprint(other_weight, "mean"),
-        "epsilon": model_fingerprint(trained_model(tmp_path, layer_norm_eps=1e-6), "mean"),
-        "window": model_fingerprint(trained_model(tmp_path, window=4, global_every=2), "mean"),
-        "vocabulary": model_fingerprint(trained_model(tmp_path, wordpiece(lowercase=False)), "mean"),
-        "pooler": model_fingerprint(other_head, "pooler"),
-    }
-    assert made.pop("the same") == model_fingerprint(model, "mean") == model_fingerprint(other_head, "mean")
-    assert len({model_fingerprint(model, "mean"), model_fingerprint(model, "pooler"), *made.values()}) == 7
-
-
-BLOCKS = {"attention_block": 4, "random_blocks": 1}
-RELATIVE = {"position_embedding": "relative", "relative_max": 8}
-BUCKETS = RELATIVE | {"relative_buckets": 4}
-WINDOWS = {"window": 4, "global_every": 0}
-
-
-@pytest.mark.parametrize(
-    ("options", "changed"),
-    [
-        ({}, BLOCKS),
-        (BLOCKS, {"attention_block": 5}),
-        (BLOCKS, {"random_blocks": 2}),
-        (BLOCKS, {"random_blocks_seed": 3}),
-        (WINDOWS, {"global_tokens": "first"}),
-        (BUCKETS, {"relative_max": 9}),
-        (BUCKETS, {"relative_max": 4, "relative_buckets": 0}),
-        ({"position_embedding": "sinusoidal"}, {"initializer_range": 0.03}),
-    ],
-)
-def test_a_fingerprint_changes_with_what_decides_a_vector_of_some_models(options, changed):
-    model, other = ModelConfig(**SMALL | options), ModelConfig(**SMALL | options | changed)
-    assert told(model) != told(other) and vectors_of(model) != vectors_of(other)
-
-
-def told(model):
-    """What a fingerprint is made of, but the values of weights."""
-    return shapes_of(model), {name: getattr(model, name) for name in forward_options(model)}
-
-
-SMALL = {
-    "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12,
-    "max_position_embeddings": 48, "vocab_pad_multiple": 1,
-}  # fmt: skip
-# All other fields, which show in the weights or decide no vector: those of a model, and another value.
-OTHERS = {
-    "family": ({}, "roberta"),
-    "vocab_size": ({}, 21),
-    "hidden_size": ({}, 16),
-    "embedding_size": ({}, 4),
-    "layer_groups": ({}, 1),
-    "intermediate_size": ({}, 16),
-    "hidden_dropout_prob": ({}, 0.3),
-    "attention_probs_dropout_prob": ({}, 0.3),
-    "max_position_embeddings": ({"position_embedding": "rope"}, 64),
-    "type_vocab_size": ({}, 3),
-    "task_type_vocab_size": ({}, 2),
-    "relative_shared": (RELATIVE, True),
-    "relative_norm": (RELATIVE, True),
-    "embedding_norm": ({}, "dropout_norm"),
-    "norm_bias": ({}, False),
-    "first_norm": ({"norm_place": "pre"}, False),
-    "attention_bias": ({}, "query_value"),
-    "mlp_bias": ({}, "output"),
-    "mlp": ({}, "glu"),
-    "mlm_tied": ({}, False),
-    "mlm_decoder": (RELATIVE, "enhanced"),
-    "conv_kernel": ({}, 3),
-    "global_projections": (WINDOWS | {"global_tokens": "first"}, True),
-    "pooler": ({"head": "sequence", "num_labels": 2}, "none"),
-    "task_heads": ({"head": "sequence", "num_labels": 2}, "deep"),
-    "generator_width": ({"family": "electra"}, 0.5),
-    "generator_layers": ({"family": "electra", "generator_width": 0.5}, 1),
-    "embedding_sharing": ({"family": "electra", "generator_width": 0.5}, "gdes"),
-    "rtd_context": ({"family": "electra"}, True),
-    "teacher_width": ({}, 16),
-    "initializer": ({}, "uniform"),
-    "vocab_pad_multiple": ({}, 16),
-    "head": ({}, "vector"),
-    "num_labels": ({"head": "sequence", "num_labels": 2}, 3),
-    "features": ({"head": "tokens", "num_labels": 2, "features": (1,)}, (0,)),
-    "lstm_size": ({"head": "tokens", "num_labels": 2, "features": (1,)}, 4),
-}
-
-
-def shapes_of(model):
-    """The shapes of the arrays that a fingerprint reads."""
-    shapes = abstract_network(model)[1]
-    return jax.tree.map(lambda leaf: leaf.shape, {name: shapes.get(name) for name in ("encoder", "pooler")})
-
-
-def vectors_of(model):
-    """The program that computes the vectors of texts, with its constants."""
-    graphdef, shapes, _ = abstract_network(model)
-    used = {name: shapes[name] for name in ("encoder", "pooler") if name in shapes}
-    unused = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-
-    def vectors(params, ids):
-        network = bind(graphdef, unused | params)
-        found = token_vectors(network, ids, ids * 0, ids * 0 + 1, "last")
-        return pool(network, found, ids > 0, "pooler" if "pooler" in params else "mean")
-
-    program = jax.make_jaxpr(vectors)(used, jax.ShapeDtypeStruct((1, 40), np.int32))
-    return str(program), [np.asarray(constant).tolist() for constant in program.consts]
-
-
-def test_no_option_is_missing_from_the_fingerprint():
-    every = [field.name for field in fields(ModelConfig)]
-    of_some = [name for _, names in index_module._FORWARD_OF_SOME for name in names]
-    assert sorted([*index_module._FORWARD, *of_some, *OTHERS]) == sorted(every)
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_an_option_that_a_fingerprint_leaves_out_shows_or_decides_nothing(name):
-    options, value = OTHERS[name]
-    model = ModelConfig(**SMALL | options)
-    other = replace(model, **{name: value})
-    assert getattr(model, name) != value
-    assert shapes_of(model) != shapes_of(other) or vectors_of(model) == vectors_of(other)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,6 @@ USED = "mlm_weights"  # above 0 in the slots that hold a prediction
 class HiddenTokens:
     """Masked language modelling (BERT, section 3.1)."""
 
-    pairing = None
-
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """As `Target` has it."""
         check_masking(data)
@@ -53,8 +51,6 @@ class HiddenTokens:
 
 class NextTokens:
     """Left-to-right language modelling (BERT, section 5.1): nothing is hidden."""
-
-    pairing = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """As `Target` has it."""
