@@ -74,6 +74,18 @@ def test_what_a_figure_reads_is_made_before_it_and_once(gate, tmp_path, monkeypa
     assert made.read_text() == "speed 5;"
 
 
+@pytest.mark.parametrize(
+    ("name", "chosen"), [("ste", ["step", "step of two"]), ("of two", ["step of two"]), ("step", ["step"])]
+)
+def test_figures_are_chosen_by_a_part_of_their_name_or_one_by_all_of_it(
+    gate, tmp_path, monkeypatch, name, chosen
+) -> None:
+    made = (entry(one, "print('speed 5')", "least = 1") for one in ("step", "step of two", "other"))
+    figures(gate, tmp_path / "a.toml", *made)
+    assert run(gate, monkeypatch, tmp_path, name) == 0
+    assert [*json.loads(gate.RESULTS.read_text())] == chosen
+
+
 def test_further_groups_say_what_a_value_stands_beside(gate, tmp_path, monkeypatch) -> None:
     made = entry("loss", "print('speed 6.1 unigram 6.9')", "most = 6.4")
     made = made.replace("([\\d.,]+)'", "([\\d.,]+) unigram ([\\d.]+)'").replace("'nothing'", "'{} of tokens alone'")

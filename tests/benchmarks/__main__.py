@@ -218,7 +218,7 @@ def main() -> int:
     """Run what is asked for. Returns the exit code."""
     figures = read_figures()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="figures whose name has this in it")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a figure, or figures whose name has this in it")
     parser.add_argument("--races", action="store_true", help="also those that take long")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("BERTJAX_TEST_DATA", DATA)))
     parser.add_argument("--folder", type=Path, default=REPOSITORY / "build" / "benchmarks")
@@ -228,7 +228,11 @@ def main() -> int:
     if arguments.readme:
         _write_readme(figures)
         return 0
-    named = [one for one in figures.values() if any(name in one.name for name in arguments.names)]
+    named = [
+        one
+        for one in figures.values()
+        if any(name == one.name or (name in one.name and name not in figures) for name in arguments.names)
+    ]
     chosen = named if arguments.names else [one for one in figures.values() if arguments.races or not one.race]
     if not chosen:
         raise SystemExit(f"no figure's name has {arguments.names} in it; there are: {'; '.join(figures)}")

@@ -1,4 +1,4 @@
-"""Tokens/s of the train step beside transformers' class of the member with torch AdamW, alternating in one run.
+"""Tokens/s of the train step beside transformers' class of the member with torch's fused AdamW, alternating.
 
     python tests/benchmarks/bench_train_step.py base          # BERT-Base, 8 x 128, 20 predictions
     python tests/benchmarks/bench_train_step.py base --dtypes float32 bfloat16    # each side's faster one counts
