@@ -16,7 +16,7 @@ import numpy as np
 
 from bertjax.config import FinetuneConfig, ModelConfig, from_dict
 from bertjax.finetune.job import DevSets, assemble_task, dev_sets_of, resolved
-from bertjax.finetune.kinds.kind import Split, TaskContent
+from bertjax.finetune.kinds.kind import Split, TaskContent, text_of_run
 from bertjax.model.attention.sparse import with_copied_projections
 from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.network import Params, init_params
@@ -188,9 +188,7 @@ def finished(directory: AnyPath, job: Job, processes: Processes) -> Result | Non
 def measured_by_of(directory: AnyPath) -> str:
     """By what data and settings a finished run was measured, see `Result`. Raises ValueError if it is not finished."""
     path = directory / RESULTS_FILE
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file; fine-tune to the end, which writes it")
-    return _parsed(path.read_text(), path)["result"]["measured_by"]
+    return _parsed(text_of_run(path), path)["result"]["measured_by"]
 
 
 def _parsed(text: str, path: AnyPath) -> dict[str, Any]:

@@ -11,10 +11,11 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.input.epochs import Epoch, Epochs
 from bertjax.input.layout import BERT, Split, Template, Vocabulary, encoder_keys, lay_out_pairs, lay_out_sentences
-from bertjax.input.packing import BatchKey, grouped, pack_rows, table_widths, widened
+from bertjax.input.packing import BatchKey, pack_rows, table_widths, widened
 from bertjax.input.randomness import derive_key, fold_in, hash64, permute
 from bertjax.input.targets import registry
 from bertjax.input.targets.target import Sequences
+from bertjax.text.ragged import grouped
 
 Spec = dict[str, tuple[tuple[int, ...], type[np.generic]]]
 
@@ -55,10 +56,7 @@ def batch_keys(data: DataConfig, objectives: Sequence[str], pad_id: int = 0) -> 
 
 
 def batch_spec(data: DataConfig, batch_size: int, objectives: Sequence[str] = registry.OF_BERT) -> Spec:
-    """Shape and dtype of every array of a batch, in order of the keys; needs no text.
-
-    Raises ValueError as `batch_keys` does.
-    """
+    """Shape and dtype of every array of a batch, in order of the keys, without text. Raises as `batch_keys` does."""
     return {name: ((batch_size, key.width), key.dtype) for name, key in batch_keys(data, objectives).items()}
 
 
@@ -128,8 +126,8 @@ class PairBatches:
             single = self._single_rows(pairs, self._data.sequence_length)
             return {name: widened(single[name], key) for name, key in self._keys.items()}
         widths = table_widths(self.split.sentence_offsets, pairs.first, pairs.count, self._data.sequence_length)
-        parts = ((some, self._single_rows(pairs.at(some), width)) for width, some in grouped(widths))
-        return pack_rows([*parts], self._keys, pairs.row, len(numbers))
+        parts = [(some, self._single_rows(pairs.at(some), width)) for width, some in grouped(widths)]
+        return pack_rows(parts, self._keys, pairs.row, len(numbers))
 
     def spec(self, batch_size: int) -> Spec:
         """Shape and dtype of every array of a batch of that many rows, in order of the keys."""
@@ -152,14 +150,12 @@ class PairBatches:
         """The pairs of these rows of the run, in their order."""
         epochs, within = np.divmod(numbers, self.rows_per_epoch)
         parts = []
-        for epoch in np.unique(epochs).tolist():
+        for epoch, rows in grouped(epochs):
             content = self._epochs.get(epoch)
-            rows = np.flatnonzero(epochs == epoch)
             if within[rows].max() > self.rows_per_epoch // 2:
                 self._epochs.prepare(epoch + 1)
             rounds, within_round = np.divmod(within[rows], len(content))
-            for number in np.unique(rounds).tolist():
-                chosen = rounds == number
+            for number, chosen in grouped(rounds):
                 parts.append(self._pairs_of_round(content, epoch, number, rows[chosen], within_round[chosen]))
         if len(parts) == 1:
             return parts[0]

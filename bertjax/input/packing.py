@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -115,12 +115,6 @@ def table_widths(sentence_offsets: np.ndarray, first: np.ndarray, count: np.ndar
     most = (tokens + count).sum(axis=1, dtype=np.int64) + _SPECIAL
     steps = np.ceil(np.log2(np.maximum(most / _NARROWEST, 1)) / 2).astype(np.int64)
     return np.minimum(_NARROWEST << 2 * steps, longest)
-
-
-def grouped(values: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Every value and the positions that have it, int64 each, by ascending value."""
-    for value in np.unique(values).tolist():
-        yield value, np.flatnonzero(values == value)
 
 
 Part = tuple[np.ndarray, Mapping[str, np.ndarray]]  # the numbers of some sequences, int64 [n], and their arrays

@@ -15,3 +15,8 @@ def before_in_row(row: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 def range_indices(begin: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """The indices of the ranges [begin, begin + size), concatenated: int64 [sum of sizes]."""
     return np.repeat(begin - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+
+
+def grouped(values: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Every value and the positions that have it, int64 each, by ascending value."""
+    return [(value, np.flatnonzero(values == value)) for value in np.unique(values).tolist()]

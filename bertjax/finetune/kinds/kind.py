@@ -25,6 +25,7 @@ from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.input.layout import Template
 from bertjax.input.lengths import LengthCounts
 from bertjax.model.task_heads import TaskNetwork
+from bertjax.storage.remote import AnyPath
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums
 from bertjax.training.objectives.objective import MODEL
@@ -256,8 +257,8 @@ class Kind(ABC):
         return replace(model, **alone, **head)
 
 
-def predictions_in(path: Path) -> str:
-    """The content of a file of predictions. Raises ValueError if it is not there."""
+def text_of_run(path: AnyPath) -> str:
+    """The content of a file that a finished run has written. Raises ValueError if it is not there."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file; fine-tune to the end, which writes it")
     return path.read_bytes().decode("utf-8")  # a carriage return may be part of a word

@@ -29,7 +29,7 @@ from bertjax.finetune.kinds.kind import (
     TaskContent,
     of_others,
     pair_of,
-    predictions_in,
+    text_of_run,
 )
 from bertjax.finetune.metrics.squad import squad2_figures, squad_figures
 from bertjax.model.families.registry import family_of
@@ -122,7 +122,7 @@ class SpanKind(Kind):
     def measured(self, task: Task, name: str, examples: Sequence[Question], folder: Path) -> dict[str, Measure]:
         """As `Kind.measured`; every figure is a mean over questions."""
         path = folder / name / PREDICTIONS
-        found = json.loads(predictions_in(path))
+        found = json.loads(text_of_run(path))
         if found.keys() != {one.id for one in examples}:
             raise of_others(path)
         figures = squad2_figures if "exact" in task.metrics else squad_figures

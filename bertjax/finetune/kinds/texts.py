@@ -29,9 +29,9 @@ from bertjax.finetune.kinds.kind import (
     Task,
     TaskContent,
     of_others,
-    predictions_in,
     refuse_options,
     shown,
+    text_of_run,
 )
 from bertjax.finetune.metrics.classification import figures_of, probabilities_of, require_finite
 from bertjax.input.layout import BERT, Template
@@ -124,7 +124,7 @@ class TextKind(Kind):
     def measured(self, task: Task, name: str, examples: Sequence[TextExample], folder: Path) -> dict[str, Measure]:
         """As `Kind.measured`."""
         path = folder / f"{name}.tsv"
-        head, *lines = [line.split("\t") for line in predictions_in(path).removesuffix("\n").split("\n")]
+        head, *lines = [line.split("\t") for line in text_of_run(path).removesuffix("\n").split("\n")]
         ids = [one.id.translate(WITHOUT_TABS) for one in examples]
         if head[:2] != ["id", "prediction"] or [line[0] for line in lines] != ids:
             raise of_others(path)

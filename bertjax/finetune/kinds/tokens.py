@@ -45,9 +45,9 @@ from bertjax.finetune.kinds.kind import (
     Task,
     TaskContent,
     of_others,
-    predictions_in,
     refuse_options,
     shown,
+    text_of_run,
 )
 from bertjax.finetune.metrics.classification import accuracy, probabilities_of
 from bertjax.finetune.metrics.entities import EntityFigures, entity_figures
@@ -145,7 +145,7 @@ class TokenKind(Kind):
     def measured(self, task: Task, name: str, examples: Sequence[TaggedSentence], folder: Path) -> dict[str, Measure]:
         """As `Kind.measured`, of sentences."""
         path = folder / f"{name}.conll"
-        sentences = [part.split("\n") for part in predictions_in(path).removesuffix("\n\n").split("\n\n")]
+        sentences = [part.split("\n") for part in text_of_run(path).removesuffix("\n\n").split("\n\n")]
         lines = [[line.rpartition("\t") for line in sentence] for sentence in sentences]
         if [tuple(word for word, _, _ in one) for one in lines] != [one.words for one in examples]:
             raise of_others(path)

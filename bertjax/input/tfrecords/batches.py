@@ -18,6 +18,7 @@ from bertjax.input.randomness import derive_key, permute
 from bertjax.input.tfrecords.files import contents, damaged, read_frames
 from bertjax.input.tfrecords.index import RecordFile
 from bertjax.input.tfrecords.rows import RECORDED, Name, RowShape, Segments, parse, rows_of, text_of
+from bertjax.text.ragged import grouped
 
 _AT_A_TIME = 1 << 10  # rows, where many are read for their text
 
@@ -107,9 +108,8 @@ class RecordBatches:
         """The numbers in the view of the records of some rows of the run."""
         epochs, within = np.divmod(np.asarray(numbers, np.int64), self.rows_per_epoch)
         chosen = np.empty_like(within)
-        for epoch in np.unique(epochs).tolist():
-            key = derive_key(self._seed, "records", epoch)
-            chosen[epochs == epoch] = permute(within[epochs == epoch], self.rows_per_epoch, key)
+        for epoch, rows in grouped(epochs):
+            chosen[rows] = permute(within[rows], self.rows_per_epoch, derive_key(self._seed, "records", epoch))
         return chosen
 
     def spec(self, batch_size: int) -> Spec:
