@@ -8,7 +8,8 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.model.dropout import CONVOLUTION, dropout
-from bertjax.model.layers import ACTIVATIONS, LayerNorm, weight, zeros
+from bertjax.model.layers import ACTIVATIONS, LayerNorm
+from bertjax.model.parameters import weight, zeros
 from bertjax.model.products import plus_bias, product
 
 
@@ -41,6 +42,6 @@ class Convolution(nnx.Module):
             for tap in range(taps)
         ]  # fmt: skip
         context = jnp.stack(neighbours, axis=-1).reshape(*x_BLD.shape[:2], D * taps)
-        made = product(context, self.kernel[...].reshape(D * taps, D).astype(x_BLD.dtype))
+        made = product(context, self.kernel[...].reshape(D * taps, D))
         made = plus_bias(made, self.bias[...])
         return self.norm(y_BLD + ACTIVATIONS["gelu"](dropout(made, keys, CONVOLUTION, self.dropout_rate)))

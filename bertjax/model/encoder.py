@@ -14,7 +14,8 @@ from bertjax.model.attention.positions import positions_in_sequence, sinusoids
 from bertjax.model.attention.relative import RelativePositions
 from bertjax.model.attention.sparse import pattern_of
 from bertjax.model.dropout import EMBEDDINGS, dropout, fold
-from bertjax.model.layers import Dense, LayerNorm, weight, zeros
+from bertjax.model.layers import Dense, LayerNorm
+from bertjax.model.parameters import weight, zeros
 from bertjax.model.stack import Layer, Step, run_layers, stacked_layers
 from bertjax.parallel.sharding import constrain
 

@@ -15,7 +15,8 @@ from bertjax.model.attention.positions import positions_in_sequence
 from bertjax.model.dropout import HEAD, dropout, random_bits
 from bertjax.model.encoder import embedding_width
 from bertjax.model.heads import Head, MlmHead, NspHead, Pooler, VocabularyHead, gather_positions, in_chunks, real_bias
-from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm, weight
+from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm
+from bertjax.model.parameters import weight
 from bertjax.parallel.sharding import constrain
 
 BLOCK = 128  # entries of the vocabulary, for a sample

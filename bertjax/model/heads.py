@@ -10,7 +10,8 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.model.encoder import embedding_width, padded_vocab_size, word_table
-from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm, zeros
+from bertjax.model.layers import ACTIVATIONS, Dense, LayerNorm
+from bertjax.model.parameters import zeros
 from bertjax.model.products import by_rows, over_rows
 from bertjax.parallel.sharding import constrain
 
@@ -138,10 +139,8 @@ def vocabulary_cross_entropy(
     float32. D is the width of the table. Entries from vocab_size on are padding and get no probability. The logits of
     `chunk` tokens exist at a time.
     """
-    bias, table = real_bias(bias_V, vocab_size), table_VD.astype(hidden_ND.dtype)
-    return _cross_entropy(
-        in_chunks(hidden_ND, chunk), table, bias, *(in_chunks(x, chunk) for x in (labels_N, weights_N))
-    )
+    hidden, labels, weights = (in_chunks(x, chunk) for x in (hidden_ND, labels_N, weights_N))
+    return _cross_entropy(hidden, table_VD, real_bias(bias_V, vocab_size), labels, weights)
 
 
 def real_bias(bias_V: jax.Array, vocab_size: int) -> jax.Array:
@@ -160,8 +159,10 @@ def in_chunks(x: jax.Array, chunk: int) -> jax.Array:
 
 @jax.custom_vjp
 def _cross_entropy(hidden: jax.Array, table: jax.Array, bias: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
+    cast = table.astype(hidden.dtype)
+
     def add(total: Sums, part: tuple[jax.Array, ...]) -> tuple[Sums, None]:
-        sums, _ = _chunk(table, bias, *part)
+        sums, _ = _chunk(cast, bias, *part)
         return jax.tree.map(jnp.add, total, sums), None
 
     zero = jnp.zeros((), jnp.float32)
@@ -188,10 +189,12 @@ def _chunk(
 def _forward(
     hidden: jax.Array, table: jax.Array, bias: jax.Array, labels: jax.Array, weights: jax.Array
 ) -> tuple[Sums, tuple[jax.Array, jax.Array, jax.Array]]:
+    cast = table.astype(hidden.dtype)
+
     def add(total: tuple, part: tuple[jax.Array, ...]) -> tuple[tuple, jax.Array]:
-        sums, by_logits = _chunk(table, bias, *part)
+        sums, by_logits = _chunk(cast, bias, *part)
         by_logits = by_logits.astype(hidden.dtype)
-        by_hidden = by_rows(by_logits, table)
+        by_hidden = by_rows(by_logits, cast)
         by_table = over_rows(by_logits, part[0], 1, jnp.float32)
         # A product with ones: the sum over rows is several times slower on a CPU.
         by_bias = jnp.einsum("n,nV->V", jnp.ones_like(by_logits[:, 0]), by_logits, preferred_element_type=jnp.float32)

@@ -1,56 +1,23 @@
-"""The parts of every network: parameters, products, activations, softmax, Dense, LayerNorm, the feed-forward net."""
+"""The parts of every network: activations, softmax, Dense, LayerNorm, the feed-forward net."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ModelConfig
+from bertjax.model.parameters import Role, ones, weight, zeros
 from bertjax.model.products import plus_bias, product, unstack
 from bertjax.parallel.sharding import constrain
 
 Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
-# What a kernel's results are added to or read as, from which `initializer` scaled derives the spread of its values.
-Role = Literal["inner", "output", "classes"]
-
-
-def weight(
-    rngs: nnx.Rngs, shape: tuple[int, ...], names: tuple[str, ...], config: ModelConfig, role: Role = "inner"
-) -> nnx.Param:
-    """A kernel or an embedding table: truncated normal at two standard deviations, not rescaled (modeling.py).
-
-    With scaled the deviation goes by the role (transformers' `ModernBertPreTrainedModel._init_weights`).
-    """
-    if config.initializer == "uniform":
-        return uniform(rngs, shape, names, config.initializer_range)
-    deviation = config.initializer_range
-    if config.initializer == "scaled" and role != "inner":
-        of_output = deviation / math.sqrt(2 * config.num_hidden_layers)
-        deviation = of_output if role == "output" else config.hidden_size**-0.5
-    value = jax.nn.initializers.truncated_normal(deviation)(rngs.params(), shape, jnp.float32)
-    return nnx.Param(value, logical_axes=names)
-
-
-def uniform(rngs: nnx.Rngs, shape: tuple[int, ...], names: tuple[str, ...], bound: float) -> nnx.Param:
-    """A weight that is uniform between -bound and bound."""
-    return nnx.Param(jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound), logical_axes=names)
-
-
-def zeros(shape: tuple[int, ...], names: tuple[str, ...]) -> nnx.Param:
-    """A bias: zeros."""
-    return nnx.Param(jnp.zeros(shape, jnp.float32), logical_axes=names)
-
-
-def ones(shape: tuple[int, ...], names: tuple[str, ...]) -> nnx.Param:
-    """A LayerNorm scale: ones."""
-    return nnx.Param(jnp.ones(shape, jnp.float32), logical_axes=names)
 
 
 def recomputed(function: Callable[Inputs, Output], static: tuple[int, ...] = ()) -> Callable[Inputs, Output]:
@@ -68,10 +35,10 @@ def recomputed(function: Callable[Inputs, Output], static: tuple[int, ...] = ())
 def gelu(x: jax.Array) -> jax.Array:
     """x Phi(x) through erf, as Hugging Face computes it; jax.nn.gelu uses erfc, which takes twice as long.
 
-    Only x is kept for the derivative, Phi(x) + x phi(x), which is computed in float32. JAX derives a sum of products
-    that bfloat16 rounds one by one.
+    It and its derivative, Phi(x) + x phi(x), for which only x is kept, are computed in float32 and rounded once.
     """
-    return 0.5 * x * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))
+    wide = x.astype(jnp.float32)
+    return (0.5 * wide * (1.0 + jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
 
 
 def _gelu_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
@@ -83,11 +50,16 @@ def _gelu_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 
 gelu.defvjp(lambda x: (gelu(x), x), _gelu_backward)
 
+
+def _in_float32(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    return lambda x: function(x.astype(jnp.float32)).astype(x.dtype)
+
+
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": gelu,
-    "gelu_tanh": recomputed(partial(jax.nn.gelu, approximate=True)),
+    "gelu_tanh": recomputed(_in_float32(partial(jax.nn.gelu, approximate=True))),
     "relu": recomputed(jax.nn.relu),
-    "silu": recomputed(jax.nn.silu),
+    "silu": recomputed(_in_float32(jax.nn.silu)),
 }
 
 
@@ -124,7 +96,7 @@ class Dense(nnx.Module):
         self.bias = zeros(sizes[1:], (*names[1:-1], bias_name)) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = product(x, self.kernel[...].astype(x.dtype))
+        y = product(x, self.kernel[...])
         return y if self.bias is None else plus_bias(y, self.bias[...])
 
 

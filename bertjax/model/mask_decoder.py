@@ -14,7 +14,7 @@ from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.positions import positions_in_sequence
 from bertjax.model.dropout import fold
 from bertjax.model.encoder import Encoder
-from bertjax.model.layers import weight
+from bertjax.model.parameters import weight
 from bertjax.model.stack import Layer, layers_from, run_layers
 
 _RUNS = 2  # of the last layer

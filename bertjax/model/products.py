@@ -16,32 +16,38 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
+from bertjax.parallel.sharding import tensors_are_whole
+
 PRODUCT = "product"  # name that a policy of `jax.checkpoint` knows the results of `product` by
 
 
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """x kernel: [..., in] and [in, *out] -> [..., *out], in their dtype."""
+    """x kernel in the dtype of x: [..., in] and [in, *out] -> [..., *out].
+
+    The kernel's gradient is computed in the kernel's dtype, and not rounded to that of x.
+    """
     return checkpoint_name(_product(x, kernel), PRODUCT)
 
 
 @jax.custom_vjp
 def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    return by_rows(x, kernel)
+    return by_rows(x, kernel.astype(x.dtype))
 
 
-def _product_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _product(x, kernel), (x, kernel)
+def _product_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    cast = kernel.astype(x.dtype)
+    return by_rows(x, cast), (x, cast, jnp.zeros((), kernel.dtype))
 
 
-def _product_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _product_backward(kept: tuple[jax.Array, ...], g: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The derivative of the product, with the factors of the kernel's gradient in another order than JAX derives.
 
     JAX puts g first, and XLA on a CPU transposes the first factor in memory: where g is four times as wide as x, the
     gradient takes a third longer at 896 rows and three times as long at 1,024. Here the narrower factor is first; but
     in the form for bfloat16 on a CPU always x, for the result would be transposed in float32.
     """
-    x, kernel = factors
-    out, how = tuple(range(x.ndim - 1, g.ndim)), {"dims": x.ndim - 1, "dtype": x.dtype}
+    x, kernel, of_parameters = kept
+    how = {"dims": x.ndim - 1, "dtype": of_parameters.dtype}
 
     def narrower_first(x: jax.Array, g: jax.Array) -> jax.Array:
         if kernel.shape[0] <= math.prod(kernel.shape[1:]):
@@ -49,22 +55,36 @@ def _product_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tup
         return jnp.moveaxis(_contracted(g, x, **how), -1, 0)
 
     by_kernel = _by_platform(partial(_columns_by_rows, **how), narrower_first, x, g)
-    return by_rows(g, kernel, (out, tuple(range(1, kernel.ndim)))), by_kernel
+    return _times_transposed(g, kernel), by_kernel
 
 
 _product.defvjp(_product_forward, _product_backward)
 
 
+def _times_transposed(g: jax.Array, kernel: jax.Array) -> jax.Array:
+    """g kernel^T: [..., *out] and [in, *out] -> [..., in].
+
+    Over one dim on a CPU: where the sum is over several, XLA transposes the kernel in memory, which takes half as long
+    as the product in float32, and twice as long in bfloat16.
+    """
+    rows = g.ndim - kernel.ndim + 1
+    as_it_is = partial(by_rows, axes=(tuple(range(rows, g.ndim)), tuple(range(1, kernel.ndim))))
+    if kernel.ndim == 2 or not tensors_are_whole():
+        return as_it_is(g, kernel)
+
+    def joined(g: jax.Array, kernel: jax.Array) -> jax.Array:
+        return by_rows(g.reshape(*g.shape[:rows], -1), kernel.reshape(len(kernel), -1), ((rows,), (1,)))
+
+    return jax.lax.platform_dependent(g, kernel, cpu=joined, default=as_it_is)
+
+
 def by_rows(x: jax.Array, y: jax.Array, axes: int | tuple[tuple[int, ...], tuple[int, ...]] = 1) -> jax.Array:
     """`tensordot(x, y, axes)`, the sum over the last dims of x; rounded to the dtype of x."""
-
-    def narrow(x: jax.Array, y: jax.Array) -> jax.Array:
-        return jnp.tensordot(x, y, axes)
 
     def wide(x: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.tensordot(x, y, axes, preferred_element_type=jnp.float32).astype(x.dtype)
 
-    return _by_platform(wide, narrow, x, y)
+    return _by_platform(wide, partial(jnp.tensordot, axes=axes), x, y)
 
 
 def over_rows(x: jax.Array, y: jax.Array, dims: int, dtype: DTypeLike) -> jax.Array:
@@ -80,16 +100,17 @@ def _contracted(x: jax.Array, y: jax.Array, *, dims: int, dtype: DTypeLike) -> j
 
 def _columns_by_rows(x: jax.Array, y: jax.Array, *, dims: int, dtype: DTypeLike) -> jax.Array:
     count = math.prod(x.shape[:dims])
+    # XLA computes what it merges with a transposition in the order of the columns: GELU takes ten times as long there.
+    rows = jax.lax.optimization_barrier(x).reshape(count, -1)
     # In one dim, since XLA takes a transposition that it sees into the product, which then has the slow form.
-    columns = jax.lax.optimization_barrier(x.reshape(count, -1).T.reshape(-1)).reshape(-1, count)
+    columns = jax.lax.optimization_barrier(rows.T.reshape(-1)).reshape(-1, count)
     found = jnp.matmul(columns, y.reshape(count, -1), preferred_element_type=jnp.float32)
     return found.astype(dtype).reshape(*x.shape[dims:], *y.shape[dims:])
 
 
 def unstack(x: jax.Array, axis: int) -> tuple[jax.Array, ...]:
     """The slices of x along an axis; the gradient puts theirs side by side, where that of x[i] adds padded ones."""
-    parts = jax.lax.split(x, (1,) * x.shape[axis], axis)
-    return tuple(part.squeeze(axis) for part in parts)
+    return tuple(part.squeeze(axis) for part in jax.lax.split(x, (1,) * x.shape[axis], axis))
 
 
 @jax.custom_vjp
@@ -107,8 +128,7 @@ def _plus_bias_forward(y: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Ar
 
 
 def _plus_bias_backward(bias: jax.Array, g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    rows = tuple(range(g.ndim - bias.ndim))
-    return g, jnp.sum(g, rows, dtype=jnp.float32).astype(bias.dtype)
+    return g, jnp.sum(g, range(g.ndim - bias.ndim), dtype=jnp.float32).astype(bias.dtype)
 
 
 plus_bias.defvjp(_plus_bias_forward, _plus_bias_backward)

@@ -44,7 +44,7 @@ def soft_cross_entropy(
     The logits of `chunk` predictions exist at a time.
     """
     parts = [
-        (in_chunks(of.hidden, chunk), of.table.astype(of.hidden.dtype), real_bias(of.bias / temperature, vocab_size))
+        (in_chunks(of.hidden, chunk), of.table, real_bias(of.bias / temperature, vocab_size))
         for of in (student, jax.lax.stop_gradient(teacher))
     ]
     loss, agreement = _divergence(temperature, *parts, in_chunks(weights_N, chunk))
@@ -54,10 +54,18 @@ def soft_cross_entropy(
 _Part = tuple[jax.Array, jax.Array, jax.Array]  # hidden [chunks, n, E], table [V, E], bias / T [V]
 
 
+def _cast(part: _Part) -> tuple[jax.Array, jax.Array]:
+    """The table in the dtype of the hidden states, and the bias."""
+    hidden, table, bias = part
+    return table.astype(hidden.dtype), bias
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _divergence(temperature: float, student: _Part, teacher: _Part, weights: jax.Array) -> SoftSums:
+    of_student, of_teacher = _cast(student), _cast(teacher)
+
     def add(total: SoftSums, part: tuple[jax.Array, ...]) -> tuple[SoftSums, None]:
-        sums, _ = _chunk(temperature, student[1:], teacher[1:], *part)
+        sums, _ = _chunk(temperature, of_student, of_teacher, *part)
         return jax.tree.map(jnp.add, total, sums), None
 
     zero = jnp.zeros((), jnp.float32)
@@ -91,13 +99,14 @@ def _forward(
     temperature: float, student: _Part, teacher: _Part, weights: jax.Array
 ) -> tuple[SoftSums, tuple[jax.Array, jax.Array, jax.Array]]:
     hidden, table, bias = student
+    of_student, of_teacher = _cast(student), _cast(teacher)
 
     def add(total: tuple, part: tuple[jax.Array, ...]) -> tuple[tuple, jax.Array]:
-        sums, by_scaled = _chunk(temperature, student[1:], teacher[1:], *part)
+        sums, by_scaled = _chunk(temperature, of_student, of_teacher, *part)
         by_bias = jnp.einsum("n,nV->V", jnp.ones_like(by_scaled[:, 0]), by_scaled, preferred_element_type=jnp.float32)
         by_logits = (by_scaled / temperature).astype(hidden.dtype)
         by_table = over_rows(by_logits, part[0], 1, jnp.float32)
-        return jax.tree.map(jnp.add, total, (sums, by_table, by_bias)), by_rows(by_logits, table)
+        return jax.tree.map(jnp.add, total, (sums, by_table, by_bias)), by_rows(by_logits, of_student[0])
 
     zero = jnp.zeros((), jnp.float32)
     start = (SoftSums(zero, zero), jnp.zeros(table.shape, jnp.float32), jnp.zeros(bias.shape, jnp.float32))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from bertjax.model.attention.sparse import Pattern
 from bertjax.model.convolution import Convolution
 from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
 from bertjax.model.layers import FeedForward, LayerNorm
-from bertjax.model.products import PRODUCT
+from bertjax.model.products import PRODUCT, unstack
 from bertjax.parallel.sharding import constrain
 
 REMAT_POLICIES = {
@@ -146,12 +146,14 @@ def _scan(
         return x, tuple(collected)
 
     collected = []
-    if periods:
-        members = tuple(_part(items, slice(first, periods * period, period)) for first in range(period))
-        x, of_periods = jax.lax.scan(run_period, x, members, unroll=min(execution.scan_unroll, periods))
+    scanned = 0 if execution.scan_unroll >= periods else periods * period
+    if scanned:
+        members = tuple(_part(items, slice(first, scanned, period)) for first in range(period))
+        x, of_periods = jax.lax.scan(run_period, x, members, unroll=execution.scan_unroll)
         collected.append(_interleaved(of_periods))
-    for number in range(periods * period, len(windows)):
-        x, of_layer = run(x, _one(items, number), windows[number])
+    # Not a scan that is unrolled whole: that one stacks what every layer keeps for the backward pass, and slices it.
+    for item, window in zip(_each(_part(items, slice(scanned, None))), windows[scanned:], strict=True):
+        x, of_layer = run(x, item, window)
         collected.append(jax.tree.map(lambda value: value[None], of_layer))
     return x, _joined(collected)
 
@@ -164,6 +166,11 @@ def layers_from(layers: Layer, start: int, stop: int) -> Layer:
 def _period(windows: tuple[int, ...]) -> int:
     """The least number of layers after which the windows repeat."""
     return next(p for p in range(1, len(windows) + 1) if windows[p:] == windows[:-p])
+
+
+def _each(stacked: Any) -> Iterator[Any]:
+    stacks, form = jax.tree.flatten(stacked)
+    return (form.unflatten(members) for members in zip(*(unstack(stack, 0) for stack in stacks), strict=True))
 
 
 def _one(stacked: Any, number: int) -> Any:

@@ -18,7 +18,8 @@ from bertjax.model.attention.backends import Backend
 from bertjax.model.dropout import HEAD, dropout
 from bertjax.model.encoder import Embeddings, Encoder
 from bertjax.model.heads import POOLER_OF_TOKENS, POOLERS_OF_TASKS, Pooler, gather_positions
-from bertjax.model.layers import ACTIVATIONS, Dense, FeedForward, LayerNorm, uniform
+from bertjax.model.layers import ACTIVATIONS, Dense, FeedForward, LayerNorm
+from bertjax.model.parameters import uniform
 
 _FORGET = 1  # of the gates input, forget, cell, output: PyTorch's order
 

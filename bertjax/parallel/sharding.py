@@ -64,6 +64,11 @@ def constrain(x: jax.Array, *names: str) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, automatic)
 
 
+def tensors_are_whole() -> bool:
+    """Whether the current mesh splits no tensor: then any of its dims can be joined to one."""
+    return jax.sharding.get_abstract_mesh().shape.get("tensor", 1) == 1
+
+
 def logical_axes(state: nnx.State) -> dict[str, Any]:
     """The parameter tree with each array replaced by the tuple of its dims' logical names.
 

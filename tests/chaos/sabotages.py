@@ -140,8 +140,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "model/layers.py",
-        "erf(x * math.sqrt(0.5))",
-        "erf(x * math.sqrt(2.0))",
+        "0.5 * wide * (1.0 + jax.lax.erf(wide * math.sqrt(0.5)))",
+        "0.5 * wide * (1.0 + jax.lax.erf(wide * math.sqrt(2.0)))",
         "model/test_network.py::test_every_layer_and_all_logits_equal_transformers",
     ),
     Sabotage(
@@ -158,8 +158,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "model/products.py",
-        "jnp.sum(g, rows, dtype=jnp.float32)",
-        "jax.lax.reduce(g, jnp.zeros((), g.dtype), jax.lax.add, rows)",
+        "jnp.sum(g, range(g.ndim - bias.ndim), dtype=jnp.float32)",
+        "jax.lax.reduce(g, jnp.zeros((), g.dtype), jax.lax.add, range(g.ndim - bias.ndim))",
         "model/test_product.py",
     ),
     Sabotage(

@@ -35,6 +35,18 @@ def test_gradients_are_those_derived_from_the_formula(kernel: tuple[int, ...], d
         assert np.linalg.norm(ours - theirs) <= 1e-6 * np.linalg.norm(theirs)
 
 
+@pytest.mark.parametrize("kernel", [(8, 32), (32, 3, 2, 4)], ids=str)
+def test_the_gradient_of_a_parameter_is_not_rounded_to_the_dtype_of_activations(kernel: tuple[int, ...]) -> None:
+    of_x, of_w, of_g = jax.random.split(jax.random.key(0), 3)
+    x, w = jax.random.normal(of_x, (5, kernel[0]), jnp.bfloat16), jax.random.normal(of_w, kernel)
+    g = jax.random.normal(of_g, (5, *kernel[1:]), jnp.bfloat16)
+    y, back = jax.vjp(product, x, w)
+    by_x, by_w = back(g)
+    exact = np.tensordot(np.asarray(x, np.float64).T, np.asarray(g, np.float64), 1)
+    assert (y.dtype, by_x.dtype, by_w.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32)
+    np.testing.assert_allclose(by_w, exact, rtol=0, atol=1e-6 * np.abs(exact).max())
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_the_sum_over_rows_has_the_dtype_that_is_asked_for(dtype) -> None:
     x, y = (jax.random.normal(jax.random.key(n), (5, 3, width), jnp.bfloat16) for n, width in enumerate((4, 6)))

@@ -94,18 +94,36 @@ def attention_scores(q: jax.Array, k: jax.Array) -> jax.Array:
 
 
 def _scores_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The derivative of the product, except that the keys' gradient is computed as [K, M] and then transposed.
-
-    XLA has no fast path for [M, K] on a CPU: it took twice the time.
-    """
     q, k = factors
-    to_scaled_q = _einsum("BHLM,BMHK->BHLK", g, k).swapaxes(1, 2).astype(q.dtype)
-    to_k = _einsum("BLHK,BHLM->BHKM", _scaled(q), g).transpose(0, 3, 1, 2).astype(k.dtype)
-    return _scaled(to_scaled_q), to_k
+    g = g.astype(q.dtype)  # a product of two dtypes is computed in the wider one
+    return _scaled(_mixed(g, k)), _over_queries(_scaled(q), g)
 
 
 attention_scores.defvjp(lambda q, k: (attention_scores(q, k), (q, k)), _scores_backward)
 _einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
+
+
+@jax.custom_vjp
+def _mixed(weights: jax.Array, v: jax.Array) -> jax.Array:
+    """weights v: [B, H, L, M] and [B, M, H, K] -> [B, L, H, K]."""
+    # einsum to BLHK would swap the factors, which takes XLA twice the time on a CPU.
+    return _einsum("BHLM,BMHK->BHLK", weights, v).swapaxes(1, 2).astype(v.dtype)
+
+
+def _mixed_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    weights, v = factors
+    return _einsum("BLHK,BMHK->BHLM", g, v).astype(weights.dtype), _over_queries(g, weights)
+
+
+_mixed.defvjp(lambda weights, v: (_mixed(weights, v), (weights, v)), _mixed_backward)
+
+
+def _over_queries(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """weights^T x: [B, L, H, K] and [B, H, L, M] -> [B, M, H, K], computed as [K, M] and then transposed.
+
+    XLA has no fast path for [M, K] on a CPU: it took twice the time.
+    """
+    return _einsum("BLHK,BHLM->BHKM", x, weights).transpose(0, 3, 1, 2).astype(x.dtype)
 
 
 def _scaled(q: jax.Array) -> jax.Array:
@@ -133,9 +151,7 @@ def xla_attention(
 
     def mixed(scores: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
         probs = _softmax(with_alibi(scores, slopes), seen).astype(v.dtype)
-        probs = dropout(probs, keys, ATTENTION_PROBS, dropout_rate)
-        # einsum to BLHK would swap the factors, which takes XLA twice the time on a CPU.
-        return jnp.einsum("BHLM,BMHK->BHLK", probs, v).swapaxes(1, 2)
+        return _mixed(dropout(probs, keys, ATTENTION_PROBS, dropout_rate), v)
 
     if slopes:
         return recomputed(lambda q, k, *others: mixed(attention_scores(q, k), *others))(q, k, seen, v, dropout_keys)

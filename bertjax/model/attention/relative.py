@@ -19,7 +19,8 @@ from jax.export import is_symbolic_dim
 
 from bertjax.config import ModelConfig
 from bertjax.model.attention.positions import attention_by_queries, relative_terms
-from bertjax.model.layers import LayerNorm, weight
+from bertjax.model.layers import LayerNorm
+from bertjax.model.parameters import weight
 
 # Qr and Kr: queries and keys made of the vectors of distances, [H, S, K] each
 OfDistances = tuple[jax.Array, jax.Array]

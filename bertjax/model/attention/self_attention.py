@@ -11,7 +11,7 @@ from bertjax.model.attention.backends import Backend, attend, attention_probabil
 from bertjax.model.attention.positions import alibi_slopes, rotated
 from bertjax.model.attention.relative import disentangled_attention, disentangled_probabilities, project_distances
 from bertjax.model.attention.sparse import GLOBAL_PROJECTIONS, Pattern, sparse_attention
-from bertjax.model.layers import weight, zeros
+from bertjax.model.parameters import weight, zeros
 from bertjax.model.products import plus_bias, product, unstack
 from bertjax.parallel.sharding import constrain
 
@@ -38,7 +38,7 @@ class Projection(nnx.Module):
 
 def project(x_BLD: jax.Array, *projections: Projection) -> tuple[jax.Array, ...]:
     """[B, L, D] -> [B, L, H, K] for each projection, in one product: a wide matmul comes nearer to the peak."""
-    kernel_DTHK = jnp.stack([p.kernel[...] for p in projections], axis=1).astype(x_BLD.dtype)
+    kernel_DTHK = jnp.stack([p.kernel[...] for p in projections], axis=1)
     y_BLTHK = product(x_BLD, kernel_DTHK)
     if any(p.bias is not None for p in projections):
         none = jnp.zeros(kernel_DTHK.shape[2:], jnp.float32)
@@ -60,7 +60,7 @@ class OutputProjection(nnx.Module):
     def __call__(self, x_BLHK: jax.Array) -> jax.Array:
         H, K, D = self.kernel.shape
         joined = x_BLHK.reshape(*x_BLHK.shape[:-2], H * K)
-        y = product(joined, self.kernel[...].reshape(H * K, D).astype(x_BLHK.dtype))
+        y = product(joined, self.kernel[...].reshape(H * K, D))
         y = y if self.bias is None else plus_bias(y, self.bias[...])
         return constrain(y, "act_batch", "act_length", "act_embed")
 

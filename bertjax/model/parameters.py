@@ -1,0 +1,47 @@
+"""The parameters of every network and their initial values: kernels and tables, biases, scales."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bertjax.config import ModelConfig
+
+# What a kernel's results are added to or read as, from which `initializer` scaled derives the spread of its values.
+Role = Literal["inner", "output", "classes"]
+
+
+def weight(
+    rngs: nnx.Rngs, shape: tuple[int, ...], names: tuple[str, ...], config: ModelConfig, role: Role = "inner"
+) -> nnx.Param:
+    """A kernel or an embedding table: truncated normal at two standard deviations, not rescaled (modeling.py).
+
+    With scaled the deviation goes by the role (transformers' `ModernBertPreTrainedModel._init_weights`).
+    """
+    if config.initializer == "uniform":
+        return uniform(rngs, shape, names, config.initializer_range)
+    deviation = config.initializer_range
+    if config.initializer == "scaled" and role != "inner":
+        of_output = deviation / math.sqrt(2 * config.num_hidden_layers)
+        deviation = of_output if role == "output" else config.hidden_size**-0.5
+    value = jax.nn.initializers.truncated_normal(deviation)(rngs.params(), shape, jnp.float32)
+    return nnx.Param(value, logical_axes=names)
+
+
+def uniform(rngs: nnx.Rngs, shape: tuple[int, ...], names: tuple[str, ...], bound: float) -> nnx.Param:
+    """A weight that is uniform between -bound and bound."""
+    return nnx.Param(jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound), logical_axes=names)
+
+
+def zeros(shape: tuple[int, ...], names: tuple[str, ...]) -> nnx.Param:
+    """A bias: zeros."""
+    return nnx.Param(jnp.zeros(shape, jnp.float32), logical_axes=names)
+
+
+def ones(shape: tuple[int, ...], names: tuple[str, ...]) -> nnx.Param:
+    """A LayerNorm scale: ones."""
+    return nnx.Param(jnp.ones(shape, jnp.float32), logical_axes=names)
