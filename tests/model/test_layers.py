@@ -16,6 +16,17 @@ from bertjax.model.stack import REMAT_POLICIES, Layer
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_an_activation_in_bfloat16_is_rounded_once(activation: str) -> None:
+    x = jnp.linspace(-2.0, 4.0, 4096).astype(jnp.bfloat16)
+    found = jax.jit(ACTIVATIONS[activation])(x)
+    assert found.dtype == jnp.bfloat16
+    # Computed in float32, and once more rounded where float32 falls on the other side of a tie.
+    exact = np.asarray(ACTIVATIONS[activation](x.astype(jnp.float32)), np.float64)
+    half_a_step = 2.0**-8 * np.abs(exact)
+    assert (np.abs(np.asarray(found, np.float64) - exact) <= half_a_step * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_of_the_wide_arrays_only_what_is_activated_is_kept(activation: str) -> None:
     config = ModelConfig(
         vocab_size=32, hidden_size=16, num_attention_heads=2, intermediate_size=64, hidden_act=activation

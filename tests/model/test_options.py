@@ -255,6 +255,17 @@ def test_periods_are_the_same_under_any_execution(remat: str, unroll: int) -> No
     assert relative(found, np.asarray(plain)) < 1e-6
 
 
+@pytest.mark.parametrize(("unroll", "scans"), [(1, True), (2, False)])
+def test_layers_that_are_unrolled_whole_are_not_stacked(unroll: int, scans: bool) -> None:
+    config = replace(PLAIN, num_hidden_layers=2)
+    params, batch = drawn(config), rows([[LENGTH]])
+
+    def loss(params: dict) -> jax.Array:
+        return jnp.sum(outputs(config, params, batch, execution=ExecutionConfig(scan_unroll=unroll))[1])
+
+    assert ("scan[" in str(jax.make_jaxpr(jax.grad(loss))(params))) == scans
+
+
 @pytest.mark.parametrize(
     ("depth", "window", "every", "windows"),
     [
