@@ -112,7 +112,7 @@ class ExecutionConfig:
         "float32", "the steps from here on are computed in another precision"
     )
     remat: Literal["none", "dots", "full"] = may_change("none")  # what the backward pass recomputes
-    scan_unroll: int = may_change(1)  # periods of layers per iteration of the scan; all of them unrolls it
+    scan_unroll: int = may_change(1)  # periods of layers per iteration of the scan; all is fastest on a CPU
     logits_chunk: int = changes_with_notice(1024, _OTHER_ORDER)  # predictions whose logits exist at a time
     # The attention back end; auto chooses by platform, row length and model.
     attention: Literal["auto", "xla", "cudnn", "splash"] = changes_with_notice("auto", _OTHER_ORDER)
