@@ -24,7 +24,8 @@ PRODUCT = "product"  # name that a policy of `jax.checkpoint` knows the results 
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """x kernel in the dtype of x: [..., in] and [in, *out] -> [..., *out].
 
-    The kernel's gradient is computed in the kernel's dtype, and not rounded to that of x.
+    The kernel's gradient has the dtype of the kernel. On a CPU it is not rounded to that of x before, which would take
+    two more passes over it there; on accelerators the casts are part of other passes, and narrow products move less.
     """
     return checkpoint_name(_product(x, kernel), PRODUCT)
 
@@ -47,14 +48,14 @@ def _product_backward(kept: tuple[jax.Array, ...], g: jax.Array) -> tuple[jax.Ar
     in the form for bfloat16 on a CPU always x, for the result would be transposed in float32.
     """
     x, kernel, of_parameters = kept
-    how = {"dims": x.ndim - 1, "dtype": of_parameters.dtype}
+    how, dtype = {"dims": x.ndim - 1, "dtype": x.dtype}, of_parameters.dtype
 
     def narrower_first(x: jax.Array, g: jax.Array) -> jax.Array:
         if kernel.shape[0] <= math.prod(kernel.shape[1:]):
-            return _contracted(x, g, **how)
-        return jnp.moveaxis(_contracted(g, x, **how), -1, 0)
+            return _contracted(x, g, **how).astype(dtype)
+        return jnp.moveaxis(_contracted(g, x, **how), -1, 0).astype(dtype)
 
-    by_kernel = _by_platform(partial(_columns_by_rows, **how), narrower_first, x, g)
+    by_kernel = _by_platform(partial(_columns_by_rows, **(how | {"dtype": dtype})), narrower_first, x, g)
     return _times_transposed(g, kernel), by_kernel
 
 

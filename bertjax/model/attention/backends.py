@@ -94,9 +94,11 @@ def attention_scores(q: jax.Array, k: jax.Array) -> jax.Array:
 
 
 def _scores_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    q, k = factors
-    g = g.astype(q.dtype)  # a product of two dtypes is computed in the wider one
-    return _scaled(_mixed(g, k)), _over_queries(_scaled(q), g)
+    def both(g: jax.Array, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return _scaled(_mixed(g, k)), _over_queries(_scaled(q), g)
+
+    # A product of two dtypes is computed in the wider one; but a TPU rounds factors itself, within the product.
+    return jax.lax.platform_dependent(g, *factors, tpu=both, default=lambda g, q, k: both(g.astype(q.dtype), q, k))
 
 
 attention_scores.defvjp(lambda q, k: (attention_scores(q, k), (q, k)), _scores_backward)
@@ -105,8 +107,7 @@ _einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 @jax.custom_vjp
 def _mixed(weights: jax.Array, v: jax.Array) -> jax.Array:
-    """weights v: [B, H, L, M] and [B, M, H, K] -> [B, L, H, K]."""
-    # einsum to BLHK would swap the factors, which takes XLA twice the time on a CPU.
+    """weights v: [B, H, L, M] and [B, M, H, K] -> [B, L, H, K]; einsum to that swaps the factors, slow on a CPU."""
     return _einsum("BHLM,BMHK->BHLK", weights, v).swapaxes(1, 2).astype(v.dtype)
 
 
