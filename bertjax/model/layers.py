@@ -27,7 +27,7 @@ def recomputed(function: Callable[Inputs, Output], static: tuple[int, ...] = ())
     product at the end of such arithmetic: no gradient needs the product, so it is computed once. The bits do not
     change. `static` are the numbers of arguments that are not arrays.
     """
-    # The backward pass of a scan over layers is a loop of its own: there is nothing that CSE could merge.
+    # The backward pass of a scan is a loop of its own, with nothing to merge; in unrolled layers CSE may merge the two.
     return jax.checkpoint(function, prevent_cse=False, static_argnums=static)
 
 

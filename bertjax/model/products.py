@@ -48,14 +48,14 @@ def _product_backward(kept: tuple[jax.Array, ...], g: jax.Array) -> tuple[jax.Ar
     in the form for bfloat16 on a CPU always x, for the result would be transposed in float32.
     """
     x, kernel, of_parameters = kept
-    how, dtype = {"dims": x.ndim - 1, "dtype": x.dtype}, of_parameters.dtype
+    dims, dtype = x.ndim - 1, of_parameters.dtype
 
     def narrower_first(x: jax.Array, g: jax.Array) -> jax.Array:
         if kernel.shape[0] <= math.prod(kernel.shape[1:]):
-            return _contracted(x, g, **how).astype(dtype)
-        return jnp.moveaxis(_contracted(g, x, **how), -1, 0).astype(dtype)
+            return _contracted(x, g, dims=dims, dtype=x.dtype).astype(dtype)
+        return jnp.moveaxis(_contracted(g, x, dims=dims, dtype=x.dtype), -1, 0).astype(dtype)
 
-    by_kernel = _by_platform(partial(_columns_by_rows, **(how | {"dtype": dtype})), narrower_first, x, g)
+    by_kernel = _by_platform(partial(_columns_by_rows, dims=dims, dtype=dtype), narrower_first, x, g)
     return _times_transposed(g, kernel), by_kernel
 
 

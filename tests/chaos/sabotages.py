@@ -152,8 +152,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "model/products.py",
-        "_contracted(g, x, **how), -1, 0)",
-        "_contracted(g, x, **how), 0, -1)",
+        "_contracted(g, x, dims=dims, dtype=x.dtype), -1, 0)",
+        "_contracted(g, x, dims=dims, dtype=x.dtype), 0, -1)",
         "model/test_product.py",
     ),
     Sabotage(
