@@ -12,6 +12,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from bertjax.config import differences, load_recipe
+
 BENCHMARKS = Path(__file__).parent / "benchmarks"
 
 
@@ -99,3 +101,13 @@ def test_the_steps_of_a_recipe_follow_from_the_speeds_that_are_kept(bench, tmp_p
     words = ("--folder", str(tmp_path), "--data", str(tmp_path), "--kept", str(kept), "--minutes", "2")
     call(bench, monkeypatch, "seed bert", *words)
     assert trained == [240] and "bert, seed 0: 240 steps" in capsys.readouterr().out
+
+
+def test_the_small_modern_recipe_is_the_entrant_of_the_race(bench, tmp_path) -> None:
+    """All but the text, where it lies, and how often a run is looked at; the vocabulary is as large in both."""
+    recipe = load_recipe("modern_mini")
+    entrant = bench.config_of("modernbert", SimpleNamespace(folder=tmp_path, data=tmp_path), 0, recipe.training.steps)
+    assert recipe.model.vocab_size == recipe.data.vocab_size == entrant.data.vocab_size
+    of_text = {"name", "run_dir", "compilation_cache", "model.vocab_size", "data.sources", "data.root", "data.held_out"}
+    seen = {f"training.{name}" for name in ("log_every", "eval_every", "eval_rows", "checkpoint_every")}
+    assert differences(entrant, recipe).keys() == of_text | seen

@@ -9,27 +9,35 @@
     python tests/benchmarks/bench_train_step.py electra       # ELECTRA-Small, generator and discriminator
     python tests/benchmarks/bench_train_step.py modernbert-512    # ModernBERT-Base, 2 x 512, 30 % predicted
     python tests/benchmarks/bench_train_step.py modernbert-4096   # six of its layers, 1 x 4,096
+    python tests/benchmarks/bench_train_step.py longformer-512    # Longformer-Base, 2 x 512, no global token
+    python tests/benchmarks/bench_train_step.py longformer-4096   # three of its layers, 1 x 4,096
+    python tests/benchmarks/bench_train_step.py bigbird-4096      # three layers of BigBird-Base, 1 x 4,096
     python tests/benchmarks/bench_train_step.py deberta-512       # DeBERTa-Base, 2 x 512
+    python tests/benchmarks/bench_train_step.py deberta-4096      # two of its layers, 1 x 4,096
 
 Both sides: the same batches, the member's dropout, forward, backward, clip and update; float32 unless --dtypes says
 otherwise, where bfloat16 is autocast in torch. With --compile transformers' class also runs under torch.compile. Prints
-each round, the ratio of the medians of each side's fastest setting, for each dtype the rate that the matmuls alone
-would allow at this machine's speed of them, which is measured in every round, and the share of it that bertjax reaches.
+each round, the ratio of the medians of each side's fastest setting, in each dtype and over all, and for each dtype the
+rate that the matmuls alone would allow at this machine's speed of them (measured in every round), with the share of
+it that bertjax reaches.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sides import SIDES, Side, Work
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig, load_recipe
 from bertjax.model.families.albert import ALBERT
+from bertjax.model.families.bigbird import BIGBIRD
 from bertjax.model.families.deberta import DEBERTA
 from bertjax.model.families.distilbert import DISTILBERT
 from bertjax.model.families.electra import ELECTRA, GENERATOR_WIDTHS
+from bertjax.model.families.longformer import LONGFORMER
 from bertjax.model.families.modernbert import MODERNBERT
 from bertjax.training.flops import measured_peak_flops, train_flops_per_token
 
@@ -41,9 +49,9 @@ def bert(layers: int, hidden: int, heads: int, forward: int) -> ModelConfig:
     )
 
 
-def modernbert(layers: int) -> ModelConfig:
-    """ModernBERT-Base with so many of its 22 layers."""
-    return replace(MODERNBERT.presets["base"], num_hidden_layers=layers)
+def layers_of(model: ModelConfig, layers: int, predictions: int = 614) -> Work:
+    """So many layers on one row of 4,096 tokens; 15 % of them are predicted unless it is said."""
+    return Work(replace(model, num_hidden_layers=layers), 1, ("mlm",), length=4096, predictions=predictions)
 
 
 def quickstart() -> Work:
@@ -63,9 +71,14 @@ WORK = {
     "albert": Work(ALBERT.presets["base-v2"], 8, ("mlm", "sop")),
     "distilbert": Work(DISTILBERT.presets["base"], 8, ("mlm",)),
     "electra": Work(replace(ELECTRA.presets["small"], generator_width=GENERATOR_WIDTHS["small"]), 16, ("mlm", "rtd")),
-    "modernbert-512": Work(modernbert(22), 2, ("mlm",), length=512, predictions=154),
-    "modernbert-4096": Work(modernbert(6), 1, ("mlm",), length=4096, predictions=1229),
+    "modernbert-512": Work(MODERNBERT.presets["base"], 2, ("mlm",), length=512, predictions=154),
+    "modernbert-4096": layers_of(MODERNBERT.presets["base"], 6, predictions=1229),
+    "longformer-512": Work(LONGFORMER.presets["base"], 2, ("mlm",), length=512, predictions=77),
+    "longformer-4096": layers_of(LONGFORMER.presets["base"], 3),
+    # Their blocks have no dropout.
+    "bigbird-4096": layers_of(replace(BIGBIRD.presets["base"], attention_probs_dropout_prob=0.0), 3),
     "deberta-512": Work(DEBERTA.presets["base"], 2, ("mlm",), length=512, predictions=77),
+    "deberta-4096": layers_of(DEBERTA.presets["base"], 2),
 }
 
 
@@ -104,8 +117,18 @@ def main() -> None:
         bound = work.tokens * train_flops_per_token(config, work.length, work.predictions) / peak
         print(f"matmuls alone in {dtype}, {peak / 1e9:.0f} GFLOP/s: {bound:.3f} s, {work.tokens / bound:,.0f} tokens/s")
         print(f"share of the rate of the matmuls: bertjax {bound / medians['bertjax', dtype]:.1%} in {dtype}")
-    fastest = {name: min(seconds for (side, _), seconds in medians.items() if side == name) for name in SIDES}
-    print(f"ratio bertjax / transformers in tokens/s: {fastest['transformers'] / fastest['bertjax']:.2f}")
+    for dtype in arguments.dtypes:
+        print(f"ratio bertjax / transformers in tokens/s in {dtype}: {ratio(medians, dtype):.2f}")
+    print(f"ratio bertjax / transformers in tokens/s: {ratio(medians):.2f}")
+
+
+def ratio(medians: Mapping[tuple[str, str], float], dtype: str = "") -> float:
+    """Of tokens/s, by each side's fastest setting, or its fastest in one dtype."""
+    fastest = {
+        name: min(seconds for (side, how), seconds in medians.items() if side == name and how.startswith(dtype))
+        for name in SIDES
+    }
+    return fastest["transformers"] / fastest["bertjax"]
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ TOPOLOGIES = {
     "h200:8": "8 H200",
     "b200:8": "8 B200",
 }
-SMALL = ("quickstart", "bert_mini", "self_test")  # for one chip or a CPU: no machine of 16 chips is asked for them
+SMALL = ("quickstart", "bert_mini", "modern_mini", "self_test")  # for one chip or a CPU, and not for 16 chips
 COLUMNS = (
     *("recipe", "memory of a device", "step at best, ms", "limit", "MFU at most"),
     *("hours", "chip-hours", "cost"),

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from their_families import (
@@ -14,14 +13,18 @@ from their_families import (
     SMALL,
     SPECIAL,
     global_positions,
+    norm_of_all,
     our_forward,
+    our_gradients,
     our_params,
     relative,
     rows,
+    slopes_of,
     small,
     tensors_of_theirs,
     their_config,
     their_forward,
+    their_gradients,
     their_model,
 )
 
@@ -190,31 +193,11 @@ def test_gradients_equal_transformers(name: str) -> None:
 
 def assert_same_gradients(config: ModelConfig, network, batch, theirs) -> float:
     """Compare the gradients of every parameter; the largest difference over a gradient of theirs, or over them all."""
-    import torch
-
-    draw = np.random.default_rng(5)
-    real = batch["attention_mask"] == 1
-    # A fixed random weighting of every logit at real tokens: a loss that no entry drops out of.
-    weights = {
-        key: draw.normal(size=logits.shape).astype(np.float32) * (real[..., None] if logits.ndim > 2 else 1)
-        for key, logits in theirs.items()
-        if key != "states" or len(theirs) == 1
-    }
-    sum((torch.from_numpy(weight) * theirs[key]).sum() for key, weight in weights.items()).backward()
-    named = {n: p.grad for n, p in network.named_parameters(remove_duplicate=False) if p.grad is not None}
-    prefix = family_of(config.family).huggingface.prefix if class_of(config).bare else ""
-    wanted = {prefix + name: gradient.numpy() for name, gradient in named.items()}
-    params = our_params(network, config)
-
-    @jax.jit
-    @jax.grad
-    def gradient(params):
-        ours = our_forward(config, params, batch)
-        return sum(jnp.sum(weight * ours[key]) for key, weight in weights.items())
-
-    found = to_huggingface_tensors(gradient(params), config, SPECIAL["pad"])
-    assert found.keys() == wanted.keys() - family_of(config.family).huggingface.tied.keys()
-    whole = np.sqrt(sum(np.square(x, dtype=np.float64).sum() for x in wanted.values()))
+    slopes = slopes_of(theirs, batch)
+    wanted = their_gradients(network, config, theirs, slopes)
+    found = our_gradients(config, our_params(network, config), batch, slopes)
+    assert found.keys() == wanted.keys()
+    whole = norm_of_all(wanted)
     worst = 0.0
     for key, ours in found.items():
         off, norm = np.linalg.norm(ours - wanted[key]), np.linalg.norm(wanted[key])

@@ -6,32 +6,59 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from their_families import IN_TRANSFORMERS, our_forward, our_params, relative, rows, their_forward, their_model
+from their_families import (
+    IN_TRANSFORMERS,
+    norm_of_all,
+    our_forward,
+    our_gradients,
+    our_params,
+    relative,
+    rows,
+    slopes_of,
+    their_forward,
+    their_gradients,
+    their_model,
+)
 
 from bertjax.config import ModelConfig
 from bertjax.model.families.registry import FAMILIES
 
 _LENGTH = 720  # tokens: beyond windows of 256, and beyond 11 blocks of 64, up to which BigBird sees everything
+# The base size of each family; of the second DeBERTa also the one that has a convolution.
+_SHAPES = [*((family, "base") for family in IN_TRANSFORMERS), ("deberta-v2", "xxlarge")]
 # Whole, since nothing else compares them at the base size.
 _WHOLE = ("modernbert", "longformer", "bigbird", "deberta", "deberta-v3")
-_CASES = [(family, 3) for family in IN_TRANSFORMERS] + [(family, 0) for family in _WHOLE]
+# Without a table of positions, or with a long one.
+_LONG = ("modernbert", "longformer", "bigbird", "deberta", "deberta-v2", "deberta-v3")
+_CASES = [
+    *((family, preset, 3, _LENGTH) for family, preset in _SHAPES),
+    *((family, "base", 0, _LENGTH) for family in _WHOLE),
+    *((family, "base", 3, 2048) for family in _LONG),
+]
 
 
-def published(family: str, layers: int) -> ModelConfig:
-    """The base size of a family with so many layers, 0 for all, and few tokens; BigBird's blocks as in evaluation."""
-    presets = FAMILIES[family].presets
-    config = presets.get("base", next(iter(presets.values())))
+def published(family: str, preset: str, layers: int) -> ModelConfig:
+    """A size of a family with so many layers, 0 for all, and few tokens; BigBird's blocks as in evaluation."""
+    config = FAMILIES[family].presets[preset]
     config = replace(config, vocab_size=4096, num_hidden_layers=layers or config.num_hidden_layers)
     return replace(config, random_blocks_seed=-1) if config.attention_block else config
 
 
+def batch_of(config: ModelConfig, length: int) -> dict[str, np.ndarray]:
+    """Rows of so many tokens, as far as the family has positions; of long ones the full row and the padded one."""
+    if config.position_embedding == "learned":
+        length = min(length, config.max_position_embeddings)
+    return {name: x[: 4 if length <= _LENGTH else 2] for name, x in rows(config, length).items()}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(("family", "layers"), _CASES, ids=lambda value: str(value or "all"))
-def test_states_and_logits_are_as_near_to_float64_as_those_of_transformers(family: str, layers: int) -> None:
+@pytest.mark.parametrize(("family", "preset", "layers", "length"), _CASES, ids=lambda value: str(value or "all"))
+def test_states_and_logits_are_as_near_to_float64_as_those_of_transformers(
+    family: str, preset: str, layers: int, length: int
+) -> None:
     torch = pytest.importorskip("torch")
-    config = published(family, layers)
-    network = their_model(config, std=0.05)
-    batch = rows(config, min(_LENGTH, config.max_position_embeddings))
+    config = published(family, preset, layers)
+    network, batch = their_model(config, std=0.05), batch_of(config, length)
     ours = our_forward(config, our_params(network, config), batch)
     with torch.no_grad():
         theirs = their_forward(network, config, batch)
@@ -42,6 +69,27 @@ def test_states_and_logits_are_as_near_to_float64_as_those_of_transformers(famil
         for number, layer in enumerate(right) if name == "states" else [(..., right)]:
             ours_off, theirs_off = relative(found[number], layer), relative(other[number], layer)
             assert ours_off <= max(1e-5, 2 * theirs_off), f"{name} {number}: {ours_off:.1e}, {theirs_off:.1e}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("family", "preset"), _SHAPES)
+def test_gradients_are_as_near_to_float64_as_those_of_transformers(family: str, preset: str) -> None:
+    pytest.importorskip("torch")
+    config = published(family, preset, 3)
+    network, batch = their_model(config, std=0.05), batch_of(config, _LENGTH)
+    params, outputs = our_params(network, config), their_forward(network, config, batch)
+    slopes = slopes_of(outputs, batch)
+    theirs = their_gradients(network, config, outputs, slopes)
+    network.zero_grad()
+    exact = their_gradients(network, config, their_forward(network.double(), config, batch), slopes)
+    ours = our_gradients(config, params, batch, slopes)
+    assert ours.keys() == exact.keys() == theirs.keys()
+    whole, worst = norm_of_all(exact), 0.0
+    for name, right in exact.items():
+        norm, ours_off, theirs_off = (np.linalg.norm(x) for x in (right, ours[name] - right, theirs[name] - right))
+        assert ours_off <= max(1e-5 * norm, 1e-6 * whole, 2 * theirs_off), f"{name}: {ours_off / norm:.1e}"
+        worst = max(worst, ours_off / whole)
+    print(f"{family} {preset}: largest difference of a gradient over the norm of all {worst:.1e}")
 
 
 def _of_tokens(x: object, mask: np.ndarray) -> np.ndarray:

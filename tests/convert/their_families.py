@@ -12,7 +12,12 @@ import pytest
 from bertjax.config import ModelConfig
 from bertjax.convert.compare import logits_name
 from bertjax.convert.huggingface.config import to_config_json
-from bertjax.convert.huggingface.names import architecture, class_of, from_huggingface_tensors
+from bertjax.convert.huggingface.names import (
+    architecture,
+    class_of,
+    from_huggingface_tensors,
+    to_huggingface_tensors,
+)
 from bertjax.model.families.registry import FAMILIES, family_of
 from bertjax.model.family_heads import HEADS
 from bertjax.model.network import abstract_network, bind
@@ -147,6 +152,46 @@ def their_forward(network, config: ModelConfig, batch) -> dict:
         per_token = not HEADS[head].needs_pooler
         found[logits_name(head)] = out[output].reshape(*batch["input_ids"].shape, -1) if per_token else out[output]
     return found
+
+
+def slopes_of(theirs, batch) -> dict[str, np.ndarray]:
+    """A fixed random weight of every logit at real tokens: their sum is a loss that no entry drops out of."""
+    draw = np.random.default_rng(5)
+    real = batch["attention_mask"] == 1
+    return {
+        key: draw.normal(size=logits.shape).astype(np.float32) * (real[..., None] if logits.ndim > 2 else 1)
+        for key, logits in theirs.items()
+        if key != "states" or len(theirs) == 1
+    }
+
+
+def their_gradients(network, config: ModelConfig, theirs, slopes) -> dict[str, np.ndarray]:
+    """Of the weighted sum of their outputs by each of their parameters, those that are tied once."""
+    import torch
+
+    network.zero_grad()
+    sum((torch.from_numpy(slope).to(theirs[key].dtype) * theirs[key]).sum() for key, slope in slopes.items()).backward()
+    known = family_of(config.family).huggingface
+    prefix = known.prefix if class_of(config).bare else ""
+    named = {prefix + n: p.grad for n, p in network.named_parameters(remove_duplicate=False) if p.grad is not None}
+    return {name: gradient.numpy() for name, gradient in named.items() if name not in known.tied}
+
+
+def our_gradients(config: ModelConfig, params, batch, slopes) -> dict[str, np.ndarray]:
+    """Of the same sum by each parameter, as transformers names it."""
+
+    @jax.jit
+    @jax.grad
+    def gradient(params):
+        ours = our_forward(config, params, batch)
+        return sum(jnp.sum(slope * ours[key]) for key, slope in slopes.items())
+
+    return to_huggingface_tensors(gradient(params), config, SPECIAL["pad"])
+
+
+def norm_of_all(gradients) -> float:
+    """Of all gradients as one vector."""
+    return float(np.sqrt(sum(np.square(x, dtype=np.float64).sum() for x in gradients.values())))
 
 
 def relative(ours, theirs) -> float:

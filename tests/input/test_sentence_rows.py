@@ -92,6 +92,29 @@ def test_rows_across_documents_hold_all_text_in_order(documents: list, length: i
 @settings(max_examples=80, derandomize=True)
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=40), min_size=2, max_size=8), st.integers(12, 60))
 def test_rows_of_documents_are_whole_or_even_parts(documents: list, length: int) -> None:
+    assert_whole_or_even_parts(documents, length, longest=9)
+
+
+def test_packed_rows_of_8192_tokens_hold_whole_documents_and_even_parts() -> None:
+    """Most documents have some hundred tokens, and some have tens of thousands."""
+    draw = np.random.default_rng(4)
+    sentences = [*draw.geometric(1 / 40, 300), *draw.integers(300, 900, 6)]
+    documents = [draw.integers(5, 60, count).tolist() for count in sentences]
+    parts = assert_whole_or_even_parts(documents, 8192, longest=59)
+    assert len(parts) > len(documents) + 6
+    data = replace(DATA, sequence_length=8192, rows="documents", packing="pairs", pairs_per_row=128)
+    packed = epoch_of(documents, data)
+    assert (packed["sequence_ids"] > 0).mean() > 0.9
+    found = [
+        ids[of_row == number].tolist()
+        for ids, of_row in zip(packed["input_ids"], packed["sequence_ids"], strict=True)
+        for number in range(1, of_row.max() + 1)
+    ]
+    assert sorted(found) == parts
+
+
+def assert_whole_or_even_parts(documents: list[list[int]], length: int, longest: int) -> list[list[int]]:
+    """Check the rows of `documents`, whose sentences have at most `longest` tokens, and return them sorted."""
     split = MemorySplit(documents, all_different=True)
     edges = split.sentence_offsets + FIRST_TOKEN
     bounds = edges[split.document_offsets]
@@ -104,7 +127,8 @@ def test_rows_of_documents_are_whole_or_even_parts(documents: list, length: int)
     for begin, end in itertools.pairwise(bounds):
         sizes = [len(text) for text in texts if begin <= text[0] < end]
         assert (len(sizes) == 1) == (end - begin <= length - 2), "whole where it fits"
-        assert min(sizes) >= sum(sizes) / len(sizes) - len(sizes) * 9, "no part is a short remainder"
+        assert min(sizes) >= sum(sizes) / len(sizes) - len(sizes) * longest, "no part is a short remainder"
+    return rows
 
 
 def test_rows_of_documents_have_a_note_on_those_that_are_cut() -> None:

@@ -6,38 +6,62 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from family_models import family_model
+from family_models import family_model, tokenizer_of
 from generated_corpus import write_corpus
+from their_families import our_params, small, their_model
 from tiny_runs import command, finish
 
 from bertjax.convert.sources import write_run
 from bertjax.training.run_directory import load_run
 
-LENGTH = 256
 TINY = {
     **{"model.hidden-size": 12, "model.num-hidden-layers": 3, "model.num-attention-heads": 3},
-    **{"model.intermediate-size": 20, "model.window": 8, "model.max-position-embeddings": LENGTH},
-    **{"data.sequence-length": LENGTH, "data.max-predictions": 40, "data.held-out": 0.1, "data.workers": 1},
+    "model.intermediate-size": 20,
+    **{"data.held-out": 0.1, "data.workers": 1},
     **{"training.steps": 4, "training.global-batch-size": 4, "training.eval-rows": 4, "training.checkpoint-every": 2},
     "execution.dtype": "float32",
 }
 
 
 @pytest.mark.long
-def test_longformer_starts_from_a_roberta_whose_positions_are_repeated(tmp_path: Path) -> None:
-    start = family_model(tmp_path / "roberta", "roberta")
-    roberta, source = write_run(start), write_corpus(tmp_path / "corpus.txt", 100)
-    words = [word for key, value in TINY.items() for word in (f"--{key}", str(value))]
-    words += ["--init-from", str(roberta), "--data.vocab", str(Path(str(roberta)) / "vocab.json")]
-    arguments = command(Path("longformer"), source, tmp_path / "run", *words)
-    arguments[arguments.index("--data.root") + 1] = str(tmp_path / "data")
-    finish(arguments, tmp_path / "log")
-    said = (tmp_path / "log").read_text()
-    assert f"the position table has {LENGTH:,} rows: the 80 there, repeated from the start" in said
-    before, after = start.params["encoder"], load_run(tmp_path / "run").params["encoder"]
+def test_longformer_starts_from_a_run_whose_positions_are_repeated(tmp_path: Path) -> None:
+    roberta = family_model(tmp_path / "roberta", "roberta")
+    words = ["--model.window", "8", "--model.max-position-embeddings", "256", "--data.sequence-length", "256"]
+    words += ["--data.max-predictions", "40"]
+    begin(tmp_path, str(write_run(roberta)), words, documents=100)
+    assert_repeated(tmp_path, roberta.params["encoder"], 256)
+
+
+@pytest.mark.long
+def test_longformer_has_4096_positions_from_a_roberta_of_transformers(tmp_path: Path) -> None:
+    """RoBERTa's 512 positions, the recipe's own rows and windows, and a folder that transformers has saved."""
+    tokenizer = tokenizer_of("roberta")
+    config = small("roberta", max_position_embeddings=512, vocab_size=tokenizer.vocab_size)
+    network, folder = their_model(config, std=0.02), tmp_path / "roberta"
+    network.save_pretrained(folder)
+    for name, content in tokenizer.files.items():
+        (folder / name).write_bytes(content)
+    begin(tmp_path, f"hf:{folder}", [], documents=800)
+    assert_repeated(tmp_path, our_params(network, config)["encoder"], 4_096)
+
+
+def begin(folder: Path, start: str, words: list[str], documents: int) -> None:
+    """Four steps of the recipe, tiny but for what `words` and the recipe say."""
+    source = write_corpus(folder / "corpus.txt", documents)
+    words = [*words, *(word for key, value in TINY.items() for word in (f"--{key}", str(value)))]
+    words += ["--init-from", start, "--data.vocab", str(Path(start.removeprefix("hf:")) / "vocab.json")]
+    arguments = command(Path("longformer"), source, folder / "run", *words)
+    arguments[arguments.index("--data.root") + 1] = str(folder / "data")
+    finish(arguments, folder / "log")
+
+
+def assert_repeated(folder: Path, before: dict, length: int) -> None:
+    """Four steps of the recipe's rate of 3e-5 away from the repeated table, at every position."""
     table = np.asarray(before["embeddings"]["position"])
-    repeated = np.concatenate([table] * (-(-LENGTH // len(table))))[:LENGTH]
-    # Four steps of the recipe's rate of 3e-5 away from there, at every position.
+    said = f"the position table has {length:,} rows: the {len(table)} there, repeated from the start"
+    assert said in (folder / "log").read_text()
+    after = load_run(folder / "run").params["encoder"]
+    repeated = np.concatenate([table] * (-(-length // len(table))))[:length]
     moved = np.abs(np.asarray(after["embeddings"]["position"]) - repeated)
     assert moved.max() < 2e-4 and moved.max(axis=1).min() > 0
     was, attention = before["layers"]["attention"], after["layers"]["attention"]
