@@ -24,10 +24,7 @@ GENERATOR = "generator"  # the module, and its name for objectives
 
 
 class PretrainingNetwork(TaskNetwork):
-    """The encoder and the heads of `model.family`, and with `model.generator_width` a generator that has its tables.
-
-    A network has the heads that its family names.
-    """
+    """The encoder and the heads of its family, and with `model.generator_width` a generator that has its tables."""
 
     pooler: Pooler
     mlm_head: MlmHead

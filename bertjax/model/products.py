@@ -109,6 +109,31 @@ def _columns_by_rows(x: jax.Array, y: jax.Array, *, dims: int, dtype: DTypeLike)
     return found.astype(dtype).reshape(*x.shape[dims:], *y.shape[dims:])
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def summed(dims: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    """`einsum` to float32, of which the backward pass, too, multiplies arrays of the dtype of x and y.
+
+    What JAX derives has a factor of float32, so that a CPU and a GPU compute all in float32.
+    """
+    return jnp.einsum(dims, x, y, preferred_element_type=jnp.float32)
+
+
+def _summed_backward(dims: str, factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    of_factors, _, of_sum = dims.partition("->")
+    of_x, of_y = of_factors.split(",")
+
+    def both(g: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+        by_x, by_y = product(f"{of_sum},{of_y}->{of_x}", g, y), product(f"{of_sum},{of_x}->{of_y}", g, x)
+        return by_x.astype(x.dtype), by_y.astype(y.dtype)
+
+    # A TPU rounds factors itself, within the product.
+    return jax.lax.platform_dependent(g, *factors, tpu=both, default=lambda g, x, y: both(g.astype(x.dtype), x, y))
+
+
+summed.defvjp(lambda dims, x, y: (summed(dims, x, y), (x, y)), _summed_backward)
+
+
 def unstack(x: jax.Array, axis: int) -> tuple[jax.Array, ...]:
     """The slices of x along an axis; the gradient puts theirs side by side, where that of x[i] adds padded ones."""
     return tuple(part.squeeze(axis) for part in jax.lax.split(x, (1,) * x.shape[axis], axis))

@@ -22,6 +22,7 @@ from bertjax.model.attention.windows import (
     joined,
     positions_of,
 )
+from bertjax.model.products import summed
 from bertjax.model.scan_constants import beside
 
 QUERIES = 128  # of a block, where the scores of a row are not computed at once
@@ -171,14 +172,13 @@ def relative_terms(
     # Vectors of the distances 1 - whole and on, and of those in the order of keys: from whole - 1 down.
     rows = row_of(np.arange(1 - whole, whole, dtype=np.int32))
     ascending, descending = jnp.take(by_keys, rows, axis=1), jnp.take(by_queries, rows[::-1], axis=1)
-    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
     def added(q: jax.Array, positions: jax.Array) -> jax.Array:
         first = positions[0]
         near = jax.lax.dynamic_slice_in_dim(descending, whole - size - first, length + size - 1, axis=1)
-        to_positions = _moved(product("HBCK,HUK->HBCU", q.swapaxes(0, 1), near), length)
+        to_positions = _moved(summed("HBCK,HUK->HBCU", q.swapaxes(0, 1), near), length)
         far = _overlapping(ascending, first + whole - blocks * of_block, blocks, of_block, size + of_block - 1)
-        to_content = _moved(product("HNBCK,HNUK->HNBCU", keys, far[:, ::-1]), size)
+        to_content = _moved(summed("HNBCK,HNUK->HNBCU", keys, far[:, ::-1]), size)
         to_content = to_content.transpose(0, 2, 4, 1, 3).reshape(*to_positions.shape[:3], -1)[..., :length]
         return (to_positions + to_content).swapaxes(0, 1)
 

@@ -9,7 +9,6 @@ only (Longformer, section 3.1, computes overlapping blocks likewise), under the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -18,6 +17,7 @@ from jax.export import is_symbolic_dim
 
 from bertjax.model.dropout import ATTENTION_PROBS, dropout_at
 from bertjax.model.layers import softmax
+from bertjax.model.products import summed
 
 NOWHERE = -1  # sequence id of what is no token of the row: it equals no id of a token
 LEAST_BLOCK = 64  # queries of a block: with fewer, products are too small to be fast
@@ -84,11 +84,10 @@ def attend_blocks(q: jax.Array, positions: jax.Array, parts: Sequence[Keys], sco
 
 
 def _part_scores(q: jax.Array, positions: jax.Array, part: Keys, slopes: tuple[float, ...]) -> jax.Array:
-    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
     if part.k.ndim == 4:
-        scores = product("BHLK,BHMK->BHLM", joined(q), part.k).reshape(*q.shape[:-1], -1)
+        scores = summed("BHLK,BHMK->BHLM", joined(q), part.k).reshape(*q.shape[:-1], -1)
     else:
-        scores = product("BHNCK,BHNMK->BHNCM", q, part.k)
+        scores = summed("BHNCK,BHNMK->BHNCM", q, part.k)
     if slopes:
         scores -= _one_a_head(jnp.asarray(slopes, jnp.float32), scores) * jnp.abs(positions - part.positions)
     if part.added is not None:
@@ -97,10 +96,9 @@ def _part_scores(q: jax.Array, positions: jax.Array, part: Keys, slopes: tuple[f
 
 
 def _mixed(probs: jax.Array, v: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    product = partial(jnp.einsum, preferred_element_type=dtype)
     if v.ndim == 4:
-        return product("BHLM,BHMK->BHLK", joined(probs), v).reshape(*probs.shape[:-1], -1)
-    return product("BHNCM,BHNMK->BHNCK", probs, v)
+        return summed("BHLM,BHMK->BHLK", joined(probs), v).astype(dtype).reshape(*probs.shape[:-1], -1)
+    return summed("BHNCM,BHNMK->BHNCK", probs, v).astype(dtype)
 
 
 def _dropped(probs: jax.Array, positions: jax.Array, part: Keys, scoring: Scoring) -> jax.Array:
