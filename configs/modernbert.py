@@ -16,12 +16,12 @@ Expected: GLUE development sets, mean: base 88.4, large 90.4 (not verified).
 Cost: base 149,655,232 parameters, 1.8e21 FLOP; large 395,881,664, 4.9e21: 5 and 14 days on 8 H100 at 50 % of their
     peak. Four layers with windows, 256 wide, one row: from 1,024 to 8,192 tokens a step grows with the length to the
     power of 1.09 in time, 1.03 in processor time and 0.77 in memory (a CPU, `bench_attention_length.py`).
-Memory: base compiled for one v5e chip of 15.75 GiB with `--execution.remat full`, 8 rows at a time: of 2,048 tokens 4.1
-    GiB and 107 ms a step at best, of 4,096 5.9 GiB and 241 ms, of 8,192 8.4 GiB and 506 ms. Without remat 8 rows of
-    8,192 need 41.1 GiB and do not fit, but 2 at a time need 15.0, and 8 then take 450 ms: for 8 or more chips the 16
-    rows that the recipe takes at a time are that. `bertjax plan modernbert --topology v5e:1x1 --stage 7
-    --stages.5.global-batch-size 8 --stages.5.grad-accum-steps 1 --execution.remat full` compiles it. For one H100 (jax
-    0.12.0.1) the same is 4.9 GiB and 48 ms, 6.7 and 93, 10.3 and 187, limited by what windows in XLA read and write.
+Memory: base compiled for one v5e chip of 15.75 GiB with `--execution.remat full`, 8 rows at a time: of 2,048 tokens 3.7
+    GiB and 116 ms a step at best, of 4,096 4.9 GiB and 253 ms, of 8,192 7.3 GiB and 525 ms. Without remat 8 rows of
+    8,192 do not fit, but 2 at a time do, and 8 then take 450 ms: for 8 or more chips the 16 rows that the recipe takes
+    at a time are that. `bertjax plan modernbert --topology v5e:1x1 --stage 7 --stages.5.global-batch-size 8
+    --stages.5.grad-accum-steps 1 --execution.remat full` compiles it. For one H100 (jax 0.12.0.1) the same is 4.8 GiB
+    and 45 ms, 6.7 and 87, 10.3 and 174, limited by what windows in XLA read and write.
 Command: bertjax pretrain modernbert --data.sources 'text:corpus/*.txt'
 """
 
