@@ -170,7 +170,7 @@ def test_the_next_steps_are_about_the_users_own_text() -> None:
     assert [step[1] for step in steps] == ["fill-mask", "finetune", "export"]
     assert "array" not in said and "configs/" not in said
     said = last_words(Config(data=DataConfig(sources=("docs:numpy",))), summary, Path("r"), Path("h"))
-    assert "bertjax pretrain bert_mini --data.sources 'text:my_texts/**/*.txt'" in said
+    assert "bertjax pretrain modern_mini --data.sources 'text:my_texts/**/*.txt'" in said
 
 
 @pytest.mark.parametrize("vendor", ["0x8086", "0x1ae0"])

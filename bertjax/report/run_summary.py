@@ -119,7 +119,7 @@ def _next_steps(config: Config, run: str, completions: Sequence[Completion], has
         text = min((completion.text for completion in completions), key=len)
         steps.append((f"bertjax fill-mask {run} {shlex.quote(text)}", "a sentence of the held-out text"))
     if all(KINDS[parse_source(source).kind].default_pattern is not None for source in config.data.sources):
-        steps.append(("bertjax pretrain bert_mini --data.sources 'text:my_texts/**/*.txt'", "your own text"))
+        steps.append(("bertjax pretrain modern_mini --data.sources 'text:my_texts/**/*.txt'", "your own text"))
         steps.append(("pip install 'bertjax[cuda]' && bertjax bench bert_one_gpu", "how fast a GPU trains BERT-Base"))
     else:
         finetune = f"bertjax finetune classification --init-from {run} --train TABLE.csv"
