@@ -59,7 +59,7 @@ class Work:
             used = rng.integers(least, length + 1, (rows, 1))
         place = np.arange(length)
         sequence_ids = np.where(place < used, 1 + place * self.pairs // length, 0)
-        begins = np.arange(self.pairs) * length // self.pairs
+        begins, two_types = np.arange(self.pairs) * length // self.pairs, self.model.type_vocab_size > 1
         inside = place - begins[np.maximum(sequence_ids, 1) - 1]
         ids = np.where(sequence_ids > 0, rng.integers(1000, self.model.vocab_size, (rows, length)), 0)
         candidates = np.tile(np.arange(1, min(length, int(used.min())) - 1), (rows, 1))
@@ -68,7 +68,7 @@ class Work:
         weights[:, :: max(20, positions.shape[1])] = 0
         integers = {
             "input_ids": ids,
-            "token_type_ids": (sequence_ids > 0) & (inside >= length // self.pairs // 2),
+            "token_type_ids": (sequence_ids > 0) & (inside >= length // self.pairs // 2) & two_types,
             "sequence_ids": sequence_ids,
             "mlm_positions": positions,
             "mlm_labels": np.take_along_axis(ids, positions, axis=1),
