@@ -71,8 +71,9 @@ def test_states_and_logits_are_as_near_to_float64_as_those_of_transformers(
             assert ours_off <= max(1e-5, 2 * theirs_off), f"{name} {number}: {ours_off:.1e}, {theirs_off:.1e}"
 
 
+# Longformer's class has gradients of NaN in float64; test_families.py compares those of float32 at 2,048 tokens.
 @pytest.mark.long
-@pytest.mark.parametrize(("family", "preset"), _SHAPES)
+@pytest.mark.parametrize(("family", "preset"), [shape for shape in _SHAPES if shape[0] != "longformer"])
 def test_gradients_are_as_near_to_float64_as_those_of_transformers(family: str, preset: str) -> None:
     pytest.importorskip("torch")
     config = published(family, preset, 3)
