@@ -18,6 +18,7 @@ from jax.typing import DTypeLike
 
 from bertjax.parallel.sharding import tensors_are_whole
 
+Gradients = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 PRODUCT = "product"  # name that a policy of `jax.checkpoint` knows the results of `product` by
 
 
@@ -109,6 +110,14 @@ def _columns_by_rows(x: jax.Array, y: jax.Array, *, dims: int, dtype: DTypeLike)
     return found.astype(dtype).reshape(*x.shape[dims:], *y.shape[dims:])
 
 
+def with_one_dtype(both: Gradients, g: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`both`(g, x, y) with g in the dtype of x, as a product of two dtypes is computed in the wider one.
+
+    A TPU is given g as it is: it rounds factors itself, within the product.
+    """
+    return jax.lax.platform_dependent(g, x, y, tpu=both, default=lambda g, x, y: both(g.astype(x.dtype), x, y))
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def summed(dims: str, x: jax.Array, y: jax.Array) -> jax.Array:
     """`einsum` to float32, of which the backward pass, too, multiplies arrays of the dtype of x and y.
@@ -127,8 +136,7 @@ def _summed_backward(dims: str, factors: tuple[jax.Array, jax.Array], g: jax.Arr
         by_x, by_y = product(f"{of_sum},{of_y}->{of_x}", g, y), product(f"{of_sum},{of_x}->{of_y}", g, x)
         return by_x.astype(x.dtype), by_y.astype(y.dtype)
 
-    # A TPU rounds factors itself, within the product.
-    return jax.lax.platform_dependent(g, *factors, tpu=both, default=lambda g, x, y: both(g.astype(x.dtype), x, y))
+    return with_one_dtype(both, g, *factors)
 
 
 summed.defvjp(lambda dims, x, y: (summed(dims, x, y), (x, y)), _summed_backward)

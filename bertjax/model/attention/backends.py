@@ -19,6 +19,7 @@ from bertjax.model.attention.kernels import per_device, splash_attention
 from bertjax.model.attention.positions import attention_by_queries, with_alibi
 from bertjax.model.dropout import ATTENTION_PROBS, dropout
 from bertjax.model.layers import recomputed, softmax
+from bertjax.model.products import with_one_dtype
 from bertjax.model.scan_constants import beside
 
 # `splash_interpreted` runs splash's kernels op by op on any platform, for tests without a TPU.
@@ -97,8 +98,7 @@ def _scores_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tupl
     def both(g: jax.Array, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
         return _scaled(_mixed(g, k)), _over_queries(_scaled(q), g)
 
-    # A product of two dtypes is computed in the wider one; but a TPU rounds factors itself, within the product.
-    return jax.lax.platform_dependent(g, *factors, tpu=both, default=lambda g, q, k: both(g.astype(q.dtype), q, k))
+    return with_one_dtype(both, g, *factors)
 
 
 attention_scores.defvjp(lambda q, k: (attention_scores(q, k), (q, k)), _scores_backward)
