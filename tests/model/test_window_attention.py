@@ -143,10 +143,32 @@ def test_heads_stay_on_their_devices() -> None:
 
     gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2)))
     split = jax.device_put((q, k, v), jax.NamedSharding(mesh, jax.P(None, None, "tensor")))
-    program = gradient.lower(*split).compile()
+    with jax.set_mesh(mesh):
+        program = gradient.lower(*split).compile()
     assert not re.findall(r"all-gather|all-to-all|collective-permute|all-reduce", program.as_text())
     for found, alone in zip(program(*split), gradient(q, k, v), strict=True):
         np.testing.assert_allclose(found, alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("slopes", [(), (0.25, 0.0625)])
+def test_one_head_at_a_time_gives_the_bits_of_all_at_once(slopes: tuple[float, ...]) -> None:
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 150, 2, 8))
+    ids = some_ids(150, packed=True)
+
+    def attended(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return window_attention(q, k, v, ids, KEYS, 0.1, window=20, slopes=slopes)
+
+    def with_heads_split_over(devices: int) -> list[np.ndarray]:
+        mesh = jax.make_mesh(
+            (devices,), ("tensor",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:devices]
+        )
+        with jax.set_mesh(mesh):
+            program = jax.jit(lambda *x: jax.vjp(attended, *x)[1](q + k))
+            assert ("while" in program.lower(q, k, v).as_text()) == (devices == 1)
+            return [np.asarray(x) for x in program(q, k, v)]
+
+    for alone, together in zip(with_heads_split_over(1), with_heads_split_over(2), strict=True):
+        np.testing.assert_array_equal(alone, together)
 
 
 @pytest.mark.parametrize("positions", ["rope", "alibi"])
@@ -184,6 +206,7 @@ def temporaries(length: int, window: int, rate: float = 0.1) -> int:
 
 
 def test_memory_grows_with_the_length() -> None:
-    needed = {length: temporaries(length, window=64) for length in (1024, 8192)}
-    assert needed[8192] <= 8.1 * needed[1024]
+    # In shorter rows with dropout XLA needs a tenth less for a token: it merges more.
+    needed = {length: temporaries(length, window=64) for length in (4096, 8192, 32768)}
+    assert needed[32768] <= 8.1 * needed[4096]
     assert needed[8192] < 4 * 8192 * 8192  # one square in float32

@@ -17,6 +17,7 @@ from bertjax.model.attention.windows import (
     Keys,
     Scoring,
     attend_blocks,
+    head_by_head,
     heads_first,
     in_blocks,
     joined,
@@ -128,24 +129,29 @@ def attention_by_queries(
     square.
     """
     length, size = q.shape[1], min(QUERIES, q.shape[1])
-    scoring = Scoring(length, dropout_keys, dropout_rate, slopes)
-    blocks, ids = in_blocks(heads_first(q * scale), size), in_blocks(sequence_ids[:, None], size, NOWHERE)
-    k, v, row = heads_first(k), heads_first(v), jnp.arange(length, dtype=jnp.int32)
+    row = jnp.arange(length, dtype=jnp.int32)
 
-    @jax.checkpoint
-    def of_block(block: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        q, *others = block  # [B, H, C, K], [B, 1, C], [C, 1]
-        ids, positions = beside(q, others)
-        seen = ids[..., None] == sequence_ids[:, None, None, :]
-        if causal:
-            seen &= row <= positions
-        if window:
-            seen &= jnp.abs(row - positions) <= window
-        keys = Keys(k, v, seen, row, added(q, positions[:, 0]) if added else None)
-        return attend_blocks(q, positions, [keys], scoring)
+    def attended(q: jax.Array, k: jax.Array, v: jax.Array, heads: jax.Array | None) -> jax.Array:
+        scoring = Scoring(length, dropout_keys, dropout_rate, slopes, heads)
+        blocks, ids = in_blocks(heads_first(q * scale), size), in_blocks(sequence_ids[:, None], size, NOWHERE)
+        k, v = heads_first(k), heads_first(v)
 
-    out = jax.lax.map(of_block, (jnp.moveaxis(blocks, 2, 0), jnp.moveaxis(ids, 2, 0), positions_of(blocks)))
-    return heads_first(joined(jnp.moveaxis(out, 0, 2))[:, :, :length])
+        @jax.checkpoint
+        def of_block(block: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+            q, *others = block  # [B, H, C, K], [B, 1, C], [C, 1]
+            ids, positions = beside(q, others)
+            seen = ids[..., None] == sequence_ids[:, None, None, :]
+            if causal:
+                seen &= row <= positions
+            if window:
+                seen &= jnp.abs(row - positions) <= window
+            keys = Keys(k, v, seen, row, added(q, positions[:, 0]) if added else None)
+            return attend_blocks(q, positions, [keys], scoring)
+
+        out = jax.lax.map(of_block, (jnp.moveaxis(blocks, 2, 0), jnp.moveaxis(ids, 2, 0), positions_of(blocks)))
+        return heads_first(joined(jnp.moveaxis(out, 0, 2))[:, :, :length])
+
+    return attended(q, k, v, None) if added else head_by_head(attended, q, k, v)
 
 
 def relative_terms(

@@ -8,7 +8,7 @@ only (Longformer, section 3.1, computes overlapping blocks likewise), under the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ from jax.export import is_symbolic_dim
 from bertjax.model.dropout import ATTENTION_PROBS, dropout_at
 from bertjax.model.layers import softmax
 from bertjax.model.products import summed
+from bertjax.parallel.sharding import tensors_are_whole
 
 NOWHERE = -1  # sequence id of what is no token of the row: it equals no id of a token
 LEAST_BLOCK = 64  # queries of a block: with fewer, products are too small to be fast
@@ -40,6 +41,7 @@ class Scoring(NamedTuple):
     dropout_keys: jax.Array | None = None  # uint32 [B]
     dropout_rate: float = 0.0
     slopes: tuple[float, ...] = ()  # of ALiBi, one a head: a score falls by so much from one token to the next
+    heads: jax.Array | None = None  # uint32 [H]: which heads of the layer these are; all unless it is said
 
 
 def in_blocks(x: jax.Array, size: int, fill: int = 0) -> jax.Array:
@@ -73,7 +75,7 @@ def attend_blocks(q: jax.Array, positions: jax.Array, parts: Sequence[Keys], sco
     of (head h, query at i, key at j) depends on h L L + i L + j alone (modulo 2^32), so it is that of the dense
     reference.
     """
-    scores = jnp.concatenate([_part_scores(q, positions, part, scoring.slopes) for part in parts], axis=-1)
+    scores = jnp.concatenate([_part_scores(q, positions, part, scoring) for part in parts], axis=-1)
     probs = softmax(scores).astype(q.dtype)
     probs = jnp.split(probs, [sum(part.k.shape[-2] for part in parts[: n + 1]) for n in range(len(parts) - 1)], axis=-1)
     dropped = [_dropped(of_part, positions, part, scoring) for of_part, part in zip(probs, parts, strict=True)]
@@ -83,13 +85,15 @@ def attend_blocks(q: jax.Array, positions: jax.Array, parts: Sequence[Keys], sco
     return sum(mixed).astype(q.dtype)
 
 
-def _part_scores(q: jax.Array, positions: jax.Array, part: Keys, slopes: tuple[float, ...]) -> jax.Array:
+def _part_scores(q: jax.Array, positions: jax.Array, part: Keys, scoring: Scoring) -> jax.Array:
     if part.k.ndim == 4:
         scores = summed("BHLK,BHMK->BHLM", joined(q), part.k).reshape(*q.shape[:-1], -1)
     else:
         scores = summed("BHNCK,BHNMK->BHNCM", q, part.k)
-    if slopes:
-        scores -= _one_a_head(jnp.asarray(slopes, jnp.float32), scores) * jnp.abs(positions - part.positions)
+    if scoring.slopes:
+        slopes = jnp.asarray(scoring.slopes, jnp.float32)
+        slopes = slopes if scoring.heads is None else slopes[scoring.heads]
+        scores -= _one_a_head(slopes, scores) * jnp.abs(positions - part.positions)
     if part.added is not None:
         scores += part.added
     return jnp.where(part.seen, scores, jnp.finfo(jnp.float32).min)
@@ -104,7 +108,8 @@ def _mixed(probs: jax.Array, v: jax.Array, dtype: jnp.dtype) -> jax.Array:
 def _dropped(probs: jax.Array, positions: jax.Array, part: Keys, scoring: Scoring) -> jax.Array:
     if scoring.dropout_keys is None or scoring.dropout_rate == 0.0:
         return probs
-    L, head = scoring.length, _one_a_head(jnp.arange(probs.shape[1], dtype=jnp.uint32), probs)
+    heads = jnp.arange(probs.shape[1], dtype=jnp.uint32) if scoring.heads is None else scoring.heads
+    L, head = scoring.length, _one_a_head(heads, probs)
     i, j = positions.astype(jnp.uint32), part.positions.astype(jnp.uint32)
     numbers = (head * jnp.uint32(L) + i) * jnp.uint32(L) + j
     return dropout_at(probs, numbers, scoring.dropout_keys, ATTENTION_PROBS, scoring.dropout_rate)
@@ -113,6 +118,32 @@ def _dropped(probs: jax.Array, positions: jax.Array, part: Keys, scoring: Scorin
 def _one_a_head(values: jax.Array, scores: jax.Array) -> jax.Array:
     """[H], so that it broadcasts to scores [B, H, ...]."""
     return values.reshape(-1, *[1] * (scores.ndim - 2))
+
+
+def head_by_head(
+    attended: Callable[[jax.Array, jax.Array, jax.Array, jax.Array | None], jax.Array],
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+) -> jax.Array:
+    """`attended`(q, k, v [B, L, H, K], heads as `Scoring` has them) -> [B, L, H, K], on a CPU for one head at a time.
+
+    Scores of one head stay in a CPU's cache between the operations on them, those of all heads do not. A mesh that
+    splits heads computes them at once, like other platforms; the bits are the same.
+    """
+
+    def at_once(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return attended(q, k, v, None)
+
+    def of_head(one: tuple[jax.Array, ...]) -> jax.Array:
+        *qkv, head = one
+        return attended(*(x[:, :, None] for x in qkv), head[None])[:, :, 0]
+
+    def in_turn(*qkv: jax.Array) -> jax.Array:
+        heads = jnp.arange(q.shape[2], dtype=jnp.uint32)
+        return jnp.moveaxis(jax.lax.map(of_head, (*(jnp.moveaxis(x, 2, 0) for x in qkv), heads)), 0, 2)
+
+    return jax.lax.platform_dependent(q, k, v, cpu=in_turn if tensors_are_whole() else at_once, default=at_once)
 
 
 def block_size(window: int) -> int:
@@ -150,14 +181,14 @@ def window_attention(
     length, size = q.shape[1], block_size(window)
 
     @jax.checkpoint
-    def attended(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    def attended(q: jax.Array, k: jax.Array, v: jax.Array, heads: jax.Array | None) -> jax.Array:
         q, k, v = (in_blocks(heads_first(x), size) for x in (_scaled(q), k, v))
         ids = in_blocks(sequence_ids[:, None], size, NOWHERE)
         keys = window_keys(k, v, ids, ids, window, causal)
-        out = attend_blocks(q, positions_of(q), [keys], Scoring(length, dropout_keys, dropout_rate, slopes))
+        out = attend_blocks(q, positions_of(q), [keys], Scoring(length, dropout_keys, dropout_rate, slopes, heads))
         return heads_first(joined(out)[:, :, :length])
 
-    return attended(q, k, v)
+    return head_by_head(attended, q, k, v)
 
 
 def window_keys(
