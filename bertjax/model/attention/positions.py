@@ -129,12 +129,11 @@ def attention_by_queries(
     square.
     """
     length, size = q.shape[1], min(QUERIES, q.shape[1])
-    row = jnp.arange(length, dtype=jnp.int32)
+    ids, row = in_blocks(sequence_ids[:, None], size, NOWHERE), jnp.arange(length, dtype=jnp.int32)
 
     def attended(q: jax.Array, k: jax.Array, v: jax.Array, heads: jax.Array | None) -> jax.Array:
         scoring = Scoring(length, dropout_keys, dropout_rate, slopes, heads)
-        blocks, ids = in_blocks(heads_first(q * scale), size), in_blocks(sequence_ids[:, None], size, NOWHERE)
-        k, v = heads_first(k), heads_first(v)
+        blocks, k, v = in_blocks(heads_first(q * scale), size), heads_first(k), heads_first(v)
 
         @jax.checkpoint
         def of_block(block: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:

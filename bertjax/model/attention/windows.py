@@ -91,8 +91,7 @@ def _part_scores(q: jax.Array, positions: jax.Array, part: Keys, scoring: Scorin
     else:
         scores = summed("BHNCK,BHNMK->BHNCM", q, part.k)
     if scoring.slopes:
-        slopes = jnp.asarray(scoring.slopes, jnp.float32)
-        slopes = slopes if scoring.heads is None else slopes[scoring.heads]
+        slopes = jnp.asarray(scoring.slopes, jnp.float32)[_heads(scores, scoring)]
         scores -= _one_a_head(slopes, scores) * jnp.abs(positions - part.positions)
     if part.added is not None:
         scores += part.added
@@ -108,11 +107,15 @@ def _mixed(probs: jax.Array, v: jax.Array, dtype: jnp.dtype) -> jax.Array:
 def _dropped(probs: jax.Array, positions: jax.Array, part: Keys, scoring: Scoring) -> jax.Array:
     if scoring.dropout_keys is None or scoring.dropout_rate == 0.0:
         return probs
-    heads = jnp.arange(probs.shape[1], dtype=jnp.uint32) if scoring.heads is None else scoring.heads
-    L, head = scoring.length, _one_a_head(heads, probs)
+    L, head = scoring.length, _one_a_head(_heads(probs, scoring), probs)
     i, j = positions.astype(jnp.uint32), part.positions.astype(jnp.uint32)
     numbers = (head * jnp.uint32(L) + i) * jnp.uint32(L) + j
     return dropout_at(probs, numbers, scoring.dropout_keys, ATTENTION_PROBS, scoring.dropout_rate)
+
+
+def _heads(scores: jax.Array, scoring: Scoring) -> jax.Array:
+    """The number in the layer of each head of scores [B, H, ...]: uint32 [H]."""
+    return jnp.arange(scores.shape[1], dtype=jnp.uint32) if scoring.heads is None else scoring.heads
 
 
 def _one_a_head(values: jax.Array, scores: jax.Array) -> jax.Array:
@@ -132,8 +135,8 @@ def head_by_head(
     splits heads computes them at once, like other platforms; the bits are the same.
     """
 
-    def at_once(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        return attended(q, k, v, None)
+    def at_once(*qkv: jax.Array) -> jax.Array:
+        return attended(*qkv, None)
 
     def of_head(one: tuple[jax.Array, ...]) -> jax.Array:
         *qkv, head = one
@@ -143,7 +146,9 @@ def head_by_head(
         heads = jnp.arange(q.shape[2], dtype=jnp.uint32)
         return jnp.moveaxis(jax.lax.map(of_head, (*(jnp.moveaxis(x, 2, 0) for x in qkv), heads)), 0, 2)
 
-    return jax.lax.platform_dependent(q, k, v, cpu=in_turn if tensors_are_whole() else at_once, default=at_once)
+    if not tensors_are_whole():
+        return at_once(q, k, v)
+    return jax.lax.platform_dependent(q, k, v, cpu=in_turn, default=at_once)
 
 
 def block_size(window: int) -> int:
