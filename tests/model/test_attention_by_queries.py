@@ -10,7 +10,7 @@ from attention_sides import HEAD_DIM, HEADS, ROWS, assert_same, outputs_and_grad
 
 from bertjax.model.attention import backends
 from bertjax.model.attention.backends import Backend, attend, visible, xla_attention
-from bertjax.model.attention.positions import attention_by_queries, relative_terms
+from bertjax.model.attention.positions import Relative, attention_by_queries
 from bertjax.model.dropout import ATTENTION_PROBS, dropout, row_keys
 
 SPAN = 90  # distances from -90 to 89, further ones as these
@@ -30,8 +30,8 @@ def drawn(length: int) -> list[jax.Array]:
 
 def ours(ids: jax.Array, dropout_keys: jax.Array | None, rate: float):
     def attention(q, k, v, relative_k, relative_q) -> jax.Array:
-        added = relative_terms(k * SCALE, relative_k, relative_q, row_of)
-        return attention_by_queries(q, k, v, ids, dropout_keys, rate, scale=SCALE, added=added)
+        relative = Relative(relative_k, relative_q, row_of)
+        return attention_by_queries(q, k, v, ids, dropout_keys, rate, scale=SCALE, relative=relative)
 
     return attention
 

@@ -12,7 +12,7 @@ import pytest
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.network import Params, abstract_network, bind, init_params
-from bertjax.model.products import over_rows, plus_bias, product, unstack
+from bertjax.model.products import over_rows, plus_bias, product, summed, unstack
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -55,6 +55,36 @@ def test_the_sum_over_rows_has_the_dtype_that_is_asked_for(dtype) -> None:
     exact = np.einsum("abi,abo->io", np.asarray(x, np.float64), np.asarray(y, np.float64))
     assert found.dtype == dtype
     assert np.abs(np.asarray(found, np.float64) - exact).max() <= jnp.finfo(dtype).eps * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+    "dims",
+    [
+        "BHLK,BHMK->BHLM",
+        "BHLM,BHMK->BHLK",
+        "BHNCK,BHNMK->BHNCM",
+        "BHNCM,BHNMK->BHNCK",
+        "HBCK,HMK->HBCM",
+        "HNBCK,HNMK->HNBCM",
+    ],
+)
+def test_a_sum_in_float32_has_gradients_of_its_factors_dtype(dims: str, dtype) -> None:
+    sizes = {"B": 2, "H": 2, "N": 3, "C": 8, "L": 8, "M": 15, "K": 4}
+    of_factors, _, of_sum = dims.partition("->")
+    names = [*of_factors.split(","), of_sum]
+    x, y, g = (
+        jax.random.normal(jax.random.key(n), [sizes[name] for name in each], dtype) for n, each in enumerate(names)
+    )
+    found, back = jax.vjp(lambda x, y: summed(dims, x, y), x, y)
+    by_x, by_y = jax.jit(back)(g.astype(jnp.float32))
+    assert (found.dtype, by_x.dtype, by_y.dtype) == (jnp.float32, dtype, dtype)
+    exact = [np.asarray(array, np.float64) for array in (x, y, g)]
+    for number, ours in ((2, found), (0, by_x), (1, by_y)):
+        one, other = (n for n in range(3) if n != number)
+        told = np.einsum(f"{names[one]},{names[other]}->{names[number]}", exact[one], exact[other])
+        tolerance = 2 * float(jnp.finfo(ours.dtype).eps)
+        assert np.abs(np.asarray(ours, np.float64) - told).max() <= tolerance * np.abs(told).max()
 
 
 @pytest.mark.parametrize("out", [(5,), (3, 2, 4)], ids=str)

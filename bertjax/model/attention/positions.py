@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -116,23 +117,26 @@ def attention_by_queries(
     dropout_rate: float,
     *,
     scale: float,
-    added: Added | None = None,
+    relative: Relative | None = None,
     window: int = 0,
     causal: bool = False,
     slopes: tuple[float, ...] = (),
 ) -> jax.Array:
-    """softmax(scale q k + added) v within sequences: [B, L, H, K] -> [B, L, H, K], with the dense reference's dropout.
+    """softmax(scale (q k + relative terms)) v within sequences: [B, L, H, K] -> the same, dropout as the dense has it.
 
     `sequence_ids` is int32 [B, L]; with a `window` a token sees at most so many on either side; `slopes` are ALiBi's,
-    one a head. What is added is made for one block of queries, in the forward pass and again in the backward pass,
-    which keeps q, k, v and what `added` uses: no array is [B, H, L, L]. Memory grows with the length, time with its
+    one a head. Scores are made for one block of queries, in the forward pass and again in the backward pass, which
+    keeps q, k, v and the vectors of distances: no array is [B, H, L, L]. Memory grows with the length, time with its
     square.
     """
     length, size = q.shape[1], min(QUERIES, q.shape[1])
     ids, row = in_blocks(sequence_ids[:, None], size, NOWHERE), jnp.arange(length, dtype=jnp.int32)
 
-    def attended(q: jax.Array, k: jax.Array, v: jax.Array, heads: jax.Array | None) -> jax.Array:
+    def attended(
+        q: jax.Array, k: jax.Array, v: jax.Array, heads: jax.Array | None, *of_distances: jax.Array
+    ) -> jax.Array:
         scoring = Scoring(length, dropout_keys, dropout_rate, slopes, heads)
+        added = relative_terms(k * scale, Relative(*of_distances, relative.row_of)) if relative else None
         blocks, k, v = in_blocks(heads_first(q * scale), size), heads_first(k), heads_first(v)
 
         @jax.checkpoint
@@ -150,19 +154,21 @@ def attention_by_queries(
         out = jax.lax.map(of_block, (jnp.moveaxis(blocks, 2, 0), jnp.moveaxis(ids, 2, 0), positions_of(blocks)))
         return heads_first(joined(jnp.moveaxis(out, 0, 2))[:, :, :length])
 
-    return attended(q, k, v, None) if added else head_by_head(attended, q, k, v)
+    return head_by_head(attended, q, k, v, *(relative[:2] if relative else ()))
 
 
-def relative_terms(
-    k: jax.Array,
-    by_queries: jax.Array,
-    by_keys: jax.Array,
-    row_of: Callable[[np.ndarray], np.ndarray],
-) -> Added:
+class Relative(NamedTuple):
+    """Keys and queries made of the vectors of a table of S distances, and the row of each distance."""
+
+    by_queries: jax.Array  # Kr, which queries are multiplied with: [H, S, K]
+    by_keys: jax.Array  # Qr, which keys are multiplied with: [H, S, K]
+    row_of: Callable[[np.ndarray], np.ndarray]  # of distances i - j: int32 -> int32
+
+
+def relative_terms(k: jax.Array, relative: Relative) -> Added:
     """Content-to-position and position-to-content scores (DeBERTa, arXiv 2006.03654, section 3.1).
 
-    Token i adds q_i Kr_d + k_j Qr_d to its score of j, where d = `row_of`(i - j), int32 -> int32, is a row of the
-    relative table of S rows. `k` is [B, L, H, K], scaled like q; `by_queries` is Kr and `by_keys` Qr, [H, S, K].
+    Token i adds q_i Kr_d + k_j Qr_d to its score of j, where d = `row_of`(i - j). `k` is [B, L, H, K], scaled like q.
 
     Each token has products with the vectors of a range of distances, and its row of products is moved by its position:
     that is a slice of a reshaped array, where a gather of single scores, and its scatter in the backward pass, would
@@ -175,8 +181,9 @@ def relative_terms(
     blocks = keys.shape[1]
     whole = max(length + -length % size, blocks * of_block) + of_block
     # Vectors of the distances 1 - whole and on, and of those in the order of keys: from whole - 1 down.
-    rows = row_of(np.arange(1 - whole, whole, dtype=np.int32))
-    ascending, descending = jnp.take(by_keys, rows, axis=1), jnp.take(by_queries, rows[::-1], axis=1)
+    rows = relative.row_of(np.arange(1 - whole, whole, dtype=np.int32))
+    ascending = jnp.take(relative.by_keys, rows, axis=1)
+    descending = jnp.take(relative.by_queries, rows[::-1], axis=1)
 
     def added(q: jax.Array, positions: jax.Array) -> jax.Array:
         first = positions[0]

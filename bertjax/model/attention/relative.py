@@ -18,7 +18,7 @@ from flax import nnx
 from jax.export import is_symbolic_dim
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention.positions import attention_by_queries, relative_terms
+from bertjax.model.attention.positions import Relative, attention_by_queries
 from bertjax.model.layers import LayerNorm
 from bertjax.model.parameters import weight
 
@@ -102,8 +102,8 @@ def disentangled_attention(
         return jnp.einsum("BHLM,BMHK->BLHK", probabilities.astype(v.dtype), v)
     scale, rate = score_scale(q.shape[-1]), config.attention_probs_dropout_prob
     by_keys, by_queries = of_distances
-    added = relative_terms(k * scale, by_queries, by_keys, partial(distance_row, config))
-    return attention_by_queries(q, k, v, sequence_ids, dropout_keys, rate, scale=scale, added=added)
+    relative = Relative(by_queries, by_keys, partial(distance_row, config))
+    return attention_by_queries(q, k, v, sequence_ids, dropout_keys, rate, scale=scale, relative=relative)
 
 
 def disentangled_probabilities(

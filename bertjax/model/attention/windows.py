@@ -124,31 +124,29 @@ def _one_a_head(values: jax.Array, scores: jax.Array) -> jax.Array:
 
 
 def head_by_head(
-    attended: Callable[[jax.Array, jax.Array, jax.Array, jax.Array | None], jax.Array],
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
+    attended: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, *tables: jax.Array
 ) -> jax.Array:
-    """`attended`(q, k, v [B, L, H, K], heads as `Scoring` has them) -> [B, L, H, K], on a CPU for one head at a time.
+    """`attended`(q, k, v [B, L, H, K], heads as `Scoring` has them, *tables) -> [B, L, H, K], on a CPU head by head.
 
-    Scores of one head stay in a CPU's cache between the operations on them, those of all heads do not. A mesh that
-    splits heads computes them at once, like other platforms; the bits are the same.
+    `tables` are of heads too, [H, ...]. Scores of one head stay in a CPU's cache between the operations on them, those
+    of all heads do not. A mesh that splits heads computes them at once, like other platforms; the bits are the same.
     """
 
-    def at_once(*qkv: jax.Array) -> jax.Array:
-        return attended(*qkv, None)
+    def at_once(qkv: tuple[jax.Array, ...], tables: tuple[jax.Array, ...]) -> jax.Array:
+        return attended(*qkv, None, *tables)
 
-    def of_head(one: tuple[jax.Array, ...]) -> jax.Array:
-        *qkv, head = one
-        return attended(*(x[:, :, None] for x in qkv), head[None])[:, :, 0]
+    def of_head(one: tuple[tuple[jax.Array, ...], jax.Array, tuple[jax.Array, ...]]) -> jax.Array:
+        qkv, head, tables = one
+        return attended(*(x[:, :, None] for x in qkv), head[None], *(x[None] for x in tables))[:, :, 0]
 
-    def in_turn(*qkv: jax.Array) -> jax.Array:
+    def in_turn(qkv: tuple[jax.Array, ...], tables: tuple[jax.Array, ...]) -> jax.Array:
         heads = jnp.arange(q.shape[2], dtype=jnp.uint32)
-        return jnp.moveaxis(jax.lax.map(of_head, (*(jnp.moveaxis(x, 2, 0) for x in qkv), heads)), 0, 2)
+        out = jax.lax.map(of_head, (tuple(jnp.moveaxis(x, 2, 0) for x in qkv), heads, tables))
+        return jnp.moveaxis(out, 0, 2)
 
     if not tensors_are_whole():
-        return at_once(q, k, v)
-    return jax.lax.platform_dependent(q, k, v, cpu=in_turn, default=at_once)
+        return at_once((q, k, v), tables)
+    return jax.lax.platform_dependent((q, k, v), tables, cpu=in_turn, default=at_once)
 
 
 def block_size(window: int) -> int:
