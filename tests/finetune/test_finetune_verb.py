@@ -91,6 +91,7 @@ def test_two_processes_do_what_one_does(encoder: Path, tmp_path: Path) -> None:
     assert "best run" in group.logs[0] and "best run" not in group.logs[1]
 
 
+@pytest.mark.long
 def test_processes_whose_test_sets_differ_are_refused(encoder: Path, tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     for count, folder in enumerate(folders, 1):
@@ -157,6 +158,7 @@ def test_questions_that_may_have_no_answer(encoder: Path, tmp_path: Path, capsys
     assert "does not answer" in not_answered and "does not answer" not in answered
 
 
+@pytest.mark.long
 def test_all_of_glue_that_there_is(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder, head, row in (
         ("CoLA", "", lambda n, text: f"gj04\t{int('red' in text)}\t\t{text}"),

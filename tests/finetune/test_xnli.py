@@ -127,6 +127,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
         read_split(TASKS["xnli"], folder / "XNLI-1.0", "train")
 
 
+@pytest.mark.long
 def test_figures_by_language_and_their_mean(tmp_path: Path) -> None:
     data = write_xnli(tmp_path / "data", ("en", "de", "zh"))
     # Of one language the labels are wrong, so that the figures differ.

@@ -112,6 +112,7 @@ def test_what_one_process_cannot_read_none_restores(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1", "2.damaged"]
 
 
+@pytest.mark.long
 def test_a_directory_that_is_not_shared(files: tuple[Path, Path], tmp_path: Path) -> None:
     recipe, source = files
     for name in ("a", "b"):
