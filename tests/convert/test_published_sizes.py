@@ -80,6 +80,10 @@ def test_states_and_logits_are_as_near_to_float64_as_those_of_transformers(
 def test_gradients_are_as_near_to_float64_as_those_of_transformers(family: str, preset: str) -> None:
     pytest.importorskip("torch")
     config = published(family, preset, 3)
+    if config.hidden_act == "relu":
+        # Its derivative jumps at 0, so that a unit within rounding of 0 has either one, here or there; test_families.py
+        # compares gradients with it, of few units.
+        config = replace(config, hidden_act="gelu")
     network, batch = their_model(config, std=0.05), batch_of(config, _LENGTH)
     if config.global_tokens == "marked":
         # In float64 their gradients are NaN where rows have padding, or other numbers of global tokens.
