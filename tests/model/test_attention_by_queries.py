@@ -63,6 +63,21 @@ def test_relative_terms_are_the_formula(length: int, rate: float) -> None:
     assert_same(values_and_gradients(ours(ids, keys, rate)), values_and_gradients(formula))
 
 
+def test_terms_of_one_head_at_a_time_have_the_bits_of_all_at_once() -> None:
+    ids, given = some_ids(200, packed=True), drawn(200)
+    attention = ours(ids, row_keys(3, jnp.int32(5), jnp.arange(ROWS)), 0.1)
+
+    def with_heads_split_over(devices: int) -> list[np.ndarray]:
+        mesh = jax.make_mesh(
+            (devices,), ("tensor",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:devices]
+        )
+        with jax.set_mesh(mesh):
+            return [np.asarray(x) for x in jax.jit(lambda *x: jax.vjp(attention, *x)[1](x[0]))(*given)]
+
+    for alone, together in zip(with_heads_split_over(1), with_heads_split_over(2), strict=True):
+        np.testing.assert_array_equal(alone, together)
+
+
 @pytest.mark.parametrize(
     ("backend", "length", "window", "causal", "slopes", "rate"),
     [
