@@ -33,6 +33,22 @@ def outputs_and_gradients(attention: Attention, ids: jax.Array, dtype=jnp.float3
     return [np.asarray(x, np.float64) for x in (out, *gradients)]
 
 
+def heads_split_over(devices: int) -> jax.sharding.Mesh:
+    """A mesh that splits heads, and nothing else, over the first devices."""
+    kinds = (jax.sharding.AxisType.Auto,)
+    return jax.make_mesh((devices,), ("tensor",), axis_types=kinds, devices=jax.devices()[:devices])
+
+
+def loops_and_gradients(
+    devices: int, attention: Callable[..., jax.Array], given: jax.Array, *inputs: jax.Array
+) -> tuple[int, list[np.ndarray]]:
+    """With heads split over so many devices: the loops of the program, and the gradients of all inputs for `given`."""
+    with jax.set_mesh(heads_split_over(devices)):
+        program = jax.jit(lambda *x: jax.vjp(attention, *x)[1](given))
+        loops = program.lower(*inputs).as_text().count("while")
+        return loops, [np.asarray(x) for x in program(*inputs)]
+
+
 def assert_same(found: list[np.ndarray], reference: list[np.ndarray], tolerance: float = 1e-6) -> None:
     """Outputs and gradients differ by at most so much of the largest."""
     for number, (ours, theirs) in enumerate(zip(found, reference, strict=True)):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_sides import assert_same, outputs_and_gradients, some_ids
+from attention_sides import assert_same, heads_split_over, loops_and_gradients, outputs_and_gradients, some_ids
 from test_options import MODERN, PLAIN, Reference, drawn, outputs, relative, rows
 
 from bertjax.model.attention.backends import attend, visible, xla_attention
@@ -134,7 +134,7 @@ def test_slopes_fall_with_the_distance(window: int) -> None:
 
 
 def test_heads_stay_on_their_devices() -> None:
-    mesh = jax.make_mesh((2,), ("tensor",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    mesh = heads_split_over(2)
     q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 150, 2, 8))
     ids = some_ids(150, packed=True)
 
@@ -158,16 +158,9 @@ def test_one_head_at_a_time_gives_the_bits_of_all_at_once(slopes: tuple[float, .
     def attended(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         return window_attention(q, k, v, ids, KEYS, 0.1, window=20, slopes=slopes)
 
-    def with_heads_split_over(devices: int) -> list[np.ndarray]:
-        mesh = jax.make_mesh(
-            (devices,), ("tensor",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:devices]
-        )
-        with jax.set_mesh(mesh):
-            program = jax.jit(lambda *x: jax.vjp(attended, *x)[1](q + k))
-            assert ("while" in program.lower(q, k, v).as_text()) == (devices == 1)
-            return [np.asarray(x) for x in program(q, k, v)]
-
-    for alone, together in zip(with_heads_split_over(1), with_heads_split_over(2), strict=True):
+    (loops, in_turn), (none, at_once) = (loops_and_gradients(devices, attended, q + k, q, k, v) for devices in (1, 2))
+    assert loops > 0 and none == 0
+    for alone, together in zip(in_turn, at_once, strict=True):
         np.testing.assert_array_equal(alone, together)
 
 
