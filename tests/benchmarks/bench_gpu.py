@@ -17,7 +17,8 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -60,8 +61,8 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
             work = Work(
                 model,
                 max(1, arguments.tokens // length),
-                length,
-                PREDICTIONS.get(length, max(1, length * 3 // 20)),
+                length=length,
+                predictions=PREDICTIONS.get(length, max(1, length * 3 // 20)),
                 device=arguments.device,
                 compiled=arguments.compile,
                 execution=ExecutionConfig(dtype="bfloat16", scan_unroll=layers if arguments.unroll else 1),
@@ -144,8 +145,8 @@ def versions() -> dict[str, str]:
     return {name: installed[name] for name in named if name in installed} | {"python": platform.python_version()}
 
 
-def main() -> None:
-    """Measure all that was asked for, print each as it comes, and write everything to a file."""
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["large", "base"])
     parser.add_argument("--lengths", nargs="+", type=int, default=[128, 512])
@@ -157,11 +158,17 @@ def main() -> None:
     parser.add_argument("--unroll", action=argparse.BooleanOptionalAction, default=True, help="the scan over layers")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="transformers, by torch")
     parser.add_argument("--output", type=Path, default=Path("bench_gpu.json"))
-    arguments = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def main() -> int:
+    """Measure all that was asked for, print each as it comes, and write everything to a file. Returns the exit code."""
+    arguments = parsed()
     # Two processes share the GPU's memory.
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     os.environ["JAX_PLATFORMS"] = arguments.device
     everything: list[dict] = []
+    died = 0
     for row in rows(arguments):
         if arguments.only not in row.name:
             continue
@@ -169,12 +176,14 @@ def main() -> None:
             found = measure(row, arguments.steps, arguments.rounds)
         except EOFError:
             print(f"{row.name:38} a side died; its error stands above", flush=True)
+            died += 1
             continue
         everything += found
         print(*map(shown, found), sep="\n", flush=True)
         # After each, for a machine that is lent may be taken back.
         arguments.output.write_text(json.dumps({"versions": versions(), "figures": everything}, indent=1))
+    return int(died > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

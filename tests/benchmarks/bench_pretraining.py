@@ -13,12 +13,14 @@ next-sentence prediction) and of bertjax (float32 or bfloat16; pairs, pairs pack
 chooses transformers' fastest in real tokens a second, then bertjax's fastest with the same objectives. `train` takes as
 many steps as fit into the minutes at the measured speed, so that it may run at any load and be interrupted: the same
 command goes on. The minutes are of steps alone: neither side's start, input pipeline's preparation, saves and
-evaluations count. `bertjax_third` is bertjax in a third of the minutes. Size, rate, schedule, warm-up, batch, dropout
-and masking are the recipe bert_mini's at the size of bench_race.py. `measure` exports every run at twelfths of its
-minutes to Hugging Face's layout, and computes the loss of the same masked held-out rows with transformers' class for
-both sides. `tasks` fine-tunes the last export of every run by `bertjax finetune`. DATA has wikipedia_en/, books_en/ and
-glue/. With --kept FILE, speeds and the outcomes of finished runs are kept in that file, and what it has is not done
-again: the races can be run in parts. With --tiny the model is too small to learn: it shows that every phase works.
+evaluations count. `bertjax_third` is bertjax in a third of the minutes. Size, peak rate, warm-up, batch, dropout and
+masking are the recipe bert_mini's at the size of bench_race.py; initial values, AdamW with correction of the moments'
+bias, and the rate's fall from the end of the warm-up are the Trainer's on both sides. `measure` exports every run at
+twelfths of its minutes to Hugging Face's layout, and computes the loss of the same masked held-out rows with
+transformers' class for both sides. `tasks` fine-tunes the last export of every run by `bertjax finetune`. DATA has
+wikipedia_en/, books_en/ and glue/. With --kept FILE, speeds and the outcomes of finished runs are kept in that file,
+and what it has is not done again: the races can be run in parts. With --tiny the model is too small to learn: it shows
+that every phase works.
 """
 
 from __future__ import annotations
@@ -63,6 +65,14 @@ ROW_KEYS: Mapping[str, Mapping[str, Any]] = {
     "grouped": {},
     "packed": {"data.packing": "pairs"},
     "full_sentences": {"data.rows": "full_sentences", "training.objectives": ["mlm"]},
+}
+THEIRS = {
+    # The initial values of transformers' class: it has no smaller ones for the outputs of residual branches.
+    "model.initializer": "truncated",
+    "model.initializer_range": 0.02,
+    # Of the Trainer: with correction of the moments' bias, and a rate that falls from the end of the warm-up.
+    "optimizer.name": "adamw",
+    "optimizer.schedule": "linear_after_warmup",
 }
 TINY = {
     "model.hidden_size": 32,
@@ -115,9 +125,7 @@ class Speed(NamedTuple):
 def configured(arguments: argparse.Namespace, setting: Setting, seed: int, steps: int, run: Path) -> Config:
     """The race's BERT with what a setting asks."""
     config = config_of("bert", arguments, seed, steps)
-    # The initial values of transformers' class: it has no smaller ones for the outputs of residual branches.
-    theirs = {"model.initializer": "truncated", "model.initializer_range": 0.02}
-    keys = {**theirs, **ROW_KEYS[setting.rows], "execution.dtype": setting.dtype, **(TINY if arguments.tiny else {})}
+    keys = {**THEIRS, **ROW_KEYS[setting.rows], "execution.dtype": setting.dtype, **(TINY if arguments.tiny else {})}
     return with_values(replace(config, run_dir=str(run), log=()), keys)
 
 

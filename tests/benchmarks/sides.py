@@ -126,6 +126,7 @@ def theirs(work: Work) -> Run:
     import torch
     from their_pretraining import pretraining
 
+    keep_freed_memory()  # it helps both sides
     batch = work.batch()
     assert work.pairs == 1, "transformers has no packed rows"
     network, loss_of = pretraining(work.model)

@@ -26,7 +26,8 @@ def _network(model: ModelConfig) -> torch.nn.Module:
     values = huggingface_config(model, pad_token_id=0)
     kind = getattr(transformers, name)
     attention = "sdpa" if kind._supports_sdpa else "eager"  # DeBERTa has no other
-    return kind(transformers.AutoConfig.for_model(**values, attn_implementation=attention))
+    # ModernBERT's class computes its head at predicted positions alone if it is told to; others do not know the key.
+    return kind(transformers.AutoConfig.for_model(**values, attn_implementation=attention, sparse_prediction=True))
 
 
 def _with_one_network(model: ModelConfig) -> tuple[torch.nn.Module, Loss]:
