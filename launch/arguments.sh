@@ -3,10 +3,11 @@
 
 # read_arguments OPTIONS SWITCHES ARGUMENT...: the launcher's own options up to the recipe, each into the variable of
 # its name, which must have a default; the recipe and its overrides into the array `pretrain`; `dry_run` is yes or no.
+# Every launcher has --extras NAME,NAME: extras of setup.cfg to install beside those that platform and storage need.
 read_arguments() {
   # Named so that they hide none of the launchers' variables.
-  local _options=" $1 " _switches=" $2 dry-run help " _option
-  dry_run=no help=no
+  local _options=" $1 extras " _switches=" $2 dry-run help " _option
+  dry_run=no help=no extras=''
   shift 2
   while [[ ${1-} == --* ]]; do
     _option=${1#--}
@@ -98,15 +99,40 @@ override_of() {
   printf '%s' "$value"
 }
 
+# The values of a key that takes several, such as --data.sources, a line each.
+values_of() {
+  local word taking=no
+  for word in "${pretrain[@]:1}"; do
+    case $word in
+      "$1") taking=yes ;;
+      "$1="*)
+        taking=no
+        printf '%s\n' "${word#*=}"
+        ;;
+      --*) taking=no ;;
+      *) [[ $taking == no ]] || printf '%s\n' "$word" ;;
+    esac
+  done
+}
+
 # After a preemption a host has an empty disk: data and runs must be in object storage, and the recipe in configs/.
 needs_object_storage() {
-  local key vocab
+  local key value
   for key in --run-dir --data.root; do
     [[ $(override_of $key) == *://* ]] ||
       die "add $key gs://BUCKET/... (or s3://): the disks of these hosts do not outlive a preemption"
   done
-  vocab=$(override_of --data.vocab)
-  [[ -z $vocab || $vocab == *://* ]] || die "--data.vocab $vocab is a file of this machine; copy it to the bucket"
+  for key in --data.vocab --data.units --data.similar-words --data.entity-map; do
+    value=$(override_of $key)
+    [[ -z $value || $value == *://* ]] || die "$key $value is a file of this machine; copy it to the bucket"
+  done
+  while IFS= read -r value; do
+    # Kinds without a colon and a URL name files; those of these names need none.
+    case $value in
+      '' | *://* | docs | docs:* | generated | generated:* | tfds:*) ;;
+      *) die "--data.sources '$value' names files of this machine; copy them to the bucket" ;;
+    esac
+  done < <(values_of --data.sources)
   # A name is one of the package's recipes.
   [[ ${pretrain[0]} == configs/* || ${pretrain[0]} != *[./]* ]] ||
     die "${pretrain[0]} is not copied to the hosts; put your recipe into configs/"
@@ -118,21 +144,23 @@ wait_for_slices() {
   [[ -n $(override_of --hosts.join-seconds) ]] || pretrain+=(--hosts.join-seconds 86400)
 }
 
-# extras_for cuda: the extras to install for a platform and for the storage that the overrides name: [cuda,gcs]
+# extras_for cuda: the extras to install for a platform, for the storage that the overrides name, and those that the
+# launcher's --extras adds: [cuda,gcs]
 extras_for() {
-  local extras=$1
-  if [[ ${pretrain[*]} == *gs://* ]]; then extras+=,gcs; fi
-  if [[ ${pretrain[*]} == *s3://* ]]; then extras+=,s3; fi
-  printf '[%s]' "${extras#,}"
+  local found=$1
+  if [[ ${pretrain[*]} == *gs://* ]]; then found+=,gcs; fi
+  if [[ ${pretrain[*]} == *s3://* ]]; then found+=,s3; fi
+  found+=${extras:+,$extras}
+  printf '[%s]' "${found#,}"
 }
 
 # Builds the container image of this checkout that the variable `image` names, and pushes it. TPU hosts are x86-64,
 # which this machine need not be.
 build_image() {
-  local extras
-  extras=$(extras_for tpu)
-  extras=${extras#[}
+  local installed
+  installed=$(extras_for tpu)
+  installed=${installed#[}
   # shellcheck disable=SC2154 # set by what sources this file
-  perform docker build --platform linux/amd64 --push --build-arg "EXTRAS=${extras%]}" \
+  perform docker build --platform linux/amd64 --push --build-arg "EXTRAS=${installed%]}" \
     --file launch/Dockerfile --tag "$image" .
 }

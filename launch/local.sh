@@ -12,12 +12,12 @@ processes=2 fake_devices='' gpus='' port=''
 read_arguments 'processes fake-devices gpus port' '' "$@"
 needs_recipe
 launcher=(launch/local.py --processes "$processes")
-extras=$(extras_for '')
+installed=$(extras_for '')
 [[ -z $fake_devices ]] || launcher+=(--fake-devices "$fake_devices")
-[[ -z $gpus ]] || launcher+=(--gpus "$gpus") extras=$(extras_for cuda)
+[[ -z $gpus ]] || launcher+=(--gpus "$gpus") installed=$(extras_for cuda)
 [[ -z $port ]] || launcher+=(--port "$port")
-[[ $extras != '[]' ]] || extras=''
+[[ $installed != '[]' ]] || installed=''
 if [[ $dry_run == yes ]]; then
   exec python3 "${launcher[@]}" --dry-run "${pretrain[@]}"
 fi
-exec ./launch/run.sh "$extras" python "${launcher[@]}" "${pretrain[@]}"
+exec ./launch/run.sh "$installed" python "${launcher[@]}" "${pretrain[@]}"

@@ -15,7 +15,7 @@ needs_recipe
 needs gpus
 needs_object_storage
 
-extras=$(extras_for cuda)
+installed=$(extras_for cuda)
 spot=true
 [[ $on_demand == no ]] || spot=false
 
@@ -35,9 +35,9 @@ resources:
   job_recovery:
     recover_on_exit_codes: [75]
 setup: |
-  ./launch/run.sh '$extras'
+  ./launch/run.sh '$installed'
 run: |
-  exec ./launch/run.sh '$extras' $(quoted python launch/keep_running.py --hand-back bertjax pretrain "${pretrain[@]}") \\
+  exec ./launch/run.sh '$installed' $(quoted python launch/keep_running.py --hand-back bertjax pretrain "${pretrain[@]}") \\
     $hosts
 END
 }

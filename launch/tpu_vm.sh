@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Pretrains on Cloud TPU VMs: requests a queued resource, waits for it, installs, starts all workers, and watches them.
-# If the TPU is preempted, it requests another one, on which the run resumes. Started again, it watches an existing one.
+# If the TPU is preempted, it requests another one, on which the run resumes, with the code that the first one got.
+# Started again, it watches an existing one.
 #   ./launch/tpu_vm.sh --name bert --zone us-west4-a --type v5litepod-16 configs/bert_base.py \
 #       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
 # Options, before the recipe: --slices 1, --runtime VERSION (by the type), --on-demand (instead of spot), --poll 60
@@ -29,6 +30,7 @@ case $type in
   *) die "--type $type: known are v2- to v4-, v5litepod-, v5p- and v6e- types; later TPUs are rented by GKE alone" ;;
 esac
 pretrain+=(--hosts.cluster tpu --hosts.devices $((devices * slices)))
+((slices == 1)) || wait_for_slices
 
 nodes=("$name")
 wanted=(--node-id="$name")
@@ -44,6 +46,15 @@ tpus() { perform gcloud compute tpus "$@" --zone="$zone" --quiet; }
 # The command of each worker.
 on_host=(./launch/run.sh "$(extras_for tpu)" python launch/keep_running.py bertjax pretrain "${pretrain[@]}")
 
+# With an agent that has keys, but not gcloud's, gcloud refuses to speak to several workers.
+needs_key_in_agent() {
+  local key=~/.ssh/google_compute_engine
+  ssh-add -l >/dev/null 2>&1 || return 0 # no agent, or one without keys
+  [[ -f $key.pub ]] && ssh-add -L | grep -qF "$(cut -d ' ' -f 2 "$key.pub")" && return
+  die "the ssh agent lacks the key by which gcloud speaks to all workers of a TPU. If $key exists: ssh-add $key
+  If not: ssh-keygen -t rsa -N '' -f $key && ssh-add $key"
+}
+
 request() {
   tpus queued-resources create "$name" "${wanted[@]}" --accelerator-type="$type" --runtime-version="${runtime:-$known}"
 }
@@ -56,16 +67,23 @@ ask_for_another() {
   started=no asked=yes
 }
 
+# One package a job: a run that goes on, on other workers or after this script was started again, has the same code.
+package=build/$name/bertjax.tgz
+
+pack() {
+  perform mkdir -p "build/$name"
+  perform tar -czf "$package.part" --exclude=__pycache__ pyproject.toml setup.cfg README.md bertjax configs launch
+  perform mv "$package.part" "$package"
+}
+
 # Workers on which the command runs already are not changed.
 start_workers() {
-  local node
-  perform mkdir -p build
-  perform tar -czf build/bertjax.tgz --exclude=__pycache__ pyproject.toml setup.cfg README.md bertjax configs launch
+  local node unpack='{ ./launch/detached.sh status 2>/dev/null | grep -qx state:.running || tar -xzf bertjax.tgz; }'
+  [[ -f $package || $dry_run == yes ]] || pack
   for node in "${nodes[@]}"; do
     on_workers "$node" 'mkdir -p bertjax' || return
-    tpus tpu-vm scp build/bertjax.tgz "$node:bertjax/" --worker=all || return
-    on_workers "$node" "cd bertjax && tar -xzf bertjax.tgz && ./launch/detached.sh start $(quoted "${on_host[@]}")" ||
-      return
+    tpus tpu-vm scp "$package" "$node:bertjax/" --worker=all || return
+    on_workers "$node" "cd bertjax && $unpack && ./launch/detached.sh start $(quoted "${on_host[@]}")" || return
   done
 }
 
@@ -88,7 +106,13 @@ look_after() {
   local said
   if [[ $started == no ]]; then
     say 'the TPU is ready; installing and starting its workers'
-    if start_workers; then started=yes; else say 'not all workers could be started; trying again'; fi
+    if start_workers; then
+      started=yes attempts=0
+      return
+    fi
+    ((++attempts < 10)) || die "not all workers could be started. The TPU still exists and is billed; to release it:
+  $delete"
+    say 'not all workers could be started; trying again'
     return
   fi
   said=$(status) || { say 'a worker does not answer'; return; }
@@ -102,6 +126,7 @@ look_after() {
 }
 
 finish() {
+  rm -f "$package"
   if [[ $1 == 0 ]]; then
     release
     say "done; everything is in $(override_of --run-dir)"
@@ -114,6 +139,7 @@ finish() {
 
 if [[ $dry_run == yes ]]; then
   note 'on this machine: ask for the TPU, and when it is there start its workers'
+  pack
   request
   start_workers
   note 'each host is then running, until it is done'
@@ -124,13 +150,15 @@ if [[ $dry_run == yes ]]; then
 fi
 
 delete="gcloud compute tpus queued-resources delete $name --zone=$zone --force"
-started=no asked=no said_before='' was_active=no failures=0
+started=no asked=no said_before='' was_active=no failures=0 attempts=0
+needs_key_in_agent
 while true; do
   if ! now=$(state); then
     now='unknown'
   fi
   case $now in
     '')
+      [[ $asked == yes ]] || pack
       request || [[ $asked == yes ]] || die 'the TPU could not be requested'
       asked=yes
       ;;

@@ -2,15 +2,16 @@
 # Pretrains on a cluster that xpk made (xpk cluster create), as an xpk workload.
 #   ./launch/xpk.sh --build --cluster bert --image IMAGE --type v5litepod-16 configs/bert_base.py \
 #       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
-# Options, before the recipe: --name bert, --slices 1, --build (build the image of this checkout and push it; otherwise
-# it must exist), --dry-run prints the command.
+# Options, before the recipe: --name bert, --slices 1, --project and --zone (those of gcloud's configuration), --build
+# (build the image of this checkout and push it; otherwise it must exist), --dry-run prints the command.
+# A workload that has ended keeps its name: xpk workload delete --cluster CLUSTER --workload NAME comes before the next.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 source launch/arguments.sh
 
-name=bert cluster='' image='' type='' slices=1 build=no
-read_arguments 'name cluster image type slices' build "$@"
+name=bert cluster='' image='' type='' slices=1 project='' zone='' build=no
+read_arguments 'name cluster image type slices project zone' build "$@"
 needs_recipe
 needs cluster image type
 needs_object_storage
@@ -19,5 +20,6 @@ wait_for_slices
 [[ $build == no ]] || build_image
 # Preempted and lost hosts exit with 75 or are killed (127-255 restart anyway); an error of the run ends the workload.
 perform xpk workload create --cluster="$cluster" --workload="$name" --tpu-type="$type" --num-slices="$slices" \
+  ${project:+--project="$project"} ${zone:+--zone="$zone"} \
   --docker-image="$image" --restart-on-exit-codes=75 --max-restarts=1000 \
   --command="exec $(quoted python launch/keep_running.py --hand-back bertjax pretrain "${pretrain[@]}" --hosts.cluster tpu)"

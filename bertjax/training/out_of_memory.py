@@ -51,7 +51,7 @@ def settings_named(
     except jax.errors.JaxRuntimeError as error:
         if _EXHAUSTED not in str(error):
             raise
-        device = mesh.devices.flat[0]
+        device = mesh.local_devices[0]  # another process's device does not tell its memory
         changes = remedies(config, mesh, stage) if of_a_recipe else _without_recipe(mesh)
         lines = [
             f"out of memory while {doing}: {_requested(str(error))}; {_capacity(device)}. Change, in this order:",

@@ -32,7 +32,7 @@ def main() -> int:
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | NOWHERE | {"CLOUDSDK_CONFIG": folder}
-        for tool, more, fine in (("gcloud", [], (1,)), ("xpk", ["--dry-run", "--project=p", "--zone=z-a"], (0,))):
+        for tool, more, fine in (("gcloud", [], (1,)), ("xpk", ["--dry-run"], (0,))):
             if shutil.which(tool) is None:
                 print(f"{tool}: not on the PATH, so not asked")
                 continue

@@ -72,6 +72,10 @@ DRY_RUNS = {
         "gcr.io/me/bertjax",
         "--type",
         "v5litepod-16",
+        "--project",
+        "me",
+        "--zone",
+        "us-west4-a",
         BASE,
         *BUCKET,
     ],
@@ -147,6 +151,21 @@ def test_an_image_has_what_the_bucket_needs_whatever_machine_builds_it(launched:
     assert "docker build --platform linux/amd64 " in printed and "--build-arg EXTRAS=tpu,s3 " in printed
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gke", "EXTRAS=tpu,gcs,wandb,chinese "),
+        ("tpu_vm", "'[tpu,gcs,wandb,chinese]'"),
+        ("skypilot", "'[cuda,gcs,wandb,chinese]'"),
+        ("slurm", "'[cuda,wandb,chinese]'"),
+        ("gpu", "'[cuda,wandb,chinese]'"),
+    ],
+)
+def test_hosts_get_the_extras_that_are_asked_for(name: str, said: str, launched: Launch) -> None:
+    launcher, *arguments = DRY_RUNS[name]
+    assert said in launched(launcher, "--dry-run", "--extras", "wandb,chinese", *arguments).stdout
+
+
 def test_hosts_wait_a_day_for_each_other_by_default(launched: Launch) -> None:
     launcher, *arguments = DRY_RUNS["xpk"]
     printed = launched(launcher, "--dry-run", *arguments, "--hosts.join-seconds", "60").stdout
@@ -164,6 +183,11 @@ def test_hosts_wait_a_day_for_each_other_by_default(launched: Launch) -> None:
         (["tpu_vm.sh", "--zone", "z", "--type", "v5p-8", BASE], "add --run-dir gs://BUCKET/..."),
         (["tpu_vm.sh", "--zone", "z", "--type", "v5p-8", "mine.py", *BUCKET], "put your recipe into configs/"),
         (["skypilot.sh", "--gpus", "L4", BASE, *BUCKET, "--data.vocab", "v.txt"], "v.txt is a file of this machine"),
+        (
+            ["skypilot.sh", "--gpus", "L4", BASE, *BUCKET, "--data.sources", "docs:numpy", "text:b/*.txt"],
+            "--data.sources 'text:b/*.txt' names files of this machine",
+        ),
+        (["tpu_vm.sh", "--zone", "z", "--type", "v5p-8", BASE, *BUCKET, "--data.units=u"], "--data.units u is a file"),
         (
             ["gke.sh", "--image", "i", "--machine", "ct5lp-hightpu-4t", "--topology", "3x3", BASE, *BUCKET],
             "do not fill",

@@ -34,7 +34,9 @@ case $what in
   'queued-resources create') [[ ! -e state ]] && echo ACTIVE >state ;;
   'queued-resources list') cat state 2>/dev/null || true ;;
   'queued-resources delete') rm -rf state hosts ;;
-  'tpu-vm scp') for worker in 0 1; do cp "$OLDPWD/$5" "hosts/${6%%:*}-$worker/${6#*:}"; done ;;
+  'tpu-vm scp')
+    sha256sum <"$OLDPWD/$5" >>sent
+    for worker in 0 1; do cp "$OLDPWD/$5" "hosts/${6%%:*}-$worker/${6#*:}"; done ;;
   'tpu-vm ssh')
     for worker in 0 1; do
       mkdir -p "hosts/$node-$worker"
@@ -174,8 +176,14 @@ def test_a_tpu_that_is_preempted_is_requested_again(cloud: Callable[..., subproc
     run, world = tmp_path / "run", tmp_path / "cloud"
     keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
     process = cloud("tpu_vm.sh", *TPU, *keys, stand_in="0:7:wait")
+    wait_for(lambda: (world / "sent").exists(), process)
+    with (tmp_path / "checkout" / "configs" / "bert_base.py").open("a") as recipe:
+        recipe.write("# changed while it runs\n")
     switch_off_hosts("SUSPENDED", world, run, process)
     said = said_by(process)
+    first, second = (world / "sent").read_text().split("-\n")[:2]
+    assert first == second  # the code of the run, and not what has been made of it since
+    assert not list((tmp_path / "checkout" / "build").rglob("*.tgz*"))  # the next run has a package of its own
     assert "the TPU was preempted; asking for another one" in said and "done; everything is in" in said
     calls = [" ".join(line.split()[2:4]) for line in (world / "calls").read_text().splitlines()]
     assert calls.count("queued-resources create") == 2 and calls.count("queued-resources delete") == 2
@@ -196,6 +204,20 @@ def test_a_tpu_that_fails_later_is_requested_again_and_one_that_never_came_is_no
     switch_off_hosts("FAILED", world, run, process)
     said = said_by(process)
     assert "the TPU is lost; asking for another one" in said and "done; everything is in" in said
+
+
+def test_a_tpu_started_by_hand_needs_gclouds_key_in_an_agent_that_has_others(
+    cloud: Callable[..., subprocess.Popen], tmp_path: Path
+) -> None:
+    """gcloud would refuse to speak to several workers while the TPU is billed."""
+    agent = tmp_path / "bin" / "ssh-add"
+    agent.write_text("#!/bin/sh\necho ssh-ed25519 AAAAother me\n")
+    agent.chmod(0o755)
+    keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
+    process = cloud("tpu_vm.sh", *TPU, *keys)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1 and "ssh-add" in said and "google_compute_engine" in said, said
+    assert not (tmp_path / "cloud" / "calls").exists()
 
 
 def test_a_tpu_whose_job_fails_is_left_to_look_at(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:

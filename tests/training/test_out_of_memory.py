@@ -6,9 +6,11 @@ import resource
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from generated_corpus import write_corpus
 from tiny_runs import command, write_recipe
@@ -90,6 +92,22 @@ def test_what_trains_nothing_gets_no_key_and_no_checkpoint() -> None:
     with pytest.raises(OutOfMemory) as caught, told:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
     assert "--" not in str(caught.value) and "checkpoint" not in str(caught.value)
+
+
+class OfAnotherProcess:
+    """A device of a mesh over several hosts, of which XLA tells only its own process the memory."""
+
+    platform = "tpu"
+
+    def memory_stats(self) -> None:
+        raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: MemoryStats is only supported for addressable devices.")
+
+
+def test_each_process_tells_of_a_device_of_its_own() -> None:
+    several = SimpleNamespace(devices=np.array([OfAnotherProcess(), jax.devices()[0]]), local_devices=jax.devices()[:1])
+    told = settings_named("evaluating", CONFIG, several, of_a_recipe=False)
+    with pytest.raises(OutOfMemory, match="this machine has"), told:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: much")
 
 
 def test_a_save_that_failed_is_reported_instead_of_what_is_left() -> None:
