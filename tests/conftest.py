@@ -67,6 +67,14 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 10, 10)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def speed_is_measured_in_a_moment() -> None:
+    """The product by which a run knows its MFU is a small one: tests start hundreds of runs."""
+    from zygote import measure_speed_in_a_moment
+
+    measure_speed_in_a_moment()
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real corpora and vocabularies, for tests that need it."""

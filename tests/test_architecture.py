@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -248,6 +248,7 @@ def repository_files() -> list[Path]:
     return sorted(path for name in listed.split("\0") if name and (path := REPOSITORY / name).is_file())
 
 
+@cache
 def sources(kind: str) -> list[Source]:
     """The files a rule of this kind is about: `package`, `python` or `text`."""
     found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +105,12 @@ def _keys(table: ast.AST | None) -> Strings:
 RULES: list[Callable[[ast.Module, set[str], str], Strings]] = [compared_strings, looked_up_strings, tabled_strings]
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """A file of the package, for every rule."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 @pytest.mark.parametrize("registry", REGISTRIES)
 def test_no_name_of_a_member_is_used_elsewhere(registry, rule):
@@ -112,7 +119,7 @@ def test_no_name_of_a_member_is_used_elsewhere(registry, rule):
         f"{path.relative_to(REPOSITORY)}:{line}: names {value!r}; use the object of that name"
         for path in sorted((REPOSITORY / "bertjax").rglob("*.py"))
         if not any(path.is_relative_to(folder) for folder in own)
-        for line, value in rule(ast.parse(path.read_text(encoding="utf-8")), names, registry.partition(":")[2])
+        for line, value in rule(parsed(path), names, registry.partition(":")[2])
         if value in names
     ]
     assert not complaints, "\n" + "\n".join(complaints)

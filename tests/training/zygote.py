@@ -11,22 +11,33 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 
 def main() -> None:
-    # Importing starts no threads and no devices; a fork would not survive either.
-
     import bertjax.storage.lean_import as own
 
     own.import_tensorflow()
+    # What verbs import when they run, which would take every child seconds.
     import tensorboardX  # noqa: F401
+
+    import bertjax.convert.folder
+    import bertjax.pipeline.finetuning
+    import bertjax.pipeline.preparation
+    import bertjax.pipeline.pretraining
+    import bertjax.training.trainer  # noqa: F401
+    from bertjax.config import Config
+    from bertjax.config.recipes import override
 
     with contextlib.suppress(ImportError):  # exports are compared with them, where they are installed
         import torch  # noqa: F401
         from transformers import AutoTokenizer, BertForPreTraining  # noqa: F401
 
+    override(Config(), [], "zygote")  # tyro imports more when it is used
+    measure_speed_in_a_moment()
     keep_the_programs_of_every_process()
+    require_nothing_started()
     signal.signal(signal.SIGCHLD, reap)
     gc.freeze()  # children share these pages until a collector writes to them
     os.write(1, b"ready\n")
@@ -39,6 +50,21 @@ def main() -> None:
             become(job)
         os.write(1, f"{child}\n".encode())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+
+
+def require_nothing_started() -> None:
+    """A fork survives neither threads nor devices, and importing starts none."""
+    from jax._src import xla_bridge
+
+    assert threading.active_count() == 1 and not xla_bridge.backends_are_initialized()
+
+
+def measure_speed_in_a_moment() -> None:
+    """A run's MFU is of the fastest product that it measures; what tests train does not depend on it."""
+    from bertjax.training import flops
+
+    assert flops.measured_peak_flops.__defaults__ == (1024, 0.3, "float32")
+    flops.measured_peak_flops.__defaults__ = (256, 0.02, "float32")
 
 
 def keep_the_programs_of_every_process() -> None:
