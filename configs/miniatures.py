@@ -4,7 +4,7 @@ Reproduces: the published sizes, pretrained as bert_base.py, whose notes on the 
     LAYERSxHIDDEN: 2x128 is BERT-Tiny, 4x256 Mini, 4x512 Small, 8x512 Medium. In all of them a head has 64 dimensions,
     and the feed-forward layer is four times as wide as the hidden one.
 Expected: GLUE scores of 64.2 (Tiny), 65.8 (Mini), 71.2 (Small), 73.5 (Medium).
-Cost: 4.4 to 109 million parameters; 9e17 FLOP for Tiny.
+Cost: 4.4 to 109 million parameters; 2.9e17 FLOP for Tiny.
 Command: bertjax pretrain miniatures:4x256 --data.vocab vocab.txt
 """
 

@@ -145,7 +145,7 @@ def test_the_readme_has_room_for_every_row(gate) -> None:
     found = {"value": 1.5, "commit": "0123456", "machine": "two cores"}
     known = gate.read_figures()
     race = json.loads((BENCHMARKS / "race.json").read_text())
-    outcome = {figure: 0.5 for figure, *_ in COLUMNS}
+    outcome = {figure: 0.5 for figure, *_ in COLUMNS} | {"commit": "0123456"}
     race["runs"] = {f"{recipe}_0": outcome for recipe in race["speeds"]}
     whole = gate.with_table(page, gate.readme_table(known, dict.fromkeys(known, found), race))
     assert whole.count("\n") <= 150
@@ -162,10 +162,13 @@ def test_the_table_of_the_readme_is_what_the_gate_makes(gate) -> None:
 
 def test_a_recipe_has_the_mean_and_the_standard_error_of_its_runs() -> None:
     """Over seeds if there are several, else over the examples; a recipe whose race is not over has no row."""
-    outcome = {"steps": 6_402, "mrpc": 0.8, "qnli": 0.6, "cranfield": 0.2}
+    outcome = {"commit": "0123456", "steps": 6_402, "mrpc": 0.8, "qnli": 0.6, "cranfield": 0.2}
     runs = {"bert_0": outcome | {"sst2": 0.75, "sst2_error": 0.0147, "sst2_baseline": 0.509, "pos": 0.9}}
     runs |= {f"electra_{n}": outcome | {"sst2": value, "sst2_error": 0.01} for n, value in enumerate((0.7, 0.72))}
-    *_, baseline, bert, electra = race_table({"speeds": {"bert": 0.5, "deberta": 1.0, "electra": 0.6}, "runs": runs})
+    _, caption, *_, baseline, bert, electra = race_table(
+        {"speeds": {"bert": 0.5, "deberta": 1.0, "electra": 0.6}, "runs": runs}
+    )
+    assert caption.endswith("--kept FILE`, 0123456):")
     assert baseline == "| most frequent answer |  | 50.9 |  |  |  |  |"
     assert bert == "| bert | 6,402 | 75.0 ± 1.5 | 80.0 | 60.0 | 90.0 | 20.0 |"
     assert electra == "| electra | 6,402 ± 0 | 71.0 ± 1.0 | 80.0 ± 0.0 | 60.0 ± 0.0 |  | 20.0 ± 0.0 |"

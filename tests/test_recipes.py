@@ -17,7 +17,9 @@ from bertjax.model.families.registry import family_of
 from bertjax.model.network import abstract_network
 from bertjax.parallel.mesh import make_abstract_mesh
 from bertjax.plan.compiling import lower_train_step
+from bertjax.text.trained_vocabulary import vocabulary_size
 from bertjax.training.stages import stages_of
+from bertjax.training.teacher import assumed_teacher, flops_of_run
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GOLDEN = REPOSITORY / "tests" / "recipes.golden.txt"
@@ -123,6 +125,24 @@ def test_a_recipe_is_valid_and_survives_being_written_down(name: str) -> None:
     text = (REPOSITORY / "configs" / name.partition(":")[0]).read_text()
     for part in ("Reproduces:", "Expected:", "Cost:", f"Command: bertjax pretrain {name[: name.index('.py')]}"):
         assert part in text or name == "quickstart.py"
+
+
+COST = r"^Cost:.*?([\d.]+e\d+) FLOP(?! a token|/)"
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "configs").glob("*.py")), ids=lambda path: path.stem)
+def test_the_cost_of_a_recipe_is_what_its_steps_take(path: Path) -> None:
+    """The first number of FLOP is of the first variant."""
+    text = path.read_text().partition("\nCommand:")[0]
+    if (said := re.search(COST, text, re.M | re.S)) is None:
+        return
+    config = load_recipe(next(name for name in RECIPES if name.startswith(path.name)).replace(path.name, str(path)))
+    config = replace(config, model=replace(config.model, vocab_size=vocabulary_size(config.data)[0]))
+    teacher, taken = assumed_teacher(config), 0.0
+    for stage in stages_of(config):
+        tokens = stage.training.global_batch_size * stage.data.sequence_length
+        taken += (stage.stop - stage.start) * tokens * flops_of_run(config, stage.data, teacher)
+    assert float(said[1]) == pytest.approx(taken, rel=0.05)
 
 
 def to_lower() -> list[Any]:

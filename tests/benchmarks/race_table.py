@@ -18,7 +18,7 @@ COLUMNS = (
 CAPTION = (
     "Recipes at 4 layers of width 256, each for 60 minutes on two cores on the same text, then fine-tuned at two "
     "rates, of which the better one counts; ± is the standard error of the means over seeds, or of one seed over its "
-    "examples (`bench_race.py`):"
+    "examples (`bench_race.py all --data DATA --folder DIR --kept FILE`, {commits}):"
 )
 BASELINE = "most frequent answer"
 
@@ -39,7 +39,8 @@ def race_table(kept: Mapping[str, Any]) -> list[str]:
     runs = [run for of_recipe in by_recipe.values() for run in of_recipe]
     answers = (_cell(runs[:1], f"{figure}_baseline", *others) for figure, *others in COLUMNS)
     baseline = f"| {BASELINE} | {' | '.join(answers)} |"
-    return ["", CAPTION, "", f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", baseline, *rows]
+    caption = CAPTION.format(commits=", ".join(sorted({run["commit"] for run in runs})))
+    return ["", caption, "", f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", baseline, *rows]
 
 
 def _cell(runs: Sequence[Mapping[str, Any]], figure: str, _: str, factor: float, form: str) -> str:
