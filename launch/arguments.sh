@@ -117,7 +117,11 @@ values_of() {
 
 # After a preemption a host has an empty disk: data and runs must be in object storage, and the recipe in configs/.
 needs_object_storage() {
-  local key value
+  local key value variable
+  # shellcheck disable=SC2154 # set by what sources this file
+  for variable in ${env//,/ }; do
+    [[ -n ${!variable-} && ${!variable} != *$'\n'* ]] || die "--env $variable: this machine's environment has no line for it"
+  done
   for key in --run-dir --data.root; do
     [[ $(override_of $key) == *://* ]] ||
       die "add $key gs://BUCKET/... (or s3://): the disks of these hosts do not outlive a preemption"
@@ -142,6 +146,23 @@ needs_object_storage() {
 # Adds that option to the array `pretrain`, unless the user has set it.
 wait_for_slices() {
   [[ -n $(override_of --hosts.join-seconds) ]] || pretrain+=(--hosts.join-seconds 86400)
+}
+
+# write_environment FILE: the variables that --env names, NAME=VALUE in lines that nobody else may read. A dry run tells
+# their names alone.
+write_environment() {
+  [[ -n $env ]] || return 0
+  if [[ $dry_run == yes ]]; then
+    note "$1: ${env//,/, } of this machine's environment"
+    return
+  fi
+  mkdir -p "$(dirname "$1")"
+  (umask 077 && host_environment >"$1")
+}
+
+host_environment() {
+  local variable
+  for variable in ${env//,/ }; do printf '%s=%s\n' "$variable" "${!variable}"; done
 }
 
 # extras_for cuda: the extras to install for a platform, for the storage that the overrides name, and those that the

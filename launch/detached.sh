@@ -18,6 +18,9 @@ case ${1-} in
       exit
     fi
     rm -f $folder/exit_code
+    if [[ -f environment ]]; then # what the launcher's --env names
+      while IFS= read -r line; do export "${line?}"; done <environment
+    fi
     # shellcheck disable=SC2016 # the inner shell expands them
     nohup setsid bash -c 'code=0; "$@" || code=$?; echo "$code" >build/detached/exit_code' _ "$@" \
       >>$log 2>&1 </dev/null &

@@ -4,15 +4,16 @@
 #   ./launch/gke.sh --build --image IMAGE --machine ct5lp-hightpu-4t --topology 4x4 configs/bert_base.py \
 #       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
 # Options, before the recipe: --name bert, --slices 1, --on-demand (instead of spot), --build (build the image of this
-# checkout and push it; otherwise it must exist), --dry-run prints the manifest.
+# checkout and push it; otherwise it must exist), --dry-run prints the manifest; --extras wandb --env
+# WANDB_API_KEY,WANDB_PROJECT gives hosts more packages, and variables of this machine, as a secret.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 source launch/arguments.sh
 source launch/gke_slices.sh
 
-name=bert image='' machine='' topology='' slices=1 on_demand=no build=no
-read_arguments 'name image machine topology slices' 'on-demand build' "$@"
+name=bert image='' machine='' topology='' slices=1 env='' on_demand=no build=no
+read_arguments 'name image machine topology slices env' 'on-demand build' "$@"
 needs_recipe
 needs image machine topology
 needs_object_storage
@@ -25,6 +26,9 @@ spot="
                 cloud.google.com/gke-spot: \"true\""
 [[ $on_demand == no ]] || spot=''
 processes=$((slices * hosts))
+secret=$name-environment from_secret=''
+[[ -z $env ]] || from_secret="
+                  envFrom: [{secretRef: {name: $secret}}]"
 
 # Exit code 75 and the loss of a node fail a job by the pod failure policy, and so do not count as restarts; 2 and 76
 # do, too, and end the run, which the message of the failed job tells apart. Other failures count, so that a permanent
@@ -76,7 +80,7 @@ spec:
                 cloud.google.com/gke-tpu-topology: $topology$spot
               containers:
                 - name: bertjax
-                  image: $image
+                  image: $image$from_secret
                   ports: [{containerPort: 8471, protocol: TCP}, {containerPort: 8431, protocol: TCP}]
                   command: [bash, -c]
                   args:
@@ -87,6 +91,17 @@ spec:
                     requests: {google.com/tpu: $chips}
                     limits: {google.com/tpu: $chips}
 END
+}
+
+# The variables of --env, as a secret: the manifest has their names alone.
+keep_environment() {
+  local create=(kubectl create secret generic "$secret" --from-env-file=/dev/stdin --dry-run=client --output=yaml)
+  if [[ $dry_run == yes ]]; then
+    echo "$(quoted "${create[@]}") | kubectl apply -f -"
+    note "with ${env//,/, } of this machine's environment; then"
+  else
+    host_environment | "${create[@]}" | kubectl apply -f -
+  fi
 }
 
 log=(kubectl logs --follow --tail=-1 --selector
@@ -110,5 +125,6 @@ make_room() {
 
 [[ $dry_run == yes ]] || make_room
 [[ $build == no ]] || build_image
+[[ -z $env ]] || keep_environment
 perform_with "$(manifest)" kubectl apply -f -
 [[ $dry_run == yes ]] || say "what process 0 says: $(quoted "${log[@]}")"

@@ -3,14 +3,15 @@
 # resumes on them.
 #   ./launch/skypilot.sh --gpus H100:8 --nodes 2 configs/bert_base.py \
 #       --run-dir s3://BUCKET/runs/bert --data.root s3://BUCKET/data --data.sources 'text:s3://BUCKET/text/*.txt'
-# Options, before the recipe: --name bert, --nodes 1, --on-demand (instead of spot), --dry-run prints the task.
+# Options, before the recipe: --name bert, --nodes 1, --on-demand (instead of spot), --dry-run prints the task;
+# --extras wandb --env WANDB_API_KEY,WANDB_PROJECT gives hosts more packages, and variables of this machine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 source launch/arguments.sh
 
-name=bert gpus='' nodes=1 on_demand=no
-read_arguments 'name gpus nodes' on-demand "$@"
+name=bert gpus='' nodes=1 env='' on_demand=no
+read_arguments 'name gpus nodes env' on-demand "$@"
 needs_recipe
 needs gpus
 needs_object_storage
@@ -50,4 +51,6 @@ else
   task
   note 'on this machine'
 fi
-perform sky jobs launch --name "$name" --yes build/skypilot.yaml
+secrets=()
+for variable in ${env//,/ }; do secrets+=(--secret "$variable"); done
+perform sky jobs launch --name "$name" --yes ${secrets[@]+"${secrets[@]}"} build/skypilot.yaml

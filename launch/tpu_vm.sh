@@ -5,14 +5,15 @@
 #   ./launch/tpu_vm.sh --name bert --zone us-west4-a --type v5litepod-16 configs/bert_base.py \
 #       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
 # Options, before the recipe: --slices 1, --runtime VERSION (by the type), --on-demand (instead of spot), --poll 60
-# (seconds between two polls), --dry-run prints all commands, and the command of each host.
+# (seconds between two polls), --dry-run prints all commands, and the command of each host; --extras wandb --env
+# WANDB_API_KEY,WANDB_PROJECT gives hosts more packages, and variables of this machine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 source launch/arguments.sh
 
-name=bert zone='' type='' slices=1 runtime='' on_demand=no poll=60
-read_arguments 'name zone type slices runtime poll' on-demand "$@"
+name=bert zone='' type='' slices=1 runtime='' on_demand=no poll=60 env=''
+read_arguments 'name zone type slices runtime poll env' on-demand "$@"
 needs_recipe
 needs zone type
 needs_object_storage
@@ -68,7 +69,7 @@ ask_for_another() {
 }
 
 # One package a job: a run that goes on, on other workers or after this script was started again, has the same code.
-package=build/$name/bertjax.tgz
+package=build/$name/bertjax.tgz environment=build/$name/environment
 
 pack() {
   perform mkdir -p "build/$name"
@@ -80,9 +81,10 @@ pack() {
 start_workers() {
   local node unpack='{ ./launch/detached.sh status 2>/dev/null | grep -qx state:.running || tar -xzf bertjax.tgz; }'
   [[ -f $package || $dry_run == yes ]] || pack
+  write_environment "$environment"
   for node in "${nodes[@]}"; do
     on_workers "$node" 'mkdir -p bertjax' || return
-    tpus tpu-vm scp "$package" "$node:bertjax/" --worker=all || return
+    tpus tpu-vm scp "$package" ${env:+"$environment"} "$node:bertjax/" --worker=all || return
     on_workers "$node" "cd bertjax && $unpack && ./launch/detached.sh start $(quoted "${on_host[@]}")" || return
   done
 }

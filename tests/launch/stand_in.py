@@ -26,6 +26,9 @@ def main() -> int:
     told: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: told.append(number))
+    if "MY_KEY" in os.environ:
+        run.mkdir(parents=True, exist_ok=True)
+        (run / "environment").write_text(os.environ["MY_KEY"])
     first, marks = newest(run), misfortunes(run)
     where = f" of {keys['--hosts.processes']} at {keys.get('--hosts.coordinator')}" if several else ""
     say(f"process {me}{where} begins at step {first}")

@@ -111,9 +111,9 @@ def launched(checkout: Path, bare_path: str) -> Launch:
     """Runs a launcher where there are no tools that it could do anything with."""
     environment = {"PATH": bare_path, "HOME": "/nonexistent", "LC_ALL": "C", "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def launch(launcher: str, *arguments: str) -> subprocess.CompletedProcess:
+    def launch(launcher: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
         script = [str(checkout / "launch" / launcher), *arguments]
-        return subprocess.run(script, env=environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run(script, env=environment | variables, capture_output=True, text=True, timeout=60)
 
     return launch
 
@@ -164,6 +164,25 @@ def test_an_image_has_what_the_bucket_needs_whatever_machine_builds_it(launched:
 def test_hosts_get_the_extras_that_are_asked_for(name: str, said: str, launched: Launch) -> None:
     launcher, *arguments = DRY_RUNS[name]
     assert said in launched(launcher, "--dry-run", "--extras", "wandb,chinese", *arguments).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tpu_vm", "scp build/mine/bertjax.tgz build/mine/environment mine:bertjax/ "),
+        ("gke", "kubectl create secret generic mine-environment --from-env-file=/dev/stdin "),
+        ("gke", "envFrom: [{secretRef: {name: mine-environment}}]\n"),
+        ("xpk", " --env-file=build/mine/environment "),
+        ("skypilot", "sky jobs launch --name mine --yes --secret MY_KEY --secret MY_PROJECT build/skypilot.yaml"),
+    ],
+)
+def test_hosts_get_variables_whose_values_are_not_printed(name: str, said: str, launched: Launch) -> None:
+    launcher, *arguments = DRY_RUNS[name]
+    arguments = ["--dry-run", "--env", "MY_KEY,MY_PROJECT", *arguments]
+    done = launched(launcher, *arguments, MY_KEY="sesame", MY_PROJECT="bert")
+    assert said in done.stdout and "MY_KEY" in done.stdout and "sesame" not in done.stdout, done
+    done = launched(launcher, *arguments, MY_KEY="sesame")
+    assert done.returncode == 1 and "--env MY_PROJECT: this machine's environment has no line" in done.stderr
 
 
 def test_hosts_wait_a_day_for_each_other_by_default(launched: Launch) -> None:

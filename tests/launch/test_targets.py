@@ -36,11 +36,12 @@ case $what in
   'queued-resources delete') rm -rf state hosts ;;
   'tpu-vm scp')
     sha256sum <"$OLDPWD/$5" >>sent
-    for worker in 0 1; do cp "$OLDPWD/$5" "hosts/${6%%:*}-$worker/${6#*:}"; done ;;
+    target=${@:$#-3:1} files=("${@:5:$#-8}")
+    for worker in 0 1; do cp "${files[@]/#/$OLDPWD/}" "hosts/${target%%:*}-$worker/${target#*:}"; done ;;
   'tpu-vm ssh')
     for worker in 0 1; do
       mkdir -p "hosts/$node-$worker"
-      (cd "hosts/$node-$worker" && HOME=$PWD TPU_WORKER_ID=$worker bash -c "$command")
+      (cd "hosts/$node-$worker" && HOME=$PWD TPU_WORKER_ID=$worker env -u MY_KEY bash -c "$command")
     done ;;
   *) exit 1 ;;
 esac
@@ -113,7 +114,7 @@ def cloud(tmp_path: Path, with_stand_in: dict[str, str]) -> Callable[..., subpro
     def start(launcher: str, *arguments: str, stand_in: str = "") -> subprocess.Popen:
         return subprocess.Popen(
             [str(checkout / "launch" / launcher), *arguments],
-            env=environment | {"STAND_IN": stand_in},
+            env=os.environ | environment | {"STAND_IN": stand_in},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -172,15 +173,19 @@ def test_a_jobset_that_has_ended_makes_room(state: str, cloud: Callable[..., sub
 TPU = ["--name", "mine", "--zone", "z", "--type", "v5litepod-16", "--poll", "0.2", "configs/quickstart.py"]
 
 
-def test_a_tpu_that_is_preempted_is_requested_again(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+def test_a_tpu_that_is_preempted_is_requested_again(
+    cloud: Callable[..., subprocess.Popen], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, world = tmp_path / "run", tmp_path / "cloud"
     keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
-    process = cloud("tpu_vm.sh", *TPU, *keys, stand_in="0:7:wait")
+    monkeypatch.setenv("MY_KEY", "open sesame")
+    process = cloud("tpu_vm.sh", "--env", "MY_KEY", *TPU, *keys, stand_in="0:7:wait")
     wait_for(lambda: (world / "sent").exists(), process)
     with (tmp_path / "checkout" / "configs" / "bert_base.py").open("a") as recipe:
         recipe.write("# changed while it runs\n")
     switch_off_hosts("SUSPENDED", world, run, process)
     said = said_by(process)
+    assert (run / "environment").read_text() == "open sesame"  # which only --env brings to a host
     first, second = (world / "sent").read_text().split("-\n")[:2]
     assert first == second  # the code of the run, and not what has been made of it since
     assert not list((tmp_path / "checkout" / "build").rglob("*.tgz*"))  # the next run has a package of its own
