@@ -18,6 +18,7 @@ from turns import STEP_SECONDS
 from bertjax.config import FinetuneConfig
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds.kind import TaskContent
+from bertjax.text.pool import cores
 from bertjax.training.telemetry import METRICS_FILE
 
 _IGNORED = -100  # a label without weight, to torch
@@ -98,6 +99,7 @@ def theirs(config: FinetuneConfig, content: TaskContent, folder: str, work: Path
     """Train, and give the figures of the last weights, or with patience those of the best, with seconds of a step."""
     kind, training, optimizer = content.kind.name, config.training, config.optimizer
     assert optimizer.name == "adamw", "what the Trainer has"
+    torch.set_num_threads(cores())  # whatever OMP_NUM_THREADS says
     transformers.set_seed(training.seed)
     labels = {} if kind == "span" else {"num_labels": len(content.labels)}
     model = _CLASSES[kind].from_pretrained(folder, **labels)
