@@ -58,6 +58,7 @@ def test_figures_are_compared_kept_and_shown(gate, tmp_path, monkeypatch, capfd)
     assert "fast  1234.5 MB/s  (at least 1000: holds)" in said and "also  1234.5 MB/s  (at most 2000: holds)" in said
     assert (tmp_path / "count").read_text() == "x"  # a command that two figures read runs once
     kept = json.loads(gate.RESULTS.read_text())
+    assert 0 <= kept["fast"]["seconds"] < 60
     assert kept["fast"]["value"] == 1234.5 and kept["fast"]["commit"] and "cores" in kept["fast"]["machine"]
     table = gate.README.read_text()
     assert table.startswith("before\n") and table.endswith("\nafter\n")
@@ -119,7 +120,7 @@ def test_a_benchmark_runs_the_package_of_its_own_commit(gate, tmp_path, monkeypa
     other.mkdir()
     (other / "__init__.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    said = gate._output(["-c", "import bertjax; print(bertjax.__file__)"])
+    said = gate.run(["-c", "import bertjax; print(bertjax.__file__)"]).end
     assert said == f"{gate.REPOSITORY / 'bertjax' / '__init__.py'}\n"
 
 
@@ -181,6 +182,14 @@ def test_every_figure_was_measured_and_says_why_it_falls_short(gate) -> None:
     assert [name for name, figure in known.items() if not figure.race and name not in results] == []
     short = [name for name, found in results.items() if not known[name].holds(found["value"])]
     assert [name for name in short if not known[name].fell_short] == []
+
+
+def test_all_but_the_races_take_less_than_ninety_minutes(gate) -> None:
+    """By the seconds of each command when it was last run."""
+    results = json.loads((BENCHMARKS / "results.json").read_text())
+    known = {name: figure for name, figure in gate.read_figures().items() if not figure.race}
+    seconds = {figure.command: results[name]["seconds"] for name, figure in known.items() if "seconds" in results[name]}
+    assert sum(seconds.values()) < 90 * 60, f"give some of them fewer rounds: {seconds}"
 
 
 def test_missing_data_and_races_are_left_out(gate, tmp_path, monkeypatch, capfd) -> None:

@@ -6,7 +6,7 @@
 
 Ends with a table of figures, bars and verdicts, and with exit code 1 if a figure falls short of its bar or a benchmark
 does not run, else with 3 if one was skipped because its data are missing, unless --allow-skipped. What was measured,
-with command, commit, machine and date, goes to results.json; the README's table of results is made from it. Run it on a
+with commit, machine, date and the seconds of its command, goes to results.json; the README's table of results is made from it. Run it on a
 machine that does nothing else: ratios are measured in turns, but times are of the clock.
 """
 
@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 from race_table import race_table
@@ -104,33 +104,40 @@ def read_figures(path: Path = FIGURES) -> dict[str, Figure]:
     return found
 
 
-def measure(figures: Sequence[Figure], data: Path, folder: Path) -> Iterator[tuple[Figure, float | str]]:
-    """Each figure with its value, or with the reason why there is none. A command that several read runs once.
+class Ran(NamedTuple):
+    """A command that has ended."""
 
-    What a value stands beside is filled in.
+    end: str | int  # what it printed; its exit code if that is not 0
+    seconds: float
+
+
+def measure(figures: Sequence[Figure], data: Path, folder: Path) -> Iterator[tuple[Figure, float | str, float]]:
+    """Each figure with its value, or with the reason why there is none, and the seconds that its command took.
+
+    A command that several read runs once. What a value stands beside is filled in.
     """
-    outputs: dict[tuple[str, ...], str | int] = {}
+    ran: dict[tuple[str, ...], Ran] = {}
     for figure in figures:
         if absent := [name for name in figure.data if not (data / name).exists()]:
-            yield figure, f"skipped: needs {data / absent[0]}; give --data"
+            yield figure, f"skipped: needs {data / absent[0]}; give --data", 0.0
             continue
         commands = [words for words in (figure.after, figure.command) if words]
         filled = [tuple(word.format(data=data, folder=folder) for word in words) for words in commands]
         for words in filled:
-            if words not in outputs:
-                outputs[words] = _output(words)
-        ends = [outputs[words] for words in filled]
+            if words not in ran:
+                ran[words] = run(words)
+        ends, seconds = [ran[words].end for words in filled], ran[filled[-1]].seconds
         if codes := [end for end in ends if isinstance(end, int)]:
-            yield figure, f"failed: exit code {codes[0]}"
+            yield figure, f"failed: exit code {codes[0]}", seconds
         elif found := re.search(figure.reads, str(ends[-1])):
             value, *others = found.groups()
-            yield replace(figure, beside=figure.beside.format(*others)), float(value.replace(",", ""))
+            yield replace(figure, beside=figure.beside.format(*others)), float(value.replace(",", "")), seconds
         else:
-            yield figure, "failed: the output has no such figure"
+            yield figure, "failed: the output has no such figure", seconds
 
 
-def _output(words: Sequence[str]) -> str | int:
-    """What a command prints, which is also shown; its exit code if that is not 0."""
+def run(words: Sequence[str]) -> Ran:
+    """Run a command of Python and show what it prints."""
     print(f"\n$ python {' '.join(words)}", flush=True)
     lines, start = [], time.monotonic()
     # The package of this commit, whichever is installed.
@@ -141,8 +148,9 @@ def _output(words: Sequence[str]) -> str | int:
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line)
-    print(f"({time.monotonic() - start:.0f} s)", flush=True)
-    return process.returncode or "".join(lines)
+    seconds = time.monotonic() - start
+    print(f"({seconds:.0f} s)", flush=True)
+    return Ran(process.returncode or "".join(lines), seconds)
 
 
 def _git(*words: str) -> str:
@@ -239,13 +247,13 @@ def main() -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     about, table, start = circumstances(), [], time.monotonic()
     falls_short = skipped = False
-    for figure, value in measure(chosen, arguments.data, arguments.folder):
+    for figure, value, seconds in measure(chosen, arguments.data, arguments.folder):
         if isinstance(value, str):
             table.append((figure.name, value, figure.bar))
             skipped |= value.startswith("skipped")
             falls_short |= not value.startswith("skipped")
             continue
-        one = {"value": value, "beside": figure.beside} | about
+        one = {"value": value, "beside": figure.beside, "seconds": round(seconds)} | about
         replace_text(RESULTS, json.dumps(read_results() | {figure.name: one}, indent=1) + "\n")
         table.append((figure.name, figure.shown.format(value), figure.verdict(value)))
         falls_short |= not figure.holds(value)
