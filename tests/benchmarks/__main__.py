@@ -6,8 +6,8 @@
 
 Ends with a table of figures, bars and verdicts, and with exit code 1 if a figure falls short of its bar or a benchmark
 does not run, else with 3 if one was skipped because its data are missing, unless --allow-skipped. What was measured,
-with commit, machine, date and the seconds of its command, goes to results.json; the README's table of results is made from it. Run it on a
-machine that does nothing else: ratios are measured in turns, but times are of the clock.
+with commit, machine, date and the seconds of its command, goes to results.json; the README's table of results is made
+from it. Run it on a machine that does nothing else: ratios are measured in turns, but times are of the clock.
 """
 
 from __future__ import annotations
