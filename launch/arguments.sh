@@ -131,7 +131,7 @@ needs_object_storage() {
     [[ -z $value || $value == *://* ]] || die "$key $value is a file of this machine; copy it to the bucket"
   done
   while IFS= read -r value; do
-    # Kinds without a colon and a URL name files; those of these names need none.
+    # What is no URL names files of this machine, but for these kinds.
     case $value in
       '' | *://* | docs | docs:* | generated | generated:* | tfds:*) ;;
       *) die "--data.sources '$value' names files of this machine; copy them to the bucket" ;;

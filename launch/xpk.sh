@@ -3,8 +3,8 @@
 #   ./launch/xpk.sh --build --cluster bert --image IMAGE --type v5litepod-16 configs/bert_base.py \
 #       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
 # Options, before the recipe: --name bert, --slices 1, --project and --zone (those of gcloud's configuration), --build
-# (build the image of this checkout and push it; otherwise it must exist), --dry-run prints the command; --extras wandb --env
-# WANDB_API_KEY,WANDB_PROJECT gives hosts more packages, and variables of this machine.
+# (build the image of this checkout and push it; otherwise it must exist), --dry-run prints the command; --extras wandb
+# --env WANDB_API_KEY,WANDB_PROJECT gives hosts more packages, and variables of this machine.
 # A workload that has ended keeps its name: xpk workload delete --cluster CLUSTER --workload NAME comes before the next.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
