@@ -87,19 +87,7 @@ perform_with() {
 
 note() { printf '\n# %s\n' "$*"; }
 
-# The value of a key, such as --run-dir, in the overrides; the last one counts.
-override_of() {
-  local index value=
-  for ((index = 1; index < ${#pretrain[@]}; index++)); do
-    case ${pretrain[index]} in
-      "$1") value=${pretrain[index + 1]-} ;;
-      "$1="*) value=${pretrain[index]#*=} ;;
-    esac
-  done
-  printf '%s' "$value"
-}
-
-# The values of a key that takes several, such as --data.sources, a line each.
+# The values of a key in the overrides, such as --data.sources, which takes several, a line each.
 values_of() {
   local word taking=no
   for word in "${pretrain[@]:1}"; do
@@ -115,13 +103,16 @@ values_of() {
   done
 }
 
+# The value of a key that takes one, such as --run-dir; the last one counts.
+override_of() {
+  local values
+  values=$(values_of "$1")
+  printf '%s' "${values##*$'\n'}"
+}
+
 # After a preemption a host has an empty disk: data and runs must be in object storage, and the recipe in configs/.
 needs_object_storage() {
-  local key value variable
-  # shellcheck disable=SC2154 # set by what sources this file
-  for variable in ${env//,/ }; do
-    [[ -n ${!variable-} && ${!variable} != *$'\n'* ]] || die "--env $variable: this machine's environment has no line for it"
-  done
+  local key value
   for key in --run-dir --data.root; do
     [[ $(override_of $key) == *://* ]] ||
       die "add $key gs://BUCKET/... (or s3://): the disks of these hosts do not outlive a preemption"
@@ -148,14 +139,25 @@ wait_for_slices() {
   [[ -n $(override_of --hosts.join-seconds) ]] || pretrain+=(--hosts.join-seconds 86400)
 }
 
-# write_environment FILE: the variables that --env names, NAME=VALUE in lines that nobody else may read. A dry run tells
-# their names alone.
+# Each variable that --env names must have a value of one line.
+needs_environment() {
+  local variable
+  # shellcheck disable=SC2154 # set by what sources this file
+  for variable in ${env//,/ }; do
+    [[ -n ${!variable-} && ${!variable} != *$'\n'* ]] || die "--env $variable: this machine's environment has no line for it"
+  done
+}
+
+# write_environment FILE: those variables, NAME=VALUE in lines that nobody else may read, for as long as this script
+# runs. A dry run tells their names alone.
 write_environment() {
   [[ -n $env ]] || return 0
   if [[ $dry_run == yes ]]; then
     note "$1: ${env//,/, } of this machine's environment"
     return
   fi
+  # shellcheck disable=SC2064 # the name is known now, and not when the script ends
+  trap "rm -f $(quoted "$1")" EXIT
   mkdir -p "$(dirname "$1")"
   (umask 077 && host_environment >"$1")
 }

@@ -17,6 +17,7 @@ read_arguments 'name image machine topology slices env' 'on-demand build' "$@"
 needs_recipe
 needs image machine topology
 needs_object_storage
+needs_environment
 wait_for_slices
 
 chips=$(chips_of_host)

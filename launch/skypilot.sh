@@ -15,6 +15,7 @@ read_arguments 'name gpus nodes env' on-demand "$@"
 needs_recipe
 needs gpus
 needs_object_storage
+needs_environment
 
 installed=$(extras_for cuda)
 spot=true

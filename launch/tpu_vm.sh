@@ -17,6 +17,7 @@ read_arguments 'name zone type slices runtime poll env' on-demand "$@"
 needs_recipe
 needs zone type
 needs_object_storage
+needs_environment
 
 # The size in a type is the number of chips for v5litepod and v6e, which are devices, and of cores for the others; two
 # cores of v4 and v5p are one device.

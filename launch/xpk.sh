@@ -16,11 +16,11 @@ read_arguments 'name cluster image type slices project zone env' build "$@"
 needs_recipe
 needs cluster image type
 needs_object_storage
+needs_environment
 wait_for_slices
 
 [[ $build == no ]] || build_image
 environment=build/$name/environment
-[[ $dry_run == yes ]] || trap 'rm -f "$environment"' EXIT
 write_environment "$environment"
 # Preempted and lost hosts exit with 75 or are killed (127-255 restart anyway); an error of the run ends the workload.
 perform xpk workload create --cluster="$cluster" --workload="$name" --tpu-type="$type" --num-slices="$slices" \

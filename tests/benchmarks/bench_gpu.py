@@ -168,7 +168,7 @@ def main() -> int:
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     os.environ["JAX_PLATFORMS"] = arguments.device
     everything: list[dict] = []
-    died = 0
+    died = False
     for row in rows(arguments):
         if arguments.only not in row.name:
             continue
@@ -176,13 +176,13 @@ def main() -> int:
             found = measure(row, arguments.steps, arguments.rounds)
         except EOFError:
             print(f"{row.name:38} a side died; its error stands above", flush=True)
-            died += 1
+            died = True
             continue
         everything += found
         print(*map(shown, found), sep="\n", flush=True)
         # After each, for a machine that is lent may be taken back.
         arguments.output.write_text(json.dumps({"versions": versions(), "figures": everything}, indent=1))
-    return int(died > 0)
+    return int(died)
 
 
 if __name__ == "__main__":

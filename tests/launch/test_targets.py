@@ -81,6 +81,7 @@ KUBECTL = """#!/bin/sh
 case $1 in
   get) cat "$CLOUD/jobset" 2>/dev/null || true ;;
   delete) rm "$CLOUD/jobset" ;;
+  create) cat >"$CLOUD/secret" ;;
   apply)
     [ ! -e "$CLOUD/jobset" ] || exit 1
     echo "$*" >"$CLOUD/calls"
@@ -88,7 +89,19 @@ case $1 in
   *) exit 1 ;;
 esac
 """
-TOOLS = {"gcloud": GCLOUD, "sbatch": SBATCH, "srun": SRUN, "scontrol": SCONTROL, "sky": SKY, "kubectl": KUBECTL}
+# A workload is created with the variables of a file.
+XPK = """#!/usr/bin/env bash
+for word; do [[ $word != --env-file=* ]] || cp "${word#*=}" "$CLOUD/secret"; done
+"""
+TOOLS = {
+    "xpk": XPK,
+    "gcloud": GCLOUD,
+    "sbatch": SBATCH,
+    "srun": SRUN,
+    "scontrol": SCONTROL,
+    "sky": SKY,
+    "kubectl": KUBECTL,
+}
 
 
 @pytest.fixture
@@ -111,10 +124,10 @@ def cloud(tmp_path: Path, with_stand_in: dict[str, str]) -> Callable[..., subpro
     python.chmod(0o755)
     environment = with_stand_in | {"CLOUD": str(world), "BERTJAX_TEST_PYTHON": str(python)}
 
-    def start(launcher: str, *arguments: str, stand_in: str = "") -> subprocess.Popen:
+    def start(launcher: str, *arguments: str, stand_in: str = "", **variables: str) -> subprocess.Popen:
         return subprocess.Popen(
             [str(checkout / "launch" / launcher), *arguments],
-            env=os.environ | environment | {"STAND_IN": stand_in},
+            env=environment | variables | {"STAND_IN": stand_in},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -157,6 +170,16 @@ def test_what_kubectl_gets_is_what_the_dry_run_printed(cloud: Callable[..., subp
     )
 
 
+@pytest.mark.parametrize("name", ["gke_tpu7x", "xpk"])
+def test_a_cluster_gets_the_values_of_variables(
+    name: str, cloud: Callable[..., subprocess.Popen], tmp_path: Path
+) -> None:
+    launcher, *arguments = DRY_RUNS[name]
+    said_by(cloud(launcher, "--env", "MY_KEY,MY_PROJECT", *arguments, MY_KEY="open sesame", MY_PROJECT="bert"))
+    assert (tmp_path / "cloud" / "secret").read_text() == "MY_KEY=open sesame\nMY_PROJECT=bert\n"
+    assert not list((tmp_path / "checkout").rglob("build/*/*"))
+
+
 @pytest.mark.parametrize("state", ["Completed", "Failed", ""])
 def test_a_jobset_that_has_ended_makes_room(state: str, cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     launcher, *arguments = DRY_RUNS["gke_tpu7x"]
@@ -173,13 +196,10 @@ def test_a_jobset_that_has_ended_makes_room(state: str, cloud: Callable[..., sub
 TPU = ["--name", "mine", "--zone", "z", "--type", "v5litepod-16", "--poll", "0.2", "configs/quickstart.py"]
 
 
-def test_a_tpu_that_is_preempted_is_requested_again(
-    cloud: Callable[..., subprocess.Popen], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tpu_that_is_preempted_is_requested_again(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     run, world = tmp_path / "run", tmp_path / "cloud"
     keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
-    monkeypatch.setenv("MY_KEY", "open sesame")
-    process = cloud("tpu_vm.sh", "--env", "MY_KEY", *TPU, *keys, stand_in="0:7:wait")
+    process = cloud("tpu_vm.sh", "--env", "MY_KEY", *TPU, *keys, stand_in="0:7:wait", MY_KEY="open sesame")
     wait_for(lambda: (world / "sent").exists(), process)
     with (tmp_path / "checkout" / "configs" / "bert_base.py").open("a") as recipe:
         recipe.write("# changed while it runs\n")
@@ -188,7 +208,7 @@ def test_a_tpu_that_is_preempted_is_requested_again(
     assert (run / "environment").read_text() == "open sesame"  # which only --env brings to a host
     first, second = (world / "sent").read_text().split("-\n")[:2]
     assert first == second  # the code of the run, and not what has been made of it since
-    assert not list((tmp_path / "checkout" / "build").rglob("*.tgz*"))  # the next run has a package of its own
+    assert not list((tmp_path / "checkout" / "build" / "mine").iterdir())  # the next run has a package of its own
     assert "the TPU was preempted; asking for another one" in said and "done; everything is in" in said
     calls = [" ".join(line.split()[2:4]) for line in (world / "calls").read_text().splitlines()]
     assert calls.count("queued-resources create") == 2 and calls.count("queued-resources delete") == 2
