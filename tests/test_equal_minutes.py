@@ -9,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,7 @@ def measured(folder: Path, name: str, minutes: float, losses: list[float]) -> No
 TIMES = {
     "transformers": {"setting": "transformers-grouped-bfloat16-compiled", "seconds": 0.2, "tokens": 3000.0},
     "bertjax": {"setting": "bertjax-packed-float32", "seconds": 0.1, "tokens": 4000.0},
+    "modernbert": {"setting": "modernbert-documents-float32", "seconds": 0.15, "tokens": 4000.0},
 }
 
 
@@ -50,14 +52,17 @@ def test_the_gate_reads_the_minutes_to_the_others_last_loss(bench, tmp_path, mon
     for seed in (0, 1):
         measured(tmp_path, f"transformers_{seed}", 30.0, [7.0, 6.0, 5.0])
         measured(tmp_path, f"bertjax_{seed}", 30.0, [5.5, 4.5, 4.0])  # at 5.0 half way from 10 to 20 minutes
+        measured(tmp_path, f"modernbert_third_{seed}", 10.0, [6.0, 4.0, 3.5])  # half way from 3.33 to 6.67 minutes
     measured(tmp_path, "bertjax_third_0", 10.0, [5.6, 5.2, 4.8])  # half way from 6.67 to 10 minutes
     table(bench, tmp_path, monkeypatch)
     said = capsys.readouterr().out
-    assert "seed 0: bertjax has transformers' last loss of 5.0000 after 8.33 of 30.00 minutes" in said
-    assert "seed 1: bertjax has transformers' last loss of 5.0000 after 15.00 of 30.00 minutes" in said
+    reached = "bertjax has transformers' last loss of 5.0000 after"
+    assert f"the same recipe, seed 0: {reached} 8.33 of 30.00 minutes" in said
+    assert f"the same recipe, seed 1: {reached} 15.00 of 30.00 minutes" in said
+    assert f"modern_mini, seed 0: {reached} 5.00 of 30.00 minutes" in said
     entries = tomllib.loads((BENCHMARKS / "figures.toml").read_text())["figure"]
     found = [re.search(one["reads"], said) for one in entries if "bench_pretraining.py" in one["command"][0]]
-    assert [one and one.groups() for one in found] == [("0.39", "0.11"), ("2.67",)]
+    assert [one and one.groups() for one in found] == [("0.17", "0.00"), ("0.39", "0.11"), ("2.67",)]
 
 
 def test_a_loss_that_is_never_reached_gives_no_figure(bench, tmp_path, monkeypatch, capsys) -> None:
@@ -66,7 +71,8 @@ def test_a_loss_that_is_never_reached_gives_no_figure(bench, tmp_path, monkeypat
         measured(tmp_path, f"bertjax_{seed}", 30.0, [7.0, 6.0, 4.5 + (seed == 0)])
     table(bench, tmp_path, monkeypatch)
     said = capsys.readouterr().out
-    assert "bertjax does not reach transformers' last loss with every seed" in said and "to that loss:" not in said
+    assert "the same recipe: bertjax does not reach transformers' last loss with every seed" in said
+    assert "to that loss:" not in said
 
 
 def test_what_is_kept_is_not_done_again(bench, tmp_path, monkeypatch, capsys) -> None:
@@ -89,14 +95,37 @@ def test_what_is_kept_is_not_done_again(bench, tmp_path, monkeypatch, capsys) ->
     begun = []
     monkeypatch.setattr(bench, "subprocess", SimpleNamespace(run=lambda words, **_: begun.append(words)))
     call(bench, monkeypatch, "train", *words, str(other))
-    assert [words[3] for words in begun] == ["bertjax_third"] and str(kept) in begun[0]
+    assert [words[3] for words in begun] == ["bertjax_third", "modernbert_third"] and str(kept) in begun[0]
     capsys.readouterr()
     call(bench, monkeypatch, "table", *words, str(other))
     said = capsys.readouterr().out
-    assert "after 30.00 of 30.00 minutes" in said and "bertjax        sst2 accuracy 70.00" in said
+    assert "after 30.00 of 30.00 minutes" in said and "bertjax          sst2 accuracy 70.00" in said
     assert "ratio bertjax / transformers in real tokens/s: 2.67" in said
 
 
 def test_a_curve_that_begins_low_enough_counts_from_its_first_point(bench) -> None:
     curve = [bench.Point(2.5, 5.0), bench.Point(5.0, 4.0)]
     assert bench._minutes_to(5.2, curve) == 2.5
+
+
+def test_a_side_that_is_timed_later_is_as_fast_beside_transformers_as_then(bench, tmp_path, monkeypatch) -> None:
+    kept, known = tmp_path / "kept.json", {side: TIMES[side] for side in ("transformers", "bertjax")}
+    kept.write_text(json.dumps({"terms": {"minutes": 30.0, "tiny": False}, "speeds": known, "runs": {}}))
+    turned = []
+
+    def speeds(_: object, settings: list[Any], heat: str) -> dict[Any, Any]:
+        turned.append((heat, [str(setting) for setting in settings]))
+        seconds = {"transformers": 0.4, "bertjax": 0.2}  # half as fast as when they were chosen
+        of_modern = {"float32": 0.9, "bfloat16": 0.8}
+        return {one: bench.Speed(seconds.get(one.side, of_modern[one.dtype]), 4000.0) for one in settings}
+
+    monkeypatch.setattr(bench, "_speeds", speeds)
+    monkeypatch.setattr(bench.bertjax, "prepare", lambda _: None)
+    call(bench, monkeypatch, "times", "--folder", str(tmp_path), "--data", str(tmp_path), "--kept", str(kept))
+    fastest = "modernbert-documents-bfloat16"
+    assert turned == [
+        ("modernbert_documents", ["modernbert-documents-float32", fastest]),
+        ("final", [TIMES["transformers"]["setting"], TIMES["bertjax"]["setting"], fastest]),
+    ]
+    found = json.loads(kept.read_text())["speeds"]
+    assert found == known | {"modernbert": {"setting": fastest, "seconds": 0.4, "tokens": 4000.0}}

@@ -13,14 +13,15 @@ next-sentence prediction) and of bertjax (float32 or bfloat16; pairs, pairs pack
 chooses transformers' fastest in real tokens a second, then bertjax's fastest with the same objectives. `train` takes as
 many steps as fit into the minutes at the measured speed, so that it may run at any load and be interrupted: the same
 command goes on. The minutes are of steps alone: neither side's start, input pipeline's preparation, saves and
-evaluations count. `bertjax_third` is bertjax in a third of the minutes. Size, peak rate, warm-up, batch, dropout and
-masking are the recipe bert_mini's at the size of bench_race.py; initial values, AdamW with correction of the moments'
-bias, and the rate's fall from the end of the warm-up are the Trainer's on both sides. `measure` exports every run at
-twelfths of its minutes to Hugging Face's layout, and computes the loss of the same masked held-out rows with
-transformers' class for both sides. `tasks` fine-tunes the last export of every run by `bertjax finetune`. DATA has
-wikipedia_en/, books_en/ and glue/. With --kept FILE, speeds and the outcomes of finished runs are kept in that file,
-and what it has is not done again: the races can be run in parts. With --tiny the model is too small to learn: it shows
-that every phase works.
+evaluations count. Size, text, vocabulary, batch, length, peak rate and dropout are those of bench_race.py for all.
+`bertjax` has the other side's recipe: BERT's objectives and masks, and the initial values, AdamW with correction of the
+moments' bias and fall of the rate from the end of the warm-up that the Trainer has; `bertjax_third` is the same in a
+third of the minutes. `modernbert_third` is bertjax with its own recipe for little time, modern_mini, in a third of the
+minutes. `measure` exports every run at twelfths of its minutes to Hugging Face's layout, and computes the loss of the
+same masked held-out rows with transformers' class for all. `tasks` fine-tunes the last export of every run by `bertjax
+finetune`. DATA has wikipedia_en/, books_en/ and glue/. With --kept FILE, speeds and the outcomes of finished runs are
+kept in that file, and what it has is not done again: the races can be run in parts. With --tiny the model is too small
+to learn: it shows that every phase works.
 """
 
 from __future__ import annotations
@@ -58,14 +59,15 @@ ROWS = SIZES["mini"].rows
 POINTS = 12  # of a run at which it is measured
 HELD_OUT = 2_048  # rows
 ROWS_TIMED = 1_000 * ROWS  # that transformers has in `times`; it reads them again after that
-ENTRANTS = {"transformers": 1.0, "bertjax": 1.0, "bertjax_third": 1 / 3}  # share of the minutes
 SAME_SIZE = 64  # batches of which the real tokens are counted
 ROW_KEYS: Mapping[str, Mapping[str, Any]] = {
     "pairs": {},
     "grouped": {},
     "packed": {"data.packing": "pairs"},
     "full_sentences": {"data.rows": "full_sentences", "training.objectives": ["mlm"]},
+    "documents": {},
 }
+WITHOUT_NSP = ("full_sentences", "documents")
 THEIRS = {
     # The initial values of transformers' class: it has no smaller ones for the outputs of residual branches.
     "model.initializer": "truncated",
@@ -82,6 +84,37 @@ TINY = {
 }
 
 
+class Side(NamedTuple):
+    """A program with a recipe of bench_race.py."""
+
+    recipe: str
+    rows: tuple[str, ...]  # that are tried
+    keys: Mapping[str, Any] = {}
+
+
+SIDES = {
+    "transformers": Side("bert", ("pairs", "grouped", "full_sentences"), THEIRS),
+    "bertjax": Side("bert", ("pairs", "packed", "full_sentences"), THEIRS),
+    "modernbert": Side("modernbert", ("documents",)),
+}
+
+
+class Entrant(NamedTuple):
+    """What a side trains."""
+
+    side: str
+    share: float  # of the minutes
+
+
+ENTRANTS = {
+    "transformers": Entrant("transformers", 1.0),
+    "bertjax": Entrant("bertjax", 1.0),
+    "bertjax_third": Entrant("bertjax", 1 / 3),
+    "modernbert_third": Entrant("modernbert", 1 / 3),
+}
+REACHING = {"the same recipe": ("bertjax", "bertjax_third"), "modern_mini": ("modernbert_third",)}
+
+
 class Setting(NamedTuple):
     """How a side computes, and how its rows are filled."""
 
@@ -96,16 +129,15 @@ class Setting(NamedTuple):
     @property
     def objectives(self) -> str:
         """What a side may be compared by: with next-sentence prediction or without."""
-        return "mlm" if self.rows == "full_sentences" else "mlm and nsp"
+        return "mlm" if self.rows in WITHOUT_NSP else "mlm and nsp"
 
 
-ROWS_OF = {"transformers": ("pairs", "grouped", "full_sentences"), "bertjax": ("pairs", "packed", "full_sentences")}
 SETTINGS = [
-    Setting(side, rows, dtype, compiled)
-    for side, every in ROWS_OF.items()
-    for rows in every
+    Setting(name, rows, dtype, compiled)
+    for name, side in SIDES.items()
+    for rows in side.rows
     for dtype in ("float32", "bfloat16")
-    for compiled in ((False, True) if side == "transformers" else (False,))
+    for compiled in ((False, True) if name == "transformers" else (False,))
 ]
 NAMED = {str(setting): setting for setting in SETTINGS}
 
@@ -123,28 +155,40 @@ class Speed(NamedTuple):
 
 
 def configured(arguments: argparse.Namespace, setting: Setting, seed: int, steps: int, run: Path) -> Config:
-    """The race's BERT with what a setting asks."""
-    config = config_of("bert", arguments, seed, steps)
-    keys = {**THEIRS, **ROW_KEYS[setting.rows], "execution.dtype": setting.dtype, **(TINY if arguments.tiny else {})}
+    """The recipe of a side with what a setting asks."""
+    side = SIDES[setting.side]
+    config = config_of(side.recipe, arguments, seed, steps)
+    keys = {**side.keys, **ROW_KEYS[setting.rows], "execution.dtype": setting.dtype, **(TINY if arguments.tiny else {})}
     return with_values(replace(config, run_dir=str(run), log=()), keys)
 
 
 def times(arguments: argparse.Namespace) -> None:
-    """Measure the settings in turns: first those of a side with the same rows, then the fastest of each in turns."""
-    chosen = [setting for setting in SETTINGS if setting.side == "bertjax" or setting.rows in arguments.rows]
-    bertjax.prepare(configured(arguments, chosen[0], 0, ENDLESS, arguments.folder))
+    """Measure the settings of sides that have no speed yet: in turns, then the fastest ones in turns with the known."""
+    known = _chosen(arguments)
+    settings = [one for one in SETTINGS if one.side not in known]
+    settings = [one for one in settings if one.side != "transformers" or one.rows in arguments.rows]
+    bertjax.prepare(configured(arguments, SETTINGS[0], 0, ENDLESS, arguments.folder))
     shutil.rmtree(arguments.folder / "turns", ignore_errors=True)
-    fastest = []
-    for (side, rows), heat in itertools.groupby(chosen, lambda setting: (setting.side, setting.rows)):
+    fastest = [NAMED[one["setting"]] for one in known.values()]
+    for (side, rows), heat in itertools.groupby(settings, lambda setting: (setting.side, setting.rows)):
         fastest.append(_fastest(_speeds(arguments, list(heat), f"{side}_{rows}")))
     final = _speeds(arguments, fastest, "final")
     theirs = _fastest({setting: speed for setting, speed in final.items() if setting.side == "transformers"})
-    same = {setting: speed for setting, speed in final.items() if setting.objectives == theirs.objectives}
-    ours = _fastest({setting: speed for setting, speed in same.items() if setting.side == "bertjax"})
-    chosen_by_side = {setting.side: {"setting": str(setting), **final[setting]._asdict()} for setting in (theirs, ours)}
-    replace_text(arguments.folder / "times.json", json.dumps(chosen_by_side, indent=1) + "\n")
-    _kept(arguments).add_speeds(chosen_by_side)
+    # What was planned by another hour's speeds stays comparable: a new side is as fast beside transformers as now.
+    hour = known["transformers"]["seconds"] / final[theirs].seconds if known else 1.0
+    new = {}
+    for side in dict.fromkeys(setting.side for setting in settings):
+        one = _fastest({setting: speed for setting, speed in final.items() if _may_race(setting, side, theirs)})
+        new[side] = {"setting": str(one), "seconds": final[one].seconds * hour, "tokens": final[one].tokens}
+    replace_text(arguments.folder / "times.json", json.dumps(known | new, indent=1) + "\n")
+    _kept(arguments).add_speeds(new)
     _print_chosen(arguments)
+
+
+def _may_race(setting: Setting, side: str, theirs: Setting) -> bool:
+    """Whether a setting is of a side, and has transformers' objectives if it has its recipe."""
+    same = SIDES[side].recipe == SIDES["transformers"].recipe
+    return setting.side == side and (not same or setting.objectives == theirs.objectives)
 
 
 def _chosen(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -248,8 +292,9 @@ def seed(arguments: argparse.Namespace) -> None:
     """Train one entrant with one seed, or go on with it."""
     name = f"{arguments.name}_{arguments.seed}"
     run, plan = arguments.folder / "runs" / name, arguments.folder / "plans" / f"{name}.json"
-    chosen = _chosen(arguments)["transformers" if arguments.name == "transformers" else "bertjax"]
-    setting, minutes = NAMED[chosen["setting"]], arguments.minutes * ENTRANTS[arguments.name]
+    entrant = ENTRANTS[arguments.name]
+    chosen = _chosen(arguments)[entrant.side]
+    setting, minutes = NAMED[chosen["setting"]], arguments.minutes * entrant.share
     steps = POINTS * max(round(minutes * 60 / chosen["seconds"] / POINTS), 1)
     about = {"setting": str(setting), "minutes": minutes, "steps": steps}
     if plan.exists() and _read(plan) != about:
@@ -329,28 +374,31 @@ def table(arguments: argparse.Namespace) -> None:
             [point for curve in found.values() for point in curve[number : number + 1]] for number in range(POINTS)
         ]
         losses = (f"{at[0].minutes:.3g} min {mean([point.loss for point in at], 1)}" for at in points if at)
-        print(f"{name:14} held-out MLM loss after {', '.join(losses)}")
+        print(f"{name:16} held-out MLM loss after {', '.join(losses)}")
     for name, task in itertools.product(ENTRANTS, arguments.tasks):
         values = [one[task] for one in outcomes[name].values() if task in one]
-        print(f"{name:14} {task} {TASKS[task].figure.removeprefix('eval/')} {mean(values)}")
-    _tell_minutes(curves)
+        print(f"{name:16} {task} {TASKS[task].figure.removeprefix('eval/')} {mean(values)}")
+    for recipe, entrants in REACHING.items():
+        _tell_minutes(curves, entrants, recipe)
 
 
-def _tell_minutes(curves: Mapping[str, Mapping[str, Sequence[Point]]]) -> None:
-    """The minutes that bertjax needs to transformers' last loss with the same seed, in the better of its two runs."""
+def _tell_minutes(curves: Mapping[str, Mapping[str, Sequence[Point]]], entrants: Sequence[str], recipe: str) -> None:
+    """The minutes that bertjax needs to transformers' last loss with the same seed, in the best of these runs."""
     found = []
     for number, theirs in curves["transformers"].items():
         loss, whole = theirs[-1].loss, theirs[-1].minutes
-        ours = [curves[name][number] for name in ("bertjax", "bertjax_third") if number in curves[name]]
-        minutes = min((_minutes_to(loss, curve) for curve in ours), default=math.inf)
+        if not (ours := [curves[name][number] for name in entrants if number in curves[name]]):
+            continue
+        minutes = min(_minutes_to(loss, curve) for curve in ours)
         reached = f"bertjax has transformers' last loss of {loss:.4f} after {minutes:.2f}"
-        print(f"seed {number}: {reached} of {whole:.2f} minutes")
+        print(f"{recipe}, seed {number}: {reached} of {whole:.2f} minutes")
         found.append((minutes, minutes / whole))
     if any(math.isinf(minutes) for minutes, _ in found):
-        print("bertjax does not reach transformers' last loss with every seed")
-        return
-    print(f"minutes of bertjax to transformers' last loss: {mean([minutes for minutes, _ in found], 1)}")
-    print(f"ratio bertjax / transformers in minutes to that loss: {mean([share for _, share in found], 1)}")
+        print(f"{recipe}: bertjax does not reach transformers' last loss with every seed")
+    elif found:
+        print(f"{recipe}: minutes of bertjax to transformers' last loss: {mean([minutes for minutes, _ in found], 1)}")
+        share = mean([share for _, share in found], 1)
+        print(f"{recipe}: ratio bertjax / transformers in minutes to that loss: {share}")
 
 
 class Point(NamedTuple):
@@ -379,7 +427,7 @@ def _minutes_to(loss: float, curve: Sequence[Point]) -> float:
 def everything(arguments: argparse.Namespace) -> None:
     """All phases; the speeds are measured once. What another commit measured is not taken for this one's."""
     require_same_commit(arguments.folder)
-    if not _chosen(arguments):
+    if not SIDES.keys() <= _chosen(arguments).keys():
         times(arguments)
     for phase in (train, measure, tasks, table):
         phase(arguments)
@@ -413,7 +461,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--turns", type=int, default=8)
-    parser.add_argument("--rows", nargs="+", choices=tuple(ROW_KEYS), default=tuple(ROW_KEYS), help="of transformers")
+    rows = SIDES["transformers"].rows
+    parser.add_argument("--rows", nargs="+", choices=rows, default=rows, help="of transformers")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=["sst2", "mrpc"])
     parser.add_argument("--kept", type=Path, help="file of speeds and outcomes that are not measured again")
     parser.add_argument("--tiny", action="store_true")
