@@ -18,10 +18,11 @@ sys.path += sorted(str(room) for room in Path(__file__).parent.iterdir() if room
 from fake_devices import xla_flags
 
 # What one test has compiled the next one, another worker, or a process that it starts, takes from a cache that lasts
-# for the session.
+# for the session; and workers start processes by forking one that they share.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    _CACHE = tempfile.TemporaryDirectory(prefix="bertjax-tests-compiled-", ignore_cleanup_errors=True)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
+    _CACHE = tempfile.TemporaryDirectory(prefix="bertjax-tests-", ignore_cleanup_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{_CACHE.name}/programs"
+    os.environ["BERTJAX_TESTS_ZYGOTE"] = f"{_CACHE.name}/zygote"
 os.environ["XLA_FLAGS"] = f"{xla_flags(devices=8)} {os.environ.get('XLA_FLAGS', '')}"
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"

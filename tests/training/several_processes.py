@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
+import fcntl
 import functools
 import json
 import os
@@ -12,10 +12,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+SHARED = "BERTJAX_TESTS_ZYGOTE"  # the path of the socket of a session
+ENVIRONMENT = dict(os.environ)  # before any test has changed it
 
 
 def free_port() -> int:
@@ -25,22 +29,14 @@ def free_port() -> int:
 
 
 class Zygote:
-    """Starts processes that have everything imported already."""
+    """Starts processes that have everything imported already: one of all test processes of a session."""
 
     def __init__(self) -> None:
-        script = Path(__file__).with_name("zygote.py")
-        # A session of its own: the kernel continues what is stopped in that of a shell that ends.
-        self._process = subprocess.Popen(
-            [sys.executable, script],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        self._folder = tempfile.TemporaryDirectory()  # where there is no session
+        self._socket = connected(Path(os.environ.get(SHARED, Path(self._folder.name, "zygote"))))
         self._changed = threading.Condition()
         self._started: list[int] = []
         self.codes: dict[int, int] = {}
-        assert self._process.stdout.readline() == "ready\n"
         threading.Thread(target=self._read, daemon=True).start()
 
     def start(
@@ -52,8 +48,7 @@ class Zygote:
             words = [str(word) for word in command]
             job = {"command": words, "log": str(log), "environment": environment, "folder": str(folder)}
             job["append"] = append
-            self._process.stdin.write(json.dumps(job) + "\n")
-            self._process.stdin.flush()
+            self._socket.sendall(f"{json.dumps(job)}\n".encode())
             assert self._changed.wait_for(lambda: len(self._started) > before, 60)
             return self._started[before]
 
@@ -63,12 +58,8 @@ class Zygote:
             self._changed.wait_for(lambda: process in self.codes, seconds)
             return self.codes.get(process)
 
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(60)
-
     def _read(self) -> None:
-        for line in self._process.stdout:
+        for line in self._socket.makefile():
             child, _, code = line.partition(" ")
             with self._changed:
                 if code:
@@ -79,12 +70,32 @@ class Zygote:
                 self._changed.notify_all()
 
 
+def connected(address: Path) -> socket.socket:
+    """To the zygote at an address, which is started if there is none."""
+    with address.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+            return connect(address)
+        address.unlink(missing_ok=True)
+        command = [sys.executable, Path(__file__).with_name("zygote.py"), address]
+        # A session of its own: the kernel continues what is stopped in that of a shell that ends.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True
+        )
+        assert process.stdout.readline() == b"ready\n"
+        return connect(address)
+
+
+def connect(address: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(str(address))
+    return made
+
+
 @functools.cache
 def zygote() -> Zygote:
-    """The one of this test process."""
-    made = Zygote()
-    atexit.register(made.close)
-    return made
+    """The one of this session."""
+    return Zygote()
 
 
 def surroundings(devices: int) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """A process that has imported everything and forks one for each command line: what a start costs is paid once.
 
-Started and spoken to by `several_processes.Zygote`: a JSON object a line comes in, `pid` and later `pid code` go out.
+Started and spoken to by `several_processes.Zygote`, over a socket that all processes of a test session share: from each
+come JSON objects, a line each, and `pid` and later `pid code` go back. It ends with the last of them.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ import contextlib
 import gc
 import json
 import os
+import selectors
 import signal
+import socket
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 
-def main() -> None:
+def main(address: str) -> None:
     import bertjax.storage.lean_import as own
 
     own.import_tensorflow()
@@ -38,18 +42,73 @@ def main() -> None:
     measure_speed_in_a_moment()
     keep_the_programs_of_every_process()
     require_nothing_started()
-    signal.signal(signal.SIGCHLD, reap)
     gc.freeze()  # children share these pages until a collector writes to them
-    os.write(1, b"ready\n")
-    while line := sys.stdin.readline():
-        job = json.loads(line)
-        # Its start must be reported before its end, however short it lives.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        child = os.fork()
-        if child == 0:
-            become(job)
-        os.write(1, f"{child}\n".encode())
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    serve(address)
+
+
+def serve(address: str) -> None:
+    """Run what comes from anyone who connects, until the last of them has gone."""
+    server, customers, children = socket.socket(socket.AF_UNIX), {}, {}
+    server.bind(address)
+    server.listen()
+    woken = wake_at_ends()
+    selector = selectors.DefaultSelector()
+    for one in (server, woken):
+        selector.register(one, selectors.EVENT_READ)
+    print("ready", flush=True)
+    while ready := selector.select(None if customers else 60):
+        for key, _ in ready:
+            if key.fileobj is server:
+                customer, _ = server.accept()
+                customers[customer] = customer.makefile("r")
+                selector.register(customer, selectors.EVENT_READ)
+            elif key.fileobj is woken:
+                woken.recv(4096)
+            elif line := customers[key.fileobj].readline():  # a whole one: each waits for its answer
+                child = fork(json.loads(line), [server, woken, *customers])
+                children[child] = key.fileobj
+                tell(key.fileobj, f"{child}")
+            else:
+                selector.unregister(key.fileobj)
+                del customers[key.fileobj]
+                if not customers:
+                    return
+        # After starts were told, for a child may live as short as it likes.
+        for child, code in ended():
+            tell(children.pop(child), f"{child} {code}")
+
+
+def wake_at_ends() -> socket.socket:
+    """What can be read from when a child has ended."""
+    woken, waker = socket.socketpair()
+    waker.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker.detach())
+    return woken
+
+
+def fork(job: dict, own: list[socket.socket]) -> int:
+    """The number of a new process that does a job, without our sockets."""
+    child = os.fork()
+    if child == 0:
+        os.close(signal.set_wakeup_fd(-1))
+        for one in own:
+            os.close(one.detach())
+        become(job)
+    return child
+
+
+def ended() -> Iterator[tuple[int, int]]:
+    """Children that have ended, with their exit codes."""
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            yield found[0], os.waitstatus_to_exitcode(found[1])
+
+
+def tell(customer: socket.socket, line: str) -> None:
+    """Send a line to who may have gone."""
+    with contextlib.suppress(OSError):
+        customer.sendall(f"{line}\n".encode())
 
 
 def require_nothing_started() -> None:
@@ -83,22 +142,9 @@ def keep_the_programs_of_every_process() -> None:
     compiler._cache_write = keep_as_the_first
 
 
-def reap(*_: object) -> None:
-    """Tell how children ended."""
-    while True:
-        try:
-            child, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if not child:
-            return
-        os.write(1, f"{child} {os.waitstatus_to_exitcode(status)}\n".encode())
-
-
 def become(job: dict) -> None:
     """Run a command line of bertjax, or a script's `main`, as if it had just been started."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | (os.O_APPEND if job["append"] else os.O_TRUNC))
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -135,4 +181,4 @@ def become(job: dict) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])
