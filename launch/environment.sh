@@ -2,6 +2,9 @@
 # After `prepare_environment EXTRAS` the variable `python` holds an interpreter that has the package's requirements.
 # shellcheck shell=bash
 
+# pip compiles nothing (see pip_install): what Python compiles it must keep, or each of hundreds of processes does it all.
+unset PYTHONDONTWRITEBYTECODE
+
 say() { printf '==> %s\n' "$*"; }
 
 die() {

@@ -1,4 +1,4 @@
-"""Ten thousand mutated files through every reader, and those that once were not refused cleanly."""
+"""Three thousand mutated files through every reader, and those that once were not refused cleanly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 from fuzzing import Trial
 from fuzzing_readers import READERS, Reader
 
-LEAST = 180  # inputs of a reader
+LEAST = 60  # inputs of a reader
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -39,8 +39,8 @@ def test_a_mutated_file_is_read_or_refused_cleanly(name: str, tmp_path: Path) ->
     assert tally.refused or name == "SHA256SUMS"  # what is wrong there is no error but a finding of `verify`
 
 
-def test_there_are_ten_thousand() -> None:
-    assert sum(LEAST * reader.rate for reader in READERS.values()) >= 10_000
+def test_there_are_three_thousand() -> None:
+    assert sum(LEAST * reader.rate for reader in READERS.values()) >= 3_000
 
 
 def config_with(family: str, **values: object) -> bytes:

@@ -200,7 +200,7 @@ def test_a_generator_is_half_as_deep_and_shares_words_alone(params: Params) -> N
 
 def test_a_step_is_the_same_on_a_mesh_and_in_microbatches() -> None:
     batches = PairBatches(SPLIT, Specials(vocab_size=VOCABULARY), DATA, 5, objectives=NAMES)
-    heads = replace(MODEL, hidden_size=16, num_attention_heads=4)
+    heads = replace(MODEL, hidden_size=16, num_attention_heads=4, num_hidden_layers=2, generator_layers=1)
     how = {"dropout_seed": 3, "objectives": OBJECTIVES, "packed": lambda batch: True}
     optimizer = OptimizerConfig(learning_rate=5e-3, warmup_steps=2)
     alone = Training(MeshConfig(1, 1, 1), heads, optimizer, **how)
