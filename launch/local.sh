@@ -18,6 +18,6 @@ installed=$(extras_for '')
 [[ -z $port ]] || launcher+=(--port "$port")
 [[ $installed != '[]' ]] || installed=''
 if [[ $dry_run == yes ]]; then
-  exec python3 "${launcher[@]}" --dry-run "${pretrain[@]}"
+  exec python3 -B "${launcher[@]}" --dry-run "${pretrain[@]}"
 fi
 exec ./launch/run.sh "$installed" python "${launcher[@]}" "${pretrain[@]}"
