@@ -35,19 +35,20 @@ def predictive_words(
     That is the token that, masked together with it, lowers its probability most ("perturbed masking", Wu et
     al. 2020, with the probability of the token as the measure), by a factor of 1.1 at least. The model must know masks.
     """
-    questions = [list(_masked(row, position)) for row, position in tokens]
+    order = sorted(range(len(tokens)), key=lambda number: len(tokens[number][0]))
+    questions = [list(_masked(*tokens[number])) for number in order]
     found, total = np.zeros(sum(map(len, questions))), sum(map(len, questions))
     for number, log_probability in enumerate(log_probabilities(model, itertools.chain(*questions))):
         found[number] = log_probability
         if (number + 1) % _REPORT_EVERY == 0 or number + 1 == total:
             progress("measuring which words predict others", number + 1, total)
-    answers: list[int | None] = []
+    answers: list[int | None] = [None] * len(tokens)
     edges = np.cumsum([0, *map(len, questions)])
-    for (row, position), first, last in zip(tokens, edges, edges[1:], strict=False):
+    for number, first, last in zip(order, edges, edges[1:], strict=False):
         alone, *with_another = found[first:last]
         drops = alone - np.array(with_another)
-        best = int(drops.argmax()) if len(drops) else -1
-        answers.append(int(_others(row, position)[best]) if len(drops) and drops[best] >= LEAST else None)
+        if len(drops) and drops.max() >= LEAST:
+            answers[number] = int(_others(*tokens[number])[drops.argmax()])
     return answers
 
 

@@ -18,7 +18,7 @@ from bertjax.model.network import Params, bind
 from bertjax.training.run_directory import TrainedModel
 
 _TOKENS = 4096  # of a batch, at most
-_FEWEST = 8  # rows; batches are padded to this times a power of four
+_FEW = 8  # rows; batches of more are padded to as many as there may be: compiling takes longer than computing them
 
 
 class MaskedToken(NamedTuple):
@@ -32,13 +32,13 @@ class MaskedToken(NamedTuple):
 def log_probabilities(model: TrainedModel, tokens: Iterable[MaskedToken]) -> Iterator[float]:
     """log p(token at its position | row) in nats for each, in order; float32 with the reference attention.
 
-    Neighbours in the sequence whose rows have about one length share a batch.
+    Neighbours in the sequence whose rows have about one length share a batch: give them in the order of their lengths.
     """
     graphdef = reference_graphdef(model.config.model)
     for width, group in itertools.groupby(tokens, lambda one: row_width(model, len(one.row))):
         most = max(1, _TOKENS // width)
         while part := list(itertools.islice(group, most)):
-            height = min(most, _height(len(part)))
+            height = min(most, _FEW) if len(part) <= _FEW else most
             filled = part + part[:1] * (height - len(part))
             batch = padded([one.row for one in filled], width)
             positions = np.array([[one.position] for one in filled], np.int32)
@@ -46,13 +46,6 @@ def log_probabilities(model: TrainedModel, tokens: Iterable[MaskedToken]) -> Ite
             with jax.default_matmul_precision("highest"):
                 found = np.asarray(_of_tokens(graphdef, model.params, *batch, positions, ids))
             yield from found[: len(part)].tolist()
-
-
-def _height(rows: int) -> int:
-    height = _FEWEST
-    while height < rows:
-        height *= 4
-    return height
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")

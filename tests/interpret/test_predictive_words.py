@@ -46,3 +46,23 @@ def test_the_predicting_word_lowers_the_probability_most(tmp_path, monkeypatch):
         wanted.append(None if best is None or drops[best] < np.log(1.1) else others[best])
     assert measured.predictive_words(model, questions, no_progress) == wanted
     assert None in wanted and len({answer for answer in wanted if answer is not None}) > 1
+
+
+def test_questions_of_one_width_share_batches_of_at_most_two_heights(tmp_path, monkeypatch):
+    model, shapes = trained_model(tmp_path), []
+    compute = masked_tokens._of_tokens
+
+    def computed(graphdef, params, ids, *others):
+        shapes.append(ids.shape)
+        return compute(graphdef, params, ids, *others)
+
+    monkeypatch.setattr(masked_tokens, "_of_tokens", computed)
+    rows = [read_row(model.tokenizer, ["the museum " * count], 64) for count in (2, 12, 3, 20, 1, 9, 12, 3)]
+    questions = [(row, place) for row in rows for place in np.flatnonzero(row.is_word).tolist()]
+    measured.predictive_words(model, questions, no_progress)
+    asked = {width: sum(len(r) - 2 for r, _ in questions if masked_tokens.row_width(model, len(r)) == width)
+             for width in {width for _, width in shapes}}  # fmt: skip
+    assert {*asked} == {16, 32, 64}
+    most = {width: masked_tokens._TOKENS // width for width in asked}
+    assert all(height in (masked_tokens._FEW, most[width]) for height, width in shapes)
+    assert len(shapes) == sum(-(-count // most[width]) for width, count in asked.items())
