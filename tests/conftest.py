@@ -77,6 +77,14 @@ def speed_is_measured_in_a_moment() -> None:
         measure_speed_in_a_moment()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def programs_end_with_their_file() -> Iterator[None]:
+    """What a file of tests has compiled is of no use to the next one: kept, it takes gigabytes of each worker."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real corpora and vocabularies, for tests that need it."""
