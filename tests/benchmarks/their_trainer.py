@@ -137,6 +137,7 @@ def pretrain(
 @torch.inference_mode()
 def held_out_loss(folder: Path, batches: list[dict[str, np.ndarray]]) -> float:
     """The mean loss in nats of the masked tokens of batches of bertjax, of a model in Hugging Face's layout."""
+    torch.set_num_threads(cores())
     network = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     total, count = 0.0, 0
     for batch in batches:
