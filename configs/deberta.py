@@ -14,9 +14,9 @@ Expected: MNLI matched and mismatched, development sets: base 88.8 and 88.5, lar
     88.3, v3-small 88.3 and 87.7, v3-base 90.6 and 90.7, v3-large 91.8 and 91.9.
 Cost: base 139,637,337 parameters, 8.1e20 FLOP; large 406,789,209, 2.5e21. Of both networks of version 3, and in the
     export: v3-xsmall 131,339,749 and 70,682,112 parameters, 1.1e19 FLOP; v3-small 263,051,365 and 141,304,320, 8.0e19;
-    v3-base 326,842,213 and 183,831,552, 2.3e21; v3-large 719,626,341 and 434,012,160, 7.1e21. Compiled for 8 H100
-    (`bertjax plan deberta --topology h100:8`, jax 0.12.0.1), base takes at least 224 hours, 13 % of their peak, and for
-    16 v5e 267 hours, 27 %: the scores of distances, which are read and written again and again, are the limit.
+    v3-base 326,842,213 and 183,831,552, 2.3e21; v3-large 719,626,341 and 434,012,160, 7.1e21. Compiled for 8 H100,
+    base takes at least 195 hours, 15 % of their peak, and for 16 v5e 267 hours, 27 % (`launch/plans.md`): the scores of
+    distances, which are read and written again and again, are the limit.
 Command: bertjax pretrain deberta:v3-small --data.vocab spm.model
 """
 

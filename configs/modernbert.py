@@ -13,8 +13,8 @@ Reproduces: "ModernBERT" (arXiv 2412.13663) as AnswerDotAI/ModernBERT trains it:
     current rate, so that 1e-5 over the first peak stands here (the rates of later stages are lower, and it with them).
 Text: 2 trillion tokens of web pages, code and papers, not published. Name yours with --data.sources.
 Expected: GLUE development sets, mean: base 88.4, large 90.4 (not verified).
-Cost: base 149,655,232 parameters, 1.8e21 FLOP; large 395,881,664, 4.9e21: 5 and 14 days on 8 H100 at 50 % of their
-    peak, of which the compiled program reaches at most 33 % with rows of 2,048 tokens and 52 % of 8,192.
+Cost: base 149,655,232 parameters, 1.8e21 FLOP; large 395,881,664, 4.9e21. Compiled for 8 H100, base takes at least
+    219 hours, 27 % of their peak with rows of 1,024 tokens and 43 % of 8,192, and for 16 v5e 207 (`launch/plans.md`).
     Four layers with windows, 256 wide, one row on a CPU (`bench_attention_length.py`): of 1,024 tokens 0.18 s a
     step and 157 MiB, of 2,048 0.37 s and 249, of 4,096 0.76 s and 426, of 8,192 1.55 s and 786: the length to the power
     of 1.03 in time, 1.04 in processor time and 0.77 in memory.

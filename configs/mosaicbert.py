@@ -8,7 +8,8 @@ Reproduces: "MosaicBERT" (arXiv 2312.17482) as mosaicml/examples trains it (`ber
     packed.
 Text: C4. Name yours with --data.sources; --data.vocab the 30,522 entries of BERT.
 Expected: GLUE development sets, mean 79.6; the BERT-Base of its README, by the same recipe, 83.3 over 8 tasks.
-Cost: 137,395,770 parameters, 2.7e19 FLOP: 0.8 days on one H100 at 40 % of its peak.
+Cost: 137,395,770 parameters, 2.7e19 FLOP: compiled for 8 H100 at least 3.4 hours, 28 % of their peak
+    (`launch/plans.md`).
 Command: bertjax pretrain mosaicbert --data.vocab vocab.txt
 """
 

@@ -8,7 +8,8 @@ Reproduces: "NeoBERT" (arXiv 2502.19587) as chandar-lab/NeoBERT trains it (`conf
     there; here it reaches a tenth after 1,000,000. Its qkv rows lie by head, so that its weights are not read here.
 Text: RefinedWeb, 600 billion tokens. Name yours with --data.sources.
 Expected: GLUE development sets, mean 89.0 (not verified).
-Cost: 245,136,954 parameters, 3.3e21 FLOP: 10 days on 8 H100 at 50 % of their peak.
+Cost: 245,136,954 parameters, 3.3e21 FLOP: compiled for 8 H100 at least 575 hours, 20 % of their peak in
+    the first stage, and for 16 v5e 297 (`launch/plans.md`).
 Command: bertjax pretrain neobert --data.vocab vocab.txt
 """
 

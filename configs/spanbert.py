@@ -7,8 +7,8 @@ Reproduces: "SpanBERT" (arXiv 1907.10529) as facebookresearch/SpanBERT trains it
     fairseq's Adam decays all parameters. Not the original: a sentence longer than a row is cut, not left out.
 Text: as in bert_base.py, cased, --data.vocab the published 28,996 entries.
 Expected: base: SQuAD 1.1 F1 92.4, SQuAD 2.0 F1 83.6; large: 94.6, 88.7 (development sets).
-Cost: base 108,340,804 parameters and the SBO head, 1.9e20 FLOP; large 333,610,308 and the head, 6.4e20: 0.7 and 2.3
-    days on 8 H100 at 40 % of their peak.
+Cost: base 108,340,804 parameters and the SBO head, 1.9e20 FLOP; large 333,610,308 and the head, 6.4e20. Compiled
+    for 8 H100, base takes at least 39 hours, 17 % of their peak (`launch/plans.md`).
 Command: bertjax pretrain spanbert --data.vocab cased_vocab.txt
 """
 

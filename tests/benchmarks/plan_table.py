@@ -50,7 +50,9 @@ its own compiler. Left out, for they are for one chip or a CPU: {small}.
 
 Memory is the most that a device needs in any stage, of what it has; a step is the least that its compute, memory
 traffic or links take by themselves, stage by stage; MFU is the bound that follows; hours are those of the whole recipe
-at best, and if nothing that devices send each other is hidden; chip-hours and cost are at best.
+at best, and if nothing that devices send each other is hidden; chip-hours and cost are at best. Memory traffic is what
+the compiled kernels read and write: what a GPU's cache keeps from one kernel to the next, which is little of a large
+batch, is counted too.
 
 Made by `python tests/benchmarks/plan_table.py --write`, with jax {jax} at commit {commit}.
 """
