@@ -110,7 +110,7 @@ def test_what_falls_short_ends_with_an_error(gate, tmp_path, monkeypatch, capfd,
     figures(gate, tmp_path / "a.toml", entry("slow", printed, bar), entry("good", "print('speed 5')", "least = 1"))
     assert run(gate, monkeypatch, tmp_path) == 1
     said = capfd.readouterr().out
-    assert "tried" not in said
+    assert "what was tried" not in said
     assert verdict in said and "good  5.0 MB/s  (at least 1: holds)" in said
 
 
@@ -125,11 +125,12 @@ def test_a_benchmark_runs_the_package_of_its_own_commit(gate, tmp_path, monkeypa
 
 
 def test_what_could_not_be_reached_is_said_beside_the_bar(gate, tmp_path, monkeypatch, capfd) -> None:
-    reason = "fell_short = 'measured 3.9; tried threads'"
+    reason = "fell_short = 'measured 3.9'\ntried = 'more threads'"
     figures(gate, tmp_path / "a.toml", entry("slow", "print('speed 3.9')", f"least = 4\n{reason}"))
     assert run(gate, monkeypatch, tmp_path) == 1
-    assert "(at least 4: FALLS SHORT; measured 3.9; tried threads)" in capfd.readouterr().out
-    assert "| at least 4: FALLS SHORT; measured 3.9; tried threads |" in gate.README.read_text()
+    assert "(at least 4: FALLS SHORT; measured 3.9; more threads)" in capfd.readouterr().out
+    link = "[what was tried](tests/benchmarks/figures.toml)"
+    assert f"| at least 4: FALLS SHORT; measured 3.9; {link} |" in gate.README.read_text()
 
 
 def test_the_verdict_is_printed_before_the_readme_is_written(gate, tmp_path, monkeypatch, capfd) -> None:

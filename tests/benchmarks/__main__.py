@@ -41,6 +41,7 @@ DATA = REPOSITORY.parent / "shared" / "data"
 BEGIN, END = "<!-- made by python -m tests.benchmarks -->", "<!-- end -->"
 _NOT_WRITTEN = tuple(f":!{path.relative_to(REPOSITORY)}" for path in (RESULTS, README))
 _SKIPPED = 3  # exit code
+_TRIED = f"[what was tried]({FIGURES.relative_to(REPOSITORY)})"
 _WORDS = ("command", "after", "data")  # keys of figures.toml that are lists of words
 _PACKAGES = ("jax", "torch", "transformers")
 
@@ -59,7 +60,8 @@ class Figure:
     least: float | None
     most: float | None
     set_by: str  # who set the bar and why
-    fell_short: str  # where the bar could not be reached: what was measured, and what was tried
+    fell_short: str  # where the bar could not be reached: what was measured, and what stands in the way
+    tried: str  # what did not help, or not enough; the README names the file instead
     after: tuple[str, ...]  # words of a command whose results this one reads
     data: tuple[str, ...]  # folders of DATA that it needs
     race: bool  # takes long: only with --races, or by name
@@ -76,11 +78,15 @@ class Figure:
         """Whether a value is within the bar."""
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
-    def verdict(self, value: float) -> str:
-        """The bar, and whether a value is within it; if not, why it could not be reached."""
+    def verdict(self, value: float, elsewhere: str = "") -> str:
+        """The bar, and whether a value is within it; if not, why it could not be reached, and what was tried.
+
+        For the latter `elsewhere` is said, if it is given.
+        """
         if self.holds(value):
             return f"{self.bar}: holds"
-        return f"{self.bar}: FALLS SHORT" + (f"; {self.fell_short}" if self.fell_short else "")
+        tried = self.tried and (elsewhere or self.tried)
+        return "; ".join(filter(None, (f"{self.bar}: FALLS SHORT", self.fell_short, tried)))
 
 
 def read_figures(path: Path = FIGURES) -> dict[str, Figure]:
@@ -88,7 +94,8 @@ def read_figures(path: Path = FIGURES) -> dict[str, Figure]:
     reason.
     """
     found: dict[str, Figure] = {}
-    optional = {"least": None, "most": None, "race": False, "readme": False, "set_by": "", "fell_short": ""}
+    optional = {"least": None, "most": None, "race": False, "readme": False}
+    optional |= dict.fromkeys(("set_by", "fell_short", "tried"), "")
     optional |= dict.fromkeys(_WORDS[1:], ())
     for entry in tomllib.loads(path.read_text())["figure"]:
         values = optional | entry
@@ -196,7 +203,7 @@ def readme_table(figures: Mapping[str, Figure], results: Mapping[str, Any], race
                 figure.name,
                 figure.shown.format(found["value"]),
                 found.get("beside", figure.beside),
-                figure.verdict(found["value"]),
+                figure.verdict(found["value"], _TRIED),
                 made_by,
             )
             lines.append(f"| {' | '.join(cells)} |")
