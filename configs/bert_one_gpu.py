@@ -14,11 +14,12 @@ Expected: not measured. Cramming's BERT, another network, reached a GLUE dev ave
 Cost: 2.45e18 FLOP. Estimate: 22.7 hours at 30 TFLOP/s, which is 55,000 tokens/s: 42 % of the data sheet of an RTX 3090
     (71 TFLOP/s), 24 % of an A10's (125); at 30 % an RTX 4090 (165) takes 14 hours. The rest of the day is for
     evaluation, checkpoints and compilation. `bertjax bench` measures your GPU; for a slower one set fewer
-    --training.steps, and --stages.0.start to nine tenths of them.
+    --training.steps; stages and warm-up follow.
 Memory: weights and two moments 3 x 4 bytes x 109.5 million = 1.3 GB, two sets of gradients 0.9 GB, activations 0.36 MB
-    per token of a microbatch (64 x 128 tokens: 3 GB), 0.62 MB at length 512 (16 x 512: 5.1 GB). Compiled for an RTX
-    3090, XLA counts 5.2 and 7.3 GB; jax takes 19 of that card's 25 GB, and 9 of a 12 GB card. With half of
-    --training.grad-accum-steps and --stages.0.grad-accum-steps XLA counts 8.2 and 12.3 GB.
+    per token of a microbatch (64 x 128 tokens: 3 GB), 0.62 MB at length 512 (16 x 512: 5.1 GB). jax takes three
+    quarters of a card's memory. Compiled for an H100 (`bertjax plan bert_one_gpu --topology h100:1`, jax 0.12.0.1) it
+    is 4.9 and 4.3 GiB, and at least 2.7 hours; with 16 for --training.grad-accum-steps and --stages.0.grad-accum-steps
+    7.6 and 6.5 GiB, and 2.5 hours.
 Command: bertjax pretrain bert_one_gpu --data.vocab vocab.txt
          bertjax pretrain bert_one_gpu --data.sources 'text:corpus/**/*.txt.zst'
 """

@@ -18,7 +18,8 @@ Measured: 10 minutes on two cores, three seeds, a student of 3 layers of all-Min
     MLM head, so MLM and the cosine alone, rate 3e-4), from layers 1, 3 and 5 of it, in rows of 128 tokens of Wikipedia
     and novels: held-out MLM loss 5.220 ± 0.009 (frequencies alone: 7.096), SST-2 after one epoch of 7,000 examples, the
     better of two rates, 81.5 ± 0.04 (one class: 49.1). At a rate of 1e-3 it unlearned what it began with, and without a
-    teacher it did not learn at that rate: what the teacher gains was not measured. `bench_race.py` of version 34860a1.
+    teacher it did not learn at that rate: what the teacher gains was not measured. By the entrant `halved` of
+    `tests/benchmarks/bench_race.py` at commit 34860a1.
 Command: bertjax pretrain distilbert --data.vocab bert-base-uncased/vocab.txt
 """
 

@@ -17,8 +17,9 @@ Text: yours, as --data.sources; some hundred megabytes at least, or the model fo
 Expected: BioBERT gained 0.62 points of F1 in biomedical named entity recognition, 2.80 in relation extraction, and
     12.24 of MRR in question answering (its abstract). `bertjax finetune ncbi-disease` (bc5cdr-disease, bc5cdr-chem)
     measures the first on the files it distributes; `bertjax finetune lener-br` does that for Brazilian law.
-Cost: `:cased` 9.8e9 tokens, 5.8e18 FLOP: about 4 hours of one H200 at 400 TFLOP/s; BioBERT 1.1 ten times that; `:legal`
-    1.3e11 tokens, 7.7e19 FLOP: 53 hours. 109,482,240 parameters, 35 million in `:legal-small`.
+Cost: `:cased` 9.8e9 tokens, 5.8e18 FLOP: compiled for 8 H100 at least 1.3 hours, 16 % of their peak
+    (`launch/plans.md`); BioBERT 1.1 ten times that; `:legal` 1.3e11 tokens, 7.7e19 FLOP. 108,310,272 parameters,
+    uncased 109,482,240, 35 million in `:legal-small`.
 Command: bertjax pretrain domain --init-from hf:bert-base-cased --data.vocab bert-base-cased/vocab.txt \\
              --data.sources 'text:papers/**/*.txt'
          bertjax pretrain domain:legal --data.sources 'jsonl:law/*.jsonl.zst:text'

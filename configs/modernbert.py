@@ -9,8 +9,8 @@ Reproduces: "ModernBERT" (arXiv 2412.13663) as AnswerDotAI/ModernBERT trains it:
     608 so that 16 divide it). Not the original: dropout of 0.1 on the attention's output is left out (transformers'
     configs have 0), large starts from random values and not from a tiled base, held-out masks are 30 % as in training
     (theirs 15 %), [CLS] and [SEP] are not hidden (theirs are, which its authors call a mistake), and the vocabulary is
-    trained on your text. Their weight decay of 1e-5 is times the current rate over its peak; here it is times the
-    current rate, so that 1e-5 over the first peak stands here (the rates of later stages are lower, and it with them).
+    trained on your text. They multiply the weight decay of 1e-5 by the current rate over its peak; bertjax multiplies
+    by the rate, so that the recipe sets 1e-5 over the first peak (later stages have lower rates, and so less decay).
 Text: 2 trillion tokens of web pages, code and papers, not published. Name yours with --data.sources.
 Expected: GLUE development sets, mean: base 88.4, large 90.4 (not verified).
 Cost: base 149,655,232 parameters, 1.8e21 FLOP; large 395,881,664, 4.9e21. Compiled for 8 H100, base takes at least
@@ -20,10 +20,11 @@ Cost: base 149,655,232 parameters, 1.8e21 FLOP; large 395,881,664, 4.9e21. Compi
     of 1.03 in time, 1.04 in processor time and 0.77 in memory.
 Memory: base compiled for one v5e chip of 15.75 GiB with `--execution.remat full`, 8 rows at a time: of 2,048 tokens 3.7
     GiB and 116 ms a step at best, of 4,096 4.9 GiB and 253 ms, of 8,192 7.3 GiB and 525 ms. Without remat 8 rows of
-    8,192 do not fit, but 2 at a time do, and 8 then take 450 ms: for 8 or more chips the 16 rows that the recipe takes
-    at a time are that. `bertjax plan modernbert --topology v5e:1x1 --stage 7 --stages.5.global-batch-size 8
-    --stages.5.grad-accum-steps 1 --execution.remat full` compiles it. For one H100 (jax 0.12.0.1) the same is 4.8 GiB
-    and 45 ms, 6.7 and 87, 10.3 and 174, limited by what windows in XLA read and write.
+    8,192 do not fit at once, but 2 at a time do, and 8 then take 450 ms: on 8 chips the recipe's 16 rows at a time are
+    2 a chip. `bertjax plan modernbert --topology v5e:1x1 --stage 7 --stages.5.global-batch-size 8
+    --stages.5.grad-accum-steps 1 --execution.remat full` compiles it, with `--stages.5.sequence-length 2048` or `4096`
+    the shorter rows. For one H100 (`--topology h100:1`, jax 0.12.0.1) the same is 4.8 GiB and 45 ms, 6.7 and 87, 10.3
+    and 174, limited by what windows in XLA read and write.
 Command: bertjax pretrain modernbert --data.sources 'text:corpus/*.txt'
 """
 

@@ -8,7 +8,8 @@ Reproduces: "RoBERTa" (arXiv 1907.11692), as fairseq trains it: rows of whole se
 Text: RoBERTa 160 GB (books, Wikipedia, news, web pages, stories); XLM-R 2.5 TB of 100 languages; CamemBERT 138 GB of
     French. Name yours with --data.sources, one pattern for each language of XLM-R.
 Expected: RoBERTa base, development sets: MNLI 87.6, QNLI 92.8, SST-2 94.8; large: 90.2, 94.7, 96.4.
-Cost: base 124,697,433 parameters, 1.3e21 FLOP; large 355,412,057, 4.2e21 FLOP: about a day on 1,024 V100.
+Cost: base 124,697,433 parameters, 1.3e21 FLOP; large 355,412,057, 4.2e21 FLOP (the paper's first
+    100,000 of 500,000 steps took about a day on 1,024 V100).
 Command: bertjax pretrain roberta --data.vocab vocab.json
 """
 

@@ -21,6 +21,10 @@ PAGES = {
     for room in ("", "configs/", "launch/", "bertjax/", "bertjax/finetune/")
 }
 ALL = "\n".join(PAGES.values())
+RECIPES = {
+    path.stem: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    for path in sorted((REPOSITORY / "configs").glob("*.py"))
+}
 FENCES = re.findall(r"^```\n(.*?)^```", ALL, re.M | re.S)
 OUTSIDE = re.sub(r"^```\n.*?^```", "", ALL, flags=re.M | re.S)
 PARSERS = {name: parser_of(name) for name in VERBS}
@@ -30,9 +34,13 @@ MOST_FILES, MOST_LINES = 18, 3_000  # that a newcomer reads from the token store
 
 
 def commands() -> list[str]:
-    """Every whole `bertjax` command, in fences and in tables."""
+    """Every whole `bertjax` command, in fences, in tables and in the recipes' docstrings."""
     lines = "\n".join(FENCES).replace("\\\n", " ").splitlines()
     inline = re.findall(r"`(bertjax [^`]*)`", OUTSIDE)
+    recipes = "\n".join(RECIPES.values()).replace("\\\n", " ")
+    inline += re.findall(r"`(bertjax [^`]* --[^`]*)`", recipes)
+    own_lines = re.findall(r"^(?:Command:)? *(bertjax .*)", recipes, re.M)
+    inline += [line for line in own_lines if line.split()[1] in VERBS]
     found = [line.partition("  #")[0].rpartition(" | ")[2].removeprefix("$ ") for line in lines] + inline
     return sorted({" ".join(c.split()) for c in found if c.startswith("bertjax ") and "…" not in c})
 
@@ -88,8 +96,13 @@ def assert_holds(config: Config, words: list[str]) -> None:
 
 def recipe_of(parsed: argparse.Namespace) -> Config:
     """The recipe that a command names, else the defaults."""
-    named = next((value for value in vars(parsed).values() if str(value).startswith("configs/")), None)
-    return load_recipe(REPOSITORY / named) if named else Config()
+    named = next(filter(is_recipe, map(str, vars(parsed).values())), None)
+    return load_recipe(REPOSITORY / named if ".py" in named else named) if named else Config()
+
+
+def is_recipe(word: str) -> bool:
+    """As `bert_base`, `domain:legal` or `configs/bert_base.py`."""
+    return word.partition(":")[0].removeprefix("configs/").removesuffix(".py") in RECIPES
 
 
 @pytest.mark.parametrize("option", options())

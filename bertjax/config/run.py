@@ -103,7 +103,7 @@ class ProbeConfig:
     attention: bool = may_change(False)  # how clearly some head shows each of six patterns in held-out text
     tags: str = may_change("")  # a file of tagged words, on which a linear classifier is fitted to every layer
     sample: int = may_change(200)  # pairs of a probe at most, sentences of held-out text, and a fifth of tagged ones
-    share: float = may_change(0.03)  # of the time of the run, at most; evaluations in between go without
+    share: float = may_change(0.03)  # of the time, as far as is expected; evaluations in between go without
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Probes of a run: what its model knows at evaluations, by minimal pairs, attention patterns and tags of words.
 
 They read the weights and change nothing: a run with probes has the batches, the steps and the weights of one without.
-Each process counts their time, and they wait until they cost at most `probe.share` of it.
+They are taken when they are expected to cost at most `probe.share` of the time until then.
 """
 
 from __future__ import annotations

@@ -8,6 +8,10 @@ Ends with a table of figures, bars and verdicts, and with exit code 1 if a figur
 does not run, else with 3 if one was skipped because its data are missing, unless --allow-skipped. What was measured,
 with commit, machine, date and the seconds of its command, goes to results.json; the README's table of results is made
 from it. Run it on a machine that does nothing else: ratios are measured in turns, but times are of the clock.
+
+DATA has wikipedia_en/*.xz (WikiExtractor's output), books_en/*.xz (plain text), vocab/bert-base-uncased/vocab.txt,
+glue/SST-2 and glue/MRPC (the sets' own files), pos/ (CoNLL-U). Figures whose folder is missing are skipped. Comparisons
+need what `pip install -e '.[bench]'` installs.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ TOPOLOGIES = {
     "h200:8": "8 H200",
     "b200:8": "8 B200",
 }
-SMALL = ("quickstart", "bert_mini", "modern_mini", "self_test")  # for one chip or a CPU, and not for 16 chips
+SMALL = ("quickstart", "bert_mini", "modern_mini", "modern_one_gpu", "self_test")  # for one chip or a CPU, not for 16
+RECIPES = tuple(name for name in recipe_names() if name not in SMALL)
 COLUMNS = (
     *("recipe", "memory of a device", "step at best, ms", "limit", "MFU at most"),
     *("hours", "chip-hours", "cost"),
@@ -124,6 +125,8 @@ def page(plans: Mapping[str, Mapping[str, Any]], prices: Mapping[str, float]) ->
         parts.append(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
         parts += [row(name, found, price) for name, found in known.items()]
         parts.append("")
+        if absent := [name for name in RECIPES if name not in known]:
+            parts.append(f"Not compiled for this machine: {', '.join(absent)}.\n")
     about = {"jax": ", ".join(sorted(versions)), "commit": ", ".join(sorted(commits)), "small": ", ".join(SMALL)}
     return "\n".join([INTRODUCTION.format(**about), *parts])
 
@@ -134,9 +137,6 @@ def priced(written: str) -> tuple[str, float]:
     if topology not in TOPOLOGIES:
         raise argparse.ArgumentTypeError(f"{written!r}: write TOPOLOGY=PRICE with one of {', '.join(TOPOLOGIES)}")
     return topology, float(price)
-
-
-RECIPES = tuple(name for name in recipe_names() if name not in SMALL)
 
 
 def make(recipes: Sequence[str], topologies: Sequence[str], path: Path, again: bool) -> list[str]:

@@ -16,9 +16,9 @@ COLUMNS = (
     ("cranfield", "Cranfield nDCG@10", 100, ".1f"),
 )
 CAPTION = (
-    "Recipes at 4 layers of width 256, each for 60 minutes on two cores on the same text, then fine-tuned at two "
-    "rates, of which the better one counts; ± is the standard error of the means over seeds, or of one seed over its "
-    "examples (`bench_race.py all --data DATA --folder DIR --kept FILE`, {commits}):"
+    "Recipes at 4 layers of width 256, each for as many steps as two cores take in 60 minutes, on the same text, then "
+    "fine-tuned at two rates, of which the better one counts; ± is the standard error of the means over seeds, or of "
+    "one seed over its examples (`bench_race.py all --data DATA --folder DIR --kept FILE`, {commits}):"
 )
 BASELINE = "most frequent answer"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import re
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -60,6 +61,11 @@ def test_every_plan_that_was_made_is_on_the_page(table: ModuleType, tmp_path: Pa
         "## 8 H100: `h100:8`",
     ]
     assert all(f"\n| {name} |" in page for name in ("tinybert", "bert_base", "quickstart"))
+    absent = re.findall("Not compiled for this machine: (.*)\\.", page)
+    assert [{*names.split(", ")} for names in absent] == [
+        {*table.RECIPES} - {"tinybert", "bert_base"},
+        {*table.RECIPES},
+    ]
     assert "with jax 0.10.2 at commit 0123456." in page
 
 
