@@ -11,6 +11,7 @@ import functools
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import UnionType
@@ -216,7 +217,7 @@ def _fits(value: Any, kind: Any, origin: Any, inner: tuple[Any, ...], path: str)
     if origin is Literal:
         return any(type(value) is type(option) and value == option for option in inner)
     if kind is float:
-        return type(value) in (int, float) and math.isfinite(value)
+        return type(value) in (int, float) and -sys.float_info.max <= value <= sys.float_info.max
     return type(value) is (type(None) if kind is None else kind)
 
 

@@ -26,6 +26,7 @@ BOMB_BYTES = 32 << 20
 BOMB_RATIO = 250
 _FED = 1 << 10  # compressed bytes at once: 4 bytes of Zstandard can expand to 128 KiB, so the output is 32 MiB at most
 _XZ_MEMORY = 512 << 20  # bytes; `xz -9` needs 65 MiB to decompress, and a file may require 4 GiB
+_ZSTD_WINDOW = 1 << 31  # bytes, `zstd --long=31`; memory that a file does not expand into is not touched
 
 Span = tuple[int, int]  # the compressed bytes [start, end) of a .bz2 file that are whole streams
 
@@ -177,7 +178,7 @@ def _open(path: str, span: Span | None) -> BinaryIO:
     if path.endswith(".zst"):
         import zstandard
 
-        begin = zstandard.ZstdDecompressor().decompressobj
+        begin = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj
         return io.BufferedReader(_Frames(open_bytes(path, 0), begin, zstandard.ZstdError), CHUNK)
     return open_bytes(path)
 

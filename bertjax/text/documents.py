@@ -12,7 +12,7 @@ from bertjax.text.spans import join, pieces_of
 
 DOCUMENT_CAP = 1 << 20  # characters; a longer document is read in parts, so that memory stays bounded
 PIECE_ENDS = ""  # in a stream of paragraphs: a document ends, and the next one is of the same work
-DIVIDING_VERSION = 1  # of the rules by which works are divided; a change makes other stores
+DIVIDING_VERSION = 2  # of the rules by which works are divided; a change makes other stores
 
 _HEADING_SIZE = 100  # characters at most
 _HEADING = re.compile(

@@ -71,6 +71,8 @@ def _without_entities(
     }
     if data.tokenizer != "wordpiece":
         made_of["tokenizer"] = data.tokenizer
+    if data.tokenizer == "byte_bpe" and data.special_tokens != "<s>":
+        made_of["special_tokens"] = data.special_tokens
     if data.tokenizer in ("unigram", "bpe"):
         made_of["sentencepiece"] = importlib.metadata.version("sentencepiece")
     if data.vocab_temperature != 1:

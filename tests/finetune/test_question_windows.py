@@ -16,6 +16,7 @@ from bertjax.finetune.encoding.question_windows import QuestionCounts, QuestionW
 from bertjax.finetune.encoding.texts import encode_with_spans
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+from bertjax.tokenization.training import count_for, train_tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 UNCASED = TextRules(lowercase=True, strip_accents=True)
@@ -231,6 +232,18 @@ def test_a_text_cannot_forge_a_separator(tiny: WordPiece) -> None:
     assert ids.count(tiny.cls_id) == 1 and ids.count(tiny.sep_id) == 2
     with pytest.raises(ValueError, match="NUL"):
         next(encode_with_spans(tiny, ["a\0b"]))
+
+
+def test_a_text_may_spell_what_a_unigram_model_has_as_a_piece() -> None:
+    """Its control pieces are in the model itself, so that other readers of the model find them in text."""
+    rules = TextRules(lowercase=False, strip_accents=False)
+    learned = [f"{first} {second} [MASK]<pad>." for first in "abcdefgh" for second in "ABCDEFGHIJKLMNOPRSTU"]
+    tokenizer = train_tokenizer("unigram", count_for("unigram", learned, rules), 60, rules)
+    text = f"a [MASK] b {' '.join(tokenizer.tokens[number] for number in tokenizer.special.values())} c."
+    ((ids, spans),) = encode_with_spans(tokenizer, [text])
+    assert len(ids) == len(spans) and not {*ids.tolist()} & {*tokenizer.special.values()} - {tokenizer.unk_id}
+    covered = {place for start, end in spans.tolist() for place in range(start, end)}
+    assert covered >= {place for place, letter in enumerate(text) if not letter.isspace()}
 
 
 @pytest.mark.parametrize(

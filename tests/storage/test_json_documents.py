@@ -53,6 +53,7 @@ def test_a_document_of_its_type_comes_back(more):
         ({"counts": None}, "here: counts is null, not a mapping; correct it"),
         ({"rate": "1"}, 'here: rate is "1", not a number or null; correct it'),
         ({"rate": float("nan")}, "here: rate is NaN, not a number or null; correct it"),
+        ({"rate": 10**400}, "here: rate is 1000"),
     ],
 )
 def test_the_first_value_of_another_type_is_named_by_its_path(change, told):

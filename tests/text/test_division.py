@@ -164,6 +164,18 @@ def test_enough_is_held_out_for_a_measure(source):
     assert held >= min(MEASURED, MEASURED_SHARE * len(text)) * 0.99
 
 
+def test_a_source_of_one_short_document_leaves_the_works_of_the_others_known(source, tmp_path):
+    """Its shard has a single document, which ends with the shard."""
+    note = tmp_path / "note.txt"
+    note.write_text(novel("note", 1)[:400] + ".")
+    data = source(novel("a", 12), novel("b", 12), split_documents="always", held_out=0.001)
+    data = changed(data, sources=(*data.sources, f"text:{note}"))
+    view = TokenStore.open(prepare(data)).split("train")
+    assert view.num_sources == 2 and np.diff(view.source_edges)[1] == 1
+    assert view.works is not None and len(view.works) == view.num_documents
+    assert len(np.unique(view.works)) == 3
+
+
 def test_a_random_b_is_of_another_novel_where_there_are_several(source, tmp_path):
     """Chapters are documents of a work; six novels are six works."""
     names = [f"novel{n}" for n in range(6)]

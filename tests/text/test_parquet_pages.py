@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.sources import parquet
+from bertjax.text.sources import parquet, parquet_pages
 from bertjax.text.sources.parquet_pages import _Compact, largest_pages
 from bertjax.text.sources.source import SourceFile
 
@@ -41,6 +42,18 @@ def test_pages_have_together_what_the_footer_says(tmp_path: Path, version: str, 
     pq.write_table(column(TEXTS[:3] * 900), path, **written)
     assert largest_pages(str(path), ["text"]).dictionary == sum(4 + len(text) for text in TEXTS[:3])
     assert largest_pages(str(path), ["none"]) == (0, 0)
+
+
+def test_large_columns_of_remote_files_are_known_by_their_pages(tmp_path: Path, bucket: str, monkeypatch) -> None:
+    """The sum of all pages, in the footer, is no bound for a row group of a million rows."""
+    path, url = tmp_path / "a.parquet", f"{bucket}/a.parquet"
+    pq.write_table(column(TEXTS[:3] * 900), path, data_page_size=1024)
+    with fsspec.open(url, "wb") as file:
+        file.write(path.read_bytes())
+    pages, sums = largest_pages(str(path), ["text"]), largest_pages(url, ["text"])
+    assert sums.largest == sums.dictionary > pages.dictionary > 0
+    monkeypatch.setattr(parquet_pages, "_SMALL_SUM", 0)
+    assert largest_pages(url, ["text"]) == pages
 
 
 def test_a_dictionary_that_expands_is_refused_before_it_is_decompressed(tmp_path: Path, monkeypatch) -> None:

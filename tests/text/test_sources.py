@@ -257,6 +257,16 @@ def test_a_compressed_file_may_have_several_members(tmp_path, suffix):
     assert texts(path, "text") == ["One two."]
 
 
+def test_zstandard_with_a_long_window_is_read(tmp_path):
+    """`zstd --long=28` and more, which large dumps are written with; the reader has to be told that it may."""
+    parameters = zstandard.ZstdCompressionParameters(window_log=28, hash_log=6, chain_log=6)
+    compress = zstandard.ZstdCompressor(compression_params=parameters).compressobj()  # of unknown size: a whole window
+    data = compress.compress(b"One two.") + compress.flush()
+    with pytest.raises(zstandard.ZstdError, match="too much memory"):
+        zstandard.ZstdDecompressor().decompressobj().decompress(data)
+    assert texts(write(tmp_path / "a.zst", data), "text") == ["One two."]
+
+
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "other"])
 def test_damaged_compressed_data_are_named_with_their_offset(tmp_path, suffix, damage):

@@ -54,6 +54,17 @@ def test_what_is_written_is_read(tmp_path, per_shard):
     store.verify()
 
 
+def test_a_source_without_documents_in_a_split_is_counted(tmp_path):
+    """The last one too, whose documents may all be held out, or have had no tokens."""
+    homes = {"train": [0], "held_out": [1]}
+    provenance = {"shard_sources": homes, "sources": [{"kind": "text", "files": []}] * 3}
+    documents = {"train": generated(4), "held_out": generated(2)}
+    store = TokenStore.open(write_store(tmp_path / "s", documents, WORDPIECE, provenance=provenance))
+    for split, edges in (("train", [0, 4, 4, 4]), ("held_out", [0, 0, 2, 2])):
+        assert store.split(split).num_sources == 3
+        assert store.split(split).source_edges.tolist() == edges
+
+
 def test_what_the_manifest_says(tmp_path):
     path = write_store(tmp_path / "s", {"train": generated(4)}, WORDPIECE, provenance={"from": "here"})
     store = TokenStore.open(path)

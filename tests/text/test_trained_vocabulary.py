@@ -51,6 +51,14 @@ def test_a_vocabulary_of_any_kind(data, kind, name, size):
         prepare_vocabulary(asked)
 
 
+def test_byte_level_vocabularies_with_other_names_of_special_tokens_are_others(data):
+    """RoBERTa's and DeBERTa's recipes have the same kind and size, and each its own names."""
+    asked = changed(data, vocab="", tokenizer="byte_bpe", vocab_size=300)
+    roberta, deberta = prepare_vocabulary(asked), prepare_vocabulary(changed(asked, special_tokens="[CLS]"))
+    assert roberta.parent != deberta.parent
+    assert "<s>" in json.loads(roberta.read_text()) and "[CLS]" in json.loads(deberta.read_text())
+
+
 def test_held_out_documents_teach_the_vocabulary_nothing(data, tmp_path):
     texts = [f"{generated_text(n)} Qqq{'x' * n}zzz." for n in range(40)]
     for number, text in enumerate(texts):

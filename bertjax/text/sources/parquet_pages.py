@@ -2,7 +2,8 @@
 
 The footer and the headers of pages are structs of Thrift's compact protocol; the numbers of their fields are those of
 parquet-format's parquet.thrift. A page's header is believed by pyarrow, the sums in the footer are not, so hostile
-files are identified by the headers. Of remote files the sums of the footer are used: each header would be a request.
+files are identified by the headers. Of remote files, where each header is a request, the sums of the footer are used
+as long as they are small: no page is larger.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from bertjax.storage.remote import RemoteError, bytes_of, is_remote, open_bytes
 
 MOST_PAGE_BYTES = 256 << 20  # decompressed; pyarrow writes 1 MiB or 1,024 rows
 
+_SMALL_SUM = 64 << 20  # below what a page or a dictionary may have
 _FOOTER_BYTES = 64 << 20  # at most; a row group has about 200 bytes per column
 _HEADER_BYTES = (1 << 10, 1 << 20)  # of a page: almost always, and at most
 _MOST_DEPTH = 16
@@ -36,7 +38,8 @@ def largest_pages(path: str, fields: Collection[str]) -> Pages:
     try:
         with open_bytes(path, 0) as file:
             for column in _columns(file, bytes_of(path), fields):
-                for size, is_dictionary in [_sum_of(column)] if is_remote(path) else _pages(file, column):
+                known = is_remote(path) and column[_UNCOMPRESSED] <= _SMALL_SUM
+                for size, is_dictionary in [_sum_of(column)] if known else _pages(file, column):
                     sizes = Pages(max(sizes.largest, size), max(sizes.dictionary, size * is_dictionary))
     except RemoteError:
         raise

@@ -42,6 +42,9 @@ class TokenStore:
         self.vocab_size: int = manifest["tokenizer"]["vocab_size"]
         self.special: dict[str, int] = manifest["tokenizer"]["special"]  # pad, unk, cls, sep, mask
         homes = manifest["provenance"].get("shard_sources", {})
+        # A source may have no document in a split, or in any.
+        described = len(manifest["provenance"].get("sources", []))
+        num_sources = max(described, *(1 + home for of_split in homes.values() for home in of_split), 0)
         units = manifest["provenance"].get("units")
         # A plane without a unit of its kind counts as absent.
         segmented = ["continues"] * ("segmenter" in manifest["provenance"])
@@ -53,6 +56,7 @@ class TokenStore:
                     for shard in manifest["splits"][split]["shards"]
                 ],
                 homes.get(split),
+                num_sources,
             )
             for split in SPLITS
         }
@@ -94,8 +98,9 @@ class TokenStore:
 class SplitView:
     """One split of a store, its shards seen as one corpus; offsets are global over the shards."""
 
-    def __init__(self, shards: list[_Shard], sources: list[int] | None = None) -> None:
+    def __init__(self, shards: list[_Shard], sources: list[int] | None = None, num_sources: int = 0) -> None:
         self._shards, self._sources = shards, sources
+        self._num_sources = num_sources
         self._first_sentence = _bases([shard.num_sentences for shard in shards])
         self._first_token = _bases([shard.num_tokens for shard in shards])
         self.num_documents = sum(shard.num_documents for shard in shards)
@@ -127,8 +132,9 @@ class SplitView:
 
     @property
     def num_sources(self) -> int:
-        """The number of sources. Raises ValueError if the store does not record sources."""
-        return max(self._homes(), default=-1) + 1
+        """The number of sources of the store. Raises ValueError if it does not record sources."""
+        self._homes()
+        return self._num_sources
 
     @cached_property
     def source_edges(self) -> np.ndarray:

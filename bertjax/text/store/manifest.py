@@ -76,6 +76,7 @@ class TokenizerRecord(TypedDict):
 
 class _Provenance(TypedDict):
     shard_sources: NotRequired[dict[str, list[Count]]]
+    sources: NotRequired[list[Any]]
     units: NotRequired[list[str] | dict[str, Any] | None]
 
 

@@ -41,6 +41,7 @@ class ShardWriter:
         self._name = name
         self._documents = self._sentences = self._tokens = 0
         self._unended = 0  # sentences of the last document, whose end is written when the next one begins
+        self._divided = False  # documents are pieces of works, of which there may be a single one
         self._work, self._works = 0, Counter[int]()  # the last document's work, and the ended documents of each
         for part in ("sentences", "documents"):
             self._files[part].write(np.zeros(1, OFFSET_DTYPE))
@@ -81,7 +82,7 @@ class ShardWriter:
             "documents": self._documents,
             "sentences": self._sentences,
             "tokens": self._tokens,
-            **({"works": [self._works[work] for work in sorted(self._works)]} if self._works else {}),
+            **({"works": [self._works[work] for work in sorted(self._works)]} if self._divided else {}),
             "files": {part: file.finish() for part, file in self._files.items()},
         }
 
@@ -97,11 +98,12 @@ class ShardWriter:
         self._files["documents"].write(ended.astype(OFFSET_DTYPE))
         self._documents += len(ended)
         if is_of_same_work is not None:
+            self._divided = True
             new_work = np.cumsum(~is_of_same_work & ~is_continuation)[~is_continuation]
             works = self._work + np.concatenate([[0], new_work])
             self._works.update(works[:-1][lengths[:-1] > 0].tolist())
             self._work = int(works[-1])
-        elif self._works and len(ended):
+        elif self._divided and len(ended):
             self._works[self._work] += len(ended)  # the last document of a shard
         self._unended = int(lengths[-1])
 
