@@ -22,7 +22,7 @@ from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.network import Params, init_params
 from bertjax.model.shared_tables import with_own_words
 from bertjax.runtime.processes import Processes
-from bertjax.storage.files import replace_text
+from bertjax.storage.files import replace_bytes, replace_text
 from bertjax.storage.json_documents import Count, parse_json
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -273,5 +273,5 @@ def _write(split: Split, outputs: np.ndarray, directory: AnyPath) -> list[str]:
             target = directory / paths[-1]
             if isinstance(target, Path):
                 target.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(target, path.read_text(encoding="utf-8"))
+            replace_bytes(target, path.read_bytes())
     return paths

@@ -137,6 +137,19 @@ def test_what_is_no_wrong_second_is_not_counted_as_one() -> None:
     assert found_seconds(vectors, texts) == {"accuracy": (ROWS - 1) / ROWS}
 
 
+def test_nearest_seconds_are_those_of_each_pair_by_itself() -> None:
+    """Over more pairs than are multiplied together, many of which share a text."""
+    draw = np.random.default_rng(4)
+    texts = draw.integers(0, 900, (600, 2)).astype(np.int32)
+    vectors = draw.standard_normal((600, 2, 6)).astype(np.float32)
+    right = 0
+    for number, (first, _) in enumerate(vectors):
+        wrong = [n for n in range(600) if n != number and not {*texts[n]} & {*texts[number]}]
+        right += bool((vectors[wrong, 1] @ first).max() < vectors[number, 1] @ first)
+    assert 0 < right < 600
+    assert found_seconds(vectors, texts) == {"accuracy": right / 600}
+
+
 @pytest.mark.parametrize(("second", "told"), [("a", True), ("the", False)])
 def test_a_development_set_without_a_wrong_second_is_reported(second: str, told: bool, tmp_path: Path) -> None:
     start = small_start(tmp_path)

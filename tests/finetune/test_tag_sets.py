@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bertjax.finetune.data.examples import MissingSplitError
-from bertjax.finetune.data.tags import TagColumns
+from bertjax.finetune.data.tags import TagColumns, write_words
 from bertjax.finetune.kinds.kind import Task
 from bertjax.finetune.kinds.tokens import TOKENS
 from bertjax.finetune.load import labels_of, read_dev, read_split
@@ -55,6 +56,18 @@ def test_a_treebank(tmp_path: Path) -> None:
     (empty := tmp_path / "empty").mkdir()
     with pytest.raises(MissingSplitError, match=r"no train set: none of train\.\*, eng\.train\.\*, \*-ud-train"):
         read_split(pos, empty, "train")
+
+
+def test_words_with_line_ends_are_written_on_one_line_and_known_again(tmp_path: Path) -> None:
+    """Some tokenizers make words of line ends."""
+    record = {"tokens": ["a", "\n", "b\tc", "d\r"], "tags": ["X", "Y", "X", "Y"]}
+    (tmp_path / "train.jsonl").write_text(json.dumps(record) + "\n" + json.dumps(record) + "\n")
+    task = TOKENS.tag_task(TagColumns())
+    sentences = read_split(task, tmp_path, "train")
+    write_words(tmp_path / "dev.conll", sentences, [["X"] * 4] * 2)
+    assert (tmp_path / "dev.conll").read_bytes() == b"a\tX\n \tX\nb c\tX\nd \tX\n\n" * 2
+    measure = TOKENS.measured(task, "dev", sentences, tmp_path)["accuracy"]
+    assert measure(np.array([0, 1])) == 0.5
 
 
 def test_records(tmp_path: Path) -> None:

@@ -27,6 +27,9 @@ from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
 
 _WHOLE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
+_CUT = "BertPreTokenizer"
+# Of BertTokenizer and BertJapaneseTokenizer: the values by which text is cut as BERT cuts it.
+_OF_BERT = {"tokenize_chinese_chars": True, "word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
 _NUMBERED = {known.pieces.file for family in FAMILIES.values() if (known := family.huggingface) and known.pieces}
 TOKENIZER_FILES = (_WHOLE, _CONFIG, *VOCABULARY_FILES, *COMPANIONS, *sorted(_NUMBERED))
 
@@ -85,12 +88,15 @@ def _tokenizer_config(tokenizer: Tokenizer, max_length: int, template: Template)
 def read_tokenizer(folder: Path, family: str) -> Tokenizer:
     """The vocabulary of a folder (its own files, else the `tokenizer.json` of a WordPiece or BPE) with its rules.
 
-    Raises ValueError if there is none.
+    Raises ValueError if there is none, and for a WordPiece of words that are not cut as BERT cuts them.
     """
     known = family_of(family).transformers
     rules = _rules(folder, known.rules)
     if any((folder / name).is_file() for name in VOCABULARY_FILES):
-        return load_tokenizer(folder, rules)
+        loaded = load_tokenizer(folder, rules)
+        if isinstance(loaded, WordPiece):
+            _require_words_of_bert(folder)
+        return loaded
     if known.pieces is not None and (numbered := folder / known.pieces.file).is_file():
         origin = f"SentencePiece model {numbered}"
         return SentencePiece(known.pieces.numbered(read_whole(numbered), origin), rules, origin)
@@ -106,7 +112,36 @@ def read_tokenizer(folder: Path, family: str) -> Tokenizer:
     tokens = sorted(ids, key=lambda token: ids[token])
     if [ids[token] for token in tokens] != list(range(len(tokens))):
         raise ValueError(f"{path}: its vocabulary is not numbered from 0 without gaps")
+    _require_words_of_bert(folder)
     return WordPiece(tokens, rules, origin=f"vocabulary {path}")
+
+
+def _require_words_of_bert(folder: Path) -> None:
+    """Refuse a WordPiece whose text is cut into words in another way, as a Japanese one's: its ids would be others."""
+    whole, config = (read_object(folder / name) if (folder / name).is_file() else {} for name in (_WHOLE, _CONFIG))
+    first, *more = _steps(whole.get("normalizer", {"type": "BertNormalizer"}), "normalizers")
+    cut = [step.get("type") for step in _steps(whole.get("pre_tokenizer", {"type": _CUT}), "pretokenizers")]
+    found = [(_CONFIG, key, config[key]) for key, usual in _OF_BERT.items() if config.get(key) not in (None, usual)]
+    found += [
+        (_WHOLE, f"normalizer.{key}", False)
+        for key in ("clean_text", "handle_chinese_chars")
+        if first.get(key) is False
+    ]
+    if first.get("type") != "BertNormalizer" or any(step.get("type") != "Replace" for step in more):
+        found.append((_WHOLE, "normalizer", [step.get("type") for step in (first, *more)]))
+    if cut not in ([_CUT], [_CUT, "Split"]):
+        found.append((_WHOLE, "pre_tokenizer", cut))
+    for name, key, value in found:
+        raise ValueError(
+            f"hf:{folder}: {key} is {value!r} in its {name}: it does not cut text into words as BERT does, and bertjax "
+            "would give its model ids of other words; use a model with BERT's tokenizer"
+        )
+
+
+def _steps(part: object, steps: str) -> list[dict[str, Any]]:
+    """The parts of a normalizer or pre-tokenizer, which a sequence of them has as `steps`; one at least."""
+    inner = part.get(steps) if isinstance(part, dict) else None
+    return [step if isinstance(step, dict) else {} for step in (inner if isinstance(inner, list) else [part])] or [{}]
 
 
 def _rules(folder: Path, usual: TextRules) -> TextRules:
@@ -125,12 +160,10 @@ def _rules(folder: Path, usual: TextRules) -> TextRules:
     cut = whole.get("pre_tokenizer")
     rules = cut if isinstance(cut, dict) else config
     prefix_space = rules.get("add_prefix_space", config.get("add_prefix_space", usual.prefix_space))
-    steps = cut.get("pretokenizers") if isinstance(cut, dict) else None
-    kinds = [step.get("type") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     return TextRules(
         bool(lowercase),
         bool(lowercase if strip_accents is None else strip_accents),
-        "characters" if kinds == ["BertPreTokenizer", "Split"] else "words",
+        "characters" if [step.get("type") for step in _steps(cut, "pretokenizers")] == [_CUT, "Split"] else "words",
         # Only this kind has the rule; in others the space is part of how they cut.
         bool(prefix_space) if (folder / BYTE_LEVEL_FILE).is_file() else True,
         "[CLS]" if config.get("cls_token") == "[CLS]" and (folder / BYTE_LEVEL_FILE).is_file() else "<s>",

@@ -18,6 +18,7 @@ from bertjax.storage.lines import COMPRESSED, RECORD_CAP, read_lines, whole_cont
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet
 
+WITHOUT_TABS = str.maketrans("\t\r\n", "   ")  # a field of a .tsv
 ROW_KEY = "row key"  # the column of the ids by which a JSON object holds its rows
 
 Notify = Callable[[str], object]

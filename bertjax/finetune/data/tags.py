@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.finetune.data.examples import SPLIT_NAMES, TaggedSentence, missing, split_file, whole_text
-from bertjax.finetune.data.tables import Notify, Row, Wanted, read_rows, table_suffix
+from bertjax.finetune.data.tables import WITHOUT_TABS, Notify, Row, Wanted, read_rows, table_suffix
 from bertjax.finetune.metrics.entities import entities, is_of_entities
 from bertjax.storage.files import replace_text
 from bertjax.storage.lines import COMPRESSED
@@ -154,9 +154,12 @@ def write_tags(source: Path, text: str, target: Path, layout: TagLayout, tags: S
 
 
 def write_words(target: Path, sentences: Sequence[TaggedSentence], tags: Sequence[Sequence[str]]) -> None:
-    """Write a line for each word with its tag after a tab, and a blank line after each sentence."""
+    """Write a line for each word with its tag after a tab, and a blank line after each sentence.
+
+    Tabs and line ends in words, which records may have, become spaces.
+    """
     parts = [
-        "".join(f"{word}\t{tag}\n" for word, tag in zip(sentence.words, new, strict=True))
+        "".join(f"{word.translate(WITHOUT_TABS)}\t{tag}\n" for word, tag in zip(sentence.words, new, strict=True))
         for sentence, new in zip(sentences, tags, strict=True)
     ]
     replace_text(target, "".join(f"{part}\n" for part in parts))

@@ -14,7 +14,7 @@ import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import TextExample, label_numbers, label_set, label_weights
-from bertjax.finetune.data.tables import Columns, read_split_of_table
+from bertjax.finetune.data.tables import WITHOUT_TABS, Columns, read_split_of_table
 from bertjax.finetune.encoding.global_tokens import FIRST_TOKEN
 from bertjax.finetune.encoding.rows import Segments, TaskRows
 from bertjax.finetune.encoding.texts import SHORTEST, encode_texts
@@ -39,8 +39,6 @@ from bertjax.input.lengths import LengthCounts
 from bertjax.model.families.registry import family_of
 from bertjax.storage.files import replace_text
 from bertjax.tokenization.tokenizer import Tokenizer
-
-WITHOUT_TABS = str.maketrans("\t\r\n", "   ")  # a field of a .tsv
 
 
 class TextKind(Kind):

@@ -16,6 +16,7 @@ import numpy as np
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.entity_sets import EntitySet, read_entity_set
 from bertjax.finetune.data.examples import TaggedSentence, label_weights
+from bertjax.finetune.data.tables import WITHOUT_TABS
 from bertjax.finetune.data.tags import (
     TagColumns,
     read_tags,
@@ -147,7 +148,8 @@ class TokenKind(Kind):
         path = folder / f"{name}.conll"
         sentences = [part.split("\n") for part in text_of_run(path).removesuffix("\n\n").split("\n\n")]
         lines = [[line.rpartition("\t") for line in sentence] for sentence in sentences]
-        if [tuple(word for word, _, _ in one) for one in lines] != [one.words for one in examples]:
+        written = [[word.translate(WITHOUT_TABS) for word in one.words] for one in examples]
+        if [[word for word, _, _ in one] for one in lines] != written:
             raise of_others(path)
         both = [([tag for _, _, tag in line], one.tags or ()) for line, one in zip(lines, examples, strict=True)]
         words = np.array([len(gold) for _, gold in both])

@@ -18,8 +18,10 @@ from bertjax.finetune.kinds.texts import TextKind
 from bertjax.finetune.metrics.classification import accuracy
 from bertjax.model.task_heads import VectorNetwork
 from bertjax.parallel.mesh import BATCH_AXES
+from bertjax.text.ragged import range_indices
 from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
 
+_ROWS_AT_ONCE = 256  # whose products with all second texts are held together
 _EMBED = """\
 from transformers import AutoModel, AutoTokenizer
 
@@ -35,11 +37,19 @@ def found_seconds(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
 
     As in training, the seconds of pairs that share a text, by their numbers int32 [n, 2], are left out.
     """
-    nearest = []
-    for number, ((first, _), own) in enumerate(zip(vectors, texts, strict=True)):
-        shared = np.isin(texts, own).any(-1)
-        shared[number] = False
-        nearest.append(int(np.where(shared, -np.inf, vectors[:, 1] @ first).argmax()))
+    seconds, nearest = np.ascontiguousarray(vectors[:, 1]), np.zeros(len(vectors), np.int64)
+    order = np.argsort(texts, axis=None)
+    known = texts.reshape(-1)[order]
+    for start in range(0, len(vectors), _ROWS_AT_ONCE):
+        own = texts[start : start + _ROWS_AT_ONCE]
+        scores = vectors[start : start + len(own), 0] @ seconds.T
+        row = np.arange(len(own))
+        right = scores[row, start + row]
+        first, last = (np.searchsorted(known, own.reshape(-1), side=side) for side in ("left", "right"))
+        shared = order[range_indices(first, last - first)] // 2
+        scores[np.repeat(row, 2).repeat(last - first), shared] = -np.inf
+        scores[row, start + row] = right
+        nearest[start : start + len(own)] = scores.argmax(1)
     return {"accuracy": accuracy(nearest, np.arange(len(vectors)))}
 
 
