@@ -147,7 +147,7 @@ def _trained(model: ForeignModel, directory: AnyPath) -> TrainedModel:
             task=_task(model, length),
         )
         config = replace(config, training=replace(config.training, objectives=(model.kind,)))
-    params = jax.device_put(model.params, jax.devices()[0])
+    params = jax.device_put(model.params, jax.local_devices()[0])
     return TrainedModel(directory, 0, config, model.tokenizer, abstract_network(model.config)[0], params)
 
 
@@ -167,7 +167,7 @@ def write_run(model: TrainedModel) -> AnyPath:
         to_dict(model.config),
         tokenizer_fingerprint=model.tokenizer.fingerprint,
         data_fingerprint=f"imported from {model.config.init_from.partition(':')[0]}",
-        mesh=make_mesh(model.config.mesh, jax.devices()[:1]),
+        mesh=make_mesh(model.config.mesh, jax.local_devices()[:1]),
     )
     with own_directory(model.directory) as staging:
         describe_run(model.config, model.tokenizer, staging)

@@ -34,6 +34,7 @@ from bertjax.interpret.sample_text import SampleText
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, abstract_network
+from bertjax.parallel.mesh import without_mesh
 from bertjax.runtime.compilation import compile_seconds
 from bertjax.runtime.processes import Processes
 from bertjax.storage.progress import no_progress
@@ -176,8 +177,9 @@ class Probes:
             figures: dict[str, float] = {}
             with compile_seconds() as compiling:
                 if self._processes.first:
-                    model = _model(self._job, stage, whole)
-                    figures = {name: value for one in self._instruments for name, value in one(model).items()}
+                    with without_mesh():
+                        model = _model(self._job, stage, whole)
+                        figures = {name: value for one in self._instruments for name, value in one(model).items()}
             figures = json.loads(self._processes.gather("figures of probes", json.dumps(figures))[0])
         self.taken += 1
         seconds = self._clock() - began

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import jax
 import numpy as np
@@ -36,6 +37,11 @@ def make_mesh(
         blocks[number] = mesh_utils.create_device_mesh(within, part, allow_split_physical_axes=True)
     # Auto axes: Explicit ones, jax's default, make fused attention kernels lose their sharding.
     return Mesh(np.block(blocks.reshape(across).tolist()), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def without_mesh() -> AbstractContextManager[object]:
+    """A context in which no mesh is set: inside of that of a run, programs may use arrays of one device alone."""
+    return jax.set_mesh(Mesh(np.empty((), object), ()))
 
 
 def slice_numbers(devices: Sequence[jax.Device]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from bertjax.convert.teacher import fit_teacher, read_teacher
 from bertjax.input.provenance import origins
 from bertjax.inspect.row_figures import RowKind, joined, pairs_of_row
 from bertjax.model.families.registry import family_of
-from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.mesh import make_mesh, without_mesh
 from bertjax.parallel.sharding import put_on_devices
 from bertjax.runtime.compilation import keep_compiled_programs
 from bertjax.storage.json_documents import read_json
@@ -131,7 +131,8 @@ def _state(job: Job, run: AnyPath, start: int, saved: dict | None) -> TrainState
         return jax.tree.unflatten(jax.tree.structure(blueprint.state), arrays.values())
     if not config.init_from:
         return init_state(blueprint, config.model, job.optimizer, config.training.seed)
-    params, _ = adapt(read_source(config.init_from), config.model, job.tokenizer, config.init_layers)
+    with without_mesh():
+        params, _ = adapt(read_source(config.init_from), config.model, job.tokenizer, config.init_layers)
     make = jax.jit(lambda params: state_of(params, job.optimizer), out_shardings=blueprint.shardings)
     return make(put_on_devices(params, blueprint.shardings.params))
 

@@ -53,7 +53,7 @@ def average(run: str | AnyPath, last: int, output: str | AnyPath = "") -> Averag
             )
         for mean, x in zip(jax.tree.leaves(total), jax.tree.leaves(jax.device_get(model.params)), strict=True):
             mean += x  # in place, so that one copy in float64 exists
-    params = jax.device_put(jax.tree.map(lambda x: (x / last).astype(np.float32), total), jax.devices()[0])
+    params = jax.device_put(jax.tree.map(lambda x: (x / last).astype(np.float32), total), jax.local_devices()[0])
     _write(output, sources[-1], replace(model, params=params), records)
     return Average(output, tuple(steps))
 

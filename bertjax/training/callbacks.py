@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bertjax.parallel.mesh import without_mesh
+
 if TYPE_CHECKING:
     from bertjax.training.checkpoint import Checkpoints
     from bertjax.training.trainer import Outcome
@@ -57,9 +59,10 @@ class Callbacks:
         self._being_written: dict[int, str] = {}
 
     def notify(self, event: Callable[[Callback], None]) -> None:
-        """Call each: `notify(lambda callback: callback.on_step(step))`."""
+        """Call each: `notify(lambda callback: callback.on_step(step))`. They may load and use other models."""
         for callback in self._callbacks:
-            event(callback)
+            with without_mesh():
+                event(callback)
 
     def saving(self, step: int, directory: str) -> None:
         """The checkpoint of a step has begun to be written."""

@@ -76,6 +76,20 @@ def test_steps_reuse_the_pages_of_the_last(tmp_path: Path) -> None:
     assert min(told["faults"]) < told["pages"] / 10, told
 
 
+def test_every_process_reads_a_model_of_another_library(encoder: Path, tmp_path: Path) -> None:
+    """A process has its own devices: the first of all is another's."""
+    assert main(["export", str(encoder), "--to", "huggingface", "--output", str(tmp_path / "hf")]) == 0
+    script = [sys.executable, Path(__file__).with_name("start_on_hosts.py"), f"hf:{tmp_path / 'hf'}"]
+
+    def address(number: int, count: int, coordinator: str) -> list[str]:
+        return [str(number), str(count), coordinator]
+
+    with Group(script, 2, tmp_path / "read.log", address=address) as group:
+        group.finish(120)
+    (said,) = {re.search(r"^read \['(\w+)', '\1'\]$", log, re.M)[0] for log in group.logs}
+    assert said
+
+
 @pytest.mark.long
 def test_two_processes_do_what_one_does(encoder: Path, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=48, dev=16)

@@ -52,13 +52,13 @@ def write_probes(folder: Path, corpus: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same short run with probes and without."""
+    """The same short run on two devices, with probes and without."""
     folder = tmp_path_factory.mktemp("probed")
     recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 80)
     few = ["--training.steps", "4", "--optimizer.warmup-steps", "1", "--training.eval-every", "2"]
     few += ["--training.eval-rows", "16", "--data.vocab-size", "600"]
-    finish(command(recipe, source, folder / "plain", *few), folder / "plain.log")
-    finish(command(recipe, source, folder / "probed", *few, *write_probes(folder, source)), folder / "probed.log")
+    for name, more in (("plain", []), ("probed", write_probes(folder, source))):
+        finish(command(recipe, source, folder / name, *few, *more), folder / f"{name}.log", devices=2)
     return folder
 
 

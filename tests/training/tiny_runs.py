@@ -46,9 +46,9 @@ def command(recipe: Path, source: Path, run_dir: Path, *overrides: str) -> list[
 class Run:
     """A command that runs in a process of its own, spoken of as subprocess.Popen is."""
 
-    def __init__(self, arguments: list[str], log: Path) -> None:
+    def __init__(self, arguments: list[str], log: Path, devices: int = 1) -> None:
         log.touch()
-        self._number = zygote().start(arguments, log, surroundings(devices=1), Path.cwd(), append=True)
+        self._number = zygote().start(arguments, log, surroundings(devices), Path.cwd(), append=True)
 
     def poll(self) -> int | None:
         return zygote().codes.get(self._number)
@@ -66,14 +66,14 @@ class Run:
         self.send_signal(signal.SIGKILL)
 
 
-def start(arguments: list[str], log: Path) -> Run:
-    """Start a run on one CPU device; what it prints is appended to `log`."""
-    return Run(arguments, log)
+def start(arguments: list[str], log: Path, devices: int = 1) -> Run:
+    """Start a run on so many CPU devices; what it prints is appended to `log`."""
+    return Run(arguments, log, devices)
 
 
-def finish(arguments: list[str], log: Path, timeout: float = 300) -> None:
+def finish(arguments: list[str], log: Path, timeout: float = 300, devices: int = 1) -> None:
     """Run to the end; raises with what it printed if it fails."""
-    run = start(arguments, log)
+    run = start(arguments, log, devices)
     try:
         code = run.wait(timeout)
     except subprocess.TimeoutExpired:
