@@ -205,9 +205,11 @@ def configured(pretrain: Sequence[str]) -> Any:
 
     Raises SystemExit for an unknown key, as the run itself does.
     """
+    from bertjax.__main__ import parser_of
     from bertjax.config import load_recipe, override
 
-    return override(load_recipe(pretrain[0]), list(pretrain[1:]), "bertjax pretrain")
+    asked, keys = parser_of("pretrain").parse_known_args(list(pretrain))
+    return override(load_recipe(asked.config), keys, "bertjax pretrain")
 
 
 def run_folder(pretrain: Sequence[str]) -> tuple[Any, str]:

@@ -37,9 +37,11 @@ resources:
   job_recovery:
     recover_on_exit_codes: [75]
 setup: |
-  ./launch/run.sh '$installed'
+  # A managed job gets its files through a bucket, which keeps no links and no modes.
+  [ -e bertjax/recipes ] || ln -s ../configs bertjax/recipes
+  bash ./launch/run.sh '$installed'
 run: |
-  exec ./launch/run.sh '$installed' $(quoted python launch/keep_running.py --hand-back bertjax pretrain "${pretrain[@]}") \\
+  exec bash ./launch/run.sh '$installed' $(quoted python launch/keep_running.py --hand-back bertjax pretrain "${pretrain[@]}") \\
     $hosts
 END
 }

@@ -127,6 +127,12 @@ def test_a_recipe_is_valid_and_survives_being_written_down(name: str) -> None:
         assert part in text or name == "quickstart.py"
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_checkpoints_that_are_kept_are_written(name: str) -> None:
+    training = recipe(name).training
+    assert training.keep_every % training.checkpoint_every == 0
+
+
 def costs() -> dict[str, float]:
     """The FLOPs that a recipe's docstring says first, which are of its first variant."""
     found = {}

@@ -85,6 +85,11 @@ class TrainingConfig:
     # the checkpoint before it and skips its rows, which it records in `skips`; 0 = never.
     spike_deviations: float = changes_with_notice(0.0, "spikes from here on are answered otherwise")
 
+    @property
+    def rows_at_a_time(self) -> int:
+        """Of a microbatch, over all devices."""
+        return self.global_batch_size // self.grad_accum_steps
+
 
 @dataclass(frozen=True)
 class DistillationConfig:

@@ -159,7 +159,7 @@ def assemble_task(
         make_predict_step(untaught, (objective,), content.kind.outputs, deterministic=config.deterministic),
         laid_out.model,
         mesh,
-        config.training.global_batch_size // config.training.grad_accum_steps,
+        config.training.rows_at_a_time,
         tokenizer.pad_id,
         longest,
         content.kind.network.per_token,

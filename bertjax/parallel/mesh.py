@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 
 import jax
@@ -37,6 +37,13 @@ def make_mesh(
         blocks[number] = mesh_utils.create_device_mesh(within, part, allow_split_physical_axes=True)
     # Auto axes: Explicit ones, jax's default, make fused attention kernels lose their sharding.
     return Mesh(np.block(blocks.reshape(across).tolist()), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def mesh_sharing(rows: Collection[int]) -> Mesh:
+    """A mesh of `data` alone, of as many of the devices as share each of these numbers of rows evenly."""
+    most = math.gcd(*rows)
+    count = max(n for n in range(1, jax.device_count() + 1) if most % n == 0)
+    return make_mesh(MeshConfig(), jax.devices()[:count])
 
 
 def without_mesh() -> AbstractContextManager[object]:

@@ -158,7 +158,7 @@ def check_divisible(
     Raises ValueError naming the key, its value, the mesh axis and what to change.
     """
     shards, fsdp, tensor = batch_shards(mesh), mesh.shape["fsdp"], mesh.shape["tensor"]
-    rows = training.global_batch_size // training.grad_accum_steps
+    rows = training.rows_at_a_time
     if rows % shards:
         most = most_microbatches(training, shards)
         fewer = f", or at most {most} microbatches: {accumulation_key(stage)} {most}" if most else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import jax
+from jax.sharding import Mesh
 
 from bertjax.config import Config, FinetuneConfig, MeshConfig, from_dict
 from bertjax.convert.adapt import adapt
@@ -13,7 +14,7 @@ from bertjax.convert.teacher import fit_teacher, read_teacher
 from bertjax.input.provenance import origins
 from bertjax.inspect.row_figures import RowKind, joined, pairs_of_row
 from bertjax.model.families.registry import family_of
-from bertjax.parallel.mesh import make_mesh, without_mesh
+from bertjax.parallel.mesh import batch_shards, make_mesh, mesh_sharing, without_mesh
 from bertjax.parallel.sharding import put_on_devices
 from bertjax.runtime.compilation import keep_compiled_programs
 from bertjax.storage.json_documents import read_json
@@ -63,10 +64,10 @@ def replay_step(directory: str, step: int, progress: Progress) -> ReplayOfRun:
         raise ValueError(f"--step {step}: {run} has steps 1 to {stages[-1].stop:,}")
     skips, keep = config.training.skips, config.compilation_cache
     keep_compiled_programs(keep)
-    config, notices = _for_this_machine(config, saved)
+    config, mesh, notices = _for_this_machine(config, saved)
     content, found = open_data(config, progress), read_teacher(config)
     teacher = None if found is None else fit_teacher(found, config, content.tokenizer)
-    job = with_skips(assemble(config, content, teacher=teacher), skips)
+    job = with_skips(assemble(config, content, teacher=teacher, mesh=mesh), skips)
     if saved is not None:
         wanted = saved["config"] | {"training": saved["config"]["training"] | {"skips": list(skips)}}
         notices += check_compatible(saved | {"config": wanted}, job.metadata)
@@ -103,24 +104,27 @@ def _config_of(run: AnyPath, saved: dict | None) -> Config:
     return replace(config, run_dir=str(run), training=replace(config.training, skips=skips))
 
 
-def _for_this_machine(config: Config, saved: dict | None) -> tuple[Config, list[str]]:
-    """The config with a mesh and an attention that are had here, and what that changes."""
+def _for_this_machine(config: Config, saved: dict | None) -> tuple[Config, Mesh, list[str]]:
+    """The config with an attention that is had here, a mesh of devices here, and what they change."""
     notices: list[str] = []
+    rows = [stage.training.rows_at_a_time for stage in stages_of(config)]
     try:
         mesh = make_mesh(config.mesh)
     except ValueError as error:
         config = replace(config, mesh=MeshConfig())
-        mesh = make_mesh(config.mesh)
+        mesh = mesh_sharing(rows)
         notices.append(f"{error}; here every device has a part of the batch: {_BITS}")
+    if any(number % batch_shards(mesh) for number in rows):
+        mesh = mesh_sharing(rows)
     here = {"device_kind": mesh.devices.flat[0].device_kind, "mesh": {axis: int(n) for axis, n in mesh.shape.items()}}
     if saved is None:
-        return config, [*notices, f"no checkpoint names the devices of the run; on others {_BITS}"]
+        return config, mesh, [*notices, f"no checkpoint names the devices of the run; on others {_BITS}"]
     if saved["device_kind"] != here["device_kind"]:
         config = replace(config, execution=replace(config.execution, attention="auto"))
         notices.append(f"the run was on {saved['device_kind']}, and here is {here['device_kind']}: {_BITS}")
     elif saved["mesh"] != here["mesh"] and not notices:
         notices.append(f"the run had mesh {saved['mesh']}, and here is {here['mesh']}: {_BITS}")
-    return config, notices
+    return config, mesh, notices
 
 
 def _state(job: Job, run: AnyPath, start: int, saved: dict | None) -> TrainState:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bertjax.config import Config, MeshConfig
+from bertjax.model.families.registry import generator_config
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import accumulation_key
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
@@ -66,9 +67,10 @@ def meshes(config: Config, devices: int, slices: int) -> Iterator[MeshConfig]:
 
     fsdp stays within a slice: gathering weights over the network every step costs more than it saves.
     """
-    across = devices // config.mesh.tensor
-    hidden = config.model.hidden_size
-    for fsdp in (n for n in range(1, across // slices + 1) if across // slices % n == 0 and hidden % n == 0):
+    across = devices // config.mesh.tensor // slices
+    networks = [config.model, *([generator_config(config.model)] if config.model.generator_width else [])]
+    widths = [size for one in networks for size in (one.hidden_size, one.embedding_size, one.lstm_size) if size]
+    for fsdp in (n for n in range(1, across + 1) if not any(size % n for size in (across, *widths))):
         if fsdp & (fsdp - 1) == 0:
             yield replace(config.mesh, data=-1, fsdp=fsdp, dcn_data=-1, dcn_fsdp=1)
 

@@ -39,8 +39,14 @@ class Collective:
     @property
     def moved(self) -> float:
         """Bytes that each device sends, at the least, every time."""
-        n = len(self.group)
-        return self.payload * (n - 1) / n * (2 if self.kind == "all-reduce" else 1)
+        return self.payload * sent_share(self.kind, len(self.group))
+
+
+def sent_share(kind: str, devices: int) -> float:
+    """Of an array, what each of so many devices sends to the others of its group, at the least."""
+    if kind == "collective-permute":
+        return 1  # whole, to another device
+    return (devices - 1) / devices * (2 if kind == "all-reduce" else 1)
 
 
 def collectives_of(module: Module, mesh: Mesh, slices: Sequence[int]) -> list[Collective]:

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from jax.sharding import Mesh
 
 from bertjax.config import Config
-from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import batch_shards, make_mesh
-from bertjax.parallel.sharding import Replicated, check_divisible, most_microbatches, replicated
+from bertjax.parallel.sharding import Replicated, most_microbatches, replicated
 from bertjax.plan.collectives import Collective, collectives_of
 from bertjax.plan.compiling import Program, TooLarge, blueprint_on, compile_stage, compiler_flops
 from bertjax.plan.roofline import Bound, bound_of, memory_traffic
 from bertjax.plan.topologies import Topology
-from bertjax.training.stages import Stage, stages_of
+from bertjax.training.stages import Stage, check_stage_divisible, stages_of
 from bertjax.training.teacher import assumed_teacher, flops_of_run
 
 HOUR = 3600.0
@@ -54,7 +53,7 @@ class StagePlan:
     def rows_at_a_time(self) -> int:
         """Of one device."""
         training = self.stage.training
-        return training.global_batch_size // training.grad_accum_steps // batch_shards(self.mesh)
+        return training.rows_at_a_time // batch_shards(self.mesh)
 
     @property
     def steps(self) -> int:
@@ -130,7 +129,7 @@ def make_plan(
     if adapt:
         chosen = tuple(_with_rows_for_all(one, mesh, say) for one in chosen)
     for one in chosen:
-        check_divisible(mesh, config.model, one.training, padded_vocab_size(config.model), one.number)
+        check_stage_divisible(config, mesh, one)
     if teacher := assumed_teacher(config):
         depth, width = teacher.num_hidden_layers, teacher.hidden_size
         say(f"distillation.teacher: assumed to have {depth} layers that are {width} wide")

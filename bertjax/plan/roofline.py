@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertjax.plan.collectives import Collective
+from bertjax.plan.collectives import Collective, sent_share
 from bertjax.plan.hlo import Computation, Instruction, Module
 from bertjax.plan.topologies import Chip, Topology
 
@@ -72,16 +72,16 @@ def bound_of(
 
 def _seconds(collective: Collective, members: Sequence[Any], topology: Topology, chip: Chip) -> tuple[float, float]:
     """Seconds within slices and between them, of one run of a collective."""
-    twice = 2 if collective.kind == "all-reduce" else 1
+    kind, payload = collective.kind, collective.payload
     slices = collective.slices
     within = len(members) // slices
     near = far = 0.0
     if within > 1:
         local = members[:within] if slices > 1 else members
-        near = twice * collective.payload * (within - 1) / within / _rate(local, topology, chip)
+        near = payload * sent_share(kind, within) / _rate(local, topology, chip)
     if slices > 1:
         # What the slices exchange is spread over the network shares of the group's devices in each.
-        far = twice * collective.payload * (slices - 1) / slices / within / chip.network
+        far = payload * sent_share(kind, slices) / within / chip.network
     return near, far
 
 

@@ -50,6 +50,8 @@ class Processes:
     `Stopped`, and otherwise at the unit where `go_on` returns False. An error in one of several ends all.
     """
 
+    _has_joined = False  # this Python process, others: JAX joins once
+
     def __init__(self, info: ProcessInfo, hosts: HostsConfig, *, ends_process: bool = True) -> None:
         """`ends_process`: if this process is the only one, a signal may end it; otherwise it raises Stopped."""
         self.number, self.count = info.process, info.processes
@@ -67,6 +69,11 @@ class Processes:
         return self.number == 0
 
     def __enter__(self) -> Processes:
+        if self.count > 1 and Processes._has_joined:
+            raise ValueError(
+                "a Python process joins the others of a run once, and this one has: start a new process for the next "
+                "run (`bertjax reference` goes on if the same command is given again)"
+            )
         keep_freed_memory()  # before the first computation
         # In tests a run may be driven from a thread, which cannot have signals.
         if threading.current_thread() is threading.main_thread():
@@ -87,6 +94,7 @@ class Processes:
         self._heartbeat.start()
         try:
             if self.count > 1:
+                Processes._has_joined = True
                 self._start_jax()
             self._require_devices()
         except BaseException as error:

@@ -189,7 +189,7 @@ def shortened(stage: Stage, shards: int, tokens: float) -> Stage:
     if slots(stage) <= tokens:
         return stage
     rows = max(int(tokens / stage.data.sequence_length), 1)
-    at_a_time = stage.training.global_batch_size // stage.training.grad_accum_steps
+    at_a_time = stage.training.rows_at_a_time
     count = max(rows // at_a_time, 1)
     while at_a_time > rows and at_a_time % (2 * shards) == 0:
         at_a_time //= 2

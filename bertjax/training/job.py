@@ -17,10 +17,10 @@ from bertjax.input.targets import registry as targets
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
 from bertjax.model.encoder import embedding_width, padded_vocab_size
-from bertjax.model.families.registry import family_of, generator_config, heads_of
+from bertjax.model.families.registry import family_of, heads_of
 from bertjax.model.network import Params, PretrainingNetwork, check_head
 from bertjax.parallel.mesh import batch_shards, make_mesh
-from bertjax.parallel.sharding import check_divisible, local_rows, replicated
+from bertjax.parallel.sharding import local_rows, replicated
 from bertjax.runtime.compilation import DETERMINISTIC
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import objectives
@@ -40,7 +40,7 @@ from bertjax.training.loggers import require_loggers
 from bertjax.training.metrics import Shown, shown_of
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.profile import steps_to_profile
-from bertjax.training.stages import Stage, rows_are_packed, stage_at, stage_step, stages_of
+from bertjax.training.stages import Stage, check_stage_divisible, rows_are_packed, stage_at, stage_step, stages_of
 from bertjax.training.state import Blueprint, draw_blueprint
 from bertjax.training.step import TrainStep
 from bertjax.training.teacher import Teacher, check_teacher, flops_of_run, frozen_networks, put_teacher
@@ -160,17 +160,23 @@ def check_redundancy(config: Config, mesh: Mesh) -> None:
 
 
 def assemble(
-    config: Config, content: TrainingData, *, only_at: int | None = None, teacher: Teacher | None = None
+    config: Config,
+    content: TrainingData,
+    *,
+    only_at: int | None = None,
+    teacher: Teacher | None = None,
+    mesh: Mesh | None = None,
 ) -> Job:
     """Assemble a run; with `only_at`, only the stage of that step. `teacher` is what `distillation.teacher` names.
 
-    Raises ValueError naming the key, its value and what to do.
+    Without `mesh` it is that of the config. Raises ValueError naming the key, its value and what to do.
     """
     tokenizer = content.tokenizer
     config = replace(config, model=replace(config.model, vocab_size=tokenizer.vocab_size))
     stages = stages_of(config)
-    mesh = make_mesh(config.mesh)
-    _check_divisible(config, mesh, stages)
+    taken = stages if only_at is None else (stage_at(stages, only_at),)
+    mesh = make_mesh(config.mesh) if mesh is None else mesh
+    _check_divisible(config, mesh, taken)
     optimizer = make_optimizer(config.optimizer)
     blueprint, frozen = draw_networks(config, mesh, optimizer, teacher)
     teacher_model = None if teacher is None else teacher.model
@@ -195,7 +201,6 @@ def assemble(
         )
 
     job = make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher)
-    taken = [stage_at(stages, only_at)] if only_at is not None else stages
     return replace(job, stages=tuple(rows_of(stage) for stage in taken), shown=shown_of(trained))
 
 
@@ -239,7 +244,7 @@ def make_job(
 
 def held_out_sets(sets: Mapping[str, RunBatches], training: TrainingConfig, mesh: Mesh) -> list[HeldOut]:
     """The held-out batches of all text, which is the first of the sets, then of each source."""
-    at_a_time = training.global_batch_size // training.grad_accum_steps
+    at_a_time = training.rows_at_a_time
     counts = _rows_of_sets(training.eval_rows, len(sets))
     return [
         HeldOut(batches, mesh, rows, at_a_time, name)
@@ -338,7 +343,7 @@ def _describe_deterministic(config: Config, mesh: Mesh) -> list[str]:
 def _describe_rows(rows: Rows, shards: int) -> str:
     stage, training = rows.stage, rows.stage.training
     steps, an_epoch = stage.stop - stage.start, rows.batches.rows_per_epoch
-    at_a_time = training.global_batch_size // training.grad_accum_steps // shards
+    at_a_time = training.rows_at_a_time // shards
     return (
         f"steps {stage.start:,} to {stage.stop:,}: {training.global_batch_size:,} rows of "
         f"{stage.data.sequence_length} tokens a step, {at_a_time} a device at a time in {training.grad_accum_steps} "
@@ -393,7 +398,4 @@ def _check_pairs(config: Config, stages: tuple[Stage, ...]) -> None:
 
 def _check_divisible(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> None:
     for stage in stages:
-        check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model), stage.number)
-        if config.model.generator_width:
-            generator = generator_config(config.model)
-            check_divisible(mesh, generator, stage.training, padded_vocab_size(generator), stage.number, "generator's")
+        check_stage_divisible(config, mesh, stage)

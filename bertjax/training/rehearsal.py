@@ -66,7 +66,7 @@ def rehearse(job: Job, directory: AnyPath, seconds: float, processes: Processes,
         folder.mkdir()
     processes.gather("the rehearsal begins")
     with jax.set_mesh(job.mesh):
-        save = _save(job, folder, state)
+        save = _save(job, folder, state, processes)
     del state  # the report and export read their own copy
     ending = _ending(job, folder, end) if processes.first else 0.0
     processes.gather("the rehearsal ends")
@@ -125,8 +125,8 @@ def _evaluation(rows: Rows, params: Params, seconds: float, processes: Processes
     return total
 
 
-def _save(job: Job, folder: AnyPath, state: TrainState) -> float:
-    """How long a checkpoint takes until it is on the disk."""
+def _save(job: Job, folder: AnyPath, state: TrainState, processes: Processes) -> float:
+    """How long a checkpoint, which all processes write together, takes until it is on the disk."""
     steps = itertools.count(1)
     with checkpoint.Checkpoints(folder / checkpoint.DIRECTORY, keep_last=1) as saved:
 
@@ -134,7 +134,8 @@ def _save(job: Job, folder: AnyPath, state: TrainState) -> float:
             saved.save(next(steps), state, job.metadata)
             saved.wait()
 
-        return _once_warm(save)
+        # All processes save again, or none does.
+        return _once_warm(save, lambda seconds: float(processes.gather("seconds of a save", str(seconds))[0]))
 
 
 def _ending(job: Job, folder: AnyPath, end: Ending) -> float:
@@ -145,12 +146,12 @@ def _ending(job: Job, folder: AnyPath, end: Ending) -> float:
     return _once_warm(lambda: end(config))
 
 
-def _once_warm(work: Callable[[], None]) -> float:
-    """Seconds of the work when warm: measured if quick, else without compilation."""
+def _once_warm(work: Callable[[], None], agreed: Callable[[float], float] = float) -> float:
+    """Seconds of the work when warm: measured if quick, else without compilation. `agreed` is what all go by."""
     start = time.perf_counter()
     with compile_seconds() as compiling:
         work()
-    if (seconds := time.perf_counter() - start) > _QUICK:
+    if (seconds := agreed(time.perf_counter() - start)) > _QUICK:
         return max(seconds - compiling(), seconds / 10)
     start = time.perf_counter()
     work()

@@ -8,10 +8,13 @@ from typing import Any
 
 import jax
 import optax
+from jax.sharding import Mesh
 
 from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, StageConfig, TrainingConfig, validate
 from bertjax.input.training_data import TrainingData, open_training_data
-from bertjax.model.families.registry import family_of
+from bertjax.model.encoder import padded_vocab_size
+from bertjax.model.families.registry import family_of, generator_config
+from bertjax.parallel.sharding import check_divisible
 from bertjax.storage.progress import Progress
 from bertjax.training.course import Course
 from bertjax.training.objectives import Objective, objectives_of
@@ -172,3 +175,11 @@ def _validate_stage(config: Config, number: int) -> None:
 
 def _given(change: StageConfig, *names: str) -> dict[str, Any]:
     return {name: getattr(change, name) for name in names if getattr(change, name) is not None}
+
+
+def check_stage_divisible(config: Config, mesh: Mesh, stage: Stage) -> None:
+    """Refuse a mesh that cannot split a stage's batch or a network's weights. Raises as `check_divisible` does."""
+    check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model), stage.number)
+    if config.model.generator_width:
+        generator = generator_config(config.model)
+        check_divisible(mesh, generator, stage.training, padded_vocab_size(generator), stage.number, "generator's")

@@ -17,6 +17,7 @@ from bertjax.config import Config, MeshConfig
 from bertjax.input.feed import ENDLESS, Feed, open_feed
 from bertjax.input.training_data import TrainingData
 from bertjax.model.network import Params
+from bertjax.parallel.mesh import mesh_sharing
 from bertjax.parallel.sharding import local_rows, put_on_devices, to_global
 from bertjax.runtime.host_memory import Temporaries
 from bertjax.runtime.processes import Processes, alone
@@ -39,7 +40,7 @@ from bertjax.training.progress import Progress
 from bertjax.training.redundancy import Redundancy
 from bertjax.training.run_directory import describe_run, own_directory, require_shared
 from bertjax.training.spikes import SpikeWatch, going_back, run_skipping_spikes
-from bertjax.training.stages import Stage, stage_at
+from bertjax.training.stages import Stage, stage_at, stages_of
 from bertjax.training.state import TrainState, init_state, state_of
 from bertjax.training.teacher import Teacher
 from bertjax.training.telemetry import Telemetry, logged_until, open_telemetry, past_of
@@ -489,7 +490,8 @@ def evaluate_params(
     """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
     # The attention back end and mesh of training may be unavailable here; neither is part of the model.
     config = replace(config, execution=replace(config.execution, attention="auto"), mesh=MeshConfig())
-    job = assemble(config, content, only_at=step, teacher=teacher)
+    mesh = mesh_sharing([stage_at(stages_of(config), step).training.rows_at_a_time])
+    job = assemble(config, content, only_at=step, teacher=teacher, mesh=mesh)
     (rows,) = job.stages
     explained = settings_named(f"evaluating on {_rows_of(rows)}", config, job.mesh, rows.stage, of_a_recipe=False)
     with jax.set_mesh(job.mesh), explained:

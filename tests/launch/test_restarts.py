@@ -88,6 +88,12 @@ def test_what_is_handed_back_without_progress_is_given_up(
     assert ended(9, 5) == 75 and json.loads(told.read_text()) == {"step": None, "resumes": 1}
 
 
+def test_options_of_the_verb_are_no_keys_of_the_config() -> None:
+    words = ["--show-config", "quickstart", "--log", "tensorboard", "--training.steps", "30", "--run-dir", "r"]
+    config = keep_running.configured(words)
+    assert (config.training.steps, config.run_dir) == (30, "r")
+
+
 def test_an_upload_that_was_not_finished_is_no_progress(bucket: str) -> None:
     checkpoints = RemotePath(f"{bucket}/run/checkpoints")
     pretrain = [str(REPOSITORY / "configs" / "quickstart.py"), "--run-dir", f"{bucket}/run"]

@@ -9,6 +9,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from generated_corpus import write_corpus
@@ -62,6 +63,21 @@ def test_a_step_has_the_figures_that_were_logged(run: Path, found: ReplayOfRun) 
     first = replay_step(str(run), 2, no_progress)
     assert first.replayed.start == 0 and first.replayed.comparison.compared == (1, 3)
     assert not first.replayed.comparison.different
+
+
+def test_another_number_of_devices_shares_the_rows_that_it_can(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Microbatches of 8 rows on 6 devices: four of them take part."""
+    six = jax.devices()[:6]
+    monkeypatch.setattr(jax, "devices", lambda: six)
+    monkeypatch.setattr(jax, "device_count", lambda: len(six))
+    step = replay_step(str(run), 10, no_progress)
+    assert any("the run had mesh {'data': 8" in told and "and here is {'data': 4" in told for told in step.notices)
+    assert all(
+        math.isclose(*values, rel_tol=1e-5)
+        for figures in step.replayed.comparison.different.values()
+        for values in figures.values()
+    )
+    assert main(["evaluate", str(run)]) == 0
 
 
 def test_the_parts_sum_to_the_step(found: ReplayOfRun) -> None:

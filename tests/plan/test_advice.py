@@ -18,12 +18,13 @@ from bertjax.config import (
     OptimizerConfig,
     StageConfig,
     TrainingConfig,
+    load_recipe,
     override,
 )
 from bertjax.model.attention.backends import WHOLE_ROWS
 from bertjax.parallel.mesh import make_mesh
 from bertjax.plan import answer
-from bertjax.plan.advice import advise, flags_for
+from bertjax.plan.advice import advise, flags_for, meshes
 from bertjax.plan.compiling import argument_sizes, compiler_flops
 from bertjax.plan.estimates import Plan, _with_rows_for_all, make_plan, mesh_on
 from bertjax.plan.figures import cost_table, headline
@@ -101,6 +102,12 @@ def test_widths_that_cannot_hold_the_weights_are_left_out(too_large: Plan) -> No
     assert [mesh.fsdp for mesh in _widths(tight, stage)] == [2]
     none = replace(too_large, topology=replace(too_large.topology, capacity=two / 2))
     assert not _widths(none, stage)
+
+
+@pytest.mark.parametrize(("recipe", "widest"), [("electra:small", 64), ("albert:base", 128), ("bert_base", 256)])
+def test_meshes_divide_every_network(recipe: str, widest: int) -> None:
+    """ELECTRA's generator is 64 wide, ALBERT's word vectors 128."""
+    assert [mesh.fsdp for mesh in meshes(load_recipe(recipe), 256, 1)] == [1 << n for n in range(widest.bit_length())]
 
 
 def test_too_few_rows_in_a_later_stage_are_reported_before_any_is_compiled() -> None:

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 import jax
 import pytest
+from jax.sharding import PartitionSpec
 
 from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import is_names, spec
 from bertjax.plan.collectives import Collective, collectives_of
 from bertjax.plan.compiling import blueprint_on, compile_stage
+from bertjax.plan.hlo import parse
 from bertjax.training.stages import stages_of
 
 ROWS, LENGTH, HIDDEN, FLOAT = 32, 24, 64, 4
@@ -71,6 +73,19 @@ def compiled(mesh: MeshConfig, microbatches: int) -> Step:
         shard = math.prod(leaf.shape) * FLOAT // (made.shape["tensor"] if "tensor" in axes else 1)
         sizes["fsdp" in axes and made.shape["fsdp"] > 1] += shard
     return Step(collectives_of(program.module, made, (0,) * 8), sizes[True], sizes[False])
+
+
+def test_a_permutation_sends_the_whole_array() -> None:
+    mesh, around = make_mesh(MeshConfig()), [(n, (n + 1) % 8) for n in range(8)]
+    rotated = jax.shard_map(
+        lambda x: jax.lax.ppermute(x, "data", around),
+        mesh=mesh,
+        in_specs=PartitionSpec("data"),
+        out_specs=PartitionSpec("data"),
+    )
+    text = jax.jit(rotated).lower(jax.ShapeDtypeStruct((8, 1024), jax.numpy.float32)).compile().as_text()
+    (found,) = collectives_of(parse(text), mesh, (0,) * 8)
+    assert (found.kind, found.payload, found.moved) == ("collective-permute", 4096, 4096)
 
 
 @pytest.mark.parametrize("microbatches", [1, 4])

@@ -25,7 +25,7 @@ from bertjax.training.budget import Budget, Costs
 from bertjax.training.callbacks import Callback
 from bertjax.training.checkpoint import DIRECTORY, read_metadata, saved_steps
 from bertjax.training.job import Job, assemble
-from bertjax.training.rehearsal import Ending, rehearse
+from bertjax.training.rehearsal import _QUICK, Ending, _once_warm, rehearse
 from bertjax.training.run_directory import load_run
 from bertjax.training.stages import open_data
 from bertjax.training.timekeeper import FILE, Timekeeper, read_decision, seconds_of_this_process
@@ -185,6 +185,14 @@ def test_a_run_without_a_budget_is_not_given_one(
     (tmp_path / "run" / FILE).write_text("[]")
     with pytest.raises(ValueError, match=r"budget.json: it is not a record of a budget"):
         run(replace(config, run_dir=str(tmp_path / "run")), content, machine)
+
+
+@pytest.mark.parametrize(("agreed", "times"), [(_QUICK + 1, 1), (_QUICK - 1, 2)])
+def test_work_of_all_processes_is_done_again_by_what_they_agree_on(agreed: float, times: int) -> None:
+    """By its own clock one process might save again, and wait for the others for ever."""
+    done: list[int] = []
+    _once_warm(lambda: done.append(1), lambda seconds: agreed)
+    assert len(done) == times
 
 
 def test_a_rehearsal_measures_and_leaves_nothing(prepared: tuple[Config, TrainingData], tmp_path: Path) -> None:
