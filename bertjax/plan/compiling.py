@@ -20,7 +20,7 @@ from bertjax.parallel.mesh import BATCH_AXES, make_abstract_mesh
 from bertjax.plan.hlo import Module, parse
 from bertjax.training.exchange import frozen_shapes
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import Stage, check_stage_divisible, stage_step
+from bertjax.training.stages import Stage, check_stages_divisible, stage_step
 from bertjax.training.state import Blueprint, draw_blueprint
 from bertjax.training.teacher import assumed_teacher, frozen_networks
 
@@ -30,7 +30,7 @@ def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, pl
 
     Makes no array and needs no device but the one that jax runs on. Raises ValueError if the mesh does not fit.
     """
-    check_stage_divisible(config, mesh, stage)
+    check_stages_divisible(config, mesh, [stage])
     optimizer = make_optimizer(config.optimizer)
     with _on(mesh):
         blueprint = _blueprint(config, optimizer, mesh)

@@ -14,7 +14,7 @@ from bertjax.plan.collectives import Collective, collectives_of
 from bertjax.plan.compiling import Program, TooLarge, blueprint_on, compile_stage, compiler_flops
 from bertjax.plan.roofline import Bound, bound_of, memory_traffic
 from bertjax.plan.topologies import Topology
-from bertjax.training.stages import Stage, check_stage_divisible, stages_of
+from bertjax.training.stages import Stage, check_stages_divisible, stages_of
 from bertjax.training.teacher import assumed_teacher, flops_of_run
 
 HOUR = 3600.0
@@ -128,8 +128,7 @@ def make_plan(
     config = replace(config, mesh=sizes)
     if adapt:
         chosen = tuple(_with_rows_for_all(one, mesh, say) for one in chosen)
-    for one in chosen:
-        check_stage_divisible(config, mesh, one)
+    check_stages_divisible(config, mesh, chosen)
     if teacher := assumed_teacher(config):
         depth, width = teacher.num_hidden_layers, teacher.hidden_size
         say(f"distillation.teacher: assumed to have {depth} layers that are {width} wide")

@@ -40,7 +40,7 @@ from bertjax.training.loggers import require_loggers
 from bertjax.training.metrics import Shown, shown_of
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.profile import steps_to_profile
-from bertjax.training.stages import Stage, check_stage_divisible, rows_are_packed, stage_at, stage_step, stages_of
+from bertjax.training.stages import Stage, check_stages_divisible, rows_are_packed, stage_at, stage_step, stages_of
 from bertjax.training.state import Blueprint, draw_blueprint
 from bertjax.training.step import TrainStep
 from bertjax.training.teacher import Teacher, check_teacher, flops_of_run, frozen_networks, put_teacher
@@ -141,7 +141,7 @@ def preflight(config: Config) -> Config:
             f"model.head={config.model.head!r}: it is the head of a task; use {PretrainingNetwork.name!r} to pretrain"
         )
     mesh = make_mesh(config.mesh)
-    _check_divisible(config, mesh, stages)
+    check_stages_divisible(config, mesh, stages)
     _attention(config, mesh, stages)
     check_redundancy(config, mesh)
     return config
@@ -176,7 +176,7 @@ def assemble(
     stages = stages_of(config)
     taken = stages if only_at is None else (stage_at(stages, only_at),)
     mesh = make_mesh(config.mesh) if mesh is None else mesh
-    _check_divisible(config, mesh, taken)
+    check_stages_divisible(config, mesh, taken)
     optimizer = make_optimizer(config.optimizer)
     blueprint, frozen = draw_networks(config, mesh, optimizer, teacher)
     teacher_model = None if teacher is None else teacher.model
@@ -394,8 +394,3 @@ def _check_pairs(config: Config, stages: tuple[Stage, ...]) -> None:
             f"model.type_vocab_size=1 with {setting}: the segments of a pair need two token types; set it to 2, or "
             f"leave {names[0]} out"
         )
-
-
-def _check_divisible(config: Config, mesh: Mesh, stages: tuple[Stage, ...]) -> None:
-    for stage in stages:
-        check_stage_divisible(config, mesh, stage)

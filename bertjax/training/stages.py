@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -177,9 +178,10 @@ def _given(change: StageConfig, *names: str) -> dict[str, Any]:
     return {name: getattr(change, name) for name in names if getattr(change, name) is not None}
 
 
-def check_stage_divisible(config: Config, mesh: Mesh, stage: Stage) -> None:
+def check_stages_divisible(config: Config, mesh: Mesh, stages: Sequence[Stage]) -> None:
     """Refuse a mesh that cannot split a stage's batch or a network's weights. Raises as `check_divisible` does."""
-    check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model), stage.number)
+    networks = {"": config.model}
     if config.model.generator_width:
-        generator = generator_config(config.model)
-        check_divisible(mesh, generator, stage.training, padded_vocab_size(generator), stage.number, "generator's")
+        networks["generator's"] = generator_config(config.model)
+    for stage, (whose, model) in itertools.product(stages, networks.items()):
+        check_divisible(mesh, model, stage.training, padded_vocab_size(model), stage.number, whose)

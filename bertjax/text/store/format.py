@@ -41,13 +41,11 @@ class TokenStore:
         self.fingerprint: str = manifest["fingerprint"]
         self.vocab_size: int = manifest["tokenizer"]["vocab_size"]
         self.special: dict[str, int] = manifest["tokenizer"]["special"]  # pad, unk, cls, sep, mask
-        homes = manifest["provenance"].get("shard_sources", {})
-        # A source may have no document in a split, or in any.
-        described = len(manifest["provenance"].get("sources", []))
-        num_sources = max(described, *(1 + home for of_split in homes.values() for home in of_split), 0)
-        units = manifest["provenance"].get("units")
-        # A plane without a unit of its kind counts as absent.
-        segmented = ["continues"] * ("segmenter" in manifest["provenance"])
+        about = manifest["provenance"]
+        homes, units = about.get("shard_sources", {}), about.get("units")
+        # Of sources one may have no document in a split. A plane without a unit of its kind counts as absent.
+        num_sources = max(len(about.get("sources", ())), *(1 + home for of in homes.values() for home in of), 0)
+        segmented = ["continues"] * ("segmenter" in about)
         present = [plane for plane in PLANES if units is None or plane in units or plane in segmented]
         self._splits = {
             split: SplitView(
@@ -99,8 +97,7 @@ class SplitView:
     """One split of a store, its shards seen as one corpus; offsets are global over the shards."""
 
     def __init__(self, shards: list[_Shard], sources: list[int] | None = None, num_sources: int = 0) -> None:
-        self._shards, self._sources = shards, sources
-        self._num_sources = num_sources
+        self._shards, self._sources, self._num_sources = shards, sources, num_sources
         self._first_sentence = _bases([shard.num_sentences for shard in shards])
         self._first_token = _bases([shard.num_tokens for shard in shards])
         self.num_documents = sum(shard.num_documents for shard in shards)
@@ -133,8 +130,7 @@ class SplitView:
     @property
     def num_sources(self) -> int:
         """The number of sources of the store. Raises ValueError if it does not record sources."""
-        self._homes()
-        return self._num_sources
+        return self._num_sources if self._homes() else 0
 
     @cached_property
     def source_edges(self) -> np.ndarray:
