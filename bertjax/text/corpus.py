@@ -22,6 +22,7 @@ from bertjax.text.sources.source import Source, SourceFile
 from bertjax.text.units import spans_field
 
 UNIT_BYTES = 8 << 20  # of text, about; small enough that the processes end together
+MOST_FILES = 5_000_000  # of which a store and the cache of digests can list the names: 200 bytes each, of 1 GiB
 MAX_UNITS = 64  # of a large corpus, about: every unit becomes a shard, and a batch reads from many shards
 
 _HASHING_THREADS = 4
@@ -71,6 +72,11 @@ class Corpus:
         """
         files = tuple(tuple(replace(file, spans=spans) for file in source_files(source)) for source in sources)
         everything = [file for group in files for file in group]
+        if len(everything) > MOST_FILES:
+            raise ValueError(
+                f"data.sources: {len(everything):,} files, and a store lists {MOST_FILES:,} at most; join them "
+                "into files of many documents (jsonl:, lines:)"
+            )
         stamps = _stamps(everything)
         digested = iter(_digests(everything, stamps, path_of(root) / "digests.json"))
         return cls(sources, files, tuple(tuple(next(digested) for _ in group) for group in files), stamps)

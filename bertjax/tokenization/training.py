@@ -15,7 +15,7 @@ from bertjax.tokenization.wordpiece import WordPiece
 
 Kind = Literal["wordpiece", "unigram", "bpe", "byte_bpe"]
 # Of distinct words, so that training takes some 2 GB of memory and some minutes at most, in any script.
-MOST_BYTES = {"unigram": 1 << 26, "bpe": 1 << 26, "byte_bpe": 1 << 24}
+MOST_BYTES = {"wordpiece": 1 << 25, "unigram": 1 << 26, "bpe": 1 << 26, "byte_bpe": 1 << 24}
 TRAINER_VERSION = 2  # of counting and training; a change makes other vocabularies
 
 
@@ -36,9 +36,9 @@ def train_tokenizer(
     `progress` is called with (pieces done, total), except by SentencePiece. Raises ValueError if there are no words, or
     no room for them.
     """
+    word_counts = most_frequent(word_counts, MOST_BYTES[kind])
     if kind == "wordpiece":
         return WordPiece(train_wordpiece(word_counts, vocab_size, progress), rules)
-    word_counts = most_frequent(word_counts, MOST_BYTES[kind])
     if kind == "byte_bpe":
         return train_byte_level(word_counts, vocab_size, rules, progress)
     return train_sentencepiece(word_counts, vocab_size, rules, kind)

@@ -1,5 +1,6 @@
 """A corpus: its units are the same for every run, and hold every file once, in order."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,3 +42,12 @@ def test_text_in_many_files_becomes_few_units(tmp_path):
     assert [
         type(unit) for unit in Corpus.of(DataConfig(sources=(f"text:{tmp_path}/*",), root=str(tmp_path))).units
     ] == [Unit]
+
+
+def test_more_files_than_a_store_can_list_are_refused_before_they_are_read(tmp_path, monkeypatch):
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text("text")
+    monkeypatch.setattr(corpus, "MOST_FILES", 3)
+    with pytest.raises(ValueError, match=r"data\.sources: 4 files, and a store lists 3 at most; join them"):
+        Corpus.of(DataConfig(sources=(f"text:{tmp_path}/*.txt",), root=str(tmp_path / "data")))
+    assert not (tmp_path / "data").exists()

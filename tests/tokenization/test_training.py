@@ -1,9 +1,12 @@
 """Words that a vocabulary is trained on: the most frequent ones within a budget, whatever order they come in."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.tokenization.training import count_spaced_words, most_frequent
+from bertjax.tokenization import training
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.training import count_spaced_words, most_frequent, train_tokenizer
 
 
 def test_words_are_what_is_between_white_space():
@@ -27,3 +30,15 @@ def test_of_words_seen_once_a_fair_sample_is_kept():
     counts = dict.fromkeys((f"{n:05}" for n in range(10_000)), 1)
     kept = [int(word) for word in most_frequent(counts, 5 * 1000)]
     assert len(kept) == 1000 and 4700 < sum(kept) / len(kept) < 5300
+
+
+@pytest.mark.parametrize("kind", training.MOST_BYTES)
+def test_every_kind_is_trained_within_its_budget(kind, monkeypatch):
+    """Of text without spaces nearly every "word" is another one, of up to hundreds of characters."""
+    counts, rules = {f"{'ab' * (n % 7 + 1)}{n:05}": 1 + n % 3 for n in range(3_000)}, TextRules(False, False)
+    few = most_frequent(counts, 9_000)
+    assert len(few) < len(counts) / 2
+    budgeted = train_tokenizer(kind, few, 300, rules)
+    assert train_tokenizer(kind, counts, 300, rules).fingerprint != budgeted.fingerprint
+    monkeypatch.setitem(training.MOST_BYTES, kind, 9_000)
+    assert train_tokenizer(kind, counts, 300, rules).fingerprint == budgeted.fingerprint
