@@ -157,8 +157,7 @@ def check_divisible(
 
     Raises ValueError naming the key, its value, the mesh axis and what to change.
     """
-    shards, fsdp, tensor = batch_shards(mesh), mesh.shape["fsdp"], mesh.shape["tensor"]
-    rows = training.rows_at_a_time
+    shards, rows = batch_shards(mesh), training.rows_at_a_time
     if rows % shards:
         most = most_microbatches(training, shards)
         fewer = f", or at most {most} microbatches: {accumulation_key(stage)} {most}" if most else ""
@@ -169,20 +168,23 @@ def check_divisible(
             f"data x fsdp = {shards} devices cannot share evenly; "
             f"use a batch size that is a multiple of {shards * training.grad_accum_steps}{fewer}"
         )
-    divided = [
-        ("model.hidden_size", model.hidden_size, "fsdp", fsdp),
-        ("model.num_attention_heads", model.num_attention_heads, "tensor", tensor),
-        ("model.intermediate_size", model.intermediate_size, "tensor", tensor),
-        ("the padded vocabulary (see model.vocab_pad_multiple)", padded_vocab_size, "tensor", tensor),
-    ]
-    if model.embedding_size:
-        divided.append(("model.embedding_size", model.embedding_size, "fsdp", fsdp))
-    if model.lstm_size:
-        divided.append(("model.lstm_size", model.lstm_size, "fsdp", fsdp))
-    for key, value, axis, size in divided:
-        if value % size:
+    for key, value, axis in divided_sizes(model, padded_vocab_size):
+        if value % (size := mesh.shape[axis]):
             key = f"the {whose} {key.removeprefix('model.').removeprefix('the ')}" if whose else key
             raise ValueError(f"{key}={value} is not divisible by mesh.{axis}={size}; choose a divisor of {value}")
+
+
+def divided_sizes(model: ModelConfig, padded_vocab_size: int) -> list[tuple[str, int, str]]:
+    """The sizes of a network's weights that an axis of the mesh divides: what each is called, its value, the axis."""
+    sizes = [
+        ("model.hidden_size", model.hidden_size, "fsdp"),
+        ("model.num_attention_heads", model.num_attention_heads, "tensor"),
+        ("model.intermediate_size", model.intermediate_size, "tensor"),
+        ("the padded vocabulary (see model.vocab_pad_multiple)", padded_vocab_size, "tensor"),
+        ("model.embedding_size", model.embedding_size, "fsdp"),
+        ("model.lstm_size", model.lstm_size, "fsdp"),
+    ]
+    return [one for one in sizes if one[1]]
 
 
 # On a CPU the activations of more tokens do not fit in the caches, and their buffers are mapped and cleared in every

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bertjax.config import Config, MeshConfig
-from bertjax.model.families.registry import generator_config
+from bertjax.model.encoder import padded_vocab_size
+from bertjax.model.families.registry import networks_of
 from bertjax.parallel.mesh import BATCH_AXES
-from bertjax.parallel.sharding import accumulation_key
+from bertjax.parallel.sharding import accumulation_key, divided_sizes
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
 from bertjax.plan.figures import gib, label, milliseconds
 from bertjax.training.stages import Stage, stages_of
@@ -68,8 +70,8 @@ def meshes(config: Config, devices: int, slices: int) -> Iterator[MeshConfig]:
     fsdp stays within a slice: gathering weights over the network every step costs more than it saves.
     """
     across = devices // config.mesh.tensor // slices
-    networks = [config.model, *([generator_config(config.model)] if config.model.generator_width else [])]
-    widths = [size for one in networks for size in (one.hidden_size, one.embedding_size, one.lstm_size) if size]
+    divided = (divided_sizes(model, padded_vocab_size(model)) for model in networks_of(config.model).values())
+    widths = [size for _, size, axis in itertools.chain(*divided) if axis == "fsdp"]
     for fsdp in (n for n in range(1, across + 1) if not any(size % n for size in (across, *widths))):
         if fsdp & (fsdp - 1) == 0:
             yield replace(config.mesh, data=-1, fsdp=fsdp, dcn_data=-1, dcn_fsdp=1)

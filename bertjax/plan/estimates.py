@@ -50,10 +50,9 @@ class StagePlan:
         return self.result.needed if isinstance(self.result, TooLarge) else self.result.memory.total
 
     @property
-    def rows_at_a_time(self) -> int:
-        """Of one device."""
-        training = self.stage.training
-        return training.rows_at_a_time // batch_shards(self.mesh)
+    def rows_of_a_device(self) -> int:
+        """Of a microbatch."""
+        return self.stage.training.rows_at_a_time // batch_shards(self.mesh)
 
     @property
     def steps(self) -> int:

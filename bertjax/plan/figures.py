@@ -164,7 +164,7 @@ def described(stage: StagePlan) -> str:
     times = f", in {training.grad_accum_steps} microbatches" if training.grad_accum_steps > 1 else ""
     return (
         f"{label(stage)}: {stage.steps:,} steps of {training.global_batch_size:,} rows of "
-        f"{stage.stage.data.sequence_length} tokens, {stage.rows_at_a_time} a device at a time{times}"
+        f"{stage.stage.data.sequence_length} tokens, {stage.rows_of_a_device} a device at a time{times}"
     )
 
 

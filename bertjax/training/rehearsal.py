@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -99,7 +100,7 @@ def _pace(job: Job, rows: Rows, state: TrainState, seconds: float, processes: Pr
 
         steps(1)
         # All processes take as many as the first has time for.
-        first = float(processes.gather("seconds of a step", str(steps(1)))[0])
+        first = _of_first(processes, "seconds of a step", steps(1))
         count = int(seconds / first)
         pace = steps(max(count, _LEAST_STEPS)) if count > 1 else first
     return state, pace
@@ -119,7 +120,7 @@ def _evaluation(rows: Rows, params: Params, seconds: float, processes: Processes
     total = 0.0
     for held_out in evaluation.sets:
         batches(held_out, 1)
-        one = float(processes.gather("seconds of a batch", str(batches(held_out, 1)))[0])
+        one = _of_first(processes, "seconds of a batch", batches(held_out, 1))
         count = min(int(seconds / len(evaluation.sets) / one), held_out.count)
         total += (batches(held_out, count) if count > 1 else one) * held_out.count
     return total
@@ -135,7 +136,7 @@ def _save(job: Job, folder: AnyPath, state: TrainState, processes: Processes) ->
             saved.wait()
 
         # All processes save again, or none does.
-        return _once_warm(save, lambda seconds: float(processes.gather("seconds of a save", str(seconds))[0]))
+        return _once_warm(save, partial(_of_first, processes, "seconds of a save"))
 
 
 def _ending(job: Job, folder: AnyPath, end: Ending) -> float:
@@ -144,6 +145,11 @@ def _ending(job: Job, folder: AnyPath, end: Ending) -> float:
     describe_run(config, job.tokenizer)
     replace_text(folder / METRICS_FILE, "")
     return _once_warm(lambda: end(config))
+
+
+def _of_first(processes: Processes, what: str, seconds: float) -> float:
+    """What process 0 has measured: by a clock of its own each would do another number of things together."""
+    return float(processes.gather(what, str(seconds))[0])
 
 
 def _once_warm(work: Callable[[], None], agreed: Callable[[float], float] = float) -> float:

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, StageConfig, TrainingConfig, validate
 from bertjax.input.training_data import TrainingData, open_training_data
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.model.families.registry import family_of, generator_config
+from bertjax.model.families.registry import family_of, networks_of
 from bertjax.parallel.sharding import check_divisible
 from bertjax.storage.progress import Progress
 from bertjax.training.course import Course
@@ -180,8 +180,5 @@ def _given(change: StageConfig, *names: str) -> dict[str, Any]:
 
 def check_stages_divisible(config: Config, mesh: Mesh, stages: Sequence[Stage]) -> None:
     """Refuse a mesh that cannot split a stage's batch or a network's weights. Raises as `check_divisible` does."""
-    networks = {"": config.model}
-    if config.model.generator_width:
-        networks["generator's"] = generator_config(config.model)
-    for stage, (whose, model) in itertools.product(stages, networks.items()):
+    for stage, (whose, model) in itertools.product(stages, networks_of(config.model).items()):
         check_divisible(mesh, model, stage.training, padded_vocab_size(model), stage.number, whose)

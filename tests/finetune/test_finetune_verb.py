@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from several_processes import Group, surroundings
+from several_processes import Group, as_words, surroundings
 from small_tasks import sentences, small_start, write_classes, write_questions
 from tiny_runs import digests, finish, stop_held
 
@@ -81,10 +81,7 @@ def test_every_process_reads_a_model_of_another_library(encoder: Path, tmp_path:
     assert main(["export", str(encoder), "--to", "huggingface", "--output", str(tmp_path / "hf")]) == 0
     script = [sys.executable, Path(__file__).with_name("start_on_hosts.py"), f"hf:{tmp_path / 'hf'}"]
 
-    def address(number: int, count: int, coordinator: str) -> list[str]:
-        return [str(number), str(count), coordinator]
-
-    with Group(script, 2, tmp_path / "read.log", address=address) as group:
+    with Group(script, 2, tmp_path / "read.log", address=as_words) as group:
         group.finish(120)
     (said,) = {re.search(r"^read \['(\w+)', '\1'\]$", log, re.M)[0] for log in group.logs}
     assert said

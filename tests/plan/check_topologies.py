@@ -76,7 +76,7 @@ def figures(number: int) -> Iterator[tuple]:
             topology.name,
             len(topology.devices),
             planned.stage.number + 1,
-            f"{planned.rows_at_a_time} x {planned.stage.data.sequence_length}",
+            f"{planned.rows_of_a_device} x {planned.stage.data.sequence_length}",
             planned.stage.training.grad_accum_steps,
             "yes" if planned.fits else "NO",
             f"{(planned.needed or 0) / 2**30:.2f}",
@@ -90,7 +90,7 @@ def figures(number: int) -> Iterator[tuple]:
         (planned,) = make_plan(config, topology, stage=stage, adapt=True, say=print).stages
         yield line(planned)
         steps = planned.stage.training.grad_accum_steps
-        while not planned.fits and planned.rows_at_a_time > 1:
+        while not planned.fits and planned.rows_of_a_device > 1:
             steps *= 2
             smaller = replace(planned.stage, training=replace(planned.stage.training, grad_accum_steps=steps))
             planned = plan_stage(config, smaller, topology, mesh_on(config, topology), planned.counted_flops)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from several_processes import Group
+from several_processes import Group, as_words
 
 from bertjax.runtime.compilation import ENVIRONMENT, keep_compiled_programs
 
@@ -67,10 +67,7 @@ def test_several_processes_keep_programs_only_where_all_read_them(folder: str, k
     script = tmp_path / "program.py"
     script.write_text(OF_SEVERAL)
 
-    def address(number: int, count: int, coordinator: str) -> list[str]:
-        return [str(number), str(count), coordinator]
-
-    with Group([sys.executable, script, tmp_path / folder], 2, tmp_path / "kept.log", address=address) as group:
+    with Group([sys.executable, script, tmp_path / folder], 2, tmp_path / "kept.log", address=as_words) as group:
         group.finish(60)
     assert all(f"keeps{'' if keeps else ' nothing'}\n" in log for log in group.logs), group.output()
     assert ("compiled programs are not kept: process 1 (" in group.logs[0]) != keeps, group.output()

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.futures import future as signals
 from save_on_hosts import STATE
-from several_processes import Group
+from several_processes import Group, as_words
 from test_checkpoint import abstract, mesh_of, metadata, same, state_at
 
 from bertjax.storage import remote
@@ -96,10 +96,7 @@ def test_several_processes_write_every_object_once(bucket, run, server, tmp_path
     """Google's storage refuses more than one write of a name in a second, and a restart reads every object."""
     script = [sys.executable, Path(__file__).with_name("save_on_hosts.py"), str(run), tmp_path]
 
-    def address(number, count, coordinator):
-        return [str(number), str(count), coordinator]
-
-    with Group(script, 2, tmp_path / "saved.log", devices=4, address=address) as group:
+    with Group(script, 2, tmp_path / "saved.log", devices=4, address=as_words) as group:
         group.finish()
     written = server.writes(bucket)
     assert {name: times for name, times in written.items() if times > 1} == {"runs/one/owner.json": 2}

@@ -180,6 +180,11 @@ class Group:
                 self._zygote.wait(process, 60)
 
 
+def as_words(number: int, count: int, coordinator: str) -> list[str]:
+    """Who a process is, for a script of ours: PROCESS PROCESSES COORDINATOR."""
+    return [str(number), str(count), coordinator]
+
+
 def as_keys(number: int, count: int, coordinator: str) -> list[str]:
     """Who a process is, in keys of the config."""
     return [

@@ -13,7 +13,7 @@ import pytest
 import steps_on_hosts
 from generated_corpus import write_corpus
 from hosts_matrix import STEPS, Matrix, Shape
-from several_processes import Group
+from several_processes import Group, as_words
 from tiny_runs import checkpoints, command, digests, write_recipe
 
 from bertjax.config import load_recipe, override
@@ -100,10 +100,7 @@ def test_stopped_killed_and_resumed_by_two_processes(files: tuple[Path, Path], t
 def test_what_one_process_cannot_read_none_restores(tmp_path: Path) -> None:
     script = [sys.executable, Path(__file__).with_name("restore_on_hosts.py"), tmp_path / "checkpoints"]
 
-    def address(number: int, count: int, coordinator: str) -> list[str]:
-        return [str(number), str(count), coordinator]
-
-    with Group(script, 2, tmp_path / "restored.log", address=address) as group:
+    with Group(script, 2, tmp_path / "restored.log", address=as_words) as group:
         group.finish(60)
     damaged = f"checkpoint {tmp_path}/checkpoints/2 is damaged:"
     assert f"refused: {damaged} process 1 cannot read it" in group.logs[0], group.output()

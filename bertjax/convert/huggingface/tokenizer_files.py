@@ -91,17 +91,17 @@ def read_tokenizer(folder: Path, family: str) -> Tokenizer:
     Raises ValueError if there is none, and for a WordPiece of words that are not cut as BERT cuts them.
     """
     known = family_of(family).transformers
-    rules = _rules(folder, known.rules)
+    whole, config = (read_object(folder / name) if (folder / name).is_file() else {} for name in (_WHOLE, _CONFIG))
+    rules = _rules(whole, config, known.rules, byte_level=(folder / BYTE_LEVEL_FILE).is_file())
     if any((folder / name).is_file() for name in VOCABULARY_FILES):
         loaded = load_tokenizer(folder, rules)
         if isinstance(loaded, WordPiece):
-            _require_words_of_bert(folder)
+            _require_words_of_bert(whole, config, folder)
         return loaded
     if known.pieces is not None and (numbered := folder / known.pieces.file).is_file():
         origin = f"SentencePiece model {numbered}"
         return SentencePiece(known.pieces.numbered(read_whole(numbered), origin), rules, origin)
-    path = folder / _WHOLE
-    model = read_object(path).get("model") if path.is_file() else None
+    path, model = folder / _WHOLE, whole.get("model")
     if isinstance(model, dict) and model.get("type") == "BPE":
         # The processing of text is in the file itself.
         return WholeFile(read_whole(path), TextRules(lowercase=False, strip_accents=False), f"tokenizer {path}")
@@ -112,13 +112,12 @@ def read_tokenizer(folder: Path, family: str) -> Tokenizer:
     tokens = sorted(ids, key=lambda token: ids[token])
     if [ids[token] for token in tokens] != list(range(len(tokens))):
         raise ValueError(f"{path}: its vocabulary is not numbered from 0 without gaps")
-    _require_words_of_bert(folder)
+    _require_words_of_bert(whole, config, folder)
     return WordPiece(tokens, rules, origin=f"vocabulary {path}")
 
 
-def _require_words_of_bert(folder: Path) -> None:
+def _require_words_of_bert(whole: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> None:
     """Refuse a WordPiece whose text is cut into words in another way, as a Japanese one's: its ids would be others."""
-    whole, config = (read_object(folder / name) if (folder / name).is_file() else {} for name in (_WHOLE, _CONFIG))
     first, *more = _steps(whole.get("normalizer", {"type": "BertNormalizer"}), "normalizers")
     cut = [step.get("type") for step in _steps(whole.get("pre_tokenizer", {"type": _CUT}), "pretokenizers")]
     found = [(_CONFIG, key, config[key]) for key, usual in _OF_BERT.items() if config.get(key) not in (None, usual)]
@@ -131,7 +130,8 @@ def _require_words_of_bert(folder: Path) -> None:
         found.append((_WHOLE, "normalizer", [step.get("type") for step in (first, *more)]))
     if cut not in ([_CUT], [_CUT, "Split"]):
         found.append((_WHOLE, "pre_tokenizer", cut))
-    for name, key, value in found:
+    if found:
+        name, key, value = found[0]
         raise ValueError(
             f"hf:{folder}: {key} is {value!r} in its {name}: it does not cut text into words as BERT does, and bertjax "
             "would give its model ids of other words; use a model with BERT's tokenizer"
@@ -144,12 +144,11 @@ def _steps(part: object, steps: str) -> list[dict[str, Any]]:
     return [step if isinstance(step, dict) else {} for step in (inner if isinstance(inner, list) else [part])] or [{}]
 
 
-def _rules(folder: Path, usual: TextRules) -> TextRules:
+def _rules(whole: Mapping[str, Any], config: Mapping[str, Any], usual: TextRules, *, byte_level: bool) -> TextRules:
     """Those of tokenizer.json, else of tokenizer_config.json, else the family's; for accents null means "as for case".
 
     `keep_accents` is AlbertTokenizer's name of the opposite of `strip_accents`.
     """
-    whole, config = (read_object(folder / name) if (folder / name).is_file() else {} for name in (_WHOLE, _CONFIG))
     normalizer = whole.get("normalizer")
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         lowercase, strip_accents = normalizer.get("lowercase", True), normalizer.get("strip_accents")
@@ -165,6 +164,6 @@ def _rules(folder: Path, usual: TextRules) -> TextRules:
         bool(lowercase if strip_accents is None else strip_accents),
         "characters" if [step.get("type") for step in _steps(cut, "pretokenizers")] == [_CUT, "Split"] else "words",
         # Only this kind has the rule; in others the space is part of how they cut.
-        bool(prefix_space) if (folder / BYTE_LEVEL_FILE).is_file() else True,
-        "[CLS]" if config.get("cls_token") == "[CLS]" and (folder / BYTE_LEVEL_FILE).is_file() else "<s>",
+        bool(prefix_space) if byte_level else True,
+        "[CLS]" if byte_level and config.get("cls_token") == "[CLS]" else "<s>",
     )

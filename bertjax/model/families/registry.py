@@ -44,6 +44,11 @@ def family_of(name: str) -> Family:
     return FAMILIES[name]
 
 
+def networks_of(config: ModelConfig) -> dict[str, ModelConfig]:
+    """The networks that a run trains, by whose they are in a message: "" is the model. Raises as `generator_config`."""
+    return {"": config} | ({"generator's": generator_config(config)} if config.generator_width else {})
+
+
 def generator_config(config: ModelConfig) -> ModelConfig:
     """The generator of a model: `generator_width` as wide, with heads of the same width (ELECTRA, 3.2), and as deep.
 

@@ -97,7 +97,8 @@ class SplitView:
     """One split of a store, its shards seen as one corpus; offsets are global over the shards."""
 
     def __init__(self, shards: list[_Shard], sources: list[int] | None = None, num_sources: int = 0) -> None:
-        self._shards, self._sources, self._num_sources = shards, sources, num_sources
+        self._shards, self._sources = shards, sources
+        self.num_sources = num_sources  # of the store; one may have no document here
         self._first_sentence = _bases([shard.num_sentences for shard in shards])
         self._first_token = _bases([shard.num_tokens for shard in shards])
         self.num_documents = sum(shard.num_documents for shard in shards)
@@ -126,11 +127,6 @@ class SplitView:
     def has_sources(self) -> bool:
         """Whether the store records the source of each document; older ones do not."""
         return self._sources is not None
-
-    @property
-    def num_sources(self) -> int:
-        """The number of sources of the store. Raises ValueError if it does not record sources."""
-        return self._num_sources if self._homes() else 0
 
     @cached_property
     def source_edges(self) -> np.ndarray:
