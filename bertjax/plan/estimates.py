@@ -13,7 +13,7 @@ from bertjax.parallel.sharding import Replicated, most_microbatches, replicated
 from bertjax.plan.collectives import Collective, collectives_of
 from bertjax.plan.compiling import Program, TooLarge, blueprint_on, compile_stage, compiler_flops
 from bertjax.plan.roofline import Bound, bound_of, memory_traffic
-from bertjax.plan.topologies import Topology
+from bertjax.plan.topologies import Topology, at_measured_speed
 from bertjax.training.stages import Stage, check_stages_divisible, stages_of
 from bertjax.training.teacher import assumed_teacher, flops_of_run
 
@@ -113,7 +113,7 @@ def make_plan(
     adapt: bool = False,
     say: Say,
 ) -> Plan:
-    """Compile every stage of a recipe, or one, for a machine.
+    """Compile every stage of a recipe, or one, for a machine, whose speed is measured if no data sheet says it.
 
     With `adapt` a stage whose microbatches have too few rows for the machine is planned with fewer, which is reported.
     Raises ValueError if the mesh does not fit the machine, or the batch or the model the mesh.
@@ -132,6 +132,8 @@ def make_plan(
         depth, width = teacher.num_hidden_layers, teacher.hidden_size
         say(f"distillation.teacher: assumed to have {depth} layers that are {width} wide")
     planned = []
+    if topology.chip is None:
+        topology = at_measured_speed(topology, config.execution.dtype)
     for one in chosen:
         say(f"compiling stage {one.number + 1} of {len(stages)} for {topology.name}")
         planned.append(plan_stage(config, one, topology, mesh))

@@ -145,12 +145,14 @@ def headline(plan: Plan) -> str:
 
 
 def about(plan: Plan) -> str:
-    """The mesh."""
+    """The mesh, and the speed of its devices if it was measured."""
     mesh = plan.stages[0].mesh
     axes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     slices = len(set(plan.topology.slices))
     across = f", {slices} slices" if slices > 1 else ""
-    return f"mesh {axes} of {mesh.devices.flat[0].device_kind} ({mesh.devices.size} devices{across})"
+    chip = plan.topology.chip
+    speed = f", each of {chip.measured}; memory and links are left out" if chip and chip.measured else ""
+    return f"mesh {axes} of {mesh.devices.flat[0].device_kind} ({mesh.devices.size} devices{across}{speed})"
 
 
 def label(stage: StagePlan) -> str:

@@ -8,8 +8,11 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertjax.training.flops import Peak
 
 GIB = 1 << 30
 _GPU_SHARE = 0.75  # of its memory is what jax takes unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise
@@ -27,10 +30,13 @@ class Chip:
     dims: int  # of the torus; 0 for a switch
     network: float  # this device's share of its host's network, one direction
     cores_of_a_chip: int = 1  # jax devices that share a chip and its links
+    measured: Peak | None = None  # of a device that has no data sheet here
 
     @property
     def flops(self) -> float:
-        """Dense bf16 FLOP/s."""
+        """Dense bf16 FLOP/s, or what was measured."""
+        if self.measured is not None:
+            return self.measured.flops
         from bertjax.training.flops import peak_flops  # which imports jax: names are read before that may be
 
         peak = peak_flops(self.device_kind)
@@ -172,7 +178,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Topology:
-    """Devices to plan for. `chip` is None where bertjax knows nothing of the kind, as of a CPU."""
+    """Devices to plan for. `chip` is None where the kind is not in the table, as no CPU is; see `at_measured_speed`."""
 
     name: str
     devices: tuple[Any, ...]
@@ -270,6 +276,21 @@ def _local() -> Topology:
     name = f"local: {len(devices)} × {devices[0].device_kind}"
     dims = chip.dims if chip else 0
     return Topology(name, devices, chip, (False,) * dims, limit, slice_numbers(devices))
+
+
+def at_measured_speed(topology: Topology, dtype: str) -> Topology:
+    """A machine whose chip is not in the table, with the rate of the fastest product that it computes in a dtype.
+
+    Its memory, links and network count as infinitely fast, so that what follows is the least that a step takes: a CPU's
+    caches keep an unknown part of what its kernels read and write.
+    """
+    from bertjax.training.flops import device_peak
+
+    device = topology.devices[0]
+    fast = math.inf
+    measured = device_peak(device, dtype)
+    kind = device.device_kind
+    return replace(topology, chip=Chip(kind, kind, fast, fast, fast, 0, fast, measured=measured))
 
 
 def _tpu_devices(name: Name) -> tuple[Any, ...]:

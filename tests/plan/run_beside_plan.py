@@ -1,13 +1,16 @@
-"""A process of its own that trains for some steps on one CPU device and prints how much its memory grew at most.
+"""A process of its own that trains for some steps on one CPU device, beside what a plan says of memory and time.
 
-python peak_memory.py RECIPE STEPS      prints two numbers of bytes, what a plan says and the growth of the peak,
-                                    and by how much they differ
+python run_beside_plan.py RECIPE STEPS      prints two numbers of bytes, what the plan says and the growth of the peak,
+                                        and by how much they differ; then the least time of a step by the plan, the
+                                        median that steps took, and how many times the least that is
 """
 
 from __future__ import annotations
 
 import ctypes
+import statistics
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -17,7 +20,9 @@ from bertjax.config import load_recipe
 from bertjax.input.batches import batch_spec
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
-from bertjax.plan.compiling import blueprint_on, compile_stage, lower_train_step
+from bertjax.plan.compiling import blueprint_on, lower_train_step
+from bertjax.plan.estimates import make_plan
+from bertjax.plan.topologies import LOCAL, open_topology
 from bertjax.runtime.host_memory import Temporaries, keep_freed_memory
 from bertjax.training.metrics import StepMetrics
 from bertjax.training.optimizer import make_optimizer
@@ -35,7 +40,7 @@ def main() -> None:
     keep_freed_memory()  # as every run does
     (stage,) = stages_of(config)
     mesh = make_mesh(config.mesh)
-    planned = compile_stage(config, stage, mesh, "cpu").memory.total
+    (plan,) = make_plan(config, open_topology(LOCAL), say=print).stages
     step, rate = lower_train_step(config, stage, mesh, "cpu").compile(), np.float32(1e-4)
     rows = stage.training.global_batch_size
     batch = {
@@ -58,8 +63,17 @@ def main() -> None:
             state, metrics = step(state, rate, on_device)
             figures.add(metrics)
         figures.drain()
-    grown = status("VmHWM") - before
-    print(planned, grown, f"differ by {abs(planned / grown - 1):.1%}")
+        grown = status("VmHWM") - before
+        print(plan.needed, grown, f"differ by {abs(plan.needed / grown - 1):.1%}")
+        seconds = []
+        for _ in range(steps):
+            start = time.perf_counter()
+            state, metrics = jax.block_until_ready(step(state, rate, to_global(mesh, batch)))
+            seconds.append(time.perf_counter() - start)
+    least, taken = plan.bound.overlapped, statistics.median(seconds)
+    print(
+        f"a step takes at least {1e3 * least:.1f} ms by the plan and took {1e3 * taken:.1f}: {taken / least:.2f} times"
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,76 @@
+"""What a plan for this machine's CPU says of memory and time, beside a run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import pytest
+from several_processes import surroundings
+
+from bertjax.config import ExecutionConfig
+from bertjax.config.recipes import load_recipe
+from bertjax.plan.estimates import make_plan
+from bertjax.plan.figures import about, headline
+from bertjax.plan.roofline import Bound
+from bertjax.plan.topologies import LOCAL, open_topology
+from bertjax.training.flops import Peak
+
+STEPS = "3"  # enough for the C library to have kept two sets of temporaries, if it may
+_TIME = r"at least ([\d.]+) ms by the plan and took ([\d.]+): ([\d.]+) times"
+RECIPE = """
+from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig
+
+def config():
+    return Config(
+        model=ModelConfig(hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512),
+        data=DataConfig(sequence_length=128, max_predictions=20),
+        optimizer=OptimizerConfig(warmup_steps=10),
+        training=TrainingConfig(steps=1000, global_batch_size=64),
+    )
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc to measure a peak")
+def test_the_peak_grows_by_what_the_plan_says(tmp_path: Path) -> None:
+    recipe = tmp_path / "measured.py"
+    recipe.write_text(RECIPE)
+    environment = os.environ | surroundings(devices=1)
+    script = Path(__file__).parent / "run_beside_plan.py"
+    ended = subprocess.run(
+        [sys.executable, str(script), str(recipe), STEPS], capture_output=True, text=True, env=environment, timeout=600
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    planned, grown = (int(word) for word in re.search(r"(\d+) (\d+) differ", ended.stdout).groups())
+    assert planned > 200e6, "too small to measure"
+    assert abs(planned / grown - 1) < 0.15, f"planned {planned / 1e6:.0f} MB, the peak grew by {grown / 1e6:.0f} MB"
+    least, taken, times = (float(word) for word in re.search(_TIME, ended.stdout).groups())
+    assert least > 0 and abs(taken / least - times) < 0.05 * times
+
+
+def test_the_least_time_of_a_step_is_its_arithmetic_at_the_measured_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU; what it may send or read is not counted, and hours, cost and MFU follow."""
+    asked = []
+
+    def peak(device: jax.Device, dtype: str) -> Peak:
+        asked.append(dtype)
+        return Peak(2e9, "of this test")
+
+    monkeypatch.setattr("bertjax.training.flops.device_peak", peak)
+    config = replace(load_recipe("self_test"), execution=ExecutionConfig(dtype="bfloat16"))
+    topology = replace(open_topology(LOCAL), devices=tuple(jax.devices()[:2]), slices=(0, 0))
+    plan = make_plan(config, topology, price=3.0, say=lambda _: None)
+    (stage,) = plan.stages
+    arithmetic = max(stage.flops, stage.counted_flops)
+    assert asked == ["bfloat16"] and arithmetic > 1e8
+    assert stage.bound == Bound(arithmetic / 2 / 2e9, 0.0, 0.0, 0.0)
+    assert stage.collectives  # which take no time here
+    assert stage.mfu_bound == stage.flops / arithmetic
+    assert plan.hours == (1_000 * arithmetic / 4e9 / 3600,) * 2
+    assert "2 devices, each of 0.002 TFLOP/s (of this test); memory and links are left out" in about(plan)
+    assert f"fits local: {len(jax.devices())} × cpu and takes at least" in headline(plan)
