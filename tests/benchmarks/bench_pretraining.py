@@ -39,7 +39,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench_race import ENDLESS, LENGTH, SIZES, TASKS, best, config_of, files_of, fine_tune, mean
+from bench_race import ENDLESS, LENGTH, SIZES, TASKS, best, config_of, files_of, fine_tune, mean, tell_beyond
 from kept import Kept, require_same_commit
 from turns import Run, in_turns, steps_of
 
@@ -375,9 +375,13 @@ def table(arguments: argparse.Namespace) -> None:
         ]
         losses = (f"{at[0].minutes:.3g} min {mean([point.loss for point in at], 1)}" for at in points if at)
         print(f"{name:16} held-out MLM loss after {', '.join(losses)}")
-    for name, task in itertools.product(ENTRANTS, arguments.tasks):
-        values = [one[task] for one in outcomes[name].values() if task in one]
-        print(f"{name:16} {task} {TASKS[task].figure.removeprefix('eval/')} {mean(values)}")
+    for task in arguments.tasks:
+        by_seed = {
+            name: {seed: one[task] for seed, one in found.items() if task in one} for name, found in outcomes.items()
+        }
+        for name, values in by_seed.items():
+            print(f"{name:16} {task} {TASKS[task].figure.removeprefix('eval/')} {mean([*values.values()])}")
+        tell_beyond(task, by_seed)
     for recipe, entrants in REACHING.items():
         _tell_minutes(curves, entrants, recipe)
 
@@ -397,8 +401,8 @@ def _tell_minutes(curves: Mapping[str, Mapping[str, Sequence[Point]]], entrants:
         print(f"{recipe}: bertjax does not reach transformers' last loss with every seed")
     elif found:
         print(f"{recipe}: minutes of bertjax to transformers' last loss: {mean([minutes for minutes, _ in found], 1)}")
-        share = mean([share for _, share in found], 1)
-        print(f"{recipe}: ratio bertjax / transformers in minutes to that loss: {share}")
+        share = mean([share for _, share in found])
+        print(f"{recipe}: minutes of bertjax to that loss, of transformers' minutes: {share} %")
 
 
 class Point(NamedTuple):

@@ -311,9 +311,14 @@ def table(arguments: argparse.Namespace) -> None:
     for name in arguments.recipes:
         figures = "  ".join(f"{task} {mean([*by_seed[name, task].values()])}" for task in arguments.tasks)
         print(f"{name:12} held-out MLM loss {mean([*by_seed[name, 'loss'].values()], 1)}  {figures}")
-    first = arguments.recipes[0]
-    for name, task in itertools.product(arguments.recipes[1:], arguments.tasks):
-        ours, theirs = by_seed[name, task], by_seed[first, task]
+    for task in arguments.tasks:
+        tell_beyond(task, {name: by_seed[name, task] for name in arguments.recipes})
+
+
+def tell_beyond(task: str, by_seed: Mapping[str, Mapping[str, float]]) -> None:
+    """Print what each has in a task beyond the first, seed by seed, where both have a seed."""
+    (first, theirs), *others = by_seed.items()
+    for name, ours in others:
         gains = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
         if gains:
             beyond, base = mean(gains, sign="+"), mean([*theirs.values()])
