@@ -32,7 +32,7 @@ _MARKS = "global_attention_mask"  # transformers' input for global tokens
 
 # Padding (the pairs differ in length), two segments, accents, digits, other scripts.
 PAIRS = (
-    ("The museum opened in 1877.", "It holds more than 40,000 drawings, most of them given by a single family."),
+    ("In 1877, the museum opened.", "It holds more than 40,000 drawings, most of them given by a single family."),
     ("She had not expected an answer so soon.", "“Naïve,” he wrote, “but not wrong.”"),
     ("Returns the sum of the elements along an axis.", "Bananas are grown in over 130 countries."),
     ("La rivière traverse la vieille ville avant de rejoindre la mer, à trente kilomètres de là.", "Où est-elle?"),
@@ -51,8 +51,8 @@ class Difference:
 
     @property
     def largest(self) -> float:
-        """The worst of them."""
-        return max(self.of.values())
+        """The worst of them; NaN if one is."""
+        return float(np.max(list(self.of.values())))
 
 
 def compare_with_transformers(

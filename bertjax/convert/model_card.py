@@ -25,10 +25,15 @@ from bertjax.training.telemetry import METRICS_FILE, read_metrics
 CARD_FILE = "README.md"
 
 _DIGEST_LABEL = "SHA-256 of {}: "
-# Keys of the config that hold paths of the machine it was trained on; a card goes to other people.
+# Keys of the config that hold paths or names of the machine it was trained on; a card goes to other people.
 _FILES_OF_TASKS = ("task.data", "task.train", "task.dev", "task.test")
-_FILES_OF_TEXT = ("data.root", "data.cache_dir", "data.sources", "data.vocab", "data.entity_map", "data.similar_words")
-_PRIVATE = ("run_dir", "init_from", *_FILES_OF_TEXT, *_FILES_OF_TASKS)
+_FILES_OF_TEXT = ("data.root", "data.cache_dir", "data.sources", "data.vocab")
+_LISTS_OF_WORDS = ("data.entity_map", "data.similar_words", "data.units")
+_OTHER_FILES = ("compilation_cache", "distillation.teacher", "probe.pairs", "probe.tags")
+_PRIVATE = (
+    *("run_dir", "init_from", "hosts.coordinator"),
+    *(*_FILES_OF_TEXT, *_LISTS_OF_WORDS, *_OTHER_FILES, *_FILES_OF_TASKS),
+)
 
 _FRONT_MATTER = """\
 ---

@@ -222,7 +222,11 @@ class WholeFile(Tokenizer):
     @cached_property
     def backend(self) -> tokenizers.Tokenizer:
         """The tokenizer to export: as the file has it, with [CLS] and [SEP], and a mask that takes the space before."""
-        return self._with_special_tokens(tokenizers.Tokenizer.from_str(self.files[WHOLE_FILE].decode()))
+        made = tokenizers.Tokenizer.from_str(self.files[WHOLE_FILE].decode())
+        # What the file does to rows is of whoever wrote it; a text's own ids are exported.
+        made.no_truncation()
+        made.no_padding()
+        return self._with_special_tokens(made)
 
 
 _UNREAD = "cannot be read as a tokenizer.json"
@@ -235,12 +239,15 @@ class _AddedToken(TypedDict):
 
 class _Model(TypedDict):
     type: str
+    continuing_subword_prefix: NotRequired[str | None]
+    end_of_word_suffix: NotRequired[str | None]
 
 
 class _Step(TypedDict):
-    """A pre-tokenizer, or several in a sequence."""
+    """A normalizer or pre-tokenizer, or several in a sequence."""
 
     type: NotRequired[str]
+    normalizers: NotRequired[list[_Step]]
     pretokenizers: NotRequired[list[_Step]]
     add_prefix_space: NotRequired[bool]
 
@@ -250,12 +257,16 @@ class _Whole(TypedDict):
 
     model: _Model
     added_tokens: list[_AddedToken]
+    normalizer: NotRequired[_Step | None]
     pre_tokenizer: NotRequired[_Step | None]
 
 
 def _read(content: bytes, origin: str) -> dict[str, Any]:
     """The JSON of a byte-level BPE. Raises ValueError for anything else."""
     about: dict[str, Any] = parse_json(content, origin, _Whole, remedy=f"it {_UNREAD}")
+    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if marked := about["model"].get(key):  # the library ends the process where the prefix is no part of a token
+            raise ValueError(f"{origin}: model.{key} is {marked!r}: its pieces are marked, and those of bytes are not")
     try:
         tokenizers.Tokenizer.from_str(content.decode())
     except Exception as error:  # the library raises its own class, whatever is wrong

@@ -1,4 +1,5 @@
-"""SentencePiece models whose ids a tokenizer renumbers, as fairseq's dictionaries do (XLM-R, CamemBERT); DeBERTa's.
+"""SentencePiece models whose ids a tokenizer renumbers, as fairseq's dictionaries do (XLM-R, CamemBERT); DeBERTa's;
+and ALBERT's, of which its tokenizer leaves some pieces unused.
 
 The tokenizer has entries in front of the model's pieces and after them, and leaves out the model's first ones. A
 model in the tokenizer's own order is an ordinary one, whose ids are indices, so that no other module depends on it.
@@ -70,3 +71,24 @@ class PieceOrder:
 DEBERTA = PieceOrder(
     first=(), dropped=0, last=("[MASK]",), begins=("[PAD]", "[CLS]", "[SEP]", "[UNK]"), file="spm.model"
 )
+
+
+_NEVER = 100.0  # by which the score of a piece falls that no text may have, as in transformers
+
+
+def ends_in_number_and_comma(piece: str) -> bool:
+    """Whether ALBERT cuts such a piece in two, "2012," into "2012" and ","."""
+    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
+
+
+def with_commas_apart(model: bytes, origin: str) -> bytes:
+    """A model that cuts commas off numbers, as `encode_pieces` of google-research/albert does.
+
+    A piece that ends in a digit and a comma has so low a score that other pieces are taken. Raises ValueError if it is
+    no model.
+    """
+    proto = read_model(model, origin)
+    for piece in proto.pieces:
+        if ends_in_number_and_comma(piece.piece):
+            piece.score -= _NEVER
+    return proto.SerializeToString(deterministic=True)

@@ -3,8 +3,9 @@
 `backend` is the model in `tokenizers`, which is what is exported, and `encode` gives its ids. They are the library's
 own, after the two rules on case and accents; but where two ways to cut a word are of equal worth to the last bits, the
 library, which adds 32-bit numbers up over a whole text, may choose another one than `tokenizers`. (Models that we train
-have scores whose sums are exact, and leave it no such choice.) Of AlbertTokenizer's rules two
-are left out: `` and '' stay what they are, and a space before a user-defined symbol is kept, as by the library.
+have scores whose sums are exact, and leave it no such choice.) Of AlbertTokenizer's rules three are left out: `` and ''
+stay what they are, a space before a user-defined symbol is kept, as by the library, and "2012," may be one piece. For a
+published ALBERT, which never saw such a piece, `piece_order.with_commas_apart` changes the model.
 """
 
 from __future__ import annotations

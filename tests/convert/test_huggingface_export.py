@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import logging
 import lzma
+import typing
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +16,13 @@ import pytest
 import safetensors.numpy
 from exported_models import trained_model, wordpiece
 
+from bertjax.config import Config, FinetuneConfig
 from bertjax.convert import compare
 from bertjax.convert.compare import PAIRS, compare_with_transformers
 from bertjax.convert.huggingface import exporter as huggingface
 from bertjax.convert.huggingface.exporter import FILES, export_huggingface
 from bertjax.convert.huggingface.names import their_shapes
+from bertjax.convert.model_card import _PRIVATE
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.telemetry import METRICS_FILE
@@ -237,3 +242,27 @@ def test_the_card_says_so_if_there_was_no_next_sentence_objective(model, tmp_pat
     config = replace(model.config, training=replace(model.config.training, objectives=("mlm",)))
     card = (export_huggingface(replace(model, config=config), tmp_path / "out") / "README.md").read_text()
     assert "its head for the next sentence (NSP) was never trained" in card
+
+
+PUBLIC = (  # keys with words that are no path and no name of a machine
+    *("name", "log", "profile", "model.family", "model.head"),
+    *("data.masking", "data.mask_count", "data.replace_by", "data.random_ids"),
+    *("training.budget", "training.replans", "training.objectives", "training.skips"),
+    *("task.name", "task.text", "task.label", "task.id", "task.labels"),
+)
+
+
+def keys_of_words(of: type, before: str = "") -> Iterator[str]:
+    """The keys of a config whose values may be any text, or lists or tables of it."""
+    types = typing.get_type_hints(of)
+    for field in dataclasses.fields(of):
+        kind = types[field.name]
+        if dataclasses.is_dataclass(kind):
+            yield from keys_of_words(kind, f"{before}{field.name}.")
+        elif "str" in str(kind) and "Literal" not in str(kind):
+            yield before + field.name
+
+
+def test_every_key_of_words_is_public_or_not_on_the_card() -> None:
+    keys = {*keys_of_words(Config), *keys_of_words(FinetuneConfig)}
+    assert keys == {*PUBLIC, *_PRIVATE} and not {*PUBLIC} & {*_PRIVATE}

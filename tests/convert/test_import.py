@@ -26,8 +26,11 @@ from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.sources import as_run, read_source, write_run
 from bertjax.convert.tf1.checkpoint import (
+    PREFIX,
+    _write_arrays,
     export_tensorflow,
     read_adam_slots,
+    read_arrays,
     read_tensorflow,
     suggests_lowercase,
 )
@@ -290,6 +293,32 @@ def test_what_goes_to_tensorflow_computes_the_same_there(model: TrainedModel, tm
         )
         with pytest.raises(RuntimeError, match="google-research/bert computes other outputs"):
             compare.compare_with_tensorflow(other, folder)
+
+
+def test_a_classifiers_head_is_left_out_of_tensorflow_and_named(model: TrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    folder = export_tensorflow(model, tmp_path / "tf1")
+    arrays = read_arrays(folder) | {"output_weights": np.zeros((2, 64), np.float32), "output_bias": np.zeros(2)}
+    for path in folder.glob("bert_model.ckpt*"):
+        path.unlink()
+    _write_arrays(folder / PREFIX, arrays)
+    assert read_tensorflow(folder).notes[1] == (
+        "left out, for BERT's pretraining has no such array: output_bias, output_weights"
+    )
+
+
+def test_lower_case_with_accents_does_not_go_to_tensorflow(model: TrainedModel, tmp_path: Path) -> None:
+    tokenizer = WordPiece(model.tokenizer.tokens, TextRules(lowercase=True, strip_accents=False))
+    with pytest.raises(ValueError, match=r"data\.strip_accents=False: google-research/bert has one rule for both"):
+        export_tensorflow(dataclasses.replace(model, tokenizer=tokenizer), tmp_path / "tf1")
+
+
+def test_an_output_that_is_no_number_is_another_output() -> None:
+    ones, real = np.ones((1, 2, 3)), np.ones((1, 2), bool)
+    outputs = {"hidden states": ones, "MLM logits": np.full((1, 2, 3), np.nan)}
+    for order in (list(outputs), list(reversed(outputs))):
+        with pytest.raises(RuntimeError, match=r"off by .*MLM logits nan"):
+            compare.within_limit(dict.fromkeys(order, ones), {name: outputs[name] for name in order}, real, "it")
 
 
 def test_half_a_tensorflow_model_is_not_taken(model: TrainedModel, tmp_path: Path) -> None:

@@ -6,32 +6,35 @@ reads; and for XLM-R, CamemBERT and DeBERTa the SentencePiece model in the order
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tokenizers
 from tokenizers import processors
 
 from bertjax.convert.folder import as_json, read_object
 from bertjax.input.layout import Template
-from bertjax.model.families.family import Family
+from bertjax.model.families.family import Family, HuggingFace
 from bertjax.model.families.registry import FAMILIES, family_of
 from bertjax.storage.files import read_whole
 from bertjax.storage.json_documents import Count, checked
 from bertjax.tokenization.byte_level import VOCABULARY_FILE as BYTE_LEVEL_FILE
-from bertjax.tokenization.byte_level import WholeFile
+from bertjax.tokenization.byte_level import ByteLevelBPE, WholeFile
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
-from bertjax.tokenization.sentencepiece import SentencePiece
+from bertjax.tokenization.piece_order import ends_in_number_and_comma, with_commas_apart
+from bertjax.tokenization.sentencepiece import SentencePiece, read_model
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
 
-_WHOLE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
-_CUT = "BertPreTokenizer"
+_WHOLE, _CONFIG, _ADDED = "tokenizer.json", "tokenizer_config.json", "added_tokens.json"
+_BY_FILE_ALONE = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that take all from tokenizer.json
+_CUT, _INSIDE = "BertPreTokenizer", "##"
 # Of BertTokenizer and BertJapaneseTokenizer: the values by which text is cut as BERT cuts it.
 _OF_BERT = {"tokenize_chinese_chars": True, "word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
 _NUMBERED = {known.pieces.file for family in FAMILIES.values() if (known := family.huggingface) and known.pieces}
-TOKENIZER_FILES = (_WHOLE, _CONFIG, *VOCABULARY_FILES, *COMPANIONS, *sorted(_NUMBERED))
+TOKENIZER_FILES = (_WHOLE, _CONFIG, _ADDED, *VOCABULARY_FILES, *COMPANIONS, *sorted(_NUMBERED))
 
 
 def tokenizer_texts(tokenizer: Tokenizer, max_length: int, family: str) -> dict[str, str | bytes]:
@@ -88,19 +91,37 @@ def _tokenizer_config(tokenizer: Tokenizer, max_length: int, template: Template)
 def read_tokenizer(folder: Path, family: str) -> Tokenizer:
     """The vocabulary of a folder (its own files, else the `tokenizer.json` of a WordPiece or BPE) with its rules.
 
-    Raises ValueError if there is none, and for a WordPiece of words that are not cut as BERT cuts them.
+    Raises ValueError if there is none, if the folder adds tokens to it, and for a WordPiece of words that are not cut
+    as BERT cuts them.
     """
     known = family_of(family).transformers
     whole, config = (read_object(folder / name) if (folder / name).is_file() else {} for name in (_WHOLE, _CONFIG))
     rules = _rules(whole, config, known.rules, byte_level=(folder / BYTE_LEVEL_FILE).is_file())
+    tokenizer = _of_own_files(folder, rules, known, whole) or _of_whole_file(folder, rules, known, whole)
+    if isinstance(tokenizer, WordPiece):
+        _require_words_of_bert(whole, config, folder)
+    _require_all_tokens(tokenizer, whole, folder)
+    return tokenizer
+
+
+def _of_own_files(folder: Path, rules: TextRules, known: HuggingFace, whole: Mapping[str, Any]) -> Tokenizer | None:
+    """From the files of the vocabulary itself; None without, and where `tokenizer.json` treats text otherwise."""
     if any((folder / name).is_file() for name in VOCABULARY_FILES):
         loaded = load_tokenizer(folder, rules)
-        if isinstance(loaded, WordPiece):
-            _require_words_of_bert(whole, config, folder)
-        return loaded
+        if isinstance(loaded, SentencePiece):
+            origin = f"SentencePiece model {folder / loaded.main_file}"
+            lowered = with_commas_apart(loaded.files[loaded.main_file], origin)
+            cuts_commas = _has_scores_of(whole, lowered, origin) if whole else known.commas_apart
+            return SentencePiece(lowered, rules, origin) if cuts_commas else loaded
+        return None if isinstance(loaded, ByteLevelBPE) and not _treats_text_as(loaded, whole) else loaded
     if known.pieces is not None and (numbered := folder / known.pieces.file).is_file():
         origin = f"SentencePiece model {numbered}"
         return SentencePiece(known.pieces.numbered(read_whole(numbered), origin), rules, origin)
+    return None
+
+
+def _of_whole_file(folder: Path, rules: TextRules, known: HuggingFace, whole: Mapping[str, Any]) -> Tokenizer:
+    """From `tokenizer.json`. Raises ValueError if there is none of a WordPiece or BPE."""
     path, model = folder / _WHOLE, whole.get("model")
     if isinstance(model, dict) and model.get("type") == "BPE":
         # The processing of text is in the file itself.
@@ -112,8 +133,54 @@ def read_tokenizer(folder: Path, family: str) -> Tokenizer:
     tokens = sorted(ids, key=lambda token: ids[token])
     if [ids[token] for token in tokens] != list(range(len(tokens))):
         raise ValueError(f"{path}: its vocabulary is not numbered from 0 without gaps")
-    _require_words_of_bert(whole, config, folder)
     return WordPiece(tokens, rules, origin=f"vocabulary {path}")
+
+
+def _has_scores_of(whole: Mapping[str, Any], pieces: bytes, origin: str) -> bool:
+    """Whether `tokenizer.json` has a model's scores for the pieces of numbers and commas, and there are any."""
+    model = whole.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocabulary, list):
+        return False
+    scores = {entry[0]: entry[1] for entry in vocabulary if isinstance(entry, list) and len(entry) == 2}
+    wanted = {one.piece: one.score for one in read_model(pieces, origin).pieces if ends_in_number_and_comma(one.piece)}
+    return bool(wanted) and all(
+        isinstance(found := scores.get(piece), float) and abs(found - score) < 1 for piece, score in wanted.items()
+    )
+
+
+def _treats_text_as(tokenizer: Tokenizer, whole: Mapping[str, Any]) -> bool:
+    """Whether a BPE's `tokenizer.json`, if there is one, normalises and cuts text as a tokenizer does."""
+    model = whole.get("model")
+    if not isinstance(model, dict) or model.get("type") != "BPE":
+        return True
+    ours = json.loads(tokenizer.backend.to_str())
+    of_ids = {"trim_offsets": True}  # changes where a token is said to lie, and no id
+
+    def steps(about: Mapping[str, Any], part: str, inner: str) -> list[dict[str, Any]]:
+        return [step | of_ids for step in _steps(about.get(part), inner) if step]
+
+    parts = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
+    return all(steps(ours, *part) == steps(whole, *part) for part in parts.items())
+
+
+def _require_all_tokens(tokenizer: Tokenizer, whole: Mapping[str, Any], folder: Path) -> None:
+    """Refuse tokens that a folder has beyond a vocabulary: text would get other ids, and their vectors be lost."""
+    listed = whole.get("added_tokens")
+    added = {
+        token.get("content"): token.get("id")
+        for token in (listed if isinstance(listed, list) else [])
+        if isinstance(token, dict)
+    }
+    if (path := folder / _ADDED).is_file():
+        added |= read_object(path)
+    known = {*tokenizer.tokens}
+    for name, number in added.items():
+        if name not in known and isinstance(number, int) and number >= tokenizer.vocab_size:
+            raise ValueError(
+                f"hf:{folder}: {name!r}, number {number}, was added to its vocabulary, which {tokenizer.main_file} has "
+                "not: bertjax would give text other ids than the model has learned; use a model without added tokens"
+            )
 
 
 def _require_words_of_bert(whole: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> None:
@@ -128,6 +195,10 @@ def _require_words_of_bert(whole: Mapping[str, Any], config: Mapping[str, Any], 
     ]
     if first.get("type") != "BertNormalizer" or any(step.get("type") != "Replace" for step in more):
         found.append((_WHOLE, "normalizer", [step.get("type") for step in (first, *more)]))
+    model = whole.get("model")
+    mark = model.get("continuing_subword_prefix", _INSIDE) if isinstance(model, dict) else _INSIDE
+    if mark != _INSIDE:
+        found.append((_WHOLE, "model.continuing_subword_prefix", mark))
     if cut not in ([_CUT], [_CUT, "Split"]):
         found.append((_WHOLE, "pre_tokenizer", cut))
     if found:
@@ -152,6 +223,8 @@ def _rules(whole: Mapping[str, Any], config: Mapping[str, Any], usual: TextRules
     normalizer = whole.get("normalizer")
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         lowercase, strip_accents = normalizer.get("lowercase", True), normalizer.get("strip_accents")
+        if config.get("tokenizer_class") not in _BY_FILE_ALONE:  # BERT's own classes set the file right by the config
+            lowercase = config.get("do_lower_case", lowercase)
     else:
         lowercase, strip_accents = config.get("do_lower_case", usual.lowercase), config.get("strip_accents")
         if strip_accents is None and "keep_accents" in config:
@@ -165,5 +238,12 @@ def _rules(whole: Mapping[str, Any], config: Mapping[str, Any], usual: TextRules
         "characters" if [step.get("type") for step in _steps(cut, "pretokenizers")] == [_CUT, "Split"] else "words",
         # Only this kind has the rule; in others the space is part of how they cut.
         bool(prefix_space) if byte_level else True,
-        "[CLS]" if byte_level and config.get("cls_token") == "[CLS]" else "<s>",
+        _names_of_special_tokens(config, usual) if byte_level else "<s>",
     )
+
+
+def _names_of_special_tokens(config: Mapping[str, Any], usual: TextRules) -> Literal["<s>", "[CLS]"]:
+    """By the name of the first token, which may be an object with more about it; else the family's."""
+    first = config.get("cls_token")
+    name = first.get("content") if isinstance(first, dict) else first
+    return name if name in ("<s>", "[CLS]") else usual.special_tokens

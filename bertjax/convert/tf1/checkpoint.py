@@ -79,6 +79,8 @@ def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> For
     if beyond:
         raise ValueError(f"tf1:{folder}: {min(beyond)} is not of a model such as {CONFIG_FILE} describes")
     notes = [f"text is {'lower-cased' if lowercase else 'kept in its case'}, {reason}"]
+    if others := sorted(name for name in arrays if name not in known | {STEP} and not name.endswith(_SLOTS)):
+        notes.append(f"left out, for BERT's pretraining has no such array: {', '.join(others)}")
     return foreign_model(f"tf1:{folder}", config, tokenizer, tensors, notes)
 
 
@@ -126,7 +128,13 @@ def export_tensorflow(model: TrainedModel, directory: str | AnyPath, prove: Prov
             f"the vocabulary is {model.tokenizer.main_file}: google-research/bert reads WordPiece's {VOCABULARY_FILE} "
             "alone; export to huggingface"
         )
-    if model.tokenizer.rules.unknown != "words":
+    rules = model.tokenizer.rules
+    if rules.lowercase != rules.strip_accents:
+        raise ValueError(
+            f"data.lowercase={rules.lowercase}, data.strip_accents={rules.strip_accents}: google-research/bert has one "
+            "rule for both; export to huggingface"
+        )
+    if rules.unknown != "words":
         raise ValueError("data.unknown='characters': google-research/bert has no such rule; export to huggingface")
     if entity_map.FILE in model.tokenizer.files:
         raise ValueError("data.entity_map: google-research/bert has no entity maps; export to huggingface")

@@ -86,5 +86,6 @@ ALBERT = Family(
         causal=False,
         token_ids={"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"},
         rules=TextRules(lowercase=True, strip_accents=True),
+        commas_apart=True,
     ),
 )

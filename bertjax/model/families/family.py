@@ -141,6 +141,7 @@ class HuggingFace:
         positions_from_padding: The position table has rows for 0 up to the padding token's id, which no token uses.
         token_ids: Key -> role of the special token whose id it is.
         pieces: File of a SentencePiece model whose ids are not those of the tokenizer, and the order of these.
+        commas_apart: Whether the tokenizer takes no piece of a SentencePiece model that ends in a digit and a comma.
         keys: Keys of `config.json` that are no single field of ModelConfig.
     """
 
@@ -171,6 +172,7 @@ class HuggingFace:
     positions_from_padding: bool = False
     token_ids: Mapping[str, str] = field(default_factory=lambda: {"pad_token_id": "pad"})
     pieces: PieceOrder | None = None
+    commas_apart: bool = False
     keys: Keys | None = None
 
     def rows_before_positions(self, pad_id: int) -> int:

@@ -1,0 +1,174 @@
+"""Tokenizer files of other systems give the ids that transformers gives with them, or are refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from family_models import tokenizer_of
+from tokenizers import normalizers, pre_tokenizers
+
+from bertjax.convert.huggingface.tokenizer_files import read_tokenizer, tokenizer_texts
+from bertjax.tokenization.byte_level import ByteLevelBPE, WholeFile
+from bertjax.tokenization.sentencepiece import SentencePiece
+from bertjax.tokenization.tokenizer import Tokenizer
+
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'bertjax[test]'")
+TEXT = "It opened in 1877, the Naïve Museum."
+
+
+def written(folder: Path, family: str, config: dict[str, Any], tokenizer: Tokenizer | None = None) -> Path:
+    """The vocabulary's own files of a family, with a `tokenizer_config.json` and without `tokenizer.json`."""
+    folder.mkdir(exist_ok=True)
+    for name, content in (tokenizer or tokenizer_of(family)).files.items():
+        (folder / name).write_bytes(content)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    return folder
+
+
+def with_whole_file(folder: Path, family: str, **parts: Any) -> Path:
+    """Add the `tokenizer.json` that we export, with parts of it replaced; of its model by a dict."""
+    whole = json.loads(tokenizer_texts(tokenizer_of(family), 64, family)["tokenizer.json"])
+    model = whole["model"] | parts.pop("model", {})
+    (folder / "tokenizer.json").write_text(json.dumps(whole | parts | {"model": model}))
+    return folder
+
+
+def ids(tokenizer: Tokenizer, text: str = TEXT) -> list[int]:
+    return tokenizer.encode([text])[0].tolist()
+
+
+def their_ids(folder: Path, text: str = TEXT) -> list[int]:
+    return transformers.AutoTokenizer.from_pretrained(folder)(text, add_special_tokens=False, verbose=False)[
+        "input_ids"
+    ]
+
+
+def commas_apart(folder: Path) -> tokenizers.Tokenizer:
+    """As AlbertTokenizer is made from a SentencePiece model."""
+    from transformers.convert_slow_tokenizer import AlbertConverter
+
+    proto = SentencePiece((folder / "spiece.model").read_bytes(), tokenizer_of("albert").rules)._proto
+    table = proto.normalizer_spec.precompiled_charsmap
+    return transformers.AlbertTokenizer(vocab=AlbertConverter.vocab(None, proto), _spm_precompiled_charsmap=table)
+
+
+@pytest.mark.parametrize("has_whole_file", [False, True])
+def test_albert_cuts_commas_off_numbers(real_data: Path, tmp_path: Path, has_whole_file: bool) -> None:
+    """In Wikipedia's text a sixth of the lines has such a number."""
+    (tmp_path / "spiece.model").write_bytes((real_data / "vocab/albert-base-v1/spiece.model").read_bytes())
+    theirs = commas_apart(tmp_path)
+    if has_whole_file:
+        theirs.save_pretrained(tmp_path)
+    read = read_tokenizer(tmp_path, "albert")
+    with lzma.open(real_data / "wikipedia_en" / "AA_00.txt.xz", "rt", encoding="utf-8") as file:
+        lines = [line.strip() for line in itertools.islice(file, 600) if len(line) > 50]
+    unchanged = SentencePiece((tmp_path / "spiece.model").read_bytes(), read.rules)
+    differ = 0
+    for line in lines:
+        assert ids(read, line) == theirs(line, add_special_tokens=False, verbose=False)["input_ids"], line
+        differ += ids(unchanged, line) != ids(read, line)
+    assert differ > len(lines) / 20
+    written(tmp_path / "again", "albert", {}, read)
+    for name, content in tokenizer_texts(read, 64, "albert").items():
+        (tmp_path / "again" / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert read_tokenizer(tmp_path / "again", "albert").files == read.files
+
+
+def test_our_own_pieces_stay_as_they_are(tmp_path: Path) -> None:
+    """A model that was trained with pieces of numbers and commas keeps them."""
+    ours = tokenizer_of("albert")
+    for name, content in tokenizer_texts(ours, 64, "albert").items():
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert read_tokenizer(tmp_path, "albert").files == ours.files
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
+@pytest.mark.parametrize("how", ["tokenizer.json", "added_tokens.json"])
+def test_tokens_beyond_the_vocabulary_are_refused(family: str, how: str, tmp_path: Path) -> None:
+    written(tmp_path, family, {})
+    added = tokenizer_of(family).vocab_size
+    if how == "tokenizer.json":
+        whole = tokenizers.Tokenizer.from_str(tokenizer_texts(tokenizer_of(family), 64, family)[how])
+        assert whole.add_tokens(["covid"]) == 1
+        whole.save(str(tmp_path / how))
+    else:
+        (tmp_path / how).write_text(json.dumps({"covid": added}))
+    with pytest.raises(ValueError, match=f"'covid', number {added}, was added to its vocabulary"):
+        read_tokenizer(tmp_path, family)
+
+
+DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel()])
+
+
+@pytest.mark.parametrize(
+    ("part", "value"), [("pre_tokenizer", DIGITS), ("normalizer", normalizers.Lowercase())], ids=["digits", "lowercase"]
+)
+def test_bytes_that_are_cut_otherwise_are_read_from_the_whole_file(part: str, value: Any, tmp_path: Path) -> None:
+    written(tmp_path, "roberta", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    plain = read_tokenizer(with_whole_file(tmp_path, "roberta"), "roberta")
+    assert isinstance(plain, ByteLevelBPE) and ids(plain) == their_ids(tmp_path)
+    read = read_tokenizer(with_whole_file(tmp_path, "roberta", **{part: json.loads(value.__getstate__())}), "roberta")
+    assert isinstance(read, WholeFile)
+    assert ids(read) == their_ids(tmp_path) != ids(plain)
+
+
+def test_roberta_has_no_lower_case_whatever_its_config_says(tmp_path: Path) -> None:
+    written(tmp_path, "roberta", {"tokenizer_class": "RobertaTokenizer", "do_lower_case": True})
+    for folder in (tmp_path, with_whole_file(tmp_path, "roberta")):
+        read = read_tokenizer(folder, "roberta")
+        assert ids(read, " the Museum") == their_ids(folder, " the Museum") != ids(read, " the museum")
+
+
+@pytest.mark.parametrize(("of_file", "of_config"), [(True, False), (False, True)])
+def test_berts_own_class_takes_the_case_from_its_config(of_file: bool, of_config: bool, tmp_path: Path) -> None:
+    normalizer = normalizers.BertNormalizer(lowercase=of_file, strip_accents=None)
+    parts = {"normalizer": json.loads(normalizer.__getstate__())}
+    for name, wanted in {"BertTokenizer": of_config, "PreTrainedTokenizerFast": of_file}.items():
+        config = {"tokenizer_class": name, "do_lower_case": of_config, "unk_token": "[UNK]"}
+        folder = with_whole_file(written(tmp_path / name, "bert", config), "bert", **parts)
+        read = read_tokenizer(folder, "bert")
+        assert read.rules.lowercase == read.rules.strip_accents == wanted
+        assert ids(read) == their_ids(folder)
+
+
+@pytest.mark.parametrize("config", [{}, {"cls_token": {"content": "[CLS]", "__type": "AddedToken"}}])
+def test_the_first_deberta_may_not_name_its_first_token(config: dict[str, Any], tmp_path: Path) -> None:
+    read = read_tokenizer(written(tmp_path, "deberta", config), "deberta")
+    assert read.tokens[read.cls_id] == "[CLS]"
+
+
+@pytest.mark.parametrize("key", ["continuing_subword_prefix", "end_of_word_suffix"])
+def test_marked_pieces_of_bytes_are_refused(key: str, tmp_path: Path) -> None:
+    """With the first the library ends the process."""
+    with pytest.raises(ValueError, match=f"model.{key} is 'x'"):
+        read_tokenizer(with_whole_file(tmp_path, "modernbert", model={key: "x"}), "modernbert")
+
+
+def test_a_wordpiece_with_another_mark_is_refused(tmp_path: Path) -> None:
+    folder = with_whole_file(written(tmp_path, "bert", {}), "bert", model={"continuing_subword_prefix": "@@"})
+    with pytest.raises(ValueError, match=r"model\.continuing_subword_prefix is '@@' in its tokenizer\.json"):
+        read_tokenizer(folder, "bert")
+
+
+def test_an_export_cuts_and_pads_no_row(tmp_path: Path) -> None:
+    parts = {
+        "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
+        "padding": {
+            "strategy": {"Fixed": 64},
+            "direction": "Right",
+            "pad_to_multiple_of": None,
+            "pad_id": 0,
+            "pad_type_id": 0,
+            "pad_token": "[PAD]",
+        },
+    }
+    read = read_tokenizer(with_whole_file(tmp_path, "modernbert", **parts), "modernbert")
+    exported = tokenizers.Tokenizer.from_str(tokenizer_texts(read, 64, "modernbert")["tokenizer.json"])
+    assert exported.encode(TEXT, add_special_tokens=False).ids == ids(read)
