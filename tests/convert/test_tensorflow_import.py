@@ -1,0 +1,151 @@
+"""Checkpoints of google-research/bert come in, are what they were, and go out again with the same bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from exported_models import trained_model
+
+from bertjax.convert import compare
+from bertjax.convert.sources import as_run, write_run
+from bertjax.convert.tf1.checkpoint import (
+    PREFIX,
+    _write_arrays,
+    export_tensorflow,
+    read_adam_slots,
+    read_arrays,
+    read_tensorflow,
+    suggests_lowercase,
+)
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.wordpiece import WordPiece
+from bertjax.training.run_directory import TrainedModel, load_run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
+    return trained_model(tmp_path_factory.mktemp("run"), hidden_act="gelu_tanh")
+
+
+def assert_same(ours: dict, theirs: dict) -> None:
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def test_through_tensorflow_and_back_it_has_the_same_bits(model: TrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    found = read_tensorflow(export_tensorflow(model, tmp_path / "tf1"), lowercase=True)
+    assert_same(found.params, model.params)
+    assert found.config == model.config.model
+    assert found.tokenizer.tokens == model.tokenizer.tokens
+    with pytest.raises(ValueError, match=r"it exists; choose another"):
+        export_tensorflow(model, tmp_path / "tf1")
+
+
+def test_the_erf_form_does_not_go_where_it_is_not_computed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"hidden_act='gelu': google-research/bert computes gelu in its tanh form"):
+        export_tensorflow(trained_model(tmp_path / "run"), tmp_path / "tf1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_flipped_bytes_of_a_tensorflow_checkpoint_are_found(model: TrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    export_tensorflow(model, tmp_path / "tf1")
+    rng = random.Random(0)
+    for name in ("bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index"):
+        path = tmp_path / "tf1" / name
+        whole = path.read_bytes()
+        for _ in range(10):
+            place = rng.randrange(len(whole))
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << rng.randrange(8))]) + whole[place + 1 :])
+            try:
+                found = read_tensorflow(tmp_path / "tf1", lowercase=True)
+            except ValueError:
+                continue
+            assert_same(found.params, model.params)  # a byte that says nothing
+        path.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(ValueError, match=r"tf1|checkpoint"):
+            read_tensorflow(tmp_path / "tf1", lowercase=True)
+        path.write_bytes(whole)
+
+
+def test_a_published_tensorflow_checkpoint_comes_in(real_data: Path, tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    source = real_data / "checkpoints" / "bert_tf1_fixture"
+    found = read_tensorflow(source)
+    reader = tf.train.load_checkpoint(str(source / "bert_model.ckpt"))
+    layer = "bert/encoder/layer_1/attention/self/query"
+    query = found.params["encoder"]["layers"]["attention"]["query"]
+    np.testing.assert_array_equal(query["kernel"][1].reshape(4, 4), reader.get_tensor(f"{layer}/kernel"))
+    np.testing.assert_array_equal(query["bias"][1].reshape(4), reader.get_tensor(f"{layer}/bias"))
+    np.testing.assert_array_equal(
+        found.params["nsp_head"]["dense"]["kernel"], reader.get_tensor("cls/seq_relationship/output_weights").T
+    )
+    assert found.config.hidden_act == "gelu_tanh" and found.tokenizer.rules.lowercase
+    slots = read_adam_slots(source)
+    moments = slots.mu["encoder"]["layers"]["attention"]["query"]["kernel"][1].reshape(4, 4)
+    np.testing.assert_array_equal(moments, reader.get_tensor(f"{layer}/kernel/adam_m"))
+    assert (jax.tree.leaves(slots.nu)[0] >= 0).all() and slots.step == reader.get_tensor("global_step")
+    run = load_run(write_run(as_run(found, tmp_path / "run")))
+    assert compare.compare_with_tensorflow(run, source).of.keys() == {"hidden states", "MLM logits", "NSP logits"}
+    exported = read_tensorflow(export_tensorflow(run, tmp_path / "again"))
+    assert_same(exported.params, found.params)
+
+
+def test_what_goes_to_tensorflow_computes_the_same_there(model: TrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    folder = export_tensorflow(model, tmp_path / "tf1")
+    assert compare.compare_with_tensorflow(model, folder).largest < 5e-6
+    for turned in ("query", "output"):
+        layers = jax.tree.map(np.array, model.params["encoder"]["layers"])
+        kernel = layers["attention"][turned]["kernel"]
+        kernel[:] = kernel.reshape(2, 32, 32).swapaxes(1, 2).reshape(kernel.shape)
+        other = dataclasses.replace(
+            model, params=model.params | {"encoder": model.params["encoder"] | {"layers": layers}}
+        )
+        with pytest.raises(RuntimeError, match="google-research/bert computes other outputs"):
+            compare.compare_with_tensorflow(other, folder)
+
+
+def test_a_classifiers_head_is_left_out_of_tensorflow_and_named(model: TrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    folder = export_tensorflow(model, tmp_path / "tf1")
+    arrays = read_arrays(folder) | {"output_weights": np.zeros((2, 64), np.float32), "output_bias": np.zeros(2)}
+    for path in folder.glob("bert_model.ckpt*"):
+        path.unlink()
+    _write_arrays(folder / PREFIX, arrays)
+    assert read_tensorflow(folder).notes[1] == (
+        "left out, for BERT's pretraining has no such array: output_bias, output_weights"
+    )
+
+
+def test_lower_case_with_accents_does_not_go_to_tensorflow(model: TrainedModel, tmp_path: Path) -> None:
+    tokenizer = WordPiece(model.tokenizer.tokens, TextRules(lowercase=True, strip_accents=False))
+    with pytest.raises(ValueError, match=r"data\.strip_accents=False: google-research/bert has one rule for both"):
+        export_tensorflow(dataclasses.replace(model, tokenizer=tokenizer), tmp_path / "tf1")
+
+
+def test_half_a_tensorflow_model_is_not_taken(model: TrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    export_tensorflow(model, tmp_path / "tf1")
+    path = tmp_path / "tf1" / "bert_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 1}))
+    with pytest.raises(ValueError, match=r"bert/encoder/layer_1/.* is not of a model such as bert_config.json"):
+        read_tensorflow(tmp_path / "tf1")
+    (tmp_path / "tf1" / "vocab.txt").unlink()
+    with pytest.raises(ValueError, match=r"vocab\.txt: no such file"):
+        read_tensorflow(tmp_path / "tf1")
+
+
+@pytest.mark.parametrize(
+    ("name", "lowercase"), [("bert-base-chinese", True), ("bert-base-cased", False), ("bert-base-uncased", True)]
+)
+def test_the_case_is_that_of_the_vocabularys_words(real_data: Path, name: str, lowercase: bool) -> None:
+    """Of the Chinese one the special tokens <S> and <T> have capitals, and no word has."""
+    vocabulary = WordPiece.load(real_data / "vocab" / name / "vocab.txt", TextRules(True, True))
+    assert suggests_lowercase(vocabulary) is lowercase
