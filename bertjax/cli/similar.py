@@ -95,7 +95,7 @@ def _of_run(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], np.nda
 
 def _listed(name: str) -> list[str]:
     try:
-        lines = Path(name).read_text(encoding="utf-8").splitlines()
+        lines = Path(name).read_text(encoding="utf-8-sig").splitlines()
     except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError) as error:
         raise ValueError(f"--words {name}: {error}; give a text file in UTF-8, one word per line") from None
     return list(dict.fromkeys(word for line in lines if (word := line.strip())))

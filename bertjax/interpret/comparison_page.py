@@ -56,6 +56,8 @@ def _p_value(difference: Difference) -> str:
 
 
 def _columns(difference: Difference, figure: Compared) -> tuple[str, str, str]:
+    if math.isnan(difference.value):  # a figure that is not defined, as the correlation of a constant
+        return "–", "–", "–"
     form = f"+{figure.form}"
     interval = f"{difference.low:{form}} to {difference.high:{form}}"
     return f"{difference.value:{form}}", interval, _p_value(difference).removeprefix("= ")

@@ -73,7 +73,7 @@ def read_vectors(path: str, most: int) -> tuple[list[str], np.ndarray]:
             if len(line) > _LONGEST_LINE:
                 raise ValueError(f"{where}: over {_LONGEST_LINE:,} bytes; give vectors in word2vec's text format")
             try:
-                fields = line.decode("utf-8").rstrip("\r\n ").split(" ")
+                fields = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n ").split(" ")
             except UnicodeDecodeError as error:
                 raise ValueError(f"{where}: not UTF-8 at byte {error.start}; give vectors in text format") from None
             if number == 1 and len(fields) == 2 and all(field.isdecimal() and len(field) < 10 for field in fields):

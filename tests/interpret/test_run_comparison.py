@@ -19,6 +19,8 @@ from tiny_runs import command, finish, write_recipe
 from bertjax.__main__ import main
 from bertjax.finetune.run import finetune
 from bertjax.interpret import run_comparison
+from bertjax.interpret.comparison_page import _columns
+from bertjax.interpret.paired_bootstrap import Difference
 from bertjax.interpret.run_comparison import compare_runs
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
@@ -197,3 +199,12 @@ def test_predictions_of_other_examples_are_refused(tuned: Path, runs: Path, tmp_
     predictions.unlink()
     with pytest.raises(ValueError, match="no such file; fine-tune to the end, which writes it"):
         compare_runs([str(tuned / "little"), str(tmp_path / "copy")], 0, no_progress)
+
+
+def test_a_figure_that_is_not_defined_has_no_p_value() -> None:
+    """Such as the correlation of a run that predicts a constant."""
+    nan = float("nan")
+    figure = run_comparison.Compared("pearson", (0.9, nan), (Difference(0.9, nan, nan, nan, nan),), False, ".3f")
+    assert _columns(figure.differences[0], figure) == ("–", "–", "–")
+    known = Difference(0.9, 0.8, -0.2, -0.05, 0.0001)
+    assert _columns(known, figure) == ("-0.100", "-0.200 to -0.050", "< 0.001")

@@ -114,3 +114,11 @@ def test_word_vectors_of_a_run_are_its_table(tmp_path: Path) -> None:
     assert listed == ["Bank", "strawberries"]
     pieces = [TOKENIZER.tokens.index(piece) for piece in ("straw", "##berries")]
     np.testing.assert_allclose(chosen[1], unit[pieces].mean(axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("head", ["", "3 2\n"])
+def test_a_mark_of_byte_order_is_no_part_of_the_first_word(head: str, tmp_path: Path) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_text(f"\ufeff{head}array 0.1 0.2\nlist 0.2 0.2\nnumber 1 0\n", encoding="utf-8")
+    words, vectors = read_vectors(str(path), 10)
+    assert words == ["array", "list", "number"] and vectors.shape == (3, 2)
