@@ -122,11 +122,11 @@ def _of_own_files(folder: Path, rules: TextRules, known: HuggingFace, whole: Map
 
 def _of_whole_file(folder: Path, rules: TextRules, known: HuggingFace, whole: Mapping[str, Any]) -> Tokenizer:
     """From `tokenizer.json`. Raises ValueError if there is none of a WordPiece or BPE."""
-    path, model = folder / _WHOLE, whole.get("model")
-    if isinstance(model, dict) and model.get("type") == "BPE":
+    path, model = folder / _WHOLE, _model(whole)
+    if model.get("type") == "BPE":
         # The processing of text is in the file itself.
         return WholeFile(read_whole(path), TextRules(lowercase=False, strip_accents=False), f"tokenizer {path}")
-    if not isinstance(model, dict) or model.get("type") != "WordPiece" or "vocab" not in model:
+    if model.get("type") != "WordPiece" or "vocab" not in model:
         files = (*VOCABULARY_FILES, *([known.pieces.file] if known.pieces else []))
         raise ValueError(f"hf:{folder}: no {', '.join(files)} and no {_WHOLE} of a WordPiece or BPE; bertjax needs one")
     ids: Mapping[str, int] = checked(model["vocab"], dict[str, Count], f"{path}: model.vocab")
@@ -136,10 +136,15 @@ def _of_whole_file(folder: Path, rules: TextRules, known: HuggingFace, whole: Ma
     return WordPiece(tokens, rules, origin=f"vocabulary {path}")
 
 
+def _model(whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The model of `tokenizer.json`; empty if it has none."""
+    model = whole.get("model")
+    return model if isinstance(model, dict) else {}
+
+
 def _has_scores_of(whole: Mapping[str, Any], pieces: bytes, origin: str) -> bool:
     """Whether `tokenizer.json` has a model's scores for the pieces of numbers and commas, and there are any."""
-    model = whole.get("model")
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    vocabulary = _model(whole).get("vocab")
     if not isinstance(vocabulary, list):
         return False
     scores = {entry[0]: entry[1] for entry in vocabulary if isinstance(entry, list) and len(entry) == 2}
@@ -151,8 +156,7 @@ def _has_scores_of(whole: Mapping[str, Any], pieces: bytes, origin: str) -> bool
 
 def _treats_text_as(tokenizer: Tokenizer, whole: Mapping[str, Any]) -> bool:
     """Whether a BPE's `tokenizer.json`, if there is one, normalises and cuts text as a tokenizer does."""
-    model = whole.get("model")
-    if not isinstance(model, dict) or model.get("type") != "BPE":
+    if _model(whole).get("type") != "BPE":
         return True
     ours = json.loads(tokenizer.backend.to_str())
     of_ids = {"trim_offsets": True}  # changes where a token is said to lie, and no id
@@ -195,9 +199,7 @@ def _require_words_of_bert(whole: Mapping[str, Any], config: Mapping[str, Any], 
     ]
     if first.get("type") != "BertNormalizer" or any(step.get("type") != "Replace" for step in more):
         found.append((_WHOLE, "normalizer", [step.get("type") for step in (first, *more)]))
-    model = whole.get("model")
-    mark = model.get("continuing_subword_prefix", _INSIDE) if isinstance(model, dict) else _INSIDE
-    if mark != _INSIDE:
+    if (mark := _model(whole).get("continuing_subword_prefix", _INSIDE)) != _INSIDE:
         found.append((_WHOLE, "model.continuing_subword_prefix", mark))
     if cut not in ([_CUT], [_CUT, "Split"]):
         found.append((_WHOLE, "pre_tokenizer", cut))
