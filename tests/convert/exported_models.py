@@ -88,3 +88,8 @@ def _with_weights(directory: Path, config: Config, tokenizer: Tokenizer) -> Trai
         if "mlm_head" in network:
             network["mlm_head"]["bias"][config.model.vocab_size :] = 0
     return TrainedModel(directory, 700, config, tokenizer, graphdef, jax.device_put(params))
+
+
+def assert_same(ours: dict, theirs: dict) -> None:
+    """Trees of arrays that have the same bits."""
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from exported_models import trained_model, wordpiece
+from exported_models import assert_same, trained_model, wordpiece
 
 from bertjax.__main__ import main
 from bertjax.cli import import_model
@@ -40,10 +40,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
 @pytest.fixture(scope="module")
 def folder(model: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_huggingface(model, tmp_path_factory.mktemp("out") / "huggingface")
-
-
-def assert_same(ours: dict, theirs: dict) -> None:
-    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
 def foreign(model: TrainedModel) -> ForeignModel:

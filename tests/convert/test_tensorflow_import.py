@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from exported_models import trained_model
+from exported_models import assert_same, trained_model
 
 from bertjax.convert import compare
 from bertjax.convert.sources import as_run, write_run
@@ -31,10 +31,6 @@ from bertjax.training.run_directory import TrainedModel, load_run
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
     return trained_model(tmp_path_factory.mktemp("run"), hidden_act="gelu_tanh")
-
-
-def assert_same(ours: dict, theirs: dict) -> None:
-    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
 def test_through_tensorflow_and_back_it_has_the_same_bits(model: TrainedModel, tmp_path: Path) -> None:
