@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="held-out rows for pretrained runs (as many as the first has)",
+        help="held-out rows for pretrained runs (as many as the first one evaluates)",
     )
     add_page(parser)
 

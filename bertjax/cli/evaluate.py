@@ -20,8 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.storage.progress import ProgressLine
     from bertjax.storage.remote import path_of
     from bertjax.training.checkpoint import read_metadata
-    from bertjax.training.run_directory import load_run
-    from bertjax.training.stages import open_data
+    from bertjax.training.run_directory import data_of, load_run
     from bertjax.training.trainer import evaluate_params
 
     model = load_run(arguments.run)
@@ -37,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"distillation.teacher={model.config.distillation.teacher!r} is not the model that {arguments.run} learned "
             "from: its weights have another digest; put the original back"
         )
-    content = open_data(model.config, ProgressLine())
+    content = data_of(arguments.run, model.config, ProgressLine())
     figures, baselines = evaluate_params(model.config, content, model.params, model.step, teacher)
     print(f"step {model.step:,} of {model.directory}, held out: {content.size('held_out')}")
     for name, value in figures.items():

@@ -86,7 +86,7 @@ def _judged(arguments: argparse.Namespace) -> list[dict[str, object]]:
     from bertjax.loaded import open_model
     from bertjax.storage.progress import ProgressLine
 
-    sets = [one for path in arguments.pairs for one in read_pair_sets(Path(path))]
+    sets = read_pair_sets([Path(path) for path in arguments.pairs])
     judged = open_model(arguments.run).judge_pairs(sets, arguments.variant, ProgressLine())
     width = max(len(one.name) for one in judged)
     if len(judged) > 1:

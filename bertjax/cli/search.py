@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import POOLINGS, add_encoding, print_replaced
+from bertjax.cli.model_source import POOLINGS, add_encoding, add_overwrite, print_replaced, require_free
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="documents of each ranking to fuse, rerank and measure (%(default)s)",
     )
     parser.add_argument("--output", metavar="FILE", help="file for the results: .jsonl, or .trec (a TREC run)")
+    add_overwrite(parser)
     parser.add_argument(
         "--qrels",
         metavar="FILE",
@@ -99,6 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     _check(arguments)
     output = require_output(arguments.output) if arguments.output else None
+    if output is not None:
+        require_free(output, arguments)
     judgements = read_judgements(arguments.qrels) if arguments.qrels else None
     queries = _queries(arguments)
     index, encoder, tokenizer = open_or_build_index(arguments)

@@ -68,7 +68,8 @@ def _encoding(arguments: argparse.Namespace, index: SearchIndex | None) -> Encod
     given = given_encoding(arguments)
     if index is None:
         return Encoding(**{"normalize": True} | given)
-    encoding = replace(index.origin.encoding, batch_tokens=given.pop("batch_tokens", None))
+    batches = {name: given.pop(name, None) for name in ("batch_tokens", "batch_size")}  # which change no vector
+    encoding = replace(index.origin.encoding, **batches)
     for name, value in given.items():
         if getattr(encoding, name) != value:
             raise ValueError(

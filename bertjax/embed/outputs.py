@@ -62,6 +62,9 @@ def _npy(path: Path, width: int, matrices: bool, tokens: list[str]) -> Iterator[
         rows = stack.enter_context(_GrowingArray.at(path, _FLOATS, (width,)))
         if not matrices:
             yield lambda embedding: rows.append(embedding.vectors[None])
+            if path.exists():  # of matrices maybe, whose offsets are not of these rows
+                path.unlink()
+                offsets_path.unlink(missing_ok=True)
             return
         # Entered last, so that it is published first: rows never exist without their offsets.
         offsets = stack.enter_context(_GrowingArray.at(offsets_path, _OFFSETS, ()))

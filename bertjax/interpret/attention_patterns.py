@@ -20,7 +20,7 @@ from bertjax.interpret.masked_tokens import MaskedToken, log_probabilities
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.model.shared_tables import own_words
 from bertjax.storage.progress import Progress
-from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.tokenization.tokenizer import Tokenizer, is_unspaced
 from bertjax.training.run_directory import TrainedModel
 
 LEAST = math.log(1.1)  # nats: a word that lowers another's probability by less than this factor does not predict it
@@ -124,9 +124,10 @@ class WordTable:
 
 
 def whole_words(tokenizer: Tokenizer) -> np.ndarray:
-    """The ids of tokens that are whole words of letters."""
+    """The ids of tokens that are whole words of letters: of one letter in scripts without spaces alone."""
     shown = tokenizer.shown
-    words = [i for i in range(tokenizer.vocab_size) if len(shown[i]) > 1 and shown[i].isalpha()]
+    letters = [i for i in range(tokenizer.vocab_size) if shown[i].isalpha()]
+    words = [i for i in letters if len(shown[i]) > 1 or is_unspaced(shown[i])]
     return np.array([i for i in words if not tokenizer.is_continuation[i]] or words or [0])
 
 

@@ -175,10 +175,16 @@ def _cut(tokenizer: Tokenizer, kinds: np.ndarray, text: str, number: int) -> _Cu
             )
     begins = ~tokenizer.is_continuation[ids]
     begins[:1] = True
+    # Of a character that becomes several tokens, such as "½", each has the whole of it as its span: together a word.
+    offsets = np.array(encoding.offsets, int).reshape(-1, 2)
+    begins[1:] &= offsets[1:, 0] >= offsets[:-1, 1]
     first = np.flatnonzero(begins).tolist()
     spans, skipped = [], []
     for begin, end in itertools.pairwise([*first, len(ids)]):
-        start, stop = encoding.offsets[begin][0], encoding.offsets[end - 1][1]
+        start, stop = int(offsets[begin, 0]), int(offsets[end - 1, 1])
+        following = offsets[end, 0] if end < len(ids) else len(text)
+        while stop < following and unicodedata.category(text[stop]) == "Mn":  # an accent that normalising removed
+            stop += 1
         written = text[start:stop]
         start += len(written) - len(written.lstrip())
         if end == begin + 1 and kinds[ids[begin]] != _NO_KIND and written.strip():

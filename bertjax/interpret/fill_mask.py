@@ -125,11 +125,16 @@ def _prompt(model: TrainedModel, text: Text) -> _Prompt:
 
 
 def encode_with_masks(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of a text, [MASK] in it being the mask token."""
+    """Ids of a text, [MASK] in it being the mask token, with what is behind one as rows of training have it.
+
+    An exported tokenizer begins a word there, as `tokenizers` does: a SentencePiece model's "[MASK]." has a space more.
+    """
     *before, last = text.split(MASK)
-    parts = [*(part.rstrip() for part in before), last]  # the space before a mask belongs to the masked word
-    first, *others = (ids.tolist() for ids in tokenizer.encode_sentences(parts))
-    return first + [token for ids in others for token in (tokenizer.mask_id, *ids)]
+    first, *others = [*(part.rstrip() for part in before), last]  # the space before a mask belongs to the masked word
+    ids = tokenizer.encode([first])[0].tolist()
+    for part in tokenizer.encode_behind(others):
+        ids += [tokenizer.mask_id, *part.tolist()]
+    return ids
 
 
 def _sample(model: TrainedModel, split: Sentences, seed: int) -> list[np.ndarray]:

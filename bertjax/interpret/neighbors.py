@@ -60,7 +60,9 @@ def find_neighbors(
     layer = layers if layer is None else layer
     if not 0 <= layer <= layers:
         raise ValueError(f"--layer {layer}: the model has layers 1 to {layers}, and 0 for the embeddings")
-    ids = _ids_within_text(model.tokenizer, word)
+    ids = np.array(usable_ids(model.tokenizer, [word])[0], np.int32)
+    if not len(ids):
+        raise ValueError(f"word {word!r}: the model's vocabulary has no tokens for it; give another word")
     rows = sample.containing(ids, contexts * _FOUND_FOR_ONE, min(_LONGEST, model.max_length))
     rows = [rows[i * len(rows) // contexts] for i in range(contexts)] if len(rows) > contexts else rows
     table = tuple(_in_table(WordTable(model), ids, model.tokenizer, nearest))
@@ -88,15 +90,6 @@ def static_vectors(model: TrainedModel, words: Sequence[str] | None = None) -> t
     pieces = [(word, ids) for word, ids in zip(words, usable_ids(tokenizer, words), strict=True) if ids]
     vectors = [table[list(ids)].mean(axis=0) for _, ids in pieces]
     return [word for word, _ in pieces], np.stack(vectors) if vectors else np.zeros((0, table.shape[1]), np.float32)
-
-
-def _ids_within_text(tokenizer: Tokenizer, word: str) -> np.ndarray:
-    """The ids of a word that does not begin a text: some vocabularies keep the space before it."""
-    mark, whole = tokenizer.encode_sentences([".", f". {word}"])
-    ids = whole[len(mark) :].astype(np.int32)
-    if not len(ids) or tokenizer.unk_id in ids:
-        raise ValueError(f"word {word!r}: the model's vocabulary has no tokens for it; give another word")
-    return ids
 
 
 def _in_table(table: WordTable, ids: np.ndarray, tokenizer: Tokenizer, count: int) -> list[Near]:

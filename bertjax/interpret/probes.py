@@ -63,7 +63,7 @@ def is_probed(config: Config) -> bool:
 
 def read_probe_files(config: Config) -> ProbeFiles:
     """The files of a config's probes, before text is prepared. Raises ValueError naming file and line."""
-    pairs = [one for path in config.probe.pairs for one in read_pair_sets(Path(path))]
+    pairs = read_pair_sets([Path(path) for path in config.probe.pairs])
     tagged: list[TaggedSentence] = []
     if config.probe.tags:
         path = Path(config.probe.tags)

@@ -135,18 +135,28 @@ class Judgement:
         return math.sqrt(self.accuracy * (1 - self.accuracy) / self.pairs)
 
 
-def read_pair_sets(path: Path, notify: Callable[[str], object] = print) -> list[PairSet]:
-    """The minimal pairs of a file, or of every table in a folder, in the order of their names, as BLiMP has them.
+def read_pair_sets(paths: Sequence[Path], notify: Callable[[str], object] = print) -> list[PairSet]:
+    """The minimal pairs of files, and of every table in folders, in the order of their names, as BLiMP has them.
 
     Rows have the columns sentence_good and sentence_bad; others are not read. Raises ValueError naming file and line
-    for what is missing or is no text, and for a folder without tables.
+    for what is missing or is no text, for a folder without tables, and for two files that name their sets alike.
     """
+    files = [file for path in paths for file in _files_of(path)]
+    sets = [_read_pairs(file, notify) for file in files]
+    first: dict[str, Path] = {}
+    for one, file in zip(sets, files, strict=True):
+        if (other := first.setdefault(one.name, file)) is not file:
+            raise ValueError(f"{other} and {file}: both are minimal pairs named {one.name!r}; rename one of the files")
+    return sets
+
+
+def _files_of(path: Path) -> list[Path]:
     if not path.is_dir():
-        return [_read_pairs(path, notify)]
+        return [path]
     files = sorted(file for file in path.iterdir() if table_suffix(file) in TABLE_SUFFIXES)
     if not files:
         raise ValueError(f"{path}: no file of minimal pairs in it; name a folder of files such as pairs.jsonl")
-    return [_read_pairs(file, notify) for file in files]
+    return files
 
 
 def _read_pairs(path: Path, notify: Callable[[str], object]) -> PairSet:

@@ -24,8 +24,8 @@ from bertjax.training.evaluate import HeldOut, make_eval_step
 from bertjax.training.job import HELD_OUT_SEED
 from bertjax.training.objectives import choose, measures_of
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.run_directory import TrainedModel, load_run
-from bertjax.training.stages import open_data, rows_are_packed, stage_at, stages_of
+from bertjax.training.run_directory import TrainedModel, data_of, load_run
+from bertjax.training.stages import rows_are_packed, stage_at, stages_of
 from bertjax.training.state import draw_blueprint
 
 _TASK_RESAMPLES = 2_000  # of metrics that are computed one resample at a time
@@ -99,7 +99,7 @@ def _held_out(
                 f"{paths[0]} have {stage.data.sequence_length} tokens; name the run with the shorter rows first"
             )
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    batches = open_data(first, progress).held_out(stage.data, HELD_OUT_SEED)["eval"]
+    batches = data_of(paths[0], first, progress).held_out(stage.data, HELD_OUT_SEED)["eval"]
     there_are = batches.rows_per_epoch  # more would be the same text again, which is no further evidence
     if rows > there_are:
         raise ValueError(f"--rows {rows}: {paths[0]} has {there_are:,} held-out rows; give at most so many")

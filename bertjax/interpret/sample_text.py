@@ -26,8 +26,7 @@ from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import read_manifest
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.checkpoint import DIRECTORY, read_metadata
-from bertjax.training.run_directory import TrainedModel
-from bertjax.training.stages import open_data
+from bertjax.training.run_directory import TrainedModel, data_of
 
 SENTENCES: tuple[str, ...] = tuple(
     line.strip()
@@ -192,7 +191,7 @@ def _held_out(model: TrainedModel, progress: Progress) -> tuple[Sentences | None
     data = model.config.data
     if are_records(data):
         try:
-            return open_data(model.config, progress).held_out_text(), ""
+            return data_of(model.directory, model.config, progress).held_out_text(), ""
         except (ValueError, OSError) as error:
             return None, f"the run's records: {error}"
     wanted = read_metadata(model.directory)["data_fingerprint"].partition("+")[0]  # of the store, without other files

@@ -13,7 +13,7 @@ import numpy as np
 from bertjax.storage.files import read_whole
 from bertjax.storage.lines import read_table
 from bertjax.storage.remote import path_of
-from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.tokenization.tokenizer import Tokenizer, is_unspaced
 
 SimilarWords = Mapping[str, Sequence[str]]  # a word -> others, the nearest first
 
@@ -100,8 +100,7 @@ def read_vectors(path: str, most: int) -> tuple[list[str], np.ndarray]:
 def usable_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[tuple[int, ...]]:
     """The tokens of each word within a text; none for one that the vocabulary cannot write."""
     continues, unknown = tokenizer.is_continuation, tokenizer.unk_id
-    before = "" if tokenizer.rules.prefix_space else " "
-    encoded = tokenizer.encode_sentences([before + word for word in words])
+    encoded = tokenizer.encode_behind([("" if is_unspaced(word[:1] or " ") else " ") + word for word in words])
     return [() if unknown in ids or continues[ids[:1]].any() else tuple(ids.tolist()) for ids in encoded]
 
 

@@ -27,6 +27,7 @@ RUNNING_TEXT_VERSION = 1  # of running text without `prefix_space`; a change mak
 # Scripts written without spaces between words: there every piece is taken as a word, as multilingual BERT does.
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "HALFWIDTH KATAKANA", "YI ")
 _UNSPACED_LEADS = range(0xE4, 0xEA)  # first bytes in UTF-8 of U+4000 to U+9FFF
+_BEFORE = ("a", ".")  # in any text; tokens hardly go over both of them into what follows
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,19 @@ class Tokenizer(ABC):
         ids, lengths = self.encode(sentences) if bare is None else self.encode_running(sentences, bare)
         return np.split(ids, np.cumsum(lengths)[:-1]) if len(sentences) else []
 
+    def encode_behind(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of texts right behind other text, with no space between that they do not have: uint32 [tokens] each.
+
+        SentencePiece begins a text with a space, as does byte-level BPE with `rules.prefix_space`; here it does not.
+        """
+        found = self.encode_sentences(texts)
+        for before in _BEFORE:
+            alone, *whole = self.encode_sentences([before, *(before + text for text in texts)])
+            for number, ids in enumerate(whole):
+                if len(alone) and np.array_equal(ids[: len(alone)], alone):
+                    found[number] = ids[len(alone) :]
+        return found
+
     def encode_running(self, sentences: Sequence[str], bare: Sequence[bool]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode`, of sentences of running text; `bare` says which have no space before them there.
 
@@ -209,6 +223,11 @@ def continues_word(surface: bytes, follows_space: bool) -> bool:
     first = surface.decode(errors="replace")[0]
     if first == "\ufffd":
         return surface[0] not in _UNSPACED_LEADS
-    if unicodedata.name(first, "").startswith(_UNSPACED):
+    if is_unspaced(first):
         return False
     return unicodedata.category(first)[0] in "LNM"
+
+
+def is_unspaced(character: str) -> bool:
+    """Whether a character is of a script without spaces between words, such as Chinese."""
+    return unicodedata.name(character, "").startswith(_UNSPACED)

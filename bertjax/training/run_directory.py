@@ -26,11 +26,13 @@ import jax
 from flax import nnx
 
 from bertjax.config import Config, FinetuneConfig, ModelConfig, from_dict, to_dict
+from bertjax.input.training_data import TrainingData
 from bertjax.model.families.registry import family_of, generator_config
 from bertjax.model.network import GENERATOR, Params, abstract_network, head_of
 from bertjax.model.shared_tables import DIFFERENCE
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
+from bertjax.storage.progress import Progress
 from bertjax.storage.remote import AnyPath, RemotePath, path_of
 from bertjax.storage.remote_run import StagingDir, refuse_a_second, staging_dir
 from bertjax.storage.sums import SUMS_FILE, write_sums
@@ -39,7 +41,7 @@ from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.training.checkpoint import read_metadata, restore_params, saved_steps
 from bertjax.training.checkpoint_metadata import DamagedCheckpoint
 from bertjax.training.compatibility import check_compatible
-from bertjax.training.stages import stage_at, stages_of
+from bertjax.training.stages import open_data, stage_at, stages_of
 from bertjax.training.telemetry import LOGGED_AS_FILE, METRICS_FILE
 
 CONFIG_FILE = "config.json"
@@ -240,6 +242,24 @@ def load_run(path: str | AnyPath) -> TrainedModel:
     graphdef, shapes, _ = abstract_network(config.model, config.execution)
     params = restore_params(path, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes))
     return TrainedModel(directory, metadata["step"], config, tokenizer, graphdef, params)
+
+
+def data_of(path: str | AnyPath, config: Config, progress: Progress) -> TrainingData:
+    """The data that a run was trained on, of a run's directory or checkpoint and its config.
+
+    Raises ValueError as `open_data` does, and where the config finds other data now: in another folder, or since its
+    files were changed.
+    """
+    content, saved = open_data(config, progress), read_metadata(path)
+    now = {"tokenizer_fingerprint": content.tokenizer.fingerprint, "data_fingerprint": content.fingerprint}
+    for (key, found), what in zip(now.items(), ("vocabulary", "text"), strict=True):
+        if found != saved[key]:
+            raise ValueError(
+                f"{path}: data.root={config.data.root!r} and data.sources={list(config.data.sources)} have another "
+                f"{what} than it was trained on (fingerprint {found[:12]}, not {saved[key][:12]}); give the command in "
+                "the folder that it was trained from, with the files as they were"
+            )
+    return content
 
 
 def tokenizer_of(directory: AnyPath, rules: TextRules) -> Tokenizer:

@@ -107,6 +107,16 @@ def test_masks_are_filled_by_the_name_that_people_use(model, tmp_path):
     assert encoded == [*first, model.tokenizer.mask_id, *last]
 
 
+def test_what_is_behind_a_mask_has_the_ids_that_it_has_in_a_row(model):
+    tokenizer = model.tokenizer
+    (whole,) = tokenizer.encode_sentences(["a c, b."])
+    begin, end = (len(ids) for ids in tokenizer.encode_sentences(["a", "a c"]))
+    masked = encode_with_masks(tokenizer, "a [MASK], b.")
+    assert masked == [*whole[:begin], tokenizer.mask_id, *whole[end:]]
+    assert encode_with_masks(tokenizer, "[MASK]...") == [tokenizer.mask_id, *tokenizer.encode_behind(["..."])[0]]
+    assert [ids.tolist() for ids in tokenizer.encode_behind([""])] == [[]] and tokenizer.encode_behind([]) == []
+
+
 def test_sentences_are_shown_without_the_space_that_they_have_in_their_text(tmp_path):
     rules = TextRules(False, False, prefix_space=False)
     draw = np.random.default_rng(0)

@@ -106,6 +106,8 @@ def test_matrices_with_their_tokens(run, tmp_path, capsys):
         for line in (lines[number], table[number]):
             assert line["tokens"] == names[number]
             assert np.array_equal(np.array(line["matrix"], np.float32), matrix)
+    assert embed(run, texts, "--output", tmp_path / "out.npy", "--overwrite") == 0
+    assert len(np.load(tmp_path / "out.npy")) == 5 and not (tmp_path / "out.offsets.npy").exists()
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from bertjax.interpret.attention_patterns import (
     PatternSums,
     WordTable,
     targets,
+    whole_words,
 )
 from bertjax.interpret.token_rows import TokenRow, read_row
 from bertjax.tokenization.tokenizer import TextRules
@@ -55,6 +56,11 @@ def test_words_are_what_is_no_sign_and_no_special_token():
     assert np.flatnonzero(~ROW.is_word).tolist() == [0, 6, 7, 11, 16, 17]
     assert ROW.word_texts[14] == ROW.word_texts[15] == "strawberries"
     assert ROW.word_numbers[14] == ROW.word_numbers[15] == ROW.word_numbers[16] - 1
+
+
+def test_a_character_is_a_whole_word_where_words_are_not_spaced():
+    tokenizer = WordPiece([*SPECIAL_TOKENS, "a", "go", "##go", "北", "##京", "京", "。", "7"], TextRules(True, True))
+    assert [tokenizer.tokens[i] for i in whole_words(tokenizer)] == ["go", "北", "京"]
 
 
 def test_targets_are_those_written_by_hand():

@@ -21,6 +21,7 @@ from bertjax.interpret.token_rows import TokenRow
 from bertjax.model.network import bind
 from bertjax.tokenization.byte_level import ByteLevelBPE
 from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.training import count_for, train_tokenizer
 from bertjax.training.run_directory import TrainedModel
 
 TEXT = "The Museum opened, in 1877 strawberries & INTEREST; drawings."
@@ -165,6 +166,20 @@ def test_byte_level_words_stand_without_their_space(tmp_path: Path) -> None:
     assert [(word.start, word.end, word.text) for word in found.words] == [(0, 3, "cat"), (4, 7, "dog")]
     assert {one.text for one in found.words[1].proposals} == {"c", "ca", "cat", "d", "do"}
     assert found.skipped == ("bird",)
+
+
+def test_a_removed_accent_belongs_to_its_word(model: TrainedModel) -> None:
+    (found,) = examine(model, ["the ba\u0301nk\u0301, opene\u0301d\u0301"], top=1)
+    assert [word.text for word in found.words] == ["the", "ba\u0301nk\u0301", ",", "opene\u0301d\u0301"]
+    assert "\u0301" not in found.correction(EVERY_WORD).text
+
+
+def test_a_character_of_several_tokens_is_one_word(tmp_path: Path) -> None:
+    texts = ["1⁄2 of the bank", "the … river ...", "½ the bank of 1 2 ⁄ . river"]
+    rules = TextRules(False, False)
+    tokenizer = train_tokenizer("unigram", count_for("unigram", texts * 20, rules), 40, rules)
+    (found,) = examine(trained_model(tmp_path, tokenizer), ["the ½ … bank"], top=2)
+    assert found.skipped == ("the", "½", "…", "bank") and not found.words
 
 
 def test_what_cannot_be_examined_is_refused(model: TrainedModel) -> None:

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.__main__ import main
 from bertjax.config import Config, DataConfig, ModelConfig
+from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.interpret.fill_mask import _predict, fill_mask, held_out_completions
 from bertjax.interpret.token_rows import row_width
 from bertjax.model.network import abstract_network, bind
@@ -71,6 +73,16 @@ def test_guesses_are_the_models_own(model):
     assert_are_the_best(first, rows[2], 7)
     assert_are_the_best(second, rows[4], 7)
     assert_are_the_best(only, probabilities(model, ids_of("[CLS]", "ban", "[MASK]", "[SEP]"), [0] * 4)[2], 7)
+
+
+def test_the_verb_takes_a_model_of_hugging_face(model, tmp_path, capsys):
+    folder = export_huggingface(model, tmp_path / "exported")
+    assert main(["fill-mask", f"hf:{folder}", "the [MASK] of", "--top", "2"]) == 0
+    (guesses,) = fill_mask(model, ["the [MASK] of"], top=2)[0]
+    shown = "  ".join(f"{token} {share:.1%}" for token, share in guesses)
+    assert capsys.readouterr().out.splitlines() == ["the [MASK] of", f"    {shown}"]
+    assert main(["fill-mask", f"hf:{folder}", "the end"]) == 1
+    assert "has no [MASK]" in capsys.readouterr().err
 
 
 def test_a_generator_is_asked_where_there_is_one(model, tmp_path):

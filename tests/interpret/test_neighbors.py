@@ -9,6 +9,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from exported_models import trained_model
 from small_models import random_sentences, small_model, text_of
 
 from bertjax.__main__ import main
@@ -80,6 +81,16 @@ def test_a_word_of_pieces_is_found_whole(model):
         find_neighbors(model, "北", sample)
     with pytest.raises(ValueError, match="--layer 3: the model has layers 1 to 2"):
         find_neighbors(model, "straw", sample, layer=3)
+
+
+def test_words_of_a_script_without_spaces_are_found_within_their_text(tmp_path):
+    sentences = ["他在河边走路。", "河水很高，她走了。", "我们去银行。", "the river was high"]
+    rules = TextRules(False, False)
+    tokenizer = train_tokenizer("unigram", count_for("unigram", sentences * 30, rules), 60, rules)
+    model = trained_model(tmp_path / "run", tokenizer)
+    found = find_neighbors(model, "走", text_of(tokenizer, sentences))
+    assert [context.word for context in found.contexts] == ["走", "走"]
+    assert find_neighbors(model, "river", text_of(tokenizer, sentences)).contexts[0].before == "the"
 
 
 def test_contexts_are_spread_over_the_text(model):

@@ -82,7 +82,7 @@ def test_its_figures_are_those_of_its_last_checkpoint(runs: Path) -> None:
     judged = judge_pairs(model, files.pairs)
     assert last["probe/pairs_accuracy"] == sum(one.right for one in judged) / 8
     assert {one.name: one.accuracy for one in judged} == {n: last[f"probe/pairs/{n}"] for n in ("order", "verb")}
-    assert {*files.pairs[0].pairs} < {*read_pair_sets(runs / "pairs")[0].pairs}
+    assert {*files.pairs[0].pairs} < {*read_pair_sets([runs / "pairs"])[0].pairs}
     sentences = read_tagged(runs / "tags.conll", tag_layout(runs / "tags.conll"))
     probe = TagProbe.of(sentences, model.tokenizer, model.max_length)
     layers = [last[f"probe/tags_layer_{number}"] for number in range(3)]

@@ -166,18 +166,22 @@ def test_files_of_blimp_are_read(tmp_path: Path) -> None:
     write_pairs(tmp_path / "agreement_1.jsonl", [row, row | {"sentence_bad": "Them ran."}])
     (tmp_path / "binding.tsv").write_text("id\tsentence_bad\tsentence_good\n0\tHe saw hisself.\tHe saw himself.\n")
     (tmp_path / "notes.md").write_text("no pairs")
-    first, second = read_pair_sets(tmp_path)
+    first, second = read_pair_sets([tmp_path])
     assert first == PairSet("agreement_1", (("They ran.", "They runs."), ("They ran.", "Them ran.")))
     assert second == PairSet("binding", (MinimalPair("He saw himself.", "He saw hisself."),))
     wrong = write_pairs(tmp_path / "wrong.jsonl", [row, row | {"sentence_bad": None}])
     with pytest.raises(ValueError, match=r"wrong.jsonl:2: sentence_bad is None; it must be a sentence"):
-        read_pair_sets(wrong)
+        read_pair_sets([wrong])
     write_pairs(wrong, [{"good": "a", "bad": "b"}])
     with pytest.raises(ValueError, match=r"wrong.jsonl:1: no column 'sentence_good'; there are 'good', 'bad'"):
-        read_pair_sets(wrong)
+        read_pair_sets([wrong])
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty: no file of minimal pairs in it"):
-        read_pair_sets(tmp_path / "empty")
+        read_pair_sets([tmp_path / "empty"])
+    (tmp_path / "other").mkdir()
+    alike = write_pairs(tmp_path / "other" / "binding.jsonl", [row])
+    with pytest.raises(ValueError, match=r"other/binding\.jsonl: both are minimal pairs named 'binding'"):
+        read_pair_sets([tmp_path / "binding.tsv", alike])
 
 
 def test_the_verb_prints_scores_and_accuracies(

@@ -91,6 +91,26 @@ def test_what_cannot_be_compared_is_refused(
     assert message in capsys.readouterr().err
 
 
+def test_another_text_than_that_of_the_run_is_refused(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same files under other names are the same; another text in one of them is not."""
+    text, moved = runs / "other.txt", tmp_path / "other.txt"
+    original = text.read_text()
+    one, other = str(runs / "other"), str(runs / "other" / "checkpoints" / "2")
+    assert main(["evaluate", one]) == 0
+    text.rename(moved)
+    try:
+        text.write_text(original.replace("the ", "tho "))
+        for words in (["evaluate", one], ["compare", one, other]):
+            assert main(words) == 1
+            said = capsys.readouterr().err
+            assert f"{one}: data.root=" in said and "have another vocabulary than it was trained on" in said
+    finally:
+        moved.replace(text)
+    assert main(["evaluate", one]) == 0
+
+
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two fine-tuned runs of one task, `much` and `little`."""

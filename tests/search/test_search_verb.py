@@ -106,6 +106,17 @@ def test_queries_that_are_not_all_utf8_are_noticed(run, made, tmp_path, capsys):
     assert "queries: 1 characters were not UTF-8 and became U+FFFD\n" in capsys.readouterr().out
 
 
+def test_results_are_not_replaced_unasked_and_batches_may_differ(run, made, tmp_path, capsys):
+    output = tmp_path / "found.jsonl"
+    fixed = (run, "museum", "--index", made, "--output", output)
+    assert search(*fixed) == 0
+    first = output.read_bytes()
+    assert search(*fixed, "--top", "1") == 1 and output.read_bytes() == first
+    assert f"{output} exists; add --overwrite to replace it" in capsys.readouterr().err
+    assert search(*fixed, "--overwrite", "--batch-size", "1", "--batch-tokens", "64") == 0
+    assert output.read_bytes() == first
+
+
 def test_queries_by_words_and_by_both(run, data, made, tmp_path, capsys):
     fixed = (run, "--index", made, "--queries", data / "queries.jsonl")
     for by in ("vectors", "bm25", "both"):
