@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -64,6 +65,25 @@ def test_figures_are_compared_kept_and_shown(gate, tmp_path, monkeypatch, capfd)
     assert table.startswith("before\n") and table.endswith("\nafter\n")
     assert "| fast | 1234.5 MB/s | nothing | at least 1000: holds |" in table
     assert f"{kept['fast']['commit']}, {kept['fast']['machine']} |" in table
+    assert kept["fast"]["command"] == f"-c {command}"
+
+
+def test_a_row_names_the_command_that_made_it_also_after_another_has_its_place(gate, tmp_path, monkeypatch) -> None:
+    figures(gate, tmp_path / "a.toml", entry("fast", "print('speed 3')", "least = 1"))
+    assert run(gate, monkeypatch, tmp_path) == 0
+    changed = replace(gate.read_figures()["fast"], command=("-c", "print('speed 4')"))
+    table = gate.readme_table({"fast": changed}, gate.read_results(), {"runs": {}, "speeds": {}})
+    assert "`-c print('speed 3')`" in table
+
+
+def test_nothing_is_kept_of_code_that_changed_meanwhile(gate, tmp_path, monkeypatch) -> None:
+    commits = iter(["a", "a", "b"])
+    monkeypatch.setattr(gate, "circumstances", lambda: {"commit": next(commits), "machine": "two cores"})
+    one, two = (entry(name, f"print('speed {n}')", "least = 1") for n, name in enumerate(("one", "two"), 1))
+    figures(gate, tmp_path / "a.toml", one, two)
+    with pytest.raises(SystemExit, match="the code changed from a to b meanwhile"):
+        run(gate, monkeypatch, tmp_path)
+    assert gate.read_results().keys() == {"one"}
 
 
 def test_what_a_figure_reads_is_made_before_it_and_once(gate, tmp_path, monkeypatch) -> None:
@@ -144,7 +164,7 @@ def test_the_verdict_is_printed_before_the_readme_is_written(gate, tmp_path, mon
 def test_the_readme_has_room_for_every_row(gate) -> None:
     """Its comments are there, and with all rows it is no longer than test_readme.py allows."""
     page = (BENCHMARKS.parents[1] / "README.md").read_text(encoding="utf-8")
-    found = {"value": 1.5, "commit": "0123456", "machine": "two cores"}
+    found = {"value": 1.5, "command": "bench.py", "commit": "0123456", "machine": "two cores"}
     known = gate.read_figures()
     race = json.loads((BENCHMARKS / "race.json").read_text())
     outcome = {figure: 0.5 for figure, *_ in COLUMNS} | {"commit": "0123456"}

@@ -6,8 +6,9 @@
 
 Ends with a table of figures, bars and verdicts, and with exit code 1 if a figure falls short of its bar or a benchmark
 does not run, else with 3 if one was skipped because its data are missing, unless --allow-skipped. What was measured,
-with commit, machine, date and the seconds of its command, goes to results.json; the README's table of results is made
-from it. Run it on a machine that does nothing else: ratios are measured in turns, but times are of the clock.
+with its command and the seconds of that, commit, machine and date, goes to results.json, where a figure that does not
+run keeps what it had; the README's table of results is made from it. Run it on a machine that does nothing else: ratios
+are measured in turns, but times are of the clock.
 
 DATA has wikipedia_en/*.xz (WikiExtractor's output), books_en/*.xz (plain text), vocab/bert-base-uncased/vocab.txt,
 glue/SST-2 and glue/MRPC (the sets' own files), pos/ (CoNLL-U). Figures whose folder is missing are skipped. Comparisons
@@ -201,7 +202,7 @@ def readme_table(figures: Mapping[str, Figure], results: Mapping[str, Any], race
     lines = ["| | measured | compared with | bar | made by |", "|---|---|---|---|---|"]
     for figure in figures.values():
         if figure.readme and (found := results.get(figure.name)):
-            command = " ".join(figure.command).removeprefix("tests/benchmarks/").format(data="DATA", folder="DIR")
+            command = found["command"].removeprefix("tests/benchmarks/").format(data="DATA", folder="DIR")
             made_by = f"`{command}`, {found['commit']}, {found['machine']}"
             cells = (
                 figure.name,
@@ -259,12 +260,17 @@ def main() -> int:
     about, table, start = circumstances(), [], time.monotonic()
     falls_short = skipped = False
     for figure, value, seconds in measure(chosen, arguments.data, arguments.folder):
+        if (now := circumstances()["commit"]) != about["commit"]:
+            raise SystemExit(
+                f"the code changed from {about['commit']} to {now} meanwhile; run this in a clone of its own"
+            )
         if isinstance(value, str):
             table.append((figure.name, value, figure.bar))
             skipped |= value.startswith("skipped")
             falls_short |= not value.startswith("skipped")
             continue
-        one = {"value": value, "beside": figure.beside, "seconds": round(seconds)} | about
+        measured = {"value": value, "beside": figure.beside, "seconds": round(seconds)}
+        one = measured | {"command": " ".join(figure.command)} | about
         replace_text(RESULTS, json.dumps(read_results() | {figure.name: one}, indent=1) + "\n")
         table.append((figure.name, figure.shown.format(value), figure.verdict(value)))
         falls_short |= not figure.holds(value)
@@ -272,6 +278,8 @@ def main() -> int:
     print(f"\n{', '.join(about.values())}; {(time.monotonic() - start) / 60:.0f} minutes")
     for name, value, verdict in table:
         print(f"{name:{width}}  {value}  ({verdict})", flush=True)
+    if races := sum(one.race and one not in chosen for one in figures.values()) * (not arguments.names):
+        print(f"left out: {races} figures of races, which take long (--races)")
     _write_readme(figures)
     if falls_short:
         return 1

@@ -12,7 +12,7 @@ torch.compile or not; sentence pairs as they come or grouped by length, or rows 
 next-sentence prediction) and of bertjax (float32 or bfloat16; pairs, pairs packed, or rows full of sentences), and
 chooses transformers' fastest in real tokens a second, then bertjax's fastest with the same objectives. `train` takes as
 many steps as fit into the minutes at the measured speed, so that it may run at any load and be interrupted: the same
-command goes on. The minutes are of steps alone: neither side's start, input pipeline's preparation, saves and
+command goes on. The minutes are of steps alone: neither side's start, compiling, preparation of text, saves nor
 evaluations count. Size, text, vocabulary, batch, length, peak rate and dropout are those of bench_race.py for all.
 `bertjax` has the other side's recipe: BERT's objectives and masks, and the initial values, AdamW with correction of the
 moments' bias and fall of the rate from the end of the warm-up that the Trainer has; `bertjax_third` is the same in a
@@ -429,7 +429,7 @@ def _minutes_to(loss: float, curve: Sequence[Point]) -> float:
 
 
 def everything(arguments: argparse.Namespace) -> None:
-    """All phases; the speeds are measured once. What another commit measured is not taken for this one's."""
+    """All phases; the speeds are measured once. What another commit measured counts only where --kept FILE names it."""
     require_same_commit(arguments.folder)
     if not SIDES.keys() <= _chosen(arguments).keys():
         times(arguments)

@@ -15,7 +15,7 @@ from bertjax.storage.files import replace_text
 def require_same_commit(folder: Path) -> None:
     """Record the commit in a new folder. Raises SystemExit where another commit has measured in it."""
     commit, path = _commit(), folder / "commit"
-    if path.exists() and path.read_text() != commit:
+    if path.exists() and path.read_text().strip() != commit:
         raise SystemExit(f"{folder} is of commit {path.read_text().strip()}; remove it or give another --folder")
     replace_text(path, commit)
 
@@ -55,7 +55,7 @@ class Kept:
 
     def add_run(self, name: str, outcome: Mapping[str, Any]) -> None:
         """Keep a run's outcome with commit and date; what is known of it stays."""
-        added = {**outcome, "commit": _commit().strip(), "date": datetime.now(UTC).date().isoformat()}
+        added = {**outcome, "commit": _commit(), "date": datetime.now(UTC).date().isoformat()}
         self.runs[name] = added | self.runs.get(name, {})
         self._write()
 
@@ -66,5 +66,9 @@ class Kept:
 
 
 def _commit() -> str:
-    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(words, capture_output=True, text=True).stdout
+    git = ["git", "-C", str(Path(__file__).parents[2])]
+    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    # What a race keeps is no change of what it measures.
+    words = ["status", "--porcelain", "--untracked-files=no", "--", "bertjax", "tests", ":!tests/benchmarks/*.json"]
+    changed = subprocess.run([*git, *words], capture_output=True).stdout
+    return head + "-dirty" * bool(changed.strip())

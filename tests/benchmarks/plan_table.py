@@ -52,10 +52,11 @@ its own compiler. Left out, for they are for one chip or a CPU: {small}.
 Memory is the most that a device needs in any stage, of what it has; a step is the least that its compute, memory
 traffic or links take by themselves, stage by stage; MFU is the bound that follows; hours are those of the whole recipe
 at best, and if nothing that devices send each other is hidden; chip-hours and cost are at best. Memory traffic is what
-the compiled kernels read and write: what a GPU's cache keeps from one kernel to the next, which is little of a large
-batch, is counted too.
+the compiled kernels read and write: what a GPU's cache keeps from one kernel to the next is counted too, so that its
+step may take less than is said here where memory traffic is the limit.
 
-Made by `python tests/benchmarks/plan_table.py --write`, with jax {jax} at commit {commit}.
+Made by `python tests/benchmarks/plan_table.py --write{prices}`, which makes what is
+missing, and with `--again` all.
 """
 
 
@@ -113,22 +114,21 @@ def row(recipe: str, found: Mapping[str, Any], price: float | None) -> str:
 
 def page(plans: Mapping[str, Mapping[str, Any]], prices: Mapping[str, float]) -> str:
     """All plans, "bert_base on v5e:4x4": figures, a table for each machine; `prices` of a chip-hour by topology."""
-    parts, versions, commits = [], set(), set()
+    parts = []
     for topology, title in TOPOLOGIES.items():
         known = {name: plans[key] for name in recipe_names() if (key := _key(name, topology)) in plans}
         if not known:
             continue
         price = prices.get(topology)
-        versions |= {found["jax"] for found in known.values()}
-        commits |= {found["commit"] for found in known.values()}
         parts.append(f"## {title}: `{topology}`" + ("" if price is None else f" at {price:g} a chip-hour") + "\n")
         parts.append(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
         parts += [row(name, found, price) for name, found in known.items()]
-        parts.append("")
+        versions, commits = (sorted({found[key] for found in known.values()}) for key in ("jax", "commit"))
+        parts.append(f"\nWith jax {', '.join(versions)} at commit {', '.join(commits)}.\n")
         if absent := [name for name in RECIPES if name not in known]:
             parts.append(f"Not compiled for this machine: {', '.join(absent)}.\n")
-    about = {"jax": ", ".join(sorted(versions)), "commit": ", ".join(sorted(commits)), "small": ", ".join(SMALL)}
-    return "\n".join([INTRODUCTION.format(**about), *parts])
+    given = "".join(f" --price {topology}={price:g}" for topology, price in prices.items())
+    return "\n".join([INTRODUCTION.format(small=", ".join(SMALL), prices=given), *parts])
 
 
 def priced(written: str) -> tuple[str, float]:

@@ -64,7 +64,8 @@ def main() -> None:
             figures.add(metrics)
         figures.drain()
         grown = status("VmHWM") - before
-        print(plan.needed, grown, f"differ by {abs(plan.needed / grown - 1):.1%}")
+        off = plan.needed / grown - 1
+        print(plan.needed, grown, f"differ by {abs(off):.2%}: the plan says {'more' if off > 0 else 'less'}")
         seconds = []
         for _ in range(steps):
             start = time.perf_counter()

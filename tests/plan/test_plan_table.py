@@ -66,7 +66,7 @@ def test_every_plan_that_was_made_is_on_the_page(table: ModuleType, tmp_path: Pa
         {*table.RECIPES} - {"tinybert", "bert_base"},
         {*table.RECIPES},
     ]
-    assert "with jax 0.10.2 at commit 0123456." in page
+    assert "With jax 0.10.2 at commit 0123456." in page
 
 
 def test_what_is_planned_stays_when_others_are_made(table: ModuleType, tmp_path: Path, monkeypatch) -> None:
