@@ -41,6 +41,7 @@ class Work:
     filled: float = 1.0  # share of a row that is text, on average; the rest is padding
     device: str = "cpu"  # for torch; jax takes the one it finds
     compiled: bool = False  # by torch.compile
+    gathered: bool = False  # torch's MLM head computes predicted positions alone, as ours does
     deterministic: bool = False
     execution: ExecutionConfig = DEFAULT_EXECUTION
 
@@ -124,7 +125,7 @@ def dense_labels(batch: Mapping[str, np.ndarray]) -> np.ndarray:
 def theirs(work: Work) -> Run:
     """transformers' class by SDPA, with torch's AdamW; autocast where ours computes in bfloat16."""
     import torch
-    from their_pretraining import pretraining
+    from their_pretraining import predict_at, pretraining
 
     keep_freed_memory()  # it helps both sides
     batch = work.batch()
@@ -145,6 +146,11 @@ def theirs(work: Work) -> Run:
     if (batch["sequence_ids"] == 0).any():  # without a mask SDPA has its fastest kernels
         inputs["attention_mask"] = batch["sequence_ids"]
     inputs = {name: torch.tensor(x, dtype=torch.long, device=work.device) for name, x in inputs.items()}
+    if work.gathered:
+        labels = inputs["labels"].flatten()
+        places = (labels >= 0).nonzero()[:, 0]
+        predict_at(network, work.model.family, places)
+        inputs["labels"] = labels[places][None]
 
     def run(count: int) -> None:
         for _ in range(count):

@@ -15,6 +15,21 @@ from bertjax.model.families.registry import family_of, generator_config
 Inputs = dict[str, torch.Tensor]  # input_ids, labels, and where a class takes them token_type_ids and pair_labels
 Loss = Callable[[Inputs], torch.Tensor]
 
+# The modules by which a class's MLM head begins. (ModernBERT's has an option; ELECTRA draws from its logits.)
+HEADS = {
+    "bert": "cls.predictions",
+    "albert": "predictions",
+    "distilbert": "vocab_transform",
+    "longformer": "lm_head",
+    "bigbird": "cls",
+}
+
+
+def predict_at(network: torch.nn.Module, family: str, places: torch.Tensor) -> None:
+    """Let an MLM head compute these places of a batch alone, int64 [P] of B * L; labels are then [1, P]."""
+    head = network.get_submodule(HEADS[family])
+    head.register_forward_pre_hook(lambda _, given: (given[0].flatten(0, 1)[places][None], *given[1:]))
+
 
 def pretraining(model: ModelConfig) -> tuple[torch.nn.Module, Loss]:
     """A network with random weights, and the function that gives its loss."""

@@ -1,0 +1,45 @@
+"""The other side of the benchmarks of the train step: the same loss where its head computes fewer positions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sides import Work, dense_labels
+
+from bertjax.config import ModelConfig
+from bertjax.model.families.registry import family_of
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "distilbert", "longformer", "bigbird"])
+def test_a_head_at_predicted_positions_alone_has_the_loss_and_gradients_of_one_at_all(family: str) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    pytest.importorskip("transformers", reason="needs transformers")
+    from their_pretraining import HEADS, predict_at, pretraining
+
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    presets = family_of(family).presets
+    model = replace(next(iter(presets.values())) if presets else ModelConfig(), **small)
+    model = replace(model, vocab_size=2000, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    batch = Work(model, 2, length=64, predictions=10).batch()
+    labels = torch.tensor(dense_labels(batch))
+    inputs = {name: torch.tensor(batch[name], dtype=torch.long) for name in ("input_ids", "token_type_ids")}
+    inputs["pair_labels"] = torch.tensor(batch["pair_labels"][:, 0], dtype=torch.long)
+    network, loss_of = pretraining(model)
+    wanted = loss_of(inputs | {"labels": labels})
+    gradients = torch.autograd.grad(wanted, list(network.parameters()), allow_unused=True)
+    places = (labels.flatten() >= 0).nonzero()[:, 0]
+    seen: list[tuple[int, ...]] = []
+    predict_at(network, family, places)
+    network.get_submodule(HEADS[family]).register_forward_hook(
+        lambda _, given, made: seen.append(tuple(given[0].shape))
+    )
+    found = loss_of(inputs | {"labels": labels.flatten()[places][None]})
+    assert seen[0][:2] == (1, len(places)) and len(places) < labels.numel() / 4
+    np.testing.assert_allclose(found.item(), wanted.item(), rtol=1e-6)
+    again = torch.autograd.grad(found, list(network.parameters()), allow_unused=True)
+    for one, other in zip(again, gradients, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-6)
