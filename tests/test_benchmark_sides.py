@@ -16,7 +16,7 @@ from bertjax.model.families.registry import family_of
 def test_a_head_at_predicted_positions_alone_has_the_loss_and_gradients_of_one_at_all(family: str) -> None:
     torch = pytest.importorskip("torch", reason="needs torch")
     pytest.importorskip("transformers", reason="needs transformers")
-    from their_pretraining import HEADS, predict_at, pretraining
+    from their_pretraining import HEADS, predict_where_labelled, pretraining
 
     small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     presets = family_of(family).presets
@@ -29,14 +29,13 @@ def test_a_head_at_predicted_positions_alone_has_the_loss_and_gradients_of_one_a
     network, loss_of = pretraining(model)
     wanted = loss_of(inputs | {"labels": labels})
     gradients = torch.autograd.grad(wanted, list(network.parameters()), allow_unused=True)
-    places = (labels.flatten() >= 0).nonzero()[:, 0]
     seen: list[tuple[int, ...]] = []
-    predict_at(network, family, places)
+    labelled = predict_where_labelled(network, family, labels)
     network.get_submodule(HEADS[family]).register_forward_hook(
         lambda _, given, made: seen.append(tuple(given[0].shape))
     )
-    found = loss_of(inputs | {"labels": labels.flatten()[places][None]})
-    assert seen[0][:2] == (1, len(places)) and len(places) < labels.numel() / 4
+    found = loss_of(inputs | {"labels": labelled})
+    assert seen[0][:2] == labelled.shape == (1, (labels >= 0).sum()) and labelled.numel() < labels.numel() / 4
     np.testing.assert_allclose(found.item(), wanted.item(), rtol=1e-6)
     again = torch.autograd.grad(found, list(network.parameters()), allow_unused=True)
     for one, other in zip(again, gradients, strict=True):

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
+from kept import commit_of
 from race_table import race_table
 
 from bertjax.storage.files import replace_text
@@ -44,7 +45,7 @@ FIGURES, RESULTS, README = HERE / "figures.toml", HERE / "results.json", REPOSIT
 RACE = HERE / "race.json"  # which bench_race.py keeps
 DATA = REPOSITORY.parent / "shared" / "data"
 BEGIN, END = "<!-- made by python -m tests.benchmarks -->", "<!-- end -->"
-_NOT_WRITTEN = tuple(f":!{path.relative_to(REPOSITORY)}" for path in (RESULTS, README))
+_WRITTEN = tuple(str(path.relative_to(REPOSITORY)) for path in (RESULTS, README))
 _SKIPPED = 3  # exit code
 _TRIED = f"[what was tried]({FIGURES.relative_to(REPOSITORY)})"
 _WORDS = ("command", "after", "data")  # keys of figures.toml that are lists of words
@@ -165,15 +166,10 @@ def run(words: Sequence[str]) -> Ran:
     return Ran(process.returncode or "".join(lines), seconds)
 
 
-def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, text=True).stdout.strip()
-
-
 def circumstances() -> dict[str, str]:
     """Commit, machine, versions and date of a measurement."""
     # What the gate itself writes is no change of what it measures.
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *_NOT_WRITTEN)
-    described = _git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
+    described = commit_of(REPOSITORY, *_WRITTEN)
     versions = [f"{name} {metadata.version(name)}" for name in _PACKAGES if _is_installed(name)]
     return {
         "commit": described or "unknown",

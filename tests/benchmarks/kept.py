@@ -65,10 +65,16 @@ class Kept:
             replace_text(self._path, json.dumps(content, indent=1) + "\n")
 
 
+def commit_of(repository: Path, *not_counted: str) -> str:
+    """The commit of a repository, with `-dirty` where tracked files differ from it, except those not counted."""
+    git = ["git", "-C", str(repository)]
+    words = ["status", "--porcelain", "--untracked-files=no", "--", ".", *(f":!{path}" for path in not_counted)]
+    head, changed = (
+        subprocess.run([*git, *one], capture_output=True, text=True).stdout.strip()
+        for one in (["rev-parse", "--short", "HEAD"], words)
+    )
+    return head + "-dirty" * bool(changed)
+
+
 def _commit() -> str:
-    git = ["git", "-C", str(Path(__file__).parents[2])]
-    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    # What a race keeps is no change of what it measures.
-    words = ["status", "--porcelain", "--untracked-files=no", "--", "bertjax", "tests", ":!tests/benchmarks/*.json"]
-    changed = subprocess.run([*git, *words], capture_output=True).stdout
-    return head + "-dirty" * bool(changed.strip())
+    return commit_of(Path(__file__).parents[2], "README.md", "tests/benchmarks/*.json")  # which races are kept in

@@ -125,7 +125,7 @@ def dense_labels(batch: Mapping[str, np.ndarray]) -> np.ndarray:
 def theirs(work: Work) -> Run:
     """transformers' class by SDPA, with torch's AdamW; autocast where ours computes in bfloat16."""
     import torch
-    from their_pretraining import predict_at, pretraining
+    from their_pretraining import predict_where_labelled, pretraining
 
     keep_freed_memory()  # it helps both sides
     batch = work.batch()
@@ -147,10 +147,7 @@ def theirs(work: Work) -> Run:
         inputs["attention_mask"] = batch["sequence_ids"]
     inputs = {name: torch.tensor(x, dtype=torch.long, device=work.device) for name, x in inputs.items()}
     if work.gathered:
-        labels = inputs["labels"].flatten()
-        places = (labels >= 0).nonzero()[:, 0]
-        predict_at(network, work.model.family, places)
-        inputs["labels"] = labels[places][None]
+        inputs["labels"] = predict_where_labelled(network, work.model.family, inputs["labels"])
 
     def run(count: int) -> None:
         for _ in range(count):

@@ -25,10 +25,13 @@ HEADS = {
 }
 
 
-def predict_at(network: torch.nn.Module, family: str, places: torch.Tensor) -> None:
-    """Let an MLM head compute these places of a batch alone, int64 [P] of B * L; labels are then [1, P]."""
+def predict_where_labelled(network: torch.nn.Module, family: str, labels: torch.Tensor) -> torch.Tensor:
+    """Let an MLM head compute the P places alone that have labels, of [B, L]; returns their labels, [1, P]."""
+    labels = labels.flatten()
+    places = (labels >= 0).nonzero()[:, 0]
     head = network.get_submodule(HEADS[family])
     head.register_forward_pre_hook(lambda _, given: (given[0].flatten(0, 1)[places][None], *given[1:]))
+    return labels[places][None]
 
 
 def pretraining(model: ModelConfig) -> tuple[torch.nn.Module, Loss]:
