@@ -116,6 +116,25 @@ def test_further_groups_say_what_a_value_stands_beside(gate, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
+    ("error", "bar", "verdict"),
+    [
+        (0.5, "least = 6", "at least 6: holds, by less than its standard error"),
+        (0.2, "most = 6", "at most 6: FALLS SHORT, by less than its standard error"),
+        (0.05, "least = 6", "at least 6: holds |"),
+        (0.5, "", "none: holds |"),
+    ],
+)
+def test_a_bar_nearer_than_the_standard_error_is_said(gate, tmp_path, monkeypatch, error, bar, verdict) -> None:
+    made = entry("points", f"print('speed 6.1 ± {error}')", bar).replace(
+        "([\\d.,]+)'", "([\\d.,]+) ± (?P<error>[\\d.]+)'"
+    )
+    figures(gate, tmp_path / "a.toml", made)
+    run(gate, monkeypatch, tmp_path)
+    assert json.loads(gate.RESULTS.read_text())["points"]["error"] == error
+    assert verdict in gate.README.read_text()
+
+
+@pytest.mark.parametrize(
     ("bar", "printed", "verdict"),
     [
         ("least = 4", "print('speed 3.9')", "FALLS SHORT"),

@@ -1,22 +1,24 @@
-"""The other side of the benchmarks of the train step: the same loss where its head computes fewer positions."""
+"""The benchmarks of the train step: the other side's loss where its head computes fewer positions, and the ratios."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
+import bench_train_step
 import numpy as np
 import pytest
-from sides import Work, dense_labels
+from sides import HEADS, Work, dense_labels
 
 from bertjax.config import ModelConfig
 from bertjax.model.families.registry import family_of
 
 
-@pytest.mark.parametrize("family", ["bert", "albert", "distilbert", "longformer", "bigbird"])
+@pytest.mark.parametrize("family", HEADS)
 def test_a_head_at_predicted_positions_alone_has_the_loss_and_gradients_of_one_at_all(family: str) -> None:
     torch = pytest.importorskip("torch", reason="needs torch")
     pytest.importorskip("transformers", reason="needs transformers")
-    from their_pretraining import HEADS, predict_where_labelled, pretraining
+    from their_pretraining import predict_where_labelled, pretraining
 
     small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     presets = family_of(family).presets
@@ -42,3 +44,21 @@ def test_a_head_at_predicted_positions_alone_has_the_loss_and_gradients_of_one_a
         assert (one is None) == (other is None)
         if one is not None:
             np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-6)
+
+
+def test_a_ratio_is_of_each_sides_fastest_setting_with_its_span() -> None:
+    times = {
+        ("bertjax", "float32"): [2.0, 2.0, 4.0],
+        ("bertjax", "bfloat16"): [1.0, 1.25, 1.0],
+        ("transformers", "float32"): [3.0, 3.0, 3.0],
+        ("transformers", "bfloat16 compiled"): [2.5, 2.0, 2.0],
+    }
+    assert bench_train_step.ratio(times, "transformers") == "2.00 (1.60 to 2.50 in a round)"
+    assert bench_train_step.ratio(times, "transformers", "float32") == "1.50 (0.75 to 1.50 in a round)"
+
+
+def test_a_head_that_cannot_be_gathered_is_refused(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench_train_step.py", "electra", "--gathered"])
+    with pytest.raises(SystemExit):
+        bench_train_step.main()
+    assert "electra is of electra; heads are gathered for bert, albert" in capsys.readouterr().err

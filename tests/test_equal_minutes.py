@@ -133,5 +133,6 @@ def test_a_side_that_is_timed_later_is_as_fast_beside_transformers_as_then(bench
         ("modernbert_documents", ["modernbert-documents-float32", fastest]),
         ("final", [TIMES["transformers"]["setting"], TIMES["bertjax"]["setting"], fastest]),
     ]
-    found = json.loads(kept.read_text())["speeds"]
-    assert found == known | {"modernbert": {"setting": fastest, "seconds": 0.4, "tokens": 4000.0}}
+    content = json.loads(kept.read_text())
+    assert content["speeds"] == known | {"modernbert": {"setting": fastest, "seconds": 0.4, "tokens": 4000.0}}
+    assert [*content["timed"]] == ["modernbert"] and content["timed"]["modernbert"]["commit"]

@@ -72,6 +72,7 @@ class Figure:
     data: tuple[str, ...]  # folders of DATA that it needs
     race: bool  # takes long: only with --races, or by name
     readme: bool  # has a row in the README's table
+    error: float = 0.0  # standard error of a value, of the pattern's group `error`
 
     @property
     def bar(self) -> str:
@@ -89,10 +90,12 @@ class Figure:
 
         For the latter `elsewhere` is said, if it is given.
         """
+        limits = [limit for limit in (self.least, self.most) if limit is not None]
+        near = ", by less than its standard error" * any(abs(value - limit) < self.error for limit in limits)
         if self.holds(value):
-            return f"{self.bar}: holds"
+            return f"{self.bar}: holds{near}"
         tried = self.tried and (elsewhere or self.tried)
-        return "; ".join(filter(None, (f"{self.bar}: FALLS SHORT", self.fell_short, tried)))
+        return "; ".join(filter(None, (f"{self.bar}: FALLS SHORT{near}", self.fell_short, tried)))
 
 
 def read_figures(path: Path = FIGURES) -> dict[str, Figure]:
@@ -144,7 +147,9 @@ def measure(figures: Sequence[Figure], data: Path, folder: Path) -> Iterator[tup
             yield figure, f"failed: exit code {codes[0]}", seconds
         elif found := re.search(figure.reads, str(ends[-1])):
             value, *others = found.groups()
-            yield replace(figure, beside=figure.beside.format(*others)), float(value.replace(",", "")), seconds
+            error = float(found.groupdict().get("error") or 0)
+            one = replace(figure, beside=figure.beside.format(*others), error=error)
+            yield one, float(value.replace(",", "")), seconds
         else:
             yield figure, "failed: the output has no such figure", seconds
 
@@ -188,9 +193,13 @@ def _is_installed(name: str) -> bool:
 
 
 def _processor() -> str:
+    """Its name, with the numbers by which processors of one name differ: a cloud's are all "AMD EPYC"."""
     cpuinfo = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else []
-    return names[0].strip() if names else platform.machine()
+    known = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE)) if cpuinfo.exists() else {}
+    if not (name := known.get("model name", "").strip()):
+        return platform.machine()
+    numbers = " ".join(f"{key} {known[key]}" for key in ("cpu family", "model") if key in known)
+    return f"{name} ({numbers.removeprefix('cpu ')})" if numbers else name
 
 
 def readme_table(figures: Mapping[str, Figure], results: Mapping[str, Any], race: Mapping[str, Any]) -> str:
@@ -204,7 +213,7 @@ def readme_table(figures: Mapping[str, Figure], results: Mapping[str, Any], race
                 figure.name,
                 figure.shown.format(found["value"]),
                 found.get("beside", figure.beside),
-                figure.verdict(found["value"], _TRIED),
+                replace(figure, error=found.get("error", 0.0)).verdict(found["value"], _TRIED),
                 made_by,
             )
             lines.append(f"| {' | '.join(cells)} |")
@@ -266,6 +275,7 @@ def main() -> int:
             falls_short |= not value.startswith("skipped")
             continue
         measured = {"value": value, "beside": figure.beside, "seconds": round(seconds)}
+        measured |= {"error": figure.error} if figure.error else {}
         one = measured | {"command": " ".join(figure.command)} | about
         replace_text(RESULTS, json.dumps(read_results() | {figure.name: one}, indent=1) + "\n")
         table.append((figure.name, figure.shown.format(value), figure.verdict(value)))

@@ -6,7 +6,8 @@
 DIR is a folder in Hugging Face's layout, DATA a folder with GLUE's `glue/`, `pos/` and `qa/`. For each seed both sides
 train in turn, each in a process of its own on all cores; a line of JSON is printed for each, and at the end the means.
 With FILE every result is kept there, and what it has is not run again. With --turns only the seconds of a step are
-compared, those of two runs that have the machine in turns of some seconds, without evaluations.
+compared, without evaluations, of runs that have the machine in turns of some seconds: ours, the Trainer's as it is,
+with a process that makes its batches, and with torch.compile, of which the fastest counts.
 `accelerate`, which the Trainer needs, has to be installed.
 """
 
@@ -46,6 +47,12 @@ WORK = {
 _NEVER = 10**6  # evaluations without a better one, after which a run would stop early
 _LOGGED = 10  # steps, of whose mean each measured second is then one
 _ENDLESS = 10**5  # steps of runs in turns, which are ended by then
+SIDES = {  # with what TrainingArguments takes
+    "bertjax": {},
+    "transformers": {},
+    "transformers, loader": {"dataloader_num_workers": 1},
+    "transformers, compiled": {"torch_compile": True},
+}
 
 
 def main() -> None:
@@ -59,7 +66,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="keep what was measured in this file, and go on from it")
     parser.add_argument("--turns", type=int, default=0, help="of each side; compare only the seconds of a step")
     parser.add_argument("--folder", type=Path, help="where a side's run is; a temporary folder if not given")
-    parser.add_argument("--side", choices=("bertjax", "transformers"), help="run only one seed of one side")
+    parser.add_argument("--side", choices=SIDES, help="run only one seed of one side")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.side:
@@ -94,22 +101,24 @@ def compare_in_turns(arguments: argparse.Namespace) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         runs = {}
-        for side in ("bertjax", "transformers"):
+        for side in SIDES:
             place = Path(folder) / side
             command = [sys.executable, __file__, *sys.argv[1:], "--side", side, "--folder", str(place)]
             runs[side] = Run([*command, "--limit", str(_ENDLESS)], place / "run" / METRICS_FILE)
         found = in_turns(runs, arguments.turns)
     of_turns = {side: [statistics.median(steps) for steps in turns] for side, turns in found.items()}
-    means = []
+    means = {}
     for side, turns in found.items():
         steps = steps_of(turns)
-        means.append(statistics.fmean(steps))
+        means[side] = statistics.fmean(steps)
         print(
-            f"{side:12} seconds a step: median {statistics.median(steps):.3f}, mean {statistics.fmean(steps):.3f} "
+            f"{side:22} seconds a step: median {statistics.median(steps):.3f}, mean {means[side]:.3f} "
             f"of {len(steps)} steps in {len(turns)} turns"
         )
-    ratios = [theirs / ours for ours, theirs in zip(*of_turns.values(), strict=True)]
-    print(f"ratio transformers / bertjax: of the means {means[1] / means[0]:.2f}; turn by turn", end=" ")
+    fastest = min((side for side in means if side != "bertjax"), key=means.__getitem__)
+    ratios = [theirs / ours for ours, theirs in zip(of_turns["bertjax"], of_turns[fastest], strict=True)]
+    print(f"fastest of the Trainer: {fastest}")
+    print(f"ratio transformers / bertjax: of the means {means[fastest] / means['bertjax']:.2f}; turn by turn", end=" ")
     print(" ".join(f"{ratio:.2f}" for ratio in ratios), f"median {statistics.median(ratios):.2f}")
 
 
@@ -172,10 +181,10 @@ def one(arguments: argparse.Namespace) -> dict[str, Any]:
             an_epoch = resolved(config, content).training.eval_every
             often = {"eval_every": an_epoch // recipe.evaluations, "checkpoint_every": an_epoch}
             config = replace(config, training=replace(config.training, **often))
-        if arguments.side == "transformers":
+        if arguments.side != "bertjax":
             from their_finetuning import theirs
 
-            return theirs(resolved(config, content), content, arguments.model, work / "run")
+            return theirs(resolved(config, content), content, arguments.model, work / "run", **SIDES[arguments.side])
         return _ours(config, start, content, processes)
 
 

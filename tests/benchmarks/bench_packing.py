@@ -2,9 +2,9 @@
 
 python tests/benchmarks/bench_packing.py STORE --length 512 --rounds 5
 
-STORE is a token store, or a folder with one. Both runs train the same network on rows of the same length from it, each
-in its own state; they take turns in one process, so that a machine whose speed varies slows both alike. Batches are
-made in the timed part.
+STORE is a token store, or a folder with a single one. Both runs train the same network on rows of the same length from
+it, each in its own state; they take turns in one process, so that a machine whose speed varies slows both alike.
+Batches are made in the timed part.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="timed in each round")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    store = TokenStore.open(str(next(arguments.store.glob("store-*"), arguments.store)))
+    stores = sorted(arguments.store.glob("store-*")) or [arguments.store]
+    if len(stores) > 1:
+        parser.error(f"{arguments.store} has several stores; name one: {', '.join(path.name for path in stores)}")
+    store = TokenStore.open(str(stores[0]))
     width = arguments.hidden
     plain = Config(
         model=ModelConfig(

@@ -19,18 +19,18 @@ Both sides: the same batches, the member's dropout, forward, backward, clip and 
 otherwise, where bfloat16 is autocast in torch. With --compile transformers' class also runs under torch.compile. With
 --gathered it also runs with an MLM head that computes predicted positions alone, which a hook on the class does: then
 both sides have the same work. Prints each round, the ratio of the medians of each side's fastest setting, in each dtype
-and over all, and for each dtype the rate that the matmuls alone would allow at this machine's speed of them (measured
-in every round), with the share of it that bertjax reaches.
+and over all, with the least and the most of a round, and for each dtype the rate that the matmuls alone would allow at
+this machine's speed of them (measured in every round), with the share of it that bertjax reaches.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
-from sides import Side, Work
+from sides import HEADS, Side, Work
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig, load_recipe
 from bertjax.model.families.albert import ALBERT
@@ -94,6 +94,8 @@ def main() -> None:
     arguments = parser.parse_args()
     work = WORK[arguments.size]
     config = work.model
+    if arguments.gathered and config.family not in HEADS:
+        parser.error(f"--gathered: {arguments.size} is of {config.family}; heads are gathered for {', '.join(HEADS)}")
     if work.execution is DEFAULT_EXECUTION:
         work = replace(work, execution=ExecutionConfig(scan_unroll=config.num_hidden_layers, logits_chunk=320))
     sides = {}
@@ -113,27 +115,29 @@ def main() -> None:
         print(number, *(f"{' '.join(key)} {side.turn(1):.3f} s" for key, side in sides.items()), flush=True)
     for side in sides.values():
         side.close()
-    medians = {key: statistics.median(side.times) for key, side in sides.items()}
+    times = {key: side.times for key, side in sides.items()}
+    medians = {key: median(found) for key, found in times.items()}
     for key, seconds in medians.items():
         print(f"{' '.join(key)}: {seconds:.3f} s a step, {work.tokens / seconds:,.0f} tokens/s")
     for dtype, found in peaks.items():
-        peak = statistics.median(found)
+        peak = median(found)
         bound = work.tokens * train_flops_per_token(config, work.length, work.predictions) / peak
         print(f"matmuls alone in {dtype}, {peak / 1e9:.0f} GFLOP/s: {bound:.3f} s, {work.tokens / bound:,.0f} tokens/s")
         print(f"share of the rate of the matmuls: bertjax {bound / medians['bertjax', dtype]:.1%} in {dtype}")
     for other in dict.fromkeys(side for side, _ in sides if side != "bertjax"):
         for dtype in arguments.dtypes:
-            print(f"ratio bertjax / {other} in tokens/s in {dtype}: {ratio(medians, other, dtype):.2f}")
-        print(f"ratio bertjax / {other} in tokens/s: {ratio(medians, other):.2f}")
+            print(f"ratio bertjax / {other} in tokens/s in {dtype}: {ratio(times, other, dtype)}")
+        print(f"ratio bertjax / {other} in tokens/s: {ratio(times, other)}")
 
 
-def ratio(medians: Mapping[tuple[str, str], float], other: str, dtype: str = "") -> float:
-    """Of tokens/s, by each side's fastest setting, or its fastest in one dtype."""
-    fastest = {
-        name: min(seconds for (side, how), seconds in medians.items() if side == name and how.startswith(dtype))
+def ratio(times: Mapping[tuple[str, str], Sequence[float]], other: str, dtype: str = "") -> str:
+    """Of tokens/s, by the medians of each side's fastest setting, or its fastest in one dtype, and its span."""
+    ours, theirs = (
+        min((found for (side, how), found in times.items() if (side, how[: len(dtype)]) == (name, dtype)), key=median)
         for name in ("bertjax", other)
-    }
-    return fastest[other] / fastest["bertjax"]
+    )
+    rounds = [their_time / our_time for our_time, their_time in zip(ours, theirs, strict=True)]
+    return f"{median(theirs) / median(ours):.2f} ({min(rounds):.2f} to {max(rounds):.2f} in a round)"
 
 
 if __name__ == "__main__":

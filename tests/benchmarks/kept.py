@@ -29,11 +29,12 @@ class Kept:
 
     def __init__(self, path: Path | None, terms: Mapping[str, Any]) -> None:
         self._path, self._terms = path, dict(terms)
-        new = {"terms": self._terms, "speeds": {}, "runs": {}}
+        new: dict[str, Any] = {"terms": self._terms, "speeds": {}, "runs": {}}
         content = json.loads(path.read_text()) if path and path.exists() else new
         if (others := content["terms"]) != self._terms:
             raise SystemExit(f"{path} is of a race on {others}, and this one is on {self._terms}; give another --kept")
         self.speeds: dict[str, Any] = content["speeds"]
+        self._timed: dict[str, Any] = content.get("timed", {})
         self.runs: dict[str, dict[str, Any]] = content["runs"]
 
     def require_speeds_of(self, names: Iterable[str]) -> None:
@@ -45,7 +46,8 @@ class Kept:
             )
 
     def add_speeds(self, speeds: Mapping[str, Any]) -> None:
-        """Keep how fast the entrants are; those that are known stay, because runs were planned by them."""
+        """Keep how fast the entrants are, with commit and date; the known stay, because runs were planned by them."""
+        self._timed = dict.fromkeys(speeds, _now()) | self._timed
         self.speeds = {**speeds, **self.speeds}
         self._write()
 
@@ -55,13 +57,13 @@ class Kept:
 
     def add_run(self, name: str, outcome: Mapping[str, Any]) -> None:
         """Keep a run's outcome with commit and date; what is known of it stays."""
-        added = {**outcome, "commit": _commit(), "date": datetime.now(UTC).date().isoformat()}
-        self.runs[name] = added | self.runs.get(name, {})
+        self.runs[name] = {**outcome, **_now(), **self.runs.get(name, {})}
         self._write()
 
     def _write(self) -> None:
         if self._path:
-            content = {"terms": self._terms, "speeds": self.speeds, "runs": dict(sorted(self.runs.items()))}
+            runs = dict(sorted(self.runs.items()))
+            content = {"terms": self._terms, "speeds": self.speeds, "timed": self._timed, "runs": runs}
             replace_text(self._path, json.dumps(content, indent=1) + "\n")
 
 
@@ -74,6 +76,10 @@ def commit_of(repository: Path, *not_counted: str) -> str:
         for one in (["rev-parse", "--short", "HEAD"], words)
     )
     return head + "-dirty" * bool(changed)
+
+
+def _now() -> dict[str, str]:
+    return {"commit": _commit(), "date": datetime.now(UTC).date().isoformat()}
 
 
 def _commit() -> str:

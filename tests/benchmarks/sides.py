@@ -27,6 +27,17 @@ from bertjax.training.step import make_train_step
 
 Run = Callable[[int], None]  # so many steps, to their end
 
+# The modules by which the MLM head of transformers' class begins, where it can compute some positions alone.
+# (ModernBERT's does so by an option of its own; ELECTRA draws from the logits of all.)
+HEADS = {
+    "bert": "cls.predictions",
+    "albert": "predictions",
+    "distilbert": "vocab_transform",
+    "longformer": "lm_head",
+    "bigbird": "cls",
+    "deberta": "lm_predictions",
+}
+
 
 @dataclass(frozen=True)
 class Work:

@@ -95,8 +95,11 @@ class Evaluations(transformers.TrainerCallback):
             model.train()
 
 
-def theirs(config: FinetuneConfig, content: TaskContent, folder: str, work: Path) -> dict[str, Any]:
-    """Train, and give the figures of the last weights, or with patience those of the best, with seconds of a step."""
+def theirs(config: FinetuneConfig, content: TaskContent, folder: str, work: Path, **settings: Any) -> dict[str, Any]:
+    """Train, and give the figures of the last weights, or with patience those of the best, with seconds of a step.
+
+    `settings` are the Trainer's own, beyond what the config says.
+    """
     kind, training, optimizer = content.kind.name, config.training, config.optimizer
     assert optimizer.name == "adamw", "what the Trainer has"
     torch.set_num_threads(cores())  # whatever OMP_NUM_THREADS says
@@ -132,6 +135,7 @@ def theirs(config: FinetuneConfig, content: TaskContent, folder: str, work: Path
             report_to=[],
             use_cpu=True,
             disable_tqdm=True,
+            **settings,
         ),
         train_dataset=Rows(content.train, kind),
         data_collator=collate,

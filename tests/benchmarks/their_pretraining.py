@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 import transformers
+from sides import HEADS
 
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.exporter import huggingface_config
@@ -14,15 +15,6 @@ from bertjax.model.families.registry import family_of, generator_config
 
 Inputs = dict[str, torch.Tensor]  # input_ids, labels, and where a class takes them token_type_ids and pair_labels
 Loss = Callable[[Inputs], torch.Tensor]
-
-# The modules by which a class's MLM head begins. (ModernBERT's has an option; ELECTRA draws from its logits.)
-HEADS = {
-    "bert": "cls.predictions",
-    "albert": "predictions",
-    "distilbert": "vocab_transform",
-    "longformer": "lm_head",
-    "bigbird": "cls",
-}
 
 
 def predict_where_labelled(network: torch.nn.Module, family: str, labels: torch.Tensor) -> torch.Tensor:
