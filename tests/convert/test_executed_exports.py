@@ -95,7 +95,8 @@ def test_fewer_bits_of_every_family_are_nearly_its_vectors(
 
 
 @pytest.mark.parametrize(
-    ("family", "part", "factor"), [("modernbert", "query", 4), ("neobert", "query", 4), ("neobert", "word", 1000)]
+    ("family", "part", "factor"),
+    [("modernbert", "query", 4), pytest.param("neobert", "query", 4, marks=LONG), ("neobert", "word", 1000)],
 )
 def test_float16_holds_the_angles_of_far_positions_and_the_squares_of_large_values(
     family: str, part: str, factor: float, tmp_path: Path

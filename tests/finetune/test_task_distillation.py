@@ -82,7 +82,9 @@ GRADIENTS = {  # of those losses by the student's logits
 }
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in ("tokens", "regression"))) for name in LOSSES]
+)
 def test_the_loss_of_predictions_and_its_gradients_are_its_formula(name: str, start: Start, wide: Start) -> None:
     """Against the logits of both networks in float64 NumPy, with weights of the examples."""
     kind, draw = KINDS[name], np.random.default_rng(5)

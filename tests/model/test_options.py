@@ -232,7 +232,7 @@ def test_albert_with_an_identity_projection_is_bert_with_copied_layers() -> None
         assert relative(ours, np.asarray(wanted)) < 1e-6
 
 
-@pytest.mark.parametrize("every", [0, 3, 9])
+@pytest.mark.parametrize("every", [0, 3, pytest.param(9, marks=pytest.mark.long)])
 def test_a_window_as_wide_as_the_row_is_full_attention_with_the_same_dropout(every: int) -> None:
     params, batch = drawn(PLAIN), rows([[LENGTH], [10, 9]])
     keys = row_keys(0, jnp.int32(5), jnp.arange(2))

@@ -88,14 +88,17 @@ def test_a_permutation_sends_the_whole_array() -> None:
     assert (found.kind, found.payload, found.moved) == ("collective-permute", 4096, 4096)
 
 
-@pytest.mark.parametrize("microbatches", [1, 4])
+@pytest.mark.parametrize("microbatches", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_data_parallel_reduces_every_gradient_once_and_sends_nothing_else(microbatches: int) -> None:
     step = compiled(MeshConfig(8), microbatches)
     assert step.kinds() == {("all-reduce", ("data",))}
     assert step.whole <= step.large("all-reduce", "data") <= step.whole + METRICS
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(1, 8), MeshConfig(2, 4)], ids=["fsdp", "data,fsdp"])
+@pytest.mark.parametrize(
+    "mesh",
+    [pytest.param(MeshConfig(1, 8), marks=pytest.mark.long, id="fsdp"), pytest.param(MeshConfig(2, 4), id="data,fsdp")],
+)
 def test_fsdp_gathers_weights_and_scatters_gradients_and_sends_nothing_else(mesh: MeshConfig) -> None:
     step = compiled(mesh, 4)
     every = ("data", "fsdp") if mesh.data > 1 else ("fsdp",)
@@ -110,7 +113,13 @@ def test_fsdp_gathers_weights_and_scatters_gradients_and_sends_nothing_else(mesh
     assert step.kinds() == allowed
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(1, 1, 8), MeshConfig(2, 2, 2)], ids=["tensor", "data,fsdp,tensor"])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pytest.param(MeshConfig(1, 1, 8), marks=pytest.mark.long, id="tensor"),
+        pytest.param(MeshConfig(2, 2, 2), id="data,fsdp,tensor"),
+    ],
+)
 def test_tensor_sends_activations_only_and_leaves_the_rest_as_it_is(mesh: MeshConfig) -> None:
     """Along `tensor` go sums of activations: behind attention and feed-forward layer, at both ends of the table."""
     step = compiled(mesh, 4)

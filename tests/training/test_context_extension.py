@@ -120,6 +120,7 @@ def resumed(log: Path) -> list[int]:
     return [int(step) for step in re.findall(r"^resuming .* at step (\d+)", log.read_text(), re.M)]
 
 
+@pytest.mark.long  # the suite kills at the boundary of other stages
 def test_killed_on_both_sides_of_the_extension_it_ends_with_the_same_bits(
     extended: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:

@@ -198,6 +198,7 @@ def test_a_generator_is_half_as_deep_and_shares_words_alone(params: Params) -> N
     assert jax.tree.map(np.shape, alone) == jax.tree.map(np.shape, abstract_network(config)[1])
 
 
+@pytest.mark.long  # the suite has that of tables that both networks have
 def test_a_step_is_the_same_on_a_mesh_and_in_microbatches() -> None:
     batches = PairBatches(SPLIT, Specials(vocab_size=VOCABULARY), DATA, 5, objectives=NAMES)
     heads = replace(MODEL, hidden_size=16, num_attention_heads=4, num_hidden_layers=2, generator_layers=1)

@@ -137,6 +137,7 @@ def test_a_run_that_is_checked_has_the_bits_of_one_that_is_not(job: Job, undistu
     assert digests(tmp_path) == digests(undisturbed)
 
 
+@pytest.mark.long  # the suite has one before the sum
 def test_a_gradient_that_is_wrong_behind_the_sum(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     wrong = wrong_step(job, monkeypatch, before_sum=False)
     # Steps 1, 2, 3 once more and 3: either of the two computations of step 3 may be the wrong one.

@@ -40,7 +40,7 @@ def training_of(name: str, mesh: MeshConfig, **how) -> Training:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in ("shared", "first"))) for name in MEMBERS]
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name != "blocks")) for name in MEMBERS]
 )
 def test_losses_do_not_depend_on_the_mesh(name: str) -> None:
     single = training_of(name, MeshConfig(1, 1, 1), dropout_seed=3)

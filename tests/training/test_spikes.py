@@ -242,7 +242,7 @@ def test_going_back_is_not_taken_for_a_step_that_hangs(
 
 
 # Before the spike is found; behind it, before and after a save.
-@pytest.mark.parametrize("after", [25, pytest.param(28, marks=pytest.mark.long), 31])
+@pytest.mark.parametrize("after", [*(pytest.param(step, marks=pytest.mark.long) for step in (25, 28)), 31])
 def test_a_run_that_dies_meanwhile_ends_with_the_same_bits(
     after: int, answered: tuple[Path, list[str]], job: Job, tmp_path: Path
 ) -> None:
