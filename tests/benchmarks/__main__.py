@@ -72,7 +72,6 @@ class Figure:
     data: tuple[str, ...]  # folders of DATA that it needs
     race: bool  # takes long: only with --races, or by name
     readme: bool  # has a row in the README's table
-    error: float = 0.0  # standard error of a value, of the pattern's group `error`
 
     @property
     def bar(self) -> str:
@@ -85,13 +84,13 @@ class Figure:
         """Whether a value is within the bar."""
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
-    def verdict(self, value: float, elsewhere: str = "") -> str:
+    def verdict(self, value: float, error: float, elsewhere: str = "") -> str:
         """The bar, and whether a value is within it; if not, why it could not be reached, and what was tried.
 
-        For the latter `elsewhere` is said, if it is given.
+        For the latter `elsewhere` is said, if it is given. A bar nearer than the standard error `error` is said too.
         """
         limits = [limit for limit in (self.least, self.most) if limit is not None]
-        near = ", by less than its standard error" * any(abs(value - limit) < self.error for limit in limits)
+        near = ", by less than its standard error" * any(abs(value - limit) < error for limit in limits)
         if self.holds(value):
             return f"{self.bar}: holds{near}"
         tried = self.tried and (elsewhere or self.tried)
@@ -120,6 +119,13 @@ def read_figures(path: Path = FIGURES) -> dict[str, Figure]:
     return found
 
 
+class Measured(NamedTuple):
+    """What a figure's pattern reads."""
+
+    value: float
+    error: float  # its standard error, of the group `error`; 0 where the pattern has none
+
+
 class Ran(NamedTuple):
     """A command that has ended."""
 
@@ -127,7 +133,7 @@ class Ran(NamedTuple):
     seconds: float
 
 
-def measure(figures: Sequence[Figure], data: Path, folder: Path) -> Iterator[tuple[Figure, float | str, float]]:
+def measure(figures: Sequence[Figure], data: Path, folder: Path) -> Iterator[tuple[Figure, Measured | str, float]]:
     """Each figure with its value, or with the reason why there is none, and the seconds that its command took.
 
     A command that several read runs once. What a value stands beside is filled in.
@@ -147,9 +153,8 @@ def measure(figures: Sequence[Figure], data: Path, folder: Path) -> Iterator[tup
             yield figure, f"failed: exit code {codes[0]}", seconds
         elif found := re.search(figure.reads, str(ends[-1])):
             value, *others = found.groups()
-            error = float(found.groupdict().get("error") or 0)
-            one = replace(figure, beside=figure.beside.format(*others), error=error)
-            yield one, float(value.replace(",", "")), seconds
+            one = Measured(float(value.replace(",", "")), float(found.groupdict().get("error", 0)))
+            yield replace(figure, beside=figure.beside.format(*others)), one, seconds
         else:
             yield figure, "failed: the output has no such figure", seconds
 
@@ -213,7 +218,7 @@ def readme_table(figures: Mapping[str, Figure], results: Mapping[str, Any], race
                 figure.name,
                 figure.shown.format(found["value"]),
                 found.get("beside", figure.beside),
-                replace(figure, error=found.get("error", 0.0)).verdict(found["value"], _TRIED),
+                figure.verdict(found["value"], found.get("error", 0.0), _TRIED),
                 made_by,
             )
             lines.append(f"| {' | '.join(cells)} |")
@@ -264,22 +269,22 @@ def main() -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     about, table, start = circumstances(), [], time.monotonic()
     falls_short = skipped = False
-    for figure, value, seconds in measure(chosen, arguments.data, arguments.folder):
+    for figure, found, seconds in measure(chosen, arguments.data, arguments.folder):
         if (now := circumstances()["commit"]) != about["commit"]:
             raise SystemExit(
                 f"the code changed from {about['commit']} to {now} meanwhile; run this in a clone of its own"
             )
-        if isinstance(value, str):
-            table.append((figure.name, value, figure.bar))
-            skipped |= value.startswith("skipped")
-            falls_short |= not value.startswith("skipped")
+        if isinstance(found, str):
+            table.append((figure.name, found, figure.bar))
+            skipped |= found.startswith("skipped")
+            falls_short |= not found.startswith("skipped")
             continue
-        measured = {"value": value, "beside": figure.beside, "seconds": round(seconds)}
-        measured |= {"error": figure.error} if figure.error else {}
+        measured = {"value": found.value, "beside": figure.beside, "seconds": round(seconds)}
+        measured |= {"error": found.error} if found.error else {}
         one = measured | {"command": " ".join(figure.command)} | about
         replace_text(RESULTS, json.dumps(read_results() | {figure.name: one}, indent=1) + "\n")
-        table.append((figure.name, figure.shown.format(value), figure.verdict(value)))
-        falls_short |= not figure.holds(value)
+        table.append((figure.name, figure.shown.format(found.value), figure.verdict(*found)))
+        falls_short |= not figure.holds(found.value)
     width = max(len(name) for name, _, _ in table)
     print(f"\n{', '.join(about.values())}; {(time.monotonic() - start) / 60:.0f} minutes")
     for name, value, verdict in table:

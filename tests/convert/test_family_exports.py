@@ -45,7 +45,6 @@ from bertjax.training.run_directory import TrainedModel
 HEADS = {"sequence": 3, "choice": 0, "tokens": 4, "span": 0, "vector": 0}
 SHIFTED = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
 OTHERS = [name for name in IN_TRANSFORMERS if name != "bert"]
-TASK_HEADS = [("sequence", 3), ("choice", 0), ("tokens", 4), ("span", 0), ("vector", 0)]
 EVERY_HEAD = ("bert", "modernbert")  # in the suite, where the other families have the first alone
 
 
@@ -142,7 +141,7 @@ def test_a_table_of_tasks_is_exported(tmp_path: Path) -> None:
 
 def cells_of_heads() -> Iterator[Any]:
     """Every family with every head of a task."""
-    for member, (number, head) in itertools.product(MEMBERS, enumerate(TASK_HEADS)):
+    for member, (number, head) in itertools.product(MEMBERS, enumerate(HEADS.items())):
         (family,) = member.values
         seldom = number > 0 and family not in EVERY_HEAD
         yield pytest.param(family, *head, marks=[*member.marks, *[pytest.mark.long] * seldom])
