@@ -88,6 +88,7 @@ def write_collection(folder: Path) -> None:
         (folder / f"{name}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n")
 
 
+@pytest.mark.long  # each verb and kind of it has tests of its own; here is what the page has together
 def test_every_command_on_search_runs(
     user_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_every_command_on_search_runs(
     assert "both, reranked" in said[-1]
 
 
+@pytest.mark.long
 def test_the_feature_based_variant_is_trained_and_used(
     user_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

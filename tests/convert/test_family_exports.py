@@ -184,7 +184,9 @@ def test_the_heads_of_tasks_are_those_of_transformers(family: str, head: str, la
     assert found is not None and found.largest < 5e-6
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", pytest.param("max", marks=pytest.mark.long), "pooler"])
+@pytest.mark.parametrize(
+    "pooling", ["mean", *(pytest.param(name, marks=pytest.mark.long) for name in ("cls", "max")), "pooler"]
+)
 def test_vectors_are_those_of_onnxruntime_and_transformers(model: TrainedModel, pooling: str, tmp_path: Path) -> None:
     if pooling == "pooler" and "pooler" not in model.params:
         with pytest.raises(ValueError, match=r"pooling=pooler|writes no such graph"):

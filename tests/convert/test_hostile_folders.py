@@ -83,7 +83,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("alone", [True, False], ids=["without vocab.txt", "with vocab.txt"])
+@pytest.mark.parametrize(
+    "alone", [True, pytest.param(False, marks=pytest.mark.long)], ids=["without vocab.txt", "with vocab.txt"]
+)
 def test_a_value_of_a_tokenizers_file_is_read_or_refused(folder: Path, tmp_path: Path, name: str, alone: bool) -> None:
     for file in ("tokenizer.json", "tokenizer_config.json", *([] if alone else ["vocab.txt"])):
         shutil.copy(folder / file, tmp_path)

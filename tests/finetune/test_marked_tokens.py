@@ -136,7 +136,7 @@ def test_blocks_are_packed_only_where_attention_is_full(tmp_path) -> None:
             assert (rows < 16) == packed
 
 
-@pytest.mark.parametrize("kind", ["classification", "choice"])
+@pytest.mark.parametrize("kind", ["classification", pytest.param("choice", marks=pytest.mark.long)])
 def test_sequences_with_full_attention_share_rows_of_any_length(kind: str, tmp_path) -> None:
     taught = kind == "classification"
     full, job = (assembled(tmp_path, kind, LONGEST_FULL, network, taught) for network in (FULL, BLOCKS))

@@ -56,7 +56,7 @@ def told_apart(
     return nll, hits
 
 
-@pytest.mark.parametrize("kind", ["vector", "relevance"])
+@pytest.mark.parametrize("kind", [pytest.param("vector", marks=pytest.mark.long), "relevance"])
 def test_a_loss_is_its_formula_on_any_number_of_devices(kind: str, tmp_path: Path) -> None:
     start, pairs = small_start(tmp_path), some_pairs()
     batch = batch_of(kind, pairs, start)

@@ -104,7 +104,7 @@ def by_transformers(questions: list[Question], tokenizer, sizes: WindowSizes) ->
     [
         ("xquad.en.json", WindowSizes(), 40),
         ("xquad.en.json", WindowSizes(128, 32, 48), 1100),
-        ("cs224n-dev-v2.0.json.xz", WindowSizes(), 200),
+        pytest.param("cs224n-dev-v2.0.json.xz", WindowSizes(), 200, marks=pytest.mark.long),
         pytest.param("cs224n-dev-v2.0.json.xz", WindowSizes(128, 200, 40), 5000, marks=pytest.mark.long),
         pytest.param("cs224n-dev-v2.0.json.xz", WindowSizes(128, 32, 48), 14000, marks=pytest.mark.long),
     ],

@@ -44,7 +44,7 @@ def evaluations(directory: str, figure: str) -> dict[int, float]:
     ("task", "write", "figure", "least"),
     [
         ("classification", write_classes, "eval/accuracy", 0.9),
-        ("pos", write_tags, "eval/accuracy", 0.95),
+        pytest.param("pos", write_tags, "eval/accuracy", 0.95, marks=pytest.mark.long),
         ("squad", write_questions, "eval/exact_match", 0.9),
     ],
 )
@@ -61,6 +61,7 @@ def test_a_task_is_learned_and_predicted(
     assert isinstance(model.config, FinetuneConfig) and model.step == result.step
 
 
+@pytest.mark.long  # meshes and microbatches of each loss are in test_objectives.py and test_task_packing.py
 def test_every_mesh_and_microbatch_takes_the_same_steps(start: Start, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=48, dev=16)
     losses = {}

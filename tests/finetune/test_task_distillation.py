@@ -83,7 +83,7 @@ GRADIENTS = {  # of those losses by the student's logits
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in ("tokens", "regression"))) for name in LOSSES]
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name != "sequence")) for name in LOSSES]
 )
 def test_the_loss_of_predictions_and_its_gradients_are_its_formula(name: str, start: Start, wide: Start) -> None:
     """Against the logits of both networks in float64 NumPy, with weights of the examples."""
@@ -188,7 +188,8 @@ def test_a_student_learns_and_resumes_to_the_same_bits(distil: str, start: Start
         run(config, start, content, other)
 
 
-@pytest.mark.parametrize("distil", ["predictions", pytest.param("layers", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("distil", ["predictions", "layers"])
 def test_a_mesh_and_microbatches_change_nothing(
     distil: str, start: Start, wide: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

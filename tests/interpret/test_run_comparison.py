@@ -146,7 +146,11 @@ def write_entities(folder: Path, train: int, dev: int) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "write"),
-    [pytest.param("pos", write_tags, marks=pytest.mark.long), ("ner", write_entities), ("squad", write_questions)],
+    [
+        ("ner", write_entities),
+        pytest.param("pos", write_tags, marks=pytest.mark.long),
+        pytest.param("squad", write_questions, marks=pytest.mark.long),
+    ],
 )
 def test_tags_and_answers_are_compared(name: str, write: Callable, tmp_path: Path) -> None:
     """The values are those that each run measured, and the differences those of the formula on the same draws."""

@@ -70,7 +70,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mosaic": {"position_embedding": "alibi", "mlp": "glu", "mlp_bias": "output"},
     "all": {"embedding_size": 8, "type_vocab_size": 1, "layer_groups": 2, "window": 3, "global_every": 3},
 }
-each_option = pytest.mark.parametrize("option", OPTIONS)
+# What others of them have as well: a narrow table, a token type, a window, norms in front, a rotation.
+IN_OTHERS = (
+    *("narrow tables", "no token types", "one token type", "one group", "four groups", "silu"),
+    *("windows", "windows everywhere", "norms in front", "rotated"),
+)
+each_option = pytest.mark.parametrize(
+    "option", [pytest.param(name, marks=[pytest.mark.long] * (name in IN_OTHERS)) for name in OPTIONS]
+)
 
 
 def with_options(option: str) -> ModelConfig:
@@ -203,7 +210,7 @@ def test_the_gradient_is_the_slope_of_the_reference(option: str) -> None:
         assert off <= 1e-5 * np.linalg.norm(ours) or off <= 1e-6 * whole, name
 
 
-@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("groups", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_shared_layers_are_copies_of_one_and_get_the_sum_of_their_gradients(groups: int) -> None:
     shared = replace(PLAIN, layer_groups=groups)
     params, batch = drawn(shared), rows([[LENGTH], [10, 9]])
@@ -232,7 +239,7 @@ def test_albert_with_an_identity_projection_is_bert_with_copied_layers() -> None
         assert relative(ours, np.asarray(wanted)) < 1e-6
 
 
-@pytest.mark.parametrize("every", [0, 3, pytest.param(9, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [3, *(pytest.param(every, marks=pytest.mark.long) for every in (0, 9))])
 def test_a_window_as_wide_as_the_row_is_full_attention_with_the_same_dropout(every: int) -> None:
     params, batch = drawn(PLAIN), rows([[LENGTH], [10, 9]])
     keys = row_keys(0, jnp.int32(5), jnp.arange(2))
@@ -245,7 +252,10 @@ def test_a_window_as_wide_as_the_row_is_full_attention_with_the_same_dropout(eve
     assert relative(outputs(almost, params, batch)[1][0], np.asarray(outputs(PLAIN, params, batch)[1][0])) > 1e-5
 
 
-@pytest.mark.parametrize(("remat", "unroll"), [("none", 2), ("dots", 1), ("full", 99)])
+@pytest.mark.parametrize(
+    ("remat", "unroll"),
+    [("none", 2), *(pytest.param(*cell, marks=pytest.mark.long) for cell in (("dots", 1), ("full", 99)))],
+)
 def test_periods_are_the_same_under_any_execution(remat: str, unroll: int) -> None:
     config = with_options("all")
     params, batch = drawn(config), rows([[LENGTH], [10, 9]])

@@ -1,11 +1,15 @@
-"""The notebook of first steps runs from its first cell to its last in a kernel, and shows bars, curves and answers."""
+"""The notebook of first steps calls what there is, and runs from its first cell to its last in a kernel."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 from pathlib import Path
 
 import pytest
 from several_processes import surroundings
+
+import bertjax
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "configs" / "first_steps.ipynb"
 nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install 'bertjax[test]'")
@@ -17,7 +21,20 @@ def test_it_is_stored_without_outputs():
     assert all(not cell.outputs and cell.execution_count is None for cell in cells if cell.cell_type == "code")
 
 
+def test_it_calls_what_there_is_with_parameters_that_there_are():
+    cells = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+    nodes = [node for cell in cells for node in ast.walk(ast.parse(cell.source))]
+    called = [(ast.unparse(node.func).split("."), node) for node in nodes if isinstance(node, ast.Call)]
+    calls = [(words[1], call) for words, call in called if words[0] == "bertjax" and len(words) == 2]
+    assert {name for name, _ in calls} >= {"recipe", "prepare", "pretrain", "finetune", "load"}
+    for name, call in calls:
+        parameters = inspect.signature(getattr(bertjax, name))
+        parameters.bind(*call.args, **{keyword.arg: keyword.value for keyword in call.keywords})
+
+
+@pytest.mark.long  # the suite does the same steps by functions, in test_python_api.py
 def test_it_runs_in_a_kernel(tmp_path, monkeypatch):
+    """It shows bars, curves and answers."""
     nbclient = pytest.importorskip("nbclient", reason="needs nbclient: pip install 'bertjax[test]'")
     pytest.importorskip("ipykernel", reason="needs ipykernel: pip install 'bertjax[test]'")
     pytest.importorskip("ipywidgets", reason="needs ipywidgets, for bars: pip install 'bertjax[test]'")

@@ -44,7 +44,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             config.data, sources=tuple(f"lines:{path}" for path in sources), root=str(folder / "data"), vocab_size=200
         ),
         optimizer=replace(config.optimizer, warmup_steps=2),
-        training=replace(config.training, steps=STEPS, skips=("8+1",), grad_accum_steps=2, **periods),
+        training=replace(
+            config.training, steps=STEPS, global_batch_size=16, skips=("8+1",), grad_accum_steps=2, **periods
+        ),
     )
     train(assemble(config, open_data(config, no_progress)), lambda line: None)
     assert saved_steps(folder / "run") == [6, 12]

@@ -211,9 +211,8 @@ def packed_in_twos(batch: dict) -> dict:
     return made | {"distil_layers_weights": made["rtd_weights"]}
 
 
-@pytest.mark.parametrize(
-    "mesh", [pytest.param(name, marks=[pytest.mark.long] * ("tensor" not in name)) for name in MESHES]
-)
+@pytest.mark.long  # the suite has a teacher on every axis, in test_frozen_networks.py
+@pytest.mark.parametrize("mesh", MESHES)
 def test_packed_microbatches_on_a_mesh_learn_as_single_rows_on_one_device(networks: dict, mesh: str) -> None:
     wanted = losses(networks, MeshConfig(1, 1, 1))
     found = losses(networks, MESHES[mesh], accumulate=2 if "fsdp" in mesh else 1, packed=True, remat="full")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
-import signal
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from generated_corpus import write_corpus
 from random_batches import random_batches
 from test_step import LENGTH, MODEL, OPTIMIZER, PREDICTIONS, ROWS
-from tiny_runs import command, digests, finish, start, stop_after, write_recipe
+from tiny_runs import checkpoints, command, digests, finish, start, write_recipe
 
 from bertjax.config import Config, DistillationConfig, ExecutionConfig, MeshConfig, TrainingConfig
 from bertjax.model.network import abstract_network, bind, init_params
@@ -141,7 +140,8 @@ def losses(networks: dict, mesh_config: MeshConfig, accumulate: int = 1) -> list
         return [*found, float(averages(sums, sums, OBJECTIVES)["loss"])]
 
 
-@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.long  # the suite has a teacher on every axis, in test_frozen_networks.py
+@pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_mesh_and_microbatches_change_nothing(networks: dict, accumulate: int) -> None:
     wanted = losses(networks, MeshConfig(1, 1, 1))
     np.testing.assert_allclose(losses(networks, MeshConfig(2, 2, 2), accumulate), wanted, rtol=1e-5)
@@ -189,39 +189,49 @@ def student(taught: tuple[Path, Path, Path], run: Path, teacher: str, *arguments
         *("--model.num-hidden-layers", "1", "--distillation.teacher", teacher),
         *("--init-from", teacher, "--init-layers", "1", "--training.objectives", *NAMES),
         *("--training.objective-weights", "5", "2", "1", "--training.eval-every", "20"),
-        # A save waits for the one before: at step 20 that of step 10 is there, whenever a run is killed.
         *("--training.checkpoint-every", "5"),
         *arguments,
     )
 
 
-def test_a_student_learns_resumes_and_keeps_no_teacher(taught: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    teacher, run, log = taught[2], tmp_path / "run", tmp_path / "log"
-    finish(student(taught, run, str(teacher), "--training.steps", "40"), log)
+@pytest.fixture(scope="module")
+def learned(taught: tuple[Path, Path, Path]) -> tuple[Path, Path]:
+    """The run of a student of 40 steps, and what it printed."""
+    run, log = taught[0] / "student", taught[0] / "student.log"
+    finish(student(taught, run, str(taught[2]), "--training.steps", "40"), log)
+    return run, log
+
+
+def test_a_student_learns_and_keeps_no_teacher(
+    taught: tuple[Path, Path, Path], learned: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, log = learned
     found = curves(read_metrics(run / "metrics.jsonl"))
     for name in ("distil_mlm_loss", "distil_cosine_loss"):
         assert found[f"eval/{name}"][1][-1] < found[f"eval/{name}"][1][0], name
     metadata = read_metadata(run)
     assert len(metadata["teacher_digest"]) == 64 and not any(TEACHER in name for name in metadata["arrays"])
+    assert json.loads((run / "config.json").read_text())["distillation"]["teacher"] == str(taught[2])
     assert "of its 2 layers, 1 were taken" in log.read_text()
-    # Its export is the same teacher, and a run that was killed continues with it to the same bits.
-    killed, moment = tmp_path / "killed", random.Random(0).uniform(0.0, 0.2)
-    arguments = student(taught, killed, str(teacher), "--training.steps", "40")
-    said = "pretraining  2"  # a line of a step from 20 on
-    assert stop_after(arguments, log, moment, signal.SIGKILL, said) == -signal.SIGKILL
-    export = f"hf:{teacher / 'huggingface'}"
-    finish(student(taught, killed, export, "--training.steps", "40"), log)
-    assert "resuming" in log.read_text() and digests(killed) == digests(run)
-    again = curves(read_metrics(killed / "metrics.jsonl"))
-    assert all(again[name] == found[name] for name in found if name.startswith(("train/", "eval/")))
     # Measured again with its teacher, it has the figures of the run's log.
     evaluated = start([*command(taught[0], taught[1], run)[:3], "evaluate", str(run)], tmp_path / "evaluated")
     said = (evaluated.wait(), (tmp_path / "evaluated").read_text())
     assert said[0] == 0 and f"{found['eval/distil_mlm_loss'][1][-1]:.4f}" in said[1], said
-    # Another teacher of the same shape is refused.
-    other = tmp_path / "other"
+
+
+def test_a_student_goes_on_with_its_teacher_only(
+    taught: tuple[Path, Path, Path], learned: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Its export is the same teacher, with which a run ends with the same bits; another of its shape is refused."""
+    (run, _), half, other, log = learned, tmp_path / "half", tmp_path / "other", tmp_path / "log"
+    shutil.copytree(run, half)
+    for step in checkpoints(half)[1:]:
+        shutil.rmtree(half / "checkpoints" / step)
+    finish(student(taught, half, f"hf:{taught[2] / 'huggingface'}", "--training.steps", "40"), log)
+    assert "resuming" in log.read_text() and digests(half) == digests(run)
+    found, again = (curves(read_metrics(one / "metrics.jsonl")) for one in (run, half))
+    assert all(again[name] == found[name] for name in found if name.startswith(("train/", "eval/")))
     finish(command(taught[0] / "tiny_recipe.py", taught[1], other, "--training.steps", "20"), log)
-    refused = start(student(taught, run, str(other), "--training.steps", "50"), log)
+    refused = start(student(taught, half, str(other), "--training.steps", "50"), log)
     assert refused.wait() != 0
     assert "teacher_digest: checkpoint has" in log.read_text() and "Traceback" not in log.read_text()
-    assert json.loads((run / "config.json").read_text())["distillation"]["teacher"] == str(teacher)

@@ -315,13 +315,9 @@ def in_twos(batch: Batch) -> Batch:
     return made
 
 
-SHORT = [("albert", "data=2,fsdp=2,tensor=2")]
-CELLS = [(family, mesh) for family in FAMILIES for mesh in MESHES]
-
-
-@pytest.mark.parametrize(
-    ("family", "mesh"), [pytest.param(*cell, marks=[LONG] * (cell not in SHORT)) for cell in CELLS]
-)
+@LONG  # the suite has all options of the architecture at once, in test_equivalence.py
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_packed_rows_on_a_mesh_train_as_single_ones_on_one_device(family: str, mesh: str) -> None:
     single = training_of(family, MeshConfig(1, 1, 1)).losses(batches_of(family))
     execution = replace(IN_CHUNKS, remat="dots", scan_unroll=2)

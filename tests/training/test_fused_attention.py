@@ -91,6 +91,7 @@ def by_splash(tpus: list[jax.Device]) -> str:
     return traced(run(MeshConfig(2, 1, 2), "pairs", "auto"), tpus).lower().compile().as_text()
 
 
+@pytest.mark.long  # the suite compiles one with a window, in tests/plan/test_tpu.py
 def test_splash_compiles_for_a_tpu_over_the_heads_of_each_device(by_splash: str) -> None:
     calls = re.findall(r".*custom_call_target=\"tpu_custom_call\".*", by_splash)
     assert len(calls) >= 3  # forward, gradient of q, gradients of k and v
@@ -99,6 +100,7 @@ def test_splash_compiles_for_a_tpu_over_the_heads_of_each_device(by_splash: str)
     assert f"[{rows},{whole},512,16]" not in by_splash and f"[{rows},512,{whole},16]" not in by_splash
 
 
+@pytest.mark.long
 @pytest.mark.long
 def test_splash_moves_nothing_between_tpus_that_xla_does_not(by_splash: str, tpus: list[jax.Device]) -> None:
     plain = traced(run(MeshConfig(2, 1, 2), "pairs", "xla"), tpus).lower().compile().as_text()

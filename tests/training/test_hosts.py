@@ -68,8 +68,8 @@ def test_stopped_killed_and_resumed_by_two_processes(files: tuple[Path, Path], t
 
     with start(tmp_path / "whole") as group:
         group.finish()
-        assert "process 0/2, 1/2 devices, reads rows 0-7 of each 16" in group.logs[0]
-        assert "process 1/2, 1/2 devices, reads rows 8-15 of each 16" in group.logs[1]
+        assert "process 0/2, 1/2 devices, reads rows 0-3 of each 8" in group.logs[0]
+        assert "process 1/2, 1/2 devices, reads rows 4-7 of each 8" in group.logs[1]
         assert "held-out text" in group.logs[0] and "held-out text" not in group.logs[1]
     assert (tmp_path / "whole" / "huggingface" / "model.safetensors").is_file()
 

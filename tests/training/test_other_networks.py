@@ -46,6 +46,7 @@ def assert_same(again: ForeignModel, ours: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(theirs[parameter], array, parameter)
 
 
+@pytest.mark.long
 def test_next_sentences_alone_train_to_a_report_and_an_export(corpus: Path, tmp_path: Path) -> None:
     recipe, log, run = write_recipe(tmp_path), tmp_path / "log", tmp_path / "run"
     finish(command(recipe, corpus, run, *FEW, *steps(6), "--training.objectives", "nsp"), log)

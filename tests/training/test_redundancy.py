@@ -91,7 +91,7 @@ def wrong_step(job: Job, monkeypatch: pytest.MonkeyPatch, *, before_sum: bool) -
         return flipped_on_one(right(grads, blueprint))
 
     rows = job.stages[0]
-    batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in rows.batches.spec(16).items()}
+    batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in rows.batches.spec(8).items()}
     with monkeypatch.context() as patched, jax.set_mesh(job.mesh):
         patched.setattr(step_module, "reduce_gradients", reduce)
         made = stage_step(job.config, rows.stage, job.blueprint, job.optimizer).program
@@ -161,7 +161,12 @@ def test_a_gradient_that_is_wrong_once_before_the_sum(
     # The command that is run again ends as if nothing had been.
     train(in_folder(job, tmp_path), lambda line: None)
     assert digests(tmp_path) == digests(undisturbed)
-    # Where the device goes on to be wrong after the check of its gradients, it is named.
+
+
+@pytest.mark.long
+def test_a_device_that_goes_on_to_be_wrong_is_named(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Wrong before the sum, and again where its gradients are checked."""
+    wrong = wrong_step(job, monkeypatch, before_sum=True)
     right, after = Redundancy._gradients_of, with_wrong_gradients(job).stages[0]
 
     def gradients_of(checks: Redundancy, rows: Rows) -> Callable[..., Any]:
@@ -169,7 +174,7 @@ def test_a_gradient_that_is_wrong_once_before_the_sum(
         return lambda *given: programs[next(calls) >= 2](*given)
 
     monkeypatch.setattr(Redundancy, "_gradients_of", gradients_of)
-    message = ended(in_folder(with_program(job, wrong, {3}), tmp_path / "again"))
+    message = ended(in_folder(with_program(job, wrong, {3}), tmp_path))
     assert "on every device; device 5 (" in message and named(message) == [ODD]
 
 
@@ -237,7 +242,7 @@ def test_off_is_the_same_program_and_calls_nothing_else(job: Job) -> None:
     other = stage_step(off.config, off.stages[0].stage, off.blueprint, off.optimizer)
     (rows,) = job.stages
     with alone() as processes, jax.set_mesh(job.mesh):
-        batch = {n: jax.ShapeDtypeStruct(shape, dtype) for n, (shape, dtype) in rows.batches.spec(16).items()}
+        batch = {n: jax.ShapeDtypeStruct(shape, dtype) for n, (shape, dtype) in rows.batches.spec(8).items()}
         traced = [str(one.trace(job.blueprint.state, batch).jaxpr) for one in (rows.train_step, other)]
         programs = [re.sub(r"0x[0-9a-f]+", "", text) for text in traced]  # addresses of functions
         assert programs[0] == programs[1]

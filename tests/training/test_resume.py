@@ -54,7 +54,7 @@ OF_NETWORKS = {
 }
 
 
-@pytest.mark.long  # the suite's kills are those of tests/chaos, test_family_training.py and test_distillation.py
+@pytest.mark.long  # the suite's kills are those of tests/chaos and test_family_training.py
 @pytest.mark.parametrize("networks", OF_NETWORKS)
 def test_killed_at_random_moments(networks: str, whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
     recipe, source, reference = whole
@@ -131,6 +131,7 @@ def test_nothing_is_compiled_between_a_signal_and_the_end(whole: tuple[Path, Pat
     assert LATE not in said, said[-3000:]
 
 
+@pytest.mark.long
 def test_an_evaluation_cut_short_is_made_up(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
     recipe, source, reference = whole
     run_dir, log = tmp_path / "cut", tmp_path / "cut.log"

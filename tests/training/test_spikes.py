@@ -223,6 +223,7 @@ def test_a_run_goes_back_and_on_without_the_rows(answered: tuple[Path, list[str]
     assert losses(run) == losses(tmp_path)
 
 
+@pytest.mark.long
 def test_going_back_is_not_taken_for_a_step_that_hangs(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +243,8 @@ def test_going_back_is_not_taken_for_a_step_that_hangs(
 
 
 # Before the spike is found; behind it, before and after a save.
-@pytest.mark.parametrize("after", [*(pytest.param(step, marks=pytest.mark.long) for step in (25, 28)), 31])
+@pytest.mark.long
+@pytest.mark.parametrize("after", [25, 28, 31])
 def test_a_run_that_dies_meanwhile_ends_with_the_same_bits(
     after: int, answered: tuple[Path, list[str]], job: Job, tmp_path: Path
 ) -> None:

@@ -42,7 +42,7 @@ from bertjax.training.step import make_train_step
 from bertjax.training.telemetry import read_metrics
 
 KEEP = ("--training.keep-last", "20")
-SECOND = "StageConfig(start=40, sequence_length=24, max_predictions=4, masking='phrases', global_batch_size=8)"
+SECOND = "StageConfig(start=40, sequence_length=24, max_predictions=4, masking='phrases', global_batch_size=4)"
 THIRD = (
     "StageConfig(start=90, sequence_length=16, masking='entities', learning_rate=1e-3, warmup_steps=5, "
     "grad_accum_steps=2)"
@@ -199,9 +199,9 @@ def test_a_staged_run_is_the_runs_it_is_made_of(staged: tuple[Path, Path, Path])
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     levels = ("tokens", "phrases", "entities")
     plan = [  # start, stop, rows, length, predictions, microbatches, schedule's start, its length, peak, warm-up
-        (0, 40, 16, 32, 5, 1, 0, 90, 2e-3, 10),
-        (40, 90, 8, 24, 4, 1, 0, 90, 2e-3, 10),
-        (90, 120, 8, 16, 4, 2, 90, 30, 1e-3, 5),
+        (0, 40, 8, 32, 5, 1, 0, 90, 2e-3, 10),
+        (40, 90, 4, 24, 4, 1, 0, 90, 2e-3, 10),
+        (90, 120, 4, 16, 4, 2, 90, 30, 1e-3, 5),
     ]
     with jax.set_mesh(mesh):
         blueprint = draw_blueprint(run.model, optimizer, mesh)

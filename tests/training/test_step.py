@@ -56,6 +56,7 @@ def single_with_dropout() -> np.ndarray:
 
 
 LONG = pytest.mark.long
+ON_ALL_AXES = [pytest.param(mesh, marks=[LONG] * ("tensor" not in mesh)) for mesh in MESHES]
 REST = [(1, "none"), (1, "full"), (2, "none"), (2, "full"), (4, "none")]
 
 
@@ -63,13 +64,13 @@ REST = [(1, "none"), (1, "full"), (2, "none"), (2, "full"), (4, "none")]
     ("accumulate", "remat"),
     [(4, "full"), *[pytest.param(a, r, marks=LONG) for a, r in REST]],
 )
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("mesh", ON_ALL_AXES)
 def test_losses_equal_a_single_device(mesh: str, accumulate: int, remat: str, single: np.ndarray) -> None:
     training = training_on(MESHES[mesh], execution=replace(IN_CHUNKS, remat=remat), accumulate=accumulate)
     np.testing.assert_allclose(training.losses(batches()), single, rtol=1e-5)
 
 
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("mesh", ON_ALL_AXES)
 def test_dropout_masks_do_not_depend_on_mesh_or_accumulation(mesh: str, single_with_dropout: np.ndarray) -> None:
     training = training_on(MESHES[mesh], accumulate=2, dropout_seed=3)
     np.testing.assert_allclose(training.losses(batches()), single_with_dropout, rtol=1e-5)
@@ -92,7 +93,7 @@ def test_losses_fall_when_batches_repeat() -> None:
     assert losses[-1] < losses[0] - 1
 
 
-@pytest.mark.parametrize("mesh", ["data=8", "data=2,fsdp=4"])
+@pytest.mark.parametrize("mesh", [pytest.param("data=8", marks=LONG), "data=2,fsdp=4"])
 def test_no_device_holds_an_activation_of_the_global_batch(mesh: str) -> None:
     training = training_on(MESHES[mesh], accumulate=2)
     with jax.set_mesh(training.mesh):

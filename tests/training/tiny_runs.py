@@ -25,7 +25,7 @@ def config():
         execution=ExecutionConfig(logits_chunk=32),
         data=DataConfig(vocab_size=1200, sequence_length=32, max_predictions=5, held_out=0.1, workers=1),
         optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=10),
-        training=TrainingConfig(steps=120, global_batch_size=16, log_every=20, eval_every=60, eval_rows=32,
+        training=TrainingConfig(steps=120, global_batch_size=8, log_every=20, eval_every=60, eval_rows=32,
                                 checkpoint_every=10, keep_last=3),
     )
 """
