@@ -31,7 +31,7 @@ FINETUNE, FEATURES, SNIPPET_AGAIN = fences(DETAILS, "Fine-tune and predict")
 COMMANDS = [shlex.split(line)[1:] for line in USE.splitlines()]
 
 SHORT = ["--training.steps", "30", "--training.eval-every", "30", "--training.eval-rows", "64", "--data.vocab-size",
-         "2000", "--data.sources", "docs:numpy", "--data.workers", "1", "--optimizer.warmup-steps", "5",
+         "2000", "--data.sources", "docs:optax", "--data.workers", "1", "--optimizer.warmup-steps", "5",
          "--training.global-batch-size", "8"]  # fmt: skip
 
 

@@ -142,12 +142,16 @@ def read_pair_sets(paths: Sequence[Path], notify: Callable[[str], object] = prin
     for what is missing or is no text, for a folder without tables, and for two files that name their sets alike.
     """
     files = [file for path in paths for file in _files_of(path)]
-    sets = [_read_pairs(file, notify) for file in files]
     first: dict[str, Path] = {}
-    for one, file in zip(sets, files, strict=True):
-        if (other := first.setdefault(one.name, file)) is not file:
-            raise ValueError(f"{other} and {file}: both are minimal pairs named {one.name!r}; rename one of the files")
-    return sets
+    for file in files:
+        name = _set_name(file)
+        if (other := first.setdefault(name, file)) is not file:
+            raise ValueError(f"{other} and {file}: both are minimal pairs named {name!r}; rename one of the files")
+    return [_read_pairs(file, notify) for file in files]
+
+
+def _set_name(path: Path) -> str:
+    return path.name.partition(".")[0]
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -166,7 +170,7 @@ def _read_pairs(path: Path, notify: Callable[[str], object]) -> PairSet:
             if not isinstance(values[name], str) or not values[name].strip():
                 raise ValueError(f"{where}: {name} is {values[name]!r}; it must be a sentence")
         pairs.append(MinimalPair(*(values[name] for name in _COLUMNS)))
-    return PairSet(path.name.partition(".")[0], tuple(pairs))
+    return PairSet(_set_name(path), tuple(pairs))
 
 
 def judge_pairs(

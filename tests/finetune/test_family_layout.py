@@ -44,7 +44,7 @@ def member(request: pytest.FixtureRequest) -> Member:
     return Member(tokenizer_of(family), their_tokenizer(family), FAMILIES[family].template)
 
 
-@pytest.mark.parametrize("max_length", [8, 16, 17, 40])
+@pytest.mark.parametrize("max_length", [8, 17, *(pytest.param(length, marks=pytest.mark.long) for length in (16, 40))])
 @pytest.mark.parametrize("kind", ["sequence", "relevance", "choice"])
 def test_pairs_and_choices_as_transformers(member: Member, kind: str, max_length: int) -> None:
     draw, ends = np.random.default_rng(max_length), 3 if kind == "choice" else 1

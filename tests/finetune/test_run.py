@@ -45,7 +45,7 @@ def evaluations(directory: str, figure: str) -> dict[int, float]:
     [
         ("classification", write_classes, "eval/accuracy", 0.9),
         pytest.param("pos", write_tags, "eval/accuracy", 0.95, marks=pytest.mark.long),
-        ("squad", write_questions, "eval/exact_match", 0.9),
+        pytest.param("squad", write_questions, "eval/exact_match", 0.9, marks=pytest.mark.long),
     ],
 )
 def test_a_task_is_learned_and_predicted(

@@ -179,7 +179,7 @@ def test_files_of_blimp_are_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="empty: no file of minimal pairs in it"):
         read_pair_sets([tmp_path / "empty"])
     (tmp_path / "other").mkdir()
-    alike = write_pairs(tmp_path / "other" / "binding.jsonl", [row])
+    alike = write_pairs(tmp_path / "other" / "binding.jsonl", [{"none": "of them is read before"}])
     with pytest.raises(ValueError, match=r"other/binding\.jsonl: both are minimal pairs named 'binding'"):
         read_pair_sets([tmp_path / "binding.tsv", alike])
 

@@ -76,6 +76,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn():
     assert found[0] == 0.0
 
 
+@pytest.mark.long
 def test_a_smaller_student_comes_nearer():
     found, moved = losses(MeshConfig(1, 1, 1), replace(WITHOUT_DROPOUT, num_hidden_layers=1), seed=1)
     assert found[0] > found[1] > found[2] > found[3] > 0 and moved > 0

@@ -257,6 +257,7 @@ def test_a_run_that_dies_meanwhile_ends_with_the_same_bits(
     assert losses(tmp_path) == losses(answered[0])
 
 
+@pytest.mark.long
 def test_without_the_option_a_spike_is_trained_through(job: Job, tmp_path: Path) -> None:
     train(with_training(job, tmp_path, spike_deviations=0.0), lambda line: None)
     curve = dict(losses(tmp_path))
