@@ -156,8 +156,8 @@ def test_an_int_may_stand_for_a_float() -> None:
 WRONG = [None, True, -1, 0.5, float("nan"), "x", [], [[1]], {}, {"a": 1}, 10**40]
 
 
-@pytest.mark.parametrize(("kind", "keys"), [(Config, list(to_dict(Config()))), (FinetuneConfig, ["task"])])
-def test_a_value_of_a_saved_config_is_taken_or_refused_whatever_it_is(kind, keys):
+@pytest.mark.parametrize("kind", [Config, FinetuneConfig], ids=lambda kind: kind.__name__)
+def test_a_value_of_a_saved_config_is_taken_or_refused_whatever_it_is(kind):
     whole = to_dict(kind()) | {"stages": [to_dict(StageConfig(start=0))]}
     refused = 0
 
@@ -177,11 +177,11 @@ def test_a_value_of_a_saved_config_is_taken_or_refused_whatever_it_is(kind, keys
             for inner in list(before) if isinstance(before, dict) else []:
                 change(before, inner)
 
-    for key in keys:
+    for key in list(whole):
         change(whole, key)
     for key in list(whole["stages"][0]):
         change(whole["stages"][0], key)
     for value in WRONG:
         with pytest.raises(ValueError, match=r"the config is \w+; give a mapping|config key a is unknown"):
             from_dict(value if value != {} else None)
-    assert refused > 20 * len(keys)
+    assert refused > 500

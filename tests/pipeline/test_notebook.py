@@ -16,13 +16,17 @@ nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install '
 SECONDS = 600  # for a cell
 
 
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
 def test_it_is_stored_without_outputs():
-    cells = nbformat.read(NOTEBOOK, as_version=4).cells
-    assert all(not cell.outputs and cell.execution_count is None for cell in cells if cell.cell_type == "code")
+    cells = code_cells(nbformat.read(NOTEBOOK, as_version=4))
+    assert all(not cell.outputs and cell.execution_count is None for cell in cells)
 
 
 def test_it_calls_what_there_is_with_parameters_that_there_are():
-    cells = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+    cells = code_cells(nbformat.read(NOTEBOOK, as_version=4))
     nodes = [node for cell in cells for node in ast.walk(ast.parse(cell.source))]
     called = [(ast.unparse(node.func).split("."), node) for node in nodes if isinstance(node, ast.Call)]
     calls = [(words[1], call) for words, call in called if words[0] == "bertjax" and len(words) == 2]
@@ -43,7 +47,7 @@ def test_it_runs_in_a_kernel(tmp_path, monkeypatch):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     client = nbclient.NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
     shown = [output.data for output in outputs if output.output_type in ("execute_result", "display_data")]
     pages = [data["text/html"] for data in shown if "text/html" in data]
     assert len(pages) == 2 and all(page.count("&lt;svg") >= 2 for page in pages)

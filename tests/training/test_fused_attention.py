@@ -101,7 +101,6 @@ def test_splash_compiles_for_a_tpu_over_the_heads_of_each_device(by_splash: str)
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_splash_moves_nothing_between_tpus_that_xla_does_not(by_splash: str, tpus: list[jax.Device]) -> None:
     plain = traced(run(MeshConfig(2, 1, 2), "pairs", "xla"), tpus).lower().compile().as_text()
     assert "tpu_custom_call" not in plain

@@ -51,7 +51,7 @@ def test_batches_losses_and_checkpoints_on_other_shapes(files: tuple[Path, Path]
     for shape in (FSDP, TENSOR):
         assert matrix.rows(shape) == matrix.rows(HERE)
         np.testing.assert_allclose(matrix.losses(shape), matrix.losses(HERE), rtol=1e-5)
-    assert matrix.made(FSDP) == [8, 8] and matrix.made(TENSOR) == [8] * 4
+    assert matrix.made(FSDP) == [4, 4] and matrix.made(TENSOR) == [4] * 4
     back = steps_on_hosts.run(
         override(load_recipe(recipe), job["overrides"], "here"),
         matrix.job(HERE, steps=1, save=False, restore=[FSDP]),

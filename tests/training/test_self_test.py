@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from tiny_runs import finish, start
+from tiny_runs import finish, stop_after
 
 from bertjax.config import load_recipe
 from bertjax.training.reference_curve import FOLDER, Reference, read_reference
@@ -40,15 +39,8 @@ def test_the_self_test_begins_on_track(tmp_path: Path) -> None:
     """At the first two evaluations of five, by which nine tenths of what there is to learn are learned."""
     reference, log = reference_of("self_test:bert"), tmp_path / "log"
     steps = reference.curves["eval/loss"].steps[:2]
-    run = start(words_of("self_test:bert", tmp_path), log)
-    try:
-        while (said := log.read_text()).count("  reference ") < len(steps):
-            assert run.poll() is None, said
-            time.sleep(0.1)
-    finally:
-        if run.poll() is None:
-            run.send_signal(signal.SIGKILL)
-            run.wait()
+    stop_after(words_of("self_test:bert", tmp_path), log, 0.0, signal.SIGKILL, f"step {steps[-1]}  held out")
+    said = log.read_text()
     assert said.count("(on track)") == len(steps), said
 
 
