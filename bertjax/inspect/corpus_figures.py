@@ -13,7 +13,6 @@ from bertjax.text.store.format import SplitView, TokenStore
 from bertjax.text.store.manifest import SPLITS, Split
 from bertjax.tokenization import entity_map
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.tokenization.wordpiece import WordPiece
 
 OFFSETS_AT_ONCE = 1 << 22
 RARE = 10  # a token that occurs less often than this is hardly learned
@@ -159,7 +158,7 @@ def words_of(counts: TokenCounts, tokenizer: Tokenizer, added: Collection[str] |
 
 def _entities(by_id: np.ndarray, tokenizer: Tokenizer) -> int | None:
     """How often the tokens that an entity map gives occur, for whatever words."""
-    if not isinstance(tokenizer, WordPiece) or entity_map.FILE not in tokenizer.files:
+    if entity_map.FILE not in tokenizer.files:
         return None
     return int(by_id[sorted(set(tokenizer.entities.values()))].sum())
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from bertjax.finetune.data.tables import Wanted, read_rows
 from bertjax.interpret.correction import Examined
-from bertjax.tokenization.wordpiece import CHUNKS
+from bertjax.tokenization.artefact import BERT_CHUNKS
 
 _COLUMNS = ("id", "source", "target")  # of SIGHAN's sets as TSV
 
@@ -109,7 +109,7 @@ def judge(examined: Sequence[Examined], pairs: Sequence[ErrorPair], *, lowercase
     found: list[tuple[float, bool, bool]] = []
     left_out, words, errors = [], 0, 0
     for text, pair in zip(examined, pairs, strict=True):
-        source, target = (list(CHUNKS.finditer(side)) for side in (pair.source, pair.target))
+        source, target = (list(BERT_CHUNKS.finditer(side)) for side in (pair.source, pair.target))
         if len(source) != len(target):
             left_out.append(pair.id)
             continue

@@ -24,9 +24,8 @@ from bertjax.text.trained_vocabulary import (
     load_vocabulary,
     require_vocabulary,
 )
-from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import smoothed
-from bertjax.tokenization.wordpiece import WordPiece
 
 EXTENDER_VERSION = 2  # of choosing words; a change makes other vocabularies
 LEAST_COUNT = 10  # of a word; a rarer one would not be learned
@@ -47,14 +46,14 @@ class Extension:
 def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progress) -> Extension:
     """Extend `data.vocab` by at most `most` words of the training documents of `data.sources`.
 
-    The new `vocab.txt` is kept as a trained one is. Raises ValueError if no vocabulary is named, or as preparing does.
+    The new vocabulary is kept as a trained one is. Raises ValueError if no vocabulary is named, or as preparing does.
     """
     if not data.vocab or most < 1:
         raise ValueError(
             f"data.vocab={data.vocab!r}, --max-new {most}: name the vocabulary to extend, and one new token at least"
         )
     old = load_vocabulary(path_of(data.vocab), TextRules.of(data))
-    if not isinstance(old, WordPiece):
+    if old.kind != "wordpiece":
         raise ValueError(f"data.vocab={data.vocab!r} is {old.named}: only a WordPiece vocabulary can be extended")
     data = replace(data, tokenizer="wordpiece")  # whose words are counted, whatever a recipe would train
     corpus = Corpus.of(data)
@@ -66,17 +65,17 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     words = smoothed(of_source, data.vocab_temperature)
     added = worthwhile_words(old, words, most)
     tokens, replaced = with_words(old.tokens, added)
-    new = WordPiece(tokens, old.rules)
+    new = old.with_tokens(tokens)
     with exclusive_lock(path_of(data.root)):
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
             how = {"extends": old.fingerprint, "added_words": added, "replaced_unused": replaced}
             keep_vocabulary(folder, inputs, new, corpus.sources, how | {"share_of_documents": share})
-    return Extension(folder / "vocab.txt", tuple(added), replaced, _pieces(old, words), _pieces(new, words))
+    return Extension(folder / new.main_file, tuple(added), replaced, _pieces(old, words), _pieces(new, words))
 
 
-def worthwhile_words(old: WordPiece, words: Mapping[str, int], most: int) -> list[str]:
+def worthwhile_words(old: Tokenizer, words: Mapping[str, int], most: int) -> list[str]:
     """The words that save the most tokens: count x (pieces - 1), plus count for a word that is [UNK].
 
     Only words of letters with a count of at least `LEAST_COUNT`; ties are in alphabetical order.
@@ -105,7 +104,7 @@ def with_words(tokens: list[str], added: list[str]) -> tuple[list[str], int]:
     return extended + added[len(unused) :], len(unused)
 
 
-def _pieces(tokenizer: WordPiece, words: Mapping[str, int]) -> float:
+def _pieces(tokenizer: Tokenizer, words: Mapping[str, int]) -> float:
     """Mean number of tokens per word of the text."""
     names = list(words)
     lengths = tokenizer.encode(names)[1]

@@ -45,7 +45,6 @@ from bertjax.text.trained_vocabulary import (
 from bertjax.text.units import require_spans, units_fingerprint
 from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import RUNNING_TEXT_VERSION, TextRules, Tokenizer
-from bertjax.tokenization.wordpiece import WordPiece
 
 _LISTED_FILES = 8
 NOTICEABLE_UNKNOWN = 0.01  # share of [UNK] among the tokens
@@ -150,8 +149,11 @@ def _plan_store(
 
 def _segmenter(data: DataConfig, tokenizer: Tokenizer) -> str:
     """The segmenter with its version. Raises ValueError for a tokenizer that has no use for it."""
-    if not isinstance(tokenizer, WordPiece):
-        raise ValueError(f"data.segmenter={data.segmenter!r}: pieces of {tokenizer.named} are words; set it to none")
+    if not tokenizer.splits_like_bert:
+        raise ValueError(
+            f"data.segmenter={data.segmenter!r} requires a WordPiece vocabulary with BERT's words, and this is "
+            f"{tokenizer.named}; set it to none"
+        )
     return f"{data.segmenter} {importlib.metadata.version(data.segmenter)}"
 
 

@@ -29,7 +29,6 @@ from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.text.units import UnitMarker, find_units
 from bertjax.tokenization.segmentation import encode_words, load_segmenter
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.tokenization.wordpiece import WordPiece
 
 _BATCH_CHARACTERS = 1 << 20
 
@@ -217,7 +216,6 @@ def _encoded(
         ids, lengths = tokenizer.encode_running(sentences, bare)
         continues = None
     else:
-        assert isinstance(tokenizer, WordPiece)
         ids, lengths, continues = encode_words(tokenizer, sentences, load_segmenter(job.segmenter))
     if marker is not None:
         words = tokenizer.is_continuation[ids] if continues is None else continues

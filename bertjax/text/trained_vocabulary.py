@@ -26,7 +26,6 @@ from bertjax.text.sources.registry import parse_source, read_documents, require_
 from bertjax.tokenization.loading import COMPANIONS, files_with, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import TRAINER_VERSION, count_for, smoothed, train_tokenizer
-from bertjax.tokenization.wordpiece import WordPiece
 
 ENTITIES_VERSION = 1  # of vocabularies with an entity map
 READING_VERSION = 3  # of reading, sentence splitting and the cut into units; a change makes other stores
@@ -109,13 +108,9 @@ def vocabulary_with_entities(data: DataConfig, vocab: AnyPath) -> Tokenizer:
     """
     tokenizer, path = load_vocabulary(vocab, TextRules.of(data)), path_of(data.entity_map)
     setting = f"data.entity_map={data.entity_map!r}"
-    if not isinstance(tokenizer, WordPiece):
-        raise ValueError(
-            f"{setting}: the vocabulary is {tokenizer.named}; an entity map is for WordPiece, leave it out"
-        )
     if not path.is_file():
         raise ValueError(f"{setting}: no such file; a map has a surface form and a token on each line, a tab between")
-    return WordPiece(tokenizer.tokens, tokenizer.rules, setting, entities=read_whole(path) or b"\n")
+    return tokenizer.with_entities(read_whole(path) or b"\n", setting)
 
 
 def load_vocabulary(path: AnyPath, rules: TextRules) -> Tokenizer:

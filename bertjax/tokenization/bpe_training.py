@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from tokenizers import pre_tokenizers
 
 from bertjax.tokenization import byte_level, wordpiece
-from bertjax.tokenization.byte_level import ByteLevelBPE, byte_letters
+from bertjax.tokenization.artefact import BERT_CHUNKS, byte_letters
+from bertjax.tokenization.byte_level import ByteLevelBPE
 from bertjax.tokenization.tokenizer import TextRules
-from bertjax.tokenization.wordpiece import CHUNKS, MAX_WORD_CHARACTERS
+from bertjax.tokenization.wordpiece import MAX_WORD_CHARACTERS
 
 MIN_PAIR_COUNT = 2
 
@@ -117,7 +118,7 @@ def count_words(texts: Iterable[str], rules: TextRules) -> Counter[str]:
     """Count the words of texts after BERT's normalisation and splitting; over-long ones are left out."""
     chunks: Counter[str] = Counter()
     for text in texts:
-        chunks.update(CHUNKS.findall(text))
+        chunks.update(BERT_CHUNKS.findall(text))
     normalize = wordpiece.normalizer(rules.lowercase, rules.strip_accents).normalize_str
     split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
     words: Counter[str] = Counter()

@@ -2,66 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from bertjax.storage.files import read_whole
-from bertjax.tokenization import byte_level, entity_map, sentencepiece, wordpiece
-from bertjax.tokenization.piece_order import DEBERTA
-from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-
-
-def _load_pieces(path: Path, rules: TextRules) -> Tokenizer:
-    content, origin = read_whole(path), f"SentencePiece model {path}"
-    content = DEBERTA.numbered(content, origin) if DEBERTA.lacks_ends(content, origin) else content
-    return sentencepiece.SentencePiece(content, rules, origin)
-
+from bertjax.storage.json_documents import parse_json
+from bertjax.tokenization import artefact, byte_level, entity_map, sentencepiece, wordpiece
+from bertjax.tokenization.tokenizer import ROLES, ROLES_FILE, TextRules, Tokenizer
 
 _KINDS: dict[str, Callable[[Path, TextRules], Tokenizer]] = {
     wordpiece.VOCABULARY_FILE: wordpiece.WordPiece.load,
-    sentencepiece.VOCABULARY_FILE: _load_pieces,
+    sentencepiece.VOCABULARY_FILE: sentencepiece.SentencePiece.load,
     byte_level.VOCABULARY_FILE: byte_level.ByteLevelBPE.load,
+    artefact.FILE: lambda path, _: load_artefact(path),
 }
-# The file that other systems write in addition: it is read if it is the only one.
-WHOLE_FILE = byte_level.WHOLE_FILE
 VOCABULARY_FILES = tuple(_KINDS)
-COMPANIONS = (byte_level.MERGES_FILE, entity_map.FILE)  # files that a vocabulary may have in addition to its own
-_BY_SUFFIX = {Path(name).suffix: load for name, load in _KINDS.items()}
+# Files that a vocabulary may have in addition to its own.
+COMPANIONS = (byte_level.MERGES_FILE, entity_map.FILE, ROLES_FILE)
+_BY_SUFFIX = {Path(name).suffix: load for name, load in _KINDS.items() if name != artefact.FILE}
+
+# Names of special tokens, first choice first, for an artefact without `special_tokens_map.json`.
+_NAMES = {
+    "pad": ("[PAD]", "<pad>", "<|pad|>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<cls>", "<s>", "<bos>", "<|begin_of_text|>"),
+    "sep": ("[SEP]", "<sep>", "</s>", "<eos>", "<|end_of_text|>"),
+    "mask": ("[MASK]", "<mask>", "<|mask|>"),
+}
+# Keys of a special_tokens_map.json or tokenizer_config.json by role; the first one that names a token counts.
+_KEYS = {role: (f"{role}_token",) for role in ROLES} | {
+    "cls": ("cls_token", "bos_token"),
+    "sep": ("sep_token", "eos_token"),
+}
 
 
 def files_with(name: str) -> tuple[str, ...]:
     """The names of all files that the vocabulary with a file `name` must have, with that one first."""
     if name == byte_level.MERGES_FILE:
         return name, byte_level.VOCABULARY_FILE
-    if name == WHOLE_FILE:
-        return (name,)
-    is_of_bytes = Path(name).suffix == Path(byte_level.VOCABULARY_FILE).suffix
-    return (name, byte_level.MERGES_FILE) if is_of_bytes else (name,)
+    is_bytes = name != artefact.FILE and Path(name).suffix == Path(byte_level.VOCABULARY_FILE).suffix
+    return (name, byte_level.MERGES_FILE) if is_bytes else (name,)
 
 
 def load_tokenizer(path: str | Path, rules: TextRules) -> Tokenizer:
-    """Read a `vocab.txt` (WordPiece), `.model` (SentencePiece) or `vocab.json` (byte-level BPE), or a folder with one.
+    """Read a `tokenizer.json`, or a `vocab.txt`, `.model` or `vocab.json` with its rules, or a folder with one.
 
-    Raises ValueError naming the file if there is none, or it breaks a rule of its kind.
+    A `tokenizer.json` has rules of its own. Raises ValueError naming the file if there is none, or it breaks a rule of
+    its kind.
     """
     path = Path(path)
     if path.is_dir():
-        found = [path / name for name in _KINDS if (path / name).is_file()]
-        if not found and (path / WHOLE_FILE).is_file():
-            found = [path / WHOLE_FILE]
-        if len(found) != 1:
+        matches = [path / name for name in VOCABULARY_FILES if (path / name).is_file()]
+        # A tokenizer.json that other systems write beside other files is the same vocabulary.
+        if len(matches) > 1 and matches[-1].name == artefact.FILE:
+            matches = matches[-1:]
+        if len(matches) != 1:
             raise ValueError(
-                f"vocabulary {path}: the folder holds {' and '.join(f.name for f in found) or 'no vocabulary'}; name "
-                f"one file: {', '.join(_KINDS)}"
+                f"vocabulary {path}: the folder holds {' and '.join(f.name for f in matches) or 'no vocabulary'}; name "
+                f"one file: {', '.join(VOCABULARY_FILES)}"
             )
-        path = found[0]
+        path = matches[0]
     if path.name == byte_level.MERGES_FILE:
         path = path.with_name(byte_level.VOCABULARY_FILE)
     if not path.is_file():
         raise ValueError(
-            f"vocabulary {path}: no such file; give a vocab.txt, spiece.model or vocab.json as data.vocab, or leave it "
-            "empty to train one"
+            f"vocabulary {path}: no such file; give a tokenizer.json, vocab.txt, spiece.model or vocab.json as "
+            "data.vocab, hf:NAME for a tokenizer of the Hugging Face Hub, or leave it empty to train one"
         )
-    if path.name == WHOLE_FILE:
-        return byte_level.WholeFile.load(path, rules)
-    return _BY_SUFFIX.get(path.suffix, wordpiece.WordPiece.load)(path, rules)
+    load = _KINDS.get(path.name) or _BY_SUFFIX.get(path.suffix, wordpiece.WordPiece.load)
+    return load(path, rules)
+
+
+def load_artefact(path: Path) -> Tokenizer:
+    """Read a `tokenizer.json`, with the roles that files beside it name. Raises ValueError as `make_tokenizer` does."""
+    named: dict[str, Any] = {}
+    for name in ("tokenizer_config.json", ROLES_FILE):
+        if (beside := path.with_name(name)).is_file():
+            named |= parse_json(read_whole(beside), str(beside), dict[str, Any], remedy="get the file again")
+    entities = path.with_name(entity_map.FILE)
+    return make_tokenizer(
+        read_whole(path), named, f"tokenizer {path}", read_whole(entities) if entities.is_file() else b""
+    )
+
+
+def make_tokenizer(content: bytes, named: Mapping[str, Any], origin: str, entities: bytes = b"") -> Tokenizer:
+    """A tokenizer from the bytes of a `tokenizer.json`.
+
+    `named` has Hugging Face's keys, such as `cls_token`, with a token or an object that has one as `content`; a role
+    that it does not name goes to a token with a usual name. Raises ValueError if the file cannot be read, a role has no
+    token, or as `Tokenizer` does.
+    """
+    backend = artefact.read_artefact(content, origin)
+    special: dict[str, int] = {}
+    for role, keys in _KEYS.items():
+        tokens = [token.get("content") if isinstance(token := named.get(key), dict) else token for key in keys]
+        for token in (*tokens, *_NAMES[role]):
+            if isinstance(token, str) and (number := backend.token_to_id(token)) is not None:
+                special[role] = number
+                break
+    roles = {f"{role}_token": backend.id_to_token(number) for role, number in special.items()}
+    files = {artefact.FILE: content, ROLES_FILE: json.dumps(roles, ensure_ascii=False, indent=1).encode()}
+    return Tokenizer(backend, special, files, origin=origin, entities=entities)

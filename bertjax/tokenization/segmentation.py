@@ -11,8 +11,9 @@ from typing import Literal
 
 import numpy as np
 
+from bertjax.tokenization.artefact import is_chinese
 from bertjax.tokenization.chunks import SEPARATOR
-from bertjax.tokenization.wordpiece import WordPiece, is_chinese
+from bertjax.tokenization.tokenizer import Tokenizer
 
 Segmenter = Callable[[str], Iterable[str]]  # a sentence to its words, which make it up together
 
@@ -35,7 +36,7 @@ def load_segmenter(name: Literal["jieba"]) -> Segmenter:
 
 
 def encode_words(
-    tokenizer: WordPiece, sentences: Sequence[str], segment: Segmenter
+    tokenizer: Tokenizer, sentences: Sequence[str], segment: Segmenter
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """As `tokenizer.encode`, and which tokens continue the word before them: bool [tokens].
 
@@ -53,7 +54,7 @@ def encode_words(
     return ids, lengths, continues
 
 
-def _in_words(tokenizer: WordPiece, sentence: str, segment: Segmenter) -> np.ndarray:
+def _in_words(tokenizer: Tokenizer, sentence: str, segment: Segmenter) -> np.ndarray:
     """Which tokens of a sentence are Chinese characters within a word: bool [tokens]."""
     starts, offset = set(), 0
     for word in segment(sentence):
@@ -64,8 +65,8 @@ def _in_words(tokenizer: WordPiece, sentence: str, segment: Segmenter) -> np.nda
     before = -2  # where the last Chinese character was
     for chunk, offset in tokenizer.chunks(sentence):
         if is_chinese(chunk):
-            marked += [before == offset - 1 and offset not in starts] * tokenizer.tokens_of(chunk)
+            marked += [before == offset - 1 and offset not in starts] * tokenizer.chunk_size(chunk)
             before = offset
         else:
-            marked += [False] * tokenizer.tokens_of(chunk)
+            marked += [False] * tokenizer.chunk_size(chunk)
     return np.array(marked, bool)

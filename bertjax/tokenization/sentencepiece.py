@@ -1,28 +1,25 @@
 """SentencePiece: a unigram or BPE model (Kudo and Richardson 2018), such as ALBERT's `spiece.model`.
 
-`backend` is the model in `tokenizers`, which is what is exported, and `encode` gives its ids. They are the library's
-own, after the two rules on case and accents; but where two ways to cut a word are of equal worth to the last bits, the
-library, which adds 32-bit numbers up over a whole text, may choose another one than `tokenizers`. (Models that we train
-have scores whose sums are exact, and leave it no such choice.) Of AlbertTokenizer's rules three are left out: `` and ''
-stay what they are, a space before a user-defined symbol is kept, as by the library, and "2012," may be one piece. For a
-published ALBERT, which never saw such a piece, `piece_order.with_commas_apart` changes the model.
+The ids are the library's own, after the two rules on case and accents; but where two ways to cut a word are of equal
+worth to the last bits, the library, which adds 32-bit numbers up over a whole text, may choose another one than
+`tokenizers`. (Models that we train have scores whose sums are exact, and leave it no such choice.) Of AlbertTokenizer's
+rules three are left out: `` and '' stay what they are, a space before a user-defined symbol is kept, as by the library,
+and "2012," may be one piece.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertjax.storage.files import read_whole
-from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
-from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, continuations, refuse_bare_start
+from bertjax.tokenization.artefact import WORD, is_valid_charsmap
+from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, refuse_bare_start, with_roles
 
 _PACKAGE = "bertjax.sentencepiece"
 _LONGEST_PIECE = 512  # characters; sentencepiece trains 16 at most by default
@@ -90,7 +87,6 @@ def _message_class() -> Any:
 
 
 VOCABULARY_FILE = "spiece.model"
-WORD = "▁"  # represents the space before a word
 
 # ALBERT's names, then those of models with RoBERTa's.
 _NAMES = {
@@ -100,82 +96,58 @@ _NAMES = {
     "sep": ("[SEP]", "<sep>", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
-_UNIGRAM, _BPE = 1, 2
-_USER_DEFINED = 4
-_NEVER_IN_TEXT = (2, 3, 5)  # unknown, control and unused pieces, as numbered in sentencepiece_model.proto
-_CHUNKS = re.compile(f"[^ {SEPARATOR}]+|{SEPARATOR}")
+_UNIGRAM, _BPE = 1, 2  # types of models
+_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # types of pieces, as numbered in sentencepiece_model.proto
+_NEVER_IN_TEXT = (2, 3, 5)  # unknown, control and unused pieces
 
 
 class SentencePiece(Tokenizer):
-    """A model of pieces, a space before each word being part of it."""
-
-    named = "SentencePiece"
+    """The tokenizer of a model of pieces, a space before each word being part of it."""
 
     def __init__(self, model: bytes, rules: TextRules, origin: str = "SentencePiece model") -> None:
         """Read a serialised model; `origin` names it in messages.
 
-        Raises ValueError if it is not a model, has no special token of a role, or has options that are not supported.
+        A model without a mask, such as DeBERTa's, gets [MASK] behind its pieces. Raises ValueError if it is not a
+        model, has no special token of another role, or has options that are unsupported.
         """
-        self._proto = _parsed(model, origin)
-        self.kind = "unigram" if self._proto.trainer_spec.model_type == _UNIGRAM else "bpe"
-        self.rules = rules
-        self.files = {VOCABULARY_FILE: model}
-        self.tokens = [piece.piece for piece in self._proto.pieces]
-        self.special = _special(self.tokens, origin)
+        proto = _parsed(model, origin)
+        names = [piece.piece for piece in proto.pieces]
+        if not {*_NAMES["mask"]} & {*names}:
+            proto.pieces.add(piece="[MASK]", score=0.0, type=_CONTROL)
+            names.append("[MASK]")
+            model = proto.SerializeToString(deterministic=True)
+        special = _special(names, origin)
         if rules.unknown != "words":
             raise ValueError(
                 f"data.unknown={rules.unknown!r}: {origin} has no words to split; the option is for WordPiece"
             )
         refuse_bare_start(rules, origin)
+        hidden = [number for number, piece in enumerate(proto.pieces) if piece.type in _NEVER_IN_TEXT]
         try:
-            encoder = self._tokenizer(forgeable=False)
+            backend = with_roles(_backend(proto, special["unk"], rules), special)
         except Exception as error:  # the library raises its own class, whatever is wrong
             raise ValueError(f"{origin} cannot be read: {error}; get the file again") from None
-        self._chunks = ChunkEncoder(encoder, _CHUNKS)
+        super().__init__(backend, special, {VOCABULARY_FILE: model}, rules, origin=origin, hidden=hidden)
 
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> SentencePiece:
         """Read a `.model` file. Raises ValueError as the class does."""
         return cls(read_whole(path), rules, origin=f"SentencePiece model {path}")
 
-    @cached_property
-    def surfaces(self) -> list[bytes]:
-        """Pieces without the mark of a space; control pieces are no text."""
-        return [
-            b"" if self._is_no_text(number) else piece.piece.replace(WORD, "").encode()
-            for number, piece in enumerate(self._proto.pieces)
+
+def _backend(proto: Any, unk_id: int, rules: TextRules) -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(_model(proto, unk_id))
+    tokenizer.normalizer = normalizer(rules, proto.normalizer_spec.precompiled_charsmap)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(" ", behavior="removed"),
+            pre_tokenizers.Metaspace(replacement=WORD, prepend_scheme="always"),
         ]
-
-    @cached_property
-    def is_continuation(self) -> np.ndarray:
-        """bool [vocab_size]: which pieces continue with a word; see `continues_word`."""
-        return continuations(self.surfaces, self.tokens, WORD)
-
-    @cached_property
-    def backend(self) -> tokenizers.Tokenizer:
-        """The tokenizer to export: knows special tokens in text, adds [CLS] and [SEP], types 0 and 1 for a pair."""
-        return self._with_special_tokens(self._tokenizer(forgeable=True))
-
-    def _is_no_text(self, number: int) -> bool:
-        """Whether a piece never comes from text: special tokens, also of models that have them as user-defined."""
-        return self._proto.pieces[number].type in _NEVER_IN_TEXT or number in self.special.values()
-
-    def _tokenizer(self, *, forgeable: bool) -> tokenizers.Tokenizer:
-        """The model in `tokenizers`; unless `forgeable`, what is no text has a name that no text spells."""
-        names = [
-            piece.piece if forgeable or not self._is_no_text(number) else f"{SEPARATOR}{number}"
-            for number, piece in enumerate(self._proto.pieces)
-        ]
-        tokenizer = tokenizers.Tokenizer(_model(self._proto, names, self.special["unk"]))
-        tokenizer.normalizer = normalizer(self.rules, self._proto.normalizer_spec.precompiled_charsmap)
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(" ", behavior="removed"),
-                pre_tokenizers.Metaspace(replacement=WORD, prepend_scheme="always"),
-            ]
-        )
-        tokenizer.decoder = decoders.Metaspace(replacement=WORD, prepend_scheme="always")
-        return tokenizer
+    )
+    tokenizer.decoder = decoders.Metaspace(replacement=WORD, prepend_scheme="always")
+    if proto.trainer_spec.byte_fallback:
+        tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), tokenizer.decoder])
+    return tokenizer
 
 
 def _parsed(model: bytes, origin: str) -> Any:
@@ -185,39 +157,19 @@ def _parsed(model: bytes, origin: str) -> Any:
     if not proto.pieces or trainer.model_type not in (_UNIGRAM, _BPE):
         raise ValueError(f"{origin}: model type {trainer.model_type} of {len(proto.pieces)} pieces; unigram or BPE")
     switches = (normalizer.add_dummy_prefix, normalizer.remove_extra_whitespaces, normalizer.escape_whitespaces)
-    if not all(switches) or trainer.treat_whitespace_as_suffix or trainer.byte_fallback:
+    if not all(switches) or trainer.treat_whitespace_as_suffix:
         raise ValueError(
-            f"{origin}: it keeps spaces, has them behind words, or falls back to bytes; only models are supported that "
-            "were trained with sentencepiece's defaults for these"
+            f"{origin}: it keeps spaces, or has them behind words; only models are supported that were trained with "
+            "sentencepiece's defaults for these"
         )
     special = {name for names in _NAMES.values() for name in names}
     if trainer.model_type == _BPE and any(p.type == _USER_DEFINED and p.piece not in special for p in proto.pieces):
         raise ValueError(f"{origin}: a BPE model with user-defined symbols, which is not supported; train without")
     if any(WORD in piece.piece[1:] for piece in proto.pieces):
         raise ValueError(f"{origin}: it has pieces over spaces (split_by_whitespace=false), which is not supported")
-    if not _is_sound(normalizer.precompiled_charsmap):
+    if not is_valid_charsmap(normalizer.precompiled_charsmap):
         raise ValueError(f"{origin}: its table of characters (precompiled_charsmap) is damaged; get the file again")
     return proto
-
-
-def _is_sound(table: bytes) -> bool:
-    """Whether every unit of a double-array trie leads to units and texts of the table: `tokenizers` does not look.
-
-    A table is the bytes of the trie, its units (bit 31: a value; bit 8: has a value; bits 10 to 30 and 9: the offset of
-    its children), and the texts that its values begin in; darts-clone, by which sentencepiece writes it.
-    """
-    if not table:
-        return True
-    size = int.from_bytes(table[:4], "little")
-    if len(table) < 4 or size % 4 or size > len(table) - 4:
-        return False
-    units, texts = np.frombuffer(table, "<u4", size // 4, 4), np.frombuffer(table, np.uint8, offset=4 + size)
-    nodes = np.flatnonzero(units < 1 << 31)
-    children = nodes ^ ((units[nodes] >> 10).astype(np.int64) << ((units[nodes] & 1 << 9) >> 6))
-    if (children | 255 >= len(units)).any():
-        return False
-    begins = units[children[units[nodes] >> 8 & 1 == 1]] & (1 << 31) - 1
-    return bool((begins < len(texts)).all() and (texts[begins] & 0xC0 != 0x80).all())
 
 
 def _special(tokens: list[str], origin: str) -> dict[str, int]:
@@ -232,26 +184,34 @@ def _special(tokens: list[str], origin: str) -> dict[str, int]:
     return {role: number for role, number in found.items() if number is not None}
 
 
-def _model(proto: Any, names: list[str], unk_id: int) -> models.Model:
-    pieces = [(name, piece.score) for name, piece in zip(names, proto.pieces, strict=True)]
+def _model(proto: Any, unk_id: int) -> models.Model:
+    pieces = [(piece.piece, piece.score) for piece in proto.pieces]
+    falls_back = proto.trainer_spec.byte_fallback
     if proto.trainer_spec.model_type == _UNIGRAM:
-        return models.Unigram(pieces, unk_id=unk_id, byte_fallback=False)
-    vocabulary = {name: number for number, name in enumerate(names)}
+        return models.Unigram(pieces, unk_id=unk_id, byte_fallback=falls_back)
+    vocabulary = {name: number for number, (name, _) in enumerate(pieces)}
     merges = []
-    for name, score in pieces:
-        for cut in range(1, len(name)):
+    for (name, score), piece in zip(pieces, proto.pieces, strict=True):
+        for cut in range(1, len(name) if piece.type == _NORMAL else 0):
             left, right = name[:cut], name[cut:]
             if left in vocabulary and right in vocabulary:
                 merges.append((-score, vocabulary[left], vocabulary[right], (left, right)))
     merges.sort()
-    return models.BPE(vocabulary, [pair for *_, pair in merges], unk_token=names[unk_id], fuse_unk=True)
+    pairs = [pair for *_, pair in merges]
+    return models.BPE(vocabulary, pairs, unk_token=pieces[unk_id][0], fuse_unk=True, byte_fallback=falls_back)
 
 
 def normalizer(rules: TextRules, table: bytes = b"") -> normalizers.Normalizer:
-    """Our rules as in AlbertTokenizer, then the model's own table."""
+    """Our rules as in AlbertTokenizer, then the model's own table.
+
+    Decomposed text is composed again: pieces have composed characters, and `tokenizers` looks the table up by
+    characters where sentencepiece looks it up by sequences of them, such as the letters of a Korean syllable.
+    """
     steps: list[normalizers.Normalizer] = []
     if rules.strip_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if rules.strip_accents or table:
+        steps.append(normalizers.NFC())
     if rules.lowercase:
         steps.append(normalizers.Lowercase())
     if table:

@@ -1,4 +1,4 @@
-"""The interface of every kind of tokenizer: text to ids, and the properties of each id.
+"""Text to ids, and the properties of each id: one `Tokenizer` around a `tokenizers` artefact.
 
 Ids are positions in `tokens`. A store, a run and an export keep a tokenizer as its `files` with its `TextRules`.
 """
@@ -8,21 +8,25 @@ from __future__ import annotations
 import hashlib
 import json
 import unicodedata
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import tokenizers
-from tokenizers import processors
+from tokenizers import pre_tokenizers, processors
 
 from bertjax.config import DataConfig
+from bertjax.tokenization import artefact as artefacts
+from bertjax.tokenization import entity_map
 from bertjax.tokenization.chunks import ChunkEncoder
+from bertjax.tokenization.word_cache import WordCache
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
+ROLES_FILE = "special_tokens_map.json"  # Hugging Face's; beside a tokenizer.json, the special token of each role
 RUNNING_TEXT_VERSION = 1  # of running text without `prefix_space`; a change makes other stores
+_NAMES = {"wordpiece": "WordPiece", "unigram": "SentencePiece", "bpe": "SentencePiece", "byte_bpe": "byte-level BPE"}
 
 # Scripts written without spaces between words: there every piece is taken as a word, as multilingual BERT does.
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "HALFWIDTH KATAKANA", "YI ")
@@ -62,31 +66,85 @@ def refuse_bare_start(rules: TextRules, origin: str) -> None:
         raise ValueError(f"data.prefix_space=False: {origin} has no such rule; it is byte-level BPE's option")
 
 
-class Tokenizer(ABC):
-    """A vocabulary and how text is cut into it. Subclasses set `tokens`, `special`, `rules`, `files` and `_chunks`."""
+class Tokenizer:
+    """A `tokenizers.Tokenizer` with the roles of its special tokens.
 
-    named: ClassVar[str]  # the name of the kind in messages
-    kind: str  # as `DataConfig.tokenizer` names it
-    tokens: list[str]  # as the vocabulary's own files spell them
-    special: dict[str, int]  # the ids of pad, unk, cls, sep and mask
-    rules: TextRules
-    files: dict[str, bytes]  # what it is kept as; the first names the others' folder
-    _chunks: ChunkEncoder
+    Text that spells a token with a role is plain text: a corpus cannot forge a [MASK]. Other added tokens are found in
+    text, as the artefact finds them.
+
+    Attributes:
+        tokens: The token of each id, as the artefact spells it.
+        special: The ids of pad, unk, cls, sep and mask. An artefact that writes every text has no unk; there unk is
+            pad, which no text gives.
+        rules: How text is normalised; of an artefact they are read off it.
+        files: What a run or a store keeps, name -> content; the first one is the main file.
+        encoder: The artefact by which text is encoded, where no text gives a special token.
+        kind: `wordpiece`, `unigram`, `bpe` or `byte_bpe`, as `DataConfig.tokenizer` has it.
+        entities: Word that the vocabulary cannot write -> token of its entity.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        special: Mapping[str, int],
+        files: Mapping[str, bytes],
+        rules: TextRules | None = None,
+        *,
+        origin: str = "tokenizer",
+        hidden: Collection[int] = (),
+        entities: bytes = b"",
+    ) -> None:
+        """Derive everything from the artefact.
+
+        Args:
+            rules: None reads them off the artefact.
+            origin: The name of the tokenizer in messages.
+            hidden: Ids that no text gives in addition to those with a role.
+            entities: The content of an entity map.
+
+        Raises ValueError for an artefact of another type than WordPiece, Unigram and BPE, for tokens of special roles
+        that are missing, and for an entity map that does not fit.
+        """
+        document = artefacts.parsed(backend)
+        self.kind = artefacts.kind_of_model(document)
+        if self.kind not in _NAMES:
+            raise ValueError(f"{origin}: its model is {self.kind!r}; bertjax reads WordPiece, Unigram and BPE")
+        self.tokens = _numbered(backend.get_vocab(with_added_tokens=True))
+        self.special = {"unk": special["pad"], **special} if "pad" in special else dict(special)
+        if missing := [role for role in ROLES if role not in self.special]:
+            raise ValueError(f"{origin}: no {', '.join(missing)} token; bertjax needs one of each role")
+        self._hidden = {*self.special.values(), *hidden}
+        names = {self.tokens[number]: number for number in self._hidden}
+        cut = artefacts.find_cut(document, names)
+        self._document, self._is_bert = document, cut.is_bert
+        self._plain = backend
+        # Where BERT cuts, special tokens are several chunks, so that chunks never spell one.
+        self.encoder = backend if cut.is_bert else _from_document(artefacts.without_tokens(document, names))
+        self.rules = rules if rules is not None else _derived_rules(self.encoder, document)
+        self.files = dict(files)
+        self.entities: dict[str, int] = {}
+        if entities:
+            self.files[entity_map.FILE] = entities
+            self.entities = self._unknown_words(entities, f"entity map of {origin}")
+        self._chunks = ChunkEncoder(
+            self.encoder,
+            cut.pattern,
+            whole=cut.whole,
+            before=cut.before,
+            correct=self._with_entities if self.entities else None,
+            between=(self.tokens[self.sep_id], self.sep_id) if cut.is_bert else None,
+        )
+        self._words = WordCache(self._chunks) if cut.is_bert else None
 
     @property
-    @abstractmethod
-    def surfaces(self) -> list[bytes]:
-        """The text of each token in UTF-8, without a mark for the beginning of a word; empty for special tokens."""
+    def named(self) -> str:
+        """The kind's name in messages."""
+        return _NAMES[self.kind]
 
     @property
-    @abstractmethod
-    def is_continuation(self) -> np.ndarray:
-        """bool [vocab_size]: which tokens continue the word before them."""
-
-    @property
-    @abstractmethod
-    def backend(self) -> tokenizers.Tokenizer:
-        """The tokenizer to export: knows special tokens in text, adds [CLS] and [SEP], types 0 and 1 for a pair."""
+    def splits_like_bert(self) -> bool:
+        """Whether text is normalised and cut into words as BERT does, so that `chunks` gives its words."""
+        return self._is_bert
 
     @property
     def vocab_size(self) -> int:
@@ -119,15 +177,49 @@ class Tokenizer(ABC):
         return self.special["mask"]
 
     @property
+    def role_tokens(self) -> dict[str, str]:
+        """Hugging Face's keys of special tokens: `pad_token` and so on; no `unk_token` where there is none."""
+        roles = [role for role in ROLES if role != "unk" or self.unk_id != self.pad_id]
+        return {f"{role}_token": self.tokens[self.special[role]] for role in roles}
+
+    @property
     def main_file(self) -> str:
         """The name of the file that `load_tokenizer` is given."""
         return next(iter(self.files))
 
     @cached_property
+    def backend(self) -> tokenizers.Tokenizer:
+        """The tokenizer to export: finds special tokens in text."""
+        if not self.entities:
+            return self._plain
+        tokenizer = _from_document(self._document)
+        tokenizer.normalizer = entity_map.replacing(
+            tokenizer.normalizer, {word: self.tokens[number] for word, number in self.entities.items()}
+        )
+        return tokenizer
+
+    @cached_property
+    def surfaces(self) -> list[bytes]:
+        """The text of each token in UTF-8, without a mark for the beginning of a word; empty for special tokens."""
+        return artefacts.token_surfaces(self._document, self.tokens, self._hidden)
+
+    @cached_property
+    def is_continuation(self) -> np.ndarray:
+        """bool [vocab_size]: which tokens continue the word before them; see `continues_word`."""
+        if self.kind == "wordpiece":
+            mark = self._document["model"]["continuing_subword_prefix"]
+            return np.array([token.startswith(mark) for token in self.tokens])
+        return continuations(self.surfaces, self.tokens, artefacts.word_mark(self._document))
+
+    @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over its files and rules: equal if and only if text gets equal ids."""
-        rules = json.dumps(self.rules.described(), sort_keys=True).encode()
-        return hashlib.sha256(b"".join(self.files.values()) + rules).hexdigest()
+        """SHA-256 (hex) over everything that ids follow from: equal for a vocabulary and its export and import."""
+        names = {self.tokens[number] for number in self.special.values()}
+        return hashlib.sha256(
+            json.dumps(
+                [artefacts.encoding_parts(self._document, names), self.special, self.entities], sort_keys=True
+            ).encode()
+        ).hexdigest()
 
     @cached_property
     def shown(self) -> list[str]:
@@ -139,17 +231,16 @@ class Tokenizer(ABC):
             ("##" if continues else "") + surface.decode(errors="replace") or token
             for token, surface, continues in zip(self.tokens, self.surfaces, self.is_continuation.tolist(), strict=True)
         ]
-        for role, number in self.special.items():
-            names[number] = f"[{role.upper()}]"
+        for role in reversed(ROLES):  # an unk that is pad is shown as [PAD]
+            names[self.special[role]] = f"[{role.upper()}]"
         return names
 
     def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode sentences without special tokens: (ids uint32 [tokens], lengths int64 [sentences]).
 
-        Text that spells a special token is plain text: a corpus cannot forge a [MASK]. A sentence of which normalising
-        leaves nothing has length 0. Raises ValueError for a lone surrogate.
+        A sentence of which normalising leaves nothing has length 0. Raises ValueError for a lone surrogate.
         """
-        return self._chunks.encode(sentences)
+        return (self._words or self._chunks).encode(sentences)
 
     def encode_sentences(self, sentences: Sequence[str], bare: Sequence[bool] | None = None) -> list[np.ndarray]:
         """As `encode`, or with `bare` as `encode_running`, one array of ids per sentence."""
@@ -179,6 +270,18 @@ class Tokenizer(ABC):
             return self.encode(sentences)
         return self._chunks.encode(sentences, ["" if is_bare else " " for is_bare in bare])
 
+    def chunks(self, sentence: str) -> Iterator[tuple[str, int]]:
+        """Stretches of a sentence whose ids, one after another, are the sentence's; and where each begins.
+
+        For a tokenizer that `splits_like_bert`.
+        """
+        assert self._is_bert
+        return ((match[0], match.start()) for match in artefacts.BERT_CHUNKS.finditer(sentence))
+
+    def chunk_size(self, chunk: str) -> int:
+        """The number of tokens of one of `chunks`."""
+        return self._chunks.size(chunk)
+
     def offsets(self, sentence: str, bare: bool = True) -> np.ndarray:
         """The span of each token in the sentence, as [first character, one past the last]: int64 [tokens, 2].
 
@@ -188,22 +291,96 @@ class Tokenizer(ABC):
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of ids, by default without special tokens."""
-        return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
+        text = self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
+        # Byte-level BPE returns the space that it put in front of the first word.
+        return text.removeprefix(" ") if self.kind == "byte_bpe" and self.rules.prefix_space else text
 
-    def _with_special_tokens(self, tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-        """Make a tokenizer find special tokens in text, and add them around a text or a pair as in training."""
-        for role, number in self.special.items():
-            # A mask includes the space before it: in training that space belongs to the masked word.
-            tokenizer.add_special_tokens(
-                [tokenizers.AddedToken(self.tokens[number], lstrip=role == "mask", normalized=False, special=True)]
+    def with_entities(self, entities: bytes, origin: str) -> Tokenizer:
+        """This tokenizer with an entity map, whose content `entities` is. Raises ValueError as `Tokenizer` does."""
+        files = {name: content for name, content in self.files.items() if name != entity_map.FILE}
+        return Tokenizer(self._plain, self.special, files, self.rules, origin=origin, entities=entities)
+
+    def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
+        """This WordPiece tokenizer with other tokens, those with a role at the ids that they have here."""
+        assert self.kind == "wordpiece" and not self.entities
+        vocabulary = {token: number for number, token in enumerate(tokens)}
+        added = [token for token in self._document["added_tokens"] if token["content"] in vocabulary]
+        model = self._document["model"] | {"vocab": vocabulary}
+        backend = _from_document(self._document | {"model": model, "added_tokens": added})
+        text, content = "".join(f"{token}\n" for token in tokens), backend.to_str().encode()
+        files = {name: content if name == artefacts.FILE else text.encode() for name in self.files}
+        if ROLES_FILE in files:
+            files[ROLES_FILE] = self.files[ROLES_FILE]
+        return Tokenizer(backend, self.special, files, self.rules)
+
+    def _unknown_words(self, entities: bytes, origin: str) -> dict[str, int]:
+        """Those words of an entity map that are [UNK], or have it in them, without the map."""
+        if not self._is_bert:
+            raise ValueError(
+                f"{origin}: the vocabulary is {self.named}; an entity map is for WordPiece with BERT's "
+                "words; leave it out"
             )
-        first, last = self.tokens[self.cls_id], self.tokens[self.sep_id]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{first}:0 $A:0 {last}:0",
-            pair=f"{first}:0 $A:0 {last}:0 $B:1 {last}:1",
-            special_tokens=[(first, self.cls_id), (last, self.sep_id)],
+        entries = entity_map.parse(entities, origin)
+        ids = {token: number for number, token in enumerate(self.tokens)}
+        special = list(self.special.values())
+        words = entity_map.words_of_map(entries, ids, special, self._plain.normalizer.normalize_str, origin)
+        return {word: number for word, number in words.items() if self.unk_id in _word_ids(self._plain, word)}
+
+    def _with_entities(self, chunk: str, ids: list[int]) -> list[int]:
+        """The ids of a chunk, from those without the entity map."""
+        if self.unk_id not in ids:
+            return ids
+        words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(self._plain.normalizer.normalize_str(chunk))
+        parts = [[self.entities[word]] if word in self.entities else _word_ids(self._plain, word) for word, _ in words]
+        return [number for part in parts for number in part]
+
+
+def with_roles(tokenizer: tokenizers.Tokenizer, special: Mapping[str, int]) -> tokenizers.Tokenizer:
+    """Make a tokenizer find special tokens in text, and add them around a text or a pair as BERT's rows have them."""
+    names = {role: tokenizer.id_to_token(number) for role, number in special.items()}
+    for role, name in names.items():
+        # A mask includes the space before it: in training that space belongs to the masked word.
+        tokenizer.add_special_tokens(
+            [tokenizers.AddedToken(name, lstrip=role == "mask", normalized=False, special=True)]
         )
-        return tokenizer
+    first, last = names["cls"], names["sep"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{first}:0 $A:0 {last}:0",
+        pair=f"{first}:0 $A:0 {last}:0 $B:1 {last}:1",
+        special_tokens=[(first, special["cls"]), (last, special["sep"])],
+    )
+    return tokenizer
+
+
+def _numbered(ids: Mapping[str, int]) -> list[str]:
+    """The tokens by id; an id without one gets a name that says so, as models have rows that no token has."""
+    tokens = [f"[no token {number}]" for number in range(max(ids.values(), default=-1) + 1)]
+    for token, number in ids.items():
+        tokens[number] = token
+    return tokens
+
+
+def _from_document(document: artefacts.Artefact) -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_str(json.dumps(document))
+
+
+def _word_ids(tokenizer: tokenizers.Tokenizer, word: str) -> list[int]:
+    """The ids of a normalised word."""
+    pieces = tokenizer.pre_tokenizer.pre_tokenize_str(word)
+    return [token.id for piece, _ in pieces for token in tokenizer.model.tokenize(piece)]
+
+
+def _derived_rules(encoder: tokenizers.Tokenizer, document: artefacts.Artefact) -> TextRules:
+    """The rules by which an artefact treats text, tried on a few letters."""
+    normalize = encoder.normalizer.normalize_str if encoder.normalizer else str
+    one, two = (encoder.encode(text, add_special_tokens=False).ids for text in ("a b", " a b"))
+    splits = [step.get("type") for step in artefacts.steps(document, "pre_tokenizer")]
+    return TextRules(
+        lowercase="a" in normalize("A"),
+        strip_accents="e" in normalize("\u00e9").lower() and "\u0301" not in normalize("\u00e9"),
+        unknown="characters" if splits == ["BertPreTokenizer", "Split"] else "words",
+        prefix_space=one == two,
+    )
 
 
 def continuations(surfaces: Sequence[bytes], tokens: Sequence[str], mark: str) -> np.ndarray:

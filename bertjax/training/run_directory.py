@@ -36,7 +36,7 @@ from bertjax.storage.progress import Progress
 from bertjax.storage.remote import AnyPath, RemotePath, path_of
 from bertjax.storage.remote_run import StagingDir, refuse_a_second, staging_dir
 from bertjax.storage.sums import SUMS_FILE, write_sums
-from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, WHOLE_FILE, load_tokenizer
+from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.training.checkpoint import read_metadata, restore_params, saved_steps
 from bertjax.training.checkpoint_metadata import DamagedCheckpoint
@@ -166,7 +166,7 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
     directory = path_of(config.directory)
     (directory / SUMS_FILE).unlink(missing_ok=True)
     write_config(directory, config)
-    for name in {*VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS} - tokenizer.files.keys():
+    for name in {*VOCABULARY_FILES, *COMPANIONS} - tokenizer.files.keys():
         (directory / name).unlink(missing_ok=True)  # of a run with another tokenizer that never saved
     for name, content in tokenizer.files.items():
         replace_bytes(directory / name, content)
@@ -178,7 +178,7 @@ def seal(directory: AnyPath) -> None:
 
     Checkpoints and exports have digests of their own.
     """
-    names = [name for name in (*_OWN_FILES, *VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS) if (directory / name).is_file()]
+    names = [name for name in (*_OWN_FILES, *VOCABULARY_FILES, *COMPANIONS) if (directory / name).is_file()]
     if isinstance(directory, Path):
         predicted = (path for path in directory.glob("predictions/**/*") if path.is_file())
         names += [path.relative_to(directory).as_posix() for path in predicted]
@@ -267,7 +267,7 @@ def tokenizer_of(directory: AnyPath, rules: TextRules) -> Tokenizer:
     if isinstance(directory, Path):
         return load_tokenizer(directory, rules)
     with tempfile.TemporaryDirectory() as folder:
-        for name in (*VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS):
+        for name in (*VOCABULARY_FILES, *COMPANIONS):
             if (directory / name).is_file():
                 (Path(folder) / name).write_bytes((directory / name).read_bytes())
         return load_tokenizer(folder, rules)

@@ -31,6 +31,16 @@ OF_NAMES = tuple({family_of(name).huggingface.prefix: name for name in reversed(
 # The same members in the suite, with the others among what is `long`.
 MEMBERS = [pytest.param(name, marks=() if name in OF_NAMES else pytest.mark.long) for name in IN_TRANSFORMERS]
 CASED = TextRules(lowercase=False, strip_accents=False)
+# Families of SentencePiece with ids of their own: entries in front, how many of the model's first pieces they replace,
+# entries behind, and what the model begins with.
+_LIBRARY = ("<unk>", "<s>", "</s>")
+PIECES = {
+    "xlm-roberta": (("<s>", "<pad>", "</s>", "<unk>"), 3, ("<mask>",), _LIBRARY),
+    "camembert": (("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), 1, ("<mask>",), _LIBRARY),
+    "deberta-v2": ((), 0, ("[MASK]",), ("[PAD]", "[CLS]", "[SEP]", "[UNK]")),
+}
+# Families of byte-level BPE, and the names of their special tokens.
+BYTES = {"roberta": "<s>", "longformer": "<s>", "deberta": "[CLS]", "modernbert": "[CLS]"}
 
 
 def piece_model(texts: Sequence[str] = TEXTS, size: int = 220, begins: Sequence[str] = ()) -> bytes:
@@ -51,21 +61,34 @@ def piece_model(texts: Sequence[str] = TEXTS, size: int = 220, begins: Sequence[
     return written.getvalue()
 
 
+def numbered(model: bytes, family: str) -> bytes:
+    """A model in the order of a family's ids, from one in the library's."""
+    first, dropped, last, _ = PIECES[family]
+    proto = read_model(model, "made here")
+    pieces = list(proto.pieces[dropped:])
+    del proto.pieces[:]
+    for name in first:
+        proto.pieces.add(piece=name, score=0.0, type=2 if name == "<unk>" else 3)
+    proto.pieces.extend(pieces)
+    for name in last:
+        proto.pieces.add(piece=name, score=0.0, type=3)
+    return proto.SerializeToString(deterministic=True)
+
+
 def tokenizer_of(family: str, texts: Sequence[str] = TEXTS) -> Tokenizer:
     """The kind of tokenizer that the family's published models have; BERT's has a vocabulary whatever the texts."""
     known = family_of(family).huggingface
     if known is None:
         return wordpiece()
-    if known.pieces is not None:
-        return SentencePiece(
-            known.pieces.numbered(piece_model(texts, begins=known.pieces.begins), "made here"), known.rules
-        )
-    if not known.rules.prefix_space:
-        rules = replace(CASED, special_tokens=known.rules.special_tokens)
+    if family in PIECES:
+        return SentencePiece(numbered(piece_model(texts, begins=PIECES[family][3]), family), CASED)
+    if family in BYTES:
+        rules = replace(CASED, special_tokens=BYTES[family])
         made = train_tokenizer("byte_bpe", count_for("byte_bpe", [*texts] * 5, rules), 400, rules)
-        return ByteLevelBPE(*made.files.values(), known.rules)
+        return ByteLevelBPE(*made.files.values(), replace(rules, prefix_space=False))
     if FAMILIES[family].presets["base"].layer_groups:  # ALBERT
-        return train_tokenizer("unigram", count_for("unigram", [*texts] * 5, known.rules), 300, known.rules)
+        rules = TextRules(lowercase=True, strip_accents=True)
+        return train_tokenizer("unigram", count_for("unigram", [*texts] * 5, rules), 300, rules)
     return wordpiece()
 
 

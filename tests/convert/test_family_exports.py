@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import re
@@ -15,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from family_models import MEMBERS, TEXTS, family_model, piece_model, tokenizer_of
+from family_models import MEMBERS, PIECES, TEXTS, family_model, piece_model, tokenizer_of
 from safetensors.numpy import load_file
 from their_families import IN_TRANSFORMERS
 
@@ -27,7 +26,7 @@ from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import architecture, class_of, left_out
-from bertjax.convert.huggingface.tokenizer_files import read_tokenizer, tokenizer_texts
+from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
 from bertjax.convert.onnx.exporter import export_onnx
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import read_source, write_run
@@ -37,13 +36,10 @@ from bertjax.model.families.registry import FAMILIES, family_of
 from bertjax.model.network import HEADS as NETWORKS
 from bertjax.model.network import abstract_network
 from bertjax.tokenization.loading import load_tokenizer
-from bertjax.tokenization.piece_order import NUMBERED_FILE
-from bertjax.tokenization.sentencepiece import read_model
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.training.run_directory import TrainedModel
 
 HEADS = {"sequence": 3, "choice": 0, "tokens": 4, "span": 0, "vector": 0}
-SHIFTED = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
 OTHERS = [name for name in IN_TRANSFORMERS if name != "bert"]
 EVERY_HEAD = ("bert", "modernbert")  # in the suite, where the other families have the first alone
 
@@ -244,62 +240,35 @@ def test_the_exported_tokenizer_lays_pairs_out_as_the_family(family: str, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("family", "kind"), [("xlm-roberta", "XLMRobertaTokenizer"), ("camembert", "CamembertTokenizer")]
+    ("family", "file", "kind"),
+    [
+        ("xlm-roberta", "sentencepiece.bpe.model", "XLMRobertaTokenizer"),
+        ("camembert", "sentencepiece.bpe.model", "CamembertTokenizer"),
+        ("deberta-v2", "spm.model", "DebertaV2Tokenizer"),
+    ],
 )
-def test_the_ids_of_shifted_pieces_are_those_of_transformers(family: str, kind: str, tmp_path: Path) -> None:
-    transformers, library = pytest.importorskip("transformers"), pytest.importorskip("sentencepiece")
-    content = piece_model()
-    (tmp_path / NUMBERED_FILE).write_bytes(content)
-    ours = read_tokenizer(tmp_path, family)
-    # Their reader of these files needs one version of protobuf; its rule for the order does not.
-    converters = importlib.import_module("transformers.convert_slow_tokenizer")
-    proto = read_model(content, "made here")
-    vocabulary = getattr(converters, kind.replace("Tokenizer", "Converter")).vocab(None, proto)
-    table = proto.normalizer_spec.precompiled_charsmap
-    theirs = getattr(transformers, kind)(vocab=vocabulary, _spm_precompiled_charsmap=table)
+def test_published_pieces_have_the_ids_of_transformers(family: str, file: str, kind: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / file).write_bytes(piece_model(begins=PIECES[family][3]))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    ours, theirs = read_tokenizer(tmp_path, family), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert type(theirs).__name__ == kind
     for text in TEXTS:
         assert ours.encode_sentences([text])[0].tolist() == theirs(text, add_special_tokens=False)["input_ids"], text
     for role, number in ours.special.items():
         assert getattr(theirs, f"{role}_token_id") == number, role
-    # The library's own ids are a constant below, but for its <unk>.
-    pieces = library.SentencePieceProcessor(model_proto=content)
-    order = FAMILIES[family].huggingface.pieces
-    shift = len(order.first) - order.dropped
-    plain = "the museum opened"
-    assert ours.encode_sentences([plain])[0].tolist() == [number + shift for number in pieces.encode(plain)]
-    assert ours.mask_id == ours.vocab_size - 1 == pieces.get_piece_size() + shift
+    assert ours.fingerprint != tokenizer_of("bert").fingerprint
 
 
-@pytest.mark.parametrize("family", SHIFTED)
-def test_an_export_has_the_model_file_of_the_published_folders(family: str, tmp_path: Path) -> None:
+def test_model_file_of_deberta_gets_a_mask_behind_its_pieces(tmp_path: Path) -> None:
     library = pytest.importorskip("sentencepiece")
-    model = family_model(tmp_path / "run", family)
-    folder = export_huggingface(model, tmp_path / "out")
-    assert not (folder / "spiece.model").exists()
-    theirs, original = (
-        library.SentencePieceProcessor(model_proto=content)
-        for content in ((folder / NUMBERED_FILE).read_bytes(), piece_model())
-    )
-    assert len(theirs) == len(original)
-    assert all(theirs.id_to_piece(number) == original.id_to_piece(number) for number in range(len(theirs)))
-    assert [theirs.encode(text) for text in TEXTS] == [original.encode(text) for text in TEXTS]
-
-
-def test_a_model_of_deberta_gets_its_mask_behind_the_pieces(tmp_path: Path) -> None:
-    library = pytest.importorskip("sentencepiece")
-    order = FAMILIES["deberta-v2"].huggingface.pieces
-    content = piece_model(begins=order.begins)
+    content = piece_model(begins=PIECES["deberta-v2"][3])
     (tmp_path / "spm.model").write_bytes(content)
-    ours = read_tokenizer(tmp_path, "deberta-v2")
-    of_file = load_tokenizer(tmp_path / "spm.model", TextRules(lowercase=False, strip_accents=False))
-    assert ours.fingerprint == of_file.fingerprint
+    ours = load_tokenizer(tmp_path / "spm.model", TextRules(lowercase=False, strip_accents=False))
     theirs = library.SentencePieceProcessor(model_proto=content)
     assert ours.special == {"pad": 0, "cls": 1, "sep": 2, "unk": 3, "mask": len(theirs)}
     plain = "the museum opened"
     assert ours.encode_sentences([plain])[0].tolist() == theirs.encode(plain)
-    files = tokenizer_texts(ours, 80, "deberta-v3")
-    assert read_model(files["spm.model"], "written") == read_model(content, "made here")
-    assert not {"spiece.model", NUMBERED_FILE} & files.keys()
 
 
 def test_a_model_with_an_enhanced_decoder_is_exported_as_its_encoder(tmp_path: Path) -> None:
@@ -317,12 +286,9 @@ def test_a_model_with_an_enhanced_decoder_is_exported_as_its_encoder(tmp_path: P
     assert back.drawn == ("MLM head",) and back.config == replace(model.config.model, mlm_decoder="plain")
 
 
-def test_a_model_in_another_order_is_refused(tmp_path: Path) -> None:
-    albert = tokenizer_of("albert")
-    (tmp_path / NUMBERED_FILE).write_bytes(albert.files["spiece.model"])
-    with pytest.raises(ValueError, match=r"begins with <pad>, <unk>, \[CLS\], not with <unk>, <s>, </s>"):
-        read_tokenizer(tmp_path, "xlm-roberta")
-    with pytest.raises(ValueError, match=r"no vocab\.txt, spiece\.model, vocab\.json and no tokenizer\.json"):
+def test_folder_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ValueError, match=r"transformers cannot read its tokenizer: "):
         read_tokenizer(tmp_path, "bert")
 
 

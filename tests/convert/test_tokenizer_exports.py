@@ -82,7 +82,7 @@ def test_a_run_keeps_it(model):
 def test_google_research_reads_wordpiece_alone(tmp_path):
     made = of_kind("unigram", TextRules(False, False))
     model = trained_model(tmp_path / "run", made, hidden_act="gelu_tanh")
-    with pytest.raises(ValueError, match=r"the vocabulary is spiece\.model: google-research/bert reads WordPiece's"):
+    with pytest.raises(ValueError, match=r"the vocabulary is SentencePiece in spiece\.model: google-research"):
         export_tensorflow(model, tmp_path / "out")
     unknown = WordPiece(wordpiece().tokens, TextRules(True, True, "characters"))
     with pytest.raises(ValueError, match=r"data\.unknown='characters': google-research/bert has no such rule"):

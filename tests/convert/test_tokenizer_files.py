@@ -14,11 +14,11 @@ from family_models import tokenizer_of
 from tokenizers import normalizers, pre_tokenizers
 
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer, tokenizer_texts
-from bertjax.tokenization.byte_level import ByteLevelBPE, WholeFile
-from bertjax.tokenization.sentencepiece import SentencePiece
+from bertjax.tokenization.huggingface import provide_sentencepiece_messages
 from bertjax.tokenization.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'bertjax[test]'")
+provide_sentencepiece_messages()
 TEXT = "It opened in 1877, the Naïve Museum."
 
 
@@ -50,58 +50,53 @@ def their_ids(folder: Path, text: str = TEXT) -> list[int]:
     ]
 
 
-def commas_apart(folder: Path) -> tokenizers.Tokenizer:
-    """As AlbertTokenizer is made from a SentencePiece model."""
-    from transformers.convert_slow_tokenizer import AlbertConverter
-
-    proto = SentencePiece((folder / "spiece.model").read_bytes(), tokenizer_of("albert").rules)._proto
-    table = proto.normalizer_spec.precompiled_charsmap
-    return transformers.AlbertTokenizer(vocab=AlbertConverter.vocab(None, proto), _spm_precompiled_charsmap=table)
-
-
 @pytest.mark.parametrize("has_whole_file", [False, True])
-def test_albert_cuts_commas_off_numbers(real_data: Path, tmp_path: Path, has_whole_file: bool) -> None:
-    """In Wikipedia's text a sixth of the lines has such a number."""
+def test_published_albert_has_the_ids_of_transformers(real_data: Path, tmp_path: Path, has_whole_file: bool) -> None:
+    written(tmp_path, "albert", {})
     (tmp_path / "spiece.model").write_bytes((real_data / "vocab/albert-base-v1/spiece.model").read_bytes())
-    theirs = commas_apart(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     if has_whole_file:
         theirs.save_pretrained(tmp_path)
     read = read_tokenizer(tmp_path, "albert")
     with lzma.open(real_data / "wikipedia_en" / "AA_00.txt.xz", "rt", encoding="utf-8") as file:
         lines = [line.strip() for line in itertools.islice(file, 600) if len(line) > 50]
-    unchanged = SentencePiece((tmp_path / "spiece.model").read_bytes(), read.rules)
-    differ = 0
-    for line in lines:
-        assert ids(read, line) == theirs(line, add_special_tokens=False, verbose=False)["input_ids"], line
-        differ += ids(unchanged, line) != ids(read, line)
-    assert differ > len(lines) / 20
-    written(tmp_path / "again", "albert", {}, read)
-    for name, content in tokenizer_texts(read, 64, "albert").items():
-        (tmp_path / "again" / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert read_tokenizer(tmp_path / "again", "albert").files == read.files
+    assert [ids(read, line) for line in lines] == theirs(lines, add_special_tokens=False, verbose=False)["input_ids"]
+    again = exported(read, tmp_path / "again", "albert")
+    assert read_tokenizer(again, "albert").fingerprint == read.fingerprint
 
 
-def test_our_own_pieces_stay_as_they_are(tmp_path: Path) -> None:
-    """A model that was trained with pieces of numbers and commas keeps them."""
-    ours = tokenizer_of("albert")
-    for name, content in tokenizer_texts(ours, 64, "albert").items():
-        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert read_tokenizer(tmp_path, "albert").files == ours.files
+def exported(tokenizer: Tokenizer, folder: Path, family: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, content in tokenizer_texts(tokenizer, 64, family).items():
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "modernbert"])
+def test_export_and_import_keep_the_fingerprint(family: str, tmp_path: Path) -> None:
+    ours = tokenizer_of(family)
+    folder = exported(ours, tmp_path, family)
+    assert read_tokenizer(folder, family).fingerprint == ours.fingerprint
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "again")
+    assert ids(read_tokenizer(tmp_path / "again", family)) == ids(ours) == their_ids(folder)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
-@pytest.mark.parametrize("how", ["tokenizer.json", "added_tokens.json"])
-def test_tokens_beyond_the_vocabulary_are_refused(family: str, how: str, tmp_path: Path) -> None:
-    written(tmp_path, family, {})
+@pytest.mark.parametrize("how", ["tokenizer.json", "added_tokens.json", "added_tokens_decoder"])
+def test_tokens_beyond_the_vocabulary_have_one_id(family: str, how: str, tmp_path: Path) -> None:
     added = tokenizer_of(family).vocab_size
+    token = {"content": "covid", "lstrip": False, "rstrip": False, "normalized": True, "single_word": False}
+    config = {"added_tokens_decoder": {str(added): token | {"special": False}}} if how.endswith("decoder") else {}
+    written(tmp_path, family, config)
     if how == "tokenizer.json":
         whole = tokenizers.Tokenizer.from_str(tokenizer_texts(tokenizer_of(family), 64, family)[how])
         assert whole.add_tokens(["covid"]) == 1
         whole.save(str(tmp_path / how))
-    else:
+    elif how == "added_tokens.json":
         (tmp_path / how).write_text(json.dumps({"covid": added}))
-    with pytest.raises(ValueError, match=f"'covid', number {added}, was added to its vocabulary"):
-        read_tokenizer(tmp_path, family)
+    read = read_tokenizer(tmp_path, family)
+    assert ids(read, "the covid sat") == their_ids(tmp_path, "the covid sat")
+    assert (added in ids(read, "the covid sat")) == (read.vocab_size > added)
 
 
 DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel()])
@@ -113,9 +108,8 @@ DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
 def test_bytes_that_are_cut_otherwise_are_read_from_the_whole_file(part: str, value: Any, tmp_path: Path) -> None:
     written(tmp_path, "roberta", {"tokenizer_class": "PreTrainedTokenizerFast"})
     plain = read_tokenizer(with_whole_file(tmp_path, "roberta"), "roberta")
-    assert isinstance(plain, ByteLevelBPE) and ids(plain) == their_ids(tmp_path)
+    assert ids(plain) == their_ids(tmp_path)
     read = read_tokenizer(with_whole_file(tmp_path, "roberta", **{part: json.loads(value.__getstate__())}), "roberta")
-    assert isinstance(read, WholeFile)
     assert ids(read) == their_ids(tmp_path) != ids(plain)
 
 
@@ -151,10 +145,13 @@ def test_marked_pieces_of_bytes_are_refused(key: str, tmp_path: Path) -> None:
         read_tokenizer(with_whole_file(tmp_path, "modernbert", model={key: "x"}), "modernbert")
 
 
-def test_a_wordpiece_with_another_mark_is_refused(tmp_path: Path) -> None:
-    folder = with_whole_file(written(tmp_path, "bert", {}), "bert", model={"continuing_subword_prefix": "@@"})
-    with pytest.raises(ValueError, match=r"model\.continuing_subword_prefix is '@@' in its tokenizer\.json"):
-        read_tokenizer(folder, "bert")
+def test_wordpiece_with_another_mark_has_the_ids_of_transformers(tmp_path: Path) -> None:
+    folder = with_whole_file(
+        written(tmp_path, "bert", {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]"}),
+        "bert",
+        model={"continuing_subword_prefix": "@@"},
+    )
+    assert ids(read_tokenizer(folder, "bert")) == their_ids(folder)
 
 
 def test_an_export_cuts_and_pads_no_row(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.storage.sums import write_sums
 from bertjax.tokenization import entity_map
-from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.run_directory import TrainedModel
@@ -123,10 +122,10 @@ def export_tensorflow(model: TrainedModel, directory: str | AnyPath, prove: Prov
     if target.exists():
         raise ValueError(f"export to {target}: it exists; choose another folder (--output), or move it away")
     _require_bert(model)
-    if not isinstance(model.tokenizer, WordPiece):
+    if not model.tokenizer.splits_like_bert:
         raise ValueError(
-            f"the vocabulary is {model.tokenizer.main_file}: google-research/bert reads WordPiece's {VOCABULARY_FILE} "
-            "alone; export to huggingface"
+            f"the vocabulary is {model.tokenizer.named} in {model.tokenizer.main_file}: google-research/bert reads "
+            f"WordPiece's {VOCABULARY_FILE} alone; export to huggingface"
         )
     rules = model.tokenizer.rules
     if rules.lowercase != rules.strip_accents:
@@ -144,7 +143,8 @@ def export_tensorflow(model: TrainedModel, directory: str | AnyPath, prove: Prov
     with written_whole(target, CONFIG_FILE, prove) as partial:
         _write_arrays(partial / PREFIX, arrays)
         (partial / CONFIG_FILE).write_text(config, encoding="utf-8")
-        (partial / VOCABULARY_FILE).write_bytes(model.tokenizer.files[VOCABULARY_FILE])
+        vocabulary = "".join(f"{token}\n" for token in model.tokenizer.tokens)
+        (partial / VOCABULARY_FILE).write_bytes(vocabulary.encode())
         found = _read_arrays(partial / PREFIX)
         assert found.keys() == arrays.keys() and all(np.array_equal(found[k], arrays[k]) for k in arrays)
         write_sums(partial)
@@ -200,9 +200,7 @@ def _config(model: TrainedModel) -> dict[str, Any]:
 def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
     """The network, and the tokens under switches that are yet to be found out."""
     config = from_config_json(read_object(folder / CONFIG_FILE), folder / CONFIG_FILE, ACTIVATIONS)
-    tokens = load_tokenizer(folder / VOCABULARY_FILE, TextRules(True, True))
-    assert isinstance(tokens, WordPiece), "a vocab.txt is WordPiece's"
-    return config, tokens
+    return config, WordPiece.load(folder / VOCABULARY_FILE, TextRules(True, True))
 
 
 def _prefix(folder: Path) -> Path:

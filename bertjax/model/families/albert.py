@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from bertjax.config import ModelConfig
 from bertjax.model.families.family import Class, Family, HuggingFace, Tensor, dense, norm, tables
-from bertjax.tokenization.tokenizer import TextRules
 
 _LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
 _ENCODER = (
@@ -85,7 +84,5 @@ ALBERT = Family(
         copies={"classifier_dropout_prob": "hidden_dropout_prob"},
         causal=False,
         token_ids={"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"},
-        rules=TextRules(lowercase=True, strip_accents=True),
-        commas_apart=True,
     ),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bertjax.config import ModelConfig
 from bertjax.model.families.family import Class, Family, HuggingFace, Tensor, dense, norm, tables
-from bertjax.tokenization.tokenizer import TextRules
 
 
 def layers(prefix: str) -> tuple[Tensor, ...]:
@@ -66,6 +65,5 @@ BERT = Family(
             "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias",
         },
-        rules=TextRules(lowercase=True, strip_accents=True),
     ),
 )

@@ -21,7 +21,6 @@ from typing import Any
 from bertjax.config import ModelConfig
 from bertjax.model.families.bert import MLM, NSP, layers
 from bertjax.model.families.family import Class, Family, HuggingFace, Keys, dense, norm, tables
-from bertjax.tokenization.tokenizer import TextRules
 
 _ENCODER = (*tables("bert.embeddings"), *layers("bert."))
 _POOLER = dense("pooler/dense", "bert.pooler")
@@ -116,7 +115,6 @@ BIGBIRD = Family(
         implied=_ARCHITECTURE,
         causal=False,
         token_ids={"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep", "sep_token_id": "sep"},
-        rules=TextRules(lowercase=False, strip_accents=False),
         keys=Keys(write=_written, read=_read),
     ),
 )

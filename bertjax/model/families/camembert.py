@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from bertjax.model.families.family import Family
 from bertjax.model.families.roberta import TEMPLATE, huggingface, sizes
-from bertjax.tokenization.piece_order import PieceOrder
-
-# Four entries of fairseq's dictionary precede the model's own <s> and </s>, which are the ones in use.
-_UNUSED = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
 
 CAMEMBERT = Family(
     name="camembert",
@@ -15,5 +11,5 @@ CAMEMBERT = Family(
     presets=sizes("camembert", 32_005),
     heads=("mlm_head",),
     template=TEMPLATE,
-    huggingface=huggingface("camembert", "Camembert", PieceOrder(first=_UNUSED, dropped=1, last=("<mask>",))),
+    huggingface=huggingface("camembert", "Camembert"),
 )

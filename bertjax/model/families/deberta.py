@@ -14,7 +14,6 @@ from typing import Any
 from bertjax.config import ModelConfig
 from bertjax.input.layout import Template
 from bertjax.model.families.family import Class, Family, HuggingFace, Keys, Tensor, dense, norm, tables
-from bertjax.tokenization.tokenizer import TextRules
 
 TEMPLATE = Template(separators=1, token_types=False)
 _OF_DISTANCES = {"c2p", "p2c"}
@@ -152,7 +151,6 @@ DEBERTA = Family(
         constants=CONSTANTS,
         implied=IMPLIED | {"attention_bias": "query_value"},
         causal=False,
-        rules=TextRules(lowercase=False, strip_accents=False, prefix_space=False, special_tokens="[CLS]"),
         keys=Keys(write=written, read=read),
     ),
 )

@@ -30,8 +30,6 @@ from bertjax.model.families.deberta import (
     written,
 )
 from bertjax.model.families.family import Class, Family, HuggingFace, Keys, Tensor, dense, norm
-from bertjax.tokenization.piece_order import DEBERTA as PIECES
-from bertjax.tokenization.tokenizer import TextRules
 
 
 def _layer(ours: str, theirs: str) -> tuple[Tensor, ...]:
@@ -128,8 +126,6 @@ _OF_V2 = HuggingFace(
     constants=CONSTANTS | {"conv_groups": 1},
     implied=IMPLIED,
     causal=False,
-    rules=TextRules(lowercase=False, strip_accents=False),
-    pieces=PIECES,
     keys=Keys(write=_written, read=_read),
 )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bertjax.config import ModelConfig
 from bertjax.input.layout import Template
 from bertjax.model.families.family import Class, Family, HuggingFace, Tensor, dense, norm, tables
-from bertjax.tokenization.tokenizer import TextRules
 
 _LAYER = "distilbert.transformer.layer.{}"
 _ENCODER = (
@@ -57,6 +56,5 @@ DISTILBERT = Family(
         constants={"sinusoidal_pos_embds": False},
         implied={"pooler": "relu", "type_vocab_size": 0, "layer_norm_eps": 1e-12},
         causal=False,
-        rules=TextRules(lowercase=True, strip_accents=True),
     ),
 )

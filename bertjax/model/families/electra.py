@@ -10,7 +10,6 @@ from dataclasses import replace
 from bertjax.config import ModelConfig
 from bertjax.model.families.bert import layers
 from bertjax.model.families.family import Class, Family, HuggingFace, Tensor, dense, norm, tables
-from bertjax.tokenization.tokenizer import TextRules
 
 _PROJECTION = dense("encoder/embeddings/projection", "electra.embeddings_project")
 _ENCODER = (
@@ -61,7 +60,6 @@ ELECTRA = Family(
         implied={"pooler": "gelu"},
         activations=("gelu",),  # some heads compute it whatever `hidden_act` says
         causal=False,
-        rules=TextRules(lowercase=True, strip_accents=True),
     ),
 )
 # Shares of a discriminator's width that its generator has (section 3.2).

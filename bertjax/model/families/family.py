@@ -9,8 +9,6 @@ from typing import Any
 from bertjax.config import ModelConfig
 from bertjax.input.layout import BERT as BERT_TEMPLATE
 from bertjax.input.layout import Template
-from bertjax.tokenization.piece_order import PieceOrder
-from bertjax.tokenization.tokenizer import TextRules
 
 MOST_LAYERS = 1 << 10  # of a model that is read: names of tensors are made for each
 
@@ -119,7 +117,6 @@ class HuggingFace:
         encoder: The encoder's tensors, as they are named in a class with a head.
         pooler: Those of the pooler.
         pretraining: The class with all heads of pretraining.
-        rules: What is done to text, where a folder's tokenizer files do not say.
         left_out: Modules of the network of pretraining that no class of transformers has.
         partial: Classes with fewer heads of pretraining, those with most of them first.
         own_heads: What follows in a class's name -> tensors of its head and pooler, where other families name them
@@ -140,8 +137,6 @@ class HuggingFace:
         causal: Whether the classes have a mode in which a token sees no token to its right.
         positions_from_padding: The position table has rows for 0 up to the padding token's id, which no token uses.
         token_ids: Key -> role of the special token whose id it is.
-        pieces: File of a SentencePiece model whose ids are not those of the tokenizer, and the order of these.
-        commas_apart: Whether the tokenizer takes no piece of a SentencePiece model that ends in a digit and a comma.
         keys: Keys of `config.json` that are no single field of ModelConfig.
     """
 
@@ -151,7 +146,6 @@ class HuggingFace:
     encoder: tuple[Tensor, ...]
     pooler: tuple[Tensor, ...]
     pretraining: Class
-    rules: TextRules
     left_out: tuple[str, ...] = ()
     partial: tuple[Class, ...] = ()
     own_heads: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
@@ -171,8 +165,6 @@ class HuggingFace:
     causal: bool = True
     positions_from_padding: bool = False
     token_ids: Mapping[str, str] = field(default_factory=lambda: {"pad_token_id": "pad"})
-    pieces: PieceOrder | None = None
-    commas_apart: bool = False
     keys: Keys | None = None
 
     def rows_before_positions(self, pad_id: int) -> int:

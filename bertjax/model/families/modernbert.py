@@ -14,7 +14,6 @@ from bertjax.config import ModelConfig
 from bertjax.input.layout import Template
 from bertjax.model.families.family import MOST_LAYERS, Class, Family, HuggingFace, Keys, Tensor
 from bertjax.storage.json_documents import Between, Count, checked
-from bertjax.tokenization.tokenizer import TextRules
 
 
 def _layer(ours: str, number: str, first: int = 0) -> tuple[Tensor, ...]:
@@ -204,7 +203,6 @@ MODERNBERT = Family(
             "bos_token_id": "cls",
             "eos_token_id": "sep",
         },
-        rules=TextRules(lowercase=False, strip_accents=False, prefix_space=False, special_tokens="[CLS]"),
         keys=Keys(write=_written, read=_read),
     ),
 )

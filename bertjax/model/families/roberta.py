@@ -8,8 +8,6 @@ from bertjax.config import ModelConfig
 from bertjax.input.layout import Template
 from bertjax.model.families.bert import layers
 from bertjax.model.families.family import Class, Family, HuggingFace, Tensor, dense, norm, tables
-from bertjax.tokenization.piece_order import PieceOrder
-from bertjax.tokenization.tokenizer import TextRules
 
 _MLM = (
     *dense("mlm_head/transform", "lm_head.dense"),
@@ -31,7 +29,6 @@ def sizes(family: str, vocab_size: int) -> dict[str, ModelConfig]:
 def huggingface(
     model_type: str,
     beginning: str,
-    pieces: PieceOrder | None = None,
     prefix: str = "roberta.",
     more: tuple[Tensor, ...] = (),
 ) -> HuggingFace:
@@ -57,9 +54,6 @@ def huggingface(
         activations=("gelu",),  # the MLM head computes it whatever `hidden_act` says
         positions_from_padding=True,
         token_ids={"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"},
-        # SentencePiece puts a space in front of every text; the byte-level BPE of RoBERTa does not.
-        rules=TextRules(lowercase=False, strip_accents=False, prefix_space=pieces is not None),
-        pieces=pieces,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bertjax.model.families.family import Family
 from bertjax.model.families.roberta import TEMPLATE, huggingface, sizes
-from bertjax.tokenization.piece_order import PieceOrder
 
 XLM_ROBERTA = Family(
     name="xlm-roberta",
@@ -12,7 +11,5 @@ XLM_ROBERTA = Family(
     presets=sizes("xlm-roberta", 250_002),
     heads=("mlm_head",),
     template=TEMPLATE,
-    huggingface=huggingface(
-        "xlm-roberta", "XLMRoberta", PieceOrder(first=("<s>", "<pad>", "</s>", "<unk>"), dropped=3, last=("<mask>",))
-    ),
+    huggingface=huggingface("xlm-roberta", "XLMRoberta"),
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bertjax.storage.sums import Done
 from bertjax.text.store.manifest import BLOCK_BYTES, MANIFEST_FILE, FileRecord, files_of, read_manifest
-from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, WHOLE_FILE, load_tokenizer
+from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 
 _SHOWN = 3  # damaged blocks of a file
@@ -33,13 +33,13 @@ def check_store(folder: Path, done: Done = lambda more: None) -> Iterator[str]:
     about = manifest["tokenizer"]
     try:
         with tempfile.TemporaryDirectory(prefix="bertjax-verify-") as copy:
-            names = [name for name in (*VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS) if (folder / name).is_file()]
+            names = [name for name in (*VOCABULARY_FILES, *COMPANIONS) if (folder / name).is_file()]
             for name in names:
                 shutil.copy(folder / name, copy)
             tokenizer = load_tokenizer(copy, TextRules.from_dict(about))
     except ValueError as error:
         yield f"{folder}: its vocabulary cannot be read: {error}"
-        names = [*VOCABULARY_FILES, WHOLE_FILE, *COMPANIONS]
+        names = [*VOCABULARY_FILES, *COMPANIONS]
     else:
         if tokenizer.fingerprint != about["fingerprint"]:
             yield f"{folder / tokenizer.main_file}: not the vocabulary that the manifest is of"

@@ -1,0 +1,292 @@
+"""A `tokenizer.json`, the artefact that every tokenizer here is: checks, surfaces of tokens, and where text may be cut.
+
+Everything is derived from the file, so that a tokenizer of any origin can be masked by words, spans and n-grams.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NotRequired, TypedDict
+
+import numpy as np
+import tokenizers
+
+from bertjax.storage.json_documents import parse_json
+from bertjax.tokenization.chunks import SEPARATOR
+
+FILE = "tokenizer.json"
+WORD = "▁"  # SentencePiece's mark for the space before a word
+
+Artefact = dict[str, Any]  # the JSON of a `tokenizers.Tokenizer`
+
+
+class _AddedToken(TypedDict):
+    content: str
+    special: bool
+    lstrip: bool
+    rstrip: bool
+
+
+class _Model(TypedDict):
+    type: NotRequired[str]
+    continuing_subword_prefix: NotRequired[str | None]
+    end_of_word_suffix: NotRequired[str | None]
+
+
+class _Step(TypedDict):
+    """A normalizer, pre-tokenizer or decoder, or several in a sequence."""
+
+    type: NotRequired[str]
+
+
+class _File(TypedDict):
+    """The parts of a `tokenizer.json` that are read in addition to those that the library reads."""
+
+    model: _Model
+    added_tokens: NotRequired[list[_AddedToken]]
+    normalizer: NotRequired[_Step | None]
+    pre_tokenizer: NotRequired[_Step | None]
+    decoder: NotRequired[_Step | None]
+
+
+def read_artefact(content: bytes, origin: str) -> tokenizers.Tokenizer:
+    """The tokenizer of a `tokenizer.json`, without its truncation and padding.
+
+    `origin` names the file in messages. Raises ValueError for a file that the library cannot read, or that would end
+    the process in it.
+    """
+    document: Artefact = parse_json(content, origin, _File, remedy="it cannot be read as a tokenizer.json")
+    check_artefact(document, origin)
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(content.decode())
+    except Exception as error:  # the library raises its own class, whatever is wrong
+        raise ValueError(f"{origin}: it cannot be read as a tokenizer.json ({error})") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def check_artefact(document: Artefact, origin: str) -> None:
+    """Raise ValueError for what the library does not check and crashes on."""
+    model = document["model"]
+    if model.get("type") == "BPE":
+        for key in ("continuing_subword_prefix", "end_of_word_suffix"):
+            if mark := model.get(key):
+                raise ValueError(f"{origin}: model.{key} is {mark!r}; BPE with marked pieces is unsupported")
+    for step in steps(document, "normalizer"):
+        if step.get("type") == "Precompiled" and not _is_valid_charsmap(step.get("precompiled_charsmap")):
+            raise ValueError(f"{origin}: its table of characters (precompiled_charsmap) is damaged; get the file again")
+
+
+def steps(document: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
+    """The steps of a `normalizer`, `pre_tokenizer` or `decoder`, nested sequences flattened; empty without the part."""
+    inner = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}[part]
+
+    def flat(step: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(step, dict) and isinstance(step.get(inner), list):
+            for one in step[inner]:
+                yield from flat(one)
+        elif isinstance(step, dict):
+            yield step
+
+    return list(flat(document.get(part)))
+
+
+def _is_valid_charsmap(encoded: object) -> bool:
+    try:
+        return encoded is None or is_valid_charsmap(base64.b64decode(str(encoded), validate=True))
+    except ValueError:
+        return False
+
+
+def is_valid_charsmap(table: bytes) -> bool:
+    """Whether every unit of a double-array trie leads to units and texts of the table: `tokenizers` does not look.
+
+    A table is the bytes of the trie, its units (bit 31: a value; bit 8: has a value; bits 10 to 30 and 9: the offset of
+    its children), and the texts that its values begin in; darts-clone, by which sentencepiece writes it.
+    """
+    if not table:
+        return True
+    size = int.from_bytes(table[:4], "little")
+    if len(table) < 4 or size % 4 or size > len(table) - 4:
+        return False
+    units, texts = np.frombuffer(table, "<u4", size // 4, 4), np.frombuffer(table, np.uint8, offset=4 + size)
+    nodes = np.flatnonzero(units < 1 << 31)
+    children = nodes ^ ((units[nodes] >> 10).astype(np.int64) << ((units[nodes] & 1 << 9) >> 6))
+    if (children | 255 >= len(units)).any():
+        return False
+    begins = units[children[units[nodes] >> 8 & 1 == 1]] & (1 << 31) - 1
+    return bool((begins < len(texts)).all() and (texts[begins] & 0xC0 != 0x80).all())
+
+
+def kind_of_model(document: Artefact) -> str:
+    """`wordpiece`, `unigram`, `byte_bpe` or `bpe`, as `DataConfig.tokenizer` names them; another type's own name."""
+    model = document["model"].get("type", "")
+    if model == "BPE":
+        return "byte_bpe" if is_byte_level(document) else "bpe"
+    return {"WordPiece": "wordpiece", "Unigram": "unigram"}.get(model, model)
+
+
+def is_byte_level(document: Artefact) -> bool:
+    """Whether text becomes bytes before the model sees it."""
+    found = [*steps(document, "pre_tokenizer"), *steps(document, "normalizer")]
+    return any(step.get("type") == "ByteLevel" for step in found)
+
+
+def byte_letters() -> list[str]:
+    """The character that represents each byte: itself if it prints in Latin-1, else one from U+0100 on, in order."""
+    prints = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in prints else chr(next(others)) for byte in range(0x100)]
+
+
+def token_surfaces(document: Artefact, tokens: Sequence[str], hidden: Collection[int]) -> list[bytes]:
+    """The text of each token in UTF-8, without the mark of a word's beginning or continuation; empty for `hidden`."""
+    added = {token["content"] for token in document.get("added_tokens", ())}
+    prefix = document["model"].get("continuing_subword_prefix") or ""
+    byte = {letter: number for number, letter in enumerate(byte_letters())} if is_byte_level(document) else None
+    falls_back = bool(document["model"].get("byte_fallback"))
+
+    def surface(token: str) -> bytes:
+        if token in added:
+            return token.strip().encode()
+        if byte is not None:
+            return bytes(map(byte.__getitem__, token)).lstrip(b" ") if byte.keys() >= {*token} else b""
+        if falls_back and (match := re.fullmatch("<0x([0-9A-F]{2})>", token)):
+            return bytes.fromhex(match[1])
+        return (token.removeprefix(prefix) if prefix else token.replace(WORD, "")).encode()
+
+    return [b"" if number in hidden else surface(token) for number, token in enumerate(tokens)]
+
+
+def word_mark(document: Artefact) -> str:
+    """What a token begins with that is the beginning of a word: `Ġ` or `▁`."""
+    return byte_letters()[ord(" ")] if is_byte_level(document) else WORD
+
+
+def without_tokens(document: Artefact, hidden: Mapping[str, int]) -> Artefact:
+    """An artefact whose ids are the same and that no text gives a `hidden` token, nor tokens around a text.
+
+    `hidden` has token -> id. They get names with SEPARATOR, which no text has. Other added tokens stay: they are found
+    in text, and the library numbers those outside of the model's vocabulary by their order.
+    """
+    names = {token: f"{SEPARATOR}{number}" for token, number in hidden.items()}
+    model = dict(document["model"])
+    pieces = model["vocab"]
+    if isinstance(pieces, dict):
+        model["vocab"] = {names.get(token, token): number for token, number in pieces.items()}
+        known = pieces.keys()
+    else:
+        model["vocab"] = [[names.get(token, token), score] for token, score in pieces]
+        known = {token for token, _ in pieces}
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    added = [
+        token | {"content": names.get(token["content"], token["content"])}
+        for token in document.get("added_tokens", ())
+        if token["content"] not in names or token["content"] not in known
+    ]
+    none = dict.fromkeys(("post_processor", "truncation", "padding"))
+    return {**document, **none, "model": model, "added_tokens": added}
+
+
+def encoding_parts(document: Artefact, roles: Collection[str]) -> Artefact:
+    """The parts of an artefact that ids of text follow from; tokens with a role are not found in text."""
+    parts = {part: document.get(part) for part in ("normalizer", "pre_tokenizer", "model")}
+    return parts | {"added_tokens": [t for t in document.get("added_tokens", ()) if t["content"] not in roles]}
+
+
+class Cut(NamedTuple):
+    """Where text may be cut into chunks whose ids do not depend on their neighbours; see `ChunkEncoder`."""
+
+    pattern: re.Pattern[str]
+    whole: re.Pattern[str] | None = None
+    before: str = ""
+    is_bert: bool = False  # at BERT's word borders
+
+
+# Only characters that BERT's normaliser turns into a space. Others that Python calls space are control characters,
+# which it deletes, joining what they part.
+_SPACE = "\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+# Always a token of their own: ASCII and typographic punctuation, and what BERT treats as a Chinese character. None
+# of them is moved by canonical ordering, so that NFD of the parts is NFD of the whole. (google-research/bert has
+# U+2B820 to U+2B91F among the Chinese characters too; `tokenizers` does not.)
+_CHINESE = (
+    "\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
+    "\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
+)
+_ALONE = f"!-/:-@\\[-`{{-~\u2010-\u2027\u3001-\u3003\u3008-\u3011\uff0c\uff1a\uff1b\uff1f\uff01\uff08\uff09{_CHINESE}"
+BERT_CHUNKS = re.compile(f"[^{_SPACE}{_ALONE}{SEPARATOR}]+|[{_ALONE}{SEPARATOR}]")
+_IS_CHINESE = re.compile(f"[{_CHINESE}]")
+
+# GPT-2's cutting ends a word before a single space. Where white space is more than that, how it is cut depends on what
+# follows: such a sentence is not cut.
+_BYTE_CHUNKS = re.compile(f" ?[^ {SEPARATOR}]+|{SEPARATOR}")
+_UNCOMMON_SPACE = re.compile(rf"\s\s|[^\S ]|[\x1c-\x1f]|\s(?:{SEPARATOR}|$)")
+# A combining mark after a space joins it in one grapheme, which a table of characters is looked up by.
+_SPACED_CHUNKS = re.compile(f"[^ {SEPARATOR}]+|{SEPARATOR}")
+_MARK_AFTER_SPACE = re.compile(rf"[^\S ]|[\x01-\x1f]| [^\w!-~{SEPARATOR}]")
+_EVERY_TEXT = re.compile("")
+
+_LOCAL_NORMALIZERS = ("NFC", "NFKC", "NFD", "NFKD", "Lowercase", "StripAccents", "Precompiled")
+
+
+def is_chinese(chunk: str) -> bool:
+    """Whether one of BERT's chunks is a Chinese character; each is a chunk of its own."""
+    return _IS_CHINESE.match(chunk) is not None
+
+
+def find_cut(document: Artefact, hidden: Collection[str]) -> Cut:
+    """Where text may be cut; nowhere for an artefact with steps that are not known to be local.
+
+    `hidden` are tokens that no text gives.
+    """
+    normalizer, splits = steps(document, "normalizer"), steps(document, "pre_tokenizer")
+    types = [step.get("type") for step in splits]
+    added = [token for token in document.get("added_tokens", ()) if token["content"] not in hidden]
+    uncut = Cut(_SPACED_CHUNKS, _EVERY_TEXT)
+    if document["model"].get("type") == "WordPiece" and types[:1] == ["BertPreTokenizer"]:
+        cleans = [step.get("clean_text", True) and step.get("handle_chinese_chars", True) for step in normalizer]
+        is_bert = [step.get("type") for step in normalizer] == ["BertNormalizer"] and cleans == [True] and not added
+        # "[SEP]" parts the chunks that are encoded together, so a chunk must not hold it.
+        cuts_specials = all(not BERT_CHUNKS.fullmatch(token) for token in hidden)
+        return Cut(BERT_CHUNKS, is_bert=True) if is_bert and cuts_specials and len(types) <= 2 else uncut
+    if not all(step.get("type") in _LOCAL_NORMALIZERS or _keeps_spaces(step) for step in normalizer):
+        return uncut
+    if any(token["lstrip"] or token["rstrip"] or _has_single_space(token["content"]) for token in added):
+        return uncut
+    if types == ["ByteLevel"] and splits[0].get("use_regex", True):
+        has_prefix = bool(splits[0].get("add_prefix_space", True))
+        # The library puts no space before a token that it added.
+        return uncut if has_prefix and added else Cut(_BYTE_CHUNKS, _UNCOMMON_SPACE, before=" " * has_prefix)
+    if added:
+        return uncut
+    at_spaces = types[:1] == ["WhitespaceSplit"] or (
+        types[:1] == ["Split"] and splits[0]["pattern"] == {"String": " "} and splits[0]["behavior"] == "Removed"
+    )
+    if at_spaces and types[1:] == ["Metaspace"] and splits[1].get("prepend_scheme") == "always":
+        return Cut(_SPACED_CHUNKS, _MARK_AFTER_SPACE if "Precompiled" in [s.get("type") for s in normalizer] else None)
+    return uncut
+
+
+def _has_single_space(content: str) -> bool:
+    """Whether a text with this in it may have single spaces alone, and so be cut."""
+    return " " in content and not re.search(r"\s\s", content)
+
+
+def _keeps_spaces(step: Mapping[str, Any]) -> bool:
+    """Whether a replacement concerns no space but runs of them, which the cut at spaces drops anyway."""
+    if step.get("type") != "Replace":
+        return False
+    pattern = step["pattern"].get("String")
+    if pattern is None:
+        return step["pattern"].get("Regex") == " {2,}" and step.get("content") in (" ", WORD)
+    return " " not in pattern + str(step.get("content"))
+
+
+def parsed(tokenizer: tokenizers.Tokenizer) -> Artefact:
+    """The JSON of a tokenizer."""
+    return json.loads(tokenizer.to_str())

@@ -1,0 +1,150 @@
+"""The tokenizer of a folder of Hugging Face's layout, by transformers' own rules.
+
+What a folder means depends on classes, keys and files (`tokenizer.json`, `tokenizer_config.json`, legacy vocabularies,
+added tokens). transformers is the reference for that, so its AutoTokenizer reads the folder, and its backend is the
+artefact. Without transformers (`pip install 'bertjax[hf]'`) only folders are read that leave nothing to its rules.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax.storage.files import read_whole
+from bertjax.storage.json_documents import parse_json
+from bertjax.tokenization import artefact, sentencepiece, wordpiece
+from bertjax.tokenization.loading import make_tokenizer
+from bertjax.tokenization.tokenizer import ROLES_FILE, TextRules, Tokenizer
+
+CONFIG_FILE, ADDED_FILE = "tokenizer_config.json", "added_tokens.json"
+# Everything that transformers may read for a tokenizer, to download from the Hub.
+FILES = (
+    artefact.FILE,
+    CONFIG_FILE,
+    ROLES_FILE,
+    ADDED_FILE,
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+    "entity_map.tsv",
+)
+_FROM_FILE = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that take all from tokenizer.json
+_FROM_FILE_KEYS = {
+    *("tokenizer_class", "do_lower_case", "strip_accents", "model_input_names", "model_max_length", "name_or_path"),
+    *("clean_up_tokenization_spaces", "padding_side", "truncation_side"),
+}
+_BERT = ("BertTokenizer", "BertTokenizerFast")
+_BERT_KEYS = {"do_lower_case", "strip_accents", "tokenizer_class", "model_max_length", "name_or_path"}
+_INSTALL = "pip install 'bertjax[hf]'"
+
+
+def read_folder(folder: Path, model_type: str = "") -> Tokenizer:
+    """The tokenizer that AutoTokenizer makes of a folder.
+
+    `model_type` is the model's, as transformers names it, for a folder whose config does not name it. Raises ValueError
+    naming the folder for a tokenizer that cannot be read, has no special token of a role, or runs in Python.
+    """
+    origin = f"hf:{folder}"
+    folder = folder.expanduser()
+    config = _read_object(folder / CONFIG_FILE)
+    for path in sorted(folder.glob("*.model")):
+        sentencepiece.read_model(read_whole(path), f"SentencePiece model {path}")
+    if (path := folder / artefact.FILE).is_file():
+        artefact.read_artefact(read_whole(path), f"tokenizer {path}")
+    elif (vocabulary := folder / "vocab.txt").is_file():
+        wordpiece.require_ids(wordpiece.read_tokens(vocabulary), f"vocabulary {vocabulary}")
+    if (plain := _read_whole_file(folder, config)) is not None:
+        return plain
+    if importlib.util.find_spec("transformers") is None:
+        return _read_bert_vocabulary(folder, config)
+    tokenizer = _by_transformers(folder, model_type, origin)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError(
+            f"{origin}: {type(tokenizer).__name__} runs in Python and has no {artefact.FILE}; use a model whose "
+            "tokenizer has one"
+        )
+    backend = artefact.read_artefact(backend.to_str().encode(), origin)
+    named = {
+        key: str(token)
+        for key in ("pad_token", "unk_token", "cls_token", "bos_token", "sep_token", "eos_token", "mask_token")
+        if (token := getattr(tokenizer, key)) is not None
+    }
+    return make_tokenizer(backend.to_str().encode(), named, origin)
+
+
+def provide_sentencepiece_messages() -> None:
+    """Let transformers read `.model` files beside TensorFlow.
+
+    It imports the messages of the sentencepiece package, whose generated code needs a newer protobuf than TensorFlow
+    allows; transformers has those messages for older ones too.
+    """
+    name = "sentencepiece.sentencepiece_model_pb2"
+    try:
+        importlib.import_module(name)
+    except Exception:  # protobuf raises its own class
+        sys.modules[name] = importlib.import_module("transformers.utils.sentencepiece_model_pb2_new")
+
+
+def _by_transformers(folder: Path, model_type: str, origin: str) -> Any:
+    from transformers import AutoConfig, AutoTokenizer, BertTokenizer
+
+    provide_sentencepiece_messages()
+    named = _read_object(folder / "config.json").get("model_type")
+    options = {} if named or not model_type else {"config": AutoConfig.for_model(model_type)}
+    try:
+        # Code of a folder is never run.
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False, **options
+        )
+        readable = [artefact.FILE, *type(tokenizer).vocab_files_names.values()]
+        if not any((folder / name).is_file() for name in readable):
+            # transformers makes an empty vocabulary where a class finds no file of its own.
+            if not (folder / "vocab.txt").is_file():
+                raise ValueError(f"no {' and no '.join(dict.fromkeys(readable))}")
+            tokenizer = BertTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # classes raise whatever their files lead to
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ValueError(f"{origin}: transformers cannot read its tokenizer: {reason}") from None
+    return tokenizer
+
+
+def _read_whole_file(folder: Path, config: Mapping[str, Any]) -> Tokenizer | None:
+    """From `tokenizer.json`, where class and keys leave all to it, as in our exports; None of any other folder."""
+    path = folder / artefact.FILE
+    if not path.is_file() or (folder / ADDED_FILE).is_file():
+        return None
+    keys = {key for key in config if not key.endswith("_token")}
+    if config.get("tokenizer_class") not in _FROM_FILE or not keys <= _FROM_FILE_KEYS:
+        return None
+    return make_tokenizer(read_whole(path), config | _read_object(folder / ROLES_FILE), f"tokenizer {path}")
+
+
+def _read_bert_vocabulary(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
+    """From a `vocab.txt` of BERT alone, as transformers reads it. Raises ValueError for any other folder."""
+    path = folder / wordpiece.VOCABULARY_FILE
+    names = {file.name for file in folder.iterdir()} & {*FILES}
+    is_plain = config.get("tokenizer_class", _BERT[0]) in _BERT and config.keys() <= _BERT_KEYS
+    if not is_plain or not names <= {path.name, CONFIG_FILE} or not path.is_file():
+        raise ValueError(
+            f"hf:{folder}: transformers defines what the files of its tokenizer mean, and is not installed; {_INSTALL}"
+        )
+    lowercase, accents = config.get("do_lower_case", True), config.get("strip_accents")
+    rules = TextRules(bool(lowercase), bool(lowercase if accents is None else accents))
+    origin = f"vocabulary {path}"
+    backend = wordpiece.transformers_backend(wordpiece.read_tokens(path), rules, origin)
+    return make_tokenizer(backend.to_str().encode(), {}, origin)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """A JSON object; empty without the file."""
+    if not path.is_file():
+        return {}
+    return parse_json(read_whole(path), str(path), dict[str, Any], remedy="get the file again")
