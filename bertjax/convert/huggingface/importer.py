@@ -13,8 +13,8 @@ import numpy as np
 from bertjax.config import ModelConfig
 from bertjax.convert.folder import read_object, require_content
 from bertjax.convert.foreign import ForeignModel, foreign_model
-from bertjax.convert.huggingface.config import from_config_json, pad_id_of
-from bertjax.convert.huggingface.exporter import NULL_THRESHOLD
+from bertjax.convert.huggingface.config import from_config_json, pad_id_of, require_values
+from bertjax.convert.huggingface.exporter import NULL_THRESHOLD, default_labels
 from bertjax.convert.huggingface.names import architecture, class_of, head_named, tensors_of, their_shapes
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, read_tokenizer
 from bertjax.convert.huggingface.weights_files import read_weights
@@ -44,6 +44,9 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     values = read_object(where)
     kind, labels = _task(values, where)
     config = replace(from_config_json(values, where), **_head(kind, labels))
+    if kind:
+        constants = family_of(config.family).transformers.head_constants
+        require_values(values, constants.get(kind_of(kind).network.transformers, {}), where)
     for name in TOKENIZER_FILES:
         if (folder / name).is_file():
             require_content(folder / name)
@@ -91,17 +94,21 @@ def _null_threshold(values: Mapping[str, Any], where: Path) -> float | None:
 
 
 def _labels(values: Mapping[str, Any], where: Path) -> tuple[str, ...]:
-    """The names of labels in the order of their numbers; transformers' own, LABEL_0 and on, where there are none."""
+    """The names of labels in the order of their numbers.
+
+    They are LABEL_0, LABEL_1, ... without names, and where `num_labels` is another number than that of the names, as
+    in transformers. Raises ValueError for names that are not numbered from 0.
+    """
     names = values.get("id2label")
-    if names is None:
-        count = values.get("num_labels", 2)
-        if type(count) is not int or not 1 <= count <= _MOST_LABELS:
-            raise ValueError(f"{where}: num_labels is {count!r}, which is not a sensible number")
-        return tuple(f"LABEL_{number}" for number in range(count))
-    wanted = [str(number) for number in range(len(names))] if isinstance(names, dict) else []
-    if not wanted or sorted(names) != sorted(wanted) or not all(isinstance(name, str) for name in names.values()):
+    numbers = [str(number) for number in range(len(names))] if isinstance(names, dict) else []
+    is_named = numbers and sorted(names) == sorted(numbers) and all(isinstance(name, str) for name in names.values())
+    if names is not None and not is_named:
         raise ValueError(f"{where}: id2label does not give each label, from 0 on, a name")
-    return tuple(names[number] for number in wanted)
+    count = values.get("num_labels")
+    count = (len(numbers) or 2) if count is None else count
+    if type(count) is not int or not 1 <= count <= _MOST_LABELS:
+        raise ValueError(f"{where}: num_labels is {count!r}, which is not a sensible number")
+    return tuple(names[number] for number in numbers) if count == len(numbers) else default_labels(count)
 
 
 def canonical_names(
