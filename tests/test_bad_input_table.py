@@ -115,6 +115,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     ),
     ([*PRETRAIN, "--profile", "10-13"], ["profile='10-13'", "FIRST:LAST"]),
     ([*PRETRAIN, "--init-from", "nowhere"], ["nowhere: no such directory; give a run, hf:DIR"]),
+    ([*PRETRAIN, "--init-from", "nowhere"], ["for the Hub: hf:nowhere"]),
     ([*PRETRAIN, "--init-from", "hf:nowhere"], ["hf:nowhere"]),
     ([*PRETRAIN, "--run-dir", "corpus.txt"], ["--run-dir corpus.txt", "is a file, not a folder; name another"]),
     (
@@ -227,6 +228,8 @@ ROWS: list[tuple[list[str], list[str]]] = [
     ),
     (["import", "nowhere", "--output", "out"], ["nowhere: no checkpoint there", "no such folder"]),
     (["import", "hf:nowhere", "--output", "out"], ["hf:nowhere"]),
+    (["export", "hf:nowhere"], ["hf:nowhere is not a run", "bertjax import hf:nowhere --output runs/"]),
+    (["fill-mask", "org/nowhere", "a [MASK]"], ["for the Hub: hf:org/nowhere"]),
     (["import", "hf:hub", "--output", "out"], ["hub/config.json: model_type is 'gpt2'; bertjax imports bert"]),
     (["import", "tf1:hub", "--output", "out"], ["hub/bert_config.json: no such file"]),
     (["import", "pt:hub", "--output", "out"], ["pt:hub: unknown kind 'pt'; did you mean hf:hub or tf1:hub?"]),
@@ -239,7 +242,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (["finetune", "classification", "--train", "reviews.csv"], ["--init-from", "example: bertjax finetune"]),
     (
         ["finetune", "classification", "--init-from", "nowhere", "--train", "reviews.csv"],
-        ["nowhere: no such directory; give a run"],
+        ["nowhere: no such directory; give a run", "for the Hub: hf:nowhere"],
     ),
     (
         ["finetune", "classification", "--init-from", "run", "--train", "nowhere.csv"],

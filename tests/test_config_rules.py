@@ -59,7 +59,7 @@ def test_bounds_are_reported_as_intervals():
 # Rule -> values that break it, and what is said of them.
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "heads divide the width": ({"model.num_attention_heads": 7}, "model.hidden_size=768 is not divisible by"),
-    "groups divide the layers": ({"model.layer_groups": 5}, "num_hidden_layers=12 is not divisible by model.layer_gr"),
+    "groups have layers": ({"model.layer_groups": 13}, "model.layer_groups=13 is above model.num_hidden_layers=12"),
     "a window belongs to some layers": ({"model.window": 64}, "every layer is global and none has the window; set"),
     "pairs of dims are rotated": (
         {"model.position_embedding": "rope", "model.hidden_size": 36},

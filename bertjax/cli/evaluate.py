@@ -15,15 +15,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print a run's held-out figures and the baselines."""
     from bertjax.config import FinetuneConfig
+    from bertjax.convert.sources import load_own_run
     from bertjax.convert.teacher import fit_teacher, read_teacher
     from bertjax.finetune.run import RESULTS_FILE
     from bertjax.storage.progress import ProgressLine
     from bertjax.storage.remote import path_of
     from bertjax.training.checkpoint import read_metadata
-    from bertjax.training.run_directory import data_of, load_run
+    from bertjax.training.run_directory import data_of
     from bertjax.training.trainer import evaluate_params
 
-    model = load_run(arguments.run)
+    model = load_own_run(arguments.run)
     if isinstance(model.config, FinetuneConfig):
         raise ValueError(
             f"{arguments.run} was fine-tuned; its figures are in {model.directory / RESULTS_FILE}. To measure it on "

@@ -59,14 +59,14 @@ def run(arguments: argparse.Namespace) -> int:
     require_extra(arguments.to)
     from bertjax.convert.folder import near
     from bertjax.convert.huggingface.hub import push, require_pushable
+    from bertjax.convert.sources import load_own_run
     from bertjax.storage.remote import path_of
-    from bertjax.training.run_directory import load_run
 
     if arguments.push:
         require_pushable(arguments.push)
     elif arguments.private:
         raise ValueError("--private is about the repository of --push; name one, or leave it out")
-    model, form = load_run(arguments.run), format_of(arguments.to)
+    model, form = load_own_run(arguments.run), format_of(arguments.to)
     if arguments.head:
         if form.with_head is None:
             raise ValueError(f"--head {arguments.head}: --to {arguments.to} writes all heads or none; leave --head out")

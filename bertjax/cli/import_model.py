@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 
@@ -29,9 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     folder = foreign_folder(arguments.source)
     model = read_source(arguments.source) if folder is None else read_folder(folder)
-    kind, _, path = arguments.source.partition(":")
-    name = Path(path or kind).resolve().name
-    run = as_run(model, arguments.output or f"runs/{name if Path(path).is_dir() else name.partition('@')[0]}")
+    kind, _, written = arguments.source.partition(":")
+    path = Path(os.path.expanduser(written or kind)).resolve()
+    run = as_run(model, arguments.output or f"runs/{path.name if path.is_dir() else path.name.partition('@')[0]}")
     size = f"{model.num_parameters:,} parameters, a vocabulary of {model.tokenizer.vocab_size:,} tokens"
     print(f"{model.origin}: {size}")
     for note in (*model.notes, *(f"{module}: not in the source; initialized at random" for module in model.drawn)):

@@ -59,11 +59,11 @@ RULES: dict[str, Rule] = {
             f"model.num_attention_heads={c.model.num_attention_heads}; change one of them"
         ),
     ),
-    "groups divide the layers": Rule(
-        lambda c: c.model.layer_groups == 0 or c.model.num_hidden_layers % c.model.layer_groups == 0,
+    "groups have layers": Rule(
+        lambda c: c.model.layer_groups <= c.model.num_hidden_layers,
         lambda c: (
-            f"model.num_hidden_layers={c.model.num_hidden_layers} is not divisible by "
-            f"model.layer_groups={c.model.layer_groups}; change one of them"
+            f"model.layer_groups={c.model.layer_groups} is above "
+            f"model.num_hidden_layers={c.model.num_hidden_layers}; change one of them"
         ),
     ),
     "a window belongs to some layers": Rule(

@@ -176,9 +176,20 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
         raise OSError(f"{path} was not written: {error}") from None
 
 
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def require_content(path: Path) -> None:
+    """Raise ValueError for a file that holds a Git LFS pointer in place of its content."""
+    with path.open("rb") as file:
+        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            raise ValueError(f"{path} is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder")
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON object from a file of another system. Raises ValueError as `read_json` does, or if there is no file."""
     try:
+        require_content(path)
         return read_json(path, remedy="get the file again")
     except OSError as error:
         raise ValueError(f"{path}: {(error.strerror or str(error)).lower().removesuffix(' or directory')}") from None

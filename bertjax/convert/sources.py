@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from bertjax.training.checkpoint import DIRECTORY, Checkpoints
 from bertjax.training.checkpoint_metadata import run_metadata
 from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory, seal
 
+_REPOSITORY = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")  # NAME or ORG/NAME of the Hub
 _USED = ("pooler", "mlm_head")  # modules that vectors of texts and the filling of masks need
 
 
@@ -44,23 +47,44 @@ def require_source(source: str) -> None:
 def foreign_folder(source: str) -> ForeignFolder | None:
     """The folder of a source such as hf:DIR or hf:NAME, which is downloaded if no folder has the name.
 
-    None for a run of ours. Raises ValueError naming what is not there.
+    `~` at the start of DIR is the home directory. None for a run of ours. Raises ValueError naming what is not there.
     """
     kind, _, name_or_path = source.partition(":")
     if (name := source_kinds().get(kind)) is None:
         return None
-    form = format_of(name)
-    if Path(name_or_path).is_dir():
-        return ForeignFolder(form, Path(name_or_path), source)
+    form, path = format_of(name), Path(os.path.expanduser(name_or_path))
+    if path.is_dir():
+        return ForeignFolder(form, path, source)
     if form.fetch is None:
         raise _not_there(source)
-    path, fetched = form.fetch(name_or_path)
+    path, fetched = form.fetch(str(path) if name_or_path.startswith("~") else name_or_path)
     return ForeignFolder(form, path, f"{kind}:{fetched}")
 
 
 def _not_there(source: str) -> ValueError:
     forms = [f"{kind}:DIR" for kind in source_kinds()]
-    return ValueError(f"{source}: no such directory; give a run, {', '.join(forms[:-1])} or {forms[-1]}")
+    hub = f"; for the Hub: {name}" if (name := _hub_source(source)) else ""
+    return ValueError(f"{source}: no such directory; give a run, {', '.join(forms[:-1])} or {forms[-1]}{hub}")
+
+
+def _hub_source(source: str) -> str:
+    """hf:NAME where a source that is not there may be a repository of the Hub without its prefix; else ""."""
+    owner = source.rpartition("/")[0]
+    is_name = _REPOSITORY.fullmatch(source) and not (owner and Path(owner).is_dir()) and not Path(source).exists()
+    return f"hf:{source}" if is_name else ""
+
+
+def load_own_run(source: str) -> TrainedModel:
+    """As `load_run`. Raises ValueError for a model of another system too, naming the verb that makes a run of it."""
+    if source.partition(":")[0] in source_kinds():
+        raise ValueError(f"{source} is not a run; make one of it: bertjax import {source} --output runs/NAME")
+    _require_ours(source)
+    try:
+        return load_run(source)
+    except ValueError as error:
+        if not (name := _hub_source(source)):
+            raise
+        raise ValueError(f"{error}; for the Hub: {name}") from None
 
 
 def read_source(source: str) -> ForeignModel:
@@ -70,8 +94,7 @@ def read_source(source: str) -> ForeignModel:
     """
     if (folder := foreign_folder(source)) is not None:
         return read_folder(folder)
-    _require_ours(source)
-    run = load_run(source)
+    run = load_own_run(source)
     params = jax.tree.map(np.asarray, jax.device_get(run.params))
     task = run.config.task if isinstance(run.config, FinetuneConfig) else TaskConfig()
     threshold = task.no_answer_threshold
@@ -93,8 +116,7 @@ def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
         foreign = read_folder(folder)
         model, drawn = _trained(foreign, folder.path), foreign.drawn
     else:
-        _require_ours(source)
-        model, drawn = load_run(source), ()
+        model, drawn = load_own_run(source), ()
     modules = dict.fromkeys((*_USED, *family_of(model.config.model.family).heads))
     there = {*model.params, *model.params.get(GENERATOR, {})}
     return model, (*drawn, *(module_label(name) for name in modules if name not in there))

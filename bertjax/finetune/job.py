@@ -26,6 +26,7 @@ from bertjax.model.attention.block_sparse import for_sequences, longest_full
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, check_head
+from bertjax.model.stack import layers_per_group
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -224,9 +225,9 @@ def scale_by_depth(model: ModelConfig, decay: float) -> optax.GradientTransforma
     frozen (`model.features`) its updates are 0, weight decay included.
     """
     below = 0.0 if model.features else decay
-    N, stacked = model.num_hidden_layers, model.layer_groups or model.num_hidden_layers
+    N = model.num_hidden_layers
     # Layers up to the last of each group; a first layer of another kind is not in the stack.
-    ends = [-(-(number + 1) * N // stacked) for number in range(model.first_layer_apart, stacked)]
+    ends = np.cumsum(layers_per_group(model)) if model.layer_groups else range(1 + model.first_layer_apart, N + 1)
     layers = below ** (N + 1.0 - jnp.asarray(ends, jnp.float32))
 
     def scale(path: tuple, update: jax.Array) -> jax.Array:

@@ -83,6 +83,16 @@ def stacked_layers(config: ModelConfig, *, rngs: nnx.Rngs) -> tuple[Layer | None
     return first, nnx.vmap(lambda r: Layer(config, rngs=r))(rngs.split(count))
 
 
+def layers_per_group(config: ModelConfig) -> list[int]:
+    """How many consecutive layers share the parameters of each of `layer_groups`: ALBERT, section 3.1.
+
+    Layer n of N has the parameters of group int(n / (N / G)), with the roundings of transformers' division.
+    """
+    depth, groups = config.num_hidden_layers, config.layer_groups
+    numbers = [int(number / (depth / groups)) for number in range(depth)]
+    return [numbers.count(group) for group in range(groups)]
+
+
 def run_layers(
     config: ModelConfig,
     execution: ExecutionConfig,
@@ -94,8 +104,7 @@ def run_layers(
 ) -> tuple[jax.Array, Any]:
     """Apply `step` to every layer in order; `first` and `layers` are what `stacked_layers` makes.
 
-    `extras` and the collected values are trees of arrays whose first dim is the number of the layer. With G
-    `layer_groups`, layer n of N has the parameters of group n G // N (ALBERT, section 3.1).
+    `extras` and the collected values are trees of arrays whose first dim is the number of the layer.
     """
     depth, groups = config.num_hidden_layers, config.layer_groups
     numbers = jnp.arange(depth, dtype=jnp.uint32)
@@ -109,9 +118,12 @@ def run_layers(
         return x, _joined([of_first, of_others])
     if not groups:
         return _scan(step, execution, windows, x, (layers, numbers, extras))
-    collected = []
-    for group in range(groups):
-        members = slice(-(-group * depth // groups), -(-(group + 1) * depth // groups))
+    collected, start = [], 0
+    for group, size in enumerate(layers_per_group(config)):
+        if not size:
+            continue
+        members = slice(start, start + size)
+        start += size
         items = (None, *_part((numbers, extras), members))
         x, of_group = _scan(step, execution, windows[members], x, items, shared=_one(layers, group))
         collected.append(of_group)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -218,7 +219,7 @@ class _UnitList:
 
 
 def _content(written: str) -> bytes:
-    path = path_of(written.partition(":")[2])
+    path = path_of(os.path.expanduser(written.partition(":")[2]))
     if not path.is_file():
         raise ValueError(f"data.units={written!r}: no such file; a list has a unit on each line")
     return read_whole(path, _MOST_BYTES)

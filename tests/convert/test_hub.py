@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from exported_models import trained_model
 from hub_stand_in import TEAM, TOKEN, Hub
 from several_processes import free_port, surroundings, zygote
@@ -21,6 +22,7 @@ from bertjax.training.run_directory import load_run
 
 pytest.importorskip("huggingface_hub", reason="needs huggingface_hub: pip install 'bertjax[hub]'")
 
+WEIGHTS = "model.safetensors"
 LOADED = """
 import json, sys, warnings
 import bertjax
@@ -97,6 +99,19 @@ def test_a_model_of_the_hub_is_loaded_as_its_folder_is(folder, hub, do):
     code, cached = do("load", f"hf:ada/novels@{commit}", endpoint=f"http://127.0.0.1:{free_port()}")
     (told,) = assert_same_model(cached, folder / "exported")
     assert code == 0 and "the Hub cannot be reached; the files downloaded before are used" in told
+
+
+def test_fetch_downloads_the_shards_of_an_index(folder, hub, do, tmp_path):
+    exported = folder / "exported"
+    shard = "model-00001-of-00001.safetensors"
+    index = json.dumps({"weight_map": dict.fromkeys(safetensors.numpy.load_file(exported / WEIGHTS), shard)})
+    files = {shard: (exported / WEIGHTS).read_bytes(), f"{WEIGHTS}.index.json": index.encode()}
+    beside = tuple(path.name for path in exported.iterdir() if path.name != WEIGHTS)
+    hub.add("ada/large", exported, only=beside, **files, **{"model-unlisted.safetensors": b"never"})
+    code, said = do("load", "hf:ada/large")
+    assert code == 0, said
+    assert_same_model(said, exported)
+    assert shard in hub.downloaded() and "model-unlisted.safetensors" not in hub.downloaded()
 
 
 def test_a_model_of_the_hub_becomes_a_run_and_its_weights_start_one(folder, hub, do, tmp_path):

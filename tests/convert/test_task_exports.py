@@ -158,6 +158,44 @@ def test_labels_without_names_have_those_of_transformers(classifier):
     assert (found.kind, found.labels) == ("sequence", ("LABEL_0", "LABEL_1", "LABEL_2"))
 
 
+@pytest.mark.parametrize("count", [3, 1])
+def test_read_huggingface_takes_num_labels_over_id2label(classifier, count):
+    """As transformers does, which names the labels anew."""
+    transformers = pytest.importorskip("transformers")
+    _, folder = classifier
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    rows = {name: array[:count] for name, array in tensors.items() if name.startswith("classifier.")}
+    safetensors.numpy.save_file(tensors | rows, folder / "model.safetensors", metadata={"format": "pt"})
+    changed(folder, id2label={"0": "yes", "1": "no"}, num_labels=count, problem_type=None)
+    theirs = transformers.AutoConfig.from_pretrained(folder)
+    found = read_huggingface(folder)
+    assert found.config.num_labels == theirs.num_labels == count
+    assert found.labels == (tuple(theirs.id2label.values()) if count > 1 else ())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("summary_type", "mean"),
+        ("summary_type", "last"),
+        ("summary_type", "cls_index"),
+        ("summary_activation", "tanh"),
+        ("summary_activation", None),
+        ("summary_use_proj", False),
+    ],
+)
+def test_read_huggingface_refuses_other_summaries_of_electra(tmp_path, key, value):
+    options = {"family": "electra", "pooler": "gelu"}
+    folder = export_huggingface(fine_tuned_model(tmp_path / "run", "choice", **options), tmp_path / "out")
+    assert read_huggingface(folder).kind == "choice"
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {key: value}))
+    with pytest.raises(ValueError, match=rf"{key} is {value!r}; bertjax imports models with {key} "):
+        read_huggingface(folder)
+    (folder / "config.json").write_text(json.dumps(config | {key: value, "architectures": ["ElectraModel"]}))
+    assert read_huggingface(folder).kind == "", "other classes do not read the key"
+
+
 def test_several_labels_at_once_are_no_task_of_ours(classifier):
     model, folder = classifier
     found = read_huggingface(changed(folder, problem_type="multi_label_classification"))

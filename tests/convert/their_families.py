@@ -51,6 +51,7 @@ SMALL = {
     "electra-generator whole": small("electra-generator", embedding_size=0),
     "albert one layer": small("albert", num_hidden_layers=1),
     "albert two groups": small("albert", num_hidden_layers=4, layer_groups=2),
+    "albert uneven groups": small("albert", num_hidden_layers=7, layer_groups=3),
     "albert erf": small("albert", hidden_act="gelu"),
     "albert relu": small("albert", hidden_act="relu"),
     "deberta-v2 with a convolution": small(

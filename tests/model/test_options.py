@@ -19,6 +19,7 @@ from bertjax.model.dropout import HEAD, dropout, row_keys
 from bertjax.model.families.bert import BERT
 from bertjax.model.families.registry import FAMILIES
 from bertjax.model.network import Params, abstract_network, bind, init_params
+from bertjax.model.stack import layers_per_group
 from bertjax.parallel.sharding import is_names
 from bertjax.training.checkpoint import named_arrays
 from bertjax.training.optimizer import make_optimizer
@@ -432,3 +433,11 @@ def test_heads_without_their_pooler_are_refused(monkeypatch: pytest.MonkeyPatch,
     for pooler, heads in (("none", {"mlm_head"}), ("tanh", {"mlm_head", "pooler"})):
         shapes = abstract_network(replace(PLAIN, pooler=pooler, family="plain"))[1]
         assert set(shapes) == {"encoder", *heads}
+
+
+@pytest.mark.parametrize(("depth", "groups"), [(12, 1), (12, 4), (7, 3), (6, 4), (18, 14), (27, 21), (3, 3)])
+def test_layers_per_group_follows_transformers(depth, groups):
+    """Its division in floating point puts layer 9 of 18 in group 6 of 14, not 7."""
+    sizes = layers_per_group(replace(PLAIN, num_hidden_layers=depth, layer_groups=groups))
+    theirs = [int(number / (depth / groups)) for number in range(depth)]
+    assert np.repeat(np.arange(groups), sizes).tolist() == theirs

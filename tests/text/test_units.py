@@ -16,7 +16,7 @@ from bertjax.text.documents import assemble, divided
 from bertjax.text.prepare import prepare, require_sources, summary
 from bertjax.text.spans import MarkedText, Span, join, marked, pieces_of, spans_of
 from bertjax.text.store.format import TokenStore
-from bertjax.text.units import UnitMarker, find_units
+from bertjax.text.units import UnitMarker, find_units, list_digest
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import count_for, train_tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
@@ -347,3 +347,9 @@ def test_spans_survive_the_division_of_long_documents():
     assert len(parts) > 20
     found = [s[a:b] for part in parts for s in part.sentences() for a, b, _ in spans_of(s)]
     assert found == [f"river {n}" for n in range(400)]
+
+
+def test_list_digest_expands_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "units.txt").write_text("the river\n")
+    assert list_digest("list:~/units.txt") == list_digest(f"list:{tmp_path}/units.txt")

@@ -13,6 +13,7 @@ from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.layers import ACTIVATIONS
 from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling
+from bertjax.model.stack import layers_per_group
 
 _FIRST, _STACK = "encoder/first_layer", "encoder/layers"
 
@@ -25,13 +26,14 @@ def add_encoder(graph: Graph, arrays: Arrays, config: ModelConfig) -> Value:
     attention = Attention(graph, arrays, config)
     x = _embeddings(graph, arrays, config)
     behind = int(any(name.startswith(f"{_FIRST}/") for name in arrays))
+    sizes = layers_per_group(config) if config.layer_groups else []
+    groups = [group for group, size in enumerate(sizes) for _ in range(size)]
     for number, window in enumerate(layer_windows(config)):
         if number < behind:
             x = _layer(graph, arrays, config, attention, _FIRST, x, window)
             continue
         # Layers of a group share their weights, which then are in the file once.
-        groups = config.layer_groups
-        index = number * groups // config.num_hidden_layers if groups else number - behind
+        index = groups[number] if groups else number - behind
         named = f"{_STACK}/{index}"
         of_layer = {
             name.replace(_STACK, named): array[index] for name, array in arrays.items() if name.startswith(f"{_STACK}/")

@@ -78,9 +78,7 @@ def from_config_json(
     """
     family = _family(values, where)
     known = family.transformers
-    for key, value in (_CONSTANTS | dict(known.constants)).items():
-        if values.get(key, value) != value:
-            raise ValueError(f"{where}: {key} is {values[key]!r}; bertjax imports models with {key} {value!r} alone")
+    require_values(values, _CONSTANTS | dict(known.constants), where)
     keys = {name: key for name, key in _keys(known).items() if name != "vocab_size"} | dict(known.fields)
     found = {name: _number(values, key, _default(name, key, known.defaults), where) for name, key in keys.items()}
     if (layers := found["num_hidden_layers"]) > MOST_LAYERS:
@@ -107,6 +105,13 @@ def from_config_json(
         **found, **vocabulary, **known.implied, **together, family=family.name, hidden_act=activations[activation],
         causal=bool(causal),
     )  # fmt: skip
+
+
+def require_values(values: Mapping[str, Any], constants: Mapping[str, Any], where: str | Path) -> None:
+    """Raise ValueError for a key of a `config.json` that has another value than here."""
+    for key, value in constants.items():
+        if values.get(key, value) != value:
+            raise ValueError(f"{where}: {key} is {values[key]!r}; bertjax imports models with {key} {value!r} alone")
 
 
 def _keys(known: HuggingFace) -> dict[str, str]:

@@ -72,13 +72,18 @@ def _config_json(model: ModelConfig, special: Mapping[str, int], kind: str, labe
     return {"architectures": [architecture(model)]} | to_config_json(model, special) | _task_fields(model, kind, labels)
 
 
+def default_labels(count: int) -> tuple[str, ...]:
+    """The names that transformers gives to labels without names."""
+    return tuple(f"LABEL_{number}" for number in range(count))
+
+
 def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[str, Any]:
     """The fields of a task for transformers: its loss, and the names of labels."""
     if not model.num_labels:
         return {}
     # A number has one output whatever its labels are.
     named, problem = (kind_of(kind).names_outputs, kind_of(kind).problem_type) if kind else (False, "")
-    names = list(labels if named else ()) or [f"LABEL_{number}" for number in range(model.num_labels)]
+    names = (labels if named else ()) or default_labels(model.num_labels)
     assert len(names) == model.num_labels, "a name for each label"
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},

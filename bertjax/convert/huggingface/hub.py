@@ -14,10 +14,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES
+from bertjax.convert.huggingface.weights_files import WEIGHTS_FILES, is_index, shard_files
 
 CONFIG_FILE = "config.json"
-WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")  # the first that a folder has is read
-_INDEXES = tuple(f"{name}.index.json" for name in WEIGHTS_FILES)  # of split weights, which the importer refuses by name
 _REPOSITORY = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 _EXTRA = "pip install 'bertjax[hub]'"
 _LOGIN = "run `hf auth login`, or set HF_TOKEN"
@@ -49,6 +48,9 @@ def fetch(name: str) -> tuple[Path, str]:
         about = HfApi().model_info(repository, revision=revision or None)
         there = {sibling.rfilename for sibling in about.siblings or ()}
         files = [hf_hub_download(repository, file, revision=about.sha) for file in _wanted(there)]
+        for index in filter(is_index, files):
+            for file in there.intersection(shard_files(Path(index))):
+                hf_hub_download(repository, file, revision=about.sha)
     except GatedRepoError:
         raise ValueError(
             f"{here}, and {repository} of the Hub is open only to those who accepted its terms; accept them on its "
@@ -72,7 +74,7 @@ def _wanted(there: Collection[str]) -> list[str]:
     """The files to download of those that a repository has."""
     if CONFIG_FILE not in there:
         return []
-    weights = [name for name in (*WEIGHTS_FILES, *_INDEXES) if name in there][:1]
+    weights = [name for name in WEIGHTS_FILES if name in there][:1]
     return [CONFIG_FILE, *weights, *(name for name in TOKENIZER_FILES if name in there)]
 
 

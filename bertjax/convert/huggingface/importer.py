@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,27 +11,27 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.convert.folder import read_object
+from bertjax.convert.folder import read_object, require_content
 from bertjax.convert.foreign import ForeignModel, foreign_model
-from bertjax.convert.huggingface.config import from_config_json, pad_id_of
-from bertjax.convert.huggingface.exporter import NULL_THRESHOLD
-from bertjax.convert.huggingface.hub import WEIGHTS_FILES
+from bertjax.convert.huggingface.config import from_config_json, pad_id_of, require_values
+from bertjax.convert.huggingface.exporter import NULL_THRESHOLD, default_labels
 from bertjax.convert.huggingface.names import architecture, class_of, head_named, tensors_of, their_shapes
-from bertjax.convert.huggingface.safetensors_reader import read_safetensors
-from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
-from bertjax.convert.huggingface.torch_reader import read_torch_tensors
+from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, read_tokenizer
+from bertjax.convert.huggingface.weights_files import read_weights
 from bertjax.finetune.kinds import KINDS, kind_of
 from bertjax.model.families.family import HuggingFace
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import HEADS
 
 _BUFFERS = re.compile(r".*embeddings\.(position_ids|token_type_ids)")
+# Of DataParallel, of Lightning and other modules with a field `model`, of torch.compile.
+_WRAPPERS = re.compile(r"((module|model|_orig_mod)\.)*")
 _OF_SENTENCE_TRANSFORMERS = "dropout."
 _MOST_LABELS = 1 << 20
 
 
 def read_huggingface(directory: str | Path) -> ForeignModel:
-    """Read `config.json`, the vocabulary, and `model.safetensors` or `pytorch_model.bin`; nothing in them is executed.
+    """Read `config.json`, the vocabulary and the weights (`WEIGHTS_FILES`); nothing in them is executed.
 
     Loads a fine-tuned model with its head and the names of its labels, if it is of a class and of a kind that
     bertjax has; else as `BertForPreTraining` whatever has its encoder: `BertModel`, `BertForMaskedLM`, other fine-tuned
@@ -44,8 +44,14 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     values = read_object(where)
     kind, labels = _task(values, where)
     config = replace(from_config_json(values, where), **_head(kind, labels))
+    if kind:
+        constants = family_of(config.family).transformers.head_constants
+        require_values(values, constants.get(kind_of(kind).network.transformers, {}), where)
+    for name in TOKENIZER_FILES:
+        if (folder / name).is_file():
+            require_content(folder / name)
     tokenizer = read_tokenizer(folder, config.family)
-    tensors, left_out = canonical_names(_read_weights(folder), config)
+    tensors, left_out = canonical_names(read_weights(folder), config, f"hf:{folder}")
     notes = [f"left out, not of a {architecture(config)}: {', '.join(left_out[:5])}"] if left_out else []
     found = foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes, pad_id_of(values, where))
     of_task = kind_of(kind) if kind else None
@@ -88,26 +94,36 @@ def _null_threshold(values: Mapping[str, Any], where: Path) -> float | None:
 
 
 def _labels(values: Mapping[str, Any], where: Path) -> tuple[str, ...]:
-    """The names of labels in the order of their numbers; transformers' own, LABEL_0 and on, where there are none."""
+    """The names of labels in the order of their numbers.
+
+    They are LABEL_0, LABEL_1, ... without names, and where `num_labels` is another number than that of the names, as
+    in transformers. Raises ValueError for names that are not numbered from 0.
+    """
     names = values.get("id2label")
-    if names is None:
-        count = values.get("num_labels", 2)
-        if type(count) is not int or not 1 <= count <= _MOST_LABELS:
-            raise ValueError(f"{where}: num_labels is {count!r}, which is not a sensible number")
-        return tuple(f"LABEL_{number}" for number in range(count))
-    wanted = [str(number) for number in range(len(names))] if isinstance(names, dict) else []
-    if not wanted or sorted(names) != sorted(wanted) or not all(isinstance(name, str) for name in names.values()):
+    numbers = [str(number) for number in range(len(names))] if isinstance(names, dict) else []
+    is_named = numbers and sorted(names) == sorted(numbers) and all(isinstance(name, str) for name in names.values())
+    if names is not None and not is_named:
         raise ValueError(f"{where}: id2label does not give each label, from 0 on, a name")
-    return tuple(names[number] for number in wanted)
+    count = values.get("num_labels")
+    count = (len(numbers) or 2) if count is None else count
+    if type(count) is not int or not 1 <= count <= _MOST_LABELS:
+        raise ValueError(f"{where}: num_labels is {count!r}, which is not a sensible number")
+    return tuple(names[number] for number in numbers) if count == len(numbers) else default_labels(count)
 
 
-def canonical_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> tuple[dict[str, np.ndarray], list[str]]:
+def canonical_names(
+    tensors: Mapping[str, np.ndarray], config: ModelConfig, where: str
+) -> tuple[dict[str, np.ndarray], list[str]]:
     """(tensors under the names that a model of `config` has, names left out).
 
-    Knows the class of the encoder alone, whose names have no prefix, and `gamma` and `beta`, as LayerNorm's were called
-    until 2019.
+    Accepts the names of the encoder's own class, which have no prefix, names behind the prefixes of wrappers
+    (`_WRAPPERS`), and `gamma` and `beta`, as LayerNorm's were called until 2019. Raises ValueError, beginning with
+    `where`, for the encoder behind another prefix.
     """
     known = family_of(config.family).transformers
+    words = next(tensor.theirs for tensor in class_of(config).tensors if tensor.padded)
+    wrapper = _wrapper(tensors, known.prefix, words.removeprefix(known.prefix), where)
+    tensors = {name.removeprefix(wrapper): array for name, array in tensors.items()}
     _require_tied(tensors, known)
     bare = not any(name.startswith(known.prefix) for name in tensors)
     own = {_part(tensor.theirs, known) for tensor in tensors_of(config)}
@@ -130,6 +146,24 @@ def canonical_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> t
     return found, left_out
 
 
+def _wrapper(names: Collection[str], prefix: str, words: str, where: str) -> str:
+    """What stands in front of the names of transformers: "", or what a wrapper put there.
+
+    `words` is the name of the word table behind `prefix`.
+    """
+    tables = [name.removesuffix(words) for name in names if name == words or name.endswith(f".{words}")]
+    starts = {start.removesuffix(prefix) for start in tables}
+    wrappers = [start for start in starts if _WRAPPERS.fullmatch(start)]
+    if "" in starts or not starts:
+        return ""
+    if len(wrappers) == 1:
+        return wrappers[0]
+    raise ValueError(
+        f"{where}: the encoder's tensors begin with {min(starts)[:80]!r}, which transformers does not write; "
+        f"remove it from their names"
+    )
+
+
 def _part(name: str, known: HuggingFace) -> str:
     """The part of a network that a tensor belongs to, as its name begins: `bert.pooler.`, `cls.`."""
     prefix = known.prefix if name.startswith(known.prefix) else ""
@@ -141,15 +175,3 @@ def _require_tied(tensors: Mapping[str, np.ndarray], known: HuggingFace) -> None
     for copy, of in known.tied.items():
         if copy in tensors and of in tensors and not np.array_equal(tensors[copy], tensors[of]):
             raise ValueError(f"{copy} differs from {of}: bertjax has one table for both, as the published models do")
-
-
-def _read_weights(folder: Path) -> dict[str, np.ndarray]:
-    readers = dict(zip(WEIGHTS_FILES, (read_safetensors, read_torch_tensors), strict=True))
-    for name, read in readers.items():
-        if (folder / name).is_file():
-            return read(folder / name)
-    if any((folder / f"{name}.index.json").is_file() for name in readers):
-        raise ValueError(
-            f"hf:{folder}: its weights are split over several files; save the model in one (max_shard_size)"
-        )
-    raise ValueError(f"hf:{folder}: no {' and no '.join(readers)} there")

@@ -30,6 +30,8 @@ _MLM = (
 _SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *dense("head/dense", "classifier.out_proj"))
 _CHOICE = (*dense("pooler/dense", "sequence_summary.summary"), *dense("head/dense", "classifier"))
 
+_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+
 _BASE = ModelConfig(family="electra", pooler="gelu")
 _SMALL = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 _LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
@@ -53,6 +55,7 @@ ELECTRA = Family(
         pretraining=Class("ElectraForPreTraining", (*_ENCODER, *_RTD), outputs={"rtd_head": "logits"}),
         left_out=("generator",),
         own_heads={"ForSequenceClassification": _SEQUENCE, "ForMultipleChoice": _CHOICE},
+        head_constants={"ForMultipleChoice": _SUMMARY},
         fields={"embedding_size": "embedding_size"},
         # ElectraConfig's defaults are the small discriminator.
         defaults=_SMALL | {"embedding_size": 128},

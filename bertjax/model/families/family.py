@@ -121,6 +121,8 @@ class HuggingFace:
         partial: Classes with fewer heads of pretraining, those with most of them first.
         own_heads: What follows in a class's name -> tensors of its head and pooler, where other families name them
             otherwise.
+        head_constants: What follows in a class's name -> keys that this class alone reads, and the value that they have
+            where a folder is read; they are not written, for these are transformers' defaults.
         lacking: What follows in the names of classes that other families have and this one has not.
         tied: Tensors that may be stored though they are another one -> that other.
         aliases: Beginnings of names in other files -> what replaces them in the names of these tensors.
@@ -149,6 +151,7 @@ class HuggingFace:
     left_out: tuple[str, ...] = ()
     partial: tuple[Class, ...] = ()
     own_heads: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    head_constants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     lacking: tuple[str, ...] = ()
     tied: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
