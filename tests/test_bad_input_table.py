@@ -72,6 +72,7 @@ def of(*sources: str) -> list[str]:
 ROWS: list[tuple[list[str], list[str]]] = [
     # recipes
     (["pretrain", "quikstart"], ["recipe 'quikstart'", "did you mean quickstart?"]),
+    (["pretrain", "bert"], ["recipe 'bert' is unknown", "did you mean bert_mini or bert_base or bert_one_gpu?"]),
     (["pretrain", "nowhere.py"], ["recipe nowhere.py: no such file", "recipes next to it: broken.py"]),
     (
         ["pretrain", "configs/quickstart.py"],
@@ -95,6 +96,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
         [*PRETRAIN, "--optimizer.learnin-rate", "1"],
         ["--optimizer.learnin-rate", "Perhaps you meant", "--optimizer.learning-rate"],
     ),
+    ([*PRETRAIN, "--steps", "100"], ["--steps is unknown; did you mean --training.steps?"]),
     ([*PRETRAIN, "--training.steps", "many"], ["--training.steps", "'many'"]),
     ([*PRETRAIN, "--training.steps", "0"], ["training.steps=0"]),
     (

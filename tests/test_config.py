@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import warnings
+from collections import Counter
 from pathlib import Path
 
 import pytest
+import tyro
 
 from bertjax.config import (
     Config,
     FinetuneConfig,
     StageConfig,
     differences,
+    flatten,
     from_dict,
     load_recipe,
     override,
@@ -19,6 +24,7 @@ from bertjax.config import (
     to_dict,
     validate,
 )
+from bertjax.config.recipes import names_recipe, recipe_file
 
 CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
 
@@ -185,3 +191,66 @@ def test_a_value_of_a_saved_config_is_taken_or_refused_whatever_it_is(kind):
         with pytest.raises(ValueError, match=r"the config is \w+; give a mapping|config key a is unknown"):
             from_dict(value if value != {} else None)
     assert refused > 500
+
+
+def _help_texts() -> dict[str, str]:
+    """The help text that tyro shows for each option of a config with a task and a stage, without its default."""
+    default = FinetuneConfig(stages=(StageConfig(start=1),))
+    options = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        parser = tyro.extras.get_parser(FinetuneConfig, default=default, config=options)
+    return {
+        action.option_strings[0]: re.sub(r"\s*\(default: .*\)$", "", action.help or "", flags=re.DOTALL)
+        for action in parser._actions
+        if action.dest != "help"
+    }
+
+
+def test_every_key_has_a_help_text_of_its_own() -> None:
+    texts = _help_texts()
+    keys = flatten(to_dict(FinetuneConfig())).keys() - {"stages"} | {
+        f"stages.0.{field.name}" for field in dataclasses.fields(StageConfig)
+    }
+    assert {option[2:].replace("-", "_") for option in texts} == keys
+    assert not [option for option, text in texts.items() if len(text) < 8]
+    shared = [text for text, count in Counter(texts.values()).items() if count > 1]
+    assert not shared
+
+
+def test_help_texts_begin_with_a_noun() -> None:
+    """Not with a lower-case fragment, a value such as `0:`, or a verb form."""
+    wrong = r"[^A-Z\[]|(Of|In|On|At|By|For|From|With|To|That|What|Which|Whether|How|When|If|The|A|An|Also)\b"
+    assert not {option: text for option, text in _help_texts().items() if re.match(wrong, text)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--steps", "100"], "--training.steps?"),
+        (["--learning_rate=1"], "--optimizer.learning-rate?"),
+        (["--batch-size", "8"], "--training.global-batch-size?"),
+        (["--lowercase", "False"], "--data.lowercase?"),
+        (["--temperature", "2"], "--data.temperature or --distillation.temperature?"),
+    ],
+)
+def test_override_names_the_whole_key_of_a_short_one(arguments, named, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        override(Config(), arguments, "bertjax pretrain quickstart")
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error == f"bertjax pretrain quickstart: {arguments[0]} is unknown; did you mean {named}\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "name"), [("ModernBERT", "modernbert"), ("BERT-Mini", "bert_mini"), ("bertbase", "bert_base")]
+)
+def test_recipe_names_ignore_case_and_separators(word: str, name: str) -> None:
+    assert recipe_file(word) == recipe_file(name)
+    assert names_recipe(word)
+
+
+def test_bert_is_no_recipe_and_the_first_choices_are_named() -> None:
+    with pytest.raises(ValueError, match=r"'bert' is unknown; did you mean bert_mini or bert_base or bert_one_gpu\?"):
+        recipe_file("bert")
+    with pytest.raises(ValueError, match="did you mean bert_mini or bert_base"):
+        recipe_file("BERT:large")

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertjax.config.run import Config
-from bertjax.config.values import check_types
+from bertjax.config.values import check_types, flatten, to_dict
 
 T = TypeVar("T")
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
+_FIRST_CHOICES = {"bert": ("bert_mini", "bert_base", "bert_one_gpu")}  # no recipe has this name; albert is too near
 _SECTION = re.compile(r"(?<=\n)([A-Z][a-z]+): ")  # the first line is the title, whatever it begins with
 
 
@@ -55,14 +56,16 @@ def recipe_file(recipe: str | Path) -> tuple[Path, str | None]:
     """The file of a recipe, and the variant that the words name, if any.
 
     `quickstart` and `roberta:large` are recipes of the package, `./my.py` and `my.py:small` files; nothing is both.
+    Names of the package are found without regard to case, `-` and `_`: `ModernBERT` is modernbert.
     Raises ValueError for a name that the package does not have, and for a file that is not there.
     """
     words = str(recipe)
     if not _is_path(words):
         name, colon, variant = words.partition(":")
-        if name not in recipe_names():
+        known = {_folded(known): known for known in recipe_names()}
+        if _folded(name) not in known:
             raise ValueError(f"recipe {words!r} is unknown; {_nearest_name(name)}")
-        return RECIPES / f"{name}.py", variant if colon else None
+        return RECIPES / f"{known[_folded(name)]}.py", variant if colon else None
     file, colon, variant = words.partition(".py:")
     path = Path(f"{file}.py" if colon else file)
     if not path.is_file():
@@ -76,15 +79,26 @@ def _is_path(words: str) -> bool:
 
 def names_recipe(word: str) -> bool:
     """Whether a word of a command can be a recipe, and no option or value."""
-    return not word.startswith("-") and (".py" in word or word.partition(":")[0] in recipe_names())
+    folded = _folded(word.partition(":")[0])
+    return not word.startswith("-") and (".py" in word or folded in map(_folded, recipe_names()))
 
 
 def _nearest_name(name: str) -> str:
     if Path(f"{name}.py").is_file():
         return f"the file of that name is written ./{name}.py"
-    near = difflib.get_close_matches(name.replace("-", "_"), recipe_names(), 1)
-    hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(recipe_names())};"
+    near = _FIRST_CHOICES.get(_folded(name)) or _near_names(name)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(recipe_names())};"
     return f"{hint} a recipe of your own is named by its file, as in ./my.py"
+
+
+def _near_names(name: str) -> list[str]:
+    known = {_folded(known): known for known in recipe_names()}
+    return [known[match] for match in difflib.get_close_matches(_folded(name), known, 1)]
+
+
+def _folded(name: str) -> str:
+    """A recipe's name without case, `-` and `_`."""
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def _why_no_file(path: Path) -> str:
@@ -192,6 +206,7 @@ def override(config: Config, arguments: Sequence[str], prog: str) -> Config:
 
     An unknown key or a value of the wrong type ends the program with exit code 2 and names the nearest key.
     """
+    _refuse_short_keys(config, arguments, prog)
     import tyro
 
     return tyro.cli(
@@ -202,3 +217,18 @@ def override(config: Config, arguments: Sequence[str], prog: str) -> Config:
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
         description="",
     )
+
+
+def _refuse_short_keys(config: Config, arguments: Sequence[str], prog: str) -> None:
+    """End the program with exit code 2 for a key without its section, as in `--steps 100`, naming the whole key."""
+    keys = ["help", *flatten(to_dict(config))]
+    for word in arguments:
+        name = word[2:].partition("=")[0].replace("-", "_")
+        if not word.startswith("--") or not name or name in keys:
+            continue
+        matches = [key for key in keys if key.endswith(f".{name}")] or [key for key in keys if key.endswith(f"_{name}")]
+        if matches and "." not in name:
+            matches.sort(key=lambda key: not key.startswith("training."))
+            named = " or ".join(f"--{key.replace('_', '-')}" for key in matches)
+            print(f"{prog}: {word} is unknown; did you mean {named}?", file=sys.stderr)
+            sys.exit(2)

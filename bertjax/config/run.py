@@ -9,6 +9,8 @@ from bertjax.config.data import DataConfig, RowKind
 from bertjax.config.model import ExecutionConfig, ModelConfig
 from bertjax.config.resume import changes_with_notice, may_change
 
+_OTHER_END = "the learning rate decays to another end from here on"
+_OTHER_ROWS = "evaluations before and after are over different rows"
 _ONLY_AT_STEP_0 = "has no effect on a run that continues from its own checkpoint"
 
 
@@ -16,73 +18,77 @@ _ONLY_AT_STEP_0 = "has no effect on a run that continues from its own checkpoint
 class MeshConfig:
     """How many devices lie along each mesh axis; -1 takes what the others leave."""
 
-    data: int = may_change(-1)
-    fsdp: int = may_change(1)
-    tensor: int = may_change(1)
-    dcn_data: int = may_change(-1)  # of `data`, the factor that runs across slices; -1 takes what dcn_fsdp leaves
-    dcn_fsdp: int = may_change(1)  # of `fsdp`, likewise; the product of both is the number of slices
+    data: int = may_change(-1)  # Number of devices along the data axis (copies of the model); -1: all that are left
+    fsdp: int = may_change(1)  # Number of devices along the fsdp axis (weights are sharded); -1: all that are left
+    tensor: int = may_change(1)  # Number of devices along the tensor axis (layers are split); -1: all that are left
+    dcn_data: int = may_change(-1)  # Number of slices along the data axis; -1: all that dcn_fsdp leaves
+    dcn_fsdp: int = may_change(1)  # Number of slices along the fsdp axis; dcn_data x dcn_fsdp is all slices
 
 
 @dataclass(frozen=True)
 class HostsConfig:
     """How the processes of a run find each other, and how many there must be."""
 
-    cluster: Literal["auto", "one", "tpu", "slurm", "kubernetes", "address"] = may_change("auto")  # one: no others
-    coordinator: str = may_change("")  # HOST:PORT where process 0 listens; for `address`
-    processes: int = may_change(0)  # that must join; 0: as many as the cluster says
-    process: int = may_change(-1)  # the number of this one; -1: as the cluster says
-    devices: int = may_change(0)  # that there must be in all; 0: any number
-    join_seconds: int = may_change(300)  # for all processes to join
-    heartbeat_seconds: int = may_change(20)  # after which a process that is silent is lost
+    # Kind of cluster; one: a single process, address: hosts.coordinator
+    cluster: Literal["auto", "one", "tpu", "slurm", "kubernetes", "address"] = may_change("auto")
+    coordinator: str = may_change("")  # Address HOST:PORT of process 0, for hosts.cluster=address
+    processes: int = may_change(0)  # Number of processes that must join; 0: as many as the cluster has
+    process: int = may_change(-1)  # Number of this process, from 0; -1: from the cluster
+    devices: int = may_change(0)  # Number of devices that all processes must have together; 0: any number
+    join_seconds: int = may_change(300)  # Time limit for all processes to join, in seconds
+    heartbeat_seconds: int = may_change(20)  # Silence in seconds after which a process counts as lost
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
     """The update rule and its schedule; defaults are the paper's (appendix A.2) and google-research/bert's."""
 
+    # Update rule; bert_adamw has no bias correction
     name: Literal["bert_adamw", "adamw", "lamb", "lamb_uncorrected", "stable_adamw"] = "bert_adamw"
-    learning_rate: float = 1e-4
-    warmup_steps: int = 10_000
+    learning_rate: float = 1e-4  # Peak learning rate
+    warmup_steps: int = 10_000  # Number of steps over which the learning rate rises from 0
+    # Shape of the learning-rate schedule; linear decays from step 0 on, as BERT does
     schedule: Literal["linear", "linear_after_warmup", "polynomial", "cosine", "warmup_stable_decay"] = "linear"
-    decay_power: float = 1.0  # of the polynomial schedule
-    decay_steps: int = 0  # of warmup_stable_decay: the last steps, over which the rate falls to its end
-    decay_shape: Literal["linear", "1-sqrt"] = "linear"  # of that fall (1-sqrt: ModernBERT)
-    final_share: float = 0.0  # of the peak, at which every schedule ends
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-6
-    weight_decay: float = 0.01
-    decay_all: bool = False  # biases and LayerNorm parameters decay too (fairseq); the paper leaves them out
-    clip_norm: float = 1.0  # of the global gradient; 0 = no clipping
+    decay_power: float = 1.0  # Power of the polynomial schedule
+    decay_steps: int = 0  # Number of last steps over which the rate falls (warmup_stable_decay)
+    decay_shape: Literal["linear", "1-sqrt"] = "linear"  # Shape of the fall (warmup_stable_decay; ModernBERT: 1-sqrt)
+    final_share: float = 0.0  # Share of the peak learning rate at which the schedule ends
+    beta1: float = 0.9  # Decay rate of the first moment (mean of gradients)
+    beta2: float = 0.999  # Decay rate of the second moment (mean of squared gradients)
+    eps: float = 1e-6  # Constant added to the denominator of an update
+    weight_decay: float = 0.01  # Weight decay, times the learning rate at every step
+    decay_all: bool = False  # Weight decay for biases and norms too (fairseq); BERT leaves them out
+    clip_norm: float = 1.0  # Largest norm of the gradient over all parameters; 0: no clipping
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
     """The loop: how long, how much per step, and how often it logs, evaluates and saves (periods in steps)."""
 
-    steps: int = changes_with_notice(1_000_000, "the learning rate decays to another end from here on")
-    # Of time for the whole command (90s, 10m, 2h, 1d), from which the steps follow; empty: as many as `steps` says.
+    steps: int = changes_with_notice(1_000_000, _OTHER_END)  # Number of update steps of the whole run
+    # Time limit for the whole run (90s, 10m, 2h, 1d), which sets the number of steps; empty: training.steps
     budget: str = may_change("")
-    # STEP:STEPS, from step STEP on the run ends at STEPS and the rest of the schedule is stretched to it.
-    replans: tuple[str, ...] = changes_with_notice((), "the learning rate decays to another end from here on")
-    global_batch_size: int = 256
+    # Changes of the end as STEP:STEPS: from step STEP on the run ends at STEPS, and the schedule is stretched to it
+    replans: tuple[str, ...] = changes_with_notice((), _OTHER_END)
+    global_batch_size: int = 256  # Number of rows in a step, over all devices
+    # Number of microbatches in a step, computed one after the other to save memory
     grad_accum_steps: int = changes_with_notice(1, "sums are taken in another order, so the last bits may differ")
-    objectives: tuple[str, ...] = ("mlm", "nsp")
-    objective_weights: tuple[float, ...] = ()  # of their losses in the total; empty: each its own (1; 50 for rtd)
-    seed: int = 0
-    log_every: int = may_change(100)
-    eval_every: int = may_change(10_000)
-    eval_rows: int = changes_with_notice(8_192, "evaluations before and after are over different rows")
-    checkpoint_every: int = may_change(5_000)
-    keep_last: int = may_change(2)
-    keep_every: int = may_change(0)  # checkpoints whose step is a multiple are kept for good; 0 = none
-    max_skipped_updates: int = may_change(20)  # non-finite updates in a row that stop the run
-    verify_every: int = may_change(0)  # every so many steps one is computed again and its bits compared; 0 = never
-    digest_every: int = may_change(0)  # every so many steps, and before saves, replicas are compared; 0 = never
-    # STEP+COUNT, from step STEP on, counted from 0, the batches are those COUNT further on: COUNT are skipped.
+    objectives: tuple[str, ...] = ("mlm", "nsp")  # Pretraining objectives, whose losses are added
+    objective_weights: tuple[float, ...] = ()  # Weights of the losses, one for each objective; empty: 1 (rtd: 50)
+    seed: int = 0  # Seed of initial weights, pairs, masks and dropout
+    log_every: int = may_change(100)  # Number of steps between log lines
+    eval_every: int = may_change(10_000)  # Number of steps between evaluations on held-out text
+    eval_rows: int = changes_with_notice(8_192, _OTHER_ROWS)  # Number of held-out rows in an evaluation
+    checkpoint_every: int = may_change(5_000)  # Number of steps between checkpoints
+    keep_last: int = may_change(2)  # Number of newest checkpoints to keep
+    keep_every: int = may_change(0)  # Multiple of steps whose checkpoints are kept for good; 0: none
+    max_skipped_updates: int = may_change(20)  # Number of non-finite updates in a row that stop the run
+    verify_every: int = may_change(0)  # Number of steps between two that are computed twice, to compare bits; 0: never
+    digest_every: int = may_change(0)  # Number of steps between comparisons of the replicas' bits; 0: never
+    # Skipped batches as STEP+COUNT: from step STEP on, counted from 0, COUNT batches are left out
     skips: tuple[str, ...] = changes_with_notice((), "the batches from the changed step on are others")
-    # A mean loss between two log lines so many robust deviations above those before is a spike: the run goes back to
-    # the checkpoint before it and skips its rows, which it records in `skips`; 0 = never.
+    # Height of a loss spike in robust deviations above the loss before it; the run then goes back to the checkpoint
+    # before the spike and skips its batches, which it records in training.skips. 0: never.
     spike_deviations: float = changes_with_notice(0.0, "spikes from here on are answered otherwise")
 
     @property
@@ -95,59 +101,60 @@ class TrainingConfig:
 class DistillationConfig:
     """The frozen network that a run learns from, if one of its objectives needs one."""
 
-    # RUN, hf:DIR, hf:NAME or tf1:DIR. A run resumes with the weights that it began with, wherever they lie.
+    # Teacher: RUN, hf:DIR, hf:NAME or tf1:DIR; a run resumes only with the weights that it began with
     teacher: str = may_change("")
-    temperature: float = 2.0  # at which the probabilities of both networks are compared
+    temperature: float = 2.0  # Temperature at which the probabilities of both networks are compared
 
 
 @dataclass(frozen=True)
 class ProbeConfig:
     """What is measured of the model at evaluations besides held-out losses; by default nothing."""
 
-    pairs: tuple[str, ...] = may_change(())  # files of minimal pairs as BLiMP's, or folders of them
-    attention: bool = may_change(False)  # how clearly some head shows each of six patterns in held-out text
-    tags: str = may_change("")  # a file of tagged words, on which a linear classifier is fitted to every layer
-    sample: int = may_change(200)  # pairs of a probe at most, sentences of held-out text, and a fifth of tagged ones
-    share: float = may_change(0.03)  # of the time, as far as is expected; evaluations in between go without
+    pairs: tuple[str, ...] = may_change(())  # Files or folders of minimal pairs in the format of BLiMP
+    attention: bool = may_change(False)  # Measurement of six attention patterns in held-out text
+    tags: str = may_change("")  # File of tagged words, to fit a linear classifier on every layer
+    sample: int = may_change(200)  # Largest number of pairs and sentences; of tagged ones a fifth
+    share: float = may_change(0.03)  # Share of the run's time for probes; other evaluations go without them
 
 
 @dataclass(frozen=True)
 class StageConfig:
-    """A later stretch of the run with other rows; None keeps what was. The optimizer's state goes on through it."""
+    """A later stage of the run; None keeps the value of the stage before it. The optimizer state continues."""
 
-    start: int  # the step it begins at; it ends where the next begins, or with the run
-    sequence_length: int | None = None
-    rows: RowKind | None = None
-    pairs_per_row: int | None = None
-    max_predictions: int | None = None
-    masking: str | None = None
-    global_batch_size: int | None = None
-    grad_accum_steps: int | None = None
-    learning_rate: float | None = None  # peak of a schedule that begins here; None continues with the one that runs
-    warmup_steps: int | None = None  # of that schedule
-    decay_steps: int | None = None  # of that schedule, where it is warmup_stable_decay
-    final_share: float | None = None  # of that schedule; 1 with no warm-up is a constant rate
-    # From here on `model.rope_theta`, the base of the angles: of the layers without a window where
-    # `model.rope_theta_local` is set, else of all (context extension). No array depends on it.
+    start: int  # First step of this stage, which ends where the next begins
+    sequence_length: int | None = None  # Row length in tokens in this stage
+    rows: RowKind | None = None  # Kind of rows in this stage
+    pairs_per_row: int | None = None  # Largest number of pairs or texts in a packed row in this stage
+    max_predictions: int | None = None  # Largest number of masked positions in a pair or text in this stage
+    masking: str | None = None  # Unit of masking in this stage
+    global_batch_size: int | None = None  # Number of rows in a step of this stage, over all devices
+    grad_accum_steps: int | None = None  # Number of microbatches in a step of this stage
+    learning_rate: float | None = None  # Peak of a new schedule that begins here; None continues the old one
+    warmup_steps: int | None = None  # Number of warm-up steps of the new schedule
+    decay_steps: int | None = None  # Number of decay steps of the new schedule (warmup_stable_decay)
+    final_share: float | None = None  # Share of the peak at which the new schedule ends; 1 without warm-up: constant
+    # Base of the rotation angles in this stage (context extension): of the layers without a window where
+    # model.rope_theta_local is set, else of all layers
     rope_theta: float | None = None
 
 
 @dataclass(frozen=True)
 class Config:
-    """One run, whole. `data`, `optimizer` and `training` describe it up to where the first of `stages` begins."""
+    """All settings of a run. `data`, `optimizer` and `training` hold until the first of `stages` begins."""
 
-    name: str = may_change("bert")
-    run_dir: str = may_change("")  # a folder or a URL; empty: runs/<name>
-    # RUN, hf:DIR, hf:NAME or tf1:DIR, whose weights start this run at step 0.
+    name: str = may_change("bert")  # Name of the run
+    run_dir: str = may_change("")  # Folder or URL of the run; empty: runs/NAME
+    # Model whose weights start this run at step 0: RUN, hf:DIR, hf:NAME or tf1:DIR
     init_from: str = changes_with_notice("", _ONLY_AT_STEP_0)
-    # Of init_from, the layers that those of this model start as, counted from 0; empty: all of as many.
+    # Layers of init_from that become this model's layers, from 0; empty: all, if both have as many
     init_layers: tuple[int, ...] = changes_with_notice((), _ONLY_AT_STEP_0)
-    restore: Literal["newest", "previous"] = may_change("newest")  # previous: when the newest checkpoint is damaged
-    log: tuple[str, ...] = may_change(("tensorboard",))  # besides metrics.jsonl; --log wandb, --log mlflow add others
-    profile: str = may_change("")  # FIRST:LAST, the steps to write a trace of
-    # On a GPU: the same bits in every run, at some cost; on other platforms they always are.
+    # Checkpoint to resume from; previous: the one before the newest, if that is damaged
+    restore: Literal["newest", "previous"] = may_change("newest")
+    log: tuple[str, ...] = may_change(("tensorboard",))  # Loggers besides metrics.jsonl: tensorboard, wandb, mlflow
+    profile: str = may_change("")  # Steps to profile, as FIRST:LAST; a trace of them is written
+    # Equal bits in every run on a GPU, which costs speed; other platforms always have them
     deterministic: bool = changes_with_notice(False, "the steps before and after need not have the same last bits")
-    compilation_cache: str = may_change("data/compiled")  # compiled programs are kept here; empty: nothing is kept
+    compilation_cache: str = may_change("data/compiled")  # Folder for compiled programs; empty: none is kept
     model: ModelConfig = field(default_factory=ModelConfig)
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -157,7 +164,7 @@ class Config:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     distillation: DistillationConfig = field(default_factory=DistillationConfig)
     probe: ProbeConfig = field(default_factory=ProbeConfig)
-    stages: tuple[StageConfig, ...] = ()
+    stages: tuple[StageConfig, ...] = ()  # Later stages of the run, each with other rows or another schedule
 
     @property
     def directory(self) -> str:
@@ -169,30 +176,31 @@ class Config:
 class TaskConfig:
     """What a model is fine-tuned for. Recipes of the known tasks are in bertjax/finetune/tasks.py."""
 
-    name: str = may_change("")  # a known task (sst2, squad, ...), or a kind of your own (classification, tagging, ...)
-    data: str = may_change("")  # the folder of a known task's files, or tfds:glue/NAME
-    train: str = may_change("")  # of one's own task: a file
-    dev: str = may_change("")
-    test: str = may_change("")
-    text: tuple[str, ...] = may_change(())  # columns of that file: a text, two texts, or a beginning and its endings
-    label: str = may_change("")
-    id: str = may_change("")
-    labels: tuple[str, ...] = ()  # in the order of the network's outputs; empty: those of the training data, sorted
-    class_weights: tuple[float, ...] = ()  # of the loss, one for each label; empty: all weigh 1
-    balanced: bool = False  # weights by which every label counts the same over the training data
-    epochs: float = may_change(3.0)
-    warmup: float = may_change(0.1)  # share of the steps
-    examples: int = may_change(0)  # of the training data that many, drawn by the seed; 0: all
-    layer_decay: float = 1.0  # the rate of each layer is that of the one above it times this
-    patience: int = 0  # evaluations without a better one that end the training; the best is kept then. 0: no end
-    strict_length: bool = may_change(False)  # refuse what is longer than a row, instead of cutting or splitting it
-    doc_stride: int = may_change(128)  # tokens from one window of a text to the next
-    max_query: int = may_change(64)  # tokens of a question
-    max_answer: int = may_change(30)  # tokens of an answer
-    n_best: int = may_change(20)  # of a question that many answers are kept, of as many likeliest starts and ends
-    null_threshold: float = may_change(0.0)  # how much better no answer has to score than the best one
-    temperature: float = 0.05  # of the contrastive loss
-    distil: Literal["predictions", "layers"] = "predictions"  # what is learned from a teacher, if there is one
+    name: str = may_change("")  # Task: a known one (sst2, squad, ...) or a kind (classification, tagging, ...)
+    data: str = may_change("")  # Folder of a known task's files, or tfds:glue/NAME
+    train: str = may_change("")  # File of training examples
+    dev: str = may_change("")  # File of development examples; empty: some of the training examples
+    test: str = may_change("")  # File of test examples
+    text: tuple[str, ...] = may_change(())  # Columns of the text: one, two, or a beginning and its endings
+    label: str = may_change("")  # Column of the label
+    id: str = may_change("")  # Column of the examples' ids
+    labels: tuple[str, ...] = ()  # Labels in the order of the network's outputs; empty: those of the data, sorted
+    class_weights: tuple[float, ...] = ()  # Weights of the loss, one for each label; empty: all 1
+    balanced: bool = False  # Class weights that give every label the same total weight
+    epochs: float = may_change(3.0)  # Number of passes over the training examples
+    warmup: float = may_change(0.1)  # Share of the steps over which the learning rate rises from 0
+    examples: int = may_change(0)  # Number of training examples to use, drawn by the seed; 0: all
+    layer_decay: float = 1.0  # Factor from each layer's learning rate to that of the layer below
+    # Number of evaluations without a better one that end the training, which keeps the best; 0: no early end
+    patience: int = 0
+    strict_length: bool = may_change(False)  # Refusal of texts longer than a row, instead of cutting or splitting them
+    doc_stride: int = may_change(128)  # Number of tokens from one window of a text to the next
+    max_query: int = may_change(64)  # Largest number of tokens in a question
+    max_answer: int = may_change(30)  # Largest number of tokens in an answer
+    n_best: int = may_change(20)  # Number of answers to keep for a question, and of starts and ends to try
+    null_threshold: float = may_change(0.0)  # Margin in score by which "no answer" must beat the best answer
+    temperature: float = 0.05  # Temperature of the contrastive loss
+    distil: Literal["predictions", "layers"] = "predictions"  # Target of distillation, where there is a teacher
 
     @property
     def no_answer_threshold(self) -> float | None:
