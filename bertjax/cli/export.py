@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the model in a format, compared with the model on real text before it replaces an earlier export."""
     require_extra(arguments.to)
     from bertjax.convert.folder import near
-    from bertjax.convert.huggingface.hub import push, require_pushable
     from bertjax.convert.sources import load_own_run
+    from bertjax.storage.hub import push, require_pushable
     from bertjax.storage.remote import path_of
 
     if arguments.push:

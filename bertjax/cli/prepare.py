@@ -37,12 +37,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _prepare_share(config: Config, arguments: argparse.Namespace) -> int:
     from bertjax.input.masking.marked import require_marked
     from bertjax.pipeline.preparation import maskings_of
+    from bertjax.pipeline.vocabulary import with_vocabulary
     from bertjax.storage.progress import ProgressLine
     from bertjax.text.prepare import prepare_share
 
     found = re.fullmatch(r"(\d+)/(\d+)", arguments.shard)
     if not found:
         raise ValueError(f"--shard {arguments.shard}: write it as I/N, from 0/N to N-1/N, as in --shard 3/16")
+    config = with_vocabulary(config)
     require_marked(config.data, maskings_of(config))
     done, units = prepare_share(config.data, int(found[1]), int(found[2]), ProgressLine())
     print(f"shard {arguments.shard} is done: {done} of {units} units of text are prepared")

@@ -63,7 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_file(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], np.ndarray]:
-    from bertjax.storage.remote import path_of
     from bertjax.text.similar_words import read_vectors
     from bertjax.text.trained_vocabulary import load_vocabulary
     from bertjax.tokenization.tokenizer import TextRules
@@ -75,7 +74,7 @@ def _of_file(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], np.nd
         )
     if arguments.words:
         raise ValueError(f"--words {arguments.words}: a file of vectors has its own words; leave it out")
-    tokenizer = load_vocabulary(path_of(arguments.vocab), TextRules(not arguments.cased, not arguments.cased))
+    tokenizer = load_vocabulary(arguments.vocab, TextRules(not arguments.cased, not arguments.cased))
     return tokenizer, *read_vectors(arguments.vectors, arguments.most)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from bertjax.convert.compare import Difference
 from bertjax.convert.folder import Prove
@@ -52,6 +52,8 @@ class Format:
     read: Callable[[str], ForeignModel] | None = None  # of a folder
     # Downloads what has a name that is no folder here: (the folder, the name of exactly that content).
     fetch: Callable[[str], tuple[Path, str]] | None = None
+    # Fields of DataConfig by which a run uses the vocabulary of a source, kind:DIR or kind:NAME, and its folder.
+    vocabulary: Callable[[str, Path], Mapping[str, Any]] | None = None
     of_texts: bool = False  # without a head an export has vectors of texts, also where no pooling is named
     pooling: Pooling | None = None  # of an export unless the user names one; None: the format has no vectors of texts
     describe: Callable[[TrainedModel, AnyPath], list[str]] = lambda model, target: []  # lines about an export

@@ -7,11 +7,12 @@ import os
 import re
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
-from bertjax.config import Config, DataConfig, FinetuneConfig, TaskConfig, TrainingConfig, to_dict
+from bertjax.config import Config, DataConfig, FinetuneConfig, TaskConfig, TrainingConfig, from_dict, to_dict
 from bertjax.convert.folder import folder_of
 from bertjax.convert.foreign import ForeignModel, module_label
 from bertjax.convert.format import Format
@@ -20,9 +21,10 @@ from bertjax.model.families.registry import family_of
 from bertjax.model.network import GENERATOR, abstract_network
 from bertjax.parallel.mesh import make_mesh
 from bertjax.storage.remote import AnyPath, path_of
-from bertjax.training.checkpoint import DIRECTORY, Checkpoints
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.training.checkpoint import DIRECTORY, Checkpoints, read_metadata
 from bertjax.training.checkpoint_metadata import run_metadata
-from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory, seal
+from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory, seal, tokenizer_of
 
 _REPOSITORY = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")  # NAME or ORG/NAME of the Hub
 _USED = ("pooler", "mlm_head")  # modules that vectors of texts and the filling of masks need
@@ -99,6 +101,21 @@ def read_source(source: str) -> ForeignModel:
     task = run.config.task if isinstance(run.config, FinetuneConfig) else TaskConfig()
     threshold = task.no_answer_threshold
     return ForeignModel(source, run.config.model, run.tokenizer, params, (), (), run.kind, run.labels, threshold)
+
+
+def source_vocabulary(source: str) -> dict[str, Any]:
+    """Fields of DataConfig by which a run uses the vocabulary of the model that it starts from.
+
+    Raises ValueError for a source that is not there.
+    """
+    if (folder := foreign_folder(source)) is not None:
+        assert folder.form.vocabulary is not None, "a format with a kind of source has vocabularies"
+        return dict(folder.form.vocabulary(folder.origin, folder.path))
+    _require_ours(source)
+    path, config = path_of(source), from_dict(read_metadata(path_of(source))["config"])
+    directory = path.parent.parent if path.name.isdecimal() else path
+    tokenizer = tokenizer_of(directory, TextRules.of(config.data))
+    return {"vocab": str(directory / tokenizer.main_file), "tokenizer": tokenizer.kind, **asdict(tokenizer.rules)}
 
 
 def read_folder(folder: ForeignFolder) -> ForeignModel:

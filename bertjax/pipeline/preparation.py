@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from bertjax.config import Config, validate
 from bertjax.input.masking.marked import require_marked
+from bertjax.pipeline.vocabulary import with_vocabulary
 from bertjax.storage.progress import SIGNS, ProgressLine
 from bertjax.storage.remote import AnyPath
 from bertjax.text import prepare as store_maker
@@ -38,7 +39,8 @@ def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
     The runner does the work; without one, `data.workers` processes of this machine do. Raises as
     `require_marked` and `bertjax.text.prepare.prepare` do.
     """
-    require_marked(validate(config).data, maskings_of(config))
+    config = with_vocabulary(validate(config))
+    require_marked(config.data, maskings_of(config))
     with SIGNS.speaking("preparing the token store"):
         path = store_maker.prepare(config.data, ProgressLine(), runner)
     manifest = read_manifest(path)

@@ -52,7 +52,7 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
         raise ValueError(
             f"data.vocab={data.vocab!r}, --max-new {most}: name the vocabulary to extend, and one new token at least"
         )
-    old = load_vocabulary(path_of(data.vocab), TextRules.of(data))
+    old = load_vocabulary(data.vocab, TextRules.of(data))
     if old.kind != "wordpiece":
         raise ValueError(f"data.vocab={data.vocab!r} is {old.named}: only a WordPiece vocabulary can be extended")
     data = replace(data, tokenizer="wordpiece")  # whose words are counted, whatever a recipe would train

@@ -58,9 +58,9 @@ def require_sources(data: DataConfig) -> None:
         if KINDS[source.kind].find is None:
             source_files(source)
     if data.vocab and data.entity_map:
-        vocabulary_with_entities(data, path_of(data.vocab))
+        vocabulary_with_entities(data, data.vocab)
     elif data.vocab:
-        load_vocabulary(path_of(data.vocab), TextRules.of(data))
+        load_vocabulary(data.vocab, TextRules.of(data))
     if data.segmenter != "none":
         load_segmenter(data.segmenter)
     if data.units:

@@ -72,7 +72,7 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     tokenizer = _tokenizer(job.vocab, job.rules)
     reading = ReadCounts()
     divided: list[tuple[str, int]] = []
-    marker = UnitMarker(find_units(job.units, job.rules.lowercase, job.list_digest)) if job.units else None
+    marker = UnitMarker(find_units(job.units, tokenizer.rules.lowercase, job.list_digest)) if job.units else None
     text_bytes = unknown = 0
     with ExitStack() as unfinished:
         scratch = Path(unfinished.enter_context(scratch_dir(job.folder, f"{_name(unit)}-")))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from bertjax.config import DataConfig
+from bertjax.storage import hub
 from bertjax.storage.atomic_directories import exclusive_lock, is_complete, removed_on_error, require_inputs
 from bertjax.storage.files import read_whole, write_durably
 from bertjax.storage.json_documents import Sha256, read_json
@@ -23,11 +24,12 @@ from bertjax.text.division import Division, divide
 from bertjax.text.marks import warn_of_lost_marks
 from bertjax.text.pool import Runner, processes
 from bertjax.text.sources.registry import parse_source, read_documents, require_text
+from bertjax.tokenization import huggingface
 from bertjax.tokenization.loading import COMPANIONS, files_with, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import TRAINER_VERSION, count_for, smoothed, train_tokenizer
 
-ENTITIES_VERSION = 1  # of vocabularies with an entity map
+KEEPING_VERSION = 2  # of vocabularies that are kept beside trained ones
 READING_VERSION = 3  # of reading, sentence splitting and the cut into units; a change makes other stores
 VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a share of its documents
 PIECES_TEXT_BYTES = 1 << 28  # as much for the other kinds, whose "words" may be whole sentences
@@ -56,8 +58,10 @@ def vocabulary_of(
 def _without_entities(
     data: DataConfig, corpus: Corpus | None, division: Division | None, progress: Progress, runner: Runner
 ) -> AnyPath:
+    if data.vocab.startswith(hub.PREFIX):
+        return _kept(data, huggingface.read_vocabulary(data.vocab), {"vocab": data.vocab})
     if data.vocab:
-        load_vocabulary(path_of(data.vocab), TextRules.of(data))
+        load_vocabulary(data.vocab, TextRules.of(data))
         return path_of(data.vocab)
     assert corpus is not None and division is not None
     made_of = {
@@ -88,20 +92,23 @@ def _without_entities(
 
 def _with_entities(data: DataConfig, vocab: AnyPath) -> AnyPath:
     """The vocabulary with the entity map of `data.entity_map`, stored as a trained one is."""
-    made = vocabulary_with_entities(data, vocab)
-    inputs = fingerprint({"tokenizer": made.fingerprint, "version": ENTITIES_VERSION})
+    made, added = vocabulary_with_entities(data, vocab), added_words(vocab)
+    return _kept(data, made, {"entity_map": data.entity_map, **({} if added is None else {"added_words": added})})
+
+
+def _kept(data: DataConfig, tokenizer: Tokenizer, how: Mapping[str, Any]) -> AnyPath:
+    """The main file of a vocabulary that is kept below the root as a trained one is; `how` is part of its record."""
+    inputs = fingerprint({"tokenizer": tokenizer.fingerprint, "version": KEEPING_VERSION})
     folder = path_of(data.root) / f"vocab-{inputs[:12]}"
-    added = added_words(vocab)
     with exclusive_lock(path_of(data.root)):
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
-            how = {"entity_map": data.entity_map, **({} if added is None else {"added_words": added})}
-            keep_vocabulary(folder, inputs, made, data.sources, how)
-    return folder / made.main_file
+            keep_vocabulary(folder, inputs, tokenizer, data.sources, how)
+    return folder / tokenizer.main_file
 
 
-def vocabulary_with_entities(data: DataConfig, vocab: AnyPath) -> Tokenizer:
+def vocabulary_with_entities(data: DataConfig, vocab: str | AnyPath) -> Tokenizer:
     """The tokenizer of a vocabulary and the map of `data.entity_map`.
 
     Raises ValueError for a vocabulary that is not WordPiece, a file that is not there, or a map that does not fit.
@@ -113,8 +120,11 @@ def vocabulary_with_entities(data: DataConfig, vocab: AnyPath) -> Tokenizer:
     return tokenizer.with_entities(read_whole(path) or b"\n", setting)
 
 
-def load_vocabulary(path: AnyPath, rules: TextRules) -> Tokenizer:
-    """As `load_tokenizer`, of files that may be remote."""
+def load_vocabulary(vocabulary: str | AnyPath, rules: TextRules) -> Tokenizer:
+    """As `load_tokenizer`, of files that may be remote; `hf:DIR` and `hf:NAME` have rules of their own."""
+    if isinstance(vocabulary, str) and vocabulary.startswith(hub.PREFIX):
+        return huggingface.read_vocabulary(vocabulary)
+    path = path_of(vocabulary) if isinstance(vocabulary, str) else vocabulary
     if isinstance(path, Path):
         return load_tokenizer(path, rules)
     with tempfile.TemporaryDirectory() as folder:
@@ -245,7 +255,7 @@ def vocabulary_size(data: DataConfig) -> tuple[int, str]:
     reason = ""
     if data.vocab:
         try:
-            size = load_vocabulary(path_of(data.vocab), TextRules.of(data)).vocab_size
+            size = load_vocabulary(data.vocab, TextRules.of(data)).vocab_size
             return size, f"vocabulary of {size:,} entries, as {data.vocab} has them"
         except (ValueError, OSError, ImportError) as error:
             reason = f" ({str(error).splitlines()[0]})"

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertjax.storage import hub
 from bertjax.storage.files import read_whole
 from bertjax.storage.json_documents import parse_json
 from bertjax.tokenization import artefact, sentencepiece, wordpiece
@@ -78,6 +79,18 @@ def read_folder(folder: Path, model_type: str = "") -> Tokenizer:
         if (token := getattr(tokenizer, key)) is not None
     }
     return make_tokenizer(backend.to_str().encode(), named, origin)
+
+
+def read_vocabulary(source: str) -> Tokenizer:
+    """The tokenizer of `hf:DIR`, or of `hf:NAME` of the Hub, of which only the tokenizer's files are downloaded.
+
+    Raises ValueError as `read_folder` and `hub.download` do.
+    """
+    name = source.removeprefix(hub.PREFIX)
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        folder, _ = hub.download(name, lambda present: [file for file in (*FILES, "config.json") if file in present])
+    return read_folder(folder)
 
 
 def provide_sentencepiece_messages() -> None:

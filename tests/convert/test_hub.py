@@ -20,7 +20,7 @@ from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import require_source, write_run
 from bertjax.training.run_directory import load_run
 
-pytest.importorskip("huggingface_hub", reason="needs huggingface_hub: pip install 'bertjax[hub]'")
+pytest.importorskip("huggingface_hub", reason="needs huggingface_hub: pip install 'bertjax[hf]'")
 
 WEIGHTS = "model.safetensors"
 LOADED = """
@@ -33,7 +33,8 @@ print(json.dumps({"vector": model.encode("the museum").tolist(), "said": [str(on
 """
 REFUSED = """
 import sys
-from bertjax.convert.huggingface.hub import fetch, require_pushable
+from bertjax.convert.huggingface.hub import fetch
+from bertjax.storage.hub import require_pushable
 for name in sys.argv[2:]:
     try:
         print({"fetch": fetch, "push": require_pushable}[sys.argv[1]](name))

@@ -41,6 +41,7 @@ def _format(head: str = "") -> Format:
         export=lambda model, directory, vectors, prove=None: export_huggingface(model, directory, head, prove),
         read=read_huggingface,
         fetch=fetch,
+        vocabulary=lambda source, folder: {"vocab": source},
         describe=describe,
         with_head=_format,
     )

@@ -88,6 +88,13 @@ def suggests_lowercase(vocabulary: WordPiece) -> bool:
     return not any(token.lower() != token for token in vocabulary.tokens if not token.startswith(_NO_WORDS))
 
 
+def source_vocabulary(source: str, folder: Path) -> dict[str, Any]:
+    """Fields of DataConfig for the vocabulary of a folder, with the case that it suggests."""
+    path = folder / VOCABULARY_FILE
+    lowercase = suggests_lowercase(WordPiece.load(path, TextRules(True, True)))
+    return {"vocab": str(path), "lowercase": lowercase, "strip_accents": lowercase}
+
+
 def read_adam_slots(directory: str | Path) -> AdamSlots:
     """Adam's moments and the step of a checkpoint that was not stripped of them.
 

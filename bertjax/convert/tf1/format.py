@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertjax.convert.compare import Difference, compare_with_tensorflow
 from bertjax.convert.format import Format, Vectors
-from bertjax.convert.tf1.checkpoint import export_tensorflow, read_tensorflow
+from bertjax.convert.tf1.checkpoint import export_tensorflow, read_tensorflow, source_vocabulary
 from bertjax.training.run_directory import TrainedModel
 
 
@@ -20,5 +20,6 @@ FORMAT = Format(
     compare=_compare,
     export=lambda model, directory, vectors, prove=None: export_tensorflow(model, directory, prove),
     read=read_tensorflow,
+    vocabulary=source_vocabulary,
     describe=lambda model, folder: ["read back: the same bits"],
 )

@@ -20,7 +20,7 @@ from bertjax.input.tfrecords.index import RecordFile, indexed
 from bertjax.input.tfrecords.rows import RECORDED, RowShape, Segments, parse, require_special_tokens, rows_of, shape_of
 from bertjax.storage.lines import read_chunks
 from bertjax.storage.progress import Progress
-from bertjax.storage.remote import is_remote, path_of
+from bertjax.storage.remote import is_remote
 from bertjax.text.corpus import Corpus, fingerprint
 from bertjax.text.sources.registry import is_text, parse_source, source_files
 from bertjax.text.sources.tfrecord import KIND
@@ -82,7 +82,7 @@ class Records:
         _require_records_only(data)
         require_recorded(objectives)
         _require_local(data)
-        tokenizer = load_vocabulary(path_of(data.vocab), TextRules.of(data))
+        tokenizer = load_vocabulary(data.vocab, TextRules.of(data))
         sources = tuple(parse_source(source) for source in data.sources)
         # Before all of it is read: what is wrong with the first records is wrong with the rest.
         paths = [file.path for source in sources for file in source_files(source)]
