@@ -1,0 +1,437 @@
+"""Folders that were read wrongly or refused: each with its small input and the right ids.
+
+Beside transformers' `AutoTokenizer`, which the ids are compared with, the expected tokens are written out where they
+are short. See `test_tokenizer_matrix` for the rules of transformers that surprise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizer_vocabularies as vocabularies
+from exported_models import trained_model
+from family_models import family_model, tokenizer_of
+from tokenizer_folders import MARKER, hard_texts, kinds, reference_ids, reference_tokenizer
+from tokenizer_vocabularies import BERT_ROLES, LINES, ROBERTA_ROLES, UNUSED
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
+
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'bertjax[test]'")
+KOREAN = (
+    "서울은 대한민국의 수도이다.", "한국어를 배우고 있습니다.", "오늘은 날씨가 좋아서 공원에 갔다.",
+    "박물관은 1877년에 열렸다.", "그는 학교에서 수학과 과학을 가르친다.", "우리는 김치와 밥을 먹고 차를 마셨다.",
+)  # fmt: skip
+_WORDS = (
+    "że",
+    "wysoką",
+    "izbę",
+    "ze",
+    "wysoka",
+    "izbe",
+    "Że",
+    "a",
+    "ab",
+    "abc",
+    "##b",
+    "##c",
+    "##d",
+    "museum",
+    "##museum",
+)
+
+
+def write(folder: Path, **files: Any) -> Path:
+    """A folder with files by name, `__` for the dot; objects as JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        path = folder / name.replace("__", ".")
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False), "utf-8")
+    return folder
+
+
+def words_json(words: Sequence[str], normalizer: Any = None, **model: Any) -> dict[str, Any]:
+    """A `tokenizer.json` of BERT's over these tokens behind its five special ones."""
+    tokens = [*BERT_ROLES.values(), *words]
+    made = Tokenizer(models.WordPiece({token: n for n, token in enumerate(tokens)}, unk_token="[UNK]", **model))
+    made.normalizer = normalizer or normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return json.loads(made.to_str())
+
+
+def vocab_txt(words: Sequence[str]) -> str:
+    """The same tokens as a `vocab.txt`."""
+    return "\n".join([*BERT_ROLES.values(), *words]) + "\n"
+
+
+def tokenizer_config(class_name: str, roles: Mapping[str, str] = BERT_ROLES, **keys: Any) -> dict[str, Any]:
+    """A `tokenizer_config.json`."""
+    return {"tokenizer_class": class_name, **{f"{role}_token": token for role, token in roles.items()}, **keys}
+
+
+def check(folder: Path, family: str, texts: Sequence[str]) -> list[list[int]]:
+    """Our ids, which are transformers'."""
+    tokenizer = read_tokenizer(folder, family)
+    ours = [ids.tolist() for ids in tokenizer.encode_sentences(texts)]
+    assert ours == reference_ids(reference_tokenizer(folder), texts, forged=True)
+    assert ours == [tokenizer.encode_sentences([text])[0].tolist() for text in texts]
+    return ours
+
+
+def word_ids(*words: str) -> list[int]:
+    """The ids of words in the vocabulary of this file."""
+    return [len(BERT_ROLES) + _WORDS.index(word) for word in words]
+
+
+# 1. Which file wins
+
+
+def test_config_without_accents_stripped_wins(tmp_path: Path) -> None:
+    """BERT's own class takes `strip_accents` from the config, where `tokenizer.json` has null."""
+    config = tokenizer_config("BertTokenizer", do_lower_case=True, strip_accents=False)
+    whole = words_json(_WORDS, normalizers.BertNormalizer(lowercase=True, strip_accents=None))
+    write(tmp_path, config__json={"model_type": "bert"}, tokenizer__json=whole, tokenizer_config__json=config)
+    assert check(tmp_path, "bert", ["że wysoką izbę"]) == [word_ids("że", "wysoką", "izbę")]
+
+
+def test_class_default_wins_over_kept_accents(tmp_path: Path) -> None:
+    """Without the key in the config BERT's own class strips as it lower-cases, whatever `tokenizer.json` has."""
+    whole = words_json(_WORDS, normalizers.BertNormalizer(lowercase=True, strip_accents=False))
+    for name, words in {
+        "BertTokenizer": ("ze", "wysoka", "izbe"),
+        "TokenizersBackend": ("że", "wysoką", "izbę"),
+    }.items():
+        folder = write(
+            tmp_path / name,
+            config__json={"model_type": "bert"},
+            tokenizer__json=whole,
+            tokenizer_config__json=tokenizer_config(name),
+        )
+        assert check(folder, "bert", ["że wysoką izbę"]) == [word_ids(*words)]
+
+
+@pytest.mark.parametrize("in_config", [True, False])
+def test_config_wins_for_space_before_first_word(in_config: bool, tmp_path: Path) -> None:
+    """Of RobertaTokenizer; `tokenizer.json` has the opposite."""
+    whole = vocabularies.byte_bpe_tokenizer_json("roberta", prefix_space=not in_config)
+    config = tokenizer_config("RobertaTokenizer", ROBERTA_ROLES, add_prefix_space=in_config)
+    write(tmp_path, config__json={"model_type": "roberta"}, tokenizer__json=whole, tokenizer_config__json=config)
+    bare, spaced = check(tmp_path, "roberta", ["the museum", " the museum"])
+    assert (bare == spaced) == in_config
+
+
+@pytest.mark.parametrize("class_name", ["BertTokenizer", "TokenizersBackend"])
+def test_stale_vocab_txt_loses(class_name: str, tmp_path: Path) -> None:
+    """As in transformers 5: `tokenizer.json` wins."""
+    write(
+        tmp_path,
+        config__json={"model_type": "bert"},
+        tokenizer__json=words_json(_WORDS),
+        tokenizer_config__json=tokenizer_config(class_name),
+        vocab__txt=vocab_txt(_WORDS[::-1]),
+    )
+    assert check(tmp_path, "bert", ["abc museum"]) == [word_ids("abc", "museum")]
+
+
+@pytest.mark.parametrize("class_name", ["RobertaTokenizer", "TokenizersBackend"])
+def test_stale_vocab_json_loses(class_name: str, tmp_path: Path) -> None:
+    vocabulary, merges = vocabularies.byte_bpe_files("roberta")
+    ids = json.loads(vocabulary)
+    write(
+        tmp_path,
+        config__json={"model_type": "roberta"},
+        tokenizer__json=vocabularies.byte_bpe_tokenizer_json("roberta"),
+        tokenizer_config__json=tokenizer_config(class_name, ROBERTA_ROLES),
+        vocab__json={token: len(ids) - 1 - number for token, number in ids.items()},
+        merges__txt="\n".join(merges.splitlines()[:20]) + "\n",
+    )
+    assert check(tmp_path, "roberta", [" the"]) == [[ids["Ġthe"]]]
+
+
+# 2. The longest word
+
+
+def test_longest_word_is_the_number_in_the_file(tmp_path: Path) -> None:
+    """Of a class that takes all from `tokenizer.json`."""
+    write(
+        tmp_path,
+        config__json={"model_type": "bert"},
+        tokenizer__json=words_json(_WORDS, max_input_chars_per_word=3),
+        tokenizer_config__json=tokenizer_config("PreTrainedTokenizerFast"),
+    )
+    assert check(tmp_path, "bert", ["abc", "abcd"]) == [word_ids("abc"), [1]]
+
+
+@pytest.mark.parametrize("length", [100, 101, 200, 201])
+def test_longest_word_has_a_hundred_characters(length: int, tmp_path: Path) -> None:
+    """BERT's own class has this number whatever `tokenizer.json` has; in characters behind normalisation."""
+    text = ("museum" * 40)[: length - 1] + "d"
+    words = (*_WORDS, *(f"##{sign}" for sign in "mues"))
+    whole = words_json(words, max_input_chars_per_word=3)
+    files = {"vocab__txt": vocab_txt(words)}, {"tokenizer__json": whole}
+    for n, some in enumerate(files):
+        folder = write(
+            tmp_path / str(n),
+            config__json={"model_type": "bert"},
+            tokenizer_config__json=tokenizer_config("BertTokenizer"),
+            **some,
+        )
+        (ids,) = check(folder, "bert", [text])
+        assert (ids == [1]) == (length > 100)
+
+
+# 3. Tokens that a folder adds
+
+
+@pytest.mark.parametrize("where", ["added_tokens.json", "additional_special_tokens", "added_tokens_decoder"])
+@pytest.mark.parametrize("file", ["vocab.txt", "tokenizer.json"])
+def test_marker_in_place_of_unused_token_is_one_id(file: str, where: str, tmp_path: Path) -> None:
+    """It has a row of the word table, which fine-tuning with entity markers trains."""
+    words = (MARKER, *_WORDS)
+    config, more = tokenizer_config("BertTokenizer"), {}
+    if where == "added_tokens.json":
+        more = {"added_tokens__json": {MARKER: 5}}
+    elif where == "additional_special_tokens":
+        config[where] = [MARKER]
+    else:
+        options = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+        config[where] = {"5": {"content": MARKER} | options}
+    more |= {"vocab__txt": vocab_txt(words)} if file == "vocab.txt" else {"tokenizer__json": words_json(words)}
+    write(tmp_path, config__json={"model_type": "bert"}, tokenizer_config__json=config, **more)
+    theirs = reference_ids(reference_tokenizer(tmp_path), [f"abc {MARKER} museum"])
+    ours = read_tokenizer(tmp_path, "bert").encode_sentences([f"abc {MARKER} museum"])[0].tolist()
+    ids = {word: 5 + n for n, word in enumerate(words)}
+    assert [ours] == theirs == [[ids["abc"], ids[MARKER], ids["museum"]]]
+
+
+def test_marker_behind_the_vocabulary_is_one_id_or_refused(tmp_path: Path) -> None:
+    """A model whose word table was not enlarged has no row for it."""
+    options = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    number = 5 + len(_WORDS)
+    config = tokenizer_config("BertTokenizer", added_tokens_decoder={str(number): {"content": MARKER} | options})
+    write(tmp_path, config__json={"model_type": "bert"}, tokenizer_config__json=config, vocab__txt=vocab_txt(_WORDS))
+    assert reference_ids(reference_tokenizer(tmp_path), [f"abc {MARKER}"]) == [[*word_ids("abc"), number]]
+    try:
+        read = read_tokenizer(tmp_path, "bert")
+    except ValueError as error:
+        assert str(tmp_path) in str(error) and MARKER in str(error)
+    else:
+        assert read.encode_sentences([f"abc {MARKER}"])[0].tolist() == [*word_ids("abc"), number]
+
+
+def test_text_cannot_forge_special_tokens(tmp_path: Path) -> None:
+    """They are plain text in a corpus, though a token that is not special is found beside them."""
+    write(
+        tmp_path,
+        config__json={"model_type": "bert"},
+        tokenizer_config__json=tokenizer_config("BertTokenizer"),
+        vocab__txt=vocab_txt((MARKER, *_WORDS)),
+        added_tokens__json={MARKER: 5},
+    )
+    ours = read_tokenizer(tmp_path, "bert").encode_sentences([f"[MASK] {MARKER} [SEP][CLS]"])[0].tolist()
+    assert ours.count(5) == 1 and not {2, 3, 4} & {*ours}
+
+
+# 4. Kinds
+
+
+PIECES = ("albert", "xlm-roberta", "camembert", "deberta-v2", "bigbird")
+
+
+def make_folder(kind_name: str, directory: Path, is_whole: bool, **keys: Any) -> tuple[Path, str]:
+    """(a folder of a kind of the matrix with its main class, the family); with `tokenizer.json` alone, or without."""
+    kind = next(kind for kind in kinds() if kind.name == kind_name)
+    draft = kind.start()
+    for choice in ("class", "roles"):
+        next(iter(kind.choices[choice].values()))(draft)
+    if is_whole:
+        draft.legacy, draft.more = {}, {}
+    else:
+        draft.whole = None
+    draft.config |= keys
+    draft.write(directory)
+    return directory, kind.family
+
+
+@pytest.mark.parametrize("kind", [*PIECES, "deberta-v3"])
+def test_unigram_in_tokenizer_json_is_read(kind: str, tmp_path: Path) -> None:
+    """All that transformers 5 saves for these classes."""
+    folder, family = make_folder(kind, tmp_path / "saved", is_whole=True)
+    check(folder, family, hard_texts())
+    reference_tokenizer(folder).save_pretrained(tmp_path / "again")
+    write(tmp_path / "again", config__json=json.loads((folder / "config.json").read_text()))
+    check(tmp_path / "again", family, hard_texts())
+
+
+def test_exported_unigram_is_read_after_saving_again(tmp_path: Path) -> None:
+    """Ours, loaded and saved by transformers, which leaves `spiece.model` out."""
+    folder = export_huggingface(family_model(tmp_path / "run", "albert"), tmp_path / "export")
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    theirs.save_pretrained(tmp_path / "again")
+    write(tmp_path / "again", config__json=(folder / "config.json").read_text())
+    before = read_tokenizer(folder, "albert").encode_sentences(hard_texts())
+    after = read_tokenizer(tmp_path / "again", "albert").encode_sentences(hard_texts())
+    expected = reference_ids(theirs, hard_texts(), forged=True)
+    assert [ids.tolist() for ids in before] == expected
+    assert [ids.tolist() for ids in after] == expected
+
+
+def test_pieces_with_byte_fallback_have_their_own_ids(tmp_path: Path) -> None:
+    """sentencepiece's, which DeBERTa v3 was trained with.
+
+    DebertaV2Tokenizer of transformers 5.24 makes an unknown character [UNK], and does not normalise it.
+    """
+    from sentencepiece import SentencePieceProcessor
+
+    folder, family = make_folder("deberta-v3", tmp_path, is_whole=False)
+    model = SentencePieceProcessor(model_file=str(folder / "spm.model"))
+    texts = ["The museum", "서울", "👍🏽 museum", "龘", *hard_texts()]
+    tokenizer = read_tokenizer(folder, family)
+    ours = [ids.tolist() for ids in tokenizer.encode_sentences(texts)]
+    assert ours == model.encode(texts)
+    assert [tokenizer.tokens[number] for number in ours[3]] == ["▁", "<0xE9>", "<0xBE>", "<0x98>"]
+
+
+@pytest.mark.parametrize("kind", ["gemma", "llama", "modernbert", "japanese"])
+def test_tokenizer_json_alone_is_read(kind: str, tmp_path: Path) -> None:
+    """Gemma's kind, which mmBERT has; Llama 3's, which EuroBERT has; GPT-NeoX's; a Japanese one's."""
+    folder, family = make_folder(kind, tmp_path, is_whole=True)
+    check(folder, family, hard_texts())
+
+
+def test_unknown_characters_are_bytes_in_gemmas_kind(tmp_path: Path) -> None:
+    folder, family = make_folder("gemma", tmp_path, is_whole=True)
+    tokenizer = read_tokenizer(folder, family)
+    (ids,) = check(folder, family, ["龘"])
+    assert [tokenizer.tokens[number] for number in ids] == ["<0xE9>", "<0xBE>", "<0x98>"]
+    assert tokenizer.unk_id not in ids
+
+
+@pytest.mark.parametrize("kind", ["roberta", "deberta", "modernbert", "llama", "gemma"])
+def test_nul_character_has_its_ids(kind: str, tmp_path: Path) -> None:
+    """WordPiece drops it; vocabularies of bytes have a token of it."""
+    folder, family = make_folder(kind, tmp_path, is_whole=True)
+    check(folder, family, ["a\0b", "\0", "a \0 b"])
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize(
+    "kind", ["bert", "mpnet", "roberta", "deberta", *PIECES, "modernbert", "llama", "gemma", "japanese"]
+)
+def test_roles_are_those_of_the_reference(kind: str, is_whole: bool, tmp_path: Path) -> None:
+    """A tokenizer without [CLS] and [SEP] has the tokens of the beginning and the end in their place."""
+    if not is_whole and kind in ("modernbert", "llama", "gemma", "japanese"):
+        return
+    folder, family = make_folder(kind, tmp_path, is_whole)
+    theirs, ours = reference_tokenizer(folder), read_tokenizer(folder, family)
+    first = theirs.bos_token_id if theirs.cls_token_id is None else theirs.cls_token_id
+    last = theirs.eos_token_id if theirs.sep_token_id is None else theirs.sep_token_id
+    expected = [theirs.pad_token_id, first, last, theirs.mask_token_id]
+    assert [ours.pad_id, ours.cls_id, ours.sep_id, ours.mask_id] == expected
+    assert theirs.unk_token_id in (None, ours.unk_id)
+    assert ours.tokens == theirs.convert_ids_to_tokens([*range(len(theirs))])
+
+
+# 5. Broken vocabularies
+
+
+def test_vocab_txt_with_byte_order_mark_is_named(tmp_path: Path) -> None:
+    """transformers takes the mark for a part of the first token, and adds [PAD] behind the others."""
+    write(tmp_path, config__json={"model_type": "bert"}, tokenizer_config__json=tokenizer_config("BertTokenizer"))
+    (tmp_path / "vocab.txt").write_text("\ufeff" + vocab_txt(_WORDS), "utf-8")
+    try:
+        read = read_tokenizer(tmp_path, "bert")
+    except ValueError as error:
+        assert str(tmp_path) in str(error) and ("BOM" in str(error) or "byte order mark" in str(error))
+    else:
+        assert read.tokens[0] == "[PAD]" and read.vocab_size == 5 + len(_WORDS)
+        assert read.encode_sentences(["abc museum"])[0].tolist() == word_ids("abc", "museum")
+
+
+def test_repeated_token_is_to_be_renamed(tmp_path: Path) -> None:
+    """Removing one would shift every later id. transformers takes the second."""
+    write(tmp_path, config__json={"model_type": "bert"}, tokenizer_config__json=tokenizer_config("BertTokenizer"))
+    (tmp_path / "vocab.txt").write_text(vocab_txt(("abc", "museum", "ab", "museum", "a")), "utf-8")
+    with pytest.raises(ValueError, match=r"(?i)renam") as caught:
+        read_tokenizer(tmp_path, "bert")
+    assert str(tmp_path) in str(caught.value) and "remove" not in str(caught.value)
+
+
+@pytest.mark.parametrize("words", [("abc", "", "ab", "museum"), ("abc", "", "ab", "museum", "")], ids=["one", "two"])
+def test_empty_line_shifts_no_id(words: tuple[str, ...], tmp_path: Path) -> None:
+    """It is a token that no text has, as in transformers; or refused with advice that shifts no id either."""
+    write(tmp_path, config__json={"model_type": "bert"}, tokenizer_config__json=tokenizer_config("BertTokenizer"))
+    (tmp_path / "vocab.txt").write_text(vocab_txt(words), "utf-8")
+    try:
+        ours = check(tmp_path, "bert", ["abc museum"])
+    except ValueError as error:
+        assert str(tmp_path) in str(error) and "renam" in str(error) and "remove" not in str(error)
+    else:
+        assert ours == [[5, 8]]
+
+
+# 6. Normalisation
+
+
+def _decomposed(texts: Sequence[str]) -> list[str]:
+    return [normalizers.NFD().normalize_str(text) for text in texts]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("kind", PIECES)
+def test_korean_has_the_reference_ids(kind: str, is_whole: bool, tmp_path: Path) -> None:
+    """Composed and decomposed, as the class of a folder in transformers encodes it.
+
+    There DebertaV2Tokenizer alone composes. AlbertTokenizer decomposes every syllable, and the pieces of its model are
+    composed; in the others decomposed text stays so. sentencepiece itself composes for all of them.
+    """
+    folder, family = make_folder(kind, tmp_path, is_whole)
+    texts = [line for line in LINES if "서울" in line]
+    (composed,) = check(folder, family, texts)
+    (decomposed,) = check(folder, family, _decomposed(texts))
+    assert (composed == decomposed) == (kind in ("deberta-v2", "albert"))
+
+
+def test_own_vocabulary_that_strips_accents_has_korean(tmp_path: Path) -> None:
+    """What trains and what encodes normalise the same way: recomposed behind the stripping."""
+    tokenizer = tokenizer_of("albert", [*KOREAN, *LINES])
+    assert tokenizer.rules.strip_accents
+    for texts in (KOREAN, _decomposed(KOREAN)):
+        for text, ids in zip(texts, tokenizer.encode_sentences(texts), strict=True):
+            assert len(ids) and tokenizer.unk_id not in ids, text
+    folder = export_huggingface(trained_model(tmp_path / "run", tokenizer), tmp_path / "export")
+    texts = [*KOREAN, *_decomposed(KOREAN)]
+    ours = [ids.tolist() for ids in tokenizer.encode_sentences(texts)]
+    assert ours == reference_ids(transformers.AutoTokenizer.from_pretrained(folder), texts)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_lower_case_of_deberta_keeps_accents(is_whole: bool, tmp_path: Path) -> None:
+    folder, family = make_folder("deberta-v2", tmp_path, is_whole, do_lower_case=True)
+    upper, lower, stripped = check(folder, family, ["NAÏVE CAFÉ", "naïve café", "naive cafe"])
+    assert upper == lower != stripped
+    check(folder, family, hard_texts())
+
+
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "camembert", "bigbird"])
+def test_lower_case_key_of_cased_classes_is_ignored(kind: str, tmp_path: Path) -> None:
+    """These classes have no such key in transformers. No `tokenizer.json` is there."""
+    texts = [" The Museum", " the museum"]
+    folder, family = make_folder(kind, tmp_path / "true", is_whole=False, do_lower_case=True)
+    plain, _ = make_folder(kind, tmp_path / "plain", is_whole=False)
+    upper, lower = check(folder, family, texts)
+    assert upper != lower
+    assert [upper, lower] == check(plain, family, texts)
+
+
+def test_cases_name_tokens_of_the_vocabularies() -> None:
+    """The unused token that a marker replaces is in the vocabularies of the matrix."""
+    assert UNUSED[0] in vocabularies.wordpiece_vocabulary() and MARKER not in vocabularies.wordpiece_vocabulary()
