@@ -7,6 +7,7 @@ artefact. Without transformers (`pip install 'bertjax[hf]'`) only folders are re
 
 from __future__ import annotations
 
+import codecs
 import importlib.util
 import sys
 from collections.abc import Mapping
@@ -55,12 +56,14 @@ def read_folder(folder: Path, model_type: str = "") -> Tokenizer:
     origin = f"hf:{folder}"
     folder = folder.expanduser()
     config = _read_object(folder / CONFIG_FILE)
-    for path in sorted(folder.glob("*.model")):
-        sentencepiece.read_model(read_whole(path), f"SentencePiece model {path}")
     if (path := folder / artefact.FILE).is_file():
         artefact.read_artefact(read_whole(path), f"tokenizer {path}")
-    elif (vocabulary := folder / "vocab.txt").is_file():
-        wordpiece.require_ids(wordpiece.read_tokens(vocabulary), f"vocabulary {vocabulary}")
+    elif (pieces := _pieces_with_bytes(folder, config)) is not None:
+        return pieces
+    elif (path := folder / wordpiece.VOCABULARY_FILE).is_file():
+        wordpiece.require_distinct(wordpiece.read_tokens(path), f"vocabulary {path}")
+        if read_whole(path).startswith(codecs.BOM_UTF8):
+            raise ValueError(f"vocabulary {path}: it begins with a byte order mark (BOM); save it as UTF-8 without one")
     if (plain := _read_whole_file(folder, config)) is not None:
         return plain
     if importlib.util.find_spec("transformers") is None:
@@ -127,6 +130,20 @@ def _by_transformers(folder: Path, model_type: str, origin: str) -> Any:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ValueError(f"{origin}: transformers cannot read its tokenizer: {reason}") from None
     return tokenizer
+
+
+def _pieces_with_bytes(folder: Path, config: Mapping[str, Any]) -> Tokenizer | None:
+    """From a SentencePiece model that falls back to bytes, such as DeBERTa v3's; None of any other folder.
+
+    sentencepiece is the reference: models have learned its ids. transformers 5 leaves the bytes out, and the model's
+    normalisation. Every model is checked, since transformers does not.
+    """
+    for path in sorted(folder.glob("*.model")):
+        content, origin = read_whole(path), f"SentencePiece model {path}"
+        if sentencepiece.read_model(content, origin).trainer_spec.byte_fallback and path.name == "spm.model":
+            rules = TextRules(lowercase=bool(config.get("do_lower_case")), strip_accents=False)
+            return sentencepiece.SentencePiece(content, rules, origin)
+    return None
 
 
 def _read_whole_file(folder: Path, config: Mapping[str, Any]) -> Tokenizer | None:

@@ -103,5 +103,7 @@ def make_tokenizer(content: bytes, named: Mapping[str, Any], origin: str, entiti
                 special[role] = number
                 break
     roles = {f"{role}_token": backend.id_to_token(number) for role, number in special.items()}
+    added = {token.content for token in backend.get_added_tokens_decoder().values()}
+    backend.add_special_tokens([token for token in roles.values() if token not in added])
     files = {artefact.FILE: content, ROLES_FILE: json.dumps(roles, ensure_ascii=False, indent=1).encode()}
     return Tokenizer(backend, special, files, origin=origin, entities=entities)

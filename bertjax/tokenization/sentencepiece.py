@@ -138,15 +138,16 @@ class SentencePiece(Tokenizer):
 def _backend(proto: Any, unk_id: int, rules: TextRules) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(_model(proto, unk_id))
     tokenizer.normalizer = normalizer(rules, proto.normalizer_spec.precompiled_charsmap)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(" ", behavior="removed"),
-            pre_tokenizers.Metaspace(replacement=WORD, prepend_scheme="always"),
-        ]
-    )
+    splits = [
+        pre_tokenizers.Split(" ", behavior="removed"),
+        pre_tokenizers.Metaspace(replacement=WORD, prepend_scheme="always"),
+    ]
     tokenizer.decoder = decoders.Metaspace(replacement=WORD, prepend_scheme="always")
     if proto.trainer_spec.byte_fallback:
+        # A piece such as <0x41> is a byte; text that spells it is not.
+        splits.append(pre_tokenizers.Split(tokenizers.Regex("(?<=<)0x[0-9A-F]{2}>"), behavior="isolated"))
         tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), tokenizer.decoder])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
     return tokenizer
 
 
@@ -210,10 +211,10 @@ def normalizer(rules: TextRules, table: bytes = b"") -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = []
     if rules.strip_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
-    if rules.strip_accents or table:
-        steps.append(normalizers.NFC())
     if rules.lowercase:
         steps.append(normalizers.Lowercase())
     if table:
         steps.append(normalizers.Precompiled(table))
+    if rules.strip_accents or table:
+        steps.append(normalizers.NFC())
     return normalizers.Sequence(steps)

@@ -20,7 +20,7 @@ from tokenizers import pre_tokenizers, processors
 from bertjax.config import DataConfig
 from bertjax.tokenization import artefact as artefacts
 from bertjax.tokenization import entity_map
-from bertjax.tokenization.chunks import ChunkEncoder
+from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 from bertjax.tokenization.word_cache import WordCache
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -116,8 +116,10 @@ class Tokenizer:
         self._hidden = {*self.special.values(), *hidden}
         names = {self.tokens[number]: number for number in self._hidden}
         cut = artefacts.find_cut(document, names)
-        self._document, self._is_bert = document, cut.is_bert
+        self._document, self._is_bert, self._cut_before = document, cut.is_bert, cut.before
         self._plain = backend
+        # Vocabularies that are trained here see no NUL, as BERT's; an artefact may have a token of it.
+        self._keeps_nul = rules is None and not cut.is_bert
         # Where BERT cuts, special tokens are several chunks, so that chunks never spell one.
         self.encoder = backend if cut.is_bert else _from_document(artefacts.without_tokens(document, names))
         self.rules = rules if rules is not None else _derived_rules(self.encoder, document)
@@ -240,7 +242,20 @@ class Tokenizer:
 
         A sentence of which normalising leaves nothing has length 0. Raises ValueError for a lone surrogate.
         """
+        if self._keeps_nul and any(SEPARATOR in sentence for sentence in sentences):
+            return self._encode_alone(sentences, [self._cut_before] * len(sentences))
         return (self._words or self._chunks).encode(sentences)
+
+    def _encode_alone(self, sentences: Sequence[str], before: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As `encode`, each sentence by itself, since some have the character that parts them elsewhere."""
+        rows = []
+        for sentence, space in zip(sentences, before, strict=True):
+            text = (space + sentence).removeprefix(self._cut_before) if sentence else ""
+            ids = self.encoder.encode(text, add_special_tokens=False).ids
+            if self._hidden.intersection(ids) - {self.unk_id}:  # with that character a text can spell their names
+                ids = self._chunks.encode([sentence], [space])[0]
+            rows.append(np.array(ids, np.uint32))
+        return np.concatenate([*rows, np.zeros(0, np.uint32)]), np.array([len(row) for row in rows], np.int64)
 
     def encode_sentences(self, sentences: Sequence[str], bare: Sequence[bool] | None = None) -> list[np.ndarray]:
         """As `encode`, or with `bare` as `encode_running`, one array of ids per sentence."""
@@ -268,7 +283,10 @@ class Tokenizer:
         """
         if self.rules.prefix_space:
             return self.encode(sentences)
-        return self._chunks.encode(sentences, ["" if is_bare else " " for is_bare in bare])
+        before = ["" if is_bare else " " for is_bare in bare]
+        if self._keeps_nul and any(SEPARATOR in sentence for sentence in sentences):
+            return self._encode_alone(sentences, before)
+        return self._chunks.encode(sentences, before)
 
     def chunks(self, sentence: str) -> Iterator[tuple[str, int]]:
         """Stretches of a sentence whose ids, one after another, are the sentence's; and where each begins.

@@ -131,14 +131,7 @@ def normalizer(lowercase: bool, strip_accents: bool) -> normalizers.Normalizer:
 
 def require_ids(tokens: Sequence[str], origin: str) -> dict[str, int]:
     """Token -> id. Raises ValueError for a token that occurs twice or is empty, and without a special token."""
-    ids = {token: number for number, token in enumerate(tokens)}
-    if len(ids) != len(tokens):
-        number = next(number for number, token in enumerate(tokens) if ids[token] != number)
-        twice = tokens[number]
-        raise ValueError(
-            f"{origin}: token {twice!r} is on lines {number + 1} and {ids[twice] + 1}; rename one of them, for example "
-            f"to [unused{ids[twice]}]: removing it would shift every later id"
-        )
+    ids = require_distinct(tokens, origin)
     if "" in ids:
         raise ValueError(
             f"{origin}: line {ids[''] + 1} is empty; write a token there, for example [unused{ids['']}]: removing the "
@@ -148,5 +141,18 @@ def require_ids(tokens: Sequence[str], origin: str) -> dict[str, int]:
     if missing:
         raise ValueError(
             f"{origin}: {', '.join(missing)} missing; BERT needs {' '.join(SPECIAL_TOKENS)}, each on a line"
+        )
+    return ids
+
+
+def require_distinct(tokens: Sequence[str], origin: str) -> dict[str, int]:
+    """Token -> id. Raises ValueError for a token that occurs twice."""
+    ids = {token: number for number, token in enumerate(tokens)}
+    if len(ids) != len(tokens):
+        number = next(number for number, token in enumerate(tokens) if ids[token] != number)
+        twice = tokens[number]
+        raise ValueError(
+            f"{origin}: token {twice!r} is on lines {number + 1} and {ids[twice] + 1}; rename one of them, for example "
+            f"to [unused{ids[twice]}]: removing it would shift every later id"
         )
     return ids

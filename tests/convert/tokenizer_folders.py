@@ -759,6 +759,36 @@ def reference_pieces(draft: Draft) -> Callable[[Sequence[str]], list[list[int]]]
 
 
 def reference_ids(tokenizer: Any, texts: Sequence[str], forged: bool = False) -> list[list[int]]:
-    """transformers' ids without special tokens; `forged` takes special tokens in text for text."""
-    made = tokenizer([*texts], add_special_tokens=False, split_special_tokens=forged, verbose=False)
-    return made["input_ids"]
+    """transformers' ids without special tokens; `forged` takes special tokens in text for text.
+
+    With `split_special_tokens=True` a Unigram model still finds the pieces of special tokens in text, so `forged`
+    encodes with a copy of the tokenizer in which the five tokens with a role have names that no text has.
+    """
+    if not forged:
+        return tokenizer([*texts], add_special_tokens=False, verbose=False)["input_ids"]
+    document = json.loads(tokenizer.backend_tokenizer.to_str())
+    keys = ("pad", "unk", "cls", "sep", "mask", *(["bos"] if tokenizer.cls_token is None else []))
+    keys += ("eos",) if tokenizer.sep_token is None else ()
+    usual = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]", "<s>"), "sep": ("[SEP]", "</s>")}
+    usual |= {"mask": ("[MASK]", "<mask>"), "bos": ("<s>", "<bos>"), "eos": ("</s>", "<eos>")}
+    known = tokenizer.get_vocab()
+    tokens = {key: getattr(tokenizer, f"{key}_token") or next(filter(known.get, usual[key]), "") for key in keys}
+    names = {str(token): f"\U0010fffe{key}" for key, token in tokens.items()}
+    model, added = document["model"], document["added_tokens"]
+    entries = model["vocab"]
+    if isinstance(entries, dict):
+        model["vocab"] = {names.get(name, name): number for name, number in entries.items()}
+        known = {*entries}
+    else:
+        model["vocab"] = [[names.get(name, name), score] for name, score in entries]
+        known = {name for name, _ in entries}
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    document["added_tokens"] = [
+        token | {"content": names.get(token["content"], token["content"])}
+        for token in added
+        if not (token["content"] in names and token["content"] in known)
+    ]
+    backend = Tokenizer.from_str(json.dumps(document))
+    backend.no_truncation()
+    return [encoding.ids for encoding in backend.encode_batch([*texts], add_special_tokens=False)]

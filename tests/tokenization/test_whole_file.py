@@ -58,7 +58,7 @@ LETTERS = st.one_of(st.sampled_from("the's  \t東é\u0301|EMAIL[CLS]"), st.chara
 @given(st.lists(st.text(LETTERS)))
 def test_the_ids_are_the_librarys(texts: list[str]) -> None:
     found = [ids.tolist() for ids in TOKENIZER.encode_sentences(texts)]
-    assert found == [LIBRARY.encode(text.replace("\0", ""), add_special_tokens=False).ids for text in texts]
+    assert found == [LIBRARY.encode(text, add_special_tokens=False).ids for text in texts]
 
 
 HOW = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
