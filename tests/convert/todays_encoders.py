@@ -7,7 +7,6 @@ BertJapaneseTokenizer cuts words by MeCab, which no `tokenizer.json` can hold; s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from their_families import small
 from tokenizer_folders import Draft, kinds, reference_tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.names import architecture
@@ -28,7 +28,6 @@ class Encoder:
         kind: Of its tokenizer, as the matrix of tokenizers names it.
         family: In bertjax.
         files: "json" for `tokenizer.json` alone, "legacy" for the files of the vocabulary alone.
-        fields: Of the model's config, where they are not those of the family.
         text: With one [MASK].
     """
 
@@ -36,22 +35,21 @@ class Encoder:
     kind: str
     family: str
     files: str
-    fields: Mapping[str, Any]
     text: str
 
     def __str__(self) -> str:
         return self.name
 
 
-# mmBERT turns positions at the same rate in all layers.
+_SIZE = 1024  # of vocabularies in `tokenizer.json`
 ENCODERS = (
-    Encoder("ModernBERT", "modernbert", "modernbert", "json", {}, "The museum [MASK] in 1877, don't it?"),
-    Encoder("mmBERT", "gemma", "modernbert", "json", {"rope_theta_local": 160_000.0}, "東京は[MASK]の首都である。"),
-    Encoder("EuroBERT", "llama", "modernbert", "json", {}, "Die größte [MASK] ist 12345 Euro."),
-    Encoder("DeBERTa-v3", "deberta-v3", "deberta-v2", "legacy", {}, "The museum [MASK] in 1877."),
-    Encoder("XLM-R", "xlm-roberta", "xlm-roberta", "legacy", {}, "Москва [MASK] России."),
-    Encoder("XLM-R-saved", "xlm-roberta", "xlm-roberta", "json", {}, "서울은 [MASK] 수도이다."),
-    Encoder("ModernBERT-ja", "japanese", "modernbert", "json", {}, "東京は[MASK]の首都である。"),
+    Encoder("ModernBERT", "modernbert", "modernbert", "json", "The museum [MASK] in 1877, don't it?"),
+    Encoder("mmBERT", "gemma", "modernbert", "json", "東京は[MASK]の首都である。"),
+    Encoder("EuroBERT", "llama", "modernbert", "json", "Die größte [MASK] ist 12345 Euro."),
+    Encoder("DeBERTa-v3", "deberta-v3", "deberta-v2", "legacy", "The museum [MASK] in 1877."),
+    Encoder("XLM-R", "xlm-roberta", "xlm-roberta", "legacy", "Москва [MASK] России."),
+    Encoder("XLM-R-saved", "xlm-roberta", "xlm-roberta", "json", "서울은 [MASK] 수도이다."),
+    Encoder("ModernBERT-ja", "japanese", "modernbert", "json", "東京は[MASK]の首都である。"),
 )
 
 
@@ -66,7 +64,7 @@ def make_encoder(encoder: Encoder, folder: Path) -> Path:
         "cls": tokenizer.bos_token_id if tokenizer.cls_token_id is None else tokenizer.cls_token_id,
         "sep": tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id,
     }
-    config = small(encoder.family, vocab_size=len(tokenizer), max_position_embeddings=64, **encoder.fields)
+    config = small(encoder.family, vocab_size=len(tokenizer), max_position_embeddings=64)
     torch.manual_seed(0)
     values = to_config_json(config, special)
     network = getattr(transformers, architecture(config))(transformers.AutoConfig.for_model(**values))
@@ -86,6 +84,15 @@ def _tokenizer(encoder: Encoder) -> Draft:
         next(iter(kind.choices[choice].values()))(draft)
     if encoder.files == "json":
         draft.legacy, draft.more = {}, {}
+        draft.whole = _with_reserved_tokens(draft.whole)
     else:
         draft.whole = None
     return draft
+
+
+def _with_reserved_tokens(whole: dict[str, Any]) -> dict[str, Any]:
+    """Fill the vocabulary up with reserved tokens, as Llama's and Gemma's are; equal sizes also compile once."""
+    made = Tokenizer.from_str(json.dumps(whole))
+    missing = _SIZE - made.get_vocab_size()
+    made.add_special_tokens([AddedToken(f"<|reserved_{number}|>", normalized=False) for number in range(missing)])
+    return json.loads(made.to_str())
