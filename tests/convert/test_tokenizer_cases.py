@@ -15,7 +15,7 @@ import pytest
 import tokenizer_vocabularies as vocabularies
 from exported_models import trained_model
 from family_models import family_model, tokenizer_of
-from tokenizer_folders import MARKER, hard_texts, kinds, reference_ids, reference_tokenizer
+from tokenizer_folders import MARKER, composed_texts, hard_texts, kinds, reference_ids, reference_tokenizer
 from tokenizer_vocabularies import BERT_ROLES, LINES, ROBERTA_ROLES, UNUSED
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -284,20 +284,22 @@ def test_exported_unigram_is_read_after_saving_again(tmp_path: Path) -> None:
     assert [ids.tolist() for ids in after] == expected
 
 
-def test_pieces_with_byte_fallback_have_their_own_ids(tmp_path: Path) -> None:
+@pytest.mark.parametrize("texts", [composed_texts(), hard_texts()], ids=["composed", "all"])
+def test_pieces_with_byte_fallback_have_their_own_ids(texts: list[str], tmp_path: Path) -> None:
     """sentencepiece's, which DeBERTa v3 was trained with.
 
-    DebertaV2Tokenizer of transformers 5.24 makes an unknown character [UNK], and does not normalise it.
+    DebertaV2Tokenizer of transformers 5.24 makes an unknown character [UNK], and does not normalise it. `tokenizers`
+    composes fewer marks than sentencepiece, and takes "<0x41>" in text for that byte.
     """
     from sentencepiece import SentencePieceProcessor
 
     folder, family = make_folder("deberta-v3", tmp_path, is_whole=False)
     model = SentencePieceProcessor(model_file=str(folder / "spm.model"))
-    texts = ["The museum", "서울", "👍🏽 museum", "龘", *hard_texts()]
     tokenizer = read_tokenizer(folder, family)
     ours = [ids.tolist() for ids in tokenizer.encode_sentences(texts)]
     assert ours == model.encode(texts)
-    assert [tokenizer.tokens[number] for number in ours[3]] == ["▁", "<0xE9>", "<0xBE>", "<0x98>"]
+    (ids,) = tokenizer.encode_sentences(["龘"])
+    assert [tokenizer.tokens[number] for number in ids] == ["▁", "<0xE9>", "<0xBE>", "<0x98>"]
 
 
 @pytest.mark.parametrize("kind", ["gemma", "llama", "modernbert", "japanese"])

@@ -63,6 +63,11 @@ def hard_texts() -> list[str]:
     ]  # fmt: skip
 
 
+def composed_texts() -> list[str]:
+    """The hard texts on which `tokenizers` can follow sentencepiece: composed, and without names of bytes."""
+    return [text for text in hard_texts() if normalizers.NFC().normalize_str(text) == text and "<0x" not in text]
+
+
 def added_texts() -> list[str]:
     """Texts with the tokens that folders add, and none of the special tokens."""
     return [
