@@ -205,16 +205,16 @@ def _model(proto: Any, unk_id: int) -> models.Model:
 def normalizer(rules: TextRules, table: bytes = b"") -> normalizers.Normalizer:
     """Our rules as in AlbertTokenizer, then the model's own table.
 
-    Decomposed text is composed again: pieces have composed characters, and `tokenizers` looks the table up by
-    characters where sentencepiece looks it up by sequences of them, such as the letters of a Korean syllable.
+    Text is composed before and after the table: pieces have composed characters, and `tokenizers` looks the table up
+    by single characters where sentencepiece looks it up by sequences of them, such as the letters of a Korean syllable.
     """
     steps: list[normalizers.Normalizer] = []
     if rules.strip_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if rules.strip_accents or table:
+        steps.append(normalizers.NFC())
     if rules.lowercase:
         steps.append(normalizers.Lowercase())
     if table:
-        steps.append(normalizers.Precompiled(table))
-    if rules.strip_accents or table:
-        steps.append(normalizers.NFC())
+        steps += [normalizers.Precompiled(table), normalizers.NFC()]
     return normalizers.Sequence(steps)
