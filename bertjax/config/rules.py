@@ -292,7 +292,8 @@ RULES: dict[str, Rule] = {
         ),
     ),
     "a bare start is byte-level BPE's": Rule(
-        lambda c: c.data.prefix_space or bool(c.data.vocab) or c.data.tokenizer == "byte_bpe",
+        # Without sources no vocabulary is trained: that of an imported model may be of another kind.
+        lambda c: c.data.prefix_space or c.data.vocab or not c.data.sources or c.data.tokenizer == "byte_bpe",
         lambda c: (
             f"data.prefix_space=False with data.tokenizer={c.data.tokenizer!r}: it is byte-level BPE's option; "
             "leave it True"

@@ -142,7 +142,8 @@ def _pieces_with_bytes(folder: Path, config: Mapping[str, Any]) -> Tokenizer | N
         content, origin = read_whole(path), f"SentencePiece model {path}"
         if sentencepiece.read_model(content, origin).trainer_spec.byte_fallback and path.name == "spm.model":
             rules = TextRules(lowercase=bool(config.get("do_lower_case")), strip_accents=False)
-            return sentencepiece.SentencePiece(content, rules, origin)
+            pieces = sentencepiece.SentencePiece(content, rules, origin)
+            return make_tokenizer(pieces.backend.to_str().encode(), pieces.role_tokens, origin)
     return None
 
 

@@ -777,7 +777,9 @@ def reference_ids(tokenizer: Any, texts: Sequence[str], forged: bool = False) ->
     usual = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]", "<s>"), "sep": ("[SEP]", "</s>")}
     usual |= {"mask": ("[MASK]", "<mask>"), "bos": ("<s>", "<bos>"), "eos": ("</s>", "<eos>")}
     known = tokenizer.get_vocab()
-    tokens = {key: getattr(tokenizer, f"{key}_token") or next(filter(known.__contains__, usual[key]), "") for key in keys}
+    tokens = {
+        key: getattr(tokenizer, f"{key}_token") or next(filter(known.__contains__, usual[key]), "") for key in keys
+    }
     names = {str(token): f"\U0010fffe{key}" for key, token in tokens.items()}
     model, added = document["model"], document["added_tokens"]
     entries = model["vocab"]
