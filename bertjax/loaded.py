@@ -72,7 +72,7 @@ class LoadedModel:
         """
         given = _texts(texts)
         encoding = Encoding(**options)
-        require_trained(encoding, self._untrained, str(self._model.directory))
+        require_trained(encoding.pooling, self._untrained, str(self._model.directory))
         if self._encoder is None or self._encoder.encoding != encoding:
             self._encoder = TextEncoder(self._model, encoding)
         encoder, self.counts = self._encoder, TextCounts()
