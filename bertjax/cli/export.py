@@ -109,7 +109,10 @@ def _comparison(form: Format, model: TrainedModel, vectors: Vectors, output: Any
 
     def prove(folder: Path) -> None:
         try:
-            print(comparison_line(form.reference, form.compare(model, folder, vectors)))
+            difference = form.compare(model, folder, vectors)
+            if difference is not None and difference.not_compared:
+                raise RuntimeError(f"{folder}: not compared: {'; '.join(difference.not_compared)}; correct the export")
+            print(comparison_line(form.reference, difference))
         except RuntimeError as error:
             wrong = str(error).removeprefix(f"{folder}: ")
             raise RuntimeError(f"export to {output}: {wrong}; nothing there was changed") from error

@@ -143,6 +143,7 @@ def test_load_run_names_heads_without_an_objective(
         data_fingerprint="text",
         mesh=make_mesh(config.mesh, jax.local_devices()[:1]),
     )
+    model.directory.mkdir()
     describe_run(config, model.tokenizer)
     with Checkpoints(model.directory / DIRECTORY, keep_last=1) as saved:
         saved.save(5, {"params": model.params}, about | drawn)
