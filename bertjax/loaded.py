@@ -171,6 +171,7 @@ class LoadedModel:
         By the kind of task (the results are named tuples of `bertjax.finetune.kinds`):
 
             classification      a text or a pair of texts    Prediction(label, probability, probabilities)
+            several labels      a text or a pair of texts    LabelSet(labels, probabilities)
             regression          a text or a pair of texts    the number
             relevance           (query, passage)             the probability that the passage is relevant
             multiple choice     (start, [end, end, ...])     Choice(number, end, probability, probabilities)
