@@ -72,7 +72,7 @@ class LoadedModel:
         """
         given = _texts(texts)
         encoding = Encoding(**options)
-        require_trained(encoding, self._untrained, str(self._model.directory))
+        require_trained(encoding.pooling, self._untrained, str(self._model.directory))
         if self._encoder is None or self._encoder.encoding != encoding:
             self._encoder = TextEncoder(self._model, encoding)
         encoder, self.counts = self._encoder, TextCounts()
@@ -171,6 +171,7 @@ class LoadedModel:
         By the kind of task (the results are named tuples of `bertjax.finetune.kinds`):
 
             classification      a text or a pair of texts    Prediction(label, probability, probabilities)
+            several labels      a text or a pair of texts    LabelSet(labels, probabilities)
             regression          a text or a pair of texts    the number
             relevance           (query, passage)             the probability that the passage is relevant
             multiple choice     (start, [end, end, ...])     Choice(number, end, probability, probabilities)

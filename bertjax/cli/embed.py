@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     total = count_texts(arguments.texts, arguments.field)
     encoding = Encoding(**given_encoding(arguments))
     model, untrained = open_source(arguments.model)
-    require_trained(encoding, untrained, arguments.model)
+    require_trained(encoding.pooling, untrained, arguments.model)
     encoder = TextEncoder(model, encoding)
     read, started = ReadCounts(), time.monotonic()
     write = open_output(output, encoder.width, encoding.pooling == "none", model.tokenizer.tokens)

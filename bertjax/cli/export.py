@@ -58,7 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the model in a format, compared with the model on real text before it replaces an earlier export."""
     require_extra(arguments.to)
     from bertjax.convert.folder import near
+    from bertjax.convert.foreign import module_label
     from bertjax.convert.sources import load_own_run
+    from bertjax.embed.encoder import require_trained
     from bertjax.storage.hub import push, require_pushable
     from bertjax.storage.remote import path_of
 
@@ -85,11 +87,14 @@ def run(arguments: argparse.Namespace) -> int:
         vectors = form.vectors(model, arguments.pooling, arguments.normalize)
     except ValueError as error:
         raise ValueError(f"--to {arguments.to}: {error}") from None
+    require_trained(vectors.pooling, model.untrained, f"--to {arguments.to}")
     output = path_of(arguments.output) if arguments.output else model.directory / name
     require_free(output, arguments)
     directory = form.export(model, output, vectors, _comparison(form, model, vectors, output))
     for line in form.describe(model, directory):
         print(line)
+    if model.untrained:
+        print(f"never trained, so random: {', '.join(map(module_label, model.untrained))}")
     gives = form.gives(model, vectors)
     print(f"exported step {model.step:,} to {directory}{gives and f': {gives}'}")
     if arguments.push:
@@ -104,7 +109,10 @@ def _comparison(form: Format, model: TrainedModel, vectors: Vectors, output: Any
 
     def prove(folder: Path) -> None:
         try:
-            print(comparison_line(form.reference, form.compare(model, folder, vectors)))
+            difference = form.compare(model, folder, vectors)
+            if difference is not None and difference.not_compared:
+                raise RuntimeError(f"{folder}: not compared: {'; '.join(difference.not_compared)}; correct the export")
+            print(comparison_line(form.reference, difference))
         except RuntimeError as error:
             wrong = str(error).removeprefix(f"{folder}: ")
             raise RuntimeError(f"export to {output}: {wrong}; nothing there was changed") from error

@@ -26,7 +26,7 @@ def open_or_build_index(arguments: argparse.Namespace) -> tuple[SearchIndex, Tex
     index = _existing_index(arguments)
     model, untrained = open_source(arguments.model)
     encoder = TextEncoder(model, _encoding(arguments, index))
-    require_trained(encoder.encoding, untrained, arguments.model)
+    require_trained(encoder.encoding.pooling, untrained, arguments.model)
     fingerprint = model_fingerprint(model, encoder.encoding.pooling)
     if index is None:
         index = _built_index(arguments, model, encoder, fingerprint)

@@ -96,6 +96,20 @@ def require_same_shape(model: ForeignModel, config: ModelConfig, layers: tuple[i
         )
 
 
+def drawn_modules(model: ForeignModel, config: ModelConfig) -> list[str]:
+    """The modules of a network of `config` that have random weights when it starts from a model, by name."""
+    lacking = _lacking(model, config)
+    return [name for name in abstract_network(config)[1] if name in lacking or module_label(name) in model.drawn]
+
+
+def _lacking(model: ForeignModel, config: ModelConfig) -> list[str]:
+    """The modules that the model does not have, or has in another size."""
+    resized = {
+        name for name, keys in _SIZED.items() if any(getattr(model.config, k) != getattr(config, k) for k in keys)
+    }
+    return [name for name in abstract_network(config)[1] if name not in model.params or name in resized]
+
+
 def adapt(
     model: ForeignModel, config: ModelConfig, tokenizer: Tokenizer, layers: tuple[int, ...] = ()
 ) -> tuple[Params, list[str]]:
@@ -110,8 +124,7 @@ def adapt(
     different = {
         field.name for field in fields(config) if getattr(model.config, field.name) != getattr(config, field.name)
     }
-    resized = {name for name, keys in _SIZED.items() if different.intersection(keys)}
-    lacking = [name for name in wanted if name not in model.params or name in resized]
+    lacking = _lacking(model, config)
     # Dicts of our own, the arrays shared.
     kept = [name for name in wanted if name not in lacking]
     params = jax.tree.map(lambda x: x, {name: model.params[name] for name in kept})

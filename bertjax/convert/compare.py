@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from bertjax.model.families.family import Class
 from bertjax.model.families.registry import family_of
 from bertjax.model.family_heads import HEADS
 from bertjax.model.network import Params, abstract_network, bind, head_of
+from bertjax.tokenization import huggingface
 from bertjax.training.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the relative difference, float32
@@ -45,9 +46,11 @@ class Difference:
     """How far two models' outputs are apart, by what is compared: norm of the difference over that of the reference."""
 
     of: dict[str, float]
+    not_compared: tuple[str, ...] = ()  # what the reference could not compute, for people
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {value:.1e}" for name, value in self.of.items())
+        found = ", ".join(f"{name} {value:.1e}" for name, value in self.of.items())
+        return f"{found}; not compared: {'; '.join(self.not_compared)}" if self.not_compared else found
 
     @property
     def largest(self) -> float:
@@ -64,8 +67,9 @@ def compare_with_transformers(
     """Compare our float32 outputs for pairs of texts with those of a folder's model; None without torch, transformers.
 
     Hidden states of the last layer, and the logits of pretraining or of a task, but those of modules in `drawn`, as
-    labelled by `module_label`, which the folder lacks. Padding is left out. Raises RuntimeError if transformers cannot
-    read the folder, if token ids differ, or outputs by more than `LIMIT`.
+    labelled by `module_label`, which the folder lacks. Padding is left out. Token ids are not compared where
+    transformers cannot read the vocabulary. Raises RuntimeError if transformers cannot read the weights, if token ids
+    differ, or outputs by more than `LIMIT`.
     """
     if any(importlib.util.find_spec(package) is None for package in ("torch", "transformers")):
         return None
@@ -73,14 +77,13 @@ def compare_with_transformers(
 
     made = _class_without(model, drawn)
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
         network = getattr(transformers, made.name).from_pretrained(directory).float().eval()
     except Exception as error:  # of any class, by what a file of the folder breaks
         first_line = str(error).partition("\n")[0]
         raise RuntimeError(
             f"{directory}: transformers cannot read it ({type(error).__name__}: {first_line}); correct its files"
         ) from error
-    _check_ids(model, tokenizer, pairs)
+    not_compared = _compare_ids(model, directory, network.config, pairs)
     batch = pair_batch(model, pairs)
     ours = our_outputs(model, batch)
     # The classes of tasks mark the same tokens themselves, but in rows with all of their [SEP] only, and these are cut.
@@ -89,7 +92,8 @@ def compare_with_transformers(
     for name, logits in theirs.items():  # BigBird's class takes a million from those of the question's tokens
         ours[name] = np.where(logits < _MASKED, 0, ours[name])
         theirs[name] = np.where(logits < _MASKED, 0, logits)
-    return within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: transformers")
+    found = within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: transformers")
+    return replace(found, not_compared=not_compared)
 
 
 def _class_without(model: TrainedModel, drawn: Collection[str]) -> Class:
@@ -104,19 +108,21 @@ def _class_without(model: TrainedModel, drawn: Collection[str]) -> Class:
 
 def compare_with_tensorflow(
     model: TrainedModel, directory: str | Path, pairs: Sequence[tuple[str, str]] = PAIRS
-) -> Difference | None:
+) -> Difference:
     """As `compare_with_transformers`, with what google-research/bert computes from a checkpoint of its layout.
 
-    None if the checkpoint has no heads.
+    Heads that the checkpoint lacks are not compared.
     """
-    arrays = read_arrays(directory)
-    if "cls/predictions/output_bias" not in arrays or "cls/seq_relationship/output_bias" not in arrays:
-        return None
     batch = pair_batch(model, pairs)
     ours = our_outputs(model, batch)
-    theirs = dict(zip((HIDDEN, _MLM, _NSP), TensorflowBert(arrays, model.config.model)(*batch.values()), strict=True))
-    theirs[_MLM] = theirs[_MLM][..., : model.config.model.vocab_size]
-    return within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: google-research/bert")
+    outputs = TensorflowBert(read_arrays(directory), model.config.model)(*batch.values())
+    names = {"bert": HIDDEN, "cls/predictions": _MLM, "cls/seq_relationship": _NSP}
+    theirs = {name: outputs[part] for part, name in names.items() if part in outputs}
+    if _MLM in theirs:
+        theirs[_MLM] = theirs[_MLM][..., : model.config.model.vocab_size]
+    absent = tuple(name for name in names.values() if name not in theirs)
+    real = batch["attention_mask"] == 1
+    return replace(within_limit(ours, theirs, real, f"{directory}: google-research/bert"), not_compared=absent)
 
 
 def pair_batch(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
@@ -154,12 +160,34 @@ def within_limit(
     return found
 
 
-def _check_ids(model: TrainedModel, theirs: Any, pairs: Sequence[tuple[str, str]]) -> None:
+def _compare_ids(
+    model: TrainedModel, directory: str | Path, config: Any, pairs: Sequence[tuple[str, str]]
+) -> tuple[str, ...]:
+    """Why token ids cannot be compared with those of a folder's tokenizer in transformers; () if they are equal.
+
+    `config` is transformers' own, for a `config.json` may lack the model_type that AutoTokenizer looks for. Raises
+    RuntimeError if ids differ.
+    """
+    import transformers
+
+    if (reason := huggingface.unlike_transformers(Path(directory))) is not None:
+        return (f"token ids, for {reason}",)
+    huggingface.provide_sentencepiece_messages()
+    try:
+        theirs = transformers.AutoTokenizer.from_pretrained(directory, config=config)
+    except Exception as error:  # of any class, by what a file of the folder breaks
+        first_line = str(error).partition("\n")[0]
+        return (f"token ids, for transformers cannot read the tokenizer ({type(error).__name__}: {first_line})",)
+    files = [*theirs.vocab_files_names.values()]
+    if not any((Path(directory) / file).is_file() for file in files):
+        named = f"{type(theirs).__name__} of transformers reads {' or '.join(files)}"
+        return (f"token ids, for {named}, and the folder has {model.tokenizer.main_file}",)
     for pair in pairs:
         wanted, _ = _row(model, pair)
         found = theirs(*pair, verbose=False)["input_ids"]
         if found != wanted:
             raise RuntimeError(f"the exported tokenizer encodes {pair} as {found}, ours as {wanted}")
+    return ()
 
 
 def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

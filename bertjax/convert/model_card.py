@@ -150,7 +150,8 @@ def sha256_of_file(path: AnyPath) -> str:
 def _about(model: TrainedModel, parameters: int) -> str:
     config, net, title = model.config, model.config.model, family_of(model.config.model.family).title
     does = task_about(model) if model.kind else f"with {_objectives(config)}"
-    random = "; a head that the original lacks is random" if _is_imported(model) else ""
+    untrained = ", ".join(map(module_label, model.untrained))
+    random = f"; random, since nothing has trained them: {untrained}" if untrained else ""
     return (
         f"A model of {title}'s architecture with {net.num_hidden_layers} layers, width {net.hidden_size}, "
         f"{net.num_attention_heads} heads and {parameters:,} parameters, {does}, {_made(model)}{random}."

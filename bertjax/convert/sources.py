@@ -23,7 +23,7 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, read_metadata
-from bertjax.training.checkpoint_metadata import run_metadata
+from bertjax.training.checkpoint_metadata import DRAWN, run_metadata
 from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory, seal, tokenizer_of
 
 _REPOSITORY = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")  # NAME or ORG/NAME of the Hub
@@ -100,7 +100,8 @@ def read_source(source: str) -> ForeignModel:
     params = jax.tree.map(np.asarray, jax.device_get(run.params))
     task = run.config.task if isinstance(run.config, FinetuneConfig) else TaskConfig()
     threshold = task.no_answer_threshold
-    return ForeignModel(source, run.config.model, run.tokenizer, params, (), (), run.kind, run.labels, threshold)
+    drawn = tuple(map(module_label, run.untrained))
+    return ForeignModel(source, run.config.model, run.tokenizer, params, drawn, (), run.kind, run.labels, threshold)
 
 
 def source_vocabulary(source: str) -> dict[str, Any]:
@@ -133,7 +134,8 @@ def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
         foreign = read_folder(folder)
         model, drawn = _trained(foreign, folder.path), foreign.drawn
     else:
-        model, drawn = load_own_run(source), ()
+        model = load_own_run(source)
+        drawn = tuple(map(module_label, model.untrained))
     modules = dict.fromkeys((*_USED, *family_of(model.config.model.family).heads))
     there = {*model.params, *model.params.get(GENERATOR, {})}
     return model, (*drawn, *(module_label(name) for name in modules if name not in there))
@@ -187,7 +189,8 @@ def _trained(model: ForeignModel, directory: AnyPath) -> TrainedModel:
         )
         config = replace(config, training=replace(config.training, objectives=(model.kind,)))
     params = jax.device_put(model.params, jax.local_devices()[0])
-    return TrainedModel(directory, 0, config, model.tokenizer, abstract_network(model.config)[0], params)
+    untrained = tuple(name for name in params if module_label(name) in model.drawn)
+    return TrainedModel(directory, 0, config, model.tokenizer, abstract_network(model.config)[0], params, untrained)
 
 
 def _task(model: ForeignModel, length: int) -> TaskConfig:
@@ -200,7 +203,8 @@ def _task(model: ForeignModel, length: int) -> TaskConfig:
 def write_run(model: TrainedModel) -> AnyPath:
     """Write its config, its vocabulary, and the weights as checkpoint 0, without moments; returns its directory.
 
-    `fill-mask`, `export` and `--init-from` take it as any run; `evaluate` needs text, which it does not have.
+    The checkpoint has the names of the heads that the source lacked, which are random. `fill-mask`, `export` and
+    `--init-from` take it as any run; `evaluate` needs text, which it does not have.
     """
     metadata = run_metadata(
         to_dict(model.config),
@@ -208,6 +212,7 @@ def write_run(model: TrainedModel) -> AnyPath:
         data_fingerprint=f"imported from {model.config.init_from.partition(':')[0]}",
         mesh=make_mesh(model.config.mesh, jax.local_devices()[:1]),
     )
+    metadata[DRAWN] = list(model.untrained)
     with own_directory(model.directory) as staging:
         describe_run(model.config, model.tokenizer, staging)
         with Checkpoints(model.directory / DIRECTORY, keep_last=1, staging=staging) as saved:

@@ -287,9 +287,9 @@ def _joined(vectors: Sequence[np.ndarray], parts: Sequence[np.ndarray], pooling:
     return np.average(vectors, axis=0, weights=weights).astype(np.float32)
 
 
-def require_trained(encoding: Encoding, untrained: Collection[str], where: str) -> None:
-    """Raise ValueError if an encoding uses an untrained module."""
-    if encoding.pooling in untrained:
+def require_trained(pooling: Pooling, untrained: Collection[str], where: str) -> None:
+    """Raise ValueError if a pooling is that of an untrained module."""
+    if pooling in untrained:
         raise ValueError(f"{where}: pooling=pooler: it has no pooler; choose mean, cls or max")
 
 

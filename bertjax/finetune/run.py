@@ -7,7 +7,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -28,6 +28,7 @@ from bertjax.storage.remote import AnyPath, path_of
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.callbacks import Callback
 from bertjax.training.checkpoint import read_metadata, restore_params
+from bertjax.training.checkpoint_metadata import DRAWN
 from bertjax.training.compatibility import FINGERPRINTS, check_compatible
 from bertjax.training.job import Job
 from bertjax.training.run_directory import seal
@@ -105,6 +106,8 @@ def finetune(
     """
     config = resolved(config, content)
     job = assemble_task(config, content, start.tokenizer, teacher)
+    if not content.kind.network.outputs:  # nothing trains a pooler that no logits are read from
+        job = replace(job, metadata=job.metadata | {DRAWN: [name for name in start.drawn if name == "pooler"]})
     directory = path_of(config.directory)
     seconds = 0.0
     if (done := finished(directory, job, processes)) is None:

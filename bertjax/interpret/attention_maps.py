@@ -70,8 +70,9 @@ def untrained_heads(model: TrainedModel) -> tuple[str, ...]:
     A head is untrained if an imported model lacks it or if no objective of the run uses it. A fine-tuned model and a
     family without the head do not have it at all.
     """
-    heads = {"MLM head": model.params.get("mlm_head", {}), "NSP head": model.params.get("nsp_head", {})}
-    return tuple(name for name, head in heads.items() if not any(map(jnp.any, _biases(head))))
+    heads = {"MLM head": "mlm_head", "NSP head": "nsp_head"}
+    untrained = {name for name in heads.values() if not any(map(jnp.any, _biases(model.params.get(name, {}))))}
+    return tuple(label for label, name in heads.items() if name in untrained.union(model.untrained))
 
 
 def _biases(params: Params) -> list[jax.Array]:

@@ -37,6 +37,8 @@ def checkpoint_predictions(run: str | AnyPath, sentences: Sequence[str], top: in
         )
     newest = load_run(run)
     steps = [newest.step] if path_of(str(run)).name.isdecimal() else saved_steps(newest.directory)
+    if any(MASK in sentence for sentence in sentences) and "mlm_head" in newest.untrained:
+        raise ValueError(f"{newest.directory}: nothing has trained its MLM head, so that it cannot fill masks")
     if len(sentences) == 2 and "NSP head" in untrained_heads(newest):
         raise ValueError(
             f"{newest.directory}: nothing has trained its NSP head, so that it cannot say whether B follows A; "

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from bertjax.config import Config, to_dict
-from bertjax.convert.adapt import adapt, require_same_shape
+from bertjax.convert.adapt import adapt, drawn_modules, require_same_shape
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class
@@ -32,6 +32,7 @@ from bertjax.text.prepare import require_sources
 from bertjax.training.budget import Budget
 from bertjax.training.callbacks import Callback
 from bertjax.training.checkpoint import saved_steps
+from bertjax.training.checkpoint_metadata import DRAWN
 from bertjax.training.job import Job, assemble, describe, describe_process, preflight
 from bertjax.training.objectives import choose
 from bertjax.training.reference_curve import reference_for
@@ -129,7 +130,10 @@ def _pretrain(
         say(describe(job))
         if processes.count > 1:
             print_now(describe_process(job))
-        initial = (lambda: _initial_params(start, job, say)) if start else None
+        initial = None
+        if start:
+            job = replace(job, metadata=job.metadata | {DRAWN: drawn_modules(start, job.config.model)})
+            initial = functools.partial(_initial_params, start, job, say)
         keeper = None
         if budget is not None:
             end = functools.partial(_rehearsed_end, content)

@@ -44,6 +44,7 @@ _FROM_FILE_KEYS = {
 }
 _BERT = ("BertTokenizer", "BertTokenizerFast")
 _BERT_KEYS = {"do_lower_case", "strip_accents", "tokenizer_class", "model_max_length", "name_or_path"}
+_BYTES_LEFT_OUT = "spm.model"  # DebertaV2Tokenizer's
 _INSTALL = "pip install 'bertjax[hf]'"
 
 
@@ -140,11 +141,18 @@ def _pieces_with_bytes(folder: Path, config: Mapping[str, Any]) -> Tokenizer | N
     """
     for path in sorted(folder.glob("*.model")):
         content, origin = read_whole(path), f"SentencePiece model {path}"
-        if sentencepiece.read_model(content, origin).trainer_spec.byte_fallback and path.name == "spm.model":
+        if sentencepiece.read_model(content, origin).trainer_spec.byte_fallback and path.name == _BYTES_LEFT_OUT:
             rules = TextRules(lowercase=bool(config.get("do_lower_case")), strip_accents=False)
             pieces = sentencepiece.SentencePiece(content, rules, origin)
             return make_tokenizer(pieces.backend.to_str().encode(), pieces.role_tokens, origin)
     return None
+
+
+def unlike_transformers(folder: Path) -> str | None:
+    """Why the ids of a folder's tokenizer are not those of transformers; None where they are."""
+    if (folder / artefact.FILE).is_file() or _pieces_with_bytes(folder, _read_object(folder / CONFIG_FILE)) is None:
+        return None
+    return f"transformers reads {_BYTES_LEFT_OUT} without its bytes, and sentencepiece, as here, with them"
 
 
 def _read_whole_file(folder: Path, config: Mapping[str, Any]) -> Tokenizer | None:

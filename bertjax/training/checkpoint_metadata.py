@@ -42,6 +42,10 @@ def all_or_none(directory: AnyPath, together: bool) -> Iterator[None]:
         )
 
 
+# Modules whose weights were random when the run began, by name, where other weights came from elsewhere.
+DRAWN = "drawn"
+
+
 class ArrayRecord(TypedDict):
     """An array of the state; `digest` as `ArrayDigest.hex`."""
 
@@ -58,6 +62,7 @@ class Metadata(TypedDict):
     tokenizer_fingerprint: str
     data_fingerprint: str
     teacher_digest: NotRequired[str]
+    drawn: NotRequired[list[str]]
     versions: NotRequired[dict[str, str]]
     arrays: dict[str, ArrayRecord]
 

@@ -18,9 +18,10 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 from flax import nnx
@@ -39,8 +40,9 @@ from bertjax.storage.sums import SUMS_FILE, write_sums
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.training.checkpoint import read_metadata, restore_params, saved_steps
-from bertjax.training.checkpoint_metadata import DamagedCheckpoint
+from bertjax.training.checkpoint_metadata import DRAWN, DamagedCheckpoint
 from bertjax.training.compatibility import check_compatible
+from bertjax.training.objectives import objectives_of
 from bertjax.training.stages import open_data, stage_at, stages_of
 from bertjax.training.telemetry import LOGGED_AS_FILE, METRICS_FILE
 
@@ -61,6 +63,7 @@ class TrainedModel:
     tokenizer: Tokenizer
     graphdef: nnx.GraphDef
     params: Params
+    untrained: tuple[str, ...] = ()  # names in `params` of heads, or of the pooler, that nothing has trained
 
     @property
     def kind(self) -> str:
@@ -241,7 +244,22 @@ def load_run(path: str | AnyPath) -> TrainedModel:
         config = replace(config, model=stage_at(stages_of(config), metadata["step"]).model)
     graphdef, shapes, _ = abstract_network(config.model, config.execution)
     params = restore_params(path, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes))
-    return TrainedModel(directory, metadata["step"], config, tokenizer, graphdef, params)
+    return TrainedModel(
+        directory, metadata["step"], config, tokenizer, graphdef, params, _untrained(config, metadata, params)
+    )
+
+
+def _untrained(config: Config, metadata: Mapping[str, Any], params: Params) -> tuple[str, ...]:
+    """The heads of a checkpoint that have the random weights they began with.
+
+    A run from scratch begins with random weights in all of them; its objectives, but those of weight 0, train some.
+    """
+    begun = metadata.get(DRAWN, () if config.init_from else family_of(config.model.family).heads)
+    trained: set[str] = set()
+    if not head_of(config.model).of_task and metadata["step"]:
+        trained.update(*(objective.heads for objective in objectives_of(config) if objective.scale))
+    heads = {"pooler", *family_of(config.model.family).heads} & params.keys() - trained
+    return tuple(name for name in begun if name in heads)
 
 
 def data_of(path: str | AnyPath, config: Config, progress: Progress) -> TrainingData:

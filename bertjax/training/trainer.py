@@ -24,7 +24,7 @@ from bertjax.runtime.processes import Processes, alone
 from bertjax.storage.progress import SIGNS
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.storage.remote_run import StagingDir
-from bertjax.training import checkpoint
+from bertjax.training import checkpoint, checkpoint_metadata
 from bertjax.training.budget import times_due
 from bertjax.training.callbacks import Callback, Callbacks, RunStart
 from bertjax.training.digest import compile_ahead
@@ -181,6 +181,8 @@ def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: I
         for notice in restored.notices:
             say(notice)
         say(f"resuming {config.directory} at step {restored.step:,}")
+        if checkpoint_metadata.DRAWN in restored.metadata:  # the weights the run began with are not read again
+            job.metadata[checkpoint_metadata.DRAWN] = restored.metadata[checkpoint_metadata.DRAWN]
         return restored.state
     if initial is not None:
         params = put_on_devices(initial(), blueprint.shardings.params)

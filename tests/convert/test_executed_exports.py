@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from bertjax.convert.compare_vectors import LIMITS
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.formats import FORMATS, format_of
 from bertjax.convert.graph.export import HIDDEN, inputs_of
+from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.model_card import CARD_FILE
 from bertjax.convert.sources import write_run
 from bertjax.convert.stablehlo.format import MODEL_FILE as FUNCTION_FILE
@@ -134,6 +136,34 @@ def test_the_bars_of_fewer_bits_find_another_function(classifier: TrainedModel, 
 def test_vectors_of_every_family_are_ours(name: str, family: str, tmp_path: Path) -> None:
     form = format_here(name, "float32" if name == "litert" else "")
     assert difference(form, family_model(tmp_path / "run", family), tmp_path / "out", POOLED) < 5e-6
+
+
+PADDED = [("onnx", family) for family in ("roberta", "longformer", "bert")]
+PADDED += [("stablehlo", "roberta"), ("stablehlo", "longformer")]
+PADDED += [pytest.param(name, "roberta", marks=LONG) for name in ("savedmodel", "litert")]
+PADDED += [pytest.param("onnx", family, marks=LONG) for family in ("camembert", "deberta", "modernbert", "electra")]
+
+
+@pytest.mark.parametrize(("name", "family"), PADDED)
+def test_exports_take_padding_on_either_side(name: str, family: str, tmp_path: Path) -> None:
+    """Positions are transformers': RoBERTa's relatives count the tokens that are not padding, the others all."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    model = family_model(tmp_path / "run", family)
+    theirs = transformers.AutoModel.from_pretrained(export_huggingface(model, tmp_path / "theirs")).eval()
+    draw, pad = np.random.default_rng(0), model.tokenizer.pad_id
+    real = np.array([[1] * 12, [0] * 5 + [1] * 7, [1] * 9 + [0] * 3, [0] * 2 + [1] * 8 + [0] * 2])
+    ids = draw.choice([n for n in range(model.config.model.vocab_size) if n != pad], real.shape)
+    batch = {"input_ids": np.where(real, ids, pad), "attention_mask": real, "token_type_ids": np.zeros_like(real)}
+    form = format_here(name, "float32" if name == "litert" else "")
+    folder = Path(form.export(model, tmp_path / "out", Vectors()))
+    module = "exporter" if name == "onnx" else "format"
+    run = importlib.import_module(f"bertjax.convert.{name}.{module}").loaded(folder)
+    ours = run({key: batch[key] for key in inputs_of(model.config.model)})[HIDDEN]
+    has_types = model.config.model.type_vocab_size > 0
+    inputs = {key: torch.from_numpy(x) for key, x in batch.items() if has_types or key != "token_type_ids"}
+    with torch.no_grad():
+        wanted = theirs(**inputs).last_hidden_state.numpy()
+    np.testing.assert_allclose(ours[real == 1], wanted[real == 1], atol=3e-5)
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in IN_TRANSFORMERS])

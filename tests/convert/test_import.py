@@ -240,6 +240,55 @@ def test_a_config_that_transformers_cannot_read_is_one_sentence(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("with_transformers", [True, False])
+def test_import_reads_a_folder_without_model_type(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch, with_transformers: bool
+) -> None:
+    """As they were before 2020: a vocabulary, weights, and a config that does not name its class."""
+    old = Path(shutil.copytree(folder, tmp_path / "old"))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (old / name).unlink()
+    config = json.loads((old / "config.json").read_text())
+    kept = {key: value for key, value in config.items() if key not in ("model_type", "architectures", "dtype")}
+    (old / "config.json").write_text(json.dumps(kept))
+    if with_transformers:
+        pytest.importorskip("torch"), pytest.importorskip("transformers")
+    else:
+        monkeypatch.setattr(compare.importlib.util, "find_spec", lambda name: None)
+    assert main(["import", f"hf:{old}", "--output", str(tmp_path / "run")]) == 0
+    shown = "compared with transformers on real text: hidden states" if with_transformers else "not compared with"
+    assert shown in capsys.readouterr().out
+
+
+def test_import_says_that_token_ids_were_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An ALBERT whose vocabulary is WordPiece's, which transformers' AlbertTokenizer does not read."""
+    pytest.importorskip("torch"), pytest.importorskip("transformers")
+    made = trained_model(tmp_path / "made", family="albert", layer_groups=1, embedding_size=16)
+    albert = export_huggingface(made, tmp_path / "albert")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (albert / name).unlink()
+    assert main(["import", f"hf:{albert}", "--output", str(tmp_path / "run")]) == 0
+    assert re.search(
+        r"on real text: hidden states \S+, .*; not compared: token ids, for AlbertTokenizer of transformers reads "
+        r"spiece\.model or tokenizer\.json, and the folder has vocab\.txt",
+        capsys.readouterr().out,
+    )
+
+
+def test_import_reads_a_published_albert_of_molecules(real_data: Path, tmp_path: Path) -> None:
+    assert main(["import", f"hf:{real_data}/checkpoints/rxnmapper_albert", "--output", str(tmp_path / "run")]) == 0
+    assert load_run(tmp_path / "run").config.model.layer_groups == 1
+
+
+def test_export_refuses_a_tokenizer_that_transformers_cannot_read(tmp_path: Path, capsys, monkeypatch) -> None:
+    write_run(trained_model(tmp_path / "run"))
+    difference = compare.Difference({"hidden states": 0.0}, ("token ids, for a reason",))
+    monkeypatch.setattr("bertjax.convert.huggingface.format.compare_with_transformers", lambda *a, **k: difference)
+    assert main(["export", str(tmp_path / "run"), "--output", str(tmp_path / "out")]) == 1
+    assert "not compared: token ids, for a reason; correct the export" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_adapting_to_the_same_model_changes_nothing(model: TrainedModel) -> None:
     params, notes = adapt(foreign(model), model.config.model, model.tokenizer)
     assert_same(params, model.params)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import pytest
+import safetensors.numpy
 from exported_models import trained_model
 
 from bertjax.__main__ import main
+from bertjax.config import Config, to_dict
+from bertjax.convert.adapt import drawn_modules
+from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
-from bertjax.convert.sources import foreign_folder, load_own_run, open_source, require_source
+from bertjax.convert.sources import foreign_folder, load_own_run, open_source, read_source, require_source
+from bertjax.interpret.checkpoint_predictions import checkpoint_predictions
+from bertjax.parallel.mesh import make_mesh
+from bertjax.training.checkpoint import DIRECTORY, Checkpoints, Restored
+from bertjax.training.checkpoint_metadata import DRAWN, run_metadata
+from bertjax.training.run_directory import describe_run, load_run
+from bertjax.training.trainer import starting_state
 
 
 @pytest.fixture
@@ -55,3 +68,98 @@ def test_sources_take_paths_for_paths(home: Path, path: str) -> None:
 def test_load_own_run_names_the_verb_that_imports(home: Path) -> None:
     with pytest.raises(ValueError, match=r"hf:bert-base-uncased is not a run; .* bertjax import hf:bert-base-uncased"):
         load_own_run("hf:bert-base-uncased")
+
+
+# -- heads that nothing has trained
+
+
+@pytest.fixture
+def bare(home: Path) -> Path:
+    """A folder with BERT's encoder alone."""
+    return export_huggingface(trained_model(home / "run"), home / "bare", "encoder")
+
+
+def without_pooler(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    rest = {name: array for name, array in tensors.items() if not name.startswith("pooler.")}
+    safetensors.numpy.save_file(rest, path, metadata={"format": "pt"})
+
+
+USES = {
+    "fill-mask": (["the [MASK]"], "it has no MLM head and cannot fill masks"),
+    "score": (["the museum"], "it has no MLM head and cannot score texts"),
+    "correct": (["the museum"], "it has no MLM head and cannot correct texts"),
+    "embed": (["texts.txt", "--output", "out.npy", "--pooling", "pooler"], "pooling=pooler: it has no pooler"),
+}
+
+
+def test_import_remembers_heads_that_the_source_lacks(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    without_pooler(bare)
+    Path("texts.txt").write_text("the museum\n")
+    assert main(["import", f"hf:{bare}", "--output", "run"]) == 0
+    assert {*load_run("run").untrained} == {"mlm_head", "nsp_head", "pooler"}
+    labels = {"MLM head", "NSP head", "pooler"}
+    assert {*open_source("run")[1]} == {*open_source(f"hf:{bare}")[1]} == {*read_source("run").drawn} == labels
+    for verb, (words, message) in USES.items():
+        for source in ("run", f"hf:{bare}"):
+            capsys.readouterr()
+            assert main([verb, source, *words]) == 1, verb
+            assert message in capsys.readouterr().err, verb
+    with pytest.raises(ValueError, match="nothing has trained its MLM head"):
+        next(checkpoint_predictions("run", ["the [MASK]"], 3))
+    assert main(["export", "run", "--output", "again"]) == 0
+    assert "never trained, so random: " in capsys.readouterr().out
+    words = ["--to", "sentence-transformers", "--pooling", "pooler", "--output", "vectors"]
+    assert main(["export", "run", *words]) == 1
+    assert "pooling=pooler: it has no pooler" in capsys.readouterr().err
+
+
+def test_import_of_a_whole_model_has_no_untrained_heads(home: Path) -> None:
+    export_huggingface(trained_model(home / "run"), home / "whole")
+    assert main(["import", f"hf:{home}/whole", "--output", "run"]) == 0
+    assert load_run("run").untrained == ()
+
+
+@pytest.mark.parametrize(
+    ("origin", "drawn", "objectives", "weights", "untrained"),
+    [
+        ("", {}, ("mlm",), (), {"pooler", "nsp_head"}),
+        ("", {}, ("mlm", "nsp"), (), set()),
+        ("", {}, ("mlm", "nsp"), (1.0, 0.0), {"pooler", "nsp_head"}),
+        ("hf:bare", {DRAWN: ["pooler", "mlm_head", "nsp_head"]}, ("mlm",), (), {"pooler", "nsp_head"}),
+        ("hf:whole", {DRAWN: []}, ("mlm",), (), set()),
+    ],
+)
+def test_load_run_names_heads_without_an_objective(
+    tmp_path: Path, origin: str, drawn: dict, objectives: tuple, weights: tuple, untrained: set
+) -> None:
+    model = trained_model(tmp_path / "run")
+    training = replace(model.config.training, objectives=objectives, objective_weights=weights)
+    config = replace(model.config, init_from=origin, training=training)
+    about = run_metadata(
+        to_dict(config),
+        tokenizer_fingerprint=model.tokenizer.fingerprint,
+        data_fingerprint="text",
+        mesh=make_mesh(config.mesh, jax.local_devices()[:1]),
+    )
+    model.directory.mkdir()
+    describe_run(config, model.tokenizer)
+    with Checkpoints(model.directory / DIRECTORY, keep_last=1) as saved:
+        saved.save(5, {"params": model.params}, about | drawn)
+    assert {*load_run(model.directory).untrained} == untrained
+
+
+def test_starting_state_keeps_the_names_of_heads_on_resuming() -> None:
+    restored = Restored(5, "state", {DRAWN: ["pooler"]}, ())
+    saved = SimpleNamespace(restore=lambda *args: restored)
+    job = SimpleNamespace(config=Config(), blueprint=SimpleNamespace(state=None), metadata={"step": 5})
+    assert starting_state(job, saved, lambda line: None, None) == "state"
+    assert job.metadata == {"step": 5, DRAWN: ["pooler"]}
+
+
+def test_drawn_modules_are_those_of_the_start_and_of_other_sizes() -> None:
+    model = trained_model(Path("run"))
+    params = {name: part for name, part in model.params.items() if name != "nsp_head"}
+    start = ForeignModel("here", model.config.model, model.tokenizer, params, ("pooler",), ())
+    assert {*drawn_modules(start, model.config.model)} == {"nsp_head", "pooler"}

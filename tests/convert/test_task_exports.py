@@ -14,6 +14,7 @@ import pytest
 import safetensors.numpy
 from exported_models import fine_tuned_model, trained_model
 
+import bertjax
 from bertjax.__main__ import main
 from bertjax.convert.adapt import adapt
 from bertjax.convert.compare import compare_with_transformers
@@ -196,12 +197,27 @@ def test_read_huggingface_refuses_other_summaries_of_electra(tmp_path, key, valu
     assert read_huggingface(folder).kind == "", "other classes do not read the key"
 
 
-def test_several_labels_at_once_are_no_task_of_ours(classifier):
+def test_multi_label_classifier_predicts_as_transformers(classifier, tmp_path, capsys):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     model, folder = classifier
-    found = read_huggingface(changed(folder, problem_type="multi_label_classification"))
-    assert found.kind == "" and found.drawn == ("MLM head", "NSP head")
-    assert found.notes == ("left out, not of a BertForPreTraining: classifier.bias, classifier.weight",)
-    assert_same(found.params["pooler"], model.params["pooler"])
+    changed(folder, problem_type="multi_label_classification")
+    assert main(["import", f"hf:{folder}", "--output", str(tmp_path / "back")]) == 0
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    network = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    texts = ["the museum opened", "and the drawings of 1877"]
+    with torch.no_grad():
+        wanted = network(**tokenizer(texts, padding=True, return_tensors="pt")).logits.sigmoid().numpy()
+    for source in (f"hf:{folder}", str(tmp_path / "back")):
+        found = bertjax.load(source).predict(texts)
+        for one, shares in zip(found, wanted, strict=True):
+            np.testing.assert_allclose([*one.probabilities.values()], shares, atol=1e-5)
+            assert one.labels == tuple(label for label, p in zip(model.labels, shares, strict=True) if p >= 0.5)
+    assert read_huggingface(folder).kind == "multi_label"
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "back"), texts[0]]) == 0
+    assert ", ".join(found[0].labels) in capsys.readouterr().out
+    again = export_huggingface(load_run(tmp_path / "back"), tmp_path / "again")
+    assert json.loads((again / "config.json").read_text())["problem_type"] == "multi_label_classification"
 
 
 def test_the_pooler_that_a_tagger_does_not_use_is_left_out(tmp_path):

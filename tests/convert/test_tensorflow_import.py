@@ -145,3 +145,52 @@ def test_the_case_is_that_of_the_vocabularys_words(real_data: Path, name: str, l
     """Of the Chinese one the special tokens <S> and <T> have capitals, and no word has."""
     vocabulary = WordPiece.load(real_data / "vocab" / name / "vocab.txt", TextRules(True, True))
     assert suggests_lowercase(vocabulary) is lowercase
+
+
+def rewritten(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
+    """The folder with other arrays in its checkpoint."""
+    for path in folder.glob("bert_model.ckpt*"):
+        path.unlink()
+    _write_arrays(folder / PREFIX, arrays)
+    return folder
+
+
+@pytest.mark.parametrize("slots", [("BERTAdam", "BERTAdam_1"), ("lamb_m", "lamb_v"), ("adam_m", "adam_v")])
+def test_read_tensorflow_drops_slots_of_any_optimizer(model: TrainedModel, tmp_path: Path, slots: tuple) -> None:
+    pytest.importorskip("tensorflow")
+    folder = export_tensorflow(model, tmp_path / "tf1")
+    arrays = read_arrays(folder)
+    more = {f"{name}/{slot}": np.zeros_like(x) for name, x in arrays.items() for slot in slots if name != "global_step"}
+    found = read_tensorflow(rewritten(folder, arrays | more), lowercase=True)
+    assert_same(found.params, model.params)
+    assert found.notes == ("text is lower-cased, as requested",) and not found.drawn
+
+
+def test_read_tensorflow_leaves_out_a_squad_head(model: TrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    folder = export_tensorflow(model, tmp_path / "tf1")
+    arrays = {name: x for name, x in read_arrays(folder).items() if not name.startswith("cls/")}
+    squad = {
+        "cls/squad/output_weights": np.zeros((2, 32), np.float32),
+        "cls/squad/output_bias": np.zeros(2, np.float32),
+    }
+    squad |= {f"{name}/lamb_m": x for name, x in squad.items()}
+    found = read_tensorflow(rewritten(folder, arrays | squad))
+    assert found.notes[1] == (
+        "left out, for BERT's pretraining has no such array: cls/squad/output_bias, cls/squad/output_weights"
+    )
+    assert found.drawn == ("MLM head", "NSP head")
+    assert_same(found.params["encoder"], model.params["encoder"])
+    difference = compare.compare_with_tensorflow(as_run(found, tmp_path / "run"), folder)
+    assert [*difference.of] == ["hidden states"] and difference.not_compared == ("MLM logits", "NSP logits")
+
+
+def test_read_tensorflow_names_git_lfs_pointers(model: TrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    folder = export_tensorflow(model, tmp_path / "tf1")
+    for name in ("bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index", "bert_config.json", "vocab.txt"):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+        with pytest.raises(ValueError, match=rf"{name} is a Git LFS pointer, not the file itself; run `git lfs pull`"):
+            read_tensorflow(folder)
+        (folder / name).write_bytes(whole)

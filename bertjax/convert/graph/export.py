@@ -102,7 +102,7 @@ def arrays_of(model: TrainedModel) -> Arrays:
 def add_network(graph: Graph, arrays: Arrays, model: TrainedModel, vectors: Vectors) -> None:
     """The network with the outputs of `outputs_of`."""
     config = model.config.model
-    hidden = add_encoder(graph, arrays, config)
+    hidden = add_encoder(graph, arrays, config, model.tokenizer.pad_id)
     if gives_logits(model, vectors.pooling):
         add_head(graph, arrays, config, hidden)
         return

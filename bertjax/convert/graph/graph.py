@@ -28,8 +28,8 @@ class Graph(Protocol):
     def node(self, kind: str, *inputs: Value, **attributes: Any) -> Value:
         """What an operator makes of its inputs."""
 
-    def cast(self, x: Value, dtype: Literal["float32", "bool"]) -> Value:
-        """x in another dtype."""
+    def cast(self, x: Value, dtype: Literal["float32", "bool", "integer"]) -> Value:
+        """x in another dtype; "integer" is that of indices."""
 
     def positions(self, x: Value) -> Value:
         """0, 1, ... for each token of rows [batch, length]: integers [length]."""

@@ -9,6 +9,7 @@ from bertjax.convert.graph.attention import Attention
 from bertjax.convert.graph.graph import Arrays, Graph, Value, activated, dense, mlp, norm
 from bertjax.model.attention.positions import sinusoids
 from bertjax.model.attention.self_attention import layer_windows
+from bertjax.model.families.registry import family_of
 from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.layers import ACTIVATIONS
 from bertjax.model.network import head_of
@@ -18,13 +19,13 @@ from bertjax.model.stack import layers_per_group
 _FIRST, _STACK = "encoder/first_layer", "encoder/layers"
 
 
-def add_encoder(graph: Graph, arrays: Arrays, config: ModelConfig) -> Value:
+def add_encoder(graph: Graph, arrays: Arrays, config: ModelConfig, pad_id: int) -> Value:
     """Hidden states of the last layer, float32 [batch, length, D], from the graph's inputs.
 
-    No token is global: what marks tokens for a task is not in the graph.
+    `pad_id` is the id of the padding token. No token is global: what marks tokens for a task is not in the graph.
     """
     attention = Attention(graph, arrays, config)
-    x = _embeddings(graph, arrays, config)
+    x = _embeddings(graph, arrays, config, pad_id)
     behind = int(any(name.startswith(f"{_FIRST}/") for name in arrays))
     sizes = layers_per_group(config) if config.layer_groups else []
     groups = [group for group, size in enumerate(sizes) for _ in range(size)]
@@ -78,7 +79,7 @@ def _weight(graph: Graph, arrays: Arrays, name: str) -> Value:
     return graph.weight(name, arrays[name])
 
 
-def _embeddings(graph: Graph, arrays: Arrays, config: ModelConfig) -> Value:
+def _embeddings(graph: Graph, arrays: Arrays, config: ModelConfig, pad_id: int) -> Value:
     where, ids = "encoder/embeddings", graph.input("input_ids")
     words = graph.weight(f"{where}/word", arrays[f"{where}/word"][: config.vocab_size])
     x = graph.node("Gather", words, ids)
@@ -93,10 +94,25 @@ def _embeddings(graph: Graph, arrays: Arrays, config: ModelConfig) -> Value:
     if config.position_embedding in ("learned", "sinusoidal"):
         fixed = config.position_embedding == "sinusoidal"
         table = np.asarray(sinusoids(config)) if fixed else arrays[f"{where}/position"]
-        x = graph.node("Add", x, graph.node("Gather", graph.weight(f"{where}/position", table), graph.positions(ids)))
+        positions = graph.positions(ids)
+        known = family_of(config.family).huggingface
+        if known is not None and known.positions_from_padding:
+            table, positions = np.pad(table, [(1, 0), (0, 0)]), _counted_tokens(graph, ids, pad_id)
+        x = graph.node("Add", x, graph.node("Gather", graph.weight(f"{where}/position", table), positions))
     if config.embedding_norm != "none":
         x = norm(graph, arrays, config, f"{where}/norm", x)
     return dense(graph, arrays, f"{where}/projection", x) if config.embedding_size else x
+
+
+def _counted_tokens(graph: Graph, ids: Value, pad_id: int) -> Value:
+    """1, 2, ... for the tokens of each row that are not padding, and 0 for padding: integers [batch, length].
+
+    transformers counts positions so for RoBERTa and its relatives, wherever the padding is.
+    """
+    pad, dim = (graph.weight(f"int_{value}", np.array(value, np.int64)) for value in (pad_id, 1))
+    is_pad = graph.node("Equal", graph.cast(ids, "integer"), pad)
+    real = graph.cast(graph.node("Not", is_pad), "integer")
+    return graph.node("Mul", graph.node("CumSum", real, dim), real)
 
 
 _TINY = 1e-12

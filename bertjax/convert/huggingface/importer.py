@@ -80,8 +80,8 @@ def _task(values: Mapping[str, Any], where: Path) -> tuple[str, tuple[str, ...]]
     # Without a problem_type transformers takes one label for a number.
     problem = values.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
     for kind in KINDS.values():
-        if kind.network is head and kind.problem_type in ("", problem):
-            return (kind.name, labels) if kind.num_labels(len(labels)) == len(labels) else ("", ())
+        if kind.network is head and kind.problem_type in ("", problem) and kind.num_labels(len(labels)) == len(labels):
+            return kind.name, labels
     return "", ()
 
 

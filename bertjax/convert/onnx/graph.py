@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17  # the first with LayerNormalization; onnxruntime has it since 1.12
 _IR_VERSION = 8  # of that time
-_DTYPES = {"float32": TensorProto.FLOAT, "bool": TensorProto.BOOL}
+_DTYPES = {"float32": TensorProto.FLOAT, "bool": TensorProto.BOOL, "integer": TensorProto.INT64}
 
 
 class OnnxGraph:
@@ -42,7 +42,7 @@ class OnnxGraph:
         self._nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
         return name
 
-    def cast(self, x: str, dtype: Literal["float32", "bool"]) -> str:
+    def cast(self, x: str, dtype: Literal["float32", "bool", "integer"]) -> str:
         """x in another dtype."""
         return self.node("Cast", x, to=_DTYPES[dtype])
 

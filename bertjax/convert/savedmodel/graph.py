@@ -38,7 +38,9 @@ _OPERATORS: dict[str, Callable] = {
     "Concat": lambda *parts, axis: tf.concat(parts, axis),
     "Conv": _convolved,
     "Cos": tf.cos,
+    "CumSum": lambda x, axis: tf.cumsum(x, axis),
     "Div": tf.divide,
+    "Equal": tf.equal,
     "Erf": tf.math.erf,
     "Gather": lambda x, index, axis=0: tf.gather(x, index, axis=axis),
     "GatherElements": lambda x, index, axis: tf.gather(x, index, axis=axis, batch_dims=axis),
@@ -48,6 +50,7 @@ _OPERATORS: dict[str, Callable] = {
     "Max": tf.maximum,
     "Min": tf.minimum,
     "Mul": tf.multiply,
+    "Not": tf.logical_not,
     "Relu": tf.nn.relu,
     "Sigmoid": tf.sigmoid,
     "Sin": tf.sin,
@@ -95,9 +98,9 @@ class TensorflowGraph:
         """The operator's output."""
         return _OPERATORS[kind](*inputs, **attributes)
 
-    def cast(self, x: Any, dtype: Literal["float32", "bool"]) -> Any:
+    def cast(self, x: Any, dtype: Literal["float32", "bool", "integer"]) -> Any:
         """x in another dtype."""
-        return tf.cast(x, dtype)
+        return tf.cast(x, tf.int32 if dtype == "integer" else dtype)
 
     def positions(self, x: Any) -> Any:
         """0, 1, ... for each token of rows."""

@@ -30,6 +30,7 @@ from bertjax.convert.graph.export import (
     require_function,
     write_folder,
 )
+from bertjax.model.families.registry import family_of
 from bertjax.model.network import abstract_network, bind, head_of
 from bertjax.model.pooling import pool
 from bertjax.storage.remote import AnyPath
@@ -118,6 +119,9 @@ def _function(model: TrainedModel, vectors: Vectors) -> Function:
     graphdef, shapes, _ = abstract_network(config)
     treedef, named = jax.tree.structure(shapes), named_arrays(shapes)
     headed = gives_logits(model, vectors.pooling)
+    known = family_of(config.family).huggingface
+    # Positions of packed sequences are counted from their first token, wherever the padding is.
+    packed = known is not None and known.positions_from_padding
 
     def computed(weights: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
         # Parameters that are no weights of the function are in the network, but not read.
@@ -125,7 +129,7 @@ def _function(model: TrainedModel, vectors: Vectors) -> Function:
         bert = bind(graphdef, jax.tree.unflatten(treedef, leaves))
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         types = inputs.get("token_type_ids", jnp.zeros_like(ids))
-        hidden = bert.encode(ids, types, mask, packed=False)
+        hidden = bert.encode(ids, types, mask, packed=packed)
         if headed:
             logits, outputs = bert.row_logits(hidden, mask), head_of(config).outputs
             return {name: logits[..., n] if len(outputs) > 1 else logits for n, name in enumerate(outputs)}

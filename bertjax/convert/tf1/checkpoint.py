@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import ModelConfig
-from bertjax.convert.folder import Prove, folder_of, read_object, written_whole
+from bertjax.convert.folder import Prove, folder_of, read_object, require_content, written_whole
 from bertjax.convert.foreign import ForeignModel, foreign_model
 from bertjax.convert.huggingface.config import from_config_json
 from bertjax.convert.huggingface.exporter import huggingface_config
@@ -37,7 +37,9 @@ from bertjax.training.run_directory import TrainedModel
 CONFIG_FILE, VOCABULARY_FILE, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 STEP = "global_step"
 _HEADS = ("classifier/", "qa_outputs/")  # of tasks, which `_config` refuses
-_OF_BERT, _SLOTS = ("bert/", "cls/"), ("/adam_m", "/adam_v")
+_OF_BERT = ("bert/", "cls/")
+_OF_PRETRAINING = ("bert/", "cls/predictions/", "cls/seq_relationship/")  # cls/squad/ is a head of a task
+_ADAM_SLOTS = ("/adam_m", "/adam_v")
 _NO_WORDS = ("[", "<")  # special tokens are upper-case in uncased vocabularies too: [CLS], and <S> in the Chinese one
 _LAYER_NORM_EPS = 1e-12  # is written into modeling.py
 
@@ -74,11 +76,12 @@ def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> For
     arrays = read_arrays(folder)
     tensors = from_tensorflow(arrays, their_shapes(config))
     known = {tensorflow_name(name) for name in tensors}
-    beyond = [name for name in arrays if name.startswith(_OF_BERT) and not name.endswith(_SLOTS) and name not in known]
-    if beyond:
+    # Slots of any optimizer (adam_m, BERTAdam, lamb_m) stand below the name of their variable.
+    others = {name for name in arrays if name not in known and name.rpartition("/")[0] not in arrays}
+    if beyond := [name for name in others if name.startswith(_OF_PRETRAINING)]:
         raise ValueError(f"tf1:{folder}: {min(beyond)} is not of a model such as {CONFIG_FILE} describes")
     notes = [f"text is {'lower-cased' if lowercase else 'kept in its case'}, {reason}"]
-    if others := sorted(name for name in arrays if name not in known | {STEP} and not name.endswith(_SLOTS)):
+    if others := sorted(others - {STEP}):
         notes.append(f"left out, for BERT's pretraining has no such array: {', '.join(others)}")
     return foreign_model(f"tf1:{folder}", config, tokenizer, tensors, notes)
 
@@ -105,7 +108,7 @@ def read_adam_slots(directory: str | Path) -> AdamSlots:
     config = replace(config, vocab_size=tokens.vocab_size)
     arrays = read_arrays(folder)
     moments = []
-    for slot in _SLOTS:
+    for slot in _ADAM_SLOTS:
         of_slot = {name.removesuffix(slot): array for name, array in arrays.items() if name.endswith(slot)}
         try:
             moments.append(from_huggingface_tensors(from_tensorflow(of_slot, their_shapes(config)), config))
@@ -207,7 +210,11 @@ def _config(model: TrainedModel) -> dict[str, Any]:
 def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
     """The network, and the tokens under switches that are yet to be found out."""
     config = from_config_json(read_object(folder / CONFIG_FILE), folder / CONFIG_FILE, ACTIVATIONS)
-    return config, WordPiece.load(folder / VOCABULARY_FILE, TextRules(True, True))
+    vocabulary = folder / VOCABULARY_FILE
+    if not vocabulary.is_file():
+        raise ValueError(f"tf1:{folder}: no {VOCABULARY_FILE} there")
+    require_content(vocabulary)
+    return config, WordPiece.load(vocabulary, TextRules(True, True))
 
 
 def _prefix(folder: Path) -> Path:
@@ -223,6 +230,8 @@ def _prefix(folder: Path) -> Path:
 
 def _read_arrays(prefix: Path) -> dict[str, np.ndarray]:
     tf = import_tensorflow(required=True)
+    for path in prefix.parent.glob(f"{prefix.name}.*"):
+        require_content(path)
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         return {name: np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_shape_map()}

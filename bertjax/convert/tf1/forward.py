@@ -22,8 +22,12 @@ class TensorflowBert:
     def __init__(self, arrays: Mapping[str, np.ndarray], config: ModelConfig) -> None:
         self._arrays, self._config = arrays, config
 
-    def __call__(self, ids: np.ndarray, types: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Hidden states [B, L, D], MLM logits [B, L, V] and NSP logits [B, 2] for int arrays [B, L]."""
+    def __call__(self, ids: np.ndarray, types: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
+        """The outputs for int arrays [B, L], by the part of the checkpoint that makes them.
+
+        `bert` is hidden states [B, L, D]; `cls/predictions`, logits [B, L, V], and `cls/seq_relationship`, logits
+        [B, 2], are there if the checkpoint has these heads.
+        """
         x = self._get("bert/embeddings/word_embeddings")[ids]
         x = x + self._get("bert/embeddings/token_type_embeddings")[types]
         x = self._norm("bert/embeddings", x + self._get("bert/embeddings/position_embeddings")[: ids.shape[1]])
@@ -33,11 +37,16 @@ class TensorflowBert:
             x = self._norm(f"{layer}/attention/output", self._dense(f"{layer}/attention/output/dense", attended) + x)
             inner = _gelu(self._dense(f"{layer}/intermediate/dense", x))
             x = self._norm(f"{layer}/output", self._dense(f"{layer}/output/dense", inner) + x)
-        pooled = np.tanh(self._dense("bert/pooler/dense", x[:, 0]))
-        nsp = pooled @ self._get("cls/seq_relationship/output_weights").T
-        guess = self._norm("cls/predictions/transform", _gelu(self._dense("cls/predictions/transform/dense", x)))
-        mlm = guess @ self._get("bert/embeddings/word_embeddings").T + self._get("cls/predictions/output_bias")
-        return x, mlm, nsp + self._get("cls/seq_relationship/output_bias")
+        outputs = {"bert": x}
+        if "cls/predictions/output_bias" in self._arrays:
+            guess = self._norm("cls/predictions/transform", _gelu(self._dense("cls/predictions/transform/dense", x)))
+            logits = guess @ self._get("bert/embeddings/word_embeddings").T
+            outputs["cls/predictions"] = logits + self._get("cls/predictions/output_bias")
+        if "cls/seq_relationship/output_bias" in self._arrays:
+            pooled = np.tanh(self._dense("bert/pooler/dense", x[:, 0]))
+            logits = pooled @ self._get("cls/seq_relationship/output_weights").T
+            outputs["cls/seq_relationship"] = logits + self._get("cls/seq_relationship/output_bias")
+        return outputs
 
     def _attention(self, name: str, x: np.ndarray, mask: np.ndarray) -> np.ndarray:
         rows, length, width = x.shape

@@ -6,6 +6,7 @@ import difflib
 
 from bertjax.finetune.kinds.choice import CHOICE
 from bertjax.finetune.kinds.kind import Kind
+from bertjax.finetune.kinds.multi_label import MULTI_LABEL
 from bertjax.finetune.kinds.regression import REGRESSION
 from bertjax.finetune.kinds.relevance import RELEVANCE
 from bertjax.finetune.kinds.sequence import SEQUENCE
@@ -32,5 +33,5 @@ def kind_of(name: str) -> Kind:
     return KINDS[name]
 
 
-for _kind in (SEQUENCE, REGRESSION, RELEVANCE, CHOICE, TOKENS, SPAN, VECTOR):
+for _kind in (SEQUENCE, REGRESSION, RELEVANCE, MULTI_LABEL, CHOICE, TOKENS, SPAN, VECTOR):
     register(_kind)
