@@ -41,7 +41,13 @@ for name in sys.argv[2:]:
     except ValueError as error:
         print(error)
 """
-SCRIPTS = {"load": LOADED, "refused": REFUSED}
+VOCABULARY = """
+import sys
+from bertjax.text.trained_vocabulary import load_vocabulary
+from bertjax.tokenization.tokenizer import TextRules
+print(load_vocabulary(sys.argv[1], TextRules(True, True)).fingerprint)
+"""
+SCRIPTS = {"vocabulary": VOCABULARY, "load": LOADED, "refused": REFUSED}
 Do = Callable[..., tuple[int, str]]
 
 
@@ -100,6 +106,14 @@ def test_a_model_of_the_hub_is_loaded_as_its_folder_is(folder, hub, do):
     code, cached = do("load", f"hf:ada/novels@{commit}", endpoint=f"http://127.0.0.1:{free_port()}")
     (told,) = assert_same_model(cached, folder / "exported")
     assert code == 0 and "the Hub cannot be reached; the files downloaded before are used" in told
+
+
+def test_vocabulary_of_the_hub_is_downloaded_alone(folder, hub, do):
+    hub.add("ada/novels", folder / "exported")
+    code, said = do("vocabulary", "hf:ada/novels")
+    assert code == 0, said
+    assert said.splitlines()[-1] == load_run(folder / "run").tokenizer.fingerprint
+    assert "tokenizer.json" in hub.downloaded() and WEIGHTS not in hub.downloaded()
 
 
 def test_fetch_downloads_the_shards_of_an_index(folder, hub, do, tmp_path):

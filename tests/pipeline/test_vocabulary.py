@@ -1,0 +1,96 @@
+"""The vocabulary of a run: of a folder in Hugging Face's layout, or of the model that it starts from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from exported_models import trained_model
+
+from bertjax.config import Config, DataConfig
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.sources import write_run
+from bertjax.pipeline.vocabulary import with_vocabulary
+from bertjax.text.prepare import prepare
+from bertjax.text.store.format import TokenStore
+from bertjax.text.trained_vocabulary import load_vocabulary, prepare_vocabulary
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
+
+CASED = TextRules(lowercase=False, strip_accents=False)
+WORDS = ("The", "the", "museum", "opened", ".", "##s")
+
+
+@pytest.fixture
+def model(tmp_path: Path):
+    return trained_model(tmp_path / "run", WordPiece([*SPECIAL_TOKENS, *WORDS], CASED))
+
+
+@pytest.fixture
+def folder(model, tmp_path: Path) -> Path:
+    return Path(export_huggingface(model, tmp_path / "exported"))
+
+
+def config_of(tmp_path: Path, **changes) -> DataConfig:
+    text = tmp_path / "text.txt"
+    text.write_text("The museums opened.\nthe museum opened.\n\n" * 40)
+    return DataConfig(sources=(f"lines:{text}",), root=str(tmp_path / "data"), workers=1, held_out=0.2, **changes)
+
+
+def test_prepare_uses_the_tokenizer_of_a_folder(folder: Path, model, tmp_path: Path) -> None:
+    data = config_of(tmp_path, vocab=f"hf:{folder}")
+    kept = prepare_vocabulary(data)
+    assert kept.name == "tokenizer.json" and kept.parent.parent == tmp_path / "data"
+    store = TokenStore.open(prepare(data))
+    assert store.tokenizer().fingerprint == model.tokenizer.fingerprint
+    view = store.split("train")
+    ids = {model.tokenizer.tokens[number] for number in view.tokens([0], [view.num_tokens])}
+    assert ids == {*WORDS}, "case is kept, though data.lowercase is True: a tokenizer.json has rules of its own"
+
+
+def test_with_vocabulary_reads_the_rules_off_an_artefact(folder: Path, tmp_path: Path) -> None:
+    found = with_vocabulary(Config(data=config_of(tmp_path, vocab=f"hf:{folder}", lowercase=True))).data
+    assert (found.tokenizer, found.lowercase, found.strip_accents) == ("wordpiece", False, False)
+
+
+@pytest.mark.parametrize("kind", ["hf", "run", "checkpoint"])
+def test_vocabulary_defaults_to_the_one_of_init_from(kind: str, folder: Path, model, tmp_path: Path) -> None:
+    write_run(model)
+    source = {"hf": f"hf:{folder}", "run": str(model.directory), "checkpoint": f"{model.directory}/checkpoints/0"}[kind]
+    config = Config(init_from=source, data=config_of(tmp_path))
+    data = with_vocabulary(config).data
+    assert load_vocabulary(data.vocab, TextRules.of(data)).fingerprint == model.tokenizer.fingerprint
+    assert not data.lowercase
+    named = replace(config, data=replace(config.data, vocab=f"{model.directory}/vocab.txt"))
+    assert with_vocabulary(named) == named, "a vocabulary that is named stays"
+
+
+def test_vocabulary_defaults_to_the_one_of_a_tf1_folder(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *WORDS]) + "\n")
+    data = with_vocabulary(Config(init_from=f"tf1:{tmp_path}", data=config_of(tmp_path))).data
+    assert data.vocab == str(tmp_path / "vocab.txt")
+    assert not data.lowercase and not data.strip_accents, "a token has a capital letter"
+
+
+def test_missing_vocabulary_names_the_hub(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"bert-base-uncased: no such file; .* hf:NAME for a tokenizer of the .* Hub"):
+        prepare_vocabulary(config_of(tmp_path, vocab="bert-base-uncased"))
+
+
+def test_folder_with_rules_of_transformers_needs_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    texts = ["The museums opened."]
+    assert load_vocabulary(f"hf:{folder}", CASED).encode_sentences(texts)[0].tolist() == [5, 7, 10, 8, 9]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "RobertaTokenizer"}))
+    with pytest.raises(ValueError, match=r"transformers defines .* and is not installed; pip install 'bertjax\[hf\]'"):
+        load_vocabulary(f"hf:{folder}", CASED)
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *WORDS]) + "\n")
+    (tmp_path / "plain" / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    plain = load_vocabulary(f"hf:{tmp_path}/plain", CASED)
+    assert plain.encode_sentences(texts)[0].tolist() == [5, 7, 10, 8, 9]
