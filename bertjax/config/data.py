@@ -8,6 +8,7 @@ from typing import Literal
 from bertjax.config.resume import changes_with_notice, may_change
 
 SHORTEST_ROW = 5  # [CLS] A [SEP] B [SEP]
+_SAME_TEXT = "the text is the same by its fingerprint"
 _SAME_VOCABULARY = "the vocabulary is the same by its fingerprint"
 
 RowKind = Literal["pairs", "full_sentences", "doc_sentences", "documents"]
@@ -17,10 +18,15 @@ RowKind = Literal["pairs", "full_sentences", "doc_sentences", "documents"]
 class DataConfig:
     """From text to batches: where the text is, its vocabulary, and how rows are made of it."""
 
-    # Each `kind:what`: text, lines, jsonl, parquet, wikiextractor, wikipedia, docs, tfds; or rows: tfrecord.
-    sources: tuple[str, ...] = changes_with_notice((), "the text is the same by its fingerprint")
+    # Each `kind:what`: text, lines, jsonl, csv, parquet, wikiextractor, wikipedia, docs, tfds, hf; or rows: tfrecord.
+    sources: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
     weights: tuple[float, ...] = ()  # of the tokens of an epoch, one for each source; empty: see temperature
     temperature: float = 1.0  # shares go by a source's tokens to this power; 1: every document once an epoch
+    encoding: str = changes_with_notice("utf-8", _SAME_TEXT)  # of the text files of the sources: cp1252, shift_jis ...
+    # Globs of files of the sources to leave out, by path or name: '*.log', 'drafts/*'.
+    exclude: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
+    # A file that cannot be read: stop and name all such files, or skip them and list them in the store's manifest.
+    on_error: Literal["stop", "skip"] = changes_with_notice("stop", _SAME_TEXT)
     root: str = may_change("data")  # vocabularies and token stores are kept below it, each under its fingerprint
     cache_dir: str = may_change("")  # a local folder that the store is copied to and read from; remote: data/cache
     # A vocab.txt, spiece.model, vocab.json or tokenizer.json to use; empty trains one on the sources.
