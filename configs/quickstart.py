@@ -27,7 +27,7 @@ def config() -> Config:
         ),
         execution=ExecutionConfig(scan_unroll=2, logits_chunk=256),
         data=DataConfig(
-            sources=("docs",),
+            sources=("docs:",),
             vocab_size=8_000,
             held_out=0.02,
             sequence_length=64,

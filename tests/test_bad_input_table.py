@@ -53,6 +53,7 @@ def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "vectors.npy").write_text("mine")
     (folder / "exported").mkdir()
     (folder / "exported" / "config.json").write_text("mine")
+    (folder / "docs").mkdir()
     (folder / "hub").mkdir()
     (folder / "hub" / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     return folder
@@ -140,8 +141,32 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (of("text:"), ["source 'text:'", "write text:glob"]),
     (of("text:nowhere/*.txt"), ["text:nowhere/*.txt", "matches nothing"]),
     (of("text:empty.txt"), ["text:empty.txt", "every file is empty"]),
-    (of("text:exported"), ["text:exported", "add /* or /**"]),
-    (of("lines:latin1.txt"), ["latin1.txt: not UTF-8", "at offset 2", "iconv -t utf-8"]),
+    (of("text:*ported"), ["text:*ported", "only directories", "add /* or /**"]),
+    (
+        of("text:exported"),
+        ["text:exported", "the folder has no *.txt", "it has 1 .json", "write text:exported/**/*.json"],
+    ),
+    (of("docs"), ["source 'docs'", "also a folder here", "text:docs/**", "docs: for"]),
+    (of("./texts.txt", "./few.txt"), ["2 files without a kind", "put it in quotes", "'text:*.txt'"]),
+    (of("text:folder[v1]/*.txt"), ["matches nothing", "[..] is a set of characters", "folder[[]v1]/*.txt"]),
+    (of("csv:reviews.csv:txt"), ["reviews.csv: no column 'txt'; it has text, label", "csv:GLOB:COLUMN"]),
+    (of("hf:wikipedia"), ["source hf:wikipedia", "write hf:ORG/NAME"]),
+    (of("hf:org/name"), ["no network", "hf download org/name --repo-type dataset", "--local-dir name"]),
+    (
+        of("text:*.txt", "lines:corpus.txt"),
+        [
+            "2 of 7 files cannot be read",
+            "latin1.txt: not UTF-8",
+            "likely cp1252",
+            "random.txt: not UTF-8",
+            "--data.exclude",
+        ],
+    ),
+    ([*PRETRAIN, "--data.encoding", "latin-9000"], ["data.encoding='latin-9000' is unknown"]),
+    (
+        of("lines:latin1.txt"),
+        ["latin1.txt: not UTF-8", "at offset 2", "iconv -f cp1252 -t utf-8", "--data.encoding cp1252"],
+    ),
     (of("text:random.txt"), ["random.txt: not UTF-8", "at offset 128"]),
     (of("jsonl:bad.jsonl"), ["bad.jsonl, line 2: bad JSON", "every line must be one JSON object"]),
     (of("jsonl:fields.jsonl"), ["fields.jsonl, line 1: no field `text`; it has body"]),

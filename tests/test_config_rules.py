@@ -131,6 +131,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"data.sources": ("docs",), "data.weights": (1.0,), "data.temperature": 0.5},
         "data.temperature=0.5 with data.weights=(1.0,): give one of them",
     ),
+    "text has a known encoding": (
+        {"data.encoding": "latin-9000"},
+        "data.encoding='latin-9000' is unknown; give one of Python's, as utf-8, cp1252 or shift_jis",
+    ),
     "words for a segmenter": ({"data.segmenter": "jieba"}, "with data.masking='tokens' has no effect"),
     "units for a masking": (
         {"data.units": "spans:entities"},

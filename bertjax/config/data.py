@@ -8,6 +8,7 @@ from typing import Literal
 from bertjax.config.resume import changes_with_notice, may_change
 
 SHORTEST_ROW = 5  # [CLS] A [SEP] B [SEP]
+_SAME_TEXT = "the text is the same by its fingerprint"
 _SAME_VOCABULARY = "the vocabulary is the same by its fingerprint"
 
 RowKind = Literal["pairs", "full_sentences", "doc_sentences", "documents"]
@@ -17,14 +18,20 @@ RowKind = Literal["pairs", "full_sentences", "doc_sentences", "documents"]
 class DataConfig:
     """From text to batches: where the text is, its vocabulary, and how rows are made of it."""
 
-    # Sources of text, each KIND:WHAT with kind text, lines, jsonl, parquet, wikiextractor, wikipedia, docs or tfds; or
-    # of finished rows: tfrecord
-    sources: tuple[str, ...] = changes_with_notice((), "the text is the same by its fingerprint")
+    # Sources of text, each KIND:WHAT with kind text, lines, jsonl, csv, parquet, hf, wikiextractor, wikipedia, docs or
+    # tfds; or of finished rows: tfrecord
+    sources: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
     weights: tuple[float, ...] = ()  # Shares of an epoch's tokens, one for each source; empty: see data.temperature
     temperature: float = 1.0  # Power of a source's tokens that gives its share; 1: every document once an epoch
+    encoding: str = changes_with_notice("utf-8", _SAME_TEXT)  # Encoding of the text files, such as cp1252 or shift_jis
+    # Globs of files to leave out of the sources, by path or name: '*.log', 'drafts/*'
+    exclude: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
+    # Action for files that cannot be read: stop and name all of them, or skip and list them in the store's manifest
+    on_error: Literal["stop", "skip"] = changes_with_notice("stop", _SAME_TEXT)
     root: str = may_change("data")  # Folder or URL for vocabularies and token stores
     cache_dir: str = may_change("")  # Local folder for a copy of the store; empty: data/cache if it is remote
-    # Vocabulary to use: a vocab.txt, spiece.model, vocab.json or tokenizer.json; empty: one is trained on the sources
+    # Vocabulary to use: hf:NAME or hf:DIR, or a tokenizer.json, vocab.txt, spiece.model or vocab.json; empty: that of
+    # init_from, or else one that is trained on the sources
     vocab: str = changes_with_notice("", _SAME_VOCABULARY)
     # Kind of vocabulary to train; unigram and bpe are SentencePiece
     tokenizer: Literal["wordpiece", "unigram", "bpe", "byte_bpe"] = changes_with_notice("wordpiece", _SAME_VOCABULARY)

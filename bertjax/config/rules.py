@@ -51,6 +51,15 @@ def _hides_units(config: Config) -> bool:
     return config.data.masking != DataConfig.masking or any(stage.masking for stage in config.stages)
 
 
+def _is_encoding(name: str) -> bool:
+    """Whether Python has an encoding of text of this name."""
+    try:
+        "".encode(name)
+    except (LookupError, ValueError):  # unknown, or one of bytes
+        return False
+    return True
+
+
 RULES: dict[str, Rule] = {
     "heads divide the width": Rule(
         lambda c: c.model.hidden_size % c.model.num_attention_heads == 0,
@@ -333,6 +342,10 @@ RULES: dict[str, Rule] = {
             f"training.global_batch_size={c.training.global_batch_size} is not divisible by "
             f"training.grad_accum_steps={c.training.grad_accum_steps}; change one of them"
         ),
+    ),
+    "text has a known encoding": Rule(
+        lambda c: _is_encoding(c.data.encoding),
+        lambda c: f"data.encoding={c.data.encoding!r} is unknown; give one of Python's, as utf-8, cp1252 or shift_jis",
     ),
     "kept and random tokens are shares of one": Rule(
         lambda c: c.data.keep_share + c.data.random_share <= 1 + 1e-9,

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from bertjax.storage.remote import RemoteError, bytes_of, is_remote, open_bytes
-from bertjax.storage.utf8 import ReadCounts, Utf8
+from bertjax.storage.utf8 import UTF8, ReadCounts, Utf8, transcoded
 
 CHUNK = 1 << 20  # bytes of text read at once
 LINE_CAP = 1 << 20  # bytes; a line that is longer by a chunk or more is cut
@@ -37,8 +37,9 @@ def read_lines(
     cap: int = LINE_CAP,
     counts: ReadCounts | None = None,
     span: Span | None = None,
+    encoding: str = UTF8,
 ) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file without their ends (\\n, \\r\\n or \\r), decompressed by suffix.
+    """Yield the lines of a text file without their ends (\\n, \\r\\n or \\r), decompressed by suffix.
 
     A line of more than `cap` + `CHUNK` bytes is never held: `on_cut` gets its number (from 1), and pieces of at most
     `cap` bytes, cut at a space where there is one, are yielded instead. Where lines are cut depends on the text
@@ -47,9 +48,11 @@ def read_lines(
     damaged compressed data or such as expand without bound.
     """
     name = path if span is None else f"{path}, bytes {span[0]} to {span[1]}"
-    utf8 = Utf8(name, _remedy(path), ReadCounts() if counts is None else counts)
+    remedy = _remedy(path) if encoding == UTF8 else "correct data.encoding, or leave the file out of the source"
+    utf8 = Utf8(name, remedy, ReadCounts() if counts is None else counts, encoding)
     offset, number, rest, reported = 0, 1, b"", 0
-    for chunk in read_chunks(path, name, span):
+    chunks = read_chunks(path, name, span)
+    for chunk in chunks if encoding == UTF8 else transcoded(chunks, name, encoding):
         end = chunk.rfind(b"\n") + 1
         if end:
             lines = _decode(utf8, rest + chunk[:end], offset).split("\n")
@@ -105,7 +108,7 @@ def _remedy(path: str) -> str:
     if path.endswith(COMPRESSED):
         return "the compressed data may be damaged (test them with the compressor's -t)"
     return (
-        "convert the file (iconv -t utf-8) or leave it out of the source; "
+        "convert the file (iconv -f {encoding} -t utf-8) or leave it out of the source; "
         f"compressed files are known by {', '.join(COMPRESSED)}, archives must be unpacked"
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _READ_AT_ONCE = 8 << 20  # bytes; a request costs as long as some megabytes
-EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
+EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "hf": "hub"}
 _LISTING = {"gs": "gcloud storage ls", "s3": "aws s3 ls"}
+# A data set on the Hugging Face Hub, and what is named of it.
+_DATA_SET = re.compile(r"hf://datasets/(?P<name>[^/]+/[^/@]+)(?:@(?P<revision>[^/]+))?/?(?P<path>.*)")
+_NO_NETWORK = ("ConnectionError", "NetworkError", "TimeoutException")  # of Python, and of httpx
 
 
 class RemoteError(OSError):
@@ -212,7 +216,9 @@ def remote_files(pattern: str) -> dict[str, int]:
 
 
 def listing_command(url: str) -> str:
-    """The command that lists what is there."""
+    """The command or the page that lists what is there."""
+    if data_set := _DATA_SET.fullmatch(url):
+        return f"https://huggingface.co/datasets/{data_set['name']}/tree/{data_set['revision'] or 'main'}"
     scheme = url.partition("://")[0]
     folder = url.partition("*")[0].rpartition("/")[0]
     return f"`{_LISTING.get(scheme, 'fsspec.open_files, or a tool for')} {folder}/`"
@@ -282,11 +288,28 @@ def _explained(url: str, what: str, missing: type[OSError] = FileNotFoundError) 
     except (ValueError, RemoteError):
         raise
     except Exception as error:
+        if download := _download(url, error):
+            raise RemoteError(f"{url}: no network; {download}") from error
         kind = missing if isinstance(error, FileNotFoundError) else RemoteError
         raise kind(
             f"{url}: cannot be {what} ({type(error).__name__}: {error}); see what is there with "
             f"{listing_command(url)}, and whether this machine's credentials allow it"
         ) from error
+
+
+def _download(url: str, error: Exception) -> str:
+    """How to get a data set of the Hub by other means, if an error is that there is no network; else ''."""
+    data_set = _DATA_SET.fullmatch(url)
+    if not data_set or not any(kind.__name__ in _NO_NETWORK for kind in type(error).__mro__):
+        return ""
+    folder = data_set["name"].rpartition("/")[2]
+    revision = f" --revision {data_set['revision']}" if data_set["revision"] else ""
+    path = data_set["path"].removeprefix("**/")  # a `*` of the command is of any depth
+    include = f" --include '{path}'" if path else ""
+    return (
+        f"where there is one, run `hf download {data_set['name']} --repo-type dataset{revision}{include} --local-dir "
+        f"{folder}`, and give {folder}/{data_set['path']} in place of the URL"
+    )
 
 
 DEFAULT_CACHE = "data/cache"  # of remote stores

@@ -1,28 +1,46 @@
-"""Decoding UTF-8: invalid bytes become U+FFFD and are counted; a file with more than 1 % of them is refused."""
+"""Decoding text: invalid bytes become U+FFFD and are counted; a file with more than 1 % of them is refused."""
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+UTF8 = "utf-8"
 MOST_REPLACED = 0.01  # share of a file's characters that may be replaced; with more, the file is not UTF-8 text
 JUDGED_EARLY = 16 << 20  # characters; a file is refused before its end if its share is above the limit for so many
 
 _REPLACEMENT = "\ufffd"
+_SAMPLE = 32 << 10  # bytes before and after the first invalid one by which the encoding is guessed
+_WESTERN = "cp1252"  # the most frequent of those that a text may be in
+_FEWEST_IN_UTF8 = 10  # characters beyond ASCII; a few bytes of another encoding can be valid UTF-8 by chance
+
+
+class UnreadableFileError(ValueError):
+    """A file that cannot be read as text of its kind."""
+
+
+class NotTextError(UnreadableFileError):
+    """A file that is not text in the expected encoding. `likely` is the encoding that it seems to have, or ''."""
+
+    likely = ""
 
 
 class Utf8:
     """Decodes the blocks of one file in order, adding to `counts.replaced_characters`."""
 
-    def __init__(self, path: str, remedy: str, counts: ReadCounts) -> None:
-        self._path, self._remedy, self._counts = path, remedy, counts
+    def __init__(self, path: str, remedy: str, counts: ReadCounts, encoding: str = UTF8) -> None:
+        """`encoding` is that of a file whose blocks were transcoded, for messages."""
+        self._path, self._remedy, self._counts, self._encoding = path, remedy, counts, encoding
         self._characters = self._replaced = 0
         self._first = ""  # the first replaced byte, with its position
+        self._sample = b""  # the bytes around it
 
     def decode(self, block: bytes, offset: int = 0, record: str = "", nul: bool = True) -> str:
         """The block as text; if `nul` is false, NUL bytes are replaced like invalid UTF-8.
 
-        `offset` and `record` (such as `row 3, `) say where the block begins. Raises ValueError as `finish` does once
+        `offset` and `record` (such as `row 3, `) say where the block begins. Raises NotTextError as `finish` does once
         the rest of the file cannot bring the share below the limit.
         """
         try:
@@ -31,10 +49,14 @@ class Utf8:
             text = block.decode(errors="replace")
             replaced = text.count(_REPLACEMENT) - block.count(_REPLACEMENT.encode())  # the file may have some itself
             at = f"at {record}offset {offset + error.start}"
-            self._first = self._first or f"not UTF-8, byte 0x{block[error.start]:02x} {at} is {error.reason}"
+            self._keep(block, error.start, f"not UTF-8, byte 0x{block[error.start]:02x} {at} is {error.reason}")
+        if self._encoding != UTF8 and _REPLACEMENT in text:
+            replaced += text.count(_REPLACEMENT)
+            at = self._characters + text.index(_REPLACEMENT)
+            self._first = self._first or f"not {self._encoding}, invalid bytes after {at:,} characters"
         if not nul and "\0" in text:
-            first = offset + block.index(b"\0")
-            self._first = self._first or f"not a text file, it has a NUL byte at {record}offset {first}"
+            first = block.index(b"\0")
+            self._keep(block, first, f"not a text file, it has a NUL byte at {record}offset {offset + first}")
             replaced += text.count("\0")
             text = text.replace("\0", _REPLACEMENT)
         self._characters += len(text)
@@ -45,15 +67,69 @@ class Utf8:
         return text
 
     def finish(self) -> None:
-        """Raise ValueError naming file and first offset if more than `MOST_REPLACED` of the text was replaced."""
+        """Raise NotTextError naming file and first offset if more than `MOST_REPLACED` of the text was replaced."""
         self._judge(1)
+
+    def _keep(self, block: bytes, at: int, what: str) -> None:
+        if not self._first:
+            self._first = what
+            # Whole lines, so that no character is cut.
+            start = block.rfind(b"\n", max(0, at - _SAMPLE), at) + 1 if at > _SAMPLE else 0
+            end = block.rfind(b"\n", at, at + _SAMPLE) + 1 if len(block) > at + _SAMPLE else len(block)
+            self._sample = block[start : end or at + _SAMPLE]
 
     def _judge(self, least: int) -> None:
         if self._replaced > MOST_REPLACED * max(self._characters, least):
-            raise ValueError(
-                f"{self._path}: {self._first}, one of {self._replaced:,} among {self._characters:,} characters; "
-                f"{self._remedy}"
+            likely = likely_encoding(self._sample) if self._sample else ""
+            what = f"{self._first}, one of {self._replaced:,} among {self._characters:,} characters"
+            if likely:
+                what += f"; it is likely {likely}"
+            remedy = self._remedy.replace(" -f {encoding}", f" -f {likely}" if likely else "")
+            error = NotTextError(f"{self._path}: {what}; {remedy}")
+            error.likely = likely
+            raise error
+
+
+def encoding_name(name: str) -> str:
+    """The name of an encoding as Python spells it; ASCII and UTF-8 with a byte order mark are UTF-8."""
+    name = codecs.lookup(name).name
+    return UTF8 if name in ("ascii", "utf-8-sig") else name
+
+
+def likely_encoding(sample: bytes) -> str:
+    """Guess the encoding of text, by its name in Python and iconv; '' for bytes that do not look like text."""
+    from charset_normalizer import from_bytes
+
+    matches = list(from_bytes(sample))
+    if not matches:
+        return ""
+    best = matches[0]
+    if any(_WESTERN in match.could_be_from_charset for match in matches if match.chaos <= best.chaos):
+        return _WESTERN
+    return codecs.lookup(best.encoding).name
+
+
+def transcoded(chunks: Iterable[bytes], path: str, encoding: str) -> Iterator[bytes]:
+    """The chunks of a file in another encoding, in UTF-8; invalid bytes become U+FFFD.
+
+    Raises NotTextError for a file that is UTF-8 already.
+    """
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    for number, chunk in enumerate(chunks):
+        if number == 0 and _is_clearly_utf8(chunk):
+            raise NotTextError(
+                f"{path}: UTF-8, and data.encoding is {encoding}; give files of one encoding, or convert the others to "
+                f"UTF-8 (iconv -f {encoding} -t utf-8)"
             )
+        yield decoder.decode(chunk).encode(errors="replace")
+    yield decoder.decode(b"", final=True).encode()
+
+
+def _is_clearly_utf8(chunk: bytes) -> bool:
+    if chunk.startswith(codecs.BOM_UTF8):
+        return True
+    text, _ = codecs.utf_8_decode(chunk, "replace", False)  # the last character may be cut
+    return _REPLACEMENT not in text and sum(character > "\x7f" for character in text) >= _FEWEST_IN_UTF8
 
 
 @dataclass

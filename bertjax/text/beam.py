@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from bertjax.storage.atomic_directories import publish, remove_tree, scratch_dir
 from bertjax.storage.files import write_durably
 from bertjax.storage.remote import AnyPath
+from bertjax.storage.utf8 import UnreadableFileError
 from bertjax.text.corpus import Unit
 
 Result = TypeVar("Result")
@@ -84,7 +85,8 @@ def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: AnyPath) -> 
             result = function(unit)
     except Exception as error:
         files = ", ".join(file.path for file in unit.files)
-        failure = {"is_value": isinstance(error, ValueError), "message": str(error), "kind": type(error).__name__}
+        kinds = {"is_value": isinstance(error, ValueError), "is_unreadable": isinstance(error, UnreadableFileError)}
+        failure = kinds | {"message": str(error), "kind": type(error).__name__}
         _write(results, f"failed-{unit.number:05}.json", failure | {"files": files})
         raise
     _write(results, f"unit-{unit.number:05}.json", result)
@@ -111,6 +113,8 @@ def _failure(results: AnyPath, what: str, error: Exception) -> Exception:
     """The error to raise for one of a runner: the error of the unit that failed, if it left one."""
     for path in sorted(results.glob("failed-*.json")):
         failure = json.loads(path.read_bytes())
+        if failure["is_unreadable"]:
+            return UnreadableFileError(failure["message"])
         if failure["is_value"]:
             return ValueError(failure["message"])
         return RuntimeError(

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,8 +16,17 @@ from bertjax.config import DataConfig
 from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.remote import AnyPath, is_remote, path_of, state_of
+from bertjax.storage.utf8 import UTF8, encoding_name
 from bertjax.text.documents import Document
-from bertjax.text.sources.registry import digest, parse_source, require_text, source_files, split_file, text_bytes
+from bertjax.text.sources.registry import (
+    KINDS,
+    digest,
+    parse_sources,
+    require_text,
+    source_files,
+    split_file,
+    text_bytes,
+)
 from bertjax.text.sources.source import Source, SourceFile
 from bertjax.text.units import spans_field
 
@@ -50,7 +59,8 @@ class Corpus:
     sources: tuple[Source, ...]
     files: tuple[tuple[SourceFile, ...], ...]  # of each source
     digests: tuple[tuple[str, ...], ...]
-    stamps: tuple[tuple[int, int], ...]  # bytes and time of change of every file when it was hashed
+    stamps: tuple[tuple[int, ...], ...]  # bytes and times of change of every file when it was hashed
+    skipped: tuple[tuple[str, str], ...] = ()  # the files that were left out as unreadable, each with why
 
     @classmethod
     def of(cls, data: DataConfig) -> Corpus:
@@ -60,17 +70,34 @@ class Corpus:
         """
         if not data.sources:
             raise ValueError("data.sources is empty; give at least one, e.g. --data.sources 'text:books/*.txt'")
-        sources = tuple(parse_source(text) for text in data.sources)
+        sources = parse_sources(data.sources)
         require_text(sources)
-        return cls.of_sources(sources, data.root, spans_field(data))
+        encoding = encoding_name(data.encoding)
+        if encoding != UTF8 and not any(KINDS[source.kind].takes_encoding for source in sources):
+            able = ", ".join(name for name, kind in KINDS.items() if kind.takes_encoding)
+            raise ValueError(
+                f"data.encoding={data.encoding!r} with data.sources={data.sources}: only files of {able} have an "
+                "encoding; leave it out"
+            )
+        return cls.of_sources(sources, data.root, data, spans_field(data))
 
     @classmethod
-    def of_sources(cls, sources: tuple[Source, ...], root: str, spans: str = "") -> Corpus:
+    def of_sources(
+        cls, sources: tuple[Source, ...], root: str, data: DataConfig | None = None, spans: str = ""
+    ) -> Corpus:
         """As `of`, for sources of any kind; the digests are cached below `root`.
 
-        `spans` is the field of records with the spans of their text, if there is one.
+        `data` has the encoding of the files and which are left out. `spans` is the field of records with the spans of
+        their text, if there is one.
         """
-        files = tuple(tuple(replace(file, spans=spans) for file in source_files(source)) for source in sources)
+        data = data or DataConfig()
+
+        def found(source: Source) -> Iterator[SourceFile]:
+            encoding = encoding_name(data.encoding) if KINDS[source.kind].takes_encoding else UTF8
+            for file in source_files(source, data.exclude, check=data.on_error == "stop"):
+                yield replace(file, spans=spans, encoding=encoding)
+
+        files = tuple(tuple(found(source)) for source in sources)
         everything = [file for group in files for file in group]
         if len(everything) > MOST_FILES:
             raise ValueError(
@@ -83,16 +110,38 @@ class Corpus:
 
     def description(self) -> list[dict[str, Any]]:
         """The sources as JSON values that depend on kinds, file names and contents, but not on directories."""
-        return [
-            {
-                "kind": source.kind,
-                "files": [
-                    [os.path.basename(f.path), d] + ([f.feature] if f.feature else [])
-                    for f, d in zip(files, digests, strict=True)
-                ],
-            }
-            for source, files, digests in zip(self.sources, self.files, self.digests, strict=True)
-        ]
+        described = []
+        for source, files, digests in zip(self.sources, self.files, self.digests, strict=True):
+            names = [
+                [os.path.basename(file.path), digest] + ([file.feature] if file.feature else [])
+                for file, digest in zip(files, digests, strict=True)
+            ]
+            version, encoding = KINDS[source.kind].version, files[0].encoding if files else UTF8
+            described.append(
+                {"kind": source.kind, "files": names}
+                | ({"version": version} if version else {})
+                | ({"encoding": encoding} if encoding != UTF8 else {})
+            )
+        return described
+
+    def without(self, failures: Mapping[str, str]) -> Corpus:
+        """The corpus without the files of some paths, for which `failures` has the reasons.
+
+        Raises ValueError for a source of which no file is left.
+        """
+        everything = zip(self.files, self.digests, strict=True)
+        kept = [[pair for pair in zip(*group, strict=True) if pair[0].path not in failures] for group in everything]
+        for source, group in zip(self.sources, kept, strict=True):
+            if not group:
+                raise ValueError(f"source {source}: none of its files can be read: {next(iter(failures.values()))}")
+        paths = [file.path for group in self.files for file in group]
+        return replace(
+            self,
+            files=tuple(tuple(file for file, _ in group) for group in kept),
+            digests=tuple(tuple(digest for _, digest in group) for group in kept),
+            stamps=tuple(stamp for path, stamp in zip(paths, self.stamps, strict=True) if path not in failures),
+            skipped=(*self.skipped, *failures.items()),
+        )
 
     @cached_property
     def units(self) -> list[Unit]:
@@ -161,36 +210,39 @@ def _words(text: str) -> bytes:
     return words
 
 
-def _stamps(files: Sequence[SourceFile]) -> tuple[tuple[int, int], ...]:
+def _stamps(files: Sequence[SourceFile]) -> tuple[tuple[int, ...], ...]:
     if not any(is_remote(file.path) for file in files):
         return tuple(_stamp(file) for file in files)
     with ThreadPoolExecutor(_REQUESTS) as threads:
         return tuple(threads.map(_stamp, files))
 
 
-def _stamp(file: SourceFile) -> tuple[int, int]:
-    """Bytes and time of the last change of a file, or over its members; `state_of` a remote one."""
+def _stamp(file: SourceFile) -> tuple[int, ...]:
+    """Bytes and times of the last change of a file, or over its members; `state_of` a remote one.
+
+    The second time is that of the inode: programs can restore the first one after a change, and not this one.
+    """
     if is_remote(file.path):
         return state_of(file.path)
     states = [os.stat(path) for path in file.members or (file.path,)]
-    return sum(state.st_size for state in states), max(state.st_mtime_ns for state in states)
+    changed, inode_changed = (max(getattr(state, key) for state in states) for key in ("st_mtime_ns", "st_ctime_ns"))
+    return sum(state.st_size for state in states), changed, inode_changed
 
 
-def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, int]], cache_path: AnyPath) -> list[str]:
-    """The SHA-256 of each file; those of plain files are cached by (path, bytes, time of change)."""
+def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]], cache_path: AnyPath) -> list[str]:
+    """The SHA-256 of each file; those of plain files are cached by path and stamp."""
     try:
         cache: dict[str, str] = read_json(cache_path, dict[str, str], most_bytes=_MOST_CACHE_BYTES)
     except (FileNotFoundError, ValueError):
         cache = {}
 
-    def look_up(file: SourceFile, stamp: tuple[int, int]) -> tuple[str, str]:
+    def look_up(file: SourceFile, stamp: tuple[int, ...]) -> tuple[str, str]:
         if file.members:
             return "", digest(file)
-        size, changed = stamp
         path = file.path if is_remote(file.path) else os.path.abspath(file.path)
-        key = f"{path} {size} {changed}"
+        key = " ".join(map(str, (path, *stamp)))
         # A file that was just written can change again within the resolution of its time stamp.
-        settled = is_remote(file.path) or time.time() - changed / 1e9 > _SETTLED_SECONDS
+        settled = is_remote(file.path) or time.time() - max(stamp[1:]) / 1e9 > _SETTLED_SECONDS
         return (key if settled else ""), cache.get(key) or digest(file)
 
     with ThreadPoolExecutor(_HASHING_THREADS) as threads:

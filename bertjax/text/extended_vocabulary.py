@@ -15,8 +15,9 @@ from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import exclusive_lock, is_complete
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import AnyPath, path_of
-from bertjax.text.corpus import Corpus, fingerprint
+from bertjax.text.corpus import fingerprint
 from bertjax.text.pool import processes
+from bertjax.text.readable import readable_corpus, reporting_unreadable
 from bertjax.text.trained_vocabulary import (
     READING_VERSION,
     count_corpus,
@@ -56,12 +57,14 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     if old.kind != "wordpiece":
         raise ValueError(f"data.vocab={data.vocab!r} is {old.named}: only a WordPiece vocabulary can be extended")
     data = replace(data, tokenizer="wordpiece")  # whose words are counted, whatever a recipe would train
-    corpus = Corpus.of(data)
+    runner = processes(data.workers)
+    corpus = readable_corpus(data, progress, runner)
     versions = [EXTENDER_VERSION, READING_VERSION]
     made_of = {"extends": old.fingerprint, "most": most, "sources": corpus.description(), "held_out": data.held_out}
     inputs = fingerprint(made_of | {"versions": versions, "vocab_temperature": data.vocab_temperature})
     folder = path_of(data.root) / f"vocab-{inputs[:12]}"
-    of_source, share = count_corpus(corpus, data, progress, processes(data.workers))
+    with reporting_unreadable(corpus, progress, runner):
+        of_source, share = count_corpus(corpus, data, progress, runner)
     words = smoothed(of_source, data.vocab_temperature)
     added = worthwhile_words(old, words, most)
     tokens, replaced = with_words(old.tokens, added)

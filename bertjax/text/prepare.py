@@ -30,8 +30,9 @@ from bertjax.text.division import LEAST_DOCUMENTS, Division, divide
 from bertjax.text.documents import DIVIDING_VERSION, notes_of
 from bertjax.text.marks import warn_of_lost_marks
 from bertjax.text.pool import Runner, processes
+from bertjax.text.readable import readable_corpus, reporting_unreadable
 from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_records
-from bertjax.text.sources.registry import KINDS, parse_source, require_documents, source_files
+from bertjax.text.sources.registry import KINDS, parse_sources, require_documents, source_files
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import FORMAT_VERSION, SPLITS, read_manifest, size_of
 from bertjax.text.store.writer import finish_store
@@ -54,9 +55,9 @@ _STORE_BYTES_PER_TEXT_BYTE = 0.6  # for an estimate only: two for four letters o
 
 def require_sources(data: DataConfig) -> None:
     """Raise ValueError, before any text is read, for sources, a vocabulary or a library that are not there."""
-    for source in map(parse_source, data.sources):
+    for source in parse_sources(data.sources):
         if KINDS[source.kind].find is None:
-            source_files(source)
+            source_files(source, data.exclude, check=data.on_error == "stop")
     if data.vocab and data.entity_map:
         vocabulary_with_entities(data, data.vocab)
     elif data.vocab:
@@ -74,7 +75,14 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
     or is too little, and OSError if the disk is full; both leave no file behind.
     """
     runner = runner or processes(data.workers)
-    corpus, division, tokenizer, job, target = _plan_store(data, progress, runner)
+    with SIGNS.doing("finding the text and taking its digests"):
+        corpus = readable_corpus(data, progress, runner)
+    with reporting_unreadable(corpus, progress, runner):
+        return _prepared(data, corpus, progress, runner)
+
+
+def _prepared(data: DataConfig, corpus: Corpus, progress: Progress, runner: Runner) -> AnyPath:
+    division, tokenizer, job, target = _plan_store(data, corpus, progress, runner)
     with exclusive_lock(path_of(data.root)):
         if is_complete(target, "manifest.json"):
             # Opening a store of this machine also looks for its files.
@@ -83,7 +91,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
             return target
         if data.strip_accents:
             warn_of_lost_marks([file for group in corpus.files for file in group])
-        _make_store(target, corpus, division, tokenizer, job, runner, progress)
+        _make_store(target, corpus, division, tokenizer, job, data, runner, progress)
     return target
 
 
@@ -97,23 +105,23 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
     if not 0 <= index < count:
         raise ValueError(f"--shard {index}/{count}: shards of {count} are numbered from 0 to {count - 1}")
     runner = processes(data.workers)
-    corpus, _, _, job, target = _plan_store(data, progress, runner)
-    with shared_lock(path_of(data.root)):
-        if is_complete(target, "manifest.json"):
-            return len(corpus.units), len(corpus.units)
-        job.folder.mkdir(exist_ok=True)
-        _fill({}, corpus.units[index::count], job, runner, progress)
-        corpus.require_unchanged()
-        return len(finished_shards(corpus.units, job)), len(corpus.units)
+    corpus = readable_corpus(data, progress, runner)
+    with reporting_unreadable(corpus, progress, runner):
+        _, _, job, target = _plan_store(data, corpus, progress, runner)
+        with shared_lock(path_of(data.root)):
+            if is_complete(target, "manifest.json"):
+                return len(corpus.units), len(corpus.units)
+            job.folder.mkdir(exist_ok=True)
+            _fill({}, corpus.units[index::count], job, runner, progress)
+            corpus.require_unchanged()
+            return len(finished_shards(corpus.units, job)), len(corpus.units)
 
 
 def _plan_store(
-    data: DataConfig, progress: Progress, runner: Runner
-) -> tuple[Corpus, Division, Tokenizer, ShardJob, AnyPath]:
-    """The corpus and its division, its tokenizer, what all units have in common, and the path of the store."""
+    data: DataConfig, corpus: Corpus, progress: Progress, runner: Runner
+) -> tuple[Division, Tokenizer, ShardJob, AnyPath]:
+    """The division of a corpus, its tokenizer, what all units have in common, and the path of the store."""
     units = {"units": units_fingerprint(data)} if data.units else {}
-    with SIGNS.doing("finding the text and taking its digests"):
-        corpus = Corpus.of(data)
     with SIGNS.doing("reading the text to divide it"):
         require_spans(data, corpus.files)
         division = divide(corpus, data)
@@ -144,7 +152,7 @@ def _plan_store(
         data.units,
         units["units"].get("list", "") if units else "",
     )
-    return corpus, division, tokenizer, job, target
+    return division, tokenizer, job, target
 
 
 def _segmenter(data: DataConfig, tokenizer: Tokenizer) -> str:
@@ -182,6 +190,11 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
     files = [f"{pieces:,} documents were made of {name}" for name, pieces in divided[:_LISTED_FILES]]
     if len(divided) > _LISTED_FILES:
         files.append(f"and so on, of {len(divided):,} files in all")
+    if skipped := about.get("skipped", []):
+        files.append(f"files that cannot be read, which were left out (data.on_error): {len(skipped):,}")
+        files += [reason.partition("; ")[0] for _, reason in skipped[:_LISTED_FILES]]
+        if len(skipped) > _LISTED_FILES:
+            files.append(f"and so on, {len(skipped):,} files in all; they are in the store's manifest.json")
     # The files of the pieces are reported instead of their number.
     return notes_of(dataclasses.replace(counts, pieces=0)) + files + about.get("division", [])
 
@@ -192,6 +205,7 @@ def _make_store(
     division: Division,
     tokenizer: Tokenizer,
     job: ShardJob,
+    data: DataConfig,
     runner: Runner,
     progress: Progress,
 ) -> None:
@@ -207,7 +221,7 @@ def _make_store(
         provenance = _provenance(corpus, records, job) | ({"division": notes} if (notes := division.notes()) else {})
         _require_enough(shards, job.held_out)
         _require_units(provenance, job)
-        _warn_of_unknown(shards, provenance["unknown_tokens"], job.vocab)
+        _warn_of_unknown(shards, provenance["unknown_tokens"], tokenizer, data)
         if job.records == job.folder:  # where they would become a part of the store
             remove_records(job)
         finish_store(job.folder, target, shards, tokenizer, provenance, job.planes)
@@ -244,6 +258,7 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
         "sources": corpus.description(),
         "reading": [dataclasses.asdict(counts) for counts in reading],
         **({"divided": divided} if divided else {}),
+        **({"skipped": corpus.skipped} if corpus.skipped else {}),
         "shard_sources": {
             split: [unit.source for unit in corpus.units if records[unit.number]["shards"][split]] for split in SPLITS
         },
@@ -276,14 +291,22 @@ def _require_units(provenance: Mapping[str, Any], job: ShardJob) -> None:
         raise ValueError(f"data.units={job.units!r}: no unit was found in the text; check the field's name or the list")
 
 
-def _warn_of_unknown(shards: Mapping[str, Sequence[Mapping[str, Any]]], unknown: int, vocab: AnyPath) -> None:
+def _warn_of_unknown(
+    shards: Mapping[str, Sequence[Mapping[str, Any]]], unknown: int, tokenizer: Tokenizer, data: DataConfig
+) -> None:
     share = unknown / sum(shard["tokens"] for group in shards.values() for shard in group)
-    if share > NOTICEABLE_UNKNOWN:
-        warnings.warn(
-            f"{share:.1%} of the tokens are [UNK]: the vocabulary {vocab} does not fit this text; use one of its "
-            "language, or leave data.vocab empty to train one",
-            stacklevel=2,
+    if share <= NOTICEABLE_UNKNOWN:
+        return
+    if data.vocab:
+        advice = (
+            f"the vocabulary {data.vocab} does not fit this text; use one of its language, or leave data.vocab empty "
+            "to train one"
         )
+    elif data.tokenizer == "wordpiece" and tokenizer.vocab_size >= data.vocab_size:
+        advice = f"raise --data.vocab-size, which is {data.vocab_size:,}"
+    else:
+        advice = "use --data.tokenizer byte_bpe, whose vocabularies have a token for every character"
+    warnings.warn(f"{share:.1%} of the tokens are [UNK]: {advice}", stacklevel=2)
 
 
 def _bytes_needed(corpus: Corpus, records: Mapping[int, Mapping[str, Any]]) -> int:

@@ -23,7 +23,8 @@ from bertjax.text.corpus import Corpus, Unit, fingerprint, with_draws
 from bertjax.text.division import Division, divide
 from bertjax.text.marks import warn_of_lost_marks
 from bertjax.text.pool import Runner, processes
-from bertjax.text.sources.registry import parse_source, read_documents, require_text
+from bertjax.text.readable import readable_corpus, reporting_unreadable
+from bertjax.text.sources.registry import parse_sources, read_documents, require_text
 from bertjax.tokenization import huggingface
 from bertjax.tokenization.loading import COMPANIONS, files_with, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
@@ -41,10 +42,13 @@ def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runne
     A trained one is kept below `<root>/vocab-<fingerprint>/`, with a record of how it was made. Raises ValueError
     for text or a vocabulary that does not fit, OSError if the disk is full.
     """
-    require_text(parse_source(source) for source in data.sources)
-    corpus = None if data.vocab else Corpus.of(data)
-    division = divide(corpus, data) if corpus else None
-    return vocabulary_of(data, corpus, division, progress, runner or processes(data.workers))
+    require_text(parse_sources(data.sources))
+    runner = runner or processes(data.workers)
+    if data.vocab:
+        return vocabulary_of(data, None, None, progress, runner)
+    corpus = readable_corpus(data, progress, runner)
+    with reporting_unreadable(corpus, progress, runner):
+        return vocabulary_of(data, corpus, divide(corpus, data), progress, runner)
 
 
 def vocabulary_of(

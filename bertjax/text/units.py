@@ -22,7 +22,7 @@ from bertjax.config import DataConfig
 from bertjax.storage.files import read_whole
 from bertjax.storage.lines import read_table
 from bertjax.storage.remote import path_of
-from bertjax.text.sources.registry import KINDS, parse_source, read_documents
+from bertjax.text.sources.registry import KINDS, parse_sources, read_documents
 from bertjax.text.sources.source import SourceFile
 from bertjax.text.spans import PLANE_OF_KIND, USUAL_KIND, Span, spans_of
 from bertjax.tokenization.chunks import SEPARATOR
@@ -50,8 +50,8 @@ def units_fingerprint(data: DataConfig) -> dict[str, Any]:
     if digest := list_digest(data.units):
         return {"list": digest, "version": VERSION}
     named = spans_field(data)
-    if not any(KINDS[parse_source(source).kind].has_fields for source in data.sources):
-        able = " and ".join(name for name, known in KINDS.items() if known.has_fields)
+    if not any(KINDS[source.kind].has_fields for source in parse_sources(data.sources)):
+        able = ", ".join(name for name, known in KINDS.items() if known.has_fields)
         raise ValueError(
             f"data.units={data.units!r} with data.sources={data.sources}: only records of {able} have fields; name "
             "such a source, or a list of units"

@@ -136,16 +136,31 @@ def train_wordpiece(
 ) -> list[str]:
     """Tokens in order: special ones, the alphabet, then merged pieces, most frequent first.
 
-    Equal counts are ordered by the strings, so the result depends on nothing but the counts. It is shorter than
-    `vocab_size` where no pair occurs twice any more. `progress` gets (pieces done, pieces in all). Raises ValueError if
-    there are no words, or no room for merges.
+    Equal counts are ordered by the strings, so the result depends on nothing but the counts. The alphabet has a share
+    of the vocabulary at most; where no pair occurs twice any more and room is left, further characters get it. The
+    result is shorter than `vocab_size` where those are too few. `progress` gets (pieces done, pieces in all). Raises
+    ValueError if there are no words, or no room for merges.
     """
     if not word_counts:
         raise ValueError("vocabulary: the text has no words to train on; is data.sources right?")
-    known = _alphabet(word_counts, vocab_size)
+    ranked = _frequent_characters(word_counts)
+    share = max(SMALL_ALPHABET, int(LARGEST_ALPHABET * vocab_size))
+    merger, letters = _trained(word_counts, ranked[:share], vocab_size, progress)
+    free = vocab_size - len(wordpiece.SPECIAL_TOKENS) - len(merger.pieces)
+    if free and len(ranked) > share:
+        larger = _largest_alphabet(word_counts, ranked, letters + free)
+        merger, _ = _trained(word_counts, larger, vocab_size, progress)
+    return [*wordpiece.SPECIAL_TOKENS, *merger.pieces]
+
+
+def _trained(
+    word_counts: Mapping[str, int], alphabet: list[str], vocab_size: int, progress: Callable[[int, int], None]
+) -> tuple[Merger, int]:
+    """The merges of the words of an alphabet, and how many pieces of one character they began with."""
     # A word with a character that is not in the vocabulary becomes [UNK] whatever its other pieces are.
+    known = set(alphabet)
     words = [word for word in word_counts if known.issuperset(word)]
-    splits = [[word[0], *(f"##{character}" for character in word[1:])] for word in words]
+    splits = [_split(word) for word in words]
     letters = sorted({piece for split in splits for piece in split})
     room = vocab_size - len(wordpiece.SPECIAL_TOKENS) - len(letters)
     if room < 0:
@@ -155,23 +170,37 @@ def train_wordpiece(
         )
     merger = Merger(letters, splits, [word_counts[word] for word in words], continuing="##")
     merger.merge_all(len(letters) + room, progress)
-    return [*wordpiece.SPECIAL_TOKENS, *merger.pieces]
+    return merger, len(letters)
 
 
-def _alphabet(word_counts: Mapping[str, int], vocab_size: int) -> set[str]:
-    """The most frequent characters, as many as cover nearly all text; equal counts go by code point."""
+def _split(word: str) -> list[str]:
+    return [word[0], *(f"##{character}" for character in word[1:])]
+
+
+def _frequent_characters(word_counts: Mapping[str, int]) -> list[str]:
+    """The characters that cover nearly all text, most frequent first; equal counts go by code point."""
     characters: Counter[str] = Counter()
     for word, count in word_counts.items():
         for character in word:
             characters[character] += count
     ranked = sorted(characters, key=lambda character: (-characters[character], character))
-    ranked = ranked[: max(SMALL_ALPHABET, int(LARGEST_ALPHABET * vocab_size))]
     enough, covered = ALPHABET_COVERAGE * characters.total(), 0
     for rank, character in enumerate(ranked):
         if covered >= enough:
-            return set(ranked[:rank])
+            return ranked[:rank]
         covered += characters[character]
-    return set(ranked)
+    return ranked
+
+
+def _largest_alphabet(word_counts: Mapping[str, int], ranked: list[str], most: int) -> list[str]:
+    """The longest start of `ranked` whose words have at most `most` pieces of one character."""
+    ranks = {character: rank for rank, character in enumerate(ranked)}
+    needed: dict[str, int] = {}  # the rank up to which the alphabet must reach for a piece to occur
+    for word in word_counts:
+        rank = max(ranks.get(character, len(ranked)) for character in word)
+        for piece in _split(word):
+            needed[piece] = min(rank, needed.get(piece, rank))
+    return ranked[: sorted([*needed.values(), len(ranked)])[min(most, len(needed))]]
 
 
 _HEADER = "#version: 0.2"

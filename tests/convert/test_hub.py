@@ -157,7 +157,7 @@ REFUSALS = {
     "ada/nothing": r"no folder /.*ada/nothing, and the Hub has no repository ada/nothing that you may read; correct",
     "ada/secret": r"and the Hub has no repository ada/secret that you may read; .* private one run `hf auth login`",
     "ada/novels@v9": r"and ada/novels of the Hub has no revision v9",
-    "ada/bare": r"and ada/bare of the Hub has no config.json; is it a model of transformers\?",
+    "ada/bare": r"and ada/bare of the Hub has none of the files needed; is it a model of transformers\?",
     "a/b/c": r"no folder /.*a/b/c, and a repository of the Hub is called NAME, ORG/NAME or ORG/NAME@REVISION",
 }
 
@@ -184,7 +184,7 @@ def test_without_a_network_the_folder_and_the_repository_are_named(do):
 
 def test_without_the_package_it_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"no folder .*nothing; to look for nothing on .*pip install 'bertjax\[hub\]'"):
+    with pytest.raises(ValueError, match=r"no folder .*nothing; to look for nothing on .*pip install 'bertjax\[hf\]'"):
         require_source("hf:nothing")
 
 

@@ -35,7 +35,7 @@ def folder(model, tmp_path: Path) -> Path:
 
 def config_of(tmp_path: Path, **changes) -> DataConfig:
     text = tmp_path / "text.txt"
-    text.write_text("The museums opened.\nthe museum opened.\n\n" * 40)
+    text.write_text("\n\n".join("The museums opened.\n" * n + "the museum opened." for n in range(1, 40)))
     return DataConfig(sources=(f"lines:{text}",), root=str(tmp_path / "data"), workers=1, held_out=0.2, **changes)
 
 

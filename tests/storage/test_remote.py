@@ -402,3 +402,37 @@ def test_storage_that_does_not_answer_is_not_taken_for_empty(monkeypatch):
                 ask()
     finally:
         s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.parametrize("kinds", [("ConnectError", "NetworkError"), ("ReadTimeout", "TimeoutException"), ("Offline",)])
+def test_data_set_without_network_names_the_download_command(kinds, monkeypatch):
+    error = Exception if len(kinds) > 1 else ConnectionError
+    for name in reversed(kinds):
+        error = type(name, (error,), {})
+
+    class Storage:
+        def glob(self, *_, **__):
+            raise error("unreachable")
+
+    monkeypatch.setattr(remote, "_storage", lambda url: (Storage(), url))
+    with pytest.raises(RemoteError) as raised:
+        source_files(parse_source("hf:org/name@v2:content"))
+    assert str(raised.value) == (
+        "hf://datasets/org/name@v2/**/*.parquet: no network; where there is one, run `hf download org/name --repo-type "
+        "dataset --revision v2 --include '*.parquet' --local-dir name`, and give name/**/*.parquet in place of the URL"
+    )
+    with pytest.raises(RemoteError, match=r"cannot be listed .*unreachable.*; see what is there with "):
+        source_files(parse_source("text:memory://a/*.txt"))
+
+
+def test_listing_of_a_data_set_is_its_page():
+    page = "https://huggingface.co/datasets/org/name/tree"
+    assert remote.listing_command("hf://datasets/org/name/*.parquet") == f"{page}/main"
+    assert remote.listing_command("hf://datasets/org/name@v2/*.parquet") == f"{page}/v2"
+
+
+def test_folder_in_object_storage_is_a_source(tmp_path):
+    for name in ("a.txt", "deep/b.txt", "c.png"):
+        (RemotePath("memory://folder-source") / name).write_bytes(b"One.")
+    found = [file.path for file in source_files(parse_source("text:memory://folder-source/"))]
+    assert found == ["memory:///folder-source/a.txt", "memory:///folder-source/deep/b.txt"]

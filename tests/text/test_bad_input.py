@@ -94,7 +94,7 @@ def test_what_is_no_utf8_text_at_all_is_refused_with_the_first_offset(tmp_path, 
     start = RECORD[kind](b"").index(b"</text") if kind == "wikipedia" else RECORD[kind](b"|").index(b"|")
     message = refusal(path, kind)
     assert f"a: not UTF-8, byte 0xf6 at offset {start + 2} is invalid start byte, one of 200 among " in message
-    assert "convert the file (iconv -t utf-8)" in message
+    assert "it is likely cp1252; convert the file (iconv -f cp1252 -t utf-8)" in message
 
 
 def test_the_share_that_may_be_replaced(tmp_path):

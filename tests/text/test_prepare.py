@@ -207,9 +207,7 @@ def test_shares_of_the_sources_make_no_other_store(data, tmp_path):
 
 
 def test_digests_are_kept_until_a_file_changes(data, tmp_path, monkeypatch):
-    hour_ago = time.time() - 3600
-    for path in (tmp_path / "text").iterdir():
-        os.utime(path, (hour_ago, hour_ago))
+    monkeypatch.setattr(corpus, "_SETTLED_SECONDS", -1.0)
     before = Corpus.of(data).digests
     read = []
     monkeypatch.setattr(corpus, "digest", lambda file: read.append(file.path) or "other")
@@ -218,6 +216,20 @@ def test_digests_are_kept_until_a_file_changes(data, tmp_path, monkeypatch):
     path.write_text(path.read_text() + "x")
     assert Corpus.of(data).digests != before
     assert read == [str(path)]
+
+
+def test_digests_notice_a_change_with_size_and_time_restored(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "_SETTLED_SECONDS", -1.0)
+    before = Corpus.of(data)
+    path = tmp_path / "text" / "03.txt"
+    state, content = path.stat(), path.read_text()
+    while path.stat().st_ctime_ns == state.st_ctime_ns:  # within the resolution of the clock
+        path.write_text(content.swapcase())
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (state.st_size, state.st_mtime_ns)
+    with pytest.raises(ValueError, match=r"03\.txt was changed while it was read"):
+        before.require_unchanged()
+    assert Corpus.of(data).digests != before.digests
 
 
 def test_being_held_out_depends_on_words_only(data, tmp_path):

@@ -3,6 +3,7 @@ import gzip
 import hashlib
 import json
 import lzma
+import os
 import tracemalloc
 
 import pytest
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 from bertjax.storage import lines as lines_module
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import DOCUMENT_CAP, assemble
-from bertjax.text.sources.registry import digest, parse_source, read_documents, require_documents, source_files
+from bertjax.text.sources.registry import (
+    digest,
+    parse_source,
+    parse_sources,
+    read_documents,
+    require_documents,
+    source_files,
+)
 from bertjax.text.sources.source import Source, SourceFile
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
@@ -37,7 +45,7 @@ def write(path, text):
 
 def test_parse_source_takes_the_kind_up_to_the_first_colon():
     assert parse_source("text:a:b/*.txt") == Source("text", "a:b/*.txt")
-    assert parse_source("docs") == Source("docs", "")
+    assert parse_source("docs") == parse_source("docs:") == Source("docs", "")
     assert parse_source("docs:numpy,jax") == Source("docs", "numpy,jax")
     assert str(parse_source("docs")) == "docs" and str(parse_source("lines:x")) == "lines:x"
 
@@ -46,11 +54,10 @@ def test_parse_source_takes_the_kind_up_to_the_first_colon():
     ("text", "message"),
     [
         ("wikiextracter:a", "unknown kind 'wikiextracter'; did you mean wikiextractor:a?"),
-        ("qqqq:a", "unknown kind 'qqqq'; kinds: text, lines, jsonl, wikiextractor, docs"),
+        ("qqqq:a", "unknown kind 'qqqq'; kinds: text, lines, jsonl, csv, wikiextractor, docs"),
         ("books/*.txt", "no kind; write kind:glob, e.g. text:books/[*].txt"),
         ("", "no kind"),
         ("text:", "nothing after the colon; write text:glob"),
-        ("docs:", "nothing after the colon"),
         (
             "s3://bucket/a.txt",
             "unknown kind .s3.; of a URL too the kind comes first, as in text:s3://bucket/a.txt; kinds",
@@ -126,6 +133,91 @@ def test_digest_is_of_the_bytes_on_disk(tmp_path):
     both = SourceFile("docs", "name", (str(path), str(other)))
     parts = [hashlib.sha256(p.read_bytes()).digest() for p in (path, other)]
     assert digest(both) == hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def test_parse_source_takes_a_folder_as_its_texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("notes/a.txt", "notes/deep/b.MD", "notes/c.txt.gz", "notes/picture.png", "notes/.hidden/d.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path / name, "x")
+    for written in ("notes/", "notes", "./notes", "text:notes/", "text:notes", f"text:{tmp_path}/notes"):
+        found = [os.path.relpath(file.path) for file in source_files(parse_source(written))]
+        assert found == ["notes/a.txt", "notes/c.txt.gz", "notes/deep/b.MD"]
+    message = (
+        r"source lines:notes/deep: the folder has no \*.txt, .* \(it has 1 .MD\); write text:notes/deep/\*\*/\*.MD"
+    )
+    with pytest.raises(ValueError, match=message):
+        source_files(parse_source("lines:notes/deep"))
+    (tmp_path / "tables").mkdir()
+    with pytest.raises(ValueError, match="source text:tables/: the folder has no files"):
+        source_files(parse_source("tables/"))
+    write(tmp_path / "tables/a.jsonl", "{}")
+    with pytest.raises(ValueError, match=r"\(it has 1 .jsonl\); write jsonl:tables/\*\*/\*.jsonl"):
+        source_files(parse_source("tables/"))
+    assert len(source_files(parse_source("jsonl:tables/"))) == 1
+
+
+def test_parse_source_refuses_a_kind_that_is_also_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    with pytest.raises(ValueError, match=r"also a folder here; write text:docs/\*\* .* or docs: for"):
+        parse_source("docs")
+    assert parse_source("docs:") == Source("docs", "") and parse_source("docs/") == Source("text", "docs/")
+
+
+def test_parse_sources_recognises_a_glob_without_quotes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs" / "old").mkdir(parents=True)
+    for name in ("docs/a.txt", "docs/b.txt", "docs/c.md", "docs/old/d.txt", "x.csv", "y.csv"):
+        write(tmp_path / name, "x")
+    for files, pattern in (
+        (("./docs/a.txt", "./docs/b.txt"), r"text:docs/\*\.txt"),
+        (("docs/a.txt", "docs/c.md"), r"text:docs/\*"),
+        (("docs/a.txt", "docs/old/d.txt"), r"text:docs/\*\*/\*\.txt"),
+        (("x.csv", "y.csv"), r"csv:\*\.csv"),
+    ):
+        with pytest.raises(ValueError, match=f"2 files without a kind .* put it in quotes: '{pattern}'$"):
+            parse_sources(files)
+    with pytest.raises(ValueError, match=r"no kind; write kind:glob, e\.g\. csv:x\.csv"):
+        parse_sources(["x.csv"])
+
+
+def test_source_files_explains_brackets(tmp_path):
+    (tmp_path / "corpus[v1]").mkdir()
+    write(tmp_path / "corpus[v1]" / "a.txt", "x")
+    with pytest.raises(ValueError, match=r"\[\.\.\] is a set of characters: for names with brackets write ") as error:
+        source_files(Source("text", f"{tmp_path}/corpus[v1]/*.txt"))
+    pattern = str(error.value).rpartition("write ")[2]
+    assert len(source_files(Source("text", pattern))) == 1
+    assert len(source_files(Source("text", f"{tmp_path}/corpus[v1]"))) == 1
+
+
+def test_source_files_leaves_out_what_is_excluded(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.log", "drafts/c.txt", "drafts/old/d.txt", "deep/Thumbs.db"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        write(tmp_path / name, "x")
+    source = Source("text", f"{tmp_path}/**")
+    for exclude, expected in (
+        (("*.log", "Thumbs.db"), ["a.txt", "drafts/c.txt", "drafts/old/d.txt"]),
+        (("drafts/*", "**/*.db"), ["a.txt", "b.log"]),
+        (("./drafts/old/*", f"{tmp_path}/deep/*", "*.log"), ["a.txt", "drafts/c.txt"]),
+    ):
+        assert [os.path.relpath(file.path) for file in source_files(source, exclude)] == expected
+    with pytest.raises(ValueError, match=r"data\.exclude=\('\*',\) leaves out all 5 files"):
+        source_files(source, ("*",))
+
+
+def test_hub_alias_names_the_parquet_files_of_a_data_set(monkeypatch):
+    for written, pattern in {
+        "hf:org/name": "org/name/**/*.parquet",
+        "hf:org/name:content": "org/name/**/*.parquet:content",
+        "hf:org/name/20231101.en/*": "org/name/20231101.en/*",
+        "hf:org/name@~parquet/en/train/*:text": "org/name@~parquet/en/train/*:text",
+    }.items():
+        assert parse_source(written) == Source("parquet", f"hf://datasets/{pattern}")
+    with pytest.raises(ValueError, match="source hf:name: write hf:ORG/NAME"):
+        parse_source("hf:name")
 
 
 # formats
@@ -217,9 +309,30 @@ def test_wikiextractor_leaves_out_titles_and_markup(tmp_path):
     body = "Rock &amp; Roll is music.<br>A <i>lot</i>. x < y > z.\nHistory.\nRock &amp; Roll"
     path = write(tmp_path / "a", article("Rock &amp; Roll", body) + article("Stub", "") + article("B", "C."))
     counts = ReadCounts()
-    expected = "Rock &amp; Roll is music. A  lot . x < y > z.\nHistory.\nRock &amp; Roll"
+    expected = "Rock & Roll is music. A lot. x < y > z.\nHistory.\nRock & Roll"
     assert texts(path, "wikiextractor", counts) == [expected, "C."]
     assert counts == ReadCounts(documents=2, characters=len(expected) + 2, empty_documents=1)
+
+
+def test_wikiextractor_unescapes_and_drops_markup(tmp_path):
+    body = (
+        'R&amp;B and <a href="Soul%20music">soul music</a>: a &lt; b. &lt;ref name="x"&gt;note&lt;/ref&gt; '
+        "Then 3 &gt; 2.\n"
+        '&lt;a href="H2O"&gt;H&lt;sub&gt;2&lt;/sub&gt;O&lt;/a&gt;&lt;ref name="y" /&gt;, &amp;lt;br&amp;gt;&lt;br /&gt;'
+        "and "
+        "&lt;!-- hidden --&gt;1&nbsp;&lt;&nbsp;2 &lt;JAPONICA&gt;.\n"
+        "&lt;onlyinclude&gt;&lt;/onlyinclude&gt;"
+    )
+    expected = (
+        "R&B and soul music: a < b. Then 3 > 2.\nH2O, &lt;br&gt; and 1\xa0<\xa02 <JAPONICA>."  # unescaped once only
+    )
+    assert texts(write(tmp_path / "a", article("A", body)), "wikiextractor") == [expected]
+
+
+def test_wikiextractor_names_jsonl_for_its_json_output(tmp_path):
+    path = write(tmp_path / "wiki_00", '{"id": "1", "title": "A", "text": "One."}\n' * 3)
+    with pytest.raises(ValueError, match=rf"writes them with --json; name the source jsonl:GLOB, as in jsonl:{path}"):
+        texts(path, "wikiextractor")
 
 
 def test_wikiextractor_keeps_a_document_that_is_cut_off_and_counts_it(tmp_path):

@@ -75,10 +75,27 @@ def test_rare_characters_are_left_out():
     assert "rare" not in "".join(trained)  # the word would be [UNK] in any case
 
 
-def test_the_alphabet_takes_a_share_at_most():
-    counts = {chr(0x4E00 + place): 1000 - place for place in range(400)}
-    trained = train_wordpiece(counts, 400)
-    assert trained == [*SPECIAL_TOKENS, *(chr(0x4E00 + place) for place in range(100))]
+def test_alphabet_takes_a_share_where_merges_fill_the_rest():
+    characters = {chr(0x4E00 + place): 1000 - place for place in range(400)}
+    ascending = {"".join(letters): 2 for letters in itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=3)}
+    trained = train_wordpiece(characters | ascending, 400)
+    assert len(trained) == 400
+    assert sum(piece >= "\u4e00" for piece in trained) == 100 - 26
+
+
+def test_characters_fill_what_merges_leave_free():
+    assert len(train_wordpiece({chr(0x4E00 + place): 20 for place in range(3000)}, 4000)) == 3005
+    # Where there is no room for all, it is for the most frequent ones, in each form that they have.
+    counts = {chr(0xAC00 + place): 1000 - place for place in range(400)} | {"\uac00\uac01": 1}
+    expected = [*SPECIAL_TOKENS, "##\uac01", *(chr(0xAC00 + place) for place in range(294))]
+    assert train_wordpiece(counts, 300) == expected
+
+
+def test_characters_leave_merges_their_room():
+    characters = {chr(0x4E00 + place): 1000 - place for place in range(400)}
+    trained = train_wordpiece(characters | {"abc": 4000, "abd": 3000}, 200)
+    assert len(trained) == 200
+    assert {"a", "##b", "##c", "##d", "ab", "abc", "abd"} <= set(trained)
 
 
 def test_smoothing_gives_a_small_source_more_of_the_words():

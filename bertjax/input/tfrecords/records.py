@@ -22,7 +22,7 @@ from bertjax.storage.lines import read_chunks
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import is_remote
 from bertjax.text.corpus import Corpus, fingerprint
-from bertjax.text.sources.registry import is_text, parse_source, source_files
+from bertjax.text.sources.registry import is_text, parse_sources, source_files
 from bertjax.text.sources.tfrecord import KIND
 from bertjax.text.store.manifest import SPLITS, Split
 from bertjax.text.trained_vocabulary import load_vocabulary
@@ -49,7 +49,7 @@ _DRAWN_ALREADY = (
 
 def are_records(data: DataConfig) -> bool:
     """Whether the sources are pretraining records; some must be then all must be, as `Records.open` demands."""
-    return any(not is_text(parse_source(source)) for source in data.sources)
+    return not all(map(is_text, parse_sources(data.sources)))
 
 
 class Records:
@@ -83,12 +83,12 @@ class Records:
         require_recorded(objectives)
         _require_local(data)
         tokenizer = load_vocabulary(data.vocab, TextRules.of(data))
-        sources = tuple(parse_source(source) for source in data.sources)
+        sources = parse_sources(data.sources)
         # Before all of it is read: what is wrong with the first records is wrong with the rest.
-        paths = [file.path for source in sources for file in source_files(source)]
+        paths = [file.path for source in sources for file in source_files(source, data.exclude)]
         shapes = {path: shape for path in paths if (shape := _first_shape(path, tokenizer))}
         _require_sizes(shapes, stages)
-        corpus = Corpus.of_sources(sources, data.root)
+        corpus = Corpus.of_sources(sources, data.root, data)
         order = [digest for group in corpus.digests for digest in group]
         made_of = fingerprint({"records": order, "version": ORDER_VERSION})
         records = cls(indexed(corpus, shapes, data, progress), tokenizer, data, made_of, objectives)
@@ -141,7 +141,7 @@ class Records:
 
 
 def _require_records_only(data: DataConfig) -> None:
-    text = [source for source in data.sources if is_text(parse_source(source))]
+    text = [str(source) for source in parse_sources(data.sources) if is_text(source)]
     if text:
         raise ValueError(
             f"data.sources has {', '.join(text)} and {KIND.name} sources; records are rows already and text is not: "

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
+from bertjax.storage.lines import COMPRESSED
 from bertjax.storage.remote import is_remote, listing_command, remote_files
 
 DUMPS = "https://dumps.wikimedia.org/enwiki/latest/enwiki-latest-pages-articles-multistream.xml.bz2"
@@ -16,26 +20,84 @@ _BOOKS = (
 
 
 class NoFilesError(ValueError):
-    """A glob that matches nothing."""
+    """A glob that matches nothing. `example` is one that matches files of the same folder, or ''."""
+
+    example = ""
 
 
-def matching_files(pattern: str) -> dict[str, int]:
+def matching_files(pattern: str, folder_names: Sequence[str] = ("*",), exclude: Sequence[str] = ()) -> dict[str, int]:
     """Path -> bytes of the files that a glob matches, in order; `**` matches any depth, `~` is the home directory.
 
-    Raises NoFilesError naming the working directory, or how to list a remote folder, when there are none.
+    A folder means the files in it, at any depth, of which the name (without an ending of compression) matches one of
+    `folder_names`. `exclude` has globs of paths, or of names, that are left out. Raises NoFilesError, with what to
+    write, when there are none.
     """
-    if is_remote(pattern):
-        found = remote_files(pattern)
-        if not found:
-            raise NoFilesError(f"the glob matches nothing (see what is there with {listing_command(pattern)})")
-        return dict(sorted(found.items()))
     pattern = os.path.expanduser(pattern)
-    paths = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
-    files = sorted(path for path in paths if os.path.isfile(path))
-    if not files:
-        what = "only directories; add /* or /**" if paths else f"nothing (working directory {os.getcwd()})"
-        raise NoFilesError(f"the glob matches {what}")
-    return {path: os.path.getsize(path) for path in files}
+    sizes = remote_files(_remote_glob(pattern)) if is_remote(pattern) else _local_files(pattern)
+    if not sizes:
+        raise NoFilesError(_why_nothing(pattern))
+    if is_folder(pattern):
+        found, sizes = sizes, {path: size for path, size in sizes.items() if has_name(path, folder_names)}
+        if not sizes:
+            raise _no_names(pattern, folder_names, found)
+    kept = {path: size for path, size in sizes.items() if not any(_matches(path, glob) for glob in exclude)}
+    if not kept:
+        raise NoFilesError(f"data.exclude={tuple(exclude)} leaves out all {len(sizes)} files")
+    return dict(sorted(kept.items()))
+
+
+def is_folder(pattern: str) -> bool:
+    """Whether a pattern names a folder; a remote one ends with a slash."""
+    return pattern.endswith("/") if is_remote(pattern) else os.path.isdir(os.path.expanduser(pattern))
+
+
+def has_name(path: str, names: Sequence[str]) -> bool:
+    """Whether the name of a file, without an ending of compression, matches one of some globs, in any case."""
+    name = os.path.basename(path)
+    for ending in COMPRESSED:
+        name = name.removesuffix(ending)
+    return any(fnmatch.fnmatchcase(name.lower(), one) for one in names)
+
+
+def _local_files(pattern: str) -> dict[str, int]:
+    if os.path.isfile(pattern):
+        return {pattern: os.path.getsize(pattern)}
+    if os.path.isdir(pattern):
+        pattern = os.path.join(glob.escape(pattern), "**")
+    return {path: os.path.getsize(path) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)}
+
+
+def _remote_glob(pattern: str) -> str:
+    return f"{pattern}**" if pattern.endswith("/") else pattern
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """Whether a glob is that of a path, or of its last parts."""
+    pattern = os.path.expanduser(pattern).removeprefix("./").removeprefix("**/")
+    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"*/{pattern}")
+
+
+def _why_nothing(pattern: str) -> str:
+    if is_remote(pattern):
+        where = f"see what is there with {listing_command(pattern)}"
+    elif os.path.isdir(pattern):
+        return "the folder has no files"
+    elif glob.glob(pattern, recursive=True):
+        return "the glob matches only directories; add /* or /**"
+    else:
+        where = f"working directory {os.getcwd()}"
+    brackets = ""
+    if "[" in pattern and "[[]" not in pattern:
+        brackets = f"; [..] is a set of characters: for names with brackets write {pattern.replace('[', '[[]')}"
+    return f"the glob matches nothing ({where}){brackets}"
+
+
+def _no_names(folder: str, names: Sequence[str], found: Iterable[str]) -> NoFilesError:
+    endings = Counter(os.path.splitext(path)[1] for path in found)
+    has = ", ".join(f"{count} {ending or 'without an ending'}" for ending, count in endings.most_common(5))
+    error = NoFilesError(f"the folder has no {', '.join(names)} (it has {has})")
+    error.example = f"{folder.rstrip('/')}/**/*{endings.most_common(1)[0][0]}"
+    return error
 
 
 def where_books_are(pattern: str) -> str:

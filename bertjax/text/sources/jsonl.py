@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bertjax.storage.lines import RECORD_CAP, read_lines
+from bertjax.storage.lines import RECORD_CAP, UTF8, read_lines
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import paragraphs_of
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
@@ -19,7 +19,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """The file's documents, whose lines are paragraphs. Raises ValueError as `json_texts` and `marked` do."""
     field = file.feature or DEFAULT_FIELD
-    for where, record in json_records(file.path, counts):
+    for where, record in json_records(file.path, counts, file.encoding):
         text = text_in(record, field, where, counts)
         yield from paragraphs_of(marked(text, record.get(file.spans), file.spans, where) if file.spans else text)
 
@@ -33,7 +33,7 @@ def json_texts(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Ite
         yield text_in(record, field, where, counts)
 
 
-def json_records(path: str, counts: ReadCounts) -> Iterator[tuple[str, dict[str, Any]]]:
+def json_records(path: str, counts: ReadCounts, encoding: str = UTF8) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each JSON object of a file that has one a line, after its file and line; blank lines are skipped.
 
     Raises ValueError naming file and line for bad JSON, for what is no object, or a record above `RECORD_CAP`.
@@ -42,7 +42,7 @@ def json_records(path: str, counts: ReadCounts) -> Iterator[tuple[str, dict[str,
     def refuse(number: int) -> None:
         raise ValueError(f"{path}, line {number}: a record of more than {RECORD_CAP >> 20} MiB; is it JSON Lines?")
 
-    for number, line in enumerate(read_lines(path, refuse, RECORD_CAP, counts), 1):
+    for number, line in enumerate(read_lines(path, refuse, RECORD_CAP, counts, encoding=encoding), 1):
         if line and not line.isspace():
             where = f"{path}, line {number}"
             yield where, _json_object(where, line)
@@ -79,4 +79,11 @@ def text_in(record: Mapping[str, Any], field: str, where: str, counts: ReadCount
     return text
 
 
-KIND = SourceKind("jsonl", read, example="texts/*.jsonl", has_fields=True)
+KIND = SourceKind(
+    "jsonl",
+    read,
+    example="texts/*.jsonl",
+    has_fields=True,
+    folder_names=("*.jsonl", "*.ndjson"),
+    takes_encoding=True,
+)

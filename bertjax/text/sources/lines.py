@@ -21,4 +21,6 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
         yield None
 
 
-KIND = SourceKind("lines", read, sentence_per_line=True)
+KIND = SourceKind(
+    "lines", read, sentence_per_line=True, folder_names=("*.txt", "*.text", "*.lines"), takes_encoding=True
+)

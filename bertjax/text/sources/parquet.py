@@ -233,4 +233,5 @@ KIND = SourceKind(
     where_from="Wikipedia is had with `hf download wikimedia/wikipedia --repo-type dataset --include '20231101.en/*' "
     "--local-dir wiki`, for parquet:wiki/20231101.en/*.parquet",
     compressed=(*COMPRESSED, ".parquet"),
+    folder_names=("*.parquet", "*.arrow"),
 )

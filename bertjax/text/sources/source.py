@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bertjax.storage.lines import COMPRESSED, Span, read_lines
+from bertjax.storage.lines import COMPRESSED, UTF8, Span, read_lines
 from bertjax.storage.utf8 import ReadCounts
 
 DEFAULT_FIELD = "text"  # of a record
@@ -34,6 +34,7 @@ class SourceFile:
     members: tuple[str, ...] = ()  # the files, where they are several
     feature: str = ""  # the field of a record with the text, unless it is `DEFAULT_FIELD`
     spans: str = ""  # the field of a record with the spans of its text (`text.spans.marked`); empty: there is none
+    encoding: str = UTF8  # of text
     span: Span | None = None  # the bytes of the file in which the documents to read begin; None: all
     listed: int | None = None  # bytes of what has no size on this disk: a remote file, text that is made
 
@@ -69,6 +70,9 @@ class SourceKind:
     sentence_per_line: bool = False  # each paragraph is one sentence
     file_is_document: bool = False  # each file is one document, if it has text
     is_english: bool = False  # whatever the files, so that no other script has to be looked for
+    folder_names: tuple[str, ...] = ("*",)  # the names, less an ending of `COMPRESSED`, of the files of a folder
+    takes_encoding: bool = False  # whether its files are text in the encoding of `data.encoding`
+    version: int = 0  # of reading; a change makes other stores of sources of this kind
 
     def __post_init__(self) -> None:
         assert (self.read is None) == bool(self.no_text), self.name
@@ -83,4 +87,4 @@ def lines_of(file: SourceFile, counts: ReadCounts) -> Iterator[str]:
     def count(number: int) -> None:
         counts.cut_lines += 1
 
-    return read_lines(file.path, count, counts=counts)
+    return read_lines(file.path, count, counts=counts, encoding=file.encoding)

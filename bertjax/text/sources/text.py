@@ -35,4 +35,10 @@ def _unwrapped(block: list[str]) -> list[str]:
     return [" ".join(block)]
 
 
-KIND = SourceKind("text", read, file_is_document=True)
+KIND = SourceKind(
+    "text",
+    read,
+    file_is_document=True,
+    folder_names=("*.txt", "*.text", "*.md", "*.markdown", "*.rst"),
+    takes_encoding=True,
+)

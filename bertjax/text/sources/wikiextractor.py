@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources.globs import DUMPS
 from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, lines_of
 
-_TAGS = re.compile(
-    r"</?(?:br|poem|only|onlyinclude|noinclude|includeonly|nowiki|table|td|tr|th|li|ul|ol|div|span|center|small|big|"
-    r"score|gallery|ref|references|p|i|b|u|sup|sub|font|blockquote|h[1-6])\b[^<>]{0,500}>",
+# Notes, with their content, and comments.
+_NOTES = re.compile(r"<ref\b[^<>]{0,500}/>|<ref\b[^<>]{0,500}>.{0,5000}?</ref\s*>|<!--.{0,5000}?-->", re.IGNORECASE)
+# Tags within a line of text: what is inside stays, and no space takes their place.
+_INLINE_TAGS = re.compile(
+    r"</?(?:a|abbr|b|bdi|big|cite|code|del|em|font|i|ins|kbd|mark|math|nowiki|q|rp|rt|ruby|s|samp|small|span|strike|"
+    r"strong|sub|sup|tt|u|var|wbr)(?:\s[^<>]{0,2000})?/?>",
     re.IGNORECASE,
 )
+_BLOCK_TAGS = re.compile(
+    r"</?(?:blockquote|br|caption|center|dd|div|dl|dt|gallery|h[1-6]|hr|includeonly|li|noinclude|ol|only|onlyinclude|p|"
+    r"poem|pre|ref|references|score|section|syntaxhighlight|table|tbody|td|templatestyles|th|thead|timeline|tr|ul)"
+    r"\b[^<>]{0,500}>",
+    re.IGNORECASE,
+)
+_SPACES = re.compile(" {2,}")
 _TITLE = re.compile(r'\btitle="(.*?)"(?=\s+\w+=|\s*/?>)')
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """WikiExtractor's output: `<doc ... title="...">`, the title, paragraphs a line each, `</doc>`.
 
-    The line that repeats the title is left out, left-over markup too. A document that the next one or the end of the
+    The line that repeats the title and left-over markup are left out. A document that the next one or the end of the
     file cuts off is kept and counted. Raises ValueError if the file has text but no `<doc`.
     """
     inside, title, seen, outside = False, "", False, 0
+    first_outside = ""
     for line in lines_of(file, counts):
         if line[:1] == "<":
             if line.startswith("<doc "):
@@ -40,17 +52,23 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
                 continue
         if not inside:
             outside += bool(line.strip())
+            first_outside = first_outside or line.strip()
             continue
-        if "<" in line:
-            line = _TAGS.sub(" ", line)
-        line = line.strip()
+        line = " ".join(html.unescape(line).splitlines()).strip() if "&" in line else line.strip()
         if line and title:
-            repeated, title = html.unescape(line) == title, ""
+            repeated, title = line == title, ""
             if repeated:
                 continue
+        if "<" in line:
+            line = _without_markup(line)
         if line:
             yield line
     if outside and not seen:
+        if _is_json_object(first_outside):
+            raise ValueError(
+                f"{file.path}: JSON Lines, as WikiExtractor writes them with --json; name the source jsonl:GLOB, as in "
+                f"jsonl:{file.path}"
+            )
         raise ValueError(f"{file.path}: {outside} lines of text but no `<doc ...>`; is it WikiExtractor's output?")
     if inside:
         counts.unterminated_documents += 1
@@ -58,9 +76,25 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     counts.lines_outside_documents += outside
 
 
+def _without_markup(line: str) -> str:
+    """A line without notes and tags; the text of anchors and other elements stays."""
+    found = _BLOCK_TAGS.sub(" ", _INLINE_TAGS.sub("", _NOTES.sub("", line)))
+    return _SPACES.sub(" ", found).strip() if found != line else line
+
+
+def _is_json_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 KIND = SourceKind(
     "wikiextractor",
     read,
     example="extracted/*/wiki_*",
+    version=1,
+    folder_names=("wiki_*",),
+    takes_encoding=True,
     where_from=f"WikiExtractor makes them of a dump; or have wikipedia:GLOB read the dump itself, from {DUMPS}",
 )

@@ -204,4 +204,5 @@ KIND = SourceKind(
     example="enwiki-latest-pages-articles-multistream.xml.bz2",
     where_from=f"a dump is at {DUMPS} (dewiki for German, and so on); download it, and do not unpack it",
     split=split,
+    folder_names=("*.xml",),
 )

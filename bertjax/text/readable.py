@@ -1,0 +1,134 @@
+"""The files of a corpus that cannot be read: all of them are reported at once, or left out (`data.on_error`)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+from bertjax.config import DataConfig
+from bertjax.storage.files import replace_text
+from bertjax.storage.json_documents import read_json
+from bertjax.storage.progress import SIGNS, Progress
+from bertjax.storage.remote import path_of
+from bertjax.storage.utf8 import NotTextError, UnreadableFileError
+from bertjax.text.corpus import Corpus, Unit
+from bertjax.text.pool import Runner
+from bertjax.text.sources.registry import KINDS, read_documents
+from bertjax.text.sources.source import SourceFile
+
+_LISTED = 20  # files in a message
+_CHECKED_BYTES = 4 << 30  # of text that is read at most to find more unreadable files after the first one
+_MOST_CACHE_BYTES = 1 << 30
+_WHAT = "looking for files that cannot be read"
+
+
+class Failure(NamedTuple):
+    """Why a file cannot be read."""
+
+    path: str
+    message: str
+    likely: str  # the encoding that it seems to have, or ''
+
+
+def readable_corpus(data: DataConfig, progress: Progress, runner: Runner) -> Corpus:
+    """The corpus of `data.sources`; where `data.on_error` is "skip", without the files that cannot be read.
+
+    Raises ValueError as `Corpus.of` does, and for a source of which no file can be read.
+    """
+    corpus = Corpus.of(data)
+    if data.on_error == "stop":
+        return corpus
+    cache_path = path_of(data.root) / "unreadable.json"
+    try:
+        cache: dict[str, str] = read_json(cache_path, dict[str, str], most_bytes=_MOST_CACHE_BYTES)
+    except (FileNotFoundError, ValueError):
+        cache = {}
+    everything = [
+        (file, _key(file, digest))
+        for files, digests in zip(corpus.files, corpus.digests, strict=True)
+        for file, digest in zip(files, digests, strict=True)
+    ]
+    new = {file.path for file, key in everything if key not in cache}
+    units = [replace(unit, files=tuple(file for file in unit.files if file.path in new)) for unit in corpus.units]
+    failures = {one.path: one.message for one in _failures([unit for unit in units if unit.files], progress, runner)}
+    if new:
+        cache |= {key: failures.get(file.path, "") for file, key in everything if file.path in new}
+        cache_path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(cache_path, json.dumps(cache, indent=1))
+    return corpus.without({file.path: cache[key] for file, key in everything if cache[key]})
+
+
+@contextmanager
+def reporting_unreadable(corpus: Corpus, progress: Progress, runner: Runner) -> Iterator[None]:
+    """When reading a file fails, find the others that cannot be read and raise one ValueError that names them all."""
+    try:
+        yield
+    except UnreadableFileError as error:
+        if sum(map(len, corpus.files)) == 1:
+            likely = error.likely if isinstance(error, NotTextError) else ""
+            raise ValueError(_report([Failure("", str(error), likely)], corpus, False)) from error
+        units, size = [], 0
+        for unit in corpus.units:
+            if size < _CHECKED_BYTES:
+                units.append(unit)
+                size += unit.size
+        failures = _failures(units, progress, runner)
+        if not failures:
+            raise
+        raise ValueError(_report(failures, corpus, len(units) < len(corpus.units))) from error
+
+
+def _key(file: SourceFile, digest: str) -> str:
+    """What the readability of a file depends on; the name is that of messages."""
+    name = os.path.basename(file.path)
+    return " ".join((file.kind, str(KINDS[file.kind].version), file.encoding, file.feature, file.spans, digest, name))
+
+
+def _failures(units: Sequence[Unit], progress: Progress, runner: Runner) -> list[Failure]:
+    """The unreadable files of some units, by path."""
+    failures: dict[str, Failure] = {}
+    total, done = sum(unit.size for unit in units), 0
+    with SIGNS.doing(_WHAT):
+        for unit, found in runner(_unreadable_files, units, _WHAT):
+            failures |= {path: Failure(path, message, likely) for path, message, likely in found}
+            done += unit.size
+            progress(_WHAT, done, total)
+    return [failures[path] for path in sorted(failures)]
+
+
+def _unreadable_files(unit: Unit) -> list[tuple[str, str, str]]:
+    """Path, message and likely encoding of the files of a unit that cannot be read."""
+    failures = []
+    for file in unit.files:
+        try:
+            for _ in read_documents(file):
+                pass
+        except UnreadableFileError as error:
+            failures.append((file.path, str(error), error.likely if isinstance(error, NotTextError) else ""))
+    return failures
+
+
+def _report(failures: Sequence[Failure], corpus: Corpus, is_part: bool) -> str:
+    count = sum(map(len, corpus.files))
+    names = [os.path.basename(failure.path) for failure in failures]
+    likely = sorted({failure.likely for failure in failures if failure.likely})
+    encoding = f"; if all text is {likely[0]}: --data.encoding {likely[0]}" if len(likely) == 1 else ""
+    if len(failures) == 1:
+        leave_out = f"; to leave it out: --data.exclude '{names[0]}', or --data.on-error skip" if count > 1 else ""
+        return f"{failures[0].message}{encoding}{leave_out}"
+    listed = [failure.message.partition("; ")[0] for failure in failures[:_LISTED]]
+    listed = [
+        f"{line}; likely {failure.likely}" if failure.likely else line
+        for line, failure in zip(listed, failures, strict=False)
+    ]
+    if len(failures) > _LISTED:
+        listed.append(f"and {len(failures) - _LISTED:,} more")
+    advice = f"to leave them out: --data.on-error skip, or --data.exclude '{names[0]}' and so on"
+    if likely:
+        advice += f"; to convert a file: iconv -f {likely[0]} -t utf-8{encoding}"
+    checked = f"of the first {_CHECKED_BYTES >> 30} GiB, " if is_part else ""
+    return "\n  ".join((f"{checked}{len(failures):,} of {count:,} files cannot be read:", *listed)) + f"\n{advice}"

@@ -1,0 +1,120 @@
+"""The `csv` source: tables with a header, a document in one column of each row.
+
+The separator is that of the header: a comma, a semicolon, a tab or a bar. Fields may be quoted, except in files named
+`.tsv`, where a quotation mark is a character like any other.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+
+from bertjax.storage.lines import RECORD_CAP, read_lines
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.documents import paragraphs_of
+from bertjax.text.sources.globs import has_name
+from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
+from bertjax.text.spans import marked
+
+_SEPARATORS = ",;\t|"
+_SNIFFED = 2000  # characters; the time grows with their square
+
+
+def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
+    """The file's rows, a document each, whose lines are paragraphs.
+
+    Raises ValueError naming file and line for a file without the column, a malformed row, one with another number of
+    fields than the header, or a row above `RECORD_CAP` bytes.
+    """
+    rows = _rows(file, counts)
+    line, header = next(rows, (1, []))
+    header = [name.strip() for name in header]
+    if not header:
+        return
+    column = _column(file, header)
+    spans = header.index(file.spans) if file.spans in header else None
+    for line, fields in rows:
+        where = f"{file.path}, line {line}"
+        if len(fields) != len(header):
+            raise ValueError(
+                f"{where}: {len(fields)} fields, and the header has {len(header)} ({', '.join(header[:20])}); correct "
+                "the row"
+            )
+        listed = _spans(fields[spans], file.spans, where) if spans is not None else None
+        yield from paragraphs_of(marked(fields[column], listed, file.spans, where))
+
+
+def _column(file: SourceFile, header: list[str]) -> int:
+    """The position of the column with the text: the requested one, `text`, or the only one."""
+    if not file.feature and len(header) == 1:
+        return 0
+    name = file.feature or DEFAULT_FIELD
+    if header.count(name) > 1:
+        raise ValueError(f"{file.path}: {header.count(name)} columns {name!r}; rename all but one")
+    if name not in header:
+        has = ", ".join(header[:20])
+        raise ValueError(f"{file.path}: no column {name!r}; it has {has}; name one of them: csv:GLOB:COLUMN")
+    return header.index(name)
+
+
+def _rows(file: SourceFile, counts: ReadCounts) -> Iterator[tuple[int, list[str]]]:
+    """Each row that is not blank, after the number of its first line."""
+
+    def refuse(number: int) -> None:
+        raise ValueError(f"{file.path}, line {number}: a line of more than {RECORD_CAP >> 20} MiB; is it a table?")
+
+    lines = (f"{line}\n" for line in read_lines(file.path, refuse, RECORD_CAP, counts, encoding=file.encoding))
+    header = next((line for line in lines if not line.isspace()), "")
+    is_quoted = not has_name(file.path, ("*.tsv",))
+    csv.field_size_limit(RECORD_CAP)  # 128 KiB by default
+    reader = csv.reader(
+        _with_first(header, lines),
+        delimiter=_separator(header) if is_quoted else "\t",
+        quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE,
+        strict=True,
+    )
+    while True:
+        first = reader.line_num + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise ValueError(
+                f"{file.path}, line {reader.line_num}: bad CSV ({error}) in the row of line {first}; put fields with a "
+                "separator, quotation mark or new line between quotation marks, double those within"
+            ) from None
+        if fields is None:
+            return
+        if fields:
+            yield first, fields
+
+
+def _with_first(first: str, rest: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def _separator(header: str) -> str:
+    try:
+        return csv.Sniffer().sniff(header[:_SNIFFED], _SEPARATORS).delimiter
+    except csv.Error:  # a single column
+        return ","
+
+
+def _spans(cell: str, field: str, where: str) -> object:
+    try:
+        return json.loads(cell) if cell.strip() else None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{where}: column {field!r} is not JSON ({error}); write a list of spans, or nothing"
+        ) from None
+
+
+KIND = SourceKind(
+    "csv",
+    read,
+    example="reviews/*.csv",
+    has_fields=True,
+    folder_names=("*.csv", "*.tsv"),
+    takes_encoding=True,
+)

@@ -1,0 +1,193 @@
+"""Files that cannot be read: reported all at once, converted on the way, left out by name, or skipped and listed."""
+
+import pytest
+from small_corpus import changed, content
+
+from bertjax.storage.utf8 import likely_encoding
+from bertjax.text import readable
+from bertjax.text.corpus import Corpus
+from bertjax.text.extended_vocabulary import extend_vocabulary
+from bertjax.text.prepare import prepare, prepare_share, reading_notes
+from bertjax.text.sources.registry import parse_source, read_documents, source_files
+from bertjax.text.store.format import TokenStore
+from bertjax.text.trained_vocabulary import prepare_vocabulary
+
+GERMAN = "Größe über Länge. Der Käse ist schön.\n\n"
+JAPANESE = "これは日本語の文章です。東京は大きな町です。\n\n"
+THUMBNAILS = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(24) + bytes(range(256)) * 30
+
+
+@pytest.fixture
+def mixed(data, tmp_path):
+    """The small corpus as `text:FOLDER/*` with three files more that cannot be read."""
+    folder = tmp_path / "text"
+    (folder / "Thumbs.db").write_bytes(THUMBNAILS)
+    (folder / "western.dat").write_bytes((GERMAN * 20).encode("cp1252"))
+    (folder / "japan.dat").write_bytes((JAPANESE * 20).encode("shift_jis"))
+    return changed(data, sources=(f"text:{folder}/*",))
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "likely"),
+    [
+        (GERMAN, "latin-1", "cp1252"),
+        (GERMAN, "cp1252", "cp1252"),
+        (JAPANESE, "shift_jis", "cp932"),
+        (JAPANESE, "utf-16", "utf-16"),
+        ("Это русский текст. Москва большой город.\n", "cp1251", "cp1251"),
+        ("这是一个中文文件。北京是首都。\n", "gbk", "gb18030"),
+    ],
+)
+def test_likely_encoding_of_text(text, encoding, likely):
+    sample = (text * 10).encode(encoding)
+    assert likely_encoding(sample) == likely
+    assert sample.decode(likely) == text * 10
+
+
+def test_likely_encoding_of_what_is_not_text_is_unknown():
+    assert likely_encoding(THUMBNAILS) == ""
+
+
+@pytest.mark.parametrize("make", [prepare, prepare_vocabulary, lambda data: prepare_share(data, 0, 1)])
+def test_unreadable_files_are_all_reported_at_once(mixed, tmp_path, make):
+    data = changed(mixed, vocab="" if make is prepare_vocabulary else mixed.vocab)
+    with pytest.raises(ValueError) as error:
+        make(data)
+    first, *lines = str(error.value).splitlines()
+    assert first == "3 of 43 files cannot be read:"
+    assert [line.strip().partition(": not ")[0] for line in lines[:3]] == [
+        f"{tmp_path}/text/{name}" for name in ("Thumbs.db", "japan.dat", "western.dat")
+    ]
+    assert "likely" not in lines[0]
+    assert lines[1].endswith("; likely cp932") and lines[2].endswith("; likely cp1252")
+    assert lines[3] == (
+        "to leave them out: --data.on-error skip, or --data.exclude 'Thumbs.db' and so on; "
+        "to convert a file: iconv -f cp1252 -t utf-8"
+    )
+    assert not (tmp_path / "data" / "unreadable.json").exists()
+    assert make is not prepare or not list((tmp_path / "data").glob("*.partial"))
+
+
+def test_unreadable_files_of_other_kinds_are_reported(data, tmp_path):
+    for number in range(4):
+        (tmp_path / f"{number}.jsonl").write_text('{"text": "the river."}\n' + "{" * (number % 2))
+    with pytest.raises(
+        ValueError, match=r"^2 of 4 files cannot be read:\n  .*/1.jsonl, line 2: bad JSON .*\n  .*/3.jso"
+    ):
+        prepare(changed(data, sources=(f"jsonl:{tmp_path}/*.jsonl",)))
+
+
+def test_one_unreadable_file_is_reported_with_what_to_do(data, tmp_path):
+    (tmp_path / "text" / "a.txt").write_bytes((GERMAN * 20).encode("cp1252"))
+    with pytest.raises(
+        ValueError, match=r"convert the file \(iconv -f cp1252 .*--data\.encoding cp1252; .*--data\.exclude"
+    ):
+        prepare(data)
+
+
+def test_skipped_files_are_listed_and_not_in_the_store(mixed, data, tmp_path, monkeypatch):
+    store = TokenStore.open(prepare(changed(mixed, on_error="skip")))
+    assert [path for path, _ in store.manifest["provenance"]["skipped"]] == [
+        f"{tmp_path}/text/{name}" for name in ("Thumbs.db", "japan.dat", "western.dat")
+    ]
+    notes = reading_notes(store.manifest)
+    assert "files that cannot be read, which were left out (data.on_error): 3" in notes
+    assert any("western.dat: not UTF-8" in note for note in notes)
+    # It is the store of the others, whatever name they are given by.
+    assert prepare(data) == store.path
+    (tmp_path / "data" / "unreadable.json").unlink()
+    assert prepare(changed(mixed, on_error="skip")) == store.path
+    monkeypatch.setattr(readable, "read_documents", None)  # what was found out once is not read again
+    assert prepare(changed(mixed, on_error="skip")) == store.path
+
+
+def test_skip_refuses_a_source_without_a_readable_file(data, tmp_path):
+    (tmp_path / "a.txt").write_bytes((GERMAN * 20).encode("cp1252"))
+    with pytest.raises(ValueError, match=r"source lines:.*a\.txt: none of its files can be read: .*not UTF-8"):
+        prepare(changed(data, sources=(*data.sources, f"lines:{tmp_path}/a.txt"), on_error="skip"))
+
+
+def test_excluded_files_are_not_read(mixed, data):
+    exclude = ("Thumbs.db", "western.dat", "text/japan.*")
+    assert prepare(changed(mixed, exclude=exclude)) == prepare(data)
+
+
+def test_excluded_files_are_not_counted_for_a_vocabulary(mixed):
+    exclude = ("Thumbs.db", "western.dat", "japan.dat")
+    assert extend_vocabulary(changed(mixed, exclude=exclude), 5) == extend_vocabulary(
+        changed(mixed, on_error="skip"), 5
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        (GERMAN, "cp1252"),
+        (JAPANESE, "shift_jis"),
+        (JAPANESE, "utf-16"),
+        ("\ufeff" + JAPANESE, "utf-16-le"),
+        ("这是一个中文文件。\n\n", "gb18030"),
+        ("Plain words.\n\n", "UTF8"),
+    ],
+)
+def test_encoding_is_that_of_text_files(data, tmp_path, text, encoding):
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "other").mkdir()
+    # Beyond a chunk of reading, so that characters are cut.
+    whole = text + text.removeprefix("\ufeff") * ((3 << 20) // len(text.encode(encoding)))
+    (tmp_path / "plain" / "a.txt").write_text(whole)
+    (tmp_path / "other" / "a.txt").write_bytes(whole.encode(encoding))
+    read = [
+        "\n".join(document.text for file in files for document in read_documents(file))
+        for files in (
+            Corpus.of(changed(data, sources=(f"text:{tmp_path}/plain/*",))).files[0],
+            Corpus.of(changed(data, sources=(f"text:{tmp_path}/other/*",), encoding=encoding)).files[0],
+        )
+    ]
+    assert read[0] == read[1] != ""
+
+
+def test_encoding_is_a_part_of_the_fingerprint(data, tmp_path):
+    corpora = [
+        Corpus.of(changed(data, encoding=encoding)) for encoding in ("utf-8", "UTF8", "ascii", "cp1252", "latin-1")
+    ]
+    described = [str(corpus.description()) for corpus in corpora]
+    assert described[0] == described[1] == described[2]
+    assert len(set(described)) == 3
+
+
+def test_encoding_refuses_text_in_another(data, tmp_path):
+    path = tmp_path / "text" / "a.txt"
+    path.write_text(GERMAN * 20)
+    with pytest.raises(ValueError, match=r"a\.txt: UTF-8, and data\.encoding is cp1252; give files of one encoding"):
+        prepare(changed(data, encoding="cp1252"))
+    path.write_bytes(b"\xff\x80" * 100)
+    with pytest.raises(
+        ValueError, match=r"a\.txt: not shift_jis, invalid bytes after 0 characters, .* correct data\.encoding"
+    ):
+        prepare(changed(data, encoding="shift_jis"))
+    with pytest.raises(ValueError, match=r"data\.encoding='cp1252' with data\.sources=.*: only files of text, lines"):
+        Corpus.of(changed(data, sources=("generated:5",), encoding="cp1252"))
+
+
+def test_stores_do_not_depend_on_where_skipped_files_lie(mixed, tmp_path):
+    first = prepare(changed(mixed, on_error="skip"))
+    (tmp_path / "text").rename(tmp_path / "moved")
+    second = prepare(changed(mixed, sources=(f"text:{tmp_path}/moved/*",), on_error="skip"))
+    assert first == second and content(first)
+
+
+def test_parquet_of_another_schema_is_skipped(data, tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as parquet
+
+    for number in range(8):
+        column = "text" if number % 4 else "body"
+        parquet.write_table(
+            arrow.table({column: [f"the river {n}." for n in range(9)]}), tmp_path / f"{number}.parquet"
+        )
+    source = f"parquet:{tmp_path}/*.parquet"
+    with pytest.raises(ValueError, match=r"0\.parquet: no field 'text'; .* \(and 1 more files\)"):
+        source_files(parse_source(source))
+    store = TokenStore.open(prepare(changed(data, sources=(source,), on_error="skip")))
+    assert [path[-9:] for path, _ in store.manifest["provenance"]["skipped"]] == ["0.parquet", "4.parquet"]
