@@ -184,6 +184,12 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
     return notes_of(dataclasses.replace(counts, pieces=0)) + files + about.get("division", [])
 
 
+def text_changes(manifest: Mapping[str, Any], data: DataConfig) -> list[str]:
+    """What has changed in the text of the sources since a store was made of it, a phrase for each source."""
+    earlier = manifest["provenance"].get("sources")
+    return [] if earlier is None else Corpus.of(data).changes_since(earlier)
+
+
 def _make_store(
     target: AnyPath,
     corpus: Corpus,
