@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 from generated_corpus import write_corpus
 
+from bertjax.cli.bench import rows_of
 from bertjax.config import Config, DataConfig, to_dict
 from bertjax.parallel.mesh import make_mesh
 from bertjax.storage.progress import no_progress
@@ -74,9 +75,7 @@ def test_data_of_a_run_without_its_store_are_refused(begun: Config) -> None:
 def test_data_to_resume_refuses_changed_text_before_preparing_it(begun: Config) -> None:
     made = sorted(path.name for path in Path(begun.data.root).iterdir())
     text = change_text(begun)
-    with pytest.raises(
-        ValueError, match=r"text has changed since this run began \(lines:\S+: 1 changed \(text.txt\)\)"
-    ):
+    with pytest.raises(ValueError, match=r"text has changed since this run began \(\S+: 1 changed \(text.txt\)\)"):
         data_to_resume(begun, no_progress)
     assert sorted(path.name for path in Path(begun.data.root).iterdir()) == made
     other = replace(begun, run_dir=f"{begun.run_dir}-2")
@@ -85,9 +84,14 @@ def test_data_to_resume_refuses_changed_text_before_preparing_it(begun: Config) 
 
 
 def test_data_to_resume_opens_the_runs_store(begun: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is divided and no vocabulary is looked for; with a file of units, all of it is checked."""
+    """Without dividing the text or looking for a vocabulary."""
     monkeypatch.setattr("bertjax.text.prepare.divide", None)
     assert data_to_resume(begun, no_progress).fingerprint == own_data_fingerprint(begun)
+
+
+def test_bench_measures_rows_of_the_runs_own_store(begun: Config) -> None:
+    change_text(begun)
+    assert stores(begun)[0] in rows_of(begun, made_up=False)[2] and len(stores(begun)) == 1
 
 
 def test_own_data_need_the_same_settings(begun: Config) -> None:
