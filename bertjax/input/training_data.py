@@ -11,6 +11,7 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches, batch_keys
+from bertjax.input.data_notes import masking_notes, pair_notes
 from bertjax.input.epochs import LEAST_DOCUMENTS
 from bertjax.input.feed import Batches
 from bertjax.input.layout import BERT, Template
@@ -146,6 +147,8 @@ def open_training_data(
     store = store or open_store(stages[0], progress)
     text = StoredText(store, objectives, template, tables)
     text.notes += notes_on_cuts(store.split("train"), stages, template)
+    text.notes += pair_notes(store.manifest, stages, objectives)
+    text.notes += masking_notes(store.split("train"), text.tokenizer, stages)
     return text
 
 
