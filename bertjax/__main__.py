@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import gc
 import sys
+import warnings
 
 TYPE_CHECKING = False  # what `typing` has under this name; its import takes milliseconds in which Ctrl-C is not caught
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(50_000, 10, 10)
     atexit.register(gc.freeze)
     words = list(sys.argv[1:] if arguments is None else arguments)
+    show_source, warnings.formatwarning = warnings.formatwarning, _warning_line
     try:
         from bertjax.cli.interruption import interruptible
 
@@ -76,6 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return _output_closed()
+    finally:
+        warnings.formatwarning = show_source
+
+
+def _warning_line(message: Warning | str, *_: object, **__: object) -> str:
+    """A warning for users, who have no use for the path and the line of code that Python adds."""
+    return f"Warning: {message}\n"
 
 
 def _run(words: list[str]) -> int:

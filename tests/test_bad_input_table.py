@@ -73,7 +73,10 @@ def of(*sources: str) -> list[str]:
 ROWS: list[tuple[list[str], list[str]]] = [
     # recipes
     (["pretrain", "quikstart"], ["recipe 'quikstart'", "did you mean quickstart?"]),
-    (["pretrain", "bert"], ["recipe 'bert' is unknown", "did you mean bert_mini or bert_base or bert_one_gpu?"]),
+    (
+        ["pretrain", "bert"],
+        ["recipe 'bert' is unknown", "did you mean bert_base or bert_large or bert_mini or bert_one_gpu?"],
+    ),
     (["pretrain", "nowhere.py"], ["recipe nowhere.py: no such file", "recipes next to it: broken.py"]),
     (
         ["pretrain", "configs/quickstart.py"],

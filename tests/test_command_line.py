@@ -14,7 +14,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ from generated_corpus import write_corpus
 from tiny_runs import command, finish, news_of, start, write_recipe
 
 import bertjax as bertjax_package
-from bertjax.__main__ import VERBS, main, parser_of
+from bertjax.__main__ import VERBS, main, parser_of, verb_of
 from bertjax.cli.recipe import command_with
 from bertjax.input.masking.similar import SimilarTable
 from bertjax.interpret.checkpoint_predictions import checkpoint_predictions
@@ -407,3 +409,15 @@ def test_another_handler_of_interruptions_stays(capsys: pytest.CaptureFixture[st
         signal.signal(signal.SIGINT, before)
     assert main(["evaluate", "nowhere"]) == 1
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_main_formats_warnings_without_path_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, formatted = warnings.formatwarning, []
+
+    def run(arguments: argparse.Namespace) -> int:
+        formatted.append(warnings.formatwarning(UserWarning("accents are lost"), UserWarning, "a.py", 3, "code()"))
+        return 0
+
+    monkeypatch.setattr("bertjax.cli.recipes.VERB", replace(verb_of("recipes"), run=run))
+    assert main(["recipes"]) == 0
+    assert formatted == ["Warning: accents are lost\n"] and warnings.formatwarning is before

@@ -61,12 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
 def rows_of(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
     """The config with the size of its vocabulary, the maker of its rows, and a description of their text.
 
-    Without the recipe's text, or with `made_up`, the rows are of random tokens.
+    Without the recipe's text, or with `made_up`, the rows are of random tokens. A run that has begun in the recipe's
+    directory has its own text, also where the sources have changed since.
     """
     from bertjax.input.made_up_text import ABOUT, made_up_batches
     from bertjax.storage.progress import ProgressLine
     from bertjax.text.trained_vocabulary import vocabulary_size
     from bertjax.training.bench import slots
+    from bertjax.training.run_directory import own_data_fingerprint
     from bertjax.training.stages import open_data, stages_of
 
     objectives = config.training.objectives
@@ -79,7 +81,7 @@ def rows_of(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
         config = replace(config, model=replace(config.model, vocab_size=size))
         about = f"{ABOUT}, {tokens:,} of them ({missing}); {vocabulary}"
         return config, lambda data, seed: made_up_batches(data, seed, tokens, objectives), about
-    content = open_data(config, ProgressLine())
+    content = open_data(config, ProgressLine(), own_data_fingerprint(config))
     config = replace(config, model=replace(config.model, vocab_size=content.tokenizer.vocab_size))
     return config, content.train, f"{content.name}, {content.size('train')}"
 

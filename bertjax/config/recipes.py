@@ -25,7 +25,6 @@ from bertjax.config.values import check_types, flatten, to_dict
 T = TypeVar("T")
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
-_FIRST_CHOICES = {"bert": ("bert_mini", "bert_base", "bert_one_gpu")}  # no recipe has this name; albert is too near
 _SECTION = re.compile(r"(?<=\n)([A-Z][a-z]+): ")  # the first line is the title, whatever it begins with
 
 
@@ -86,14 +85,16 @@ def names_recipe(word: str) -> bool:
 def _nearest_name(name: str) -> str:
     if Path(f"{name}.py").is_file():
         return f"the file of that name is written ./{name}.py"
-    near = _FIRST_CHOICES.get(_folded(name)) or _near_names(name)
+    near = _near_names(name)
     hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(recipe_names())};"
     return f"{hint} a recipe of your own is named by its file, as in ./my.py"
 
 
 def _near_names(name: str) -> list[str]:
+    """The recipes of a family, where the name is their first word, as in bert_base; else the most similar name."""
+    family = [known for known in recipe_names() if known.partition("_")[0] == name.lower()]
     known = {_folded(known): known for known in recipe_names()}
-    return [known[match] for match in difflib.get_close_matches(_folded(name), known, 1)]
+    return family or [known[match] for match in difflib.get_close_matches(_folded(name), known, 1)]
 
 
 def _folded(name: str) -> str:

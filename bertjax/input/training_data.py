@@ -11,6 +11,7 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches, batch_keys
+from bertjax.input.data_notes import masking_notes, pair_notes
 from bertjax.input.epochs import LEAST_DOCUMENTS
 from bertjax.input.feed import Batches
 from bertjax.input.layout import BERT, Template
@@ -22,7 +23,7 @@ from bertjax.storage.progress import Progress
 from bertjax.text.prepare import reading_notes
 from bertjax.text.similar_words import digest
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.local_copy import open_store
+from bertjax.text.store.local_copy import open_store, open_store_of
 from bertjax.text.store.manifest import SPLITS, Split, size_of
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -127,12 +128,14 @@ def open_training_data(
     progress: Progress,
     objectives: Sequence[str] = registry.OF_BERT,
     template: Template = BERT,
+    fingerprint: str = "",
 ) -> TrainingData:
     """Open the sources of a run; a token store of text is made if it is missing, and copied if it is remote.
 
     `stages` are the data of the run's stages in order; their rows get the arrays of `objectives`, and their special
-    tokens where `template` says. Raises ValueError as `batch_keys`, `require_marked`, `open_store` and `Records.open`
-    do, OSError if the disk is full.
+    tokens where `template` says. With the `fingerprint` of the data that a run was trained on, that run's store is
+    opened if it is still there, whatever the sources hold now. Raises ValueError as `batch_keys`, `require_marked`,
+    `open_store` and `Records.open` do, OSError if the disk is full.
     """
     for stage in stages:
         batch_keys(stage, objectives)  # what cannot be is refused before hours of preparing text
@@ -140,10 +143,18 @@ def open_training_data(
         return Records.open(stages, progress, objectives)
     require_marked(stages[0], [stage.masking for stage in stages])
     tables = [digest(path) for path in dict.fromkeys(stage.similar_words for stage in stages) if path]
-    store = open_store(stages[0], progress)
+    store = open_store_of(stages[0], store_fingerprint(fingerprint), progress) if fingerprint else None
+    store = store or open_store(stages[0], progress)
     text = StoredText(store, objectives, template, tables)
     text.notes += notes_on_cuts(store.split("train"), stages, template)
+    text.notes += pair_notes(store.manifest, stages, objectives)
+    text.notes += masking_notes(store.split("train"), text.tokenizer, stages)
     return text
+
+
+def store_fingerprint(fingerprint: str) -> str:
+    """The store's part of a `TrainingData.fingerprint`, without the digests of further files."""
+    return fingerprint.partition("+")[0]
 
 
 def sizes(data: TrainingData) -> str:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
-from bertjax.config import DataConfig
 from bertjax.input.layout import BERT, Template
 from bertjax.input.randomness import derive_key, permute
 from bertjax.input.tfrecords.records import are_records
 from bertjax.input.tfrecords.rows import Segments
-from bertjax.input.training_data import Sentences
+from bertjax.input.training_data import Sentences, store_fingerprint
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.model.families.registry import family_of
 from bertjax.storage.lines import read_lines
 from bertjax.storage.progress import Progress
-from bertjax.storage.remote import DEFAULT_CACHE, is_remote
 from bertjax.text.documents import Document
-from bertjax.text.store.format import TokenStore
-from bertjax.text.store.manifest import read_manifest
+from bertjax.text.store.local_copy import open_store_of
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.checkpoint import DIRECTORY, read_metadata
 from bertjax.training.run_directory import TrainedModel, data_of
@@ -194,16 +189,7 @@ def _held_out(model: TrainedModel, progress: Progress) -> tuple[Sentences | None
             return data_of(model.directory, model.config, progress).held_out_text(), ""
         except (ValueError, OSError) as error:
             return None, f"the run's records: {error}"
-    wanted = read_metadata(model.directory)["data_fingerprint"].partition("+")[0]  # of the store, without other files
-    for path, fingerprint in _local_stores(data):
-        if fingerprint == wanted:
-            return TokenStore.open(path).split("held_out"), ""
-    return None, f"no token store of the run is below {data.root}"
-
-
-def _local_stores(data: DataConfig) -> Iterator[tuple[Path, str]]:
-    """The stores where the run's may be, and their fingerprints; damaged ones of other runs are none of ours."""
-    roots = [Path(root) for root in (data.root, data.cache_dir or DEFAULT_CACHE) if not is_remote(root)]
-    for manifest in sorted(found for root in roots for found in root.glob("store-*/manifest.json")):
-        with contextlib.suppress(ValueError):
-            yield manifest.parent, read_manifest(manifest.parent)["fingerprint"]
+    store = open_store_of(data, store_fingerprint(read_metadata(model.directory)["data_fingerprint"]), progress)
+    if store is None:
+        return None, f"no token store of the run is below {data.root}"
+    return store.split("held_out"), ""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from bertjax.config import Config, validate
+from bertjax.input.data_notes import masking_notes, pair_notes
 from bertjax.input.masking.marked import require_marked
 from bertjax.pipeline.vocabulary import with_vocabulary
 from bertjax.storage.progress import SIGNS, ProgressLine
 from bertjax.storage.remote import AnyPath
 from bertjax.text import prepare as store_maker
 from bertjax.text.pool import Runner
+from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import SPLITS, read_manifest, size_of
 
 
@@ -45,4 +50,15 @@ def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
         path = store_maker.prepare(config.data, ProgressLine(), runner)
     manifest = read_manifest(path)
     sizes = {split: size_of(manifest, split) for split in SPLITS}
-    return PrepareResult(path, sizes, tuple(store_maker.reading_notes(manifest)))
+    notes = [*store_maker.reading_notes(manifest), *_notes_on_rows(path, manifest, config)]
+    return PrepareResult(path, sizes, tuple(notes))
+
+
+def _notes_on_rows(path: AnyPath, manifest: Mapping[str, Any], config: Config) -> list[str]:
+    """Lines about what a run of the config cannot learn from a store; masks are looked at on this machine only."""
+    stages = [replace(config.data, masking=masking) for masking in maskings_of(config)]
+    notes = pair_notes(manifest, stages, config.training.objectives)
+    if isinstance(path, Path):
+        store = TokenStore.open(path)
+        notes += masking_notes(store.split("train"), store.tokenizer(), stages)
+    return notes

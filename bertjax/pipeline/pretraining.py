@@ -36,8 +36,7 @@ from bertjax.training.checkpoint_metadata import DRAWN
 from bertjax.training.job import Job, assemble, describe, describe_process, preflight
 from bertjax.training.objectives import choose
 from bertjax.training.reference_curve import reference_for
-from bertjax.training.run_directory import load_run, require_own_run, seal
-from bertjax.training.stages import open_data
+from bertjax.training.run_directory import data_to_resume, load_run, require_own_run, seal
 from bertjax.training.timekeeper import Timekeeper, as_begun, seconds_of_this_process
 from bertjax.training.trainer import Outcome, Say, train, untrained
 
@@ -156,9 +155,9 @@ def _open_together(config: Config, processes: Processes) -> TrainingData:
 
     Not all at once: object storage has no locks, and those of a network disk may hold on one host only.
     """
-    content = open_data(config, ProgressLine()) if processes.first else None
+    content = data_to_resume(config, ProgressLine()) if processes.first else None
     processes.gather("text is prepared")
-    content = content or open_data(config, no_progress)
+    content = content or data_to_resume(config, no_progress)
     processes.require_same(
         "training text",
         content.fingerprint,

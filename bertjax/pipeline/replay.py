@@ -65,7 +65,7 @@ def replay_step(directory: str, step: int, progress: Progress) -> ReplayOfRun:
     skips, keep = config.training.skips, config.compilation_cache
     keep_compiled_programs(keep)
     config, mesh, notices = _for_this_machine(config, saved)
-    content, found = open_data(config, progress), read_teacher(config)
+    content, found = open_data(config, progress, saved["data_fingerprint"] if saved else ""), read_teacher(config)
     teacher = None if found is None else fit_teacher(found, config, content.tokenizer)
     job = with_skips(assemble(config, content, teacher=teacher, mesh=mesh), skips)
     if saved is not None:

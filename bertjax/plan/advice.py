@@ -12,7 +12,7 @@ from bertjax.model.families.registry import networks_of
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import accumulation_key, divided_sizes
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
-from bertjax.plan.figures import gib, label, milliseconds
+from bertjax.plan.figures import gib, label, step_time
 from bertjax.training.stages import Stage, stages_of
 
 REMAT = ("none", "dots", "full")
@@ -167,5 +167,5 @@ def _jump(stage: StagePlan, more: list[int]) -> list[int]:
 
 
 def _summary(planned: StagePlan) -> str:
-    step = f", a step of at least {milliseconds(planned.bound.overlapped)} ms" if planned.bound else ""
+    step = f", a step of at least {step_time(planned.bound.overlapped)}" if planned.bound else ""
     return f"{gib(planned.needed or 0)} of {gib(planned.capacity or 0)} GiB{step}"

@@ -9,12 +9,13 @@ from bertjax.config import Config
 from bertjax.plan.advice import Advice, advise
 from bertjax.plan.compiling import Program
 from bertjax.plan.estimates import Plan, Say, StagePlan, make_plan
-from bertjax.plan.figures import about, as_text, described, gib, headline, label, milliseconds, tables
+from bertjax.plan.figures import about, as_text, described, gib, headline, label, step_time, tables
 from bertjax.plan.suggest import Suggestion, pick_microbatches, suggest
 from bertjax.plan.topologies import LOCAL, open_topology
 from bertjax.report.bars import Bars, Part, horizontal_bars, parts_bar
 from bertjax.report.page import escaped, render_page, table_html
 from bertjax.text.trained_vocabulary import vocabulary_size
+from bertjax.training.progress import long_run_warning
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,7 @@ class Answer:
         plan = self.plan
         stages = "\n".join(described(stage) for stage in plan.stages)
         parts = [f"\n{about(plan)}\n{self.vocabulary}\n{stages}", *(as_text(table) for table in tables(plan))]
-        if plan.replicated.is_much:
-            parts.append(f"WARNING: {plan.replicated}")
-        parts += [f"{headline(plan)}."]
+        parts += [*_warnings(plan), f"{headline(plan)}."]
         if self.advice is not None:
             parts.append(self.advice.text)
         if self.suggestion is not None:
@@ -52,11 +51,21 @@ def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
     topology = open_topology(arguments.topology, arguments.slices)
     plan = make_plan(config, topology, stage=arguments.stage, price=arguments.price, adapt=arguments.suggest, say=say)
     suggestion = suggest(plan, say) if arguments.suggest else None
-    if arguments.topology == LOCAL and suggestion is None and topology.capacity is not None:
+    # On a CPU, larger microbatches are not faster: they are picked only where the given ones do not fit.
+    may_gain = topology.capacity is not None and (topology.platform != "cpu" or not plan.fits)
+    if arguments.topology == LOCAL and suggestion is None and may_gain:
         suggestion = pick_microbatches(plan, say)
     is_answered = suggestion is not None and suggestion.is_whole
     advice = None if plan.fits or is_answered else advise(plan, say)
     return Answer(plan, advice, suggestion, vocabulary)
+
+
+def _warnings(plan: Plan) -> list[str]:
+    """Lines about weights that every device keeps, and about a run that takes too long."""
+    found = [f"Warning: {plan.replicated}"] if plan.replicated.is_much else []
+    if plan.fits and plan.hours is not None:
+        found.append(long_run_warning(plan.hours[0], sum(stage.steps for stage in plan.stages)))
+    return list(filter(None, found))
 
 
 _OWN_STYLE = """
@@ -72,8 +81,7 @@ def render_plan(answer: Answer) -> str:
     title = f"Plan: {plan.config.name} on {plan.topology.name}"
     verdict = "verdict" if plan.fits else "verdict bad"
     words = [part.text for part in (answer.advice, answer.suggestion) if part is not None]
-    if plan.replicated.is_much:
-        words.insert(0, f"WARNING: {plan.replicated}")
+    words = [*_warnings(plan), *words]
     memory, *others = tables(plan)
     body = [
         f"<h1>{escaped(title)}</h1>",
@@ -120,9 +128,9 @@ def _time_bars(stage: StagePlan) -> str:
     parts = {"compute": b.compute, "memory": b.memory, "links": b.interconnect, "network": b.network}
     seconds = list(parts.values())
     return horizontal_bars(
-        f"{label(stage).capitalize()}: at least {milliseconds(b.overlapped)} ms",
+        f"{label(stage).capitalize()}: at least {step_time(b.overlapped)}",
         list(parts),
-        [Bars("least time", seconds, "blue", [f"{milliseconds(one)} ms" for one in seconds])],
+        [Bars("least time", seconds, "blue", list(map(step_time, seconds)))],
         note=f"limited by {b.limited_by}; the parts overlap, and the longest is the least that a step takes",
     )
 

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 from bertjax.plan.collectives import Collective
 from bertjax.plan.compiling import Program
-from bertjax.plan.estimates import Plan, StagePlan
+from bertjax.plan.estimates import HOUR, Plan, StagePlan
 from bertjax.plan.topologies import GIB
 from bertjax.report.page import Table, text_lines
+from bertjax.training.progress import LONG_RUN_HOURS, duration
 
 SMALL = 1 << 20  # smaller collectives share one row
 _NOT_KNOWN = "–"
+_LEAST_SECONDS = 10.0  # a shorter time is given in milliseconds
 
 
 def tables(plan: Plan) -> tuple[Table, ...]:
@@ -62,8 +64,8 @@ def speed_table(plan: Plan) -> Table:
             (
                 label(stage),
                 *flops,
-                *(milliseconds(part) for part in parts),
-                f"{milliseconds(b.overlapped)} to {milliseconds(b.serial)}",
+                *(_time_cell(part) for part in parts),
+                f"{_time_cell(b.overlapped)} to {_time_cell(b.serial)}",
                 b.limited_by,
                 f"{stage.mfu_bound:.1%}",
             )
@@ -71,8 +73,8 @@ def speed_table(plan: Plan) -> Table:
     return Table(
         "A step at best",
         "TFLOP of the whole step, ours and the compiler's count of the unrolled one, of which the larger is computed; "
-        "then ms that each part takes by itself at its full rate; a step takes the longest of them if all overlap, up "
-        "to the second figure if devices wait for what they send",
+        "then the time that each part takes by itself at its full rate, in ms where no unit is given; a step takes the "
+        "longest of them if all overlap, up to the second figure if devices wait for what they send",
         ("stage", "TFLOP", "compiler's", "compute", "memory", "links", "network", "step", "limit", "MFU at most"),
         tuple(rows),
     )
@@ -141,7 +143,10 @@ def headline(plan: Plan) -> str:
         return whole
     chip_hours = plan.hours[0] * plan.topology.chips
     cost = "" if plan.price is None else f", at a cost of {chip_hours * plan.price:,.0f}"
-    return f"{whole} and takes at least {plan.hours[0]:,.1f} hours, {chip_hours:,.0f} chip-hours{cost}"
+    hours = f"{plan.hours[0]:,.1f} hours"
+    if plan.hours[0] >= LONG_RUN_HOURS:
+        hours = f"{plan.hours[0]:,.0f} hours ({duration(HOUR * plan.hours[0])})"
+    return f"{whole} and takes at least {hours}, {chip_hours:,.0f} chip-hours{cost}"
 
 
 def about(plan: Plan) -> str:
@@ -191,6 +196,15 @@ def milliseconds(seconds: float) -> str:
     """Three digits of them."""
     value = 1e3 * seconds
     return "0" if value == 0 else f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
+
+
+def step_time(seconds: float) -> str:
+    """The time of a step with its unit: ms below ten seconds, from there on s."""
+    return f"{seconds:,.1f} s" if seconds >= _LEAST_SECONDS else f"{milliseconds(seconds)} ms"
+
+
+def _time_cell(seconds: float) -> str:
+    return step_time(seconds).removesuffix(" ms")
 
 
 def _span(values: Sequence[float], form: str) -> str:

@@ -12,7 +12,7 @@ from bertjax.config import MeshConfig
 from bertjax.plan.advice import Change, as_it_is, flags_for, meshes, microbatches, shards_of
 from bertjax.plan.compiling import TooLarge, argument_sizes
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
-from bertjax.plan.figures import gib, label, milliseconds
+from bertjax.plan.figures import gib, label, step_time
 
 _MOST_COMPILATIONS = 8  # per stage
 _NEAR = 0.97  # usable share of a device's memory, given the error of estimates from one compilation
@@ -34,9 +34,9 @@ class Choice:
             return f"{label(self.before)}: none of {self.compiled} plans fits; take more devices or --mesh.tensor"
         step = ""
         if self.planned.bound is not None:
-            step = f"a step of at least {milliseconds(self.planned.bound.overlapped)} ms"
+            step = f"a step of at least {step_time(self.planned.bound.overlapped)}"
             if self.before.bound is not None and self.before.fits:
-                step += f" (as it is: {milliseconds(self.before.bound.overlapped)})"
+                step += f" (as it is: {step_time(self.before.bound.overlapped)})"
         used = f"{gib(self.planned.needed or 0)} GiB a device"
         flags = self.flags or "as it is"
         return (

@@ -268,11 +268,14 @@ def _local() -> Topology:
     import jax
 
     from bertjax.parallel.mesh import slice_numbers
+    from bertjax.runtime.host_memory import machine_memory
 
     devices = tuple(jax.devices())
     chip = chip_of(devices[0].device_kind)
     stats = devices[0].memory_stats() or {}
     limit = stats.get("bytes_limit") or (chip.usable if chip else None)
+    if limit is None and devices[0].platform == "cpu":
+        limit = machine_memory() / jax.local_device_count()  # its devices share the memory
     name = f"local: {len(devices)} × {devices[0].device_kind}"
     dims = chip.dims if chip else 0
     return Topology(name, devices, chip, (False,) * dims, limit, slice_numbers(devices))

@@ -9,7 +9,7 @@ from typing import Any
 from bertjax.config import Config, to_dict
 from bertjax.runtime.compilation import environment
 from bertjax.training.bench import Input, Machine, StageFigures
-from bertjax.training.progress import duration
+from bertjax.training.progress import duration, long_run_warning
 
 _GAINS = 1.2  # times the rate in float32 from which on bfloat16 is worth a try
 
@@ -75,8 +75,10 @@ def _input_text(input_alone: Input) -> str:
 
 
 def total_line(figures: Sequence[StageFigures]) -> str:
-    """The time that the whole recipe would take."""
-    return f"\nthe whole recipe: {duration(sum(f.stage_seconds for f in figures))}, without evaluations and checkpoints"
+    """The time that the whole recipe would take, with a warning if nobody waits that long."""
+    seconds, steps = sum(f.stage_seconds for f in figures), sum(f.stage.stop - f.stage.start for f in figures)
+    line = f"\nthe whole recipe: {duration(seconds)}, without evaluations and checkpoints"
+    return "\n".join(filter(None, [line, long_run_warning(seconds / 3600, steps)]))
 
 
 def as_json(config: Config, text: str, machine: Machine, figures: Sequence[StageFigures]) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""A step's memory on a CPU: it is that of the calling thread, and keeps its pages from one step to the next."""
+"""The memory of this machine, and of a step on its CPU, which keeps its pages from one step to the next."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ _EXTRA = 96  # bytes beyond the size of a buffer: XLA's alignment, and glibc's s
 _SMALL = 32 << 20  # bytes; several sets of smaller temporaries do not matter
 _SHIFT = 1 << 20  # bytes by which a block may move and still reuse its pages
 _MADV_HUGEPAGE = 14  # <sys/mman.h> of Linux
+# Of cgroups, version 2 and 1; "max" or a huge number where there is no limit.
+_CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def keep_freed_memory() -> bool:
@@ -78,6 +81,20 @@ class Temporaries:
             self._sizes = {id(x): before[id(x)] if id(x) in before else _temporaries(x) for x in programs}
             self._bytes = max(self._sizes.values(), default=0)
         return self._bytes > _SMALL
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this machine has, or its container may use."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([physical, *filter(None, map(_container_limit, _CONTAINER_LIMITS))])
+
+
+def _container_limit(file: Path) -> int | None:
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
 
 
 def _temporaries(program: Any) -> int:

@@ -34,6 +34,7 @@ UNIT_BYTES = 8 << 20  # of text, about; small enough that the processes end toge
 MOST_FILES = 5_000_000  # of which a store and the cache of digests can list the names: 200 bytes each, of 1 GiB
 MAX_UNITS = 64  # of a large corpus, about: every unit becomes a shard, and a batch reads from many shards
 
+_NAMED_FILES = 3  # in a message
 _HASHING_THREADS = 4
 _REQUESTS = 32  # to object storage, at a time
 _MOST_CACHE_BYTES = 1 << 30  # of digests: 200 bytes a file
@@ -143,6 +144,17 @@ class Corpus:
             skipped=(*self.skipped, *failures.items()),
         )
 
+    def changes_since(self, earlier: Sequence[Mapping[str, Any]]) -> list[str]:
+        """What has changed since an earlier `description`, a phrase for each source; renamed files are the same."""
+        now = self.description()
+        if len(now) != len(earlier):
+            return [f"data.sources had {len(earlier)} sources and has {len(now)}"]
+        return [
+            f"{source}: {_file_changes(was['files'], files['files'])}"
+            for source, was, files in zip(self.sources, earlier, now, strict=True)
+            if _contents(was) != _contents(files)
+        ]
+
     @cached_property
     def units(self) -> list[Unit]:
         """The files in groups of about equal amounts of text, which do not depend on the number of processes.
@@ -175,6 +187,26 @@ class Corpus:
                 raise ValueError(
                     f"{file.path} was changed while it was read; run the command again when nothing writes to it"
                 )
+
+
+def _contents(description: Mapping[str, Any]) -> tuple[str, list[list[str]]]:
+    return description["kind"], [content for _, *content in description["files"]]
+
+
+def _file_changes(earlier: Sequence[Sequence[str]], now: Sequence[Sequence[str]]) -> str:
+    """How two lists of [name, digest, ...] differ, with the first names."""
+    before, after = ({name: content for name, *content in files} for files in (earlier, now))
+    names = {
+        "new": sorted(after.keys() - before.keys()),
+        "missing": sorted(before.keys() - after.keys()),
+        "changed": sorted(name for name in before.keys() & after.keys() if before[name] != after[name]),
+    }
+    phrases = [
+        f"{len(found):,} {what} ({', '.join(found[:_NAMED_FILES])}{', …' if len(found) > _NAMED_FILES else ''})"
+        for what, found in names.items()
+        if found
+    ]
+    return ", ".join(phrases) or "the files are in another order"
 
 
 def fingerprint(values: Any) -> str:

@@ -1,7 +1,8 @@
-"""Combining marks that `strip_accents` deletes although they carry meaning: vowels in Hindi, hamza in Arabic."""
+"""Accents that `strip_accents` deletes: umlauts in German, and marks that carry meaning, as vowels in Hindi."""
 
 from __future__ import annotations
 
+import string
 import unicodedata
 import warnings
 from collections import Counter
@@ -11,8 +12,10 @@ from bertjax.text.sources.registry import KINDS, read_documents
 from bertjax.text.sources.source import SourceFile
 
 NOTICEABLE_SHARE = 0.001  # of the characters
+NOTICEABLE_WORDS = 0.01  # share of the words
 
 _SAMPLED_FILES = 32
+_NAMED_WORDS = 3  # in a message
 _SAMPLED_CHARACTERS = 20_000  # of each file
 # In these scripts BERT's uncased models strip accents on purpose; COMBINING marks mostly belong to them.
 _MEANT_TO_BE_STRIPPED = ("LATIN", "GREEK", "COMBINING", "VARIATION")
@@ -28,25 +31,55 @@ def lost_marks(text: str) -> Counter[str]:
     return lost
 
 
-def warn_of_lost_marks(files: Sequence[SourceFile]) -> None:
-    """Warn (UserWarning) if stripping accents would delete meaning from the text; looks at a sample of the files."""
-    files = [file for file in files if not KINDS[file.kind].is_english]
-    chosen = files[:: -(-len(files) // _SAMPLED_FILES) or 1]
-    lost: Counter[str] = Counter()
-    characters = 0
-    for file in chosen:
-        for text in _beginning(document.text for document in read_documents(file)):
-            lost += lost_marks(text)
-            characters += len(text)
+def warn_of_stripped_accents(sources: Sequence[Sequence[SourceFile]]) -> str:
+    """Warn (UserWarning) if stripping accents changes the text much; returns the line, empty if it does not.
+
+    It looks at a sample of the sources' files. Sources of English prose are left out.
+    """
+    files = [file for group in sources for file in group if not KINDS[file.kind].is_english]
+    texts = [text for file in files[:: -(-len(files) // _SAMPLED_FILES) or 1] for text in _sample(file)]
+    line = _lost_marks_line(texts) or _changed_words_line(texts)
+    if line:
+        # From here, so that the same line is shown once: for the vocabulary, then for the store.
+        warnings.warn(line, stacklevel=1)
+    return line
+
+
+def _lost_marks_line(texts: Sequence[str]) -> str:
+    lost = sum(map(lost_marks, texts), Counter[str]())
+    characters = sum(map(len, texts))
     if lost.total() <= NOTICEABLE_SHARE * characters:
-        return
+        return ""
     share = lost.total() / characters
     scripts = ", ".join(f"{script} {count / characters:.1%}" for script, count in lost.most_common(5))
-    warnings.warn(
+    return (
         f"data.strip_accents=True deletes marks that carry meaning from {share:.1%} of the characters (by script: "
-        f"{scripts}; in a sample of {characters:,}); set data.strip_accents=False, with a vocabulary made that way",
-        stacklevel=2,
+        f"{scripts}; in a sample of {characters:,}); set data.strip_accents=False, with a vocabulary made that way"
     )
+
+
+def _changed_words_line(texts: Sequence[str]) -> str:
+    words = Counter(word.strip(string.punctuation) for text in texts for word in text.split())
+    changed = Counter({word: count for word, count in words.items() if _without_accents(word) != word})
+    share = changed.total() / max(words.total(), 1)
+    if share <= NOTICEABLE_WORDS:
+        return ""
+    examples = ", ".join(f"{word} becomes {_without_accents(word)}" for word, _ in changed.most_common(_NAMED_WORDS))
+    return (
+        f"data.strip_accents=True changes {share:.1%} of the words ({examples}); set --data.strip-accents False to "
+        "keep them, with a vocabulary made that way"
+    )
+
+
+def _without_accents(word: str) -> str:
+    if word.isascii():
+        return word
+    parts = unicodedata.normalize("NFD", word)
+    return unicodedata.normalize("NFC", "".join(part for part in parts if unicodedata.category(part) != "Mn"))
+
+
+def _sample(file: SourceFile) -> Iterable[str]:
+    return _beginning(document.text for document in read_documents(file))
 
 
 def _beginning(texts: Iterable[str]) -> Iterable[str]:

@@ -28,7 +28,7 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Corpus, Unit, fingerprint
 from bertjax.text.division import LEAST_DOCUMENTS, Division, divide
 from bertjax.text.documents import DIVIDING_VERSION, notes_of
-from bertjax.text.marks import warn_of_lost_marks
+from bertjax.text.marks import warn_of_stripped_accents
 from bertjax.text.pool import Runner, processes
 from bertjax.text.readable import readable_corpus, reporting_unreadable
 from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_records
@@ -89,9 +89,9 @@ def _prepared(data: DataConfig, corpus: Corpus, progress: Progress, runner: Runn
             manifest = read_manifest(target) if is_remote(target) else TokenStore.open(target).manifest
             require_inputs(manifest["provenance"].get("inputs"), job.inputs, target)
             return target
-        if data.strip_accents:
-            warn_of_lost_marks([file for group in corpus.files for file in group])
-        _make_store(target, corpus, division, tokenizer, job, data, runner, progress)
+        note = warn_of_stripped_accents(corpus.files) if tokenizer.rules.strip_accents else ""
+        _make_store(target, corpus, division, tokenizer, job, runner, progress, [note] if note else [])
+        _warn_of_unknown(read_manifest(target), tokenizer, data)
     return target
 
 
@@ -196,7 +196,13 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
         if len(skipped) > _LISTED_FILES:
             files.append(f"and so on, {len(skipped):,} files in all; they are in the store's manifest.json")
     # The files of the pieces are reported instead of their number.
-    return notes_of(dataclasses.replace(counts, pieces=0)) + files + about.get("division", [])
+    return notes_of(dataclasses.replace(counts, pieces=0)) + files + about.get("division", []) + about.get("notes", [])
+
+
+def text_changes(manifest: Mapping[str, Any], data: DataConfig) -> list[str]:
+    """What has changed in the text of the sources since a store was made of it, a phrase for each source."""
+    earlier = manifest["provenance"].get("sources")
+    return [] if earlier is None else Corpus.of(data).changes_since(earlier)
 
 
 def _make_store(
@@ -205,9 +211,9 @@ def _make_store(
     division: Division,
     tokenizer: Tokenizer,
     job: ShardJob,
-    data: DataConfig,
     runner: Runner,
     progress: Progress,
+    notes: list[str],
 ) -> None:
     records: dict[int, dict[str, Any]] = {}
     preparing = SIGNS.doing("preparing text")
@@ -218,10 +224,10 @@ def _make_store(
         shards = {
             split: [s for unit in corpus.units if (s := records[unit.number]["shards"][split])] for split in SPLITS
         }
-        provenance = _provenance(corpus, records, job) | ({"division": notes} if (notes := division.notes()) else {})
+        lines = {"division": division.notes(), "notes": notes}
+        provenance = _provenance(corpus, records, job) | {key: value for key, value in lines.items() if value}
         _require_enough(shards, job.held_out)
         _require_units(provenance, job)
-        _warn_of_unknown(shards, provenance["unknown_tokens"], tokenizer, data)
         if job.records == job.folder:  # where they would become a part of the store
             remove_records(job)
         finish_store(job.folder, target, shards, tokenizer, provenance, job.planes)
@@ -291,10 +297,9 @@ def _require_units(provenance: Mapping[str, Any], job: ShardJob) -> None:
         raise ValueError(f"data.units={job.units!r}: no unit was found in the text; check the field's name or the list")
 
 
-def _warn_of_unknown(
-    shards: Mapping[str, Sequence[Mapping[str, Any]]], unknown: int, tokenizer: Tokenizer, data: DataConfig
-) -> None:
-    share = unknown / sum(shard["tokens"] for group in shards.values() for shard in group)
+def _warn_of_unknown(manifest: Mapping[str, Any], tokenizer: Tokenizer, data: DataConfig) -> None:
+    """Warn (UserWarning) of a store with many unknown tokens."""
+    share = manifest["provenance"]["unknown_tokens"] / sum(manifest["splits"][split]["tokens"] for split in SPLITS)
     if share <= NOTICEABLE_UNKNOWN:
         return
     if data.vocab:

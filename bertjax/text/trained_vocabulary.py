@@ -21,7 +21,7 @@ from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import AnyPath, is_remote, path_of
 from bertjax.text.corpus import Corpus, Unit, fingerprint, with_draws
 from bertjax.text.division import Division, divide
-from bertjax.text.marks import warn_of_lost_marks
+from bertjax.text.marks import warn_of_stripped_accents
 from bertjax.text.pool import Runner, processes
 from bertjax.text.readable import readable_corpus, reporting_unreadable
 from bertjax.text.sources.registry import parse_sources, read_documents, require_text
@@ -154,7 +154,7 @@ def _train_vocabulary(
     runner: Runner,
 ) -> None:
     if data.strip_accents:
-        warn_of_lost_marks([file for group in corpus.files for file in group])
+        warn_of_stripped_accents(corpus.files)
     of_source, share = count_corpus(corpus, data, progress, runner, division)
     words = smoothed(of_source, data.vocab_temperature)
     report = partial(progress, "training the vocabulary")

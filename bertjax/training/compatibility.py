@@ -11,7 +11,12 @@ from typing import Any
 from bertjax.config import FinetuneConfig, differences, from_dict
 from bertjax.config.resume import IDENTITY, rules_of
 
-FINGERPRINTS = ("tokenizer_fingerprint", "data_fingerprint", "teacher_digest")
+# Digests in the metadata, and what they are of.
+FINGERPRINTS = {
+    "tokenizer_fingerprint": "vocabulary",
+    "data_fingerprint": "data",
+    "teacher_digest": "teacher",
+}
 
 RULES = rules_of(FinetuneConfig)
 
@@ -26,11 +31,24 @@ def check_compatible(saved: dict[str, Any], current: dict[str, Any]) -> list[str
     notices = _only_microbatches(changed)
     rules = {key: RULES.get(key, IDENTITY) for key in changed}
     reported = {key: pair for key, pair in changed.items() if not rules[key].allowed or rules[key].notice}
+    contents = [content for name, content in FINGERPRINTS.items() if saved.get(name, "") != current.get(name, "")]
+    news = f"the {' and the '.join(contents)} changed since this run began" if contents else ""
     if any(not rule.allowed for rule in rules.values()):
+        lines = [*_listed(reported), *([f"  {news}"] if news else [])]
         raise ValueError(
-            f"the checkpoint is of another run:\n{_listed(reported)}\n"
-            "set these keys back, or give the new run a directory of its own (--run-dir), "
+            "\n".join(["the checkpoint is of another run:", *lines])
+            + "\nset these keys back, or give the new run a directory of its own (--run-dir), "
             "with --init-from if it is to start from these weights"
+        )
+    if news:
+        raise ValueError(
+            "\n".join(
+                [
+                    f"{news}. Use --run-dir NEW for a new run, with --init-from to start it from these weights; or "
+                    "put the files back as they were to continue this one",
+                    *_listed(reported),
+                ]
+            )
         )
     return notices + [
         f"{key}: checkpoint has {was!r}, config has {now!r}; {rules[key].notice}"
@@ -39,10 +57,8 @@ def check_compatible(saved: dict[str, Any], current: dict[str, Any]) -> list[str
 
 
 def _changed(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The values (in the checkpoint, now) of each key that differs, fingerprints first."""
-    prints = {key: (saved.get(key, ""), current.get(key, "")) for key in FINGERPRINTS}
-    prints = {key: (was, now) for key, (was, now) in prints.items() if was != now}
-    return prints | differences(from_dict(current["config"]), from_dict(saved["config"]))
+    """The values (in the checkpoint, now) of each key that differs."""
+    return differences(from_dict(current["config"]), from_dict(saved["config"]))
 
 
 def _only_microbatches(changed: dict[str, tuple[Any, Any]]) -> list[str]:
@@ -55,5 +71,5 @@ def _only_microbatches(changed: dict[str, tuple[Any, Any]]) -> list[str]:
     return [f"stages: grad_accum_steps changed; {RULES['training.grad_accum_steps'].notice}"]
 
 
-def _listed(changed: dict[str, tuple[Any, Any]]) -> str:
-    return "\n".join(f"  {key}: checkpoint has {was!r}, config has {now!r}" for key, (was, now) in changed.items())
+def _listed(changed: dict[str, tuple[Any, Any]]) -> list[str]:
+    return [f"  {key}: checkpoint has {was!r}, config has {now!r}" for key, (was, now) in changed.items()]

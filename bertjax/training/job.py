@@ -47,7 +47,7 @@ from bertjax.training.teacher import Teacher, check_teacher, flops_of_run, froze
 
 # Evaluation has its own seed for pairs and masks, so that the training seed does not change the evaluated rows.
 HELD_OUT_SEED = 0x45564C
-
+_MOST_EPOCHS = 100  # without a warning; BERT was trained for 40
 
 # Takes the stage, the parameters and the seconds that their evaluation took; more figures by their names in the log.
 Probe = Callable[[Stage, Params, float], dict[str, float]]
@@ -284,9 +284,24 @@ def describe(job: Job) -> str:
     ]
     whole = replicated(job.blueprint.state.params, mesh)
     if whole.is_much:
-        lines.append(f"WARNING: {whole}")
+        lines.append(f"Warning: {whole}")
     lines += _describe_sources(config.data.sources, job.stages[0].batches.shares)
-    return "\n".join(lines + [_describe_rows(rows, batch_shards(mesh)) for rows in job.stages])
+    lines += [_describe_rows(rows, batch_shards(mesh)) for rows in job.stages]
+    return "\n".join(filter(None, [*lines, epochs_warning(job)]))
+
+
+def epochs_warning(job: Job) -> str:
+    """A line about a run that reads its text too often, and what to change; empty for other runs."""
+    epochs = [_epochs(rows) for rows in job.stages]
+    if sum(epochs) <= _MOST_EPOCHS:
+        return ""
+    rows = job.stages[int(np.argmax(epochs))].batches.rows_per_epoch
+    return f"Warning: {sum(epochs):,.0f} passes over {rows:,} rows; add text or lower --training.steps"
+
+
+def _epochs(rows: Rows) -> float:
+    stage = rows.stage
+    return (stage.stop - stage.start) * stage.training.global_batch_size / rows.batches.rows_per_epoch
 
 
 def describe_process(job: Job) -> str:
@@ -342,12 +357,11 @@ def _describe_deterministic(config: Config, mesh: Mesh) -> list[str]:
 
 def _describe_rows(rows: Rows, shards: int) -> str:
     stage, training = rows.stage, rows.stage.training
-    steps, an_epoch = stage.stop - stage.start, rows.batches.rows_per_epoch
     at_a_time = training.rows_at_a_time // shards
     return (
         f"steps {stage.start:,} to {stage.stop:,}: {training.global_batch_size:,} rows of "
         f"{stage.data.sequence_length} tokens a step, {at_a_time} a device at a time in {training.grad_accum_steps} "
-        f"microbatch(es); {steps * training.global_batch_size / an_epoch:.2f} epochs of {an_epoch:,} rows"
+        f"microbatch(es); {_epochs(rows):,.2f} epochs of {rows.batches.rows_per_epoch:,} rows"
     )
 
 

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from bertjax.config import Config
 from bertjax.parallel.mesh import batch_shards
+from bertjax.runtime.host_memory import machine_memory
 from bertjax.training.stages import Stage
 
 _EXHAUSTED = "RESOURCE_EXHAUSTED"
@@ -130,10 +131,9 @@ def _capacity(device: jax.Device) -> str:
         return f"{name} has {stats['bytes_limit'] / 1e9:,.2f} GB for jax, {used / 1e9:,.2f} GB of it in use"
     if device.platform != "cpu":
         return f"{name} does not report its memory"
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
     limited = "" if allowed == resource.RLIM_INFINITY else f", and this process may map {allowed / 1e9:,.2f} GB"
-    return f"this machine has {physical / 1e9:,.2f} GB{limited}"
+    return f"this machine has {machine_memory() / 1e9:,.2f} GB{limited}"
 
 
 def _what_is_left(saved: Callable[[], Sequence[int]]) -> str:

@@ -10,6 +10,9 @@ from typing import TextIO
 
 from bertjax.storage.progress import SIGNS
 
+LONG_RUN_HOURS = 90 * 24  # from which on a run gets a warning
+_YEAR = 365.25 * 86_400  # seconds
+
 
 class Progress:
     """Follows `total` units of work; a context manager.
@@ -169,7 +172,7 @@ def plural(unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time for people: 48 s, 12 min 05 s, 3 h 20 min, 2 d 4 h."""
+    """A length of time for people: 48 s, 12 min 05 s, 3 h 20 min, 2 d 4 h, 1.5 years."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -177,4 +180,16 @@ def duration(seconds: float) -> str:
         return f"{whole // 60} min {whole % 60:02d} s"
     if whole < 86_400:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+    if seconds < _YEAR:
+        return f"{whole // 86_400:,} d {whole % 86_400 // 3600} h"
+    return f"{seconds / _YEAR:,.1f} years"
+
+
+def long_run_warning(hours: float, steps: int) -> str:
+    """A line about a run that takes longer than anybody waits, and what to change; empty for other runs."""
+    if hours < LONG_RUN_HOURS:
+        return ""
+    return (
+        f"Warning: training.steps={steps:,} takes {duration(3600 * hours)}; lower training.steps, set "
+        "training.budget, train a smaller model (recipe bert_mini or bert_one_gpu), or use a faster machine"
+    )

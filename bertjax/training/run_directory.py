@@ -27,7 +27,8 @@ import jax
 from flax import nnx
 
 from bertjax.config import Config, FinetuneConfig, ModelConfig, from_dict, to_dict
-from bertjax.input.training_data import TrainingData
+from bertjax.input.tfrecords.records import are_records
+from bertjax.input.training_data import TrainingData, store_fingerprint
 from bertjax.model.families.registry import family_of, generator_config
 from bertjax.model.network import GENERATOR, Params, abstract_network, head_of
 from bertjax.model.shared_tables import DIFFERENCE
@@ -37,11 +38,13 @@ from bertjax.storage.progress import Progress
 from bertjax.storage.remote import AnyPath, RemotePath, path_of
 from bertjax.storage.remote_run import StagingDir, refuse_a_second, staging_dir
 from bertjax.storage.sums import SUMS_FILE, write_sums
+from bertjax.text.prepare import text_changes
+from bertjax.text.store.local_copy import open_store_of
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.training.checkpoint import read_metadata, restore_params, saved_steps
 from bertjax.training.checkpoint_metadata import DRAWN, DamagedCheckpoint
-from bertjax.training.compatibility import check_compatible
+from bertjax.training.compatibility import RULES, check_compatible
 from bertjax.training.objectives import objectives_of
 from bertjax.training.stages import open_data, stage_at, stages_of
 from bertjax.training.telemetry import LOGGED_AS_FILE, METRICS_FILE
@@ -265,19 +268,62 @@ def _untrained(config: Config, metadata: Mapping[str, Any], params: Params) -> t
 def data_of(path: str | AnyPath, config: Config, progress: Progress) -> TrainingData:
     """The data that a run was trained on, of a run's directory or checkpoint and its config.
 
-    Raises ValueError as `open_data` does, and where the config finds other data now: in another folder, or since its
-    files were changed.
+    The run's own token store is used if it is still there, whatever the sources hold now. Raises ValueError as
+    `open_data` does, and if that store is gone and the sources have other text now.
     """
-    content, saved = open_data(config, progress), read_metadata(path)
+    saved = read_metadata(path)
+    content = open_data(config, progress, saved["data_fingerprint"])
     now = {"tokenizer_fingerprint": content.tokenizer.fingerprint, "data_fingerprint": content.fingerprint}
     for (key, found), what in zip(now.items(), ("vocabulary", "text"), strict=True):
         if found != saved[key]:
             raise ValueError(
-                f"{path}: data.root={config.data.root!r} and data.sources={list(config.data.sources)} have another "
-                f"{what} than it was trained on (fingerprint {found[:12]}, not {saved[key][:12]}); give the command in "
-                "the folder that it was trained from, with the files as they were"
+                f"{path}: the {what} has changed since this run began, and the run's token store is not below "
+                f"data.root={config.data.root!r}. Run the command in the folder that it was trained in, with the files "
+                f"of data.sources={list(config.data.sources)} as they were"
             )
     return content
+
+
+def own_data_fingerprint(config: Config) -> str:
+    """The fingerprint of the data that the run in the config's directory was trained on.
+
+    Empty if no run has begun there, its newest checkpoint is damaged, or it has other settings of data.
+    """
+    directory = path_of(config.directory)
+    try:
+        saved = read_metadata(directory) if saved_steps(directory) else None
+    except DamagedCheckpoint:
+        return ""
+    if saved is None or _data_identity(saved["config"]) != _data_identity(to_dict(config)):
+        return ""
+    return saved["data_fingerprint"]
+
+
+def _data_identity(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings of data, without those that only say where files lie and how fast they are read."""
+    rules = {key: RULES[f"data.{key}"] for key in config["data"]}
+    return {key: value for key, value in config["data"].items() if not rules[key].allowed or rules[key].notice}
+
+
+def data_to_resume(config: Config, progress: Progress) -> TrainingData:
+    """The data of a run that begins or goes on.
+
+    Raises ValueError as `open_data` does, and before text is prepared if the text has changed since the run began.
+    """
+    fingerprint, data = own_data_fingerprint(config), config.data
+    if not fingerprint or are_records(data):
+        return open_data(config, progress)
+    store = open_store_of(data, store_fingerprint(fingerprint), progress)
+    if store is None:
+        return open_data(config, progress)
+    if changes := text_changes(store.manifest, data):
+        raise ValueError(
+            f"the text has changed since this run began ({'; '.join(changes)}). Use --run-dir NEW for a new run with "
+            "this text, or put the files or packages back as they were to continue this one"
+        )
+    # A file of these keys may have changed, which shows in the fingerprints of what is made of it.
+    made_of_files = data.vocab or data.units or data.entity_map
+    return open_data(config, progress, "" if made_of_files else fingerprint)
 
 
 def tokenizer_of(directory: AnyPath, rules: TextRules) -> Tokenizer:

@@ -110,13 +110,14 @@ def stage_step(
     )
 
 
-def open_data(config: Config, progress: Progress) -> TrainingData:
+def open_data(config: Config, progress: Progress, fingerprint: str = "") -> TrainingData:
     """The data of a run: rows with the arrays of its objectives and the special tokens of its family.
 
-    Raises as `open_training_data` does.
+    `fingerprint` as in `open_training_data`, which also says what is raised.
     """
     stages = [stage.data for stage in stages_of(config)]
-    return open_training_data(stages, progress, config.training.objectives, family_of(config.model.family).template)
+    template = family_of(config.model.family).template
+    return open_training_data(stages, progress, config.training.objectives, template, fingerprint)
 
 
 def rows_are_packed(data: DataConfig) -> Packed:

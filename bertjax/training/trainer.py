@@ -384,7 +384,7 @@ class Loop:
 
         if skipped:
             self.progress.note(
-                f"WARNING: step {step:,}: the last {skipped} update(s) had a gradient that is not finite and were "
+                f"Warning: step {step:,}: the last {skipped} update(s) had a gradient that is not finite and were "
                 f"skipped; after {limit} in a row the run ends (training.max_skipped_updates)"
             )
         with going_back(self.processes, self.saved.wait):

@@ -102,7 +102,7 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(start: Start, tm
     with pytest.raises(ValueError, match=r"optimizer.learning_rate: checkpoint has 0.002, config has 0.001"):
         run(other, start)
     write_classes(tmp_path / "data", train=80)
-    with pytest.raises(ValueError, match="data_fingerprint"):
+    with pytest.raises(ValueError, match="the data changed since this run began"):
         run(config, start)
 
 

@@ -91,21 +91,28 @@ def test_what_cannot_be_compared_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_another_text_than_that_of_the_run_is_refused(
+def test_a_run_keeps_its_store_when_the_text_changes(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same files under other names are the same; another text in one of them is not."""
-    text, moved = runs / "other.txt", tmp_path / "other.txt"
+    """`evaluate` and `compare` use the run's own store; without it, changed text is refused."""
+    text, moved, root = runs / "other.txt", tmp_path / "other.txt", runs / "data"
     original = text.read_text()
     one, other = str(runs / "other"), str(runs / "other" / "checkpoints" / "2")
     assert main(["evaluate", one]) == 0
+    before = capsys.readouterr().out
     text.rename(moved)
     try:
         text.write_text(original.replace("the ", "tho "))
+        assert main(["evaluate", one]) == 0
+        assert capsys.readouterr().out == before
+        assert main(["compare", one, other]) == 0
+        capsys.readouterr()
+        root.rename(tmp_path / "data")
         for words in (["evaluate", one], ["compare", one, other]):
             assert main(words) == 1
-            said = capsys.readouterr().err
-            assert f"{one}: data.root=" in said and "have another vocabulary than it was trained on" in said
+            assert f"{one}: the vocabulary has changed since this run began" in capsys.readouterr().err
+        shutil.rmtree(root)
+        (tmp_path / "data").rename(root)
     finally:
         moved.replace(text)
     assert main(["evaluate", one]) == 0

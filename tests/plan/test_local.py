@@ -15,10 +15,12 @@ from several_processes import surroundings
 
 from bertjax.config import ExecutionConfig
 from bertjax.config.recipes import load_recipe
-from bertjax.plan.estimates import make_plan
-from bertjax.plan.figures import about, headline
+from bertjax.plan.answer import Answer
+from bertjax.plan.estimates import Plan, make_plan
+from bertjax.plan.figures import about, headline, step_time
 from bertjax.plan.roofline import Bound
 from bertjax.plan.topologies import LOCAL, open_topology
+from bertjax.runtime.host_memory import machine_memory
 from bertjax.training.flops import Peak
 
 STEPS = "3"  # enough for the C library to have kept two sets of temporaries, if it may
@@ -74,3 +76,35 @@ def test_the_least_time_of_a_step_is_its_arithmetic_at_the_measured_speed(monkey
     assert plan.hours == (1_000 * arithmetic / 4e9 / 3600,) * 2
     assert "2 devices, each of 0.002 TFLOP/s (of this test); memory and links are left out" in about(plan)
     assert f"fits local: {len(jax.devices())} × cpu and takes at least" in headline(plan)
+
+
+@pytest.fixture(scope="module")
+def slow() -> Plan:
+    """A small recipe on one device that computes next to nothing in a second."""
+    topology = replace(open_topology(LOCAL), devices=tuple(jax.devices()[:1]), slices=(0,))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertjax.training.flops.device_peak", lambda device, dtype: Peak(1e5, "of this test"))
+        return make_plan(load_recipe("self_test"), topology, say=len)
+
+
+def test_plan_for_a_cpu_is_compared_with_the_memory_of_the_machine(slow: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert slow.stages[0].capacity == machine_memory() / jax.local_device_count()
+    monkeypatch.setattr("bertjax.runtime.host_memory.machine_memory", lambda: 8 << 20)
+    capacity = open_topology(LOCAL).capacity
+    assert capacity == (8 << 20) / jax.local_device_count()
+    tight = replace(slow, stages=(replace(slow.stages[0], capacity=capacity),))
+    assert re.search(r"does not fit local: .* needs [\d.]+ GiB a device, which has 0\.0", headline(tight))
+
+
+def test_plan_of_a_century_gets_a_warning(slow: Plan) -> None:
+    text = Answer(slow, None, None, "").text
+    assert re.search(r"Warning: training\.steps=1,000 takes [\d.,]+ (years|d [\d]+ h); lower training\.steps", text)
+    assert re.search(r"takes at least [\d,]+ hours \([\d.,]+ (years|d)", headline(slow))
+    assert re.search(r"[\d,.]+ s to [\d,.]+ s ", text), "from ten seconds on no step is in milliseconds"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0935, "93.5 ms"), (9.999, "9,999 ms"), (10, "10.0 s"), (3148.03, "3,148.0 s")]
+)
+def test_step_time_is_in_milliseconds_below_ten_seconds(seconds: float, text: str) -> None:
+    assert step_time(seconds) == text

@@ -7,9 +7,12 @@ import platform
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from several_processes import surroundings
+
+from bertjax.runtime import host_memory
 
 PROGRAM = """
 import resource
@@ -47,3 +50,13 @@ def test_programs_reuse_the_pages_of_the_last_call() -> None:
     pages, *faults = map(int, ended.stdout.split())
     assert pages > 20_000, "too small to measure: glibc gives a thread no memory of this size without mapping it"
     assert statistics.median(faults) < pages / 10, faults
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("1048576\n", 1 << 20), ("max\n", None), ("9223372036854771712", 0)])
+def test_machine_memory_is_that_of_the_container(
+    limit: str, expected: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    (tmp_path / "memory.max").write_text(limit)
+    monkeypatch.setattr(host_memory, "_CONTAINER_LIMITS", (tmp_path / "memory.max", tmp_path / "none"))
+    assert host_memory.machine_memory() == (expected or physical)

@@ -51,3 +51,22 @@ def test_more_files_than_a_store_can_list_are_refused_before_they_are_read(tmp_p
     with pytest.raises(ValueError, match=r"data\.sources: 4 files, and a store lists 3 at most; join them"):
         Corpus.of(DataConfig(sources=(f"text:{tmp_path}/*.txt",), root=str(tmp_path / "data")))
     assert not (tmp_path / "data").exists()
+
+
+def test_changes_since_names_new_missing_and_changed_files(tmp_path):
+    def corpus_of(*kinds):
+        sources = tuple(f"{kind}:{tmp_path}/*.txt" for kind in kinds)
+        return Corpus.of(DataConfig(sources=sources, root=str(tmp_path / "data")))
+
+    for name in "abcdefg":
+        (tmp_path / f"{name}.txt").write_text(f"text {name}")
+    earlier = corpus_of("text").description()
+    assert corpus_of("text").changes_since(earlier) == []
+    (tmp_path / "a.txt").rename(tmp_path / "aa.txt")
+    assert corpus_of("text").changes_since(earlier) == [], "the contents are the same, in the same order"
+    (tmp_path / "b.txt").write_text("another")
+    for name in "hijk":
+        (tmp_path / f"{name}.txt").write_text("more")
+    (phrase,) = corpus_of("text").changes_since(earlier)
+    assert phrase.endswith(": 5 new (aa.txt, h.txt, i.txt, …), 1 missing (a.txt), 1 changed (b.txt)")
+    assert corpus_of("text", "lines").changes_since(earlier) == ["data.sources had 1 sources and has 2"]

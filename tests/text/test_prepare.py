@@ -22,7 +22,7 @@ from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, decoders
 from bertjax.text import corpus, shards, trained_vocabulary
 from bertjax.text import prepare as module
 from bertjax.text.corpus import Corpus, draws
-from bertjax.text.prepare import prepare, prepare_share, summary
+from bertjax.text.prepare import prepare, prepare_share, reading_notes, summary
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import sha256_of
@@ -462,6 +462,22 @@ def test_it_says_when_accents_carry_meaning(data, tmp_path):
         UserWarning, match=r"data\.strip_accents=True deletes marks .*DEVANAGARI.*set data\.strip_accents=False"
     ):
         prepare(changed(hindi, vocab="", vocab_size=60))
+
+
+@pytest.mark.filterwarnings("ignore:data.strip_accents")
+def test_prepare_keeps_the_line_about_stripped_accents_for_every_start(data, tmp_path):
+    (tmp_path / "de.txt").write_text("Wir gehen über die Brücke für Fußgänger. " * 50)
+    german = changed(data, sources=(*data.sources, f"text:{tmp_path}/de.txt"))
+    store = TokenStore.open(prepare(german))
+    assert [note for note in reading_notes(store.manifest) if "data.strip_accents=True changes" in note]
+    kept = TokenStore.open(prepare(changed(german, strip_accents=False)))
+    assert not [note for note in reading_notes(kept.manifest) if "accents" in note]
+
+
+def test_warning_of_unknown_tokens_advises_a_larger_vocabulary_if_it_was_trained():
+    manifest = {"provenance": {"unknown_tokens": 69}, "splits": {"train": {"tokens": 900}, "held_out": {"tokens": 100}}}
+    with pytest.warns(UserWarning, match=r"^6.9% of the tokens are \[UNK\]: raise --data.vocab-size$"):
+        module._warn_of_unknown(manifest, "")
 
 
 def test_it_says_when_the_vocabulary_does_not_fit(data, tmp_path):

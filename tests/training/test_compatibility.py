@@ -94,10 +94,17 @@ def test_a_changed_key_is_treated_by_its_rule(key):
         assert lines == ([f"{key}: checkpoint has {was!r}, config has {now!r}; {notice}"] if notice else [])
 
 
-@pytest.mark.parametrize("which", ["tokenizer", "data"])
-def test_another_vocabulary_or_other_data_are_refused(which):
-    with pytest.raises(ValueError, match=f"{which}_fingerprint: checkpoint has '..', config has 'cc'"):
-        check_compatible(metadata(FinetuneConfig()), metadata(Config(), **{which: "cc"}))
+@pytest.mark.parametrize(("which", "named"), [("tokenizer", "vocabulary"), ("data", "data")])
+def test_changed_data_are_refused_with_how_to_go_on(which, named):
+    with pytest.raises(ValueError, match=f"^the {named} changed since this run began. Use --run-dir NEW") as error:
+        check_compatible(metadata(FinetuneConfig()), metadata(FinetuneConfig(), **{which: "cc"}))
+    assert "fingerprint" not in str(error.value) and "set these keys back" not in str(error.value)
+
+
+def test_changed_data_are_refused_with_the_changed_sources():
+    config = mutated("data.sources")
+    with pytest.raises(ValueError, match=r"the data changed since this run began.*\n  data\.sources: checkpoint has"):
+        check_compatible(metadata(FinetuneConfig()), metadata(config, data="cc"))
 
 
 def test_all_differences_are_listed_at_once():
@@ -109,8 +116,9 @@ def test_all_differences_are_listed_at_once():
     )
     with pytest.raises(ValueError, match="another run") as error:
         check_compatible(metadata(FinetuneConfig()), metadata(config, data="cc"))
-    for key in ("model.hidden_size", "data.sources", "training.seed", "data_fingerprint"):
+    for key in ("model.hidden_size", "data.sources", "training.seed"):
         assert f"  {key}: " in str(error.value)
+    assert "\n  the data changed since this run began\n" in str(error.value)
 
 
 def test_a_checkpoint_older_than_a_key_has_its_default():

@@ -252,7 +252,7 @@ def test_a_tracking_server_that_fails_stops_no_run_and_is_reported(logged, monke
         writer.write(step, {"train/mlm_loss": 1.0})
         writer.flush()
     writer.close("finished")
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("WARNING")]
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Warning")]
     assert len(said) == 1 and "metrics.jsonl has all" in said[0]
 
 

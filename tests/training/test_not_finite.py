@@ -15,7 +15,7 @@ def test_a_run_that_diverges_says_so_at_the_next_log_line_and_ends(tmp_path: Pat
     diverging = ("--optimizer.learning-rate", "1e38", "--training.max-skipped-updates", "9")
     assert start(command(write_recipe(tmp_path), corpus, run, *periods, *diverging), log).wait() == 1
     said = log.read_text()
-    warning, error = said.index("WARNING: step"), said.index("updates had a gradient that is not finite and were")
+    warning, error = said.index("Warning: step"), said.index("updates had a gradient that is not finite and were")
     assert warning < error and "lower optimizer.learning_rate" in said.lower()
     assert "Traceback" not in said
     assert checkpoints(run) == []

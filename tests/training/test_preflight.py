@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from bertjax.config import Config, DataConfig, ModelConfig, TrainingConfig
-from bertjax.training.job import preflight
+from bertjax.training.job import epochs_warning, preflight
+from bertjax.training.stages import stages_of
 
 
 def config(objectives: tuple[str, ...], **parts: object) -> Config:
@@ -41,3 +43,16 @@ def test_what_does_not_go_together_is_refused(wanted: Config, message: str) -> N
 @pytest.mark.parametrize("objectives", [("mlm", "nsp"), ("nsp",), ("mlm",)])
 def test_objectives_that_the_network_has_heads_for_pass(objectives: tuple[str, ...]) -> None:
     assert preflight(config(objectives)) == config(objectives)
+
+
+@pytest.mark.parametrize(
+    ("steps", "rows", "warning"),
+    [
+        (900_000, 492, "Warning: 468,293 passes over 492 rows; add text or lower --training.steps"),
+        (1_000_000, 6_400_000, ""),  # 40 epochs, as BERT
+    ],
+)
+def test_epochs_warning_of_a_run_that_reads_its_text_too_often(steps: int, rows: int, warning: str) -> None:
+    (stage,) = stages_of(Config(training=TrainingConfig(steps=steps, global_batch_size=256)))
+    run = SimpleNamespace(stages=(SimpleNamespace(stage=stage, batches=SimpleNamespace(rows_per_epoch=rows)),))
+    assert epochs_warning(run) == warning

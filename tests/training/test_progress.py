@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from bertjax.training.progress import Progress, duration
+from bertjax.training.progress import Progress, duration, long_run_warning
 
 
 class Clock:
@@ -90,7 +90,14 @@ def test_a_terminal_has_a_bar_with_an_eta_and_notes_above_it():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0 s"), (59.6, "1 min 00 s"), (725, "12 min 05 s"), (12_000, "3 h 20 min"), (187_200, "2 d 4 h")],
+    [
+        (0.4, "0 s"),
+        (59.6, "1 min 00 s"),
+        (725, "12 min 05 s"),
+        (12_000, "3 h 20 min"),
+        (187_200, "2 d 4 h"),
+        (1e8, "3.2 years"),
+    ],
 )
 def test_duration(seconds, text):
     assert duration(seconds) == text
@@ -124,3 +131,11 @@ def test_a_pause_before_the_first_update_is_in_no_rate():
         clock.now += 2.0
         progress.update(message="")
     assert stream.getvalue() == "pretrain  5 / 20 steps (25%)  0.5 step/s  ETA 30 s\n"
+
+
+def test_long_run_warning_says_what_to_change() -> None:
+    assert long_run_warning(24 * 89, 10) == ""
+    assert long_run_warning(874_452, 1_000_000) == (
+        "Warning: training.steps=1,000,000 takes 99.8 years; lower training.steps, set training.budget, train a "
+        "smaller model (recipe bert_mini or bert_one_gpu), or use a faster machine"
+    )

@@ -82,4 +82,4 @@ def test_other_records_are_another_run(whole: Path, capsys: pytest.CaptureFixtur
     (whole / "32-1.tfrecord").unlink()
     assert main(arguments) == 1
     said = capsys.readouterr().err
-    assert "the checkpoint is of another run" in said and "data_fingerprint" in said
+    assert "the data changed since this run began. Use --run-dir NEW" in said

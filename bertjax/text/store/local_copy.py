@@ -1,7 +1,8 @@
-"""Copying a token store once to a local disk from object storage or a slow shared disk."""
+"""Opening the token store of sources or of a run, through a local copy if it is remote or on a slow shared disk."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -13,7 +14,7 @@ from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import exclusive_lock
 from bertjax.storage.files import naming, sync, write_durably
 from bertjax.storage.progress import Progress, no_progress
-from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath, is_remote, open_bytes, remote_files
+from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath, is_remote, open_bytes, path_of, remote_files
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import FileRecord, files_of, read_manifest
@@ -27,6 +28,21 @@ def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore
     Raises as `prepare`, `local_copy` and `TokenStore.open` do.
     """
     return open_near(prepare(data, progress), data.cache_dir, progress)
+
+
+def open_store_of(data: DataConfig, fingerprint: str, progress: Progress = no_progress) -> TokenStore | None:
+    """The store with this fingerprint, or its local copy, whatever the sources hold now; None if it is not there.
+
+    Raises as `local_copy` and `TokenStore.open` do; other stores may be damaged.
+    """
+    cache = Path(data.cache_dir or DEFAULT_CACHE)
+    for folder in (cache, path_of(data.root)):
+        for manifest in sorted(folder.glob("store-*/manifest.json")):
+            with contextlib.suppress(ValueError):
+                if read_manifest(manifest.parent)["fingerprint"] != fingerprint:
+                    continue
+                return open_near(manifest.parent, "" if folder is cache else data.cache_dir, progress)
+    return None
 
 
 def open_near(store: AnyPath, cache_dir: str = "", progress: Progress = no_progress) -> TokenStore:

@@ -64,7 +64,7 @@ class MlflowWriter:
         if not self._warned:
             self._warned = True
             reason = " ".join(str(error).split())
-            print(f"WARNING: MLflow lacks figures of this run, metrics.jsonl has all: {reason}", file=sys.stderr)
+            print(f"Warning: MLflow lacks figures of this run, metrics.jsonl has all: {reason}", file=sys.stderr)
 
 
 def open_writer(run: LoggedRun, folder: Path, resume_step: int) -> MlflowWriter:

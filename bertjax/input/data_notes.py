@@ -1,0 +1,62 @@
+"""Lines about what a run cannot learn from its text: pairs without a second sentence, words without marks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.masking.options import member
+from bertjax.input.masking.units import UNITS, WORDS
+from bertjax.input.targets import registry
+from bertjax.text.store.format import SplitView
+from bertjax.text.units import is_unspaced
+from bertjax.tokenization.tokenizer import Tokenizer
+
+_LEAST_PAIRS = 0.01  # share of documents with a second sentence from which on pairs can be learned
+_LEAST_UNSPACED = 0.1  # share of tokens that are single characters of a script without spaces
+_SAMPLED_SENTENCES = 2_000
+
+
+def pair_notes(manifest: Mapping[str, Any], stages: Sequence[DataConfig], objectives: Sequence[str]) -> list[str]:
+    """A line if an objective about sentence pairs meets documents of one sentence, by the manifest of a store."""
+    names = [name for name, one in registry.choose(objectives).items() if one.pairing and one.pairing.has_labels]
+    if not names or all(stage.rows != "pairs" for stage in stages):
+        return []
+    documents, sentences = (manifest["splits"]["train"][key] for key in ("documents", "sentences"))
+    if sentences - documents >= _LEAST_PAIRS * documents:
+        return []
+    return [
+        f"{names[0].upper()} cannot be learned from documents of one sentence: {documents:,} documents have "
+        f"{sentences:,} sentences, so every pair gets the same label. Put blank lines between documents, not between "
+        f"sentences, or leave {names[0]} out of --training.objectives"
+    ]
+
+
+def masking_notes(split: SplitView, tokenizer: Tokenizer, stages: Sequence[DataConfig]) -> list[str]:
+    """A line if masking of words hides single characters, in text of a script that puts no spaces between words."""
+    units = {stage.masking: member(UNITS, "masking", stage.masking).make(stage) for stage in stages}
+    names = [name for name, unit in units.items() if unit.needs_words and unit.plane == WORDS and not unit.needs_plane]
+    if not names or split.has_words:
+        return []
+    share = _unspaced_share(split, tokenizer)
+    if share < _LEAST_UNSPACED:
+        return []
+    return [
+        f"data.masking={names[0]!r} masks single characters in {share:.0%} of this text, whose script puts no spaces "
+        "between words. For Chinese with WordPiece set --data.segmenter jieba; otherwise mark words by --data.units"
+    ]
+
+
+def _unspaced_share(split: SplitView, tokenizer: Tokenizer) -> float:
+    """The share of tokens that are single characters of such scripts, in a sample of the sentences."""
+    count = min(split.num_sentences, _SAMPLED_SENTENCES)
+    chosen = np.linspace(0, split.num_sentences - 1, count).astype(np.int64)
+    offsets = split.sentence_offsets
+    ids, times = np.unique(split.tokens(offsets[chosen], offsets[chosen + 1] - offsets[chosen]), return_counts=True)
+    surfaces, continues = tokenizer.surfaces, tokenizer.is_continuation
+    texts = [surfaces[number].decode(errors="replace") for number in ids.tolist()]
+    is_single = np.array([len(text) == 1 and is_unspaced(text) for text in texts]) & ~continues[ids]
+    return float(times[is_single].sum() / times.sum())
