@@ -9,6 +9,7 @@ from typing import Any, Unpack, overload
 import numpy as np
 
 from bertjax.config import ModelConfig
+from bertjax.convert.sentence_transformers.reader import vector_options
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextCounts, TextEncoder, require_trained
 from bertjax.finetune.predict import Input, Output, TaskModel
@@ -65,13 +66,13 @@ class LoadedModel:
 
         The options are the fields of `bertjax.embed.encoder.Encoding`: `pooling` mean, cls, pooler, max; `layer` last,
         a number (0 is the embeddings), sum4, concat4; `normalize`; `long` truncate, split; `max_length`; `dtype`;
-        `batch_size` and `batch_tokens`, the most texts and tokens of a batch on a device. With `pooling="none"` the
-        result is a list of matrices, each with a row per token of [CLS] text [SEP]. Warns of truncated texts. Raises
-        ValueError for options that the model does not have, for an item that is not a text, and for a text with a lone
-        surrogate.
+        `batch_size` and `batch_tokens`, the most texts and tokens of a batch on a device; `prompt`, put before every
+        text. The defaults of a sentence-transformers folder are its own settings. With `pooling="none"` the result is a
+        list of matrices, each with a row per token of [CLS] text [SEP]. Warns of truncated texts. Raises ValueError for
+        options that the model does not have, for an item that is not a text, and for a text with a lone surrogate.
         """
         given = _texts(texts)
-        encoding = Encoding(**options)
+        encoding = Encoding(**vector_options(self._model, options))
         require_trained(encoding, self._untrained, str(self._model.directory))
         if self._encoder is None or self._encoder.encoding != encoding:
             self._encoder = TextEncoder(self._model, encoding)

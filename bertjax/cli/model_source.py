@@ -81,7 +81,10 @@ POOLINGS = ("mean", "cls", "pooler", "max", "none")  # those of bertjax.model.po
 
 
 def add_encoding(parser: argparse.ArgumentParser, poolings: Sequence[str], pooled: str) -> None:
-    """Add the options of `bertjax.embed.encoder.Encoding`, which has their defaults; an option not given is None."""
+    """Add the options of `bertjax.embed.encoder.Encoding`; an option that is not given is None.
+
+    Its default is that of `Encoding`, or the setting of a sentence-transformers folder.
+    """
     parser.add_argument("--pooling", choices=poolings, help=pooled)
     parser.add_argument(
         "--layer",
@@ -102,6 +105,7 @@ def add_encoding(parser: argparse.ArgumentParser, poolings: Sequence[str], poole
         "--batch-tokens", type=int, metavar="N", help="tokens per batch on a device (2048 on a CPU, 8192 otherwise)"
     )
     parser.add_argument("--batch-size", type=int, metavar="N", help="texts per batch on a device, at most")
+    parser.add_argument("--prompt", metavar="TEXT", help="text to put before every text (none)")
 
 
 def given_encoding(arguments: argparse.Namespace) -> EncodingOptions:

@@ -86,7 +86,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const=False,
         help="compare inner products instead of cosines",
     )
-    add_encoding(parser, POOLINGS[:-1], "how token vectors become one vector (mean)")
+    add_encoding(
+        parser,
+        POOLINGS[:-1],
+        "how token vectors become one vector (mean; for a sentence-transformers folder: its own pooling)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,6 +19,11 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")  # the first that a folder has is read
 _INDEXES = tuple(f"{name}.index.json" for name in WEIGHTS_FILES)  # of split weights, which the importer refuses by name
 _REPOSITORY = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
+# How a repository of sentence-transformers makes vectors of texts.
+_VECTOR_FILES = re.compile(
+    r"modules\.json|config_sentence_transformers\.json|sentence_[\w-]+_config\.json|"
+    r"\w+_(Pooling|Dense|Normalize)/(config\.json|model\.safetensors|pytorch_model\.bin)"
+)
 _EXTRA = "pip install 'bertjax[hub]'"
 _LOGIN = "run `hf auth login`, or set HF_TOKEN"
 
@@ -73,7 +78,8 @@ def _wanted(there: Collection[str]) -> list[str]:
     if CONFIG_FILE not in there:
         return []
     weights = [name for name in (*WEIGHTS_FILES, *_INDEXES) if name in there][:1]
-    return [CONFIG_FILE, *weights, *(name for name in TOKENIZER_FILES if name in there)]
+    vectors = sorted(name for name in there if _VECTOR_FILES.fullmatch(name))
+    return [CONFIG_FILE, *weights, *(name for name in TOKENIZER_FILES if name in there), *vectors]
 
 
 def _downloaded_before(name: str, refusal: str, error: Exception) -> tuple[Path, str]:
