@@ -7,7 +7,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -114,7 +114,7 @@ def finetune(
         seconds = outcome.seconds
     elif done.measured_by == content.measured_by:
         say(f"{config.directory}: finished before")
-        return done
+        return replace(done, baselines=dict(content.baselines))
     else:
         if (there := read_metadata(directory)["step"]) != done.step:
             raise ValueError(

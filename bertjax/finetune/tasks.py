@@ -26,6 +26,7 @@ from bertjax.finetune.kinds.kind import Recipe, Task
 from bertjax.finetune.kinds.regression import REGRESSION
 from bertjax.finetune.kinds.sequence import SEQUENCE
 from bertjax.finetune.kinds.span import SPAN
+from bertjax.finetune.kinds.texts import TextKind
 from bertjax.finetune.kinds.tokens import TOKENS
 
 _CHOICES = ("0", "1", "2", "3")
@@ -121,6 +122,19 @@ def task_for(config: TaskConfig) -> Task:
     return task.kind.configured(task, config)
 
 
+def texts_of_input(config: TaskConfig) -> int:
+    """The number of texts of an input of a config's task, 1 or 2; 0 if the kind decides, or the task is unknown.
+
+    It is unknown for a model that was fine-tuned elsewhere.
+    """
+    own = {kind.own_task: kind for kind in KINDS.values() if kind.own_task}.get(config.name)
+    if own is None:
+        return TASKS[config.name].texts if config.name in TASKS else 0
+    if not isinstance(own, TextKind) or own.text_columns[1] is None:
+        return 0
+    return len(config.text or own.default_columns)
+
+
 def glue_tasks_in(data: Path) -> tuple[str, ...]:
     """The tasks of GLUE with training and development sets in a folder (or tfds:glue), in GLUE's order."""
     return tuple(
@@ -141,6 +155,7 @@ def _glue(name: str, metrics: tuple[str, ...], labels: tuple[str, ...]) -> Task:
         partial(read_glue, layout),
         labels,
         layout.classes,
+        texts=len(layout.texts),
         submissions={"test": f"{layout.folder}.tsv"},
         paper=_PUBLISHED[name],
     )
@@ -181,7 +196,7 @@ TASKS = {
         TOKENS.set_task("bc5cdr-disease", biobert_set("BC5CDR-disease"), {}),
         TOKENS.set_task("bc5cdr-chem", biobert_set("BC5CDR-chem"), {}),
         TOKENS.set_task("lener-br", LENER_BR, _PUBLISHED["lener-br"]),
-        Task("xnli", SEQUENCE, ("accuracy",), Recipe(5e-5, epochs=2), read_xnli, XNLI_LABELS,
+        Task("xnli", SEQUENCE, ("accuracy",), Recipe(5e-5, epochs=2), read_xnli, XNLI_LABELS, texts=2,
              dev_splits=tuple(split_of("dev", language) for language in LANGUAGES),
              test_splits=tuple(split_of("test", language) for language in LANGUAGES),
              averaged=True, paper=_PUBLISHED["xnli"]),
