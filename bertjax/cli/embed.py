@@ -24,12 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=["-"],
         metavar="FILE",
-        help="one text per line, .jsonl or .parquet, compressed or not; - is standard input (-)",
+        help="one text per line, .csv, .tsv, .jsonl or .parquet, compressed or not; - is standard input (-)",
     )
     parser.add_argument("--output", required=True, metavar="FILE", help="vectors.npy, .jsonl or .parquet")
     add_overwrite(parser)
     parser.add_argument(
-        "--field", help="field of a .jsonl or .parquet with the text (text); standard input is then .jsonl"
+        "--column",
+        "--field",
+        dest="field",
+        metavar="NAME",
+        help="column or field of a .csv, .tsv, .jsonl or .parquet with the text (text); standard input is then .jsonl",
     )
     parser.add_argument(
         "--normalize",
