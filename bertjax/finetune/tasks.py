@@ -15,7 +15,7 @@ from pathlib import Path
 from bertjax.config import TaskConfig
 from bertjax.finetune.data.choices import read_codah, read_swag
 from bertjax.finetune.data.entity_sets import LENER_BR, biobert_set
-from bertjax.finetune.data.glue import DIAGNOSTICS, GlueLayout, has_split, read_glue
+from bertjax.finetune.data.glue import DIAGNOSTICS, TFDS, GlueLayout, has_split, read_glue
 from bertjax.finetune.data.questions import read_squad
 from bertjax.finetune.data.tags import TagColumns
 from bertjax.finetune.data.xnli import LABELS as XNLI_LABELS
@@ -104,9 +104,11 @@ _GLUE = {
 def task_of(name: str, others: Iterable[str] = ()) -> Task:
     """The task of this name. Raises ValueError with the nearest names, of the `others` too, if there is none."""
     if name not in TASKS:
-        names = [*TASKS, *others]
-        near = difflib.get_close_matches(name, names, 3, 0.4) or names
-        raise ValueError(f"task {name!r} is not known; did you mean {' or '.join(near)}?")
+        others = [*others]
+        if near := difflib.get_close_matches(name.lower(), [*TASKS, *others], 3, 0.6):
+            raise ValueError(f"task {name!r} is not known; did you mean {' or '.join(near)}?")
+        own = f"for your own table give {', '.join(others[:-1])} or {others[-1]}; " if others else ""
+        raise ValueError(f"task {name!r} is not known; {own}data sets with a task are {', '.join(TASKS)}")
     return TASKS[name]
 
 
@@ -136,12 +138,26 @@ def texts_of_input(config: TaskConfig) -> int:
 
 
 def glue_tasks_in(data: Path) -> tuple[str, ...]:
-    """The tasks of GLUE with training and development sets in a folder (or tfds:glue), in GLUE's order."""
-    return tuple(
+    """The tasks of GLUE with training and development sets in a folder (or tfds:glue), in GLUE's order.
+
+    Raises ValueError for the folder of one task, whose files any task could have.
+    """
+    names = tuple(
         name
         for name, layout in _GLUE.items()
         if has_split(layout, data, "train")
         and any(has_split(layout, data, split) for split in (*TASKS[name].dev_splits, "dev"))
+    )
+    in_folders = tuple(name for name in names if (data / _GLUE[name].folder).is_dir())
+    if str(data).startswith(TFDS) or len(names) - len(in_folders) < 2:
+        return names
+    if in_folders:
+        return in_folders
+    called = data.resolve().name.lower().replace("-", "")
+    task = next((layout.folder for layout in _GLUE.values() if layout.folder.lower().replace("-", "") == called), "")
+    raise ValueError(
+        f"finetune glue: {data} is the folder of {task or 'one task'}; name the folder above, {data.resolve().parent}, "
+        "or fine-tune for that task alone"
     )
 
 
