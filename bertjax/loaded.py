@@ -8,7 +8,8 @@ from typing import Any, Unpack, overload
 
 import numpy as np
 
-from bertjax.config import ModelConfig
+from bertjax.config import Config, FinetuneConfig, ModelConfig, from_dict
+from bertjax.convert.sentence_transformers.reader import vector_options
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextCounts, TextEncoder, require_trained
 from bertjax.finetune.predict import Input, Output, TaskModel
@@ -17,9 +18,11 @@ from bertjax.interpret.correction import Correction, Examined, default_threshold
 from bertjax.interpret.fill_mask import Guess, Text
 from bertjax.interpret.pseudo_likelihood import Judgement, PairSet, PseudoLikelihood, judge_pairs, pseudo_likelihoods
 from bertjax.model.families.registry import family_of
+from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress, no_progress
+from bertjax.storage.remote import path_of
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.run_directory import TrainedModel
+from bertjax.training.run_directory import CONFIG_FILE, TrainedModel
 
 
 class LoadedModel:
@@ -65,13 +68,13 @@ class LoadedModel:
 
         The options are the fields of `bertjax.embed.encoder.Encoding`: `pooling` mean, cls, pooler, max; `layer` last,
         a number (0 is the embeddings), sum4, concat4; `normalize`; `long` truncate, split; `max_length`; `dtype`;
-        `batch_size` and `batch_tokens`, the most texts and tokens of a batch on a device. With `pooling="none"` the
-        result is a list of matrices, each with a row per token of [CLS] text [SEP]. Warns of truncated texts. Raises
-        ValueError for options that the model does not have, for an item that is not a text, and for a text with a lone
-        surrogate.
+        `batch_size` and `batch_tokens`, the most texts and tokens of a batch on a device; `prompt`, put before every
+        text. The defaults of a sentence-transformers folder are its own settings. With `pooling="none"` the result is a
+        list of matrices, each with a row per token of [CLS] text [SEP]. Warns of truncated texts. Raises ValueError for
+        options that the model does not have, for an item that is not a text, and for a text with a lone surrogate.
         """
         given = _texts(texts)
-        encoding = Encoding(**options)
+        encoding = Encoding(**vector_options(self._model, options))
         require_trained(encoding.pooling, self._untrained, str(self._model.directory))
         if self._encoder is None or self._encoder.encoding != encoding:
             self._encoder = TextEncoder(self._model, encoding)
@@ -152,7 +155,9 @@ class LoadedModel:
 
     def _require_mlm_head(self, use: str) -> None:
         if "MLM head" in self._untrained:
-            raise ValueError(f"{self._model.directory}: it has no MLM head and cannot {use}")
+            source = pretrained_source(self._model.config)
+            advice = f"; use {source}, from which it was fine-tuned" if source else ""
+            raise ValueError(f"{self._model.directory}: it has no MLM head and cannot {use}{advice}")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -202,6 +207,20 @@ class LoadedModel:
         if self._task is None:
             self._task = TaskModel(self._model)
         return self._task
+
+
+def pretrained_source(config: Config) -> str:
+    """The model with an MLM head that a fine-tuned run began from, through other fine-tuned ones; "" if unknown."""
+    sources: list[str] = []
+    while isinstance(config, FinetuneConfig) and config.init_from and config.init_from not in sources:
+        sources.append(config.init_from)
+        run = path_of(config.init_from)
+        run = run.parent.parent if run.name.isdecimal() else run
+        try:
+            config = from_dict(read_json(run / CONFIG_FILE))
+        except (OSError, ValueError):  # moved, or not a run
+            return ""
+    return sources[-1] if sources and "mlm" in config.training.objectives else ""
 
 
 def _texts(given: Any, pairs: bool = False) -> list[Any]:

@@ -24,21 +24,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=["-"],
         metavar="FILE",
-        help="one text per line, .jsonl or .parquet, compressed or not; - is standard input (-)",
+        help="one text per line, .csv, .tsv, .jsonl or .parquet, compressed or not; - is standard input (-)",
     )
     parser.add_argument("--output", required=True, metavar="FILE", help="vectors.npy, .jsonl or .parquet")
     add_overwrite(parser)
     parser.add_argument(
-        "--field", help="field of a .jsonl or .parquet with the text (text); standard input is then .jsonl"
+        "--column",
+        "--field",
+        dest="field",
+        metavar="NAME",
+        help="column or field of a .csv, .tsv, .jsonl or .parquet with the text (text); standard input is then .jsonl",
     )
-    parser.add_argument("--normalize", action="store_true", help="scale every vector to length 1")
+    parser.add_argument(
+        "--normalize",
+        action=argparse.BooleanOptionalAction,
+        help="scale every vector to length 1 (no; for a sentence-transformers folder: as its modules.json)",
+    )
     add_encoding(
-        parser, POOLINGS, "how token vectors become one vector; none writes a matrix per text, a row per token (mean)"
+        parser,
+        POOLINGS,
+        "how token vectors become one vector; none writes a matrix per text, a row per token (mean; for a "
+        "sentence-transformers folder: its own pooling)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the vectors of all texts; print how many there were, and how those longer than a row were cut or split."""
+    from bertjax.convert.sentence_transformers.reader import vector_options
     from bertjax.convert.sources import open_source
     from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
     from bertjax.embed.outputs import open_output, require_output
@@ -49,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     output = require_output(arguments.output)
     require_free(output, arguments)
     total = count_texts(arguments.texts, arguments.field)
-    encoding = Encoding(**given_encoding(arguments))
     model, untrained = open_source(arguments.model)
+    encoding = Encoding(**vector_options(model, given_encoding(arguments)))
     require_trained(encoding.pooling, untrained, arguments.model)
     encoder = TextEncoder(model, encoding)
     read, started = ReadCounts(), time.monotonic()

@@ -37,10 +37,14 @@ def add_texts(parser: argparse.ArgumentParser, about: str) -> None:
     parser.add_argument(
         "--file",
         metavar="FILE",
-        help="texts, one per line, or of .jsonl or .parquet, compressed or not; - is standard input",
+        help="texts, one per line, or of .csv, .tsv, .jsonl or .parquet, compressed or not; - is standard input",
     )
     parser.add_argument(
-        "--field", help="field of a .jsonl or .parquet with the text (text); standard input is then .jsonl"
+        "--column",
+        "--field",
+        dest="field",
+        metavar="NAME",
+        help="column or field of a .csv, .tsv, .jsonl or .parquet with the text (text); standard input is then .jsonl",
     )
 
 
@@ -51,7 +55,7 @@ def require_texts(arguments: argparse.Namespace, instead: str, file: str = "FILE
         called = " and ".join({"text": "TEXT"}.get(name, f"--{name}") for name in given) or "nothing"
         raise ValueError(f"{called} given: give one of TEXT, --file FILE and --{instead} {file}")
     if arguments.field and not arguments.file:
-        raise ValueError(f"--field {arguments.field} without --file: it names the field of a .jsonl or .parquet")
+        raise ValueError(f"--field {arguments.field} without --file: it names the column or field of a file's text")
 
 
 def texts_of(arguments: argparse.Namespace) -> Iterator[str]:
@@ -81,7 +85,10 @@ POOLINGS = ("mean", "cls", "pooler", "max", "none")  # those of bertjax.model.po
 
 
 def add_encoding(parser: argparse.ArgumentParser, poolings: Sequence[str], pooled: str) -> None:
-    """Add the options of `bertjax.embed.encoder.Encoding`, which has their defaults; an option not given is None."""
+    """Add the options of `bertjax.embed.encoder.Encoding`; an option that is not given is None.
+
+    Its default is that of `Encoding`, or the setting of a sentence-transformers folder.
+    """
     parser.add_argument("--pooling", choices=poolings, help=pooled)
     parser.add_argument(
         "--layer",
@@ -102,6 +109,7 @@ def add_encoding(parser: argparse.ArgumentParser, poolings: Sequence[str], poole
         "--batch-tokens", type=int, metavar="N", help="tokens per batch on a device (2048 on a CPU, 8192 otherwise)"
     )
     parser.add_argument("--batch-size", type=int, metavar="N", help="texts per batch on a device, at most")
+    parser.add_argument("--prompt", metavar="TEXT", help="text to put before every text (none)")
 
 
 def given_encoding(arguments: argparse.Namespace) -> EncodingOptions:

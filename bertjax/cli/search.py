@@ -32,9 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="FILE",
-        help="files to index: one text per line, .parquet, or .jsonl with _id, title and text, as BEIR's corpus.jsonl",
+        help="files to index: one text per line, .csv, .tsv, .parquet, or .jsonl with _id, title and text, as BEIR's "
+        "corpus.jsonl; a query must come before this option",
     )
-    parser.add_argument("--field", help="field of the documents with the text (text)")
+    parser.add_argument(
+        "--column",
+        "--field",
+        dest="field",
+        metavar="NAME",
+        help="column or field of the documents with the text (text)",
+    )
     parser.add_argument("--queries", metavar="FILE", help="queries, in the same formats; - is standard input")
     parser.add_argument("--query-field", metavar="FIELD", help="field of the queries with the text (text)")
     parser.add_argument(
@@ -86,7 +93,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const=False,
         help="compare inner products instead of cosines",
     )
-    add_encoding(parser, POOLINGS[:-1], "how token vectors become one vector (mean)")
+    add_encoding(
+        parser,
+        POOLINGS[:-1],
+        "how token vectors become one vector (mean; for a sentence-transformers folder: its own pooling)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

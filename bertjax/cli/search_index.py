@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertjax.cli.model_source import given_encoding, print_replaced
+from bertjax.convert.sentence_transformers.reader import vector_options
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
 from bertjax.search.index import Origin, SearchIndex, build_index, has_index, model_fingerprint, open_index
@@ -25,7 +26,7 @@ def open_or_build_index(arguments: argparse.Namespace) -> tuple[SearchIndex, Tex
     """
     index = _existing_index(arguments)
     model, untrained = open_source(arguments.model)
-    encoder = TextEncoder(model, _encoding(arguments, index))
+    encoder = TextEncoder(model, _encoding(arguments, index, model))
     require_trained(encoder.encoding.pooling, untrained, arguments.model)
     fingerprint = model_fingerprint(model, encoder.encoding.pooling)
     if index is None:
@@ -63,11 +64,14 @@ def _files(arguments: argparse.Namespace) -> tuple[list[list[str]], str | None]:
     return [[Path(path).name, sha256_of(path)] for path in arguments.documents], arguments.field
 
 
-def _encoding(arguments: argparse.Namespace, index: SearchIndex | None) -> Encoding:
-    """The encoding of the index, or that of the command line for a new one. Raises ValueError if they differ."""
+def _encoding(arguments: argparse.Namespace, index: SearchIndex | None, model: TrainedModel) -> Encoding:
+    """The encoding of the index, or that of the command line for a new one. Raises ValueError if they differ.
+
+    A new index compares cosines unless --no-normalize is given; its other defaults are those of the model's folder.
+    """
     given = given_encoding(arguments)
     if index is None:
-        return Encoding(**{"normalize": True} | given)
+        return Encoding(**vector_options(model, {"normalize": True} | given))
     batches = {name: given.pop(name, None) for name in ("batch_tokens", "batch_size")}  # which change no vector
     encoding = replace(index.origin.encoding, **batches)
     for name, value in given.items():

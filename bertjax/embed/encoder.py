@@ -103,6 +103,7 @@ class Encoding:
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; bfloat16 is faster on accelerators
     batch_tokens: int | None = None  # per device and batch, padding included; None: by the kind of device
     batch_size: int | None = None  # rows per device and batch, at most; None: as many as batch_tokens allow
+    prompt: str = ""  # put before every text
 
 
 class EncodingOptions(TypedDict, total=False):
@@ -116,6 +117,7 @@ class EncodingOptions(TypedDict, total=False):
     dtype: Literal["float32", "bfloat16"]
     batch_tokens: int | None
     batch_size: int | None
+    prompt: str
 
 
 class Embedding(NamedTuple):
@@ -167,7 +169,7 @@ class TextEncoder:
         window: list[list[np.ndarray]] = []
         tokens = 0
         source = iter(texts)
-        while some := list(itertools.islice(source, _TOKENIZED_AT_ONCE)):
+        while some := [self.encoding.prompt + text for text in itertools.islice(source, _TOKENIZED_AT_ONCE)]:
             for parts in rows_of(some, self._tokenizer, self.max_length, self.encoding.long, self.counts):
                 size = sum(len(part) for part in parts)
                 if window and tokens + size > budget:

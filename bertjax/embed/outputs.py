@@ -38,7 +38,7 @@ def output_path(name: str, suffixes: Collection[str], things: str) -> Path:
         raise ValueError(f"--output {name}: {things} are written to a file of this machine; name one, and upload that")
     path = Path(name)
     if path.suffix not in suffixes:
-        raise ValueError(f"--output {path}: its suffix says what it is to be: {', '.join(suffixes)}")
+        raise ValueError(f"--output {path}: unsupported format {path.suffix!r}; use {', '.join(suffixes)}")
     if not path.parent.is_dir():
         raise ValueError(f"--output {path}: there is no directory {path.parent}; make it, or write elsewhere")
     return path

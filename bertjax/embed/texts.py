@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from bertjax.finetune.data.tables import MissingColumnError, Wanted, likely_columns, read_rows
 from bertjax.storage.lines import COMPRESSED, RECORD_CAP, read_lines
 from bertjax.storage.remote import is_remote
 from bertjax.storage.utf8 import ReadCounts
@@ -15,13 +18,13 @@ from bertjax.text.sources.source import DEFAULT_FIELD
 
 STANDARD_INPUT = "-"
 
-_JSON, _TABLES = (".jsonl", ".ndjson"), (".parquet", ".arrow")
+_JSON, _CSV, _TABLES = (".jsonl", ".ndjson"), (".csv", ".tsv"), (".parquet", ".arrow")
 
 Reader = Callable[[ReadCounts], Iterator[str]]
 
 
 def read_texts(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[str]:
-    """The texts of files, in order: `field` of each line of a .jsonl or row of a .parquet, or else every line.
+    """The texts of files, in order: `field` of each line of a .jsonl or row of a .csv, .tsv or .parquet, or else lines.
 
     Files may be compressed (.gz .bz2 .xz .zst); `-` is standard input, in JSON Lines if `field` is given. A blank line
     is an empty text, so that text n is line n. Raises ValueError naming file and line for what cannot be read, and for
@@ -62,11 +65,28 @@ def _reader(path: str, field: str | None) -> Reader:
     source = source_of_texts(path)
     if _bare(path).endswith(_TABLES):
         return lambda counts: parquet.texts(source, counts, field or DEFAULT_FIELD)
+    if _bare(path).endswith(_CSV):
+        return lambda counts: _column_texts(source, field or DEFAULT_FIELD)
     if has_json(path, field):
         return lambda counts: json_texts(source, counts, field or DEFAULT_FIELD)
     if field:
-        raise ValueError(f"{path}: --field {field} is for {', '.join((*_JSON, *_TABLES))}, and this is a text a line")
+        raise ValueError(
+            f"{path}: --field {field} is for {', '.join((*_JSON, *_CSV, *_TABLES))}, and this is a text a line"
+        )
     return partial(read_lines, source, partial(_refuse, source), RECORD_CAP)
+
+
+def _column_texts(path: str, column: str) -> Iterator[str]:
+    """The values of a column of a CSV or TSV. Raises ValueError for a missing column, naming a likely one."""
+    if is_remote(path):
+        raise ValueError(f"{path}: a table is read from a file of this machine; copy it here")
+    try:
+        for row in read_rows(Path(path), Wanted((column,)), warnings.warn):
+            yield row.values[column]
+    except MissingColumnError as error:
+        (likely,), _ = likely_columns(Path(path), error.names, (column,), "")
+        advice = f"; give --column {shlex.quote(likely)}" if likely != column else ""
+        raise ValueError(f"{error.message}{advice}") from None
 
 
 def _bare(path: str) -> str:

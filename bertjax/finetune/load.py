@@ -14,7 +14,7 @@ import numpy as np
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import MissingSplitError
 from bertjax.finetune.data.tables import Notify
-from bertjax.finetune.kinds.kind import Kind, Splits, Task, TaskContent
+from bertjax.finetune.kinds.kind import Kind, Splits, Task, TaskContent, baselines_of_sets
 from bertjax.finetune.tasks import task_for
 from bertjax.input.randomness import derive_key, permute
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -33,7 +33,11 @@ def load_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskContent:
     chosen = replace(splits, train=_drawn(splits.train, config))
     content = task.kind.load(task, config, tokenizer, chosen)
     return replace(
-        content, example=_example(splits), averaged=task.averaged, measured_by=measured_by(config.task, splits)
+        content,
+        example=_example(splits),
+        averaged=task.averaged,
+        measured_by=measured_by(config.task, splits),
+        baselines=content.baselines | baselines_of_sets(content),
     )
 
 

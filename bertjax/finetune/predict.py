@@ -23,6 +23,7 @@ from bertjax.finetune.kinds.kind import Inference
 from bertjax.finetune.kinds.sequence import Prediction
 from bertjax.finetune.kinds.span import Answer
 from bertjax.finetune.kinds.tokens import Tag
+from bertjax.finetune.tasks import texts_of_input
 from bertjax.input.lengths import LengthCounts
 from bertjax.model.attention.block_sparse import for_sequences, length_of_text, longest_full, sees_blocks
 from bertjax.model.families.registry import family_of
@@ -109,7 +110,9 @@ class TaskModel:
     def __init__(self, model: TrainedModel, devices: Sequence[jax.Device] | None = None) -> None:
         """Put the weights on the devices. Raises ValueError for a model without the head of a task."""
         if not model.kind:
-            raise ValueError(f"{model.directory}: it has no head of a task; fine-tune it")
+            raise ValueError(
+                f"{model.directory}: this is a pretrained model without the head of a task; fine-tune it first"
+            )
         self.kind = kind_of(model.kind)
         if self.kind.no_prediction:
             raise ValueError(f"{model.directory}: {self.kind.no_prediction}")
@@ -117,7 +120,9 @@ class TaskModel:
         task, outputs = model.config.task, max(1, model.config.model.num_labels)
         labels = model.labels or tuple(f"LABEL_{number}" for number in range(outputs))
         template = family_of(model.config.model.family).template
-        self._model = Inference(task, labels, model.tokenizer, model.max_length, template, self._outputs)
+        self._model = Inference(
+            task, labels, model.tokenizer, model.max_length, template, self._outputs, texts=texts_of_input(task)
+        )
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
         self._network = for_sequences(model.config.model, model.max_length)
         blueprint = draw_blueprint(self._network, optax.identity(), self._mesh)

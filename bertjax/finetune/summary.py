@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bertjax.finetune.encoding.answers import NO_SHARES
-from bertjax.finetune.kinds.kind import Kind
+from bertjax.finetune.kinds.kind import Kind, baseline_name
 from bertjax.finetune.run import Result
 from bertjax.report.page import Table
 
 _PER_CENT = 100.0  # as in the papers
+_CONSTANT = "constant answer"  # the row of baselines: one answer for every example
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,24 @@ class TaskSummary:
 
     def table(self) -> Table:
         """A row per setting and a column per figure."""
-        columns = ["setting", "seeds", *(_called(name) for name in self._figures()), "minutes a run"]
+        figures = self._figures()
+        columns = ["setting", "seeds", *(_called(name) for name in figures), "minutes a run"]
         rows = []
         for name, results in self.results.items():
             minutes = statistics.fmean(result.seconds for result in results) / 60
-            rows.append((name or "recipe", str(len(results)), *self.cells(name), f"{minutes:.1f}"))
-        note = "on the development set, or the one named, in per cent: the mean, and the standard deviation over seeds"
+            rows.append((name or "default", str(len(results)), *self.cells(name), f"{minutes:.1f}"))
+        note = "development set, or the one named, in % (mean ± s.d. over seeds)"
+        baselines = [self.baseline(name) for name in figures]
+        if any(value is not None for value in baselines):
+            cells = ["none" if value is None else f"{_PER_CENT * value:.2f}" for value in baselines]
+            rows.append((_CONSTANT, "", *cells, ""))
+        else:
+            note += "; no baseline: one answer for every example has none of these figures"
         return Table(self.task, note, tuple(columns), tuple(rows))
+
+    def baseline(self, figure: str) -> float | None:
+        """The figure of one answer for every example; None where it is not defined."""
+        return next(iter(self.results.values()))[0].baselines.get(baseline_name(figure))
 
     def by_language(self) -> list[Table]:
         """A table with a row per language of the best setting, where sets have one; else none."""
@@ -90,8 +102,10 @@ def overall(summaries: Sequence[TaskSummary], systems: Sequence[str]) -> Table:
     for summary in summaries:
         name = summary.best_setting
         shown = [f"{summary.published[system]:g}" if system in summary.published else "" for system in systems]
-        rows.append((summary.task, summary.metrics[0], summary.cells(name)[0], *shown))
-    return Table("GLUE", "development sets, in per cent", ("task", "metric", "ours", *systems), tuple(rows))
+        value = summary.baseline(f"eval/{summary.metrics[0]}")
+        baseline = "none" if value is None else f"{_PER_CENT * value:.2f}"
+        rows.append((summary.task, summary.metrics[0], summary.cells(name)[0], *shown, baseline))
+    return Table("GLUE", "development sets, in per cent", ("task", "metric", "ours", *systems, _CONSTANT), tuple(rows))
 
 
 def _spread(values: Sequence[float]) -> str:

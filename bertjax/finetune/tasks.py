@@ -15,7 +15,7 @@ from pathlib import Path
 from bertjax.config import TaskConfig
 from bertjax.finetune.data.choices import read_codah, read_swag
 from bertjax.finetune.data.entity_sets import LENER_BR, biobert_set
-from bertjax.finetune.data.glue import DIAGNOSTICS, GlueLayout, has_split, read_glue
+from bertjax.finetune.data.glue import DIAGNOSTICS, TFDS, GlueLayout, has_split, read_glue
 from bertjax.finetune.data.questions import read_squad
 from bertjax.finetune.data.tags import TagColumns
 from bertjax.finetune.data.xnli import LABELS as XNLI_LABELS
@@ -26,6 +26,7 @@ from bertjax.finetune.kinds.kind import Recipe, Task
 from bertjax.finetune.kinds.regression import REGRESSION
 from bertjax.finetune.kinds.sequence import SEQUENCE
 from bertjax.finetune.kinds.span import SPAN
+from bertjax.finetune.kinds.texts import TextKind
 from bertjax.finetune.kinds.tokens import TOKENS
 
 _CHOICES = ("0", "1", "2", "3")
@@ -103,9 +104,11 @@ _GLUE = {
 def task_of(name: str, others: Iterable[str] = ()) -> Task:
     """The task of this name. Raises ValueError with the nearest names, of the `others` too, if there is none."""
     if name not in TASKS:
-        names = [*TASKS, *others]
-        near = difflib.get_close_matches(name, names, 3, 0.4) or names
-        raise ValueError(f"task {name!r} is not known; did you mean {' or '.join(near)}?")
+        others = [*others]
+        if near := difflib.get_close_matches(name.lower(), [*TASKS, *others], 3, 0.6):
+            raise ValueError(f"task {name!r} is not known; did you mean {' or '.join(near)}?")
+        own = f"for your own table give {', '.join(others[:-1])} or {others[-1]}; " if others else ""
+        raise ValueError(f"task {name!r} is not known; {own}data sets with a task are {', '.join(TASKS)}")
     return TASKS[name]
 
 
@@ -121,13 +124,40 @@ def task_for(config: TaskConfig) -> Task:
     return task.kind.configured(task, config)
 
 
+def texts_of_input(config: TaskConfig) -> int:
+    """The number of texts of an input of a config's task, 1 or 2; 0 if the kind decides, or the task is unknown.
+
+    It is unknown for a model that was fine-tuned elsewhere.
+    """
+    own = {kind.own_task: kind for kind in KINDS.values() if kind.own_task}.get(config.name)
+    if own is None:
+        return TASKS[config.name].texts if config.name in TASKS else 0
+    if not isinstance(own, TextKind) or own.text_columns[1] is None:
+        return 0
+    return len(config.text or own.default_columns)
+
+
 def glue_tasks_in(data: Path) -> tuple[str, ...]:
-    """The tasks of GLUE with training and development sets in a folder (or tfds:glue), in GLUE's order."""
-    return tuple(
+    """The tasks of GLUE with training and development sets in a folder (or tfds:glue), in GLUE's order.
+
+    Raises ValueError for the folder of one task, whose files any task could have.
+    """
+    names = tuple(
         name
         for name, layout in _GLUE.items()
         if has_split(layout, data, "train")
         and any(has_split(layout, data, split) for split in (*TASKS[name].dev_splits, "dev"))
+    )
+    in_folders = tuple(name for name in names if (data / _GLUE[name].folder).is_dir())
+    if str(data).startswith(TFDS) or len(names) - len(in_folders) < 2:
+        return names
+    if in_folders:
+        return in_folders
+    called = data.resolve().name.lower().replace("-", "")
+    task = next((layout.folder for layout in _GLUE.values() if layout.folder.lower().replace("-", "") == called), "")
+    raise ValueError(
+        f"finetune glue: {data} is the folder of {task or 'one task'}; name the folder above, {data.resolve().parent}, "
+        "or fine-tune for that task alone"
     )
 
 
@@ -141,6 +171,7 @@ def _glue(name: str, metrics: tuple[str, ...], labels: tuple[str, ...]) -> Task:
         partial(read_glue, layout),
         labels,
         layout.classes,
+        texts=len(layout.texts),
         submissions={"test": f"{layout.folder}.tsv"},
         paper=_PUBLISHED[name],
     )
@@ -181,7 +212,7 @@ TASKS = {
         TOKENS.set_task("bc5cdr-disease", biobert_set("BC5CDR-disease"), {}),
         TOKENS.set_task("bc5cdr-chem", biobert_set("BC5CDR-chem"), {}),
         TOKENS.set_task("lener-br", LENER_BR, _PUBLISHED["lener-br"]),
-        Task("xnli", SEQUENCE, ("accuracy",), Recipe(5e-5, epochs=2), read_xnli, XNLI_LABELS,
+        Task("xnli", SEQUENCE, ("accuracy",), Recipe(5e-5, epochs=2), read_xnli, XNLI_LABELS, texts=2,
              dev_splits=tuple(split_of("dev", language) for language in LANGUAGES),
              test_splits=tuple(split_of("test", language) for language in LANGUAGES),
              averaged=True, paper=_PUBLISHED["xnli"]),

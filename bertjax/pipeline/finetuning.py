@@ -290,7 +290,7 @@ def _last_words(result: FinetuneResult) -> list[str]:
     lines = []
     for summary, exported in zip(result.summaries, result.exported, strict=True):
         table = summary.table()
-        lines += [f"\n{table.title} {table.note}", *text_lines(table)]
+        lines += [f"\n{table.title}, {table.note}", *text_lines(table)]
         if published := summary.published_line():
             lines.append(f"  published: {published}")
         lines += [

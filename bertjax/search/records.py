@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, TypedDict
 
 import numpy as np
 
-from bertjax.embed.texts import has_json, read_texts, source_of_texts
+from bertjax.embed.texts import STANDARD_INPUT, has_json, read_texts, source_of_texts
 from bertjax.storage.json_documents import parse_json
 from bertjax.storage.lines import CHUNK, read_lines
 from bertjax.storage.remote import is_remote, open_bytes
@@ -82,7 +82,9 @@ def count_records(paths: Sequence[str], field: str | None) -> int:
     """
     for path in paths:
         if not is_remote(path) and not Path(path).is_file():
-            raise ValueError(f"{path}: documents are read twice, and so from files; there is no file of that name")
+            if path == STANDARD_INPUT or Path(path).exists():
+                raise ValueError(f"{path}: documents are read twice, and this is not a file; write them to a file")
+            raise ValueError(f"--documents {path}: no such file; a query must come before --documents")
     seen = array("q", (hash(record.id) for record in read_records(paths, field, ReadCounts())))
     if not seen:
         raise ValueError(f"{', '.join(paths)}: not one document there; name files that have some")

@@ -64,6 +64,29 @@ def test_texts_of_every_kind_of_file_in_their_order(run, vectors, tmp_path, caps
     assert "embed  5 / 5 texts (100%)" in said.err
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("t.csv", 'id,text\n1,"the museum, opened"\n2,the\n', []),
+        ("t.csv", 'abstract;id\n"the museum, opened";1\nthe;2\n', ["--column", "abstract"]),
+        ("t.tsv", "text\tid\nthe museum, opened\t1\nthe\t2\n", []),
+        ("t.csv.gz", 'text,id\n"the museum, opened",1\nthe,2\n', ["--field", "text"]),
+    ],
+)
+def test_embed_reads_column_of_table(run, tmp_path, name, content, options):
+    data = content.encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    assert embed(run, tmp_path / name, "--output", tmp_path / "out.npy", *options) == 0
+    assert np.array_equal(np.load(tmp_path / "out.npy"), bertjax.load(run).encode(["the museum, opened", "the"]))
+
+
+def test_embed_names_likely_column_of_table(run, tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("stars,review\n1,the museum opened\n")
+    assert embed(run, tmp_path / "t.csv", "--output", tmp_path / "out.npy") == 1
+    assert "t.csv:1: no column 'text'; there are 'stars', 'review'; give --column review" in capsys.readouterr().err
+    assert not (tmp_path / "out.npy").exists()
+
+
 def test_several_files_are_one_after_the_other(run, vectors, tmp_path):
     first = written(tmp_path, "texts.txt")
     (tmp_path / "more.txt").write_text("the museum opened")
@@ -149,7 +172,7 @@ def test_standard_input_of_a_process(run, vectors, tmp_path):
         (
             "texts.txt",
             ["--output", "out.csv"],
-            "--output out.csv: its suffix says what it is to be: .npy, .jsonl",
+            "--output out.csv: unsupported format '.csv'; use .npy, .jsonl, .parquet",
         ),
         ("texts.txt", ["--output", "nowhere/out.npy"], "there is no directory nowhere"),
         ("texts.txt", ["--output", "s3://bucket/out.npy"], "are written to a file of this machine"),

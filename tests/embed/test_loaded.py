@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
-from exported_models import trained_model
+from exported_models import fine_tuned_model, trained_model
 
 import bertjax
+from bertjax.config import to_dict
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE, export_huggingface
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.interpret.correction import Correction, examine
@@ -76,6 +79,20 @@ def test_texts_are_corrected(model: LoadedModel) -> None:
     assert model.correct(["museum", ""], best.log_ratio + 1) == [Correction("museum", ()), Correction("", ())]
     hidden = model.examine(["museum"], masked=True, top=1)[0].words[0].proposals[0]
     assert model.correct("museum", hidden.log_ratio - 1, masked=True).text == hidden.text
+
+
+def test_fill_mask_names_run_that_model_was_fine_tuned_from(tmp_path: Path) -> None:
+    run = tmp_path / "pretrained"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps(to_dict(trained_model(run).config)))
+    tuned = fine_tuned_model(tmp_path / "tuned", "sequence", ("a", "b"))
+    for name, source in (("mnli", run), ("mrpc", tmp_path / "mnli"), ("lost", tmp_path / "nowhere")):
+        model = replace(tuned, config=replace(tuned.config, init_from=str(source)))
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(to_dict(model.config)))
+        advice = f"fill masks; use {run}, from which it was fine-tuned" if name != "lost" else "fill masks$"
+        with pytest.raises(ValueError, match=advice):
+            LoadedModel(model, ("MLM head",)).fill_mask("the [MASK]")
 
 
 def test_what_was_never_trained_is_not_used(model: LoadedModel, folder: Path, tmp_path: Path) -> None:

@@ -104,6 +104,31 @@ def test_numbers_and_relevance_are_those_of_transformers(tmp_path: Path) -> None
     assert isinstance(relevance.predict(pairs[0]), float)
 
 
+@pytest.mark.parametrize(
+    ("kind", "task", "given", "message"),
+    [
+        ("sequence", {"name": "mrpc"}, "a text", "input 1: 'a text' is one text; the task mrpc takes a pair of texts"),
+        ("sequence", {"name": "mrpc"}, [("a", "b"), "c"], "input 2: 'c' is one text"),
+        ("sequence", {"name": "xnli"}, "a text", "the task xnli takes a pair"),
+        ("regression", {"name": "stsb"}, "a text", "the task stsb takes a pair"),
+        ("sequence", {"name": "sst2"}, ("a", "b"), "is a pair of texts; the task sst2 takes one text"),
+        ("sequence", {"name": "classification"}, ("a", "b"), "the task classification takes one text"),
+        ("sequence", {"name": "classification", "text": ("q", "a")}, "a", "the task classification takes a pair"),
+        ("regression", {"name": "regression"}, ("a", "b"), "the task regression takes one text"),
+    ],
+)
+def test_predict_refuses_another_number_of_texts(tmp_path: Path, kind: str, task: dict, given, message: str) -> None:
+    model = fine_tuned_model(tmp_path / "run", kind, LABELS.get(kind, ()))
+    config = replace(model.config, task=replace(model.config.task, **task))
+    with pytest.raises(ValueError, match=message):
+        LoadedModel(replace(model, config=config)).predict(given)
+
+
+def test_describe_refuses_two_texts_for_tags(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="2 texts: a task of tags takes one text"):
+        loaded(tmp_path, "tokens").describe(["The museum opened.", "And closed."])
+
+
 def test_choices_are_those_of_transformers(tmp_path: Path) -> None:
     model = loaded(tmp_path, "choice")
     start, ends = "The museum opened", ["in 1877.", "the drawings of the naive museum.", "and?"]
@@ -227,7 +252,7 @@ def test_what_is_no_input_of_a_task_is_refused(tmp_path: Path, kind: str, given:
 
 
 def test_a_model_without_the_head_of_a_task_predicts_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="it has no head of a task; fine-tune it"):
+    with pytest.raises(ValueError, match="a pretrained model without the head of a task; fine-tune it first"):
         LoadedModel(trained_model(tmp_path / "run")).predict("a")
     with pytest.raises(ValueError, match="it gives vectors: use encode"):
         loaded(tmp_path, "vector").predict("a")

@@ -125,7 +125,7 @@ def test_seeds_make_a_table_and_the_best_run_is_exported(
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["huggingface", "seed-0", "seed-1"]
-    assert re.search(r"^  recipe +2 +[\d.]+ ± [\d.]+ ", printed, re.M)
+    assert re.search(r"^  default +2 +[\d.]+ ± [\d.]+ ", printed, re.M)
     assert re.search(r"best run +\S*/runs/seed-[01]\n", printed)
     exported = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "runs" / "huggingface")
     assert exported.config.id2label == {0: "blue", 1: "green", 2: "red"}

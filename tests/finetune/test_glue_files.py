@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertjax.config import TaskConfig
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.glue import DIAGNOSTICS
 from bertjax.finetune.load import read_dev, read_split
-from bertjax.finetune.tasks import TASKS, glue_tasks_in, task_of
+from bertjax.finetune.tasks import TASKS, glue_tasks_in, task_for, task_of
 
 # header of train and dev, a row; header of test, a row; texts, label, id in the test set
 OFFICIAL = {
@@ -174,6 +175,26 @@ def test_names_of_tasks() -> None:
     assert all(name == task.name for name, task in TASKS.items())
     with pytest.raises(ValueError, match="task 'sst-2' is not known; did you mean sst2"):
         task_of("sst-2")
+
+
+def test_unknown_task_names_those_of_own_tables() -> None:
+    with pytest.raises(
+        ValueError, match="'sentiment' is not known; for your own table give classification, regression"
+    ):
+        task_for(TaskConfig(name="sentiment"))
+
+
+def test_glue_refuses_folder_of_one_task(tmp_path: Path) -> None:
+    folder = tmp_path / "glue" / "MRPC"
+    folder.mkdir(parents=True)
+    for split in ("train", "dev"):
+        (folder / f"{split}.tsv").write_text("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\ta\tb\n")
+    with pytest.raises(ValueError, match=r"glue/MRPC is the folder of MRPC; name the folder above, .*glue, or"):
+        glue_tasks_in(folder)
+    assert glue_tasks_in(folder.parent) == ("mrpc",)
+    (folder.parent / "train.tsv").touch()
+    (folder.parent / "dev.tsv").touch()
+    assert glue_tasks_in(folder.parent) == ("mrpc",)
 
 
 # The real files against Python's csv module, or plain splitting.

@@ -196,6 +196,71 @@ def test_targets(tiny: WordPiece, answer: tuple[str, int], target: tuple[int, in
     assert row[4:] == target
 
 
+def nfd(text: str) -> str:
+    return unicodedata.normalize("NFD", text)
+
+
+@pytest.mark.parametrize(
+    ("context", "answer", "tokens"),
+    [
+        (nfd("le café ouvre"), nfd("café"), ["cafe"]),
+        (nfd("le café"), nfd("café"), ["cafe"]),  # at the end of the text
+        (nfd("éa café ouvre"), nfd("éa café"), ["ea", "cafe"]),
+        (nfd("la cafe à á ouvre"), nfd("à á"), ["a", "a"]),
+        ("le \u200bcafe\u200b ouvre", "\u200bcafe\u200b", ["cafe"]),
+        ("le\u200b cafe ouvre", "cafe", ["cafe"]),
+        ("le caf\u0301e\u0301\u0327 ouvre", "caf\u0301e\u0301\u0327", ["cafe"]),
+        (nfd("한국 문서"), nfd("한국"), [nfd("한국")]),
+    ],
+)
+def test_targets_are_tokens_of_answer_where_accents_are_stripped(context: str, answer: str, tokens: list[str]) -> None:
+    words = ["le", "la", "ea", "a", "cafe", "ouvre", nfd("한국"), nfd("문서")]
+    assert answered_by(WordPiece([*SPECIAL_TOKENS, *words], UNCASED), context, answer) == (
+        tokens,
+        answer.strip("\u200b"),
+    )
+
+
+def answered_by(tokenizer: Tokenizer, context: str, answer: str) -> tuple[list[str], str]:
+    """The tokens of the target, and the characters that the predicted answer would have."""
+    question = asked(context, "a", (answer, context.index(answer)))
+    ((_, ids, _, spans, start, end),) = rows_of(windows_of([question], tokenizer)[0])
+    assert 0 < start <= end, (start, end)
+    return [tokenizer.tokens[i] for i in ids[start : end + 1]], context[spans[start][0] : spans[end][1]]
+
+
+@pytest.fixture(scope="module")
+def composing() -> Tokenizer:
+    """A vocabulary of characters in NFKC."""
+    rules = TextRules(lowercase=False, strip_accents=False)
+    letters = "an office cafe é ｶﾞガカ 한국어 x full 12 ½ ⁄"
+    texts = [f"{first} {second}" for first in letters.split() for second in letters]
+    return train_tokenizer("unigram", count_for("unigram", texts, rules), 60, rules)
+
+
+@pytest.mark.parametrize(
+    ("context", "answer"),
+    [
+        (nfd("an é x"), nfd("é")),
+        (nfd("an é"), nfd("é")),
+        ("an o\ufb03ce x", "\ufb03ce"),  # a ligature is several tokens
+        ("an \ufb03 x", "\ufb03"),
+        ("an x\ufb03", "x\ufb03"),
+        (nfd("x 한국어 x"), nfd("한국어")),
+        (nfd("x 국어"), nfd("국어")),
+        ("x \uff46\uff55\uff4c\uff4c x", "\uff46\uff55\uff4c\uff4c"),
+        ("x \uff76\uff9e x", "\uff76\uff9e"),
+        ("x a\u200b x", "a\u200b"),
+    ],
+)
+def test_targets_are_tokens_of_answer_under_nfkc(composing: Tokenizer, context: str, answer: str) -> None:
+    tokens, predicted = answered_by(composing, context, answer)
+    spelled = unicodedata.normalize("NFKC", answer).replace("\u200b", "")
+    written = unicodedata.normalize("NFKC", "".join(tokens).lstrip("\u2581"))
+    assert written in (spelled, "<unk>")  # one token for a word of unknown characters
+    assert predicted == answer.replace("\u200b", "")
+
+
 def test_questions_without_answers(tiny: WordPiece) -> None:
     questions = [asked("a c", impossible=True), asked("b c"), asked("\u00ad"), asked("d c", "e", ("c", 2))]
     windows, _ = windows_of(questions, tiny)

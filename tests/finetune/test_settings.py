@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from bertjax.config import FinetuneConfig, TaskConfig, TrainingConfig
+from bertjax.finetune.data.examples import Question, TaggedSentence
+from bertjax.finetune.kinds.choice import CHOICE
+from bertjax.finetune.kinds.regression import REGRESSION
+from bertjax.finetune.kinds.relevance import RELEVANCE
+from bertjax.finetune.kinds.sequence import SEQUENCE
+from bertjax.finetune.kinds.span import no_answer_figures
+from bertjax.finetune.kinds.tokens import constant_tag_figures
+from bertjax.finetune.kinds.vector import VECTOR
 from bertjax.finetune.recipes import settings_of
 from bertjax.finetune.run import Result
 from bertjax.finetune.summary import TaskSummary, overall
@@ -71,4 +81,51 @@ def test_a_summary_has_means_deviations_and_the_best() -> None:
     summary = TaskSummary("rte", ("accuracy",), results, {"BERT Base, test": 66.4})
     assert summary.best.directory == "b" and summary.best_setting == "lr2"
     assert text_lines(summary.table())[1].split() == ["lr1", "2", "70.00", "±", "28.28", "1.5"]
-    assert overall([summary], ["BERT Base, test", "nobody"]).rows == (("rte", "accuracy", "75.00 ± 0.00", "66.4", ""),)
+    assert overall([summary], ["BERT Base, test", "nobody"]).rows == (
+        ("rte", "accuracy", "75.00 ± 0.00", "66.4", "", "none"),
+    )
+
+
+def test_table_has_baseline_of_every_figure() -> None:
+    figures = {"eval/f1": 0.8122, "eval/accuracy": 0.6838, "test/f1": 0.5, "eval/matthews": 0.1}
+    baselines = {"baseline/f1": 0.8122, "baseline/accuracy": 0.6838, "baseline/test/f1": 0.25}
+    done = Result("a", 10, figures, baselines, 60.0, ())
+    table = TaskSummary("mrpc", ("f1", "accuracy"), {"": [done]}, {}).table()
+    assert table.rows == (
+        ("default", "1", "81.22", "68.38", "50.00", "10.00", "1.0"),
+        ("constant answer", "", "81.22", "68.38", "25.00", "none", ""),
+    )
+    assert overall([TaskSummary("mrpc", ("f1",), {"": [done]}, {})], ()).rows == (("mrpc", "f1", "81.22", "81.22"),)
+    undefined = TaskSummary("stsb", ("spearman",), {"": [replace(done, baselines={})]}, {}).table()
+    assert len(undefined.rows) == 1 and "no baseline: one answer for every example has none" in undefined.note
+
+
+@pytest.mark.parametrize(
+    ("kind", "metrics", "answers", "expected"),
+    [
+        (SEQUENCE, ("f1", "accuracy", "matthews"), [1, 1, 1, 0], {"f1": 6 / 7, "accuracy": 0.75, "matthews": 0.0}),
+        (SEQUENCE, ("f1", "accuracy"), [0, 0, 0, 1], {"f1": 0.4, "accuracy": 0.75}),  # F1 of always answering 1
+        (SEQUENCE, ("macro_f1",), [2, 2, 0, 1], {"macro_f1": 2 / 9}),
+        (RELEVANCE, ("f1", "accuracy"), [0.0, 0.0, 1.0], {"f1": 0.5, "accuracy": 2 / 3}),
+        (CHOICE, ("accuracy",), [3, 3, 1], {"accuracy": 2 / 3}),
+        (REGRESSION, ("spearman", "pearson"), [0.5, 1.0, 2.0], {}),  # nothing correlates with a constant
+        (VECTOR, ("accuracy",), [[0, 1], [2, 3]], {}),
+    ],
+)
+def test_constant_figures_of_texts(kind, metrics: tuple[str, ...], answers: list, expected: dict) -> None:
+    assert kind.constant_figures(metrics, np.array(answers)) == pytest.approx(expected)
+
+
+def test_constant_figures_of_tags() -> None:
+    words = ("a", "b", "c")
+    tagged = [TaggedSentence("x:1", "1", words, tags) for tags in (("O", "O", "O"), ("O", "O", "B-PER"))]
+    assert constant_tag_figures(("accuracy",), tagged) == pytest.approx({"accuracy": 5 / 6})
+    entities = constant_tag_figures(("f1", "precision", "recall"), tagged)
+    assert entities == pytest.approx({"f1": 2 / 7, "precision": 1 / 6, "recall": 1.0})  # every word B-PER
+
+
+def test_no_answer_figures_of_questions() -> None:
+    questions = [Question("x", str(n), "q", "a b", (("b", 2),) if n else (), not n) for n in range(4)]
+    figures = no_answer_figures(questions)
+    assert figures["exact"] == figures["f1"] == figures["best_f1"] == 0.25
+    assert (figures["HasAns_f1"], figures["NoAns_f1"]) == (0.0, 1.0)

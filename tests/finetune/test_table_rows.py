@@ -141,6 +141,23 @@ def test_without_a_label_column_there_are_none(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_read_table_detects_delimiter_of_csv(tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows(
+            [("text", "label"), (f'a, "quoted"{delimiter}one\nof two lines', "x"), ("b", "y")]
+        )
+    found = read_table(path, Columns(), print)
+    assert [one.texts[0] for one in found] == [f'a, "quoted"{delimiter}one\nof two lines', "b"]
+
+
+def test_read_table_keeps_semicolons_in_csv_with_commas(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label;x\na;b;c,1\nd;e;f,2\n")
+    found = read_table(tmp_path / "a.csv", Columns(label="label;x"), print)
+    assert [one.texts for one in found] == [("a;b;c",), ("d;e;f",)]
+
+
 def test_a_long_text_is_read_whole(tmp_path: Path) -> None:
     path = table(tmp_path, f'text,label\n"{"long, " * 100_000}",a\n')
     assert len(read_table(path, Columns(), said)[0].texts[0]) == 600_000
@@ -159,7 +176,26 @@ REFUSED = [
     ("t.csv", "text,label\n", Columns(), "t.csv: the file is empty"),
     ("t.json", "[]", Columns(), "t.json: the file is empty"),
     ("t.jsonl", "\n", Columns(), "t.jsonl: the file is empty"),
-    ("t.csv", "text,other\na,b\n", Columns(), "t.csv:1: no column 'label'; there are 'text', 'other'"),
+    ("t.csv", "text,other\na,b\n", Columns(), "t.csv:1: no column 'label'; there are 'text', 'other'; give --label o"),
+    (
+        "t.csv",
+        "stars,review\n1,Never again\n5,Very good\n",
+        Columns(),
+        "t.csv:1: no column 'text'; there are 'stars', 'review'; give --text review --label stars",
+    ),
+    (
+        "t.csv",
+        "id;Der Text;Die Note\n1;sehr gut;1\n2;nicht gut;5\n3;sehr schlecht;5\n",
+        Columns(),
+        "t.csv:1: no column 'text'; there are 'id', 'Der Text', 'Die Note'; give --text 'Der Text' --label 'Die Note'",
+    ),
+    (
+        "t.jsonl",
+        '{"q": "who was it", "a": "it was I, of course", "gold": 1}',
+        Columns("text", "text_b"),
+        "t.jsonl:1: no column 'text'; there are 'q', 'a', 'gold'; give --text q a --label gold",
+    ),
+    ("t.tsv", "x\nlonely\n", Columns(), "t.tsv:1: no column 'text'; there are 'x'; give --text x"),
     ("t.tsv", "text\tlabel\na\tb\n", Columns(text_b="c"), "t.tsv:1: no column 'c'; there are 'text', 'label'"),
     ("t.jsonl", '{"text":"a","label":"b"}\n{"text":"a"}', Columns(), "t.jsonl:2: no column 'label'; there are 'text'"),
     ("t.json", '{"k": {"text":"a"}}', Columns(), "t.json: record 'k': no column 'label'; there are 'text';"),

@@ -313,7 +313,7 @@ def test_the_verb_measures_pairs(run: Path, tmp_path: Path, capsys: pytest.Captu
             ["one\ntwo", "--output", "lines.txt"],
             "'one\\ntwo' has more than one line, and lines.txt has one text",
         ),
-        (["a", "--output", "b.csv"], "its suffix says what it is to be: .txt, .jsonl"),
+        (["a", "--output", "b.csv"], "unsupported format '.csv'; use .txt, .jsonl"),
         (["--evaluate", "b.tsv", "--output", "b.txt"], "--evaluate writes no texts"),
         (["--evaluate", "nowhere.tsv"], "nowhere.tsv: no such file"),
         (["--file", "nowhere.txt"], "nowhere.txt: no such file"),

@@ -273,7 +273,11 @@ def test_an_index_belongs_to_its_model_whatever_that_is_called(run, made, tmp_pa
         (["q", "--index", "NEW"], "NEW: there is no index; give the documents to build it from: --documents FILE ..."),
         (["q", "--index", "s3://bucket/index"], "--index s3://bucket/index: an index is a folder of this machine"),
         (["q", "--index", "DATA"], "it is no index, for it has no manifest.json; name another folder"),
-        (["q", "--index", "NEW", "--documents", "nowhere.txt"], "nowhere.txt: documents are read twice"),
+        (["q", "--index", "NEW", "--documents", "nowhere.txt"], "--documents nowhere.txt: no such file"),
+        (
+            ["--index", "NEW", "--documents", "DATA/corpus.jsonl", "array"],
+            "array: no such file; a query must come before --doc",
+        ),
         (["q", "--index", "INDEX", "--documents", "DATA/queries.jsonl"], "was built from others (corpus.jsonl)"),
         (["q", "--index", "INDEX", "--documents", "DATA/corpus.jsonl", "--field", "title"], "was built from others"),
         (["q", "--index", "INDEX", "--pooling", "cls"], "pooling=cls: index INDEX was built with pooling=mean"),
@@ -284,7 +288,7 @@ def test_an_index_belongs_to_its_model_whatever_that_is_called(run, made, tmp_pa
         (["--index", "INDEX", "--queries", "DATA/twice.jsonl"], "twice.jsonl: two queries have the same id"),
         (["--index", "INDEX", "--qrels", "DATA/qrels.tsv"], "DATA/qrels.tsv: it needs queries; give some"),
         (["--index", "INDEX", "--output", "out.trec"], "--output out.trec: it needs queries"),
-        (["q", "--index", "INDEX", "--output", "out.csv"], "its suffix says what it is to be: .jsonl, .trec"),
+        (["q", "--index", "INDEX", "--output", "out.csv"], "unsupported format '.csv'; use .jsonl, .trec"),
         (["q", "--index", "INDEX", "--qrels", "DATA/qrels.tsv"], "queries are called '1', and judged are 'q1', 'q2'"),
         (["q", "--index", "INDEX", "--training-pairs", "NEW"], "--training-pairs NEW: they are made of judgements"),
         (

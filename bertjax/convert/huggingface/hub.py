@@ -5,6 +5,7 @@ Pickled weights are downloaded only where there are no others.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -13,6 +14,11 @@ from bertjax.convert.huggingface.weights_files import WEIGHTS_FILES, is_index, s
 from bertjax.storage.hub import download
 
 CONFIG_FILE = "config.json"
+# How a repository of sentence-transformers makes vectors of texts.
+_VECTOR_FILES = re.compile(
+    r"modules\.json|config_sentence_transformers\.json|sentence_[\w-]+_config\.json|"
+    r"\w+_(Pooling|Dense|Normalize)/(config\.json|model\.safetensors|pytorch_model\.bin)"
+)
 
 
 def fetch(name: str) -> tuple[Path, str]:
@@ -25,7 +31,8 @@ def _choose(present: Collection[str]) -> list[str]:
     if CONFIG_FILE not in present:
         return []
     weights = [name for name in WEIGHTS_FILES if name in present][:1]
-    return [CONFIG_FILE, *weights, *(name for name in TOKENIZER_FILES if name in present)]
+    vectors = sorted(name for name in present if _VECTOR_FILES.fullmatch(name))
+    return [CONFIG_FILE, *weights, *(name for name in TOKENIZER_FILES if name in present), *vectors]
 
 
 def _shards(file: Path) -> Iterable[str]:

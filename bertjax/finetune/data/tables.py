@@ -1,13 +1,16 @@
 """Tables: CSV, TSV, JSON Lines, JSON and Parquet, their rows, and the examples that chosen columns of them hold.
 
-CSV is read by its usual rules of quoting; TSV has none, as in GLUE: a quotation mark is text, and a tab or a line's end
-always ends a field. JSON is a list of objects, or an object of them by their ids. All but Parquet may be compressed.
+CSV is read by its usual rules of quoting, with commas, semicolons, tabs or bars between fields. TSV has no quoting, as
+in GLUE: a quotation mark is text, and a tab or a line's end always ends a field. JSON is a list of objects, or an
+object of them by their ids. All but Parquet may be compressed.
 """
 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +22,9 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet
 
 WITHOUT_TABS = str.maketrans("\t\r\n", "   ")  # a field of a .tsv
+_DELIMITERS = ",;\t|"  # of a CSV
+_GUESSED_FROM = 50  # lines or rows
+_LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "stars", "rating", "score", "target", "polarity")
 ROW_KEY = "row key"  # the column of the ids by which a JSON object holds its rows
 
 Notify = Callable[[str], object]
@@ -57,6 +63,15 @@ class Columns:
         return tuple(filter(None, (self.text, self.text_b, *self.ends)))
 
 
+class MissingColumnError(ValueError):
+    """A table lacks a column; `names` are the columns that it has."""
+
+    def __init__(self, message: str, names: Sequence[str]) -> None:
+        """Take the message without advice."""
+        super().__init__(f"{message}; name one of them")
+        self.message, self.names = message, tuple(names)
+
+
 def read_split_of_table(
     columns: Columns, data: Path, split: str, notify: Notify, *, regression: bool = False
 ) -> list[TextExample]:
@@ -84,7 +99,42 @@ def read_table(
         columns.texts + (label if labelled else ()) + ((columns.id,) if columns.id else ()),
         (ROW_KEY,) if labelled else (ROW_KEY, *label),
     )
-    return list(examples_of(read_rows(path, wanted, notify), columns, regression=regression, labelled=labelled))
+    try:
+        return list(examples_of(read_rows(path, wanted, notify), columns, regression=regression, labelled=labelled))
+    except MissingColumnError as error:
+        if columns.ends:
+            raise
+        texts, label_column = likely_columns(path, error.names, columns.texts, columns.label if labelled else "")
+        advice = [f"--text {shlex.join(texts)}"] if texts != columns.texts else []
+        advice += [f"--label {shlex.quote(label_column)}"] if label_column != columns.label and label_column else []
+        if not advice:
+            raise
+        raise ValueError(f"{error.message}; give {' '.join(advice)}") from None
+
+
+def likely_columns(path: Path, names: Sequence[str], texts: Sequence[str], label: str) -> tuple[tuple[str, ...], str]:
+    """The columns that may be meant by columns of text and of the label ("": none) that a table with `names` lacks.
+
+    Columns of text are those with the longest values of the first rows; the label's is called like one, or has the
+    fewest different values. Columns that are there stay.
+    """
+    try:
+        rows = [*itertools.islice(read_rows(path, Wanted((), tuple(names)), lambda notice: None), _GUESSED_FROM)]
+    except ValueError:  # of another row
+        return tuple(texts), label
+    values = {name: [str(row.values.get(name, "")) for row in rows] for name in names}
+    free = [name for name in names if name not in (*texts, label) and name != ROW_KEY]
+    by_length = sorted(free, key=lambda name: -sum(map(len, values[name])))
+    missing = [name for name in texts if name not in names]
+    chosen = sorted(by_length[: len(missing)], key=names.index)
+    if len(chosen) < len(missing):
+        return tuple(texts), label
+    found = tuple(name if name in names else chosen.pop(0) for name in texts)
+    if label and label not in names:
+        rest = [name for name in free if name not in found]
+        rest.sort(key=lambda name: (name.lower() not in _LABEL_NAMES, len({*values[name]})))
+        label = rest[0] if rest else ""
+    return found, label
 
 
 def examples_of(
@@ -137,7 +187,10 @@ def table_suffix(path: Path) -> str:
 
 def _read_csv(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
     csv.field_size_limit(RECORD_CAP)  # by itself 128 KiB, which texts may have
-    reader = csv.reader((f"{line}\n" for line in _lines(path, notify)), strict=True)
+    lines = (f"{line}\n" for line in _lines(path, notify))
+    first_lines = [*itertools.islice(lines, _GUESSED_FROM)]
+    delimiter = "," if wanted.header else _delimiter(first_lines, wanted)
+    reader = csv.reader(itertools.chain(first_lines, lines), strict=True, delimiter=delimiter)
 
     def rows() -> Iterator[tuple[int, list[str]]]:
         while True:
@@ -154,6 +207,18 @@ def _read_csv(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
             yield first, fields
 
     return _named(path, rows(), wanted, notify)
+
+
+def _delimiter(lines: Sequence[str], wanted: Wanted) -> str:
+    """The delimiter of a CSV: the first under which its header has the wanted columns, or else the likeliest one."""
+    for delimiter in _DELIMITERS:
+        header = next((fields for fields in csv.reader(lines, delimiter=delimiter) if fields), [])
+        if {*(wanted.columns or wanted.optional)} <= {name.strip() for name in header}:
+            return delimiter
+    try:
+        return csv.Sniffer().sniff("".join(lines), _DELIMITERS).delimiter
+    except csv.Error:
+        return ","
 
 
 def _read_tsv(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
@@ -255,7 +320,7 @@ def _read_parquet(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
 def _require(where: str, columns: Sequence[str], has: Sequence[str] | dict[str, Any]) -> None:
     for name in columns:
         if name not in has:
-            raise ValueError(f"{where}: no column {name!r}; there are {_listed(has)}; name one of them")
+            raise MissingColumnError(f"{where}: no column {name!r}; there are {_listed(has)}", [*has])
 
 
 def _listed(names: Sequence[str] | dict[str, Any]) -> str:

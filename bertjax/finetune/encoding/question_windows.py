@@ -155,7 +155,9 @@ def question_windows(
     _count(questions, queries.lengths, contexts.lengths[text], layout, sizes, counts, strict)
     rows, spans = _filled(layout, queries, contexts, text, tokenizer)
     weights = np.array([bool(question.answers) or question.impossible for question in questions], np.float32)
-    first, last = (part[layout.question] - layout.begins for part in _answer_tokens(questions, contexts, text))
+    first, last = (
+        part[layout.question] - layout.begins for part in _answer_tokens(questions, contexts, text, tokenizer)
+    )
     whole = (first >= 0) & (last < layout.sizes)
     targets = {
         "starts": np.where(whole, first + layout.window, 0).astype(np.int32)[:, None],
@@ -207,19 +209,29 @@ def _filled(
     return rows, spans
 
 
-def _answer_tokens(questions: Sequence[Question], contexts: _Pieces, text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of each text that the first answer begins and ends in, int64 [questions]; -1 where there is none."""
+def _answer_tokens(
+    questions: Sequence[Question], contexts: _Pieces, text: np.ndarray, tokenizer: Tokenizer
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first and last token of each text that share a character with the first answer, int64 [questions].
+
+    -1 where there is none. Normalization may leave characters without a token, such as the accents of decomposed text,
+    and give one character several tokens, such as a ligature. A token that only marks the start of a word does not
+    count. run_qa.py looks for the tokens around the answer's ends instead, which may be tokens of other words.
+    """
     first, last = np.full((2, len(questions)), -1, np.int64)
+    has_text = np.array([bool(surface.strip()) for surface in tokenizer.surfaces])
+    has_text[[*tokenizer.special.values()]] = True  # [UNK] stands for a word
+    has_text = has_text[contexts.ids]
     for number, question in enumerate(questions):
         if not question.answers:
             continue
         answer, start = question.answers[0]
         begin, end = start + len(answer) - len(answer.lstrip()), start + len(answer.rstrip())
-        spans = contexts.spans[contexts.offsets[text[number]] : contexts.offsets[text[number] + 1]]
-        if len(spans) and spans[0, 0] <= begin and end <= spans[-1, 1]:
-            ends = np.searchsorted(spans[:, 0], begin, side="right") - 1, np.searchsorted(spans[:, 1], end)
-            # The pieces of one character share its span: there the first is after the last, as in run_qa.py.
-            first[number], last[number] = min(ends), max(ends)
+        inside = slice(*contexts.offsets[text[number] : text[number] + 2])
+        spans = contexts.spans[inside]
+        shared = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > begin) & has_text[inside])
+        if shared.size:
+            first[number], last[number] = shared[0], shared[-1]
     return first, last
 
 

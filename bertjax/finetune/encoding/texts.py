@@ -8,6 +8,7 @@ everywhere in tokenization, for an exported model runs on it.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -52,8 +53,9 @@ def encode_texts(
 def encode_with_spans(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Of each text, ids int32 [tokens] as `encode` gives them, and the characters of each token: int32 [tokens, 2].
 
-    A span is the first character and the one after the last; white space before a word is not its token's. Raises
-    ValueError for a NUL character, which `encode` drops.
+    A span is the first character and the one after the last. White space before a word is not part of it; combining
+    marks behind a token that normalization drops or composes are. Raises ValueError for a NUL character, which `encode`
+    drops.
     """
     if broken := next((text for text in texts if "\0" in text), None):
         raise ValueError(f"a text has a NUL character, {broken[:40]!r}; remove it")
@@ -62,7 +64,7 @@ def encode_with_spans(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[tu
         for text, ids in zip(some, tokenizer.encode_sentences(some), strict=True):
             spans = tokenizer.offsets(text).astype(np.int32)
             assert len(spans) == len(ids), text
-            yield ids.astype(np.int32), _without_space(text, spans)
+            yield ids.astype(np.int32), _with_marks(text, _without_space(text, spans))
 
 
 def _without_space(text: str, spans: np.ndarray) -> np.ndarray:
@@ -71,6 +73,29 @@ def _without_space(text: str, spans: np.ndarray) -> np.ndarray:
         start, end = spans[token]
         spans[token, 0] = end - len(text[start:end].lstrip())
     return spans
+
+
+def _with_marks(text: str, spans: np.ndarray) -> np.ndarray:
+    """Extend tokens over the marks that directly follow them and that no token covers."""
+    if text.isascii() or not (marks := {place for place, letter in enumerate(text) if _is_mark(letter)}):
+        return spans
+    for start, end in spans.tolist():
+        marks.difference_update(range(start, end))
+    for token, end in enumerate(spans[:, 1].tolist()):
+        while end in marks:
+            end += 1
+        spans[token, 1] = end
+    return spans
+
+
+def _is_mark(character: str) -> bool:
+    """Whether a character only completes the one before it: an accent, a Hangul vowel or final, a kana voicing mark."""
+    return character > "\u02ff" and (
+        unicodedata.category(character).startswith("M")
+        or "\u1160" <= character <= "\u11ff"
+        or "\ud7b0" <= character <= "\ud7fb"
+        or character in "\uff9e\uff9f"
+    )
 
 
 def _tokenized(examples: Sequence[TextExample], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

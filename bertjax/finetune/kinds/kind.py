@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -58,6 +58,7 @@ class Task:
     read: Read
     labels: tuple[str, ...] = ()  # as the files have them; empty: the labels of the training set
     meanings: tuple[str, ...] = ()  # names of the labels where the files have numbers
+    texts: int = 0  # texts of an input; 0: one or two, or the kind decides
     dev_splits: tuple[str, ...] = ("dev",)
     test_splits: tuple[str, ...] = ("test",)
     averaged: bool = False  # the sets are one in several languages: their mean is a figure too
@@ -83,6 +84,7 @@ class Split:
     rows: TaskRows
     write: Callable[[Path, np.ndarray], Sequence[Path]]  # writes predictions into a folder, returns the files
     figures: Callable[[np.ndarray], Figures] | None = None  # None where there are no labels
+    baselines: Figures = field(default_factory=dict)  # of one answer for every example, where such figures are defined
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class TaskContent:
     test: Mapping[str, Split]
     metrics: tuple[str, ...]  # names of the figures, higher is better; models are chosen by the first
     notes: tuple[str, ...] = ()  # for the user: how long examples were cut or split, and similar
-    baselines: Figures = field(default_factory=dict)  # figures of the first development set without a model
+    baselines: Figures = field(default_factory=dict)  # figures without a model, see `baselines_of_sets`
     example: tuple[str, ...] = ()  # the texts of a development example, as `bertjax predict` takes them
     averaged: bool = False  # as `Task.averaged`
     measured_by: str = ""  # SHA-256 (hex) over all that figures and predictions of given weights depend on
@@ -123,6 +125,7 @@ class Inference:
     template: Template  # of the model's family
     outputs: Callable[[TaskRows], np.ndarray]  # float32, [rows, ...] or [tokens, ...]
     null_threshold: float | None = None  # for questions that may have no answer
+    texts: int = 0  # texts of an input; 0: one or two, or the kind decides
     counts: LengthCounts = field(default_factory=LengthCounts)  # of the inputs of the last call
 
 
@@ -255,6 +258,27 @@ class Kind(ABC):
         head = {"head": self.network.name, "num_labels": count, "features": features, "lstm_size": lstm_size}
         alone = {"generator_width": 0.0, "generator_layers": 0, "embedding_sharing": "tied"}
         return replace(model, **alone, **head)
+
+
+def set_prefix(name: str, dev: Iterable[str]) -> str:
+    """The beginning of the names of a set's figures in a run's results: eval/ for the first development set."""
+    if name not in dev:
+        return f"{name}/"
+    return "eval/" if name == next(iter(dev)) else f"eval/{name}/"
+
+
+def baseline_name(figure: str) -> str:
+    """The name of the baseline of a figure of a run's results."""
+    return f"baseline/{figure.removeprefix('eval/')}"
+
+
+def baselines_of_sets(content: TaskContent) -> Figures:
+    """The figures that one answer for every example has, of every development and test set where they are defined."""
+    return {
+        baseline_name(f"{set_prefix(name, content.dev)}{metric}"): value
+        for name, split in {**content.test, **content.dev}.items()
+        for metric, value in split.baselines.items()
+    }
 
 
 def text_of_run(path: AnyPath) -> str:

@@ -14,7 +14,14 @@ import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import Question, label_weights
-from bertjax.finetune.encoding.answers import PREDICTIONS, FoundAnswers, answer_figures, find_answers, write_answers
+from bertjax.finetune.encoding.answers import (
+    NO_SHARES,
+    PREDICTIONS,
+    FoundAnswers,
+    answer_figures,
+    find_answers,
+    write_answers,
+)
 from bertjax.finetune.encoding.global_tokens import FIRST_SEGMENT
 from bertjax.finetune.encoding.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
 from bertjax.finetune.kinds.kind import (
@@ -103,7 +110,10 @@ class SpanKind(Kind):
             answers = partial(_answers, made, unanswerable, given.n_best, given.max_answer)
             labelled = all(question.answers or question.impossible for question in questions)
             measure = partial(_measure, answers, questions, unanswerable, given.null_threshold)
-            return Split(made.rows, partial(_write, answers, name, given.null_threshold), measure if labelled else None)
+            write = partial(_write, answers, name, given.null_threshold)
+            if not labelled:
+                return Split(made.rows, write)
+            return Split(made.rows, write, measure, no_answer_figures(questions) if unanswerable else {})
 
         train = windows(splits.train).rows
         dev = {name: split(name, questions) for name, questions in splits.dev.items()}
@@ -157,6 +167,16 @@ class SpanKind(Kind):
 
 
 SPAN = SpanKind()
+
+
+def no_answer_figures(questions: Sequence[Question]) -> Figures:
+    """SQuAD 2.0's figures of "" as the answer to every question; no other answer can be given to all."""
+    figures = squad2_figures(
+        {question.id: [text for text, _ in question.answers] for question in questions},
+        {question.id: "" for question in questions},
+    )
+    shares = {name: value / 100 for name, value in figures.items() if not name.endswith(NO_SHARES)}
+    return shares | {f"best_{name}": shares[name] for name in ("exact", "f1")}
 
 
 def _answers(

@@ -50,7 +50,7 @@ class TextKind(Kind):
     text_columns: ClassVar[tuple[int, int | None]] = (1, 2)  # least and most columns of text; None: any number
     default_columns: ClassVar[tuple[str, ...]] = ("text",)
     columns_wanted: ClassVar[str] = "a text, or two"
-    has_baseline: ClassVar[bool] = True  # of the most frequent label
+    has_baseline: ClassVar[bool] = True  # one answer for every example has figures
 
     # -- encoding
 
@@ -159,7 +159,8 @@ class TextKind(Kind):
             labelled = not self.labelled or all(example.label is not None for example in examples)
             answers = self.answers(examples, labels, rows)
             figures = partial(self.measure, task.metrics, answers) if labelled else None
-            return Split(rows, partial(self.write, task, name, labels, ids), figures)
+            baselines = self.constant_figures(task.metrics, answers) if labelled else {}
+            return Split(rows, partial(self.write, task, name, labels, ids), figures, baselines)
 
         weights = label_weights(config.task, labels, lambda: label_numbers(splits.train, labels))
         train = encode(splits.train, label_weights=weights)
@@ -183,6 +184,18 @@ class TextKind(Kind):
     def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
         """The named metrics of a network's outputs. Raises ValueError if one is not finite."""
         return figures_of(metrics, self.predictions(outputs), answers)
+
+    def constant_figures(self, metrics: Sequence[str], answers: np.ndarray) -> Figures:
+        """The named metrics of the better of two constant answers: the most frequent one, and the class that F1 is of.
+
+        Empty where a constant answer has no such metrics.
+        """
+        if not self.has_baseline:
+            return {}
+        classes, counts = np.unique(answers, return_counts=True)
+        constants = {int(classes[counts.argmax()]), 1}
+        each = [figures_of(metrics, np.full(len(answers), constant), answers) for constant in constants]
+        return {metric: max(figures[metric] for figures in each) for metric in metrics}
 
     def notes(self, dev: dict[str, Split]) -> Sequence[str]:
         """What there is to say of the development sets."""
@@ -288,6 +301,13 @@ class TextKind(Kind):
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Any]:
         """As `Kind.predict`."""
         given = [self.texts_in(one, number) for number, one in enumerate(inputs, 1)]
+        for number, texts in enumerate(given, 1):
+            if model.texts and len(texts) != model.texts:
+                wanted = "a pair of texts" if model.texts == 2 else "one text"
+                raise ValueError(
+                    f"input {number}: {shown(texts if len(texts) > 1 else texts[0])} is "
+                    f"{'one text' if len(texts) == 1 else 'a pair of texts'}; the task {model.task.name} takes {wanted}"
+                )
         examples = [TextExample(f"input {number}", str(number), texts, None) for number, texts in enumerate(given, 1)]
         model.counts = LengthCounts()
         labels, length = self.labels_given(model, given), model.max_length

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from functools import partial
@@ -116,7 +117,9 @@ class TokenKind(Kind):
             write = partial(_write, tags, sentences, name)
             if name in splits.test and sentences[0].lines:
                 write = _writer_into(sentences[0].file, config.task.label, tags, name)
-            return Split(made.rows, write, partial(_measure, tags, sentences, task.metrics) if labelled else None)
+            figures = partial(_measure, tags, sentences, task.metrics) if labelled else None
+            baselines = constant_tag_figures(task.metrics, sentences) if labelled else {}
+            return Split(made.rows, write, figures, baselines)
 
         weights = label_weights(config.task, labels, lambda: tag_numbers(splits.train, labels))
         train = windows(splits.train, weights).rows
@@ -204,6 +207,12 @@ class TokenKind(Kind):
         found = iter(tags)
         return [[Tag(word, *next(found)) for word in some] for some in words]
 
+    def input_of(self, texts: Sequence[str]) -> Any:
+        """One text, or words. Raises ValueError for several texts."""
+        if len(texts) > 1 and any(" " in text.strip() for text in texts):
+            raise ValueError(f"{len(texts)} texts: a task of tags takes one text, or a word in each argument")
+        return super().input_of(texts)
+
     def lines(self, prediction: list[Tag]) -> list[str]:
         """A line for each word."""
         return [f"{tag.tag or '-':12} {tag.word}" for tag in prediction]
@@ -223,6 +232,14 @@ def tag_figures(
         found = entity_figures(predicted, labels)[""]
         figures |= {"f1": found.f1, "precision": found.precision, "recall": found.recall}
     return {name: figures[name] for name in metrics}
+
+
+def constant_tag_figures(metrics: Sequence[str], sentences: Sequence[TaggedSentence]) -> Figures:
+    """The named metrics of one tag for every word: the most frequent one, or for entities the most frequent of them."""
+    counts = Counter(tag for sentence in sentences for tag in sentence.tags or ())
+    tags = [tag for tag, _ in counts.most_common(2)]  # of which one at least is not O
+    each = [tag_figures(metrics, sentences, [(tag,) * len(one.words) for one in sentences]) for tag in tags]
+    return {metric: max(figures[metric] for figures in each) for metric in metrics}
 
 
 def _measure(
