@@ -27,6 +27,8 @@ class ModelConfig:
     hidden_act: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
+    # Of what the heads of tasks read; -1: hidden_dropout_prob.
+    classifier_dropout_prob: float = changes_with_notice(-1.0, "heads of tasks are trained with another dropout")
     max_position_embeddings: int = 512
     type_vocab_size: int = 2  # 0: no token types
     task_type_vocab_size: int = 0  # rows of a table of tasks, of which every token gets the first (ERNIE 2.0); 0: none
@@ -93,6 +95,11 @@ class ModelConfig:
     # -1: the last layer); empty trains the whole network.
     features: tuple[int, ...] = ()
     lstm_size: int = 0  # for the feature-based variant: size of each direction of a two-layer BiLSTM; 0 = no BiLSTM
+
+    @property
+    def task_dropout_prob(self) -> float:
+        """The dropout of what the heads of tasks read."""
+        return self.hidden_dropout_prob if self.classifier_dropout_prob < 0 else self.classifier_dropout_prob
 
     @property
     def first_layer_apart(self) -> bool:
