@@ -58,6 +58,7 @@ BOUNDS: dict[str, Bounds] = {
     "model.conv_kernel": _NOT_NEGATIVE,
     "model.teacher_width": _NOT_NEGATIVE,
     "model.hidden_dropout_prob": _PROPER_SHARE,
+    "model.classifier_dropout_prob": Bounds(-1, 1, below=True),
     "model.attention_probs_dropout_prob": _PROPER_SHARE,
     "model.initializer_range": Bounds(0, above=True),
     "model.layer_norm_eps": Bounds(0, above=True),

@@ -27,6 +27,8 @@ class ModelConfig:
     hidden_act: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
     hidden_dropout_prob: float = 0.1  # Dropout probability of embeddings, attention outputs and MLP outputs
     attention_probs_dropout_prob: float = 0.1  # Dropout probability of attention weights
+    # Dropout probability of the vectors that task heads read; -1: hidden_dropout_prob
+    classifier_dropout_prob: float = changes_with_notice(-1.0, "heads of tasks are trained with another dropout")
     max_position_embeddings: int = 512  # Longest row in tokens for which the model has positions
     type_vocab_size: int = 2  # Number of token types (segment A, segment B); 0: no token types
     task_type_vocab_size: int = 0  # Rows in the task table, whose first row every token gets (ERNIE 2.0); 0: no table
@@ -100,6 +102,11 @@ class ModelConfig:
     # variant; empty: the whole network is trained
     features: tuple[int, ...] = ()
     lstm_size: int = 0  # Size of each direction of the BiLSTM on frozen features; 0: no BiLSTM
+
+    @property
+    def task_dropout_prob(self) -> float:
+        """The dropout of what the heads of tasks read."""
+        return self.hidden_dropout_prob if self.classifier_dropout_prob < 0 else self.classifier_dropout_prob
 
     @property
     def first_layer_apart(self) -> bool:

@@ -80,7 +80,6 @@ def load_own_run(source: str) -> TrainedModel:
     """As `load_run`. Raises ValueError for a model of another system too, naming the verb that makes a run of it."""
     if source.partition(":")[0] in source_kinds():
         raise ValueError(f"{source} is not a run; make one of it: bertjax import {source} --output runs/NAME")
-    _require_ours(source)
     try:
         return load_run(source)
     except ValueError as error:
@@ -96,6 +95,7 @@ def read_source(source: str) -> ForeignModel:
     """
     if (folder := foreign_folder(source)) is not None:
         return read_folder(folder)
+    _require_ours(source)
     run = load_own_run(source)
     params = jax.tree.map(np.asarray, jax.device_get(run.params))
     task = run.config.task if isinstance(run.config, FinetuneConfig) else TaskConfig()
@@ -134,6 +134,7 @@ def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
         foreign = read_folder(folder)
         model, drawn = _trained(foreign, folder.path), foreign.drawn
     else:
+        _require_ours(source)
         model = load_own_run(source)
         drawn = tuple(map(module_label, model.untrained))
     modules = dict.fromkeys((*_USED, *family_of(model.config.model.family).heads))

@@ -112,7 +112,7 @@ class TaskHead(nnx.Module):
 
     def __init__(self, config: ModelConfig, width: int, classes: int, *, rngs: nnx.Rngs) -> None:
         self.dense = Dense(config, (width, classes), ("embed", "classes"), "classes", role="classes", rngs=rngs)
-        self.dropout_rate = config.hidden_dropout_prob
+        self.dropout_rate = config.task_dropout_prob
 
     def __call__(self, x: jax.Array, keys: jax.Array | None) -> jax.Array:
         return self.dense(dropout(x, keys, HEAD, self.dropout_rate)).astype(jnp.float32)

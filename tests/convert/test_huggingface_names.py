@@ -8,8 +8,11 @@ import jax
 import numpy as np
 import pytest
 from exported_models import trained_model
+from flax import nnx
+from their_families import small
 
 from bertjax.config import ModelConfig
+from bertjax.convert.huggingface.config import from_config_json, to_config_json
 from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import (
     architecture,
@@ -19,7 +22,7 @@ from bertjax.convert.huggingface.names import (
     to_huggingface_tensors,
 )
 from bertjax.model.network import abstract_network
-from bertjax.model.task_heads import TASK_NETWORKS
+from bertjax.model.task_heads import TASK_NETWORKS, TaskHead
 from bertjax.training.checkpoint import named_arrays
 
 
@@ -85,3 +88,30 @@ def test_what_does_not_fit_is_named(model):
         from_huggingface_tensors(tensors, replace(config, num_hidden_layers=1))
     with pytest.raises(ValueError, match=r"word_embeddings\.weight has shape \(\d+, 32\).*is \(7, 32\)"):
         from_huggingface_tensors(tensors, replace(config, vocab_size=7))
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value", "rate"),
+    [
+        ("albert", "classifier_dropout_prob", 0.25, 0.25),
+        ("albert", "classifier_dropout_prob", "absent", 0.1),
+        ("bert", "classifier_dropout", 0.25, 0.25),
+        ("bert", "classifier_dropout", None, 0.3),
+        ("roberta", "classifier_dropout", 0.0, 0.0),
+        ("modernbert", "classifier_dropout", "absent", 0.0),
+        ("longformer", "classifier_dropout", 0.25, 0.3),
+    ],
+)
+def test_from_config_json_reads_the_dropout_of_heads(family: str, key: str, value: object, rate: float) -> None:
+    written = to_config_json(small(family, hidden_dropout_prob=0.3), {"pad": 0})
+    values = {name: x for name, x in written.items() if name != key} | ({} if value == "absent" else {key: value})
+    config = from_config_json(values, "config.json")
+    assert config.hidden_dropout_prob == 0.3 and config.task_dropout_prob == rate
+    assert from_config_json(to_config_json(config, {"pad": 0}), "again") == config
+    assert TaskHead(config, config.hidden_size, 2, rngs=nnx.Rngs(0)).dropout_rate == rate
+
+
+def test_from_config_json_refuses_a_dropout_that_is_no_share() -> None:
+    written = to_config_json(small("bert"), {"pad": 0})
+    with pytest.raises(ValueError, match="classifier_dropout is 'much', which is not a sensible number"):
+        from_config_json(written | {"classifier_dropout": "much"}, "config.json")

@@ -77,6 +77,7 @@ OTHERS = {
     "intermediate_size": ({}, 16),
     "hidden_dropout_prob": ({}, 0.3),
     "attention_probs_dropout_prob": ({}, 0.3),
+    "classifier_dropout_prob": ({}, 0.3),
     "max_position_embeddings": ({"position_embedding": "rope"}, 64),
     "type_vocab_size": ({}, 3),
     "task_type_vocab_size": ({}, 2),

@@ -50,6 +50,7 @@ def to_config_json(model: ModelConfig, special: Mapping[str, int]) -> dict[str, 
     switches = known.switches
     ids = {key: special[role] for key, role in known.token_ids.items() if role in special}
     rows = known.rows_before_positions(_pad_id(ids, known.defaults))
+    has_task_dropout = bool(known.task_dropout) and model.classifier_dropout_prob >= 0
     return {
         "model_type": known.model_type,
         **({FAMILY: model.family} if _of_type(known.model_type)[0] != model.family else {}),
@@ -57,6 +58,7 @@ def to_config_json(model: ModelConfig, special: Mapping[str, int]) -> dict[str, 
         **{key: value for name, key in known.fields.items() if (value := getattr(model, name)) or name not in switches},
         **{key: getattr(model, name) > 0 for name, key in switches.items()},
         **({} if known.projects else {_WIDTH: embedding_width(model)}),
+        **({known.task_dropout: model.task_dropout_prob} if has_task_dropout else {}),
         **{key: getattr(model, name) for key, name in known.copies.items()},
         **known.constants,
         **(known.keys.write(model) if known.keys else {}),
@@ -86,6 +88,7 @@ def from_config_json(
     found["max_position_embeddings"] -= known.rows_before_positions(_pad_id(values, known.defaults, where))
     if min(value for value in found.values() if type(value) is int) < 1:
         raise ValueError(f"{where}: every size must be at least 1")
+    found["classifier_dropout_prob"] = _task_dropout(values, known, found, where)
     found |= {name: 0 for name, key in known.switches.items() if not values.get(key, False)}
     if not known.projects and found[_WIDTH] == found["hidden_size"]:
         found[_WIDTH] = 0
@@ -105,6 +108,15 @@ def from_config_json(
         **found, **vocabulary, **known.implied, **together, family=family.name, hidden_act=activations[activation],
         causal=bool(causal),
     )  # fmt: skip
+
+
+def _task_dropout(values: Mapping[str, Any], known: HuggingFace, fields: Mapping[str, Any], where: str | Path) -> float:
+    """`classifier_dropout_prob` of a `config.json` whose other fields are known."""
+    value = values.get(known.task_dropout, known.defaults.get(known.task_dropout))
+    if value is None:
+        return -1.0
+    share = _number({known.task_dropout: value}, known.task_dropout, 0.0, where)
+    return -1.0 if share == fields.get("hidden_dropout_prob") else share
 
 
 def require_values(values: Mapping[str, Any], constants: Mapping[str, Any], where: str | Path) -> None:

@@ -25,7 +25,7 @@ _POSITION = "encoder/embeddings/position"
 # vocabulary, the generator, the projection to a teacher's width and what no class computes are left out.
 _STORED_ELSEWHERE = ("family", "head", "num_labels", "initializer", "vocab_pad_multiple")
 _STORED_ELSEWHERE += ("generator_width", "generator_layers", "embedding_sharing", "teacher_width")
-_STORED_ELSEWHERE += ("mlm_decoder",)
+_STORED_ELSEWHERE += ("mlm_decoder", "classifier_dropout_prob")
 _OF_TRAINING = ("teacher_projection",)  # modules of any network that training alone uses
 _TABLES = ("learned", "sinusoidal")  # both are a table of positions there
 

@@ -41,7 +41,7 @@ def _sizes() -> dict[str, ModelConfig]:
             num_attention_heads=heads,
             intermediate_size=4 * width,
         )
-    without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout_prob": 0.1}
     found["xxlarge"] = replace(found["xxlarge"], **without)
     return found | {f"{name}-v2": replace(preset, **without) for name, preset in found.items()}
 
@@ -79,9 +79,11 @@ ALBERT = Family(
             "attention_probs_dropout_prob": 0.0,
             "embedding_size": 128,
             "num_hidden_groups": 1,
+            "classifier_dropout_prob": 0.1,
         },
         constants={"inner_group_num": 1},
-        copies={"classifier_dropout_prob": "hidden_dropout_prob"},
+        task_dropout="classifier_dropout_prob",
+        copies={"classifier_dropout_prob": "task_dropout_prob"},
         causal=False,
         token_ids={"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"},
     ),

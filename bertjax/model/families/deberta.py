@@ -148,6 +148,7 @@ DEBERTA = Family(
         aliases=ALIASES,
         ignored=IGNORED,
         defaults={"layer_norm_eps": 1e-7},
+        task_dropout="",  # its classes have other keys
         constants=CONSTANTS,
         implied=IMPLIED | {"attention_bias": "query_value"},
         causal=False,

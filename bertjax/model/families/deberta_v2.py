@@ -123,6 +123,7 @@ _OF_V2 = HuggingFace(
         "intermediate_size": 6144,
         "layer_norm_eps": 1e-7,
     },
+    task_dropout="",  # its classes have other keys
     constants=CONSTANTS | {"conv_groups": 1},
     implied=IMPLIED,
     causal=False,

@@ -53,6 +53,7 @@ DISTILBERT = Family(
             "attention_probs_dropout_prob": "attention_dropout",
         },
         defaults={"n_layers": 6},
+        task_dropout="",  # its classes have other keys
         constants={"sinusoidal_pos_embds": False},
         implied={"pooler": "relu", "type_vocab_size": 0, "layer_norm_eps": 1e-12},
         causal=False,

@@ -133,6 +133,7 @@ class HuggingFace:
         defaults: Key -> value that transformers takes where the key is absent, if not that of BertConfig.
         projects: Whether a dense layer maps the tables' width to the layers' also where both are equal.
         constants: Keys that must have this value; they are written, and a folder with another one is refused.
+        task_dropout: The key of `classifier_dropout_prob`; null there means `hidden_dropout_prob`. Empty: it has none.
         copies: Keys that are written with the value of a field of ModelConfig, and not read.
         implied: Fields of ModelConfig that the family fixes, without a key of `config.json`.
         activations: Values of `ModelConfig.hidden_act` that the classes compute.
@@ -162,6 +163,7 @@ class HuggingFace:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     projects: bool = True
     constants: Mapping[str, Any] = field(default_factory=dict)
+    task_dropout: str = "classifier_dropout"
     copies: Mapping[str, str] = field(default_factory=dict)
     implied: Mapping[str, Any] = field(default_factory=dict)
     activations: tuple[str, ...] = ("gelu", "gelu_tanh", "relu", "silu")

@@ -55,6 +55,7 @@ LONGFORMER = Family(
     huggingface=replace(
         _OF_ROBERTA,
         implied=_ARCHITECTURE,
+        task_dropout="",  # its heads have hidden_dropout_prob
         causal=False,
         token_ids={**_OF_ROBERTA.token_ids, "sep_token_id": "sep"},
         keys=Keys(write=_written, read=_read),

@@ -181,6 +181,7 @@ MODERNBERT = Family(
             "norm_eps": 1e-5,
             "mlp_dropout": 0.0,
             "attention_dropout": 0.0,
+            "classifier_dropout": 0.0,
             "pad_token_id": 50_283,
         },
         constants={
@@ -192,7 +193,7 @@ MODERNBERT = Family(
             "classifier_activation": "gelu",
             "embedding_dropout": 0.0,
         },
-        copies={"classifier_dropout": "hidden_dropout_prob"},
+        copies={"classifier_dropout": "task_dropout_prob"},
         implied=_ARCHITECTURE,
         activations=("gelu",),  # of heads, whatever `hidden_activation` says
         causal=False,
