@@ -22,6 +22,7 @@ from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import path_of
 from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.objectives.registry import choose
 from bertjax.training.run_directory import CONFIG_FILE, TrainedModel
 
 
@@ -220,7 +221,8 @@ def pretrained_source(config: Config) -> str:
             config = from_dict(read_json(run / CONFIG_FILE))
         except (OSError, ValueError):  # moved, or not a run
             return ""
-    return sources[-1] if sources and "mlm" in config.training.objectives else ""
+    fills_masks = any("mlm_head" in objective.heads for objective in choose(config.training.objectives))
+    return sources[-1] if sources and fills_masks else ""
 
 
 def _texts(given: Any, pairs: bool = False) -> list[Any]:

@@ -148,7 +148,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"data.entity_map": "map.tsv", "data.tokenizer": "bpe"},
         "data.entity_map='map.tsv' with data.tokenizer='bpe': it is WordPiece's option; leave it out",
     ),
-    "a bare start is byte-level BPE's": ({"data.prefix_space": False}, "data.prefix_space=False with data.tokenizer="),
+    "a bare start is byte-level BPE's": (
+        {"data.prefix_space": False, "data.sources": ("text:x",)},
+        "data.prefix_space=False with data.tokenizer=",
+    ),
     "names of special tokens are byte-level BPE's": (
         {"data.special_tokens": "[CLS]"},
         "data.special_tokens='[CLS]' with data.tokenizer='wordpiece': it is byte-level BPE's option; leave it at '<s>'",

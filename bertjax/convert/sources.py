@@ -109,6 +109,7 @@ def source_vocabulary(source: str) -> dict[str, Any]:
 
     Raises ValueError for a source that is not there.
     """
+    require_source(source)
     if (folder := foreign_folder(source)) is not None:
         assert folder.form.vocabulary is not None, "a format with a kind of source has vocabularies"
         return dict(folder.form.vocabulary(folder.origin, folder.path))

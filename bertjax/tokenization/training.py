@@ -16,7 +16,7 @@ from bertjax.tokenization.wordpiece import WordPiece
 Kind = Literal["wordpiece", "unigram", "bpe", "byte_bpe"]
 # Of distinct words, so that training takes some 2 GB of memory and some minutes at most, in any script.
 MOST_BYTES = {"wordpiece": 1 << 25, "unigram": 1 << 26, "bpe": 1 << 26, "byte_bpe": 1 << 24}
-TRAINER_VERSION = 2  # of counting and training; a change makes other vocabularies
+TRAINER_VERSION = 3  # of counting and training; a change makes other vocabularies
 
 
 def count_for(kind: Kind, texts: Iterable[str], rules: TextRules) -> Counter[str]:
