@@ -12,7 +12,7 @@ Measured: four layers of width 256, windows of 256 and a global [CLS], one row o
     and 670, of 8,192 2.53 s and 1,266: the length to the power of 1.07 in time and processor time, 0.83 in memory.
 Cost: base 148,711,257 parameters, 1.0e19 FLOP, a twentieth of it for 3,000 steps; large 434,653,273 parameters,
     3.4e19 FLOP. Planned for v5e:4x4, base takes 9.1 GiB of each chip and at least 159 ms a step (2.9 hours).
-Command: bertjax pretrain longformer --init-from hf:roberta-base --data.vocab roberta-base/vocab.json
+Command: bertjax pretrain longformer --init-from hf:roberta-base
 """
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of

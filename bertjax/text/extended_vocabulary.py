@@ -7,7 +7,7 @@ from weights of the old vocabulary gives each new token the mean of its former p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -56,7 +56,8 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     old = load_vocabulary(data.vocab, TextRules.of(data))
     if old.kind != "wordpiece":
         raise ValueError(f"data.vocab={data.vocab!r} is {old.named}: only a WordPiece vocabulary can be extended")
-    data = replace(data, tokenizer="wordpiece")  # whose words are counted, whatever a recipe would train
+    # Words are counted as the vocabulary normalises them, whatever a recipe would train.
+    data = replace(data, tokenizer=old.kind, **asdict(old.rules))
     runner = processes(data.workers)
     corpus = readable_corpus(data, progress, runner)
     versions = [EXTENDER_VERSION, READING_VERSION]

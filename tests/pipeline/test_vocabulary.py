@@ -13,6 +13,7 @@ from bertjax.config import Config, DataConfig
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import write_run
 from bertjax.pipeline.vocabulary import with_vocabulary
+from bertjax.text.extended_vocabulary import extend_vocabulary
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
 from bertjax.text.trained_vocabulary import load_vocabulary, prepare_vocabulary
@@ -94,3 +95,14 @@ def test_folder_with_rules_of_transformers_needs_it(
     (tmp_path / "plain" / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     plain = load_vocabulary(f"hf:{tmp_path}/plain", CASED)
     assert plain.encode_sentences(texts)[0].tolist() == [5, 7, 10, 8, 9]
+
+
+def test_extended_artefact_keeps_its_rules(folder: Path, model, tmp_path: Path) -> None:
+    text = tmp_path / "new.txt"
+    text.write_text("\n\n".join(f"The Louvre opened the Louvre {'museum ' * n}." for n in range(1, 60)))
+    data = replace(config_of(tmp_path, vocab=f"hf:{folder}"), sources=(f"lines:{text}",))
+    made = extend_vocabulary(data, most=1)
+    assert made.added == ("Louvre",) and made.path.name == "tokenizer.json"
+    extended = load_vocabulary(made.path, CASED)
+    assert extended.tokens == [*model.tokenizer.tokens, "Louvre"]
+    assert extended.encode_sentences(["The Louvre museums"])[0].tolist() == [5, len(extended.tokens) - 1, 7, 10]

@@ -1,4 +1,4 @@
-"""A model of BERT's family from a folder in Hugging Face's layout. Neither torch nor transformers is needed."""
+"""A model of BERT's family from a folder in Hugging Face's layout. transformers reads its tokenizer; torch is not needed."""
 
 from __future__ import annotations
 
