@@ -81,11 +81,11 @@ class Utf8:
     def _judge(self, least: int) -> None:
         if self._replaced > MOST_REPLACED * max(self._characters, least):
             likely = likely_encoding(self._sample) if self._sample else ""
-            remedy = self._remedy.replace("{encoding}", likely or "ENCODING")
-            error = NotTextError(
-                f"{self._path}: {self._first}, one of {self._replaced:,} among {self._characters:,} characters; "
-                f"{f'it is likely {likely}; ' if likely else ''}{remedy}"
-            )
+            what = f"{self._first}, one of {self._replaced:,} among {self._characters:,} characters"
+            if likely:
+                what += f"; it is likely {likely}"
+            remedy = self._remedy.replace(" -f {encoding}", f" -f {likely}" if likely else "")
+            error = NotTextError(f"{self._path}: {what}; {remedy}")
             error.likely = likely
             raise error
 

@@ -190,7 +190,7 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
         files.append(f"and so on, of {len(divided):,} files in all")
     if skipped := about.get("skipped", []):
         files.append(f"files that cannot be read, which were left out (data.on_error): {len(skipped):,}")
-        files += [reason for _, reason in skipped[:_LISTED_FILES]]
+        files += [reason.partition("; ")[0] for _, reason in skipped[:_LISTED_FILES]]
         if len(skipped) > _LISTED_FILES:
             files.append(f"and so on, {len(skipped):,} files in all; they are in the store's manifest.json")
     # The files of the pieces are reported instead of their number.

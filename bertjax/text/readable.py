@@ -68,6 +68,9 @@ def reporting_unreadable(corpus: Corpus, progress: Progress, runner: Runner) -> 
     try:
         yield
     except UnreadableFileError as error:
+        if sum(map(len, corpus.files)) == 1:
+            likely = error.likely if isinstance(error, NotTextError) else ""
+            raise ValueError(_report([Failure("", str(error), likely)], corpus, False)) from error
         units, size = [], 0
         for unit in corpus.units:
             if size < _CHECKED_BYTES:

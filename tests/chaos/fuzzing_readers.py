@@ -318,6 +318,7 @@ def _readers() -> Iterator[Reader]:
     yield Reader(
         "XML dump .bz2", "a.xml.bz2", _source("wikipedia"), seeds.multistream, change.compressed(".bz2", lines)
     )
+    yield Reader("CSV source", "a.csv", _source("csv"), seeds.csv, lines)
     yield Reader("WikiExtractor", "wiki_00", _source("wikiextractor"), seeds.extracted, jsonl)
     columns = {"modules": ("pyarrow",)}
     yield Reader("Parquet", "a.parquet", _source("parquet"), seeds.parquet, raw, **columns)

@@ -1,13 +1,16 @@
 """The vocabulary of a run: trained on its training documents alone, of any kind, and never changed in secret."""
 
 import json
+import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from small_corpus import changed, content, generated_text
 
+from bertjax.config import DataConfig
 from bertjax.text import trained_vocabulary
 from bertjax.text.corpus import Corpus, draws
 from bertjax.text.prepare import prepare
@@ -93,3 +96,19 @@ def test_a_changed_vocabulary_is_not_used(data):
     (vocab.parent / "made.json").unlink()
     with pytest.raises(ValueError, match=r"a file is missing or damaged; delete the folder"):
         prepare(asked)
+
+
+def test_unknown_tokens_warning_gives_advice_that_helps(tmp_path):
+    """Chinese of 300 characters: a vocabulary of 100 has room for some of them, one of 400 for all."""
+    characters = [chr(0x4E00 + number) for number in range(300)]
+    draw = random.Random(0)
+    for number in range(20):
+        (tmp_path / f"{number}.txt").write_text("。\n\n".join("".join(draw.sample(characters, 300)) for _ in range(3)))
+    data = DataConfig(sources=(f"text:{tmp_path}/*.txt",), root=str(tmp_path / "data"), held_out=0.2, workers=1)
+    with pytest.warns(UserWarning, match=r"of the tokens are \[UNK\]: raise --data\.vocab-size, which is 100"):
+        prepare(replace(data, vocab_size=100))
+    store = TokenStore.open(prepare(replace(data, vocab_size=400)))
+    assert store.manifest["provenance"]["unknown_tokens"] == 0
+    vocab = str(prepare_vocabulary(replace(data, vocab_size=100)))
+    with pytest.warns(UserWarning, match=r"does not fit this text; .* or leave data\.vocab empty to train one"):
+        prepare(replace(data, vocab=vocab, root=str(tmp_path / "other")))
