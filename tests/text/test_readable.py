@@ -177,6 +177,7 @@ def test_stores_do_not_depend_on_where_skipped_files_lie(mixed, tmp_path):
     assert first == second and content(first)
 
 
+@pytest.mark.filterwarnings("ignore:.*of the tokens are .UNK.:UserWarning")
 def test_parquet_of_another_schema_is_skipped(data, tmp_path):
     arrow = pytest.importorskip("pyarrow")
     import pyarrow.parquet as parquet

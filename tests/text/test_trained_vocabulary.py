@@ -111,4 +111,4 @@ def test_unknown_tokens_warning_gives_advice_that_helps(tmp_path):
     assert store.manifest["provenance"]["unknown_tokens"] == 0
     vocab = str(prepare_vocabulary(replace(data, vocab_size=100)))
     with pytest.warns(UserWarning, match=r"does not fit this text; .* or leave data\.vocab empty to train one"):
-        prepare(replace(data, vocab=vocab))
+        prepare(replace(data, vocab=vocab, root=str(tmp_path / "other")))
