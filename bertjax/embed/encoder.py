@@ -31,7 +31,7 @@ class TextCounts(LengthCounts):
     """Numbers of texts, in the words of the encoder: a long text is split into parts."""
 
     unit, window = "texts", "parts"
-    remedy = "; split keeps them"
+    remedy = " (use --long split, in Python long='split', to keep them)"
     when_empty = "have no token; their vectors are of [CLS] [SEP] alone"
 
 

@@ -158,8 +158,8 @@ def _held_out(examples: Sequence[Any], kind: Kind) -> tuple[list[Any], list[Any]
     held -= {number for example, number in both if not known.issuperset(kind.labels_of(example))}
     if not (held := held or _one_to_hold_out(both, kind)):
         raise ValueError(
-            f"{examples[0].where}: no development set, and of the {len(examples):,} examples from here on none can be "
-            f"held out for it: they are about one {kind.unit}, or each has a label of its own; give one (--dev)"
+            f"{examples[0].where}: too few examples to hold out a development set: the {len(examples):,} from here on "
+            f"are about one {kind.unit}, or each is the only one with its label; pass --dev FILE"
         )
     return [one for one, number in both if number not in held], [one for one, number in both if number in held]
 

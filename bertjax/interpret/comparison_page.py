@@ -15,7 +15,7 @@ _CLEAR = 0.05  # p-value below which a difference counts as clear
 _LEFT, _ROW = 24, 42  # in units of the drawing
 _METHOD = (
     "Differences are from the first run, with 95 % intervals and two-sided p-values by paired bootstrap over the "
-    "examples. They are about these weights, not about other seeds of the same recipe."
+    "examples. The test compares these checkpoints, not their recipes."
 )
 
 
@@ -47,7 +47,7 @@ def _verdict(run: str, first: str, difference: Difference, figure: Compared) -> 
     better = (difference.value < 0) == figure.less_is_better
     verdict = f"{run} is {'better' if better else 'worse'} than {first} by {abs(difference.value):{figure.form}}"
     if difference.p_value >= _CLEAR:
-        return f"{verdict}, which these examples do not distinguish from chance (p = {difference.p_value:.2g})"
+        return f"{verdict}, not significant (p = {difference.p_value:.2g})"
     return f"{verdict} (p {_p_value(difference)})"
 
 

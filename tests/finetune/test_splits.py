@@ -99,7 +99,7 @@ def test_where_none_can_be_held_out_the_file_is_named(
     tmp_path: Path, start: Start, name: str, write: Callable[[Path], Path]
 ) -> None:
     path = write(tmp_path)
-    with pytest.raises(ValueError, match=r"can be held out for it: .*; give one \(--dev\)") as refusal:
+    with pytest.raises(ValueError, match=r"too few examples to hold out .*; pass --dev FILE") as refusal:
         read_from(path, name, start)
     assert str(refusal.value).startswith(f"{path}:")
 
