@@ -46,6 +46,7 @@ def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cut.txt.gz").write_bytes(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03KLJ")
     (folder / "few.txt").write_text("[PAD]\nword\n")
     (folder / "reviews.csv").write_text(TABLE)
+    (folder / "stars.csv").write_text("Review;Stars\nNever again, really;1\nGood;5\n")
     (folder / "same.csv").write_text("text,label\n" + "a,good\n" * 20)
     (folder / "texts.txt").write_text("One text.\nAnother.\n")
     write_run(trained_model(folder / "run"))
@@ -216,7 +217,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (["compare", "run"], ["give two runs or more"]),
     (["reference", "tiny.py", "--seeds", "1"], ["--seeds 1: give two seeds or more, each once"]),
     (["predict", "nowhere", "a text"], ["nowhere: no checkpoint there", "there is no such folder"]),
-    (["predict", "run", "a text"], ["run: it has no head of a task; fine-tune it"]),
+    (["predict", "run", "a text"], ["run: this is a pretrained model without the head of a task; fine-tune it first"]),
     (["attention", "run", "a", "b", "c"], ["3 sentences: give one or two"]),
     (["attention", "nowhere", "a", "--html", "nowhere/page.html"], ["--html nowhere/page.html", "make it"]),
     (["checkpoints", "run", "no mask"], ["'no mask'", "write [MASK] in it"]),
@@ -237,7 +238,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (["search", "run", "a", "--index", "nowhere"], ["--index nowhere: there is no index", "--documents FILE"]),
     (
         ["search", "run", "a", "--index", "index", "--documents", "nowhere.txt"],
-        ["nowhere.txt", "there is no file of that name"],
+        ["nowhere.txt", "--documents nowhere.txt: no such file"],
     ),
     (["search", "run", "a", "--index", "index", "--documents", "texts.txt", "--top", "0"], ["--top 0: give 1 or more"]),
     # formats
@@ -278,8 +279,21 @@ ROWS: list[tuple[list[str], list[str]]] = [
         ["finetune", "classification", "--init-from", "run", "--train", "nowhere.csv"],
         ["nowhere.csv: no train set: no such file"],
     ),
-    (["finetune", "classification", "--init-from", "run", "--train", "same.csv"], ["same.csv:2", "give one (--dev)"]),
+    (["finetune", "classification", "--init-from", "run", "--train", "same.csv"], ["same.csv:2", "pass --dev FILE"]),
     (["finetune", "glue", "--init-from", "run"], ["--data is missing"]),
+    (
+        ["finetune", "sentiment", "--init-from", "run", "--train", "reviews.csv"],
+        ["task 'sentiment' is not known; for your own table give classification"],
+    ),
+    (
+        [*TUNE[:-1], "stars.csv"],
+        ["stars.csv:1: no column 'text'; there are 'Review', 'Stars'; give --text Review --label Stars"],
+    ),
+    (["embed", "run", "stars.csv", "--output", "new.npy"], ["stars.csv:1: no column 'text'", "give --column Review"]),
+    (
+        ["search", "run", "--index", "index", "--documents", "reviews.csv", "array"],
+        ["--documents array: no such file; a query must come before --documents"],
+    ),
     (
         ["finetune", "glue", "--init-from", "run", "--data", "exported"],
         ["exported holds no training and development set"],
