@@ -180,8 +180,9 @@ def _compare_ids(
         return (f"token ids, for transformers cannot read the tokenizer ({type(error).__name__}: {first_line})",)
     files = [*theirs.vocab_files_names.values()]
     if not any((Path(directory) / file).is_file() for file in files):
+        present = [file for file in huggingface.FILES if (Path(directory) / file).is_file()]
         named = f"{type(theirs).__name__} of transformers reads {' or '.join(files)}"
-        return (f"token ids, for {named}, and the folder has {model.tokenizer.main_file}",)
+        return (f"token ids, for {named}, and the folder has {', '.join(present)}",)
     for pair in pairs:
         wanted, _ = _row(model, pair)
         found = theirs(*pair, verbose=False)["input_ids"]

@@ -72,6 +72,9 @@ def read_artefact(content: bytes, origin: str) -> tokenizers.Tokenizer:
 def check_artefact(document: Artefact, origin: str) -> None:
     """Raise ValueError for what the library does not check and crashes on."""
     model = document["model"]
+    unknown, pieces = model.get("unk_token"), model.get("vocab")
+    if unknown is not None and isinstance(pieces, dict) and unknown not in pieces:
+        raise ValueError(f"{origin}: model.unk_token is {unknown!r}, which its vocabulary lacks; get the file again")
     if model.get("type") == "BPE":
         for key in ("continuing_subword_prefix", "end_of_word_suffix"):
             if mark := model.get(key):

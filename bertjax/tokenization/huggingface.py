@@ -37,6 +37,7 @@ FILES = (
     "tokenizer.model",
     "entity_map.tsv",
 )
+_VOCABULARIES = tuple(name for name in FILES if name.endswith((".model", "tokenizer.json", "vocab.txt", "vocab.json")))
 _FROM_FILE = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that take all from tokenizer.json
 _FROM_FILE_KEYS = {
     *("tokenizer_class", "do_lower_case", "strip_accents", "model_input_names", "model_max_length", "name_or_path"),
@@ -57,6 +58,8 @@ def read_folder(folder: Path, model_type: str = "") -> Tokenizer:
     origin = f"hf:{folder}"
     folder = folder.expanduser()
     config = _read_object(folder / CONFIG_FILE)
+    if not any((folder / name).is_file() for name in _VOCABULARIES):
+        raise ValueError(f"{origin}: no {', no '.join(_VOCABULARIES)}; a tokenizer needs one of them")
     if (path := folder / artefact.FILE).is_file():
         artefact.read_artefact(read_whole(path), f"tokenizer {path}")
     elif (pieces := _pieces_with_bytes(folder, config)) is not None:

@@ -106,4 +106,9 @@ def make_tokenizer(content: bytes, named: Mapping[str, Any], origin: str, entiti
     added = {token.content for token in backend.get_added_tokens_decoder().values()}
     backend.add_special_tokens([token for token in roles.values() if token not in added])
     files = {artefact.FILE: content, ROLES_FILE: json.dumps(roles, ensure_ascii=False, indent=1).encode()}
-    return Tokenizer(backend, special, files, origin=origin, entities=entities)
+    try:
+        return Tokenizer(backend, special, files, origin=origin, entities=entities)
+    except ValueError:
+        raise
+    except Exception as error:  # the library raises its own class where text cannot be encoded
+        raise ValueError(f"{origin}: it cannot encode text ({error}); get the file again") from None

@@ -257,7 +257,7 @@ def _readers() -> Iterator[Reader]:
         _folder_vocabulary,
         partial(seeds.tokenizer, "wordpiece", "tokenizer_config.json"),
         js,
-        beside=partial(seeds.beside_tokenizer, "wordpiece", "vocab.txt"),
+        beside=partial(seeds.beside_tokenizer, "wordpiece", "tokenizer.json"),
     )
     yield Reader("vocab.txt", "vocab.txt", _vocabulary, partial(seeds.tokenizer, "wordpiece", "vocab.txt"), lines)
     yield Reader(

@@ -1,4 +1,4 @@
-"""A model of BERT's family from a folder in Hugging Face's layout. transformers reads its tokenizer; torch is not needed."""
+"""A model of BERT's family from a folder in Hugging Face's layout, read without torch."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
     config = from_config_json(read_object(folder / CONFIG_FILE), folder / CONFIG_FILE, ACTIVATIONS)
     vocabulary = folder / VOCABULARY_FILE
     if not vocabulary.is_file():
-        raise ValueError(f"tf1:{folder}: no {VOCABULARY_FILE} there")
+        raise ValueError(f"vocabulary {vocabulary}: no such file; google-research/bert's folders have one")
     require_content(vocabulary)
     return config, WordPiece.load(vocabulary, TextRules(True, True))
 
