@@ -32,6 +32,7 @@ class _AddedToken(TypedDict):
 
 class _Model(TypedDict):
     type: NotRequired[str]
+    unk_token: NotRequired[str | None]
     continuing_subword_prefix: NotRequired[str | None]
     end_of_word_suffix: NotRequired[str | None]
 
