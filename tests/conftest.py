@@ -23,7 +23,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     _CACHE = tempfile.TemporaryDirectory(prefix="bertjax-tests-", ignore_cleanup_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{_CACHE.name}/programs"
     os.environ["BERTJAX_TESTS_ZYGOTE"] = f"{_CACHE.name}/zygote"
-os.environ["XLA_FLAGS"] = f"{xla_flags(devices=8)} {os.environ.get('XLA_FLAGS', '')}"
+os.environ["XLA_FLAGS"] = xla_flags(devices=8)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

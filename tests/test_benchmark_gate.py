@@ -59,7 +59,7 @@ def test_figures_are_compared_kept_and_shown(gate, tmp_path, monkeypatch, capfd)
     assert "fast  1234.5 MB/s  (at least 1000: holds)" in said and "also  1234.5 MB/s  (at most 2000: holds)" in said
     assert (tmp_path / "count").read_text() == "x"  # a command that two figures read runs once
     kept = json.loads(gate.RESULTS.read_text())
-    assert 0 <= kept["fast"]["seconds"] < 60
+    assert kept["fast"]["seconds"] >= 0
     assert kept["fast"]["value"] == 1234.5 and kept["fast"]["commit"] and "cores" in kept["fast"]["machine"]
     table = gate.README.read_text()
     assert table.startswith("before\n") and table.endswith("\nafter\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from bench_gpu import PREDICTIONS, parsed, rows
+from fake_devices import xla_flags
 
 PROGRAM = Path(__file__).parent / "benchmarks" / "bench_gpu.py"
 
@@ -34,7 +35,7 @@ def test_a_rehearsal_measures_both_sides(tmp_path: Path) -> None:
     output = tmp_path / "figures.json"
     words = [*small, "--only", "no attention", "--no-compile", "--output", str(output)]
     # Without the fake devices of the tests, on which a side is not measured.
-    environment = {**os.environ, "XLA_FLAGS": ""}
+    environment = {**os.environ, "XLA_FLAGS": xla_flags(devices=1, quick=False)}
     subprocess.run([sys.executable, str(PROGRAM), *words], check=True, timeout=600, env=environment)
     figures = json.loads(output.read_text())["figures"]
     assert [one["side"] for one in figures] == ["bertjax", "transformers"]

@@ -24,8 +24,8 @@ def recomputed(function: Callable[Inputs, Output], static: tuple[int, ...] = ())
     """The function, with only its inputs kept for the backward pass, which computes the intermediate values again.
 
     It is for element-wise arithmetic, which takes less time than writing and reading its intermediate values, and for a
-    product at the end of such arithmetic: no gradient needs the product, so it is computed once. The bits do not
-    change. `static` are the numbers of arguments that are not arrays.
+    product at the end of such arithmetic: no gradient needs the product, so it is computed once. `static` are the
+    numbers of arguments that are not arrays.
     """
     # The backward pass of a scan is a loop of its own, with nothing to merge; in unrolled layers CSE may merge the two.
     return jax.checkpoint(function, prevent_cse=False, static_argnums=static)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -139,21 +140,23 @@ def peak_flops(device_kind: str) -> float | None:
     return None
 
 
-def measured_peak_flops(size: int = 1024, seconds: float = 0.3, dtype: str = "float32") -> float:
+def measured_peak_flops(
+    size: int = 1024, seconds: float = 0.3, dtype: str = "float32", *, clock: Callable[[], float] = time.perf_counter
+) -> float:
     """FLOP/s of the fastest product of two `size` × `size` matrices on the default device, as layers multiply.
 
-    Takes `seconds` plus one compilation. Other load on the machine can only lower the figure. Devices of a CPU share
-    its cores, and each has its part of the figure.
+    Takes `seconds` on `clock` plus one compilation. Other load on the machine can only lower the figure. Devices of a
+    CPU share its cores, and each has its part of the figure.
     """
     product = jax.jit(by_rows)
     x = jnp.full((size, size), 0.5, dtype)
     product(x, x).block_until_ready()
     fastest = float("inf")
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
+    end = clock() + seconds
+    while clock() < end:
+        start = clock()
         product(x, x).block_until_ready()
-        fastest = min(fastest, time.perf_counter() - start)
+        fastest = min(fastest, clock() - start)
     sharing = jax.local_device_count() if jax.default_backend() == "cpu" else 1
     return 2 * size**3 / fastest / sharing
 

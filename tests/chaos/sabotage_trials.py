@@ -94,8 +94,6 @@ class Tests:
         names = [str(self._copy / "tests" / name) for name in tests.split()]
         command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *names]
         environment = os.environ | {"PYTHONPATH": str(self._copy), "PYTHONDONTWRITEBYTECODE": "1"}
-        # The tests' own number of devices and cache of compiled programs: conftest.py adds to XLA_FLAGS.
-        environment = {name: value for name, value in environment.items() if name != "XLA_FLAGS"}
         done = subprocess.run(
             command,
             cwd=self._copy,

@@ -8,7 +8,7 @@ import json
 import os
 import pickle
 import random
-import time
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -124,13 +124,11 @@ def attacks(target: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", list(attacks(Path())))
-def test_hostile_files_are_refused_at_once_and_run_nothing(tmp_path: Path, name: str) -> None:
+def test_hostile_files_are_refused_and_run_nothing(tmp_path: Path, name: str) -> None:
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(attacks(tmp_path / "pwned")[name])
-    start = time.thread_time()
     with pytest.raises(ValueError, match=r"weights .*pytorch_model\.bin"):
         read_torch_tensors(path)
-    assert time.thread_time() - start < 5  # of which a collection of the test process's garbage may be the most
     assert [entry.name for entry in tmp_path.iterdir()] == ["pytorch_model.bin"]
 
 
@@ -236,14 +234,12 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_safetensors_are_refused_at_once(tmp_path: Path, name: str) -> None:
+def test_hostile_safetensors_are_refused(tmp_path: Path, name: str) -> None:
     content, message = HOSTILE[name]
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
-    start = time.thread_time()
     with pytest.raises(ValueError, match=rf"weights .*model\.safetensors: not a sound safetensors file.*{message}"):
         read_safetensors(path)
-    assert time.thread_time() - start < 1
 
 
 def test_a_sparse_file_with_a_huge_header_is_refused_without_reading_it(tmp_path: Path) -> None:
@@ -251,7 +247,10 @@ def test_a_sparse_file_with_a_huge_header_is_refused_without_reading_it(tmp_path
     with path.open("wb") as file:
         file.write((1 << 33).to_bytes(8, "little"))
         file.truncate(1 << 34)
-    start = time.thread_time()
-    with pytest.raises(ValueError, match="its header claims"):
-        read_safetensors(path)
-    assert time.thread_time() - start < 1
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="its header claims"):
+            read_safetensors(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()

@@ -89,7 +89,8 @@ def test_packed_examples_have_their_own_global_tokens() -> None:
     single, packed = vectors(alone, False), vectors(shared, True)
     for example_, row, start in zip(layout.example, layout.row, layout.start, strict=True):
         n = rows.lengths[example_]
-        np.testing.assert_allclose(packed[row, start : start + n], single[example_, :n], atol=2e-6)
+        # Two programs, of two layers whose outputs are normalised: at most 9e-7 apart where it was measured.
+        np.testing.assert_allclose(packed[row, start : start + n], single[example_, :n], atol=4e-6)
     # [CLS] sees the last word, which is beyond two windows, and the comparison would see if it did not.
     without = {key: x for key, x in alone.items() if key != GLOBAL_POSITIONS}
     assert np.abs(vectors(without, False)[3] - single[3]).max() > 1e-3

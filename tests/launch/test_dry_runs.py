@@ -113,7 +113,7 @@ def launched(checkout: Path, bare_path: str) -> Launch:
 
     def launch(launcher: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
         script = [str(checkout / "launch" / launcher), *arguments]
-        return subprocess.run(script, env=environment | variables, capture_output=True, text=True, timeout=60)
+        return subprocess.run(script, env=environment | variables, capture_output=True, text=True, timeout=300)
 
     return launch
 

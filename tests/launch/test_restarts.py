@@ -80,7 +80,7 @@ def test_what_is_handed_back_without_progress_is_given_up(
     def ended(count: int, step: int | None, **variables: str) -> int:
         told.write_text(json.dumps({"step": step, "resumes": count}))
         arguments = [*command("keep_running.py", run, "--hand-back"), *keys]
-        return subprocess.run(arguments, env=environment | variables, capture_output=True, timeout=60).returncode
+        return subprocess.run(arguments, env=environment | variables, capture_output=True, timeout=300).returncode
 
     assert ended(8, None) == 75 and json.loads(told.read_text()) == {"step": None, "resumes": 9}
     assert ended(9, None) == 1
@@ -121,7 +121,7 @@ def test_an_error_of_the_storage_at_the_start_ends_nothing(capsys: pytest.Captur
 
 def test_a_wrong_key_ends_it_before_anything_is_started(with_stand_in: dict[str, str], tmp_path: Path) -> None:
     arguments = [*command("keep_running.py", tmp_path / "run"), "--training.stepps", "3"]
-    done = subprocess.run(arguments, env=with_stand_in, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(arguments, env=with_stand_in, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and "begins" not in done.stdout and "training.stepps" in done.stdout + done.stderr
 
 
@@ -143,12 +143,12 @@ def test_the_one_that_failed_is_named_when_all_have_ended(with_stand_in: dict[st
     process.stdout.readline(), process.stdout.readline()
     process.send_signal(signal.SIGSTOP)  # it looks only when both have ended
     children = ["ps", "-o", "stat=", "--ppid", str(process.pid)]
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300
     while [state[0] for state in subprocess.check_output(children, text=True).split()] != ["Z", "Z"]:
         assert time.monotonic() < end
         time.sleep(0.02)
     process.send_signal(signal.SIGCONT)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert "process 1 ended with exit code 137; ending the others" in said
 
@@ -170,7 +170,7 @@ def test_a_signal_reaches_every_process_and_ends_the_job(
     process = subprocess.Popen(arguments, env=with_stand_in, stdout=subprocess.PIPE, text=True)
     said = [process.stdout.readline() for _ in range(2 if options else 1)]
     process.send_signal(number)
-    more, _ = process.communicate(timeout=60)
+    more, _ = process.communicate(timeout=300)
     assert process.returncode == code, said
     assert more.count("saved step") == (2 if options else 1) and "begins" not in more
 
@@ -185,7 +185,7 @@ def test_processes_do_not_outlive_a_launcher_that_is_killed(with_stand_in: dict[
     process.kill()
     process.wait(10)
     process.stdout.close()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not (run / "checkpoints").is_dir() and time.monotonic() < end:
         time.sleep(0.05)
     assert (run / "checkpoints").is_dir()

@@ -49,6 +49,14 @@ def loops_and_gradients(
         return loops, [np.asarray(x) for x in program(*inputs)]
 
 
+def rounding(terms: int) -> float:
+    """Bound for two programs that add so many float32 terms, of the largest result: they may add in another order.
+
+    Errors of half an ulp each (2**-24) add up like a random walk. Four times that has room for every instruction set.
+    """
+    return 4 * terms**0.5 * 2.0**-24
+
+
 def assert_same(found: list[np.ndarray], reference: list[np.ndarray], tolerance: float = 1e-6) -> None:
     """Outputs and gradients differ by at most so much of the largest."""
     for number, (ours, theirs) in enumerate(zip(found, reference, strict=True)):

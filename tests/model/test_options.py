@@ -25,6 +25,9 @@ from bertjax.training.checkpoint import named_arrays
 from bertjax.training.optimizer import make_optimizer
 
 LENGTH = 24
+# Of the norm of what float32 computes in these eight layers, beside float64. The most that was measured is 6.7e-6 of an
+# output and 1e-5 of a gradient (SSE4.2, AVX, AVX2 and AVX-512 round at other places); a wrong option is beyond 1e-2.
+ROUNDING, GRADIENT_ROUNDING = 3e-5, 4e-5
 PLAIN = ModelConfig(
     vocab_size=70, hidden_size=12, num_hidden_layers=8, num_attention_heads=3, intermediate_size=20,
     max_position_embeddings=LENGTH,
@@ -144,9 +147,9 @@ def test_every_option_is_the_reference_in_packed_rows_and_in_rows_of_one_sequenc
             for number in range(len(parts)):
                 place = batch["sequence_ids"][row] == number + 1
                 wanted, wanted_logits = reference(batch["input_ids"][row, place], batch["token_type_ids"][row, place])
-                assert relative(states[:, row, place], wanted) < 5e-6
-                assert relative(last[row, place], wanted[-1]) < 5e-6
-                assert relative(logits[row, place], wanted_logits) < 5e-6
+                assert relative(states[:, row, place], wanted) < ROUNDING
+                assert relative(last[row, place], wanted[-1]) < ROUNDING
+                assert relative(logits[row, place], wanted_logits) < ROUNDING
 
 
 def test_the_comparison_sees_every_option() -> None:
@@ -208,7 +211,7 @@ def test_the_gradient_is_the_slope_of_the_reference(option: str) -> None:
             losses.append(reference_loss(reference, batch))
         reference.params[name] = value
         off = abs((ours * signs).sum() - (losses[0] - losses[1]) / 2e-5)
-        assert off <= 1e-5 * np.linalg.norm(ours) or off <= 1e-6 * whole, name
+        assert off <= GRADIENT_ROUNDING * np.linalg.norm(ours) or off <= 1e-6 * whole, name
 
 
 @pytest.mark.parametrize("groups", [1, pytest.param(4, marks=pytest.mark.long)])

@@ -272,7 +272,8 @@ def test_dropout_before_a_head_goes_by_the_rows_keys(head):
     hidden = jnp.repeat(some_hidden(1), 4, axis=0)
     with_keys = np.asarray(headed(network, hidden, batch, jnp.array([1, 2, 1, 3], jnp.uint32)))
     without = np.asarray(headed(network, hidden, batch))
-    np.testing.assert_array_equal(with_keys[0], with_keys[2])
+    # Rows of one product, which a kernel may compute by different instructions.
+    np.testing.assert_allclose(with_keys[0], with_keys[2], rtol=1e-5, atol=1e-6)
     for other in (with_keys[1], with_keys[3], without[0]):
         assert np.abs(with_keys[0] - other).max() > 1e-4
 
@@ -292,7 +293,9 @@ def test_the_feature_based_variant_reads_layers_of_a_frozen_encoder():
         return jnp.square(headed(network, hidden, batch, keys)).sum(), (hidden, states)
 
     gradients, (hidden, states) = jax.device_get(jax.jit(jax.grad(total, has_aux=True))(params))
-    np.testing.assert_array_equal(hidden, np.concatenate([states[3], states[0], states[2]], axis=-1))
+    # Two passes through two layers, whose outputs are normalised.
+    wanted = np.concatenate([states[3], states[0], states[2]], axis=-1)
+    np.testing.assert_allclose(hidden, wanted, rtol=1e-5, atol=1e-5)
     assert not any(np.asarray(g).any() for g in jax.tree.leaves(gradients["encoder"]))
     assert all(np.asarray(g).any() for g in jax.tree.leaves(gradients["head"]))
 

@@ -55,6 +55,26 @@ def join_all(address: str, count: int, numbers: list[int], seconds: float = 30) 
     return in_threads([lambda info=info: rendezvous(info, f"host-{info.process}", seconds) for info in infos])
 
 
+class Clock:
+    """A clock for processes that are threads here. It stands still until a test moves it, however slow the machine."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    sleep = staticmethod(time.sleep)
+
+
+@pytest.fixture
+def clock_of_units(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which a hang is told."""
+    made = Clock()
+    monkeypatch.setattr(rules, "time", made)
+    return made
+
+
 @pytest.fixture
 def process_2_has_come(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set when process 0 has process 2 on its list."""
@@ -87,21 +107,28 @@ def test_all_come() -> None:
             line.close()
 
 
-def test_who_never_comes_is_named_to_all_that_came() -> None:
-    address = free_address()
-    outcomes = join_all(address, 5, [0, 1, 4], seconds=5)
+def test_who_never_comes_is_named_to_all_that_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    address, hear, clock = free_address(), meetings._handle, Clock()
+
+    def heard(meeting: Meeting, line: Line, info: ProcessInfo) -> bool:
+        goes_on = hear(meeting, line, info)
+        if {1, 4} <= meeting.lines.keys():
+            clock.now = 50.0
+        return goes_on
+
+    monkeypatch.setattr(meetings, "_handle", heard)
+    monkeypatch.setattr(meetings, "time", clock)
+    outcomes = join_all(address, 5, [0, 1, 4], seconds=40)
     for error in outcomes:
         assert isinstance(error, TimeoutError)
-        assert f"of 5 processes, 2, 3 did not connect to {address} within 5 s" in str(error)
+        assert f"of 5 processes, 2, 3 did not connect to {address} within 40 s" in str(error)
         assert "0 (host-0), 1 (host-1), 4 (host-4)" in str(error)
 
 
 def test_a_coordinator_that_nobody_is_at_is_named() -> None:
     address = free_address()
-    begun = time.monotonic()
     with pytest.raises(TimeoutError, match=rf"process 2 of 3: nothing answers at {address}"):
         rendezvous(ProcessInfo("address", address, 3, 2), "host", 1)
-    assert time.monotonic() - begun < 5
 
 
 @pytest.mark.parametrize(("numbers", "words"), [([0, 1, 1], "process 1 connected twice"), ([0, 7], "process 7 of 3")])
@@ -200,10 +227,13 @@ def test_a_signal_during_the_rendezvous_reaches_all(process_2_has_come: threadin
     assert [type(error) for error in outcomes] == [StoppedElsewhere] * 2
 
 
+SILENCE = 600.0  # seconds; more than any thread here is kept waiting
+
+
 class Crew:
     """The heartbeats of several processes, as threads of one, and how each ended."""
 
-    def __init__(self, count: int, heartbeat: float = 20) -> None:
+    def __init__(self, count: int) -> None:
         meetings_of_all = join_all(free_address(), count, list(range(count)))
         self.ends: list[list[tuple[str, int]]] = [[] for _ in range(count)]
         self.agreements = [Agreement() for _ in range(count)]
@@ -212,7 +242,7 @@ class Crew:
             Heartbeat(
                 number,
                 meeting,
-                heartbeat,
+                SILENCE,
                 self.agreements[number],
                 lambda words, code, number=number: self.ends[number].append((words, code)),
                 lambda number=number: self.unwound.append(number),
@@ -231,8 +261,8 @@ class Crew:
 
 
 @contextlib.contextmanager
-def crew(count: int, heartbeat: float = 20) -> Iterator[Crew]:
-    made = Crew(count, heartbeat)
+def crew(count: int) -> Iterator[Crew]:
+    made = Crew(count)
     try:
         yield made
     finally:
@@ -282,8 +312,12 @@ def test_one_that_says_goodbye_is_not_lost() -> None:
 
 
 def test_a_silent_process_is_lost() -> None:
-    with crew(3, heartbeat=0.7) as three:  # at rest it is three times as patient
+    with crew(3) as three:
         three.heartbeats[1]._send = lambda *_, **__: None
+        heard_by_0 = three.heartbeats[0]._lines[1]
+        while not three.ends[0]:  # a message that was under way may come once more
+            heard_by_0.heard = time.monotonic() - 3 * SILENCE - 1  # at rest it is three times as patient
+            time.sleep(0.02)
         for words, code in three.endings([0, 2]):
             assert "lost process 1 (host-1): it sent nothing for" in words and code == LOST
 
@@ -314,20 +348,28 @@ def test_a_process_that_cannot_listen_any_more_ends_all() -> None:
             assert "process 0 (host-0) ended with an error: the thread that listens" in words and code == FAILED
 
 
-def work(agreement: Agreement, number: int, begun: list[int], rng: random.Random, stuck_at: int = -1) -> int:
-    """Units that end only when all have begun them, run ahead by two; how many were done."""
-    units = 0
+def work(
+    agreement: Agreement,
+    number: int,
+    begun: list[int],
+    rng: random.Random,
+    stuck_at: int = -1,
+    over: threading.Event | None = None,
+) -> int:
+    """Units that end only when all have begun them, run ahead by two; how many were done.
+
+    One that is stuck stays so until the test is `over`, and so do those that wait for it.
+    """
+    units, over = 0, over or threading.Event()
     while units < 10_000 and agreement.go_on(first=units == 0):
         begun[number] = units = units + 1
         agreement.begun()
         if units == stuck_at:
-            time.sleep(5)
+            over.wait()
             return units
         time.sleep(rng.choice([0, 0, 0.001, 0.004]))
-        deadline = time.monotonic() + 8
         while min(begun) < units - 2:  # the devices of the others
-            time.sleep(0.0005)
-            if time.monotonic() > deadline:
+            if over.wait(0.0005):
                 return -1
     return units
 
@@ -339,7 +381,9 @@ def test_a_signal_to_any_stops_all_at_the_same_unit(seed: int) -> None:
     with crew(3) as three:
 
         def strike() -> None:
-            time.sleep(rng.uniform(0.05, 0.3))
+            unit = rng.randrange(1, 150)
+            while min(begun) < unit:
+                time.sleep(0.0005)
             for _ in range(rng.choice([1, 3])):
                 three.heartbeats[rng.randrange(3)].wake.send(bytes([signal.SIGTERM]))
 
@@ -364,21 +408,24 @@ def test_a_signal_when_nothing_was_begun_ends_all_at_once() -> None:
         assert {one.exit_code for one in three.heartbeats} == {130}
 
 
-def test_a_hang_names_who_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "LONGEST_UNIT", 1.0)
-    begun = [0, 0, 0]
+def test_a_hang_names_who_is_behind(clock_of_units: Clock) -> None:
+    begun, over = [0, 0, 0], threading.Event()
     with crew(3) as three:
         workers = [
             lambda number=number: work(
-                three.agreements[number], number, begun, random.Random(number), 40 if number == 1 else -1
+                three.agreements[number], number, begun, random.Random(number), 40 if number == 1 else -1, over
             )
             for number in range(3)
         ]
         threads = [threading.Thread(target=worker, daemon=True) for worker in workers]
         for thread in threads:
             thread.start()
+        while begun != [43, 40, 43]:
+            time.sleep(0.01)
+        clock_of_units.now += rules.LONGEST_UNIT + 1
         for words, code in three.endings([0, 2]):
             assert "lost process 1 (host-1): it hangs" in words and code == LOST
+        over.set()
         for thread in threads:
             thread.join()
 
@@ -398,14 +445,15 @@ def test_a_unit_is_measured_by_those_like_it() -> None:
     assert list(agreement._usual) == usual and agreement.status().limit == rules.LONGEST_UNIT
 
 
-def test_what_takes_long_by_its_nature_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "LONGEST_UNIT", 0.3)
+def test_what_takes_long_by_its_nature_does_not_hang(clock_of_units: Clock) -> None:
     with crew(2) as two:
         for agreement in two.agreements:
             agreement.go_on(first=True)
-        time.sleep(1.5)  # compiling
+        clock_of_units.now += 10 * rules.LONGEST_OTHER
+        time.sleep(1.5)  # compiling, while they look at each other
         for agreement in two.agreements:
             agreement.begun()
         with two.agreements[0].taking_time(), two.agreements[1].taking_time("input"):
+            clock_of_units.now += rules.LONGEST_OTHER - 1
             time.sleep(1.5)
         assert two.ends == [[], []]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import time
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -101,7 +100,7 @@ def test_size_is_looked_at_before_a_byte_is_read(tmp_path: Path, monkeypatch):
 
 
 def test_no_change_of_a_document_is_anything_but_accepted_or_refused():
-    rng, base, began = random.Random(0), json.dumps(GOOD).encode(), time.process_time()
+    rng, base = random.Random(0), json.dumps(GOOD).encode()
     pieces = [b"{", b"}", b"[", b"]", b",", b"null", b"true", b"-1", b"1e999", b'"', b"\\ud800", b"\x00", b"\xc3"]
     refused = 0
     for _ in range(3000):
@@ -115,7 +114,6 @@ def test_no_change_of_a_document_is_anything_but_accepted_or_refused():
             refused += 1
             assert str(error).startswith("here: ")
     assert refused > 1000
-    assert time.process_time() - began < 60
 
 
 def test_a_file_that_never_ends_is_not_read_to_its_end():

@@ -128,7 +128,7 @@ def test_a_thread_speaks_while_the_work_does_not(monkeypatch):
     assert len(outer) == count, "the thread has ended"
 
 
-def wait_for(said, seconds=20):
+def wait_for(said, seconds=120):
     deadline = time.monotonic() + seconds
     while not said:
         assert time.monotonic() < deadline

@@ -163,7 +163,12 @@ UNKIND = [
 
 
 @pytest.mark.parametrize("unit", UNKIND)
-def test_time_is_linear(unit):
+def test_work_is_linear_in_the_text(unit):
+    """16 times the text is less than 50 times the work; quadratic work would be 256 times, on every machine.
+
+    Both are measured one after the other, and again where something else has slowed one of them.
+    """
+
     def seconds(size):
         text = "。" * ("。" in unit) + unit * (size // len(unit))
         begin = time.process_time()
@@ -171,8 +176,7 @@ def test_time_is_linear(unit):
         return time.process_time() - begin
 
     seconds(1000)
-    small, large = min(seconds(8_000) for _ in range(3)), min(seconds(128_000) for _ in range(2))
-    assert large < 50 * small + 0.1  # 16 times the text; quadratic time would be 256 times
+    assert any(seconds(128_000) < 50 * seconds(8_000) for _ in range(20))
 
 
 def test_agrees_with_punkt(real_data):

@@ -5,14 +5,22 @@ Set XLA_FLAGS before JAX is imported.
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import version
 
+_DEVICES = "--xla_force_host_platform_device_count"
 # Tests compile far more than they compute. The emitters for fusions triple the time that a training step takes.
 QUICK = ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
 WITHOUT_EMITTERS = ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
 
 
-def xla_flags(devices: int) -> str:
-    """The value of XLA_FLAGS for so many fake devices. An XLA that does not know a flag refuses to start."""
-    knows = tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11)
-    return " ".join([f"--xla_force_host_platform_device_count={devices}", *QUICK, *(WITHOUT_EMITTERS if knows else [])])
+def xla_flags(devices: int, quick: bool = True) -> str:
+    """The value of XLA_FLAGS for so many fake devices; unless `quick`, XLA optimises programs as it does for users.
+
+    Flags that the user has set, for example another instruction set, stay and come last, so that they override these.
+    """
+    # An XLA that does not know a flag refuses to start.
+    known = tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11)
+    ours = [*QUICK, *(WITHOUT_EMITTERS if known else [])]
+    users = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag not in ours and _DEVICES not in flag]
+    return " ".join([f"{_DEVICES}={devices}", *(ours if quick else []), *users])

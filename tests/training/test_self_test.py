@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_devices import xla_flags
 from tiny_runs import finish, stop_after
 
 from bertjax.config import load_recipe
@@ -19,7 +20,7 @@ SEED = 100
 @pytest.fixture(autouse=True)
 def programs_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand steps: what XLA is told for tests, to compile little, would double their time."""
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=1")
+    monkeypatch.setenv("XLA_FLAGS", xla_flags(devices=1, quick=False))
 
 
 def reference_of(recipe: str) -> Reference:

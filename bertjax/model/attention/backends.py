@@ -147,7 +147,7 @@ def xla_attention(
 ) -> jax.Array:
     """The formula over visible tokens (`seen`, bool [B, L, L]); of [B, H, L, L] gradients keep only the scores.
 
-    With `slopes` they keep none: the backward pass computes q k again, and the bits are the same.
+    With `slopes` they keep none: the backward pass computes q k again.
     """
 
     def mixed(scores: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:

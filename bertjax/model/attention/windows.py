@@ -129,7 +129,7 @@ def head_by_head(
     """`attended`(q, k, v [B, L, H, K], heads as `Scoring` has them, *tables) -> [B, L, H, K], on a CPU head by head.
 
     `tables` are of heads too, [H, ...]. Scores of one head stay in a CPU's cache between the operations on them, those
-    of all heads do not. A mesh that splits heads computes them at once, like other platforms; the bits are the same.
+    of all heads do not. A mesh that splits heads computes them at once, like other platforms; rounding may differ.
     """
 
     def at_once(qkv: tuple[jax.Array, ...], tables: tuple[jax.Array, ...]) -> jax.Array:
