@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.finetune.data.examples import SPLIT_NAMES, TextExample, missing, number_of, split_file
+from bertjax.storage.csv_records import csv_records
 from bertjax.storage.lines import COMPRESSED, RECORD_CAP, read_lines, whole_content
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet
@@ -186,27 +187,10 @@ def table_suffix(path: Path) -> str:
 
 
 def _read_csv(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
-    csv.field_size_limit(RECORD_CAP)  # by itself 128 KiB, which texts may have
     lines = (f"{line}\n" for line in _lines(path, notify))
     first_lines = [*itertools.islice(lines, _GUESSED_FROM)]
     delimiter = "," if wanted.header else _delimiter(first_lines, wanted)
-    reader = csv.reader(itertools.chain(first_lines, lines), strict=True, delimiter=delimiter)
-
-    def rows() -> Iterator[tuple[int, list[str]]]:
-        while True:
-            first = reader.line_num + 1
-            try:
-                fields = next(reader, None)
-            except csv.Error as error:
-                raise ValueError(
-                    f"{path}:{reader.line_num}: bad CSV ({error}) in the row of line {first}; put fields with a "
-                    "comma, quotation mark or new line between quotation marks, double those within"
-                ) from None
-            if fields is None:
-                return
-            yield first, fields
-
-    return _named(path, rows(), wanted, notify)
+    return _named(path, csv_records(path, itertools.chain(first_lines, lines), delimiter=delimiter), wanted, notify)
 
 
 def _delimiter(lines: Sequence[str], wanted: Wanted) -> str:

@@ -7,9 +7,11 @@ The separator is that of the header: a comma, a semicolon, a tab or a bar. Field
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from collections.abc import Iterator
 
+from bertjax.storage.csv_records import csv_records
 from bertjax.storage.lines import RECORD_CAP, read_lines
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import paragraphs_of
@@ -67,31 +69,13 @@ def _rows(file: SourceFile, counts: ReadCounts) -> Iterator[tuple[int, list[str]
     lines = (f"{line}\n" for line in read_lines(file.path, refuse, RECORD_CAP, counts, encoding=file.encoding))
     header = next((line for line in lines if not line.isspace()), "")
     is_quoted = not has_name(file.path, ("*.tsv",))
-    csv.field_size_limit(RECORD_CAP)  # 128 KiB by default
-    reader = csv.reader(
-        _with_first(header, lines),
+    records = csv_records(
+        file.path,
+        itertools.chain([header], lines),
         delimiter=_separator(header) if is_quoted else "\t",
         quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE,
-        strict=True,
     )
-    while True:
-        first = reader.line_num + 1
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            raise ValueError(
-                f"{file.path}, line {reader.line_num}: bad CSV ({error}) in the row of line {first}; put fields with a "
-                "separator, quotation mark or new line between quotation marks, double those within"
-            ) from None
-        if fields is None:
-            return
-        if fields:
-            yield first, fields
-
-
-def _with_first(first: str, rest: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from rest
+    return ((number, fields) for number, fields in records if fields)
 
 
 def _separator(header: str) -> str:
