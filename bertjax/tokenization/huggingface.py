@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import importlib.util
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -114,6 +115,8 @@ def provide_sentencepiece_messages() -> None:
 
 
 def _by_transformers(folder: Path, model_type: str, origin: str) -> Any:
+    # It says at import that it lacks torch, which a tokenizer does not need.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoConfig, AutoTokenizer, BertTokenizer
 
     provide_sentencepiece_messages()
