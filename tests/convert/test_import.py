@@ -311,9 +311,11 @@ def test_new_tokens_start_as_the_mean_of_their_pieces(model: TrainedModel) -> No
     ids = {token: number for number, token in enumerate(old.tokens)}
     size = old.vocab_size
     np.testing.assert_array_equal(grown[:size], table[:size])
-    np.testing.assert_allclose(grown[size], table[[ids["c"], ids["##a"], ids["##b"]]].mean(axis=0), rtol=1e-6)
-    np.testing.assert_allclose(grown[size + 1], table[[ids["a"], ids["##b"]]].mean(axis=0), rtol=1e-6)
-    np.testing.assert_allclose(grown[size + 2], table[:size].mean(axis=0), rtol=1e-5)
+    # Values of about 0.02 may cancel in a mean, which then has the rounding of the larger ones.
+    near = {"rtol": 1e-6, "atol": 1e-8}
+    np.testing.assert_allclose(grown[size], table[[ids["c"], ids["##a"], ids["##b"]]].mean(axis=0), **near)
+    np.testing.assert_allclose(grown[size + 1], table[[ids["a"], ids["##b"]]].mean(axis=0), **near)
+    np.testing.assert_allclose(grown[size + 2], table[:size].mean(axis=0), **near)
     bias = np.asarray(model.params["mlm_head"]["bias"])
     np.testing.assert_allclose(params["mlm_head"]["bias"][size + 1], bias[[ids["a"], ids["##b"]]].mean(), rtol=1e-6)
     assert notes == ["3 tokens are new (cab, ##ab, 漢): each starts as the mean of its pieces"]
