@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from typing import Any
 
-from bertjax.config import Config
+from bertjax.config import Config, from_dict
 from bertjax.convert.sources import source_vocabulary
+from bertjax.storage.remote import path_of
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization import artefact
 from bertjax.tokenization.tokenizer import TextRules
+from bertjax.training.checkpoint import read_metadata, saved_steps
 
 
 def with_vocabulary(config: Config) -> Config:
@@ -19,9 +22,19 @@ def with_vocabulary(config: Config) -> Config:
     """
     data = config.data
     if config.init_from and not data.vocab:
-        data = replace(data, **source_vocabulary(config.init_from))
+        data = replace(data, **(_saved_vocabulary(config) or source_vocabulary(config.init_from)))
     if data.vocab:
         tokenizer = load_vocabulary(data.vocab, TextRules.of(data))
         if artefact.FILE in tokenizer.files:
             data = replace(data, tokenizer=tokenizer.kind, **asdict(tokenizer.rules))
     return config if data == config.data else replace(config, data=data)
+
+
+def _saved_vocabulary(config: Config) -> dict[str, Any] | None:
+    """The vocabulary that the checkpoints of a resumed run name: that of a repository may have changed since."""
+    if not config.run_dir or not saved_steps(config.directory):
+        return None
+    saved = from_dict(read_metadata(path_of(config.directory))["config"])
+    if saved.init_from != config.init_from or not saved.data.vocab:
+        return None
+    return {"vocab": saved.data.vocab, "tokenizer": saved.data.tokenizer, **asdict(TextRules.of(saved.data))}

@@ -54,7 +54,10 @@ def download(
     try:
         about = HfApi().model_info(repository, revision=revision or None)
         present = {sibling.rfilename for sibling in about.siblings or ()}
-        files = [hf_hub_download(repository, file, revision=about.sha) for file in choose(present)]
+        # By the name of the revision, which the cache then knows offline too.
+        files = [hf_hub_download(repository, file, revision=revision or None) for file in choose(present)]
+        if files and Path(files[0]).parent.name != about.sha:
+            raise ValueError(f"{PREFIX}{name}: the repository changed during the download; run the command again")
         for further in (follow(Path(file)) for file in files):
             for file in present.intersection(further):
                 hf_hub_download(repository, file, revision=about.sha)

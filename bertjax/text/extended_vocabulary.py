@@ -27,6 +27,7 @@ from bertjax.text.trained_vocabulary import (
 )
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import smoothed
+from bertjax.tokenization.wordpiece import with_tokens
 
 EXTENDER_VERSION = 2  # of choosing words; a change makes other vocabularies
 LEAST_COUNT = 10  # of a word; a rarer one would not be learned
@@ -69,7 +70,7 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     words = smoothed(of_source, data.vocab_temperature)
     added = worthwhile_words(old, words, most)
     tokens, replaced = with_words(old.tokens, added)
-    new = old.with_tokens(tokens)
+    new = with_tokens(old, tokens)
     with exclusive_lock(path_of(data.root)):
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)

@@ -109,7 +109,7 @@ def _kept(data: DataConfig, tokenizer: Tokenizer, how: Mapping[str, Any]) -> Any
             require_vocabulary(folder, inputs)
         else:
             keep_vocabulary(folder, inputs, tokenizer, data.sources, how)
-    return folder / tokenizer.main_file
+    return folder / next(iter(_made(folder)["files"]))
 
 
 def vocabulary_with_entities(data: DataConfig, vocab: str | AnyPath) -> Tokenizer:

@@ -134,6 +134,15 @@ def kind_of_model(document: Artefact) -> str:
     return {"WordPiece": "wordpiece", "Unigram": "unigram"}.get(model, model)
 
 
+def unknown_token(document: Artefact) -> str | None:
+    """The token that the model gives for what it cannot write; None if it writes everything."""
+    model = document["model"]
+    if model.get("type") == "Unigram":
+        number = model.get("unk_id")
+        return None if number is None else str(model["vocab"][number][0])
+    return model.get("unk_token")
+
+
 def is_byte_level(document: Artefact) -> bool:
     """Whether text becomes bytes before the model sees it."""
     found = [*steps(document, "pre_tokenizer"), *steps(document, "normalizer")]
@@ -156,7 +165,7 @@ def token_surfaces(document: Artefact, tokens: Sequence[str], hidden: Collection
 
     def surface(token: str) -> bytes:
         if token in added:
-            return token.strip().encode()
+            return token.replace(WORD, " ").strip().encode()
         if byte is not None:
             return bytes(map(byte.__getitem__, token)).lstrip(b" ") if byte.keys() >= {*token} else b""
         if falls_back and (match := re.fullmatch("<0x([0-9A-F]{2})>", token)):
@@ -171,44 +180,68 @@ def word_mark(document: Artefact) -> str:
     return byte_letters()[ord(" ")] if is_byte_level(document) else WORD
 
 
+def hidden_name(number: int) -> str:
+    """The name of a token that no text has, for `without_tokens`."""
+    return f"{SEPARATOR}{number}"
+
+
 def without_tokens(document: Artefact, hidden: Mapping[str, int]) -> Artefact:
     """An artefact whose ids are the same and that no text gives a `hidden` token, nor tokens around a text.
 
     `hidden` has token -> id. They get names with SEPARATOR, which no text has. Other added tokens stay: they are found
     in text, and the library numbers those outside of the model's vocabulary by their order.
     """
-    names = {token: f"{SEPARATOR}{number}" for token, number in hidden.items()}
-    model = dict(document["model"])
+    names = {token: hidden_name(number) for token, number in hidden.items()}
+    model = document["model"] | ({"dropout": None} if "dropout" in document["model"] else {})
     pieces = model["vocab"]
     if isinstance(pieces, dict):
         model["vocab"] = {names.get(token, token): number for token, number in pieces.items()}
-        known = pieces.keys()
     else:
         model["vocab"] = [[names.get(token, token), score] for token, score in pieces]
-        known = {token for token, _ in pieces}
+    if model.get("merges"):
+        pairs = ((pair, pair.split(" ") if isinstance(pair, str) else pair) for pair in model["merges"])
+        model["merges"] = [pair for pair, (a, b) in pairs if names.keys().isdisjoint((a, b, a + b))]
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
+    exact = dict.fromkeys(("normalized", "lstrip", "rstrip", "single_word"), False)
     added = [
-        token | {"content": names.get(token["content"], token["content"])}
+        token | exact | {"content": names[token["content"]]} if token["content"] in names else token
         for token in document.get("added_tokens", ())
-        if token["content"] not in names or token["content"] not in known
     ]
     none = dict.fromkeys(("post_processor", "truncation", "padding"))
     return {**document, **none, "model": model, "added_tokens": added}
 
 
 def encoding_parts(document: Artefact, roles: Collection[str]) -> Artefact:
-    """The parts of an artefact that ids of text follow from; tokens with a role are not found in text."""
-    parts = {part: document.get(part) for part in ("normalizer", "pre_tokenizer", "model")}
-    return parts | {"added_tokens": [t for t in document.get("added_tokens", ()) if t["content"] not in roles]}
+    """The parts of an artefact that ids of text follow from; tokens with a role are not found in text.
+
+    Options that are off are left out, so that an option that the library adds changes nothing.
+    """
+    tables = {key: document["model"].get(key) for key in ("vocab", "merges")}
+    if isinstance(tables["vocab"], list):  # the library reads numbers that it wrote off by their last bit
+        tables["vocab"] = [[token, float(np.float32(score))] for token, score in tables["vocab"]]
+    model = {key: value for key, value in document["model"].items() if key not in (*tables, "dropout")}
+    added = [token for token in document.get("added_tokens", ()) if token["content"] not in roles]
+    parts = {"normalizer": document.get("normalizer"), "pre_tokenizer": document.get("pre_tokenizer")}
+    return _without_defaults(parts | {"model": model, "added_tokens": added}) | {"tables": tables}
+
+
+def _without_defaults(value: Any) -> Any:
+    """A JSON value without keys that are null, false or empty."""
+    if isinstance(value, dict):
+        inner = {key: _without_defaults(one) for key, one in value.items()}
+        return {
+            key: one for key, one in inner.items() if one is not None and one is not False and one not in ("", [], {})
+        }
+    return [_without_defaults(one) for one in value] if isinstance(value, list) else value
 
 
 class Cut(NamedTuple):
     """Where text may be cut into chunks whose ids do not depend on their neighbours; see `ChunkEncoder`."""
 
-    pattern: re.Pattern[str]
-    whole: re.Pattern[str] | None = None
-    before: str = ""
+    pattern: re.Pattern[str]  # matches the chunks
+    whole: re.Pattern[str] | None = None  # matches in texts that are not cut
+    before: str = ""  # precedes a text in which chunks are found
     is_bert: bool = False  # at BERT's word borders
 
 
@@ -231,10 +264,12 @@ _IS_CHINESE = re.compile(f"[{_CHINESE}]")
 _BYTE_CHUNKS = re.compile(f" ?[^ {SEPARATOR}]+|{SEPARATOR}")
 _UNCOMMON_SPACE = re.compile(rf"\s\s|[^\S ]|[\x1c-\x1f]|\s(?:{SEPARATOR}|$)")
 # A combining mark after a space joins it in one grapheme, which a table of characters is looked up by.
+_BYTES_BESIDE_MARKS = re.compile(rf"{_UNCOMMON_SPACE.pattern}|(?:^|[ {SEPARATOR}])[^\w!-~ {SEPARATOR}]")
 _SPACED_CHUNKS = re.compile(f"[^ {SEPARATOR}]+|{SEPARATOR}")
 _MARK_AFTER_SPACE = re.compile(rf"[^\S ]|[\x01-\x1f]| [^\w!-~{SEPARATOR}]")
 _EVERY_TEXT = re.compile("")
 
+_WITHOUT_SPACES = {"NFC", "NFD", "Lowercase", "StripAccents"}  # normalizers that make no spaces
 _LOCAL_NORMALIZERS = ("NFC", "NFKC", "NFD", "NFKD", "Lowercase", "StripAccents", "Precompiled")
 
 
@@ -255,17 +290,19 @@ def find_cut(document: Artefact, hidden: Collection[str]) -> Cut:
     if document["model"].get("type") == "WordPiece" and types[:1] == ["BertPreTokenizer"]:
         cleans = [step.get("clean_text", True) and step.get("handle_chinese_chars", True) for step in normalizer]
         is_bert = [step.get("type") for step in normalizer] == ["BertNormalizer"] and cleans == [True] and not added
-        # "[SEP]" parts the chunks that are encoded together, so a chunk must not hold it.
-        cuts_specials = all(not BERT_CHUNKS.fullmatch(token) for token in hidden)
-        return Cut(BERT_CHUNKS, is_bert=True) if is_bert and cuts_specials and len(types) <= 2 else uncut
+        splits_words = all(type_ in ("Split", "Digits", "Punctuation") for type_ in types[1:])
+        return Cut(BERT_CHUNKS, is_bert=True) if is_bert and splits_words else uncut
     if not all(step.get("type") in _LOCAL_NORMALIZERS or _keeps_spaces(step) for step in normalizer):
         return uncut
     if any(token["lstrip"] or token["rstrip"] or _has_single_space(token["content"]) for token in added):
         return uncut
-    if types == ["ByteLevel"] and splits[0].get("use_regex", True):
+    names = {step.get("type") for step in normalizer}
+    if types == ["ByteLevel"] and splits[0].get("use_regex", True) and names <= _WITHOUT_SPACES:
         has_prefix = bool(splits[0].get("add_prefix_space", True))
+        # Where marks are deleted, those beside a space leave runs of spaces.
+        whole = _BYTES_BESIDE_MARKS if "StripAccents" in names else _UNCOMMON_SPACE
         # The library puts no space before a token that it added.
-        return uncut if has_prefix and added else Cut(_BYTE_CHUNKS, _UNCOMMON_SPACE, before=" " * has_prefix)
+        return uncut if has_prefix and added else Cut(_BYTE_CHUNKS, whole, before=" " * has_prefix)
     if added:
         return uncut
     at_spaces = types[:1] == ["WhitespaceSplit"] or (

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from tokenizers import Tokenizer
 
-SEPARATOR = "\0"  # between sentences; every kind of tokenizer drops it from text
+SEPARATOR = "\0"  # between sentences; dropped from text that is cut
 
 _BOUNDARY = 0xFFFFFFFF
 _CACHED_CHUNKS = 1 << 19

@@ -97,7 +97,11 @@ def read_vocabulary(source: str) -> Tokenizer:
     name = source.removeprefix(hub.PREFIX)
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        folder, _ = hub.download(name, lambda present: [file for file in (*FILES, "config.json") if file in present])
+        folder, _ = hub.download(
+            name,
+            choose=lambda present: [file for file in (*FILES, "config.json") if file in present],
+            is_complete=lambda folder: any((folder / file).is_file() for file in _VOCABULARIES),
+        )
     return read_folder(folder)
 
 

@@ -20,7 +20,7 @@ _KINDS: dict[str, Callable[[Path, TextRules], Tokenizer]] = {
 }
 VOCABULARY_FILES = tuple(_KINDS)
 # Files that a vocabulary may have in addition to its own.
-COMPANIONS = (byte_level.MERGES_FILE, entity_map.FILE, ROLES_FILE)
+COMPANIONS = (byte_level.MERGES_FILE, entity_map.FILE, ROLES_FILE, "tokenizer_config.json")
 _BY_SUFFIX = {Path(name).suffix: load for name, load in _KINDS.items() if name != artefact.FILE}
 
 # Names of special tokens, first choice first, for an artefact without `special_tokens_map.json`.
@@ -81,10 +81,12 @@ def load_artefact(path: Path) -> Tokenizer:
     for name in ("tokenizer_config.json", ROLES_FILE):
         if (beside := path.with_name(name)).is_file():
             named |= parse_json(read_whole(beside), str(beside), dict[str, Any], remedy="get the file again")
+    content, origin = read_whole(path), f"tokenizer {path}"
     entities = path.with_name(entity_map.FILE)
-    return make_tokenizer(
-        read_whole(path), named, f"tokenizer {path}", read_whole(entities) if entities.is_file() else b""
-    )
+    normalizer = artefact.steps(artefact.parsed(artefact.read_artefact(content, origin)), "normalizer")
+    # An export has its map in the normalizer, and the file beside it for people.
+    is_bert = [step.get("type") for step in normalizer] == ["BertNormalizer"]
+    return make_tokenizer(content, named, origin, read_whole(entities) if is_bert and entities.is_file() else b"")
 
 
 def make_tokenizer(content: bytes, named: Mapping[str, Any], origin: str, entities: bytes = b"") -> Tokenizer:
@@ -96,13 +98,15 @@ def make_tokenizer(content: bytes, named: Mapping[str, Any], origin: str, entiti
     """
     backend = artefact.read_artefact(content, origin)
     special: dict[str, int] = {}
+    roles: dict[str, str] = {}
+    unknown = artefact.unknown_token(artefact.parsed(backend))
     for role, keys in _KEYS.items():
-        tokens = [token.get("content") if isinstance(token := named.get(key), dict) else token for key in keys]
+        tokens: list[Any] = [unknown] if role == "unk" else []
+        tokens += [token.get("content") if isinstance(token := named.get(key), dict) else token for key in keys]
         for token in (*tokens, *_NAMES[role]):
             if isinstance(token, str) and (number := backend.token_to_id(token)) is not None:
-                special[role] = number
+                special[role], roles[f"{role}_token"] = number, token
                 break
-    roles = {f"{role}_token": backend.id_to_token(number) for role, number in special.items()}
     added = {token.content for token in backend.get_added_tokens_decoder().values()}
     backend.add_special_tokens([token for token in roles.values() if token not in added])
     files = {artefact.FILE: content, ROLES_FILE: json.dumps(roles, ensure_ascii=False, indent=1).encode()}

@@ -122,12 +122,14 @@ class SentencePiece(Tokenizer):
                 f"data.unknown={rules.unknown!r}: {origin} has no words to split; the option is for WordPiece"
             )
         refuse_bare_start(rules, origin)
-        hidden = [number for number, piece in enumerate(proto.pieces) if piece.type in _NEVER_IN_TEXT]
+        for number, piece in enumerate(proto.pieces):
+            if piece.type in _NEVER_IN_TEXT and number not in special.values():
+                piece.piece = f"[control {piece.piece}]"  # no word has a space
         try:
             backend = with_roles(_backend(proto, special["unk"], rules), special)
         except Exception as error:  # the library raises its own class, whatever is wrong
             raise ValueError(f"{origin} cannot be read: {error}; get the file again") from None
-        super().__init__(backend, special, {VOCABULARY_FILE: model}, rules, origin=origin, hidden=hidden)
+        super().__init__(backend, special, {VOCABULARY_FILE: model}, rules, origin=origin)
 
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> SentencePiece:

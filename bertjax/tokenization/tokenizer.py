@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
@@ -91,7 +91,6 @@ class Tokenizer:
         rules: TextRules | None = None,
         *,
         origin: str = "tokenizer",
-        hidden: Collection[int] = (),
         entities: bytes = b"",
     ) -> None:
         """Derive everything from the artefact.
@@ -99,7 +98,6 @@ class Tokenizer:
         Args:
             rules: None reads them off the artefact.
             origin: The name of the tokenizer in messages.
-            hidden: Ids that no text gives in addition to those with a role.
             entities: The content of an entity map.
 
         Raises ValueError for an artefact of another type than WordPiece, Unigram and BPE, for tokens of special roles
@@ -113,15 +111,14 @@ class Tokenizer:
         self.special = {"unk": special["pad"], **special} if "pad" in special else dict(special)
         if missing := [role for role in ROLES if role not in self.special]:
             raise ValueError(f"{origin}: no {', '.join(missing)} token; bertjax needs one of each role")
-        self._hidden = {*self.special.values(), *hidden}
+        self._hidden = {*self.special.values()}
         names = {self.tokens[number]: number for number in self._hidden}
         cut = artefacts.find_cut(document, names)
         self._document, self._is_bert, self._cut_before = document, cut.is_bert, cut.before
         self._plain = backend
         # Vocabularies that are trained here see no NUL, as BERT's; an artefact may have a token of it.
         self._keeps_nul = rules is None and not cut.is_bert
-        # Where BERT cuts, special tokens are several chunks, so that chunks never spell one.
-        self.encoder = backend if cut.is_bert else _from_document(artefacts.without_tokens(document, names))
+        self.encoder = _from_document(artefacts.without_tokens(document, names))
         self.rules = rules if rules is not None else _derived_rules(self.encoder, document)
         self.files = dict(files)
         self.entities: dict[str, int] = {}
@@ -134,7 +131,7 @@ class Tokenizer:
             whole=cut.whole,
             before=cut.before,
             correct=self._with_entities if self.entities else None,
-            between=(self.tokens[self.sep_id], self.sep_id) if cut.is_bert else None,
+            between=(artefacts.hidden_name(self.sep_id), self.sep_id) if cut.is_bert else None,
         )
         self._words = WordCache(self._chunks) if cut.is_bert else None
 
@@ -210,12 +207,15 @@ class Tokenizer:
         """bool [vocab_size]: which tokens continue the word before them; see `continues_word`."""
         if self.kind == "wordpiece":
             mark = self._document["model"]["continuing_subword_prefix"]
-            return np.array([token.startswith(mark) for token in self.tokens])
+            return np.array([bool(mark) and token.startswith(mark) for token in self.tokens])
         return continuations(self.surfaces, self.tokens, artefacts.word_mark(self._document))
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over everything that ids follow from: equal for a vocabulary and its export and import."""
+        """SHA-256 (hex) over everything that ids follow from: equal for a vocabulary and its export and import.
+
+        An export has its entity map in the artefact, so that its import has another one.
+        """
         names = {self.tokens[number] for number in self.special.values()}
         return hashlib.sha256(
             json.dumps(
@@ -318,19 +318,6 @@ class Tokenizer:
         files = {name: content for name, content in self.files.items() if name != entity_map.FILE}
         return Tokenizer(self._plain, self.special, files, self.rules, origin=origin, entities=entities)
 
-    def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
-        """This WordPiece tokenizer with other tokens, those with a role at the ids that they have here."""
-        assert self.kind == "wordpiece" and not self.entities
-        vocabulary = {token: number for number, token in enumerate(tokens)}
-        added = [token for token in self._document["added_tokens"] if token["content"] in vocabulary]
-        model = self._document["model"] | {"vocab": vocabulary}
-        backend = _from_document(self._document | {"model": model, "added_tokens": added})
-        text, content = "".join(f"{token}\n" for token in tokens), backend.to_str().encode()
-        files = {name: content if name == artefacts.FILE else text.encode() for name in self.files}
-        if ROLES_FILE in files:
-            files[ROLES_FILE] = self.files[ROLES_FILE]
-        return Tokenizer(backend, self.special, files, self.rules)
-
     def _unknown_words(self, entities: bytes, origin: str) -> dict[str, int]:
         """Those words of an entity map that are [UNK], or have it in them, without the map."""
         if not self._is_bert:
@@ -391,13 +378,18 @@ def _word_ids(tokenizer: tokenizers.Tokenizer, word: str) -> list[int]:
 def _derived_rules(encoder: tokenizers.Tokenizer, document: artefacts.Artefact) -> TextRules:
     """The rules by which an artefact treats text, tried on a few letters."""
     normalize = encoder.normalizer.normalize_str if encoder.normalizer else str
-    one, two = (encoder.encode(text, add_special_tokens=False).ids for text in ("a b", " a b"))
+
+    def ids(text: str) -> list[int]:
+        return encoder.encode(text, add_special_tokens=False).ids
+
+    # Then a word has the same ids in the middle of a text as alone.
+    prefix_space = all(ids(f"{a} {b}") == ids(a) + ids(b) for a, b in ("ab", "et", "12"))
     splits = [step.get("type") for step in artefacts.steps(document, "pre_tokenizer")]
     return TextRules(
         lowercase="a" in normalize("A"),
         strip_accents="e" in normalize("\u00e9").lower() and "\u0301" not in normalize("\u00e9"),
         unknown="characters" if splits == ["BertPreTokenizer", "Split"] else "words",
-        prefix_space=one == two,
+        prefix_space=prefix_space,
     )
 
 

@@ -24,6 +24,7 @@ longest word.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +32,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertjax.storage.files import read_whole
-from bertjax.tokenization import entity_map
+from bertjax.tokenization import artefact, entity_map
 from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, refuse_bare_start
 
 VOCABULARY_FILE = "vocab.txt"
@@ -62,6 +63,21 @@ class WordPiece(Tokenizer):
         map_file = path.with_name(entity_map.FILE)
         entities = read_whole(map_file) if map_file.is_file() else b""
         return cls(read_tokens(path), rules, origin=f"vocabulary {path}", entities=entities)
+
+
+def with_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
+    """A WordPiece tokenizer with other tokens and the same rules, those with a role at the ids that they have."""
+    if artefact.FILE not in tokenizer.files:
+        return WordPiece(tokens, tokenizer.rules)
+    document = artefact.parsed(tokenizer.backend)
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    document["model"]["vocab"] = vocabulary
+    document["added_tokens"] = [token for token in document["added_tokens"] if token["content"] in vocabulary]
+    if tokenizer.rules.unknown == "characters":
+        document["pre_tokenizer"]["pretokenizers"][-1]["pattern"] = {"Regex": _outside(tokens)}
+    content = json.dumps(document, ensure_ascii=False).encode()
+    files = tokenizer.files | {artefact.FILE: content}
+    return Tokenizer(artefact.read_artefact(content, "extended vocabulary"), tokenizer.special, files)
 
 
 def read_tokens(path: Path) -> list[str]:

@@ -114,6 +114,8 @@ def test_vocabulary_of_the_hub_is_downloaded_alone(folder, hub, do):
     assert code == 0, said
     assert said.splitlines()[-1] == load_run(folder / "run").tokenizer.fingerprint
     assert "tokenizer.json" in hub.downloaded() and WEIGHTS not in hub.downloaded()
+    code, again = do("vocabulary", "hf:ada/novels", endpoint=f"http://127.0.0.1:{free_port()}")
+    assert code == 0 and again.splitlines()[-1] == said.splitlines()[-1], "a run goes on without a network"
 
 
 def test_fetch_downloads_the_shards_of_an_index(folder, hub, do, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import lzma
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 import tokenizers
 from family_models import tokenizer_of
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tokenizers import normalizers, pre_tokenizers
 
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer, tokenizer_texts
 from bertjax.tokenization.huggingface import provide_sentencepiece_messages
-from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.tokenization.sentencepiece import SentencePiece
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'bertjax[test]'")
 provide_sentencepiece_messages()
@@ -169,3 +172,18 @@ def test_an_export_cuts_and_pads_no_row(tmp_path: Path) -> None:
     read = read_tokenizer(with_whole_file(tmp_path, "modernbert", **parts), "modernbert")
     exported = tokenizers.Tokenizer.from_str(tokenizer_texts(read, 64, "modernbert")["tokenizer.json"])
     assert exported.encode(TEXT, add_special_tokens=False).ids == ids(read)
+
+
+def test_control_pieces_are_not_found_in_exports_either(tmp_path: Path) -> None:
+    """A model with the library's own <s> and </s> beside [CLS] and [SEP]."""
+    written = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(["the cat sat on the mat; a < s > b"] * 20), model_writer=written, vocab_size=60,
+        hard_vocab_limit=False, pad_id=3, control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2,
+    )  # fmt: skip
+    ours = SentencePiece(written.getvalue(), TextRules(lowercase=False, strip_accents=False))
+    again = read_tokenizer(exported(ours, tmp_path, "albert"), "albert")
+    text = "a <s> b [CLS]"
+    assert ids(again, text) == ids(ours, text) and again.fingerprint == ours.fingerprint
+    library = SentencePieceProcessor(model_proto=written.getvalue())
+    assert ids(ours, text) == library.encode(text)

@@ -168,3 +168,102 @@ def test_a_trained_vocabulary_has_berts_names_behind_its_pieces() -> None:
 def test_other_files_are_refused(content: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_tokenizer(content, {}, "tokenizer.json")
+
+
+def changed(**parts: object) -> dict:
+    return json.loads(FILE) | parts
+
+
+STRIPPED = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]}
+BARE_DASH = {"type": "Replace", "pattern": {"String": "—"}, "content": ""}
+
+
+@pytest.mark.parametrize("has_prefix", [False, True])
+@pytest.mark.parametrize("normalizer", [STRIPPED, BARE_DASH, {"type": "NFKC"}, {"type": "NFKD"}], ids=str)
+def test_normalizers_that_change_spaces_leave_the_librarys_ids(normalizer: dict, has_prefix: bool) -> None:
+    """Deleted marks and signs leave runs of spaces, and compatibility characters make some."""
+    cut = json.loads(FILE)["pre_tokenizer"] | {"add_prefix_space": has_prefix}
+    document = changed(normalizer=normalizer, pre_tokenizer=cut)
+    document["added_tokens"] = [token for token in document["added_tokens"] if token["content"] in ROLES]
+    texts = ["\u0301 b", "a \u0301 \u0301 b", "\u0301", "a — — b", "\u00a8a", "\u00b4b a", "the cat  sat", "a\u0301 b"]
+    require_the_librarys_ids(document, texts)
+
+
+def test_unknown_role_is_the_models_own() -> None:
+    document = changed()
+    document["model"]["unk_token"] = "[UNK]"
+    made = make_tokenizer(json.dumps(document).encode(), {"unk_token": "the"}, "tokenizer.json")
+    assert made.tokens[made.unk_id] == "[UNK]"
+
+
+def test_ids_with_gaps_keep_those_of_added_tokens() -> None:
+    """An unused id in the model's vocabulary, and a token with a role whose id is not the next one."""
+    document = changed()
+    vocabulary = document["model"]["vocab"]
+    first = max(vocabulary.values()) + 10
+    vocabulary["<late>"] = first
+    document["added_tokens"] = [token for token in document["added_tokens"] if token["content"] in ROLES]
+    document["added_tokens"].append(HOW | {"id": first + 1, "content": "ZZ"})
+    made = make_tokenizer(json.dumps(document).encode(), {"pad_token": "<late>"}, "tokenizer.json")
+    library = tokenizers.Tokenizer.from_str(json.dumps(document))
+    assert made.pad_id == first
+    assert made.encode_sentences(["the ZZ"])[0].tolist() == library.encode("the ZZ", add_special_tokens=False).ids
+    assert made.tokens[first - 1].startswith("[no token")
+
+
+def test_fingerprint_is_that_of_this_file() -> None:
+    """It must last: checkpoints and stores are refused where it changes."""
+    assert TOKENIZER.fingerprint == replace_options(TOKENIZER.files["tokenizer.json"]).fingerprint
+    assert make_tokenizer(PINNED, {}, "tokenizer.json").fingerprint[:16] == "580ea776a9dc2a46"
+
+
+def replace_options(content: bytes):
+    """The tokenizer with an option that a later library might write, off."""
+    document = json.loads(content)
+    document["model"]["ignore_merges"] = False
+    return make_tokenizer(json.dumps(document).encode(), {}, "tokenizer.json")
+
+
+PINNED = json.dumps(
+    {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": {
+            "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None,
+            "lowercase": True,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": None,
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                  "max_input_chars_per_word": 100,
+                  "vocab": {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "a": 5, "##b": 6}},
+    }
+).encode()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("roles", "flags", "text"),
+    [
+        ({}, {"normalized": True}, "[sep]"),
+        ({"sep": "||"}, {}, "a | a"),
+        ({"sep": "<s>"}, {"normalized": True}, "\u226es\u226f"),
+        ({"sep": "[SEP]"}, {"single_word": True}, "a a"),
+    ],
+)
+def test_berts_roles_are_never_found_in_text(roles: dict, flags: dict, text: str) -> None:
+    document = json.loads(PINNED)
+    names = {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")} | roles
+    pieces = [*names.values(), "a", "##b", "|", "<", ">", "s", "[", "]", "sep"]
+    document["model"]["vocab"] = {token: number for number, token in enumerate(pieces)}
+    document["added_tokens"] = [
+        HOW | {"id": number, "content": name, "special": True} | flags for number, name in enumerate(names.values())
+    ]
+    named = {f"{role}_token": name for role, name in names.items()}
+    made = make_tokenizer(json.dumps(document).encode(), named, "tokenizer.json")
+    texts = [text, "a", "ab", text]
+    found = [ids.tolist() for ids in made.encode_sentences(texts)]
+    assert not {*names.values()} & {made.tokens[number] for ids in found for number in ids} - {"[UNK]"}
+    document["added_tokens"] = []
+    library = tokenizers.Tokenizer.from_str(json.dumps(document))
+    assert found == [library.encode(one, add_special_tokens=False).ids for one in texts]

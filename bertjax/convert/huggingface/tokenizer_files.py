@@ -26,7 +26,6 @@ TOKENIZER_FILES = (*dict.fromkeys((*huggingface.FILES, *VOCABULARY_FILES, *COMPA
 def tokenizer_texts(tokenizer: Tokenizer, max_length: int, family: str) -> dict[str, str | bytes]:
     """The files of a folder from which AutoTokenizer makes the tokenizer: name -> content."""
     known = family_of(family)
-    # Positions beyond the trained length exist in the table but have seen no text, so the tokenizer stops before them.
     files: dict[str, str | bytes] = dict(tokenizer.files)
     if tokenizer.kind == "wordpiece":
         files[VOCABULARY_FILE] = "".join(f"{token}\n" for token in tokenizer.tokens)
@@ -61,6 +60,7 @@ def _tokenizer_config(tokenizer: Tokenizer, max_length: int, template: Template)
         "do_lower_case": tokenizer.rules.lowercase,
         "strip_accents": tokenizer.rules.strip_accents,
         "model_input_names": ["input_ids", *["token_type_ids"] * template.token_types, "attention_mask"],
+        # Positions beyond it exist in the table but have seen no text.
         "model_max_length": max_length,
         **tokenizer.role_tokens,
     }
