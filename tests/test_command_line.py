@@ -315,9 +315,9 @@ def test_another_vocabulary_model_or_text_does_not_resume(run: tuple[Path, Path,
     other = write_corpus(folder / "other.txt", 200, seed=5)
     for changed, named in (
         (["--model.hidden-act", "gelu_tanh"], "model.hidden_act"),
-        (["--data.sources", f"lines:{other}"], "fingerprint"),
+        (["--data.sources", f"lines:{other}"], "changed since this run began"),
     ):
-        log = tmp_path / f"{named}.log"
+        log = tmp_path / f"{named.replace(' ', '-')}.log"
         assert start([*arguments, *changed], log).wait() == 1
         assert named in log.read_text().partition("bertjax pretrain: ")[2]
     assert [(run_dir / name).read_bytes() for name in ("config.json", "vocab.txt")] == before

@@ -27,7 +27,7 @@ CARD_FILE = "README.md"
 _DIGEST_LABEL = "SHA-256 of {}: "
 # Keys of the config that hold paths or names of the machine it was trained on; a card goes to other people.
 _FILES_OF_TASKS = ("task.data", "task.train", "task.dev", "task.test")
-_FILES_OF_TEXT = ("data.root", "data.cache_dir", "data.sources", "data.vocab")
+_FILES_OF_TEXT = ("data.root", "data.cache_dir", "data.sources", "data.exclude", "data.vocab")
 _LISTS_OF_WORDS = ("data.entity_map", "data.similar_words", "data.units")
 _OTHER_FILES = ("compilation_cache", "distillation.teacher", "probe.pairs", "probe.tags")
 _PRIVATE = (

@@ -130,7 +130,7 @@ def test_nothing_in_a_folder_silences_the_report_of_another_class(transformers, 
 
 def test_the_command_line_takes_a_head_and_refuses_others(tmp_path, monkeypatch, capsys):
     model = family_model(tmp_path / "run", "albert")
-    monkeypatch.setattr("bertjax.training.run_directory.load_run", lambda name: model)
+    monkeypatch.setattr("bertjax.convert.sources.load_run", lambda name: model)
     assert main(["export", "run", "--head", "mlm", "--output", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
     assert "next: transformers.AlbertForMaskedLM.from_pretrained(" in shown
