@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -26,7 +27,7 @@ from bertjax.text.pool import Runner, processes
 from bertjax.text.readable import readable_corpus, reporting_unreadable
 from bertjax.text.sources.registry import parse_sources, read_documents, require_text
 from bertjax.tokenization import huggingface
-from bertjax.tokenization.loading import COMPANIONS, files_with, load_tokenizer
+from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, files_with, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import TRAINER_VERSION, count_for, smoothed, train_tokenizer
 
@@ -130,7 +131,7 @@ def load_vocabulary(vocabulary: str | AnyPath, rules: TextRules) -> Tokenizer:
         return huggingface.read_vocabulary(vocabulary)
     path = path_of(vocabulary) if isinstance(vocabulary, str) else vocabulary
     if isinstance(path, Path):
-        return load_tokenizer(path, rules)
+        return _loaded(path, rules, _stamps(path))
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         try:
@@ -142,6 +143,19 @@ def load_vocabulary(vocabulary: str | AnyPath, rules: TextRules) -> Tokenizer:
             raise ValueError(f"vocabulary {error}") from None
         except ValueError as error:
             raise ValueError(str(error).replace(str(copy), str(path))) from None
+
+
+@functools.lru_cache(maxsize=2)  # a command loads its vocabulary several times
+def _loaded(path: Path, rules: TextRules, stamps: tuple[tuple[int, ...], ...]) -> Tokenizer:
+    return load_tokenizer(path, rules)
+
+
+def _stamps(path: Path) -> tuple[tuple[int, ...], ...]:
+    """What changes with the files of a vocabulary."""
+    folder = path if path.is_dir() else path.parent
+    files = [path, *(folder / name for name in (*VOCABULARY_FILES, *COMPANIONS))]
+    found = [file.stat() for file in files if file.exists()]
+    return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in found)
 
 
 def _train_vocabulary(

@@ -26,17 +26,17 @@ _CACHED_CHARACTERS = 1 << 24  # of all chunks: where words are not spaced, a chu
 class ChunkEncoder:
     """Encodes sentences with a tokenizer that adds no special tokens, cut by `pattern`, for which SEPARATOR is a chunk.
 
-    `before` is prepended to each sentence; its methods can be given others. A sentence that then matches `whole` is
-    encoded uncut. `correct` may give other ids for a chunk and the ids that the tokenizer gave it. `between` is a
-    special token, with its id, that no chunk has and that the tokenizer cuts text at: chunks are then encoded many at a
-    time, which is six times as fast.
+    `before` is prepended to each sentence; its methods can be given others. A sentence that then matches a pattern of
+    `whole` is encoded uncut. `correct` may give other ids for a chunk and the ids that the tokenizer gave it. `between`
+    is a special token, with its id, that no chunk has and that the tokenizer cuts text at: chunks are then encoded many
+    at a time, which is six times as fast.
     """
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         pattern: re.Pattern[str],
-        whole: re.Pattern[str] | None = None,
+        whole: Sequence[re.Pattern[str]] = (),
         before: str = "",
         correct: Callable[[str, list[int]], list[int]] | None = None,
         between: tuple[str, int] | None = None,
@@ -72,12 +72,12 @@ class ChunkEncoder:
             text = "".join(itertools.islice(parts, 1, None))
         if text.count(SEPARATOR) != max(len(sentences) - 1, 0):
             return self.cut([sentence.replace(SEPARATOR, "") for sentence in sentences], before)
-        if self._whole is None or not self._whole.search(text):
+        if not any(pattern.search(text) for pattern in self._whole):
             return self._pattern.findall(text)
         chunks: list[str] = []
         for sentence, space in zip(sentences, before or [self._before] * len(sentences), strict=True):
             text = space + sentence if sentence else ""  # of no text no space is a token either
-            as_one = self._whole.search(text)
+            as_one = any(pattern.search(text) for pattern in self._whole)
             # The tokenizer prepends its own space itself.
             chunks += [text.removeprefix(self._before)] if as_one else self._pattern.findall(text)
             chunks.append(SEPARATOR)
