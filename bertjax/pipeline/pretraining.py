@@ -20,7 +20,7 @@ from bertjax.interpret.probes import probed, read_probe_files
 from bertjax.model.network import Params
 from bertjax.pipeline.notebook import in_cell
 from bertjax.pipeline.session import print_now, raise_if_stopped, require_same_config, session
-from bertjax.pipeline.vocabulary import with_vocabulary
+from bertjax.pipeline.vocabulary import vocabulary_line, with_vocabulary
 from bertjax.report.run_report import REPORT_FILE, write_report
 from bertjax.report.run_summary import Summary, last_words, summarise
 from bertjax.runtime.compilation import environment
@@ -109,12 +109,15 @@ def _pretrain(
 ) -> tuple[Outcome, PretrainResult | None]:
     require_same_config(config, processes)
     with SIGNS.doing("checking the config"):
+        named = config.data
         config = with_vocabulary(preflight(config))
         require_sources(config.data)
         require_own_run(as_begun(config))
         start, teacher, probe_files = _start_of(config), read_teacher(config), read_probe_files(config)
     if announce:
         say(announce)
+    if config.data != named:
+        say(vocabulary_line(config.data))
     with SIGNS.doing("opening the training text"):
         content = _open_together(config, processes)
     say("\n".join([content.name, sizes(content), *(f"note: {note}" for note in content.notes)]))

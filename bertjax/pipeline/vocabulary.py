@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from bertjax.config import Config, from_dict
+from bertjax.config import Config, DataConfig, from_dict
 from bertjax.convert.sources import source_vocabulary
 from bertjax.storage.remote import path_of
 from bertjax.text.trained_vocabulary import load_vocabulary
@@ -28,6 +28,12 @@ def with_vocabulary(config: Config) -> Config:
         if artefact.FILE in tokenizer.files:
             data = replace(data, tokenizer=tokenizer.kind, **asdict(tokenizer.rules))
     return config if data == config.data else replace(config, data=data)
+
+
+def vocabulary_line(data: DataConfig) -> str:
+    """A line about a vocabulary that was filled in, or whose text rules are its own."""
+    rules = f"lower case {'on' if data.lowercase else 'off'}, accents {'stripped' if data.strip_accents else 'kept'}"
+    return f"vocabulary: {data.vocab} ({rules})"
 
 
 def _saved_vocabulary(config: Config) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from exported_models import trained_model
 from bertjax.config import Config, DataConfig
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import write_run
-from bertjax.pipeline.vocabulary import with_vocabulary
+from bertjax.pipeline.vocabulary import vocabulary_line, with_vocabulary
 from bertjax.text.extended_vocabulary import extend_vocabulary
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
@@ -54,6 +54,7 @@ def test_prepare_uses_the_tokenizer_of_a_folder(folder: Path, model, tmp_path: P
 def test_with_vocabulary_reads_the_rules_off_an_artefact(folder: Path, tmp_path: Path) -> None:
     found = with_vocabulary(Config(data=config_of(tmp_path, vocab=f"hf:{folder}", lowercase=True))).data
     assert (found.tokenizer, found.lowercase, found.strip_accents) == ("wordpiece", False, False)
+    assert vocabulary_line(found) == f"vocabulary: hf:{folder} (lower case off, accents kept)"
 
 
 @pytest.mark.parametrize("kind", ["hf", "run", "checkpoint"])
