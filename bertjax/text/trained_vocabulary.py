@@ -64,7 +64,7 @@ def _without_entities(
     data: DataConfig, corpus: Corpus | None, division: Division | None, progress: Progress, runner: Runner
 ) -> AnyPath:
     if data.vocab.startswith(hub.PREFIX):
-        return _kept(data, huggingface.read_vocabulary(data.vocab), {"vocab": data.vocab})
+        return _kept(data, load_vocabulary(data.vocab, TextRules.of(data)), {"vocab": data.vocab})
     if data.vocab:
         load_vocabulary(data.vocab, TextRules.of(data))
         return path_of(data.vocab)
@@ -128,10 +128,11 @@ def vocabulary_with_entities(data: DataConfig, vocab: str | AnyPath) -> Tokenize
 def load_vocabulary(vocabulary: str | AnyPath, rules: TextRules) -> Tokenizer:
     """As `load_tokenizer`, of files that may be remote; `hf:DIR` and `hf:NAME` have rules of their own."""
     if isinstance(vocabulary, str) and vocabulary.startswith(hub.PREFIX):
-        return huggingface.read_vocabulary(vocabulary)
+        folder = Path(vocabulary.removeprefix(hub.PREFIX)).expanduser()
+        return _read_source(vocabulary, _stamps(folder, huggingface.FILES))
     path = path_of(vocabulary) if isinstance(vocabulary, str) else vocabulary
     if isinstance(path, Path):
-        return _loaded(path, rules, _stamps(path))
+        return _loaded(path, rules, _stamps(path, (*VOCABULARY_FILES, *COMPANIONS)))
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         try:
@@ -145,15 +146,21 @@ def load_vocabulary(vocabulary: str | AnyPath, rules: TextRules) -> Tokenizer:
             raise ValueError(str(error).replace(str(copy), str(path))) from None
 
 
-@functools.lru_cache(maxsize=2)  # a command loads its vocabulary several times
+# A command loads its vocabulary several times; a repository of the Hub is asked for once.
+@functools.lru_cache(maxsize=2)
+def _read_source(source: str, stamps: tuple[tuple[int, ...], ...]) -> Tokenizer:
+    return huggingface.read_vocabulary(source)
+
+
+@functools.lru_cache(maxsize=2)
 def _loaded(path: Path, rules: TextRules, stamps: tuple[tuple[int, ...], ...]) -> Tokenizer:
     return load_tokenizer(path, rules)
 
 
-def _stamps(path: Path) -> tuple[tuple[int, ...], ...]:
-    """What changes with the files of a vocabulary."""
+def _stamps(path: Path, names: Iterable[str]) -> tuple[tuple[int, ...], ...]:
+    """What changes with the files of a vocabulary: `path`, and those of these names in its folder."""
     folder = path if path.is_dir() else path.parent
-    files = [path, *(folder / name for name in (*VOCABULARY_FILES, *COMPANIONS))]
+    files = [path, *(folder / name for name in names)]
     found = [file.stat() for file in files if file.exists()]
     return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in found)
 

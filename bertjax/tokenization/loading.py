@@ -81,12 +81,10 @@ def load_artefact(path: Path) -> Tokenizer:
     for name in ("tokenizer_config.json", ROLES_FILE):
         if (beside := path.with_name(name)).is_file():
             named |= parse_json(read_whole(beside), str(beside), dict[str, Any], remedy="get the file again")
-    content, origin = read_whole(path), f"tokenizer {path}"
     entities = path.with_name(entity_map.FILE)
-    normalizer = artefact.steps(artefact.parsed(artefact.read_artefact(content, origin)), "normalizer")
-    # An export has its map in the normalizer, and the file beside it for people.
-    is_bert = [step.get("type") for step in normalizer] == ["BertNormalizer"]
-    return make_tokenizer(content, named, origin, read_whole(entities) if is_bert and entities.is_file() else b"")
+    return make_tokenizer(
+        read_whole(path), named, f"tokenizer {path}", read_whole(entities) if entities.is_file() else b""
+    )
 
 
 def make_tokenizer(content: bytes, named: Mapping[str, Any], origin: str, entities: bytes = b"") -> Tokenizer:
@@ -99,7 +97,11 @@ def make_tokenizer(content: bytes, named: Mapping[str, Any], origin: str, entiti
     backend = artefact.read_artefact(content, origin)
     special: dict[str, int] = {}
     roles: dict[str, str] = {}
-    unknown = artefact.unknown_token(artefact.parsed(backend))
+    document = artefact.parsed(backend)
+    unknown = artefact.unknown_token(document)
+    # An export has its map in the normalizer, and the file beside it for people.
+    if [step.get("type") for step in artefact.steps(document, "normalizer")] != ["BertNormalizer"]:
+        entities = b""
     for role, keys in _KEYS.items():
         tokens: list[Any] = [unknown] if role == "unk" else []
         tokens += [token.get("content") if isinstance(token := named.get(key), dict) else token for key in keys]
