@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ from bertjax.convert.formats import format_of, source_kinds
 from bertjax.model.families.registry import family_of
 from bertjax.model.network import GENERATOR, abstract_network
 from bertjax.parallel.mesh import make_mesh
+from bertjax.storage.hub import is_repository
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.training.checkpoint import DIRECTORY, Checkpoints, read_metadata
 from bertjax.training.checkpoint_metadata import DRAWN, run_metadata
 from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory, seal, tokenizer_of
 
-_REPOSITORY = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")  # NAME or ORG/NAME of the Hub
 _USED = ("pooler", "mlm_head")  # modules that vectors of texts and the filling of masks need
 
 
@@ -72,7 +71,7 @@ def _not_there(source: str) -> ValueError:
 def _hub_source(source: str) -> str:
     """hf:NAME where a source that is not there may be a repository of the Hub without its prefix; else ""."""
     owner = source.rpartition("/")[0]
-    is_name = _REPOSITORY.fullmatch(source) and not (owner and Path(owner).is_dir()) and not Path(source).exists()
+    is_name = is_repository(source) and not (owner and Path(owner).is_dir()) and not Path(source).exists()
     return f"hf:{source}" if is_name else ""
 
 

@@ -19,6 +19,11 @@ _EXTRA = "pip install 'bertjax[hf]'"
 _LOGIN = "run `hf auth login`, or set HF_TOKEN"
 
 
+def is_repository(name: str) -> bool:
+    """Whether a name is NAME or ORG/NAME, as repositories of the Hub are called."""
+    return _REPOSITORY.fullmatch(name) is not None
+
+
 def download(
     name: str,
     choose: Callable[[Collection[str]], Iterable[str]],
@@ -37,7 +42,7 @@ def download(
     """
     repository, _, revision = name.partition("@")
     here = f"{PREFIX}{name}: there is no folder {os.path.abspath(name)}"
-    if not _REPOSITORY.fullmatch(repository):
+    if not is_repository(repository):
         raise ValueError(f"{here}, and a repository of the Hub is called NAME, ORG/NAME or ORG/NAME@REVISION")
     if importlib.util.find_spec("huggingface_hub") is None:
         raise ValueError(f"{here}; to look for {repository} on the Hugging Face Hub, {_EXTRA}")
@@ -112,7 +117,7 @@ def require_pushable(name: str) -> None:
     Raises ValueError naming the repository and the remedy.
     """
     option = f"--push {name}"
-    if not _REPOSITORY.fullmatch(name):
+    if not is_repository(name):
         raise ValueError(f"{option}: a repository of the Hub is called NAME or ORG/NAME")
     if importlib.util.find_spec("huggingface_hub") is None:
         raise ValueError(f"{option}: needs the package huggingface_hub; {_EXTRA}")
