@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from bertjax.loaded import LoadedModel
     from bertjax.pipeline.finetuning import FinetuneResult
     from bertjax.pipeline.preparation import PrepareResult
-    from bertjax.pipeline.pretraining import PretrainResult
-    from bertjax.training.callbacks import Callback
+    from bertjax.run.callbacks import Callback
+    from bertjax.run.pretrain import PretrainResult
 
 __version__ = "0.1.0"
 __all__ = ["Callback", "Config", "finetune", "load", "prepare", "pretrain", "recipe"]
-_CLASSES = {"Callback": "bertjax.training.callbacks", "Config": "bertjax.config"}  # imported on first access
+_CLASSES = {"Callback": "bertjax.run.callbacks", "Config": "bertjax.config"}  # imported on first access
 
 
 def __getattr__(name: str) -> Any:
@@ -70,9 +70,9 @@ def pretrain(config: Config, *, callbacks: Sequence[Callback] = ()) -> PretrainR
     Raises ValueError for what cannot be used, before it trains. Ctrl-C, or the notebook's stop button, saves a
     checkpoint and raises KeyboardInterrupt; the same call then resumes.
     """
-    from bertjax.pipeline import pretraining
+    from bertjax.run import pretrain as run_pretrain
 
-    return pretraining.pretrain(config, callbacks=callbacks)
+    return run_pretrain.pretrain(config, callbacks=callbacks)
 
 
 def finetune(

@@ -12,18 +12,18 @@ from bertjax.config import Config, FinetuneConfig, ModelConfig, from_dict
 from bertjax.convert.sentence_transformers.reader import vector_options
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextCounts, TextEncoder, require_trained
+from bertjax.families.registry import family_of
 from bertjax.finetune.predict import Input, Output, TaskModel
 from bertjax.interpret import fill_mask as masks
 from bertjax.interpret.correction import Correction, Examined, default_threshold, examine
 from bertjax.interpret.fill_mask import Guess, Text
 from bertjax.interpret.pseudo_likelihood import Judgement, PairSet, PseudoLikelihood, judge_pairs, pseudo_likelihoods
-from bertjax.model.families.registry import family_of
+from bertjax.run.run_directory import CONFIG_FILE, TrainedModel
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import path_of
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives.registry import choose
-from bertjax.training.run_directory import CONFIG_FILE, TrainedModel
 
 
 class LoadedModel:

@@ -12,7 +12,7 @@ Command: bertjax pretrain albert:base-v2 --data.vocab spiece.model
 """
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
-from bertjax.model.families.albert import ALBERT
+from bertjax.families.albert import ALBERT
 
 STEPS = {"base-v2": 10_000_000, "large-v2": 3_000_000, "xlarge-v2": 3_000_000, "xxlarge-v2": 3_000_000}
 

@@ -19,7 +19,7 @@ Command: bertjax pretrain bigbird --data.sources 'text:corpus/*.txt'
 from dataclasses import replace
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
-from bertjax.model.families.bigbird import BIGBIRD
+from bertjax.families.bigbird import BIGBIRD
 
 
 def config(variant: str = "base") -> Config:

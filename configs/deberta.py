@@ -24,8 +24,8 @@ from dataclasses import replace
 from typing import Any
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
-from bertjax.model.families.deberta import DEBERTA
-from bertjax.model.families.deberta_v2 import DEBERTA_V3
+from bertjax.families.deberta import DEBERTA
+from bertjax.families.deberta_v2 import DEBERTA_V3
 
 VARIANTS = {  # rows a step, steps, rate, second beta, rows at a time over all devices
     "base": (2_048, 1_000_000, 2e-4, 0.999, 256),

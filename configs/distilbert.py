@@ -34,8 +34,8 @@ from bertjax.config import (
     TrainingConfig,
     variant_of,
 )
-from bertjax.model.families.distilbert import DISTILBERT, LAYERS_OF_BERT
-from bertjax.model.families.roberta import ROBERTA
+from bertjax.families.distilbert import DISTILBERT, LAYERS_OF_BERT
+from bertjax.families.roberta import ROBERTA
 
 ROWS = DataConfig(
     sources=("tfds:wikipedia/20230601.en", "text:books/**/*.txt"),

@@ -24,7 +24,7 @@ Command: bertjax pretrain electra:small --data.vocab vocab.txt
 from dataclasses import replace
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
-from bertjax.model.families.electra import ELECTRA, GENERATOR_WIDTHS
+from bertjax.families.electra import ELECTRA, GENERATOR_WIDTHS
 
 VARIANTS = {  # length, hidden share, rows a step, steps, rate
     "small": (128, 0.15, 128, 1_000_000, 5e-4),

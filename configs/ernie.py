@@ -17,7 +17,7 @@ Command: bertjax pretrain ernie --data.vocab vocab.txt --data.units list:entitie
 """
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, StageConfig, TrainingConfig
-from bertjax.model.families.ernie import ERNIE
+from bertjax.families.ernie import ERNIE
 
 
 def config() -> Config:

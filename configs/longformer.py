@@ -16,7 +16,7 @@ Command: bertjax pretrain longformer --init-from hf:roberta-base
 """
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
-from bertjax.model.families.longformer import LONGFORMER
+from bertjax.families.longformer import LONGFORMER
 
 
 def config(variant: str = "base") -> Config:

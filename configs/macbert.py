@@ -15,7 +15,7 @@ Command: bertjax pretrain macbert --data.vocab vocab.txt --data.similar-words si
 """
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
-from bertjax.model.families.macbert import MACBERT
+from bertjax.families.macbert import MACBERT
 
 
 def config(variant: str = "base") -> Config:

@@ -38,7 +38,7 @@ from bertjax.config import (
     TrainingConfig,
     variant_of,
 )
-from bertjax.model.families.modernbert import MODERNBERT
+from bertjax.families.modernbert import MODERNBERT
 
 SHORT, LONG = 1_024, 8_192  # tokens of a row
 THETA = 10_000.0  # of the global layers, before the rows are long; the preset has the one after

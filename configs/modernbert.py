@@ -39,7 +39,7 @@ from bertjax.config import (
     TrainingConfig,
     variant_of,
 )
-from bertjax.model.families.modernbert import MODERNBERT
+from bertjax.families.modernbert import MODERNBERT
 
 SHORT, LONG = 1_024, 8_192  # tokens of a row
 SHORT_TOKENS, LONG_TOKENS, DECAY_TOKENS = 1.719e12, 250e9, 50e9

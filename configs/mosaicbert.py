@@ -15,7 +15,7 @@ Command: bertjax pretrain mosaicbert --data.vocab vocab.txt
 """
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig
-from bertjax.model.families.mosaicbert import MOSAICBERT
+from bertjax.families.mosaicbert import MOSAICBERT
 
 RATE = 5e-4
 

@@ -14,7 +14,7 @@ Command: bertjax pretrain neobert --data.vocab vocab.txt
 """
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, StageConfig, TrainingConfig
-from bertjax.model.families.neobert import NEOBERT
+from bertjax.families.neobert import NEOBERT
 
 RATE, END = 6e-4, 0.1
 

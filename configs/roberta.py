@@ -16,9 +16,9 @@ Command: bertjax pretrain roberta --data.vocab vocab.json
 from dataclasses import replace
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
-from bertjax.model.families.camembert import CAMEMBERT
-from bertjax.model.families.roberta import ROBERTA
-from bertjax.model.families.xlm_roberta import XLM_ROBERTA
+from bertjax.families.camembert import CAMEMBERT
+from bertjax.families.roberta import ROBERTA
+from bertjax.families.xlm_roberta import XLM_ROBERTA
 
 ROWS = DataConfig(
     sources=("text:corpus/**/*.txt.zst",),

@@ -20,8 +20,8 @@ from bertjax.config import (
     TrainingConfig,
     variant_of,
 )
-from bertjax.model.families.electra import ELECTRA
-from bertjax.model.families.modernbert import MODERNBERT
+from bertjax.families.electra import ELECTRA
+from bertjax.families.modernbert import MODERNBERT
 
 SIZE = {
     "hidden_size": 64,

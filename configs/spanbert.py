@@ -13,7 +13,7 @@ Command: bertjax pretrain spanbert --data.vocab cased_vocab.txt
 """
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
-from bertjax.model.families.spanbert import SPANBERT
+from bertjax.families.spanbert import SPANBERT
 
 
 def config(variant: str = "base") -> Config:

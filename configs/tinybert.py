@@ -32,7 +32,7 @@ from bertjax.config import (
     TrainingConfig,
     variant_of,
 )
-from bertjax.model.families.bert import BERT, TINYBERT
+from bertjax.families.bert import BERT, TINYBERT
 
 
 def config(variant: str = "4x312") -> Config:

@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Files of long tests come first, so that processes which share the files end together.
     """
-    items.sort(key=lambda item: item.path.parent.name not in ("training", "finetune", "chaos", "tests"))
+    items.sort(key=lambda item: item.path.parent.name not in ("run", "training", "finetune", "chaos", "tests"))
     if config.getoption("--long"):
         return
     left_out = [item for item in items if item.get_closest_marker("long")]

@@ -84,11 +84,11 @@ PIECES = (
         ("tests/text/check_wikipedia.py", *map(str, sorted((DATA / "wikipedia_dumps").glob("*.bz2")))),
         first_of(needs_data("wikipedia_dumps"), needs_modules("mwparserfromhell")),
     ),
-    Piece("hosts", ("tests/training/check_hosts.py",)),
+    Piece("hosts", ("tests/run/check_hosts.py",)),
     # What a part does not finish within its minutes it goes on with the next time.
     *(Piece(part, ("tests/chaos/check_faults.py", part, "--minutes", "30")) for part in _FAULTS),
     Piece("prepare", ("tests/chaos/check_prepare.py", "--kills", "20", "--", *_PREPARED)),
-    Piece("preemption", ("tests/training/check_preemption.py",)),
+    Piece("preemption", ("tests/run/check_preemption.py",)),
     Piece("pytest", (*_PYTEST, "--numprocesses", _WORKERS, "--dist", "worksteal")),
     Piece(
         "wordpiece",

@@ -29,20 +29,23 @@ FLOORS = {
     "parallel": 5,
     "runtime": 5,
     "model": 6,
-    "training": 7,
-    "report": 8,
-    "finetune": 9,
-    "convert": 10,
-    "inspect": 10,
-    "interpret": 10,
-    "embed": 10,
-    "plan": 10,
-    "search": 11,
-    "loaded": 12,
-    "pipeline": 12,
-    "cli": 13,
-    "__init__": 14,  # what `import bertjax` gives; it imports what it names only when that is used
-    "__main__": 14,
+    "families": 7,
+    "training": 8,
+    "run": 9,
+    "report": 10,
+    "finetune": 11,
+    "convert": 12,
+    "inspect": 12,
+    "interpret": 12,
+    "embed": 12,
+    "plan": 12,
+    "search": 13,
+    "loaded": 14,
+    "pipeline": 14,
+    "run/pretrain": 15,  # the entry of a run stands above all that it uses
+    "cli": 16,
+    "__init__": 17,  # what `import bertjax` gives; it imports what it names only when that is used
+    "__main__": 17,
 }
 FIRST_FLOOR_WITH_JAX = 5
 POSSESSIVE_GROUP = re.compile(r"""\)(?:[+*?]|\{[\d,]+\})\+(?=["'()\[\\]|\||\$)|\(\?>""")
@@ -70,8 +73,9 @@ class Source:
 
     @property
     def room(self) -> str:
-        """`text` for bertjax/text/store.py, `config` for bertjax/config.py."""
-        return self.path.parts[1].removesuffix(".py")
+        """`text` for bertjax/text/store.py, `config` for bertjax/config.py, `run/pretrain` for a file with a floor."""
+        file = "/".join(self.path.parts[1:3]).removesuffix(".py")
+        return file if file in FLOORS else self.path.parts[1].removesuffix(".py")
 
     def at(self, node: ast.AST | int, complaint: str) -> str:
         return f"{self.path}:{node if isinstance(node, int) else node.lineno}: {complaint}"
@@ -96,14 +100,15 @@ def imports_only_from_below(source: Source) -> Complaints:
         yield source.at(1, f"room {source.room!r} has no floor; give it one in FLOORS in {Path(__file__).name}")
         return
     for node, name in imports(source):
-        parts = name.split(".")
-        if parts[0] != PACKAGE or len(parts) == 1 or parts[1] == source.room:
+        package, *parts = name.split(".")
+        if package != PACKAGE or not parts:
             continue
-        other = FLOORS.get(parts[1])
-        if other is not None and other >= floor and parts[1] != "__init__":
+        room = "/".join(parts[:2]) if "/".join(parts[:2]) in FLOORS else parts[0]
+        other = FLOORS.get(room)
+        if other is not None and other >= floor and room not in (source.room, "__init__"):
             yield source.at(
                 node,
-                f"floor {floor} ({source.room}) imports {PACKAGE}.{parts[1]} of floor {other}; "
+                f"floor {floor} ({source.room}) imports {PACKAGE}.{'.'.join(parts)} of floor {other}; "
                 "move what both need to a lower floor, or pass it in as an argument",
             )
 
@@ -111,7 +116,7 @@ def imports_only_from_below(source: Source) -> Complaints:
 def floors_told(text: str) -> dict[str, int]:
     """The rooms in a page's table of floors, with theirs."""
     rows = re.findall(r"^\| (\d+) \| (`bertjax/[^|]*) \|", text, re.M)
-    return {room: int(floor) for floor, rooms in rows for room in re.findall(r"`bertjax/(\w+?)(?:/|\.py)`", rooms)}
+    return {room: int(floor) for floor, rooms in rows for room in re.findall(r"`bertjax/([\w/]+?)(?:/|\.py)`", rooms)}
 
 
 def no_jax_below(source: Source) -> Complaints:

@@ -11,7 +11,7 @@ import pytest
 from sides import HEADS, Work, dense_labels
 
 from bertjax.config import ModelConfig
-from bertjax.model.families.registry import family_of
+from bertjax.families.registry import family_of
 
 
 @pytest.mark.parametrize("family", HEADS)

@@ -29,8 +29,8 @@ from bertjax.cli.recipe import command_with
 from bertjax.input.masking.similar import SimilarTable
 from bertjax.interpret.checkpoint_predictions import checkpoint_predictions
 from bertjax.interpret.fill_mask import fill_mask
-from bertjax.training.run_directory import load_run
-from bertjax.training.telemetry import read_metrics
+from bertjax.run.run_directory import load_run
+from bertjax.run.telemetry import read_metrics
 
 
 def bertjax(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ _HALVES = ("bertjax/training/objectives", "bertjax/input/targets")  # of an obje
 
 # Registry -> where its members' own files are: there, a member may speak of itself.
 REGISTRIES = {
-    "bertjax.model.families.registry:FAMILIES": ("bertjax/model/families",),
+    "bertjax.families.registry:FAMILIES": ("bertjax/families",),
     "bertjax.training.objectives.registry:OBJECTIVES": _HALVES,
     "bertjax.input.targets.registry:TARGETS": _HALVES,
     "bertjax.text.sources.registry:KINDS": ("bertjax/text/sources",),

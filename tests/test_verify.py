@@ -20,11 +20,11 @@ from bertjax.cli.verify import DAMAGED, parts_of
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import write_run
+from bertjax.run.checkpoint import read_metadata
+from bertjax.run.run_directory import load_run, seal
+from bertjax.run.telemetry import METRICS_FILE, JsonlWriter
 from bertjax.storage.sums import SUMS_FILE
 from bertjax.text.store.writer import write_store
-from bertjax.training.checkpoint import read_metadata
-from bertjax.training.run_directory import load_run, seal
-from bertjax.training.telemetry import METRICS_FILE, JsonlWriter
 
 KINDS = ("store", "run", "checkpoint", "export", "vectors", "index")
 

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the mean as a run."""
-    from bertjax.training.averaging import average
+    from bertjax.run.averaging import average
 
     made = average(arguments.run, arguments.last, arguments.output)
     quoted = shlex.quote(str(made.directory))

@@ -14,7 +14,7 @@ from bertjax.cli.verb import Verb
 from bertjax.config import Config
 
 if TYPE_CHECKING:
-    from bertjax.training.bench import MakeRows
+    from bertjax.run.bench import MakeRows
 
 _MADE_UP_STEPS = 64  # steps that made-up text is enough for, within these limits
 _MADE_UP_TOKENS = (2_000_000, 50_000_000)
@@ -39,10 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the figures of every stage of a recipe."""
     from bertjax.report.bench_lines import as_json, machine_line, stage_text, total_line
+    from bertjax.run.bench import bench
+    from bertjax.run.job import preflight
     from bertjax.runtime.host_memory import keep_freed_memory
     from bertjax.storage.files import replace_text
-    from bertjax.training.bench import bench
-    from bertjax.training.job import preflight
 
     keep_freed_memory()
     config = preflight(configured(arguments))
@@ -65,10 +65,10 @@ def rows_of(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
     directory has its own text, also where the sources have changed since.
     """
     from bertjax.input.made_up_text import ABOUT, made_up_batches
+    from bertjax.run.bench import slots
+    from bertjax.run.run_directory import own_data_fingerprint
     from bertjax.storage.progress import ProgressLine
     from bertjax.text.trained_vocabulary import vocabulary_size
-    from bertjax.training.bench import slots
-    from bertjax.training.run_directory import own_data_fingerprint
     from bertjax.training.stages import open_data, stages_of
 
     objectives = config.training.objectives

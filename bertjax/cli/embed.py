@@ -55,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
     from bertjax.embed.outputs import open_output, require_output
     from bertjax.embed.texts import count_texts, read_texts
+    from bertjax.run.progress import Progress
     from bertjax.storage.utf8 import ReadCounts
-    from bertjax.training.progress import Progress
 
     output = require_output(arguments.output)
     require_free(output, arguments)
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(encoder: TextEncoder, read: ReadCounts, output: Path, seconds: float) -> None:
-    from bertjax.training.progress import duration
+    from bertjax.run.progress import duration
 
     counts, encoding = encoder.counts, encoder.encoding
     per = "one vector per token" if encoding.pooling == "none" else f"pooling {encoding.pooling}"

@@ -18,11 +18,11 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.convert.sources import load_own_run
     from bertjax.convert.teacher import fit_teacher, read_teacher
     from bertjax.finetune.run import RESULTS_FILE
+    from bertjax.run.checkpoint import read_metadata
+    from bertjax.run.run_directory import data_of
+    from bertjax.run.trainer import evaluate_params
     from bertjax.storage.progress import ProgressLine
     from bertjax.storage.remote import path_of
-    from bertjax.training.checkpoint import read_metadata
-    from bertjax.training.run_directory import data_of
-    from bertjax.training.trainer import evaluate_params
 
     model = load_own_run(arguments.run)
     if isinstance(model.config, FinetuneConfig):

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from bertjax.convert.folder import Prove
     from bertjax.convert.format import Format, Vectors
+    from bertjax.run.run_directory import TrainedModel
     from bertjax.storage.remote import AnyPath
-    from bertjax.training.run_directory import TrainedModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -68,7 +68,7 @@ def _add_list(parser: argparse.ArgumentParser, name: str, metavar: str, help: st
 def run(arguments: argparse.Namespace) -> int:
     """Fine-tune for one task, or for every task of GLUE that has data; every process does this."""
     from bertjax.pipeline.finetuning import TaskRequest, finetune
-    from bertjax.pipeline.session import print_now
+    from bertjax.run.session import print_now
     from bertjax.runtime.processes import Stopped
 
     given = {key: getattr(arguments, key) for key in (*_TASK_KEYS, *_SWITCHES)}

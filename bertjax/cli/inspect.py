@@ -102,8 +102,8 @@ def _rows_of(config: Config, lengths: list[int]) -> list[RowKind]:
 
 
 def _row_kind(config: Config, name: str, data: DataConfig, seed: int) -> RowKind:
+    from bertjax.families.registry import family_of
     from bertjax.inspect.row_figures import RowKind
-    from bertjax.model.families.registry import family_of
 
     return RowKind(name, data, seed, config.training.objectives, family_of(config.model.family).template)
 

@@ -37,8 +37,8 @@ def _check_budget(config: Config, given: Collection[str]) -> None:
 
 
 def _run(config: Config, given: Collection[str], shown: str) -> int:
-    from bertjax.pipeline.pretraining import pretrain
-    from bertjax.pipeline.session import print_now
+    from bertjax.run.pretrain import pretrain
+    from bertjax.run.session import print_now
     from bertjax.runtime.processes import Stopped
 
     try:

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     if output.suffix != ".json" or not output.parent.is_dir():
         raise ValueError(f"--output {output}: name a .json file in a folder that is there")
 
-    from bertjax.training.reference_curve import reference_of, write_reference
+    from bertjax.run.reference_curve import reference_of, write_reference
 
     command = command_with("pretrain", arguments, leaving_out=_FOLDERS)
     reference = reference_of(config.name, command, _trained(config, seeds))
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _trained(config: Config, seeds: Sequence[int]) -> list[AnyPath]:
     """The directories of the runs with these seeds; finished ones are not trained again, and stopped ones go on."""
-    from bertjax.pipeline.pretraining import pretrain
+    from bertjax.run.pretrain import pretrain
 
     runs = []
     for seed in seeds:

@@ -181,9 +181,9 @@ def _found(
     reranker: Reranker | None,
 ) -> dict[str, list[Hits]]:
     """The candidates for each query, by ranking; the last ranking is the one whose results are wanted."""
+    from bertjax.run.progress import Progress
     from bertjax.search.rankings import fuse
     from bertjax.search.retrieval import retrieve
-    from bertjax.training.progress import Progress
 
     texts, depth = [query.whole for query in queries], _depth(arguments)
     own = _own_documents(arguments, queries, index)

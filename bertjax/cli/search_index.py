@@ -10,13 +10,13 @@ from bertjax.cli.model_source import given_encoding, print_replaced
 from bertjax.convert.sentence_transformers.reader import vector_options
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
+from bertjax.run.progress import Progress
+from bertjax.run.run_directory import TrainedModel
 from bertjax.search.index import Origin, SearchIndex, build_index, has_index, model_fingerprint, open_index
 from bertjax.search.records import count_records, read_records, sha256_of
 from bertjax.storage.remote import is_remote
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.progress import Progress
-from bertjax.training.run_directory import TrainedModel
 
 
 def open_or_build_index(arguments: argparse.Namespace) -> tuple[SearchIndex, TextEncoder, Tokenizer]:

@@ -101,7 +101,7 @@ def _listed(kind: str) -> Callable[[Path], list[Part]]:
 
 
 def _checkpoint(folder: Path) -> list[Part]:
-    from bertjax.training.verify import bytes_of_checkpoint, check_checkpoint
+    from bertjax.run.verify import bytes_of_checkpoint, check_checkpoint
 
     directory = folder.absolute()
     size = bytes_of_checkpoint(directory)
@@ -110,8 +110,8 @@ def _checkpoint(folder: Path) -> list[Part]:
 
 def _run(folder: Path) -> list[Part]:
     """A run's own files, its checkpoints and its exports."""
+    from bertjax.run.verify import check_run, checkpoints_in
     from bertjax.storage.sums import SUMS_FILE
-    from bertjax.training.verify import check_run, checkpoints_in
 
     finished = (folder / SUMS_FILE).exists()
     kind = "run" if finished else "run (not finished: config and log were read, not compared)"

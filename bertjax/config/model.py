@@ -12,7 +12,7 @@ from bertjax.config.resume import changes_with_notice, may_change
 class ModelConfig:
     """The network, in the field names of Hugging Face's BertConfig; defaults are BERT-Base (paper, section 3).
 
-    A member of the family is a preset of these options (bertjax/model/families/).
+    A member of the family is a preset of these options (bertjax/families/).
     """
 
     family: str = "bert"  # Model family: parameter and class names in exports, pretraining heads, special tokens

@@ -16,14 +16,14 @@ from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.names import class_of, encoder_of
 from bertjax.convert.tf1.checkpoint import read_arrays
 from bertjax.convert.tf1.forward import TensorflowBert
+from bertjax.families.family import Class
+from bertjax.families.registry import family_of
 from bertjax.finetune.encoding.global_tokens import global_positions
 from bertjax.finetune.kinds import kind_of
-from bertjax.model.families.family import Class
-from bertjax.model.families.registry import family_of
 from bertjax.model.family_heads import HEADS
 from bertjax.model.network import Params, abstract_network, bind, head_of
+from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization import huggingface
-from bertjax.training.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the relative difference, float32
 HIDDEN, LOGITS, _MLM, _NSP = "hidden states", "logits", "MLM logits", "NSP logits"

@@ -19,7 +19,7 @@ from bertjax.convert.onnx.exporter import loaded
 from bertjax.convert.sentence_transformers.exporter import MODULES_FILE
 from bertjax.model.network import Params, abstract_network, bind, head_of
 from bertjax.model.pooling import Pooling, pool, token_vectors
-from bertjax.training.run_directory import TrainedModel
+from bertjax.run.run_directory import TrainedModel
 
 _STATES, _VECTORS = "hidden states", "vectors"
 Rows = Mapping[str, np.ndarray]  # inputs or outputs by name

@@ -19,7 +19,7 @@ from bertjax.convert.huggingface.names import (
     their_shapes,
     to_huggingface_tensors,
 )
-from bertjax.model.families.registry import family_of
+from bertjax.families.registry import family_of
 from bertjax.model.network import Params, abstract_network, init_params
 from bertjax.tokenization.tokenizer import Tokenizer
 

@@ -12,8 +12,8 @@ from bertjax.convert.folder import Prove
 from bertjax.convert.foreign import ForeignModel
 from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import AnyPath
-from bertjax.training.run_directory import TrainedModel
 
 
 @dataclass(frozen=True)

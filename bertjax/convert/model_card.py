@@ -12,15 +12,15 @@ import bertjax
 from bertjax.config import Config, FinetuneConfig, ModelConfig, to_dict
 from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.names import architecture, class_of, left_out
+from bertjax.families.family import Class
+from bertjax.families.registry import family_of
 from bertjax.finetune.kinds import kind_of
 from bertjax.model.attention.block_sparse import longest_full
-from bertjax.model.families.family import Class
-from bertjax.model.families.registry import family_of
+from bertjax.run.run_directory import TrainedModel
+from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.storage.remote import AnyPath, open_bytes
 from bertjax.training.objectives import OBJECTIVES, choose, measures_of
-from bertjax.training.run_directory import TrainedModel
 from bertjax.training.stages import stages_of
-from bertjax.training.telemetry import METRICS_FILE, read_metrics
 
 CARD_FILE = "README.md"
 

@@ -16,15 +16,15 @@ from bertjax.convert.folder import folder_of
 from bertjax.convert.foreign import ForeignModel, module_label
 from bertjax.convert.format import Format
 from bertjax.convert.formats import format_of, source_kinds
-from bertjax.model.families.registry import family_of
+from bertjax.families.registry import family_of
 from bertjax.model.network import GENERATOR, abstract_network
 from bertjax.parallel.mesh import make_mesh
+from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata
+from bertjax.run.checkpoint_metadata import DRAWN, run_metadata
+from bertjax.run.run_directory import TrainedModel, describe_run, load_run, own_directory, seal, tokenizer_of
 from bertjax.storage.hub import is_repository
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.tokenization.tokenizer import TextRules
-from bertjax.training.checkpoint import DIRECTORY, Checkpoints, read_metadata
-from bertjax.training.checkpoint_metadata import DRAWN, run_metadata
-from bertjax.training.run_directory import TrainedModel, describe_run, load_run, own_directory, seal, tokenizer_of
 
 _USED = ("pooler", "mlm_head")  # modules that vectors of texts and the filling of masks need
 

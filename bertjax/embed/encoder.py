@@ -21,8 +21,8 @@ from bertjax.model.network import Params, abstract_network, bind
 from bertjax.model.pooling import Layer, Pooling, check_vectors, pool, token_vectors, vector_width
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards, make_mesh
 from bertjax.parallel.sharding import batch_sharding, power_of_two_below, tokens_at_once
+from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.run_directory import TrainedModel
 
 Long = Literal["truncate", "split"]
 

@@ -16,6 +16,7 @@ import numpy as np
 import optax
 
 from bertjax.config import FinetuneConfig, ModelConfig, validate
+from bertjax.families.registry import family_of
 from bertjax.finetune.batches import TaskBatches
 from bertjax.finetune.distillation import taught_objective, taught_rows
 from bertjax.finetune.encoding.global_tokens import with_global_tokens
@@ -24,15 +25,15 @@ from bertjax.finetune.kinds.kind import Kind, Split, TaskContent
 from bertjax.finetune.predict import Predictor
 from bertjax.model.attention.block_sparse import for_sequences, longest_full
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, check_head
 from bertjax.model.stack import layers_per_group
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
+from bertjax.run.best import Patience
+from bertjax.run.job import Job, Rows, check_redundancy, draw_networks, make_job
+from bertjax.run.metrics import Shown
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.evaluate import Patience, make_predict_step
-from bertjax.training.job import Job, Rows, check_redundancy, draw_networks, make_job
-from bertjax.training.metrics import Shown
+from bertjax.training.evaluate import make_predict_step
 from bertjax.training.objectives import Objective
 from bertjax.training.objectives.objective import GLOBAL_POSITIONS
 from bertjax.training.optimizer import make_optimizer

@@ -14,6 +14,7 @@ import optax
 from jax.sharding import Mesh
 
 from bertjax.config import FinetuneConfig, MeshConfig, ModelConfig
+from bertjax.families.registry import family_of
 from bertjax.finetune.batches import padded, padded_length
 from bertjax.finetune.encoding.global_tokens import with_global_tokens
 from bertjax.finetune.encoding.rows import TaskRows
@@ -26,13 +27,12 @@ from bertjax.finetune.kinds.tokens import Tag
 from bertjax.finetune.tasks import texts_of_input
 from bertjax.input.lengths import LengthCounts
 from bertjax.model.attention.block_sparse import for_sequences, length_of_text, longest_full, sees_blocks
-from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import local_rows, power_of_two_below, to_global, tokens_at_once
+from bertjax.run.run_directory import TrainedModel
 from bertjax.training.evaluate import PredictStep, make_predict_step
 from bertjax.training.objectives import Objective
-from bertjax.training.run_directory import TrainedModel
 from bertjax.training.state import draw_blueprint
 from bertjax.training.step import averages
 

@@ -21,19 +21,19 @@ from bertjax.model.attention.sparse import with_copied_projections
 from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.network import Params, init_params
 from bertjax.model.shared_tables import with_own_words
+from bertjax.run.callbacks import Callback
+from bertjax.run.checkpoint import read_metadata, restore_params
+from bertjax.run.checkpoint_metadata import DRAWN
+from bertjax.run.compatibility import FINGERPRINTS, check_compatible
+from bertjax.run.job import Job
+from bertjax.run.run_directory import seal
+from bertjax.run.trainer import Say, train
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
 from bertjax.storage.json_documents import Count, parse_json
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.callbacks import Callback
-from bertjax.training.checkpoint import read_metadata, restore_params
-from bertjax.training.checkpoint_metadata import DRAWN
-from bertjax.training.compatibility import FINGERPRINTS, check_compatible
-from bertjax.training.job import Job
-from bertjax.training.run_directory import seal
 from bertjax.training.teacher import Teacher
-from bertjax.training.trainer import Say, train
 
 RESULTS_FILE = "results.json"
 PREDICTIONS = "predictions"

@@ -21,7 +21,7 @@ from bertjax.model.attention.backends import visible
 from bertjax.model.attention.self_attention import layer_windows
 from bertjax.model.network import Network, Params, PretrainingNetwork, abstract_network, bind
 from bertjax.model.stack import Layer
-from bertjax.training.run_directory import TrainedModel
+from bertjax.run.run_directory import TrainedModel
 
 _ROWS_AT_ONCE = 16
 

@@ -19,9 +19,9 @@ from bertjax.interpret.attention_maps import look_inside
 from bertjax.interpret.masked_tokens import MaskedToken, log_probabilities
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.model.shared_tables import own_words
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.progress import Progress
 from bertjax.tokenization.tokenizer import Tokenizer, is_unspaced
-from bertjax.training.run_directory import TrainedModel
 
 LEAST = math.log(1.1)  # nats: a word that lowers another's probability by less than this factor does not predict it
 _REPORT_EVERY = 64  # questions

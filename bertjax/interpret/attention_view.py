@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bertjax.families.registry import family_of
 from bertjax.finetune.kinds import kind_of
 from bertjax.interpret.attention_maps import LabelAtCls, likeliest_label, look_inside, next_sentence, untrained_heads
 from bertjax.interpret.attention_patterns import PATTERNS, PREDICTIVE, PatternSums, WordTable, measure_patterns
 from bertjax.interpret.sample_text import SampleText
 from bertjax.interpret.token_rows import TokenRow, read_row
-from bertjax.model.families.registry import family_of
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.progress import Progress
-from bertjax.training.run_directory import TrainedModel
 
 EXAMPLE = ("I went to the store.", "At the store, I bought fresh strawberries.")
 MOST_TOKENS = 128  # on a page

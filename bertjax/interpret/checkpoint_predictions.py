@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bertjax.families.registry import family_of
 from bertjax.interpret.attention_maps import next_sentence, untrained_heads
 from bertjax.interpret.fill_mask import MASK, Guess, encode_with_masks, fill_mask
 from bertjax.interpret.token_rows import TokenRow
-from bertjax.model.families.registry import family_of
+from bertjax.run.checkpoint import DIRECTORY, saved_steps
+from bertjax.run.run_directory import TrainedModel, load_run
 from bertjax.storage.remote import AnyPath, path_of
-from bertjax.training.checkpoint import DIRECTORY, saved_steps
-from bertjax.training.run_directory import TrainedModel, load_run
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from bertjax.families.registry import family_of
 from bertjax.interpret.fill_mask import mlm_model
 from bertjax.interpret.token_rows import TokenRow, row_width
-from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, bind
+from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.run_directory import TrainedModel
 
 # Log ratios above which a word is replaced: rounded up, the best ones that tests/benchmarks/bench_correction.py found,
 # 3.52 and 8.62, for a small encoder with a new MLM head.

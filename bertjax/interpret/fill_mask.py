@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from bertjax.families.registry import family_of
 from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.input.training_data import Sentences
 from bertjax.interpret.token_rows import row_width
-from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, bind
 from bertjax.report.run_summary import Completion
+from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.run_directory import TrainedModel
 
 MASK = "[MASK]"
 

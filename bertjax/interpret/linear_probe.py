@@ -23,8 +23,8 @@ from bertjax.finetune.encoding.tag_windows import TagCounts, TagWindows, tag_win
 from bertjax.interpret.attention_maps import exact_graphdef
 from bertjax.model.network import Params, bind
 from bertjax.model.stack import Layer
+from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.run_directory import TrainedModel
 
 _TOKENS = 2048  # of a batch
 _TESTED = 5  # one sentence in so many is measured, the others are fitted

@@ -15,7 +15,7 @@ from flax import nnx
 from bertjax.interpret.attention_maps import reference_graphdef
 from bertjax.interpret.token_rows import TokenRow, padded, row_width
 from bertjax.model.network import Params, bind
-from bertjax.training.run_directory import TrainedModel
+from bertjax.run.run_directory import TrainedModel
 
 _TOKENS = 4096  # of a batch, at most
 _FEW = 8  # rows; batches of more are padded to as many as there may be: compiling takes longer than computing them

@@ -12,9 +12,9 @@ from bertjax.interpret.attention_maps import look_inside
 from bertjax.interpret.attention_patterns import WordTable
 from bertjax.interpret.sample_text import SampleText, positions_of
 from bertjax.interpret.token_rows import TokenRow
+from bertjax.run.run_directory import TrainedModel
 from bertjax.text.similar_words import usable_ids
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.run_directory import TrainedModel
 
 _LONGEST = 64  # tokens of a sentence that is shown
 _FOUND_FOR_ONE = 16  # sentences found for each one shown, so that those shown are spread over the text

@@ -21,6 +21,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bertjax.config import Config
+from bertjax.families.registry import family_of
 from bertjax.finetune.data.examples import TaggedSentence
 from bertjax.finetune.data.tags import read_tagged, tag_layout, tags_in
 from bertjax.input.randomness import derive_key, permute
@@ -32,15 +33,14 @@ from bertjax.interpret.linear_probe import TagProbe
 from bertjax.interpret.pseudo_likelihood import PairSet, judge_pairs, read_pair_sets, require_scored
 from bertjax.interpret.sample_text import SampleText
 from bertjax.interpret.token_rows import TokenRow
-from bertjax.model.families.registry import family_of
 from bertjax.model.network import Params, abstract_network
 from bertjax.parallel.mesh import without_mesh
+from bertjax.run.job import Job
+from bertjax.run.run_directory import TrainedModel
 from bertjax.runtime.compilation import compile_seconds
 from bertjax.runtime.processes import Processes
 from bertjax.storage.progress import no_progress
 from bertjax.storage.remote import path_of
-from bertjax.training.job import Job
-from bertjax.training.run_directory import TrainedModel
 from bertjax.training.stages import Stage
 
 _SENTENCES = 5  # tagged ones for each pair of the sample

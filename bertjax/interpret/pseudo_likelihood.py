@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bertjax.families.registry import family_of
 from bertjax.finetune.data.tables import TABLE_SUFFIXES, Wanted, read_rows, table_suffix
 from bertjax.interpret.fill_mask import mlm_model
 from bertjax.interpret.masked_tokens import MaskedToken, log_probabilities
 from bertjax.interpret.token_rows import TokenRow
-from bertjax.model.families.registry import family_of
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.progress import Progress, no_progress
-from bertjax.training.run_directory import TrainedModel
 
 _TOGETHER = 512  # texts whose rows are ordered by length
 _SHOWN = 60  # characters of a text in a message

@@ -17,14 +17,14 @@ from bertjax.finetune.tasks import task_for
 from bertjax.interpret.paired_bootstrap import RESAMPLES, Difference, Statistic, paired_bootstrap, ratio_of_sums
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import put_on_devices
+from bertjax.run.checkpoint import read_metadata
+from bertjax.run.job import HELD_OUT_SEED
+from bertjax.run.run_directory import TrainedModel, data_of, load_run
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import path_of
-from bertjax.training.checkpoint import read_metadata
 from bertjax.training.evaluate import HeldOut, make_eval_step
-from bertjax.training.job import HELD_OUT_SEED
 from bertjax.training.objectives import choose, measures_of
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.run_directory import TrainedModel, data_of, load_run
 from bertjax.training.stages import rows_are_packed, stage_at, stages_of
 from bertjax.training.state import draw_blueprint
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import numpy as np
 
+from bertjax.families.registry import family_of
 from bertjax.input.layout import BERT, Template
 from bertjax.input.randomness import derive_key, permute
 from bertjax.input.tfrecords.records import are_records
 from bertjax.input.tfrecords.rows import Segments
 from bertjax.input.training_data import Sentences, store_fingerprint
 from bertjax.interpret.token_rows import TokenRow
-from bertjax.model.families.registry import family_of
+from bertjax.run.checkpoint import DIRECTORY, read_metadata
+from bertjax.run.run_directory import TrainedModel, data_of
 from bertjax.storage.lines import read_lines
 from bertjax.storage.progress import Progress
 from bertjax.text.documents import Document
 from bertjax.text.store.local_copy import open_store_of
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.checkpoint import DIRECTORY, read_metadata
-from bertjax.training.run_directory import TrainedModel, data_of
 
 SENTENCES: tuple[str, ...] = tuple(
     line.strip()

@@ -11,8 +11,8 @@ import numpy as np
 from bertjax.input.layout import BERT, Template
 from bertjax.input.lengths import row_length
 from bertjax.model.attention.block_sparse import length_of_text
+from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.run_directory import TrainedModel
 
 _ROUNDED_TO = 16  # tokens
 _LENGTH_STEPS = 1  # of widths over 512 tokens; see `row_length`

@@ -10,9 +10,9 @@ import jax
 from flax import nnx
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
+from bertjax.families.registry import family_of, generator_config
 from bertjax.model.attention.backends import Backend
 from bertjax.model.encoder import Embeddings
-from bertjax.model.families.registry import family_of, generator_config
 from bertjax.model.family_heads import RtdHead, SboHead, SopHead, pretraining_heads
 from bertjax.model.heads import MlmHead, NspHead, Pooler, Sums, gather_positions
 from bertjax.model.mask_decoder import MaskDecoder

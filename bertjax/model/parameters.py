@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -45,3 +45,11 @@ def zeros(shape: tuple[int, ...], names: tuple[str, ...]) -> nnx.Param:
 def ones(shape: tuple[int, ...], names: tuple[str, ...]) -> nnx.Param:
     """A LayerNorm scale: ones."""
     return nnx.Param(jnp.ones(shape, jnp.float32), logical_axes=names)
+
+
+def named_arrays(tree: Any) -> dict[str, Any]:
+    """Path (`params/encoder/kernel`) -> leaf, in the tree's order."""
+    leaves = jax.tree.leaves_with_path(tree)
+    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    assert len(named) == len(leaves), "two leaves of the state have the same path"
+    return named

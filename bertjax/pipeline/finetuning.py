@@ -27,14 +27,14 @@ from bertjax.finetune.summary import TaskSummary, overall
 from bertjax.finetune.tasks import BASE_TEST, OTHERS_DEV, glue_tasks_in, task_for
 from bertjax.interpret.probes import is_probed
 from bertjax.pipeline.notebook import in_cell, tables_and_curves
-from bertjax.pipeline.session import raise_if_stopped, require_same_config, session
 from bertjax.report.page import Table, text_lines
+from bertjax.run.callbacks import Callback
+from bertjax.run.loggers import require_loggers
+from bertjax.run.run_directory import load_run
+from bertjax.run.session import raise_if_stopped, require_same_config, session
+from bertjax.run.trainer import Say
 from bertjax.runtime.processes import Processes
 from bertjax.storage.remote import path_of
-from bertjax.training.callbacks import Callback
-from bertjax.training.loggers import require_loggers
-from bertjax.training.run_directory import load_run
-from bertjax.training.trainer import Say
 
 GLUE = "glue"
 _SHOWN_LABELS, _SHOWN_ANSWERS = 12, 4

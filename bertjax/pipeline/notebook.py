@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from bertjax.report.charts import Line, line_chart
 from bertjax.report.page import Table, render_page, table_html
+from bertjax.run.telemetry import METRICS_FILE, Curves, curves, read_metrics
 from bertjax.storage.remote import AnyPath
-from bertjax.training.telemetry import METRICS_FILE, Curves, curves, read_metrics
 
 _HEIGHT = 960  # pixels; what is longer scrolls
 

@@ -11,25 +11,26 @@ from bertjax.config import Config, FinetuneConfig, MeshConfig, from_dict
 from bertjax.convert.adapt import adapt
 from bertjax.convert.sources import read_source
 from bertjax.convert.teacher import fit_teacher, read_teacher
+from bertjax.families.registry import family_of
 from bertjax.input.provenance import origins
 from bertjax.inspect.row_figures import RowKind, joined, pairs_of_row
-from bertjax.model.families.registry import family_of
+from bertjax.model.parameters import named_arrays
 from bertjax.parallel.mesh import batch_shards, make_mesh, mesh_sharing, without_mesh
 from bertjax.parallel.sharding import put_on_devices
+from bertjax.run.checkpoint import DIRECTORY, read_metadata, restore_arrays, saved_steps
+from bertjax.run.checkpoint_metadata import version_notices
+from bertjax.run.compatibility import check_compatible
+from bertjax.run.job import Job, assemble
+from bertjax.run.replay import Replayed, replay, source_of
+from bertjax.run.run_directory import CONFIG_FILE
+from bertjax.run.spikes import with_skips
+from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.runtime.compilation import keep_compiled_programs
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import AnyPath, path_of
-from bertjax.training.checkpoint import DIRECTORY, named_arrays, read_metadata, restore_arrays, saved_steps
-from bertjax.training.checkpoint_metadata import version_notices
-from bertjax.training.compatibility import check_compatible
-from bertjax.training.job import Job, assemble
-from bertjax.training.replay import Replayed, replay, source_of
-from bertjax.training.run_directory import CONFIG_FILE
-from bertjax.training.spikes import with_skips
 from bertjax.training.stages import open_data, stages_of
 from bertjax.training.state import TrainState, init_state, state_of
-from bertjax.training.telemetry import METRICS_FILE, read_metrics
 
 _BITS = "the last bits may differ from the run's"
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from bertjax.config import Config, DataConfig, from_dict
 from bertjax.convert.sources import source_vocabulary
+from bertjax.run.checkpoint import read_metadata, saved_steps
 from bertjax.storage.remote import path_of
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization import artefact
 from bertjax.tokenization.tokenizer import TextRules
-from bertjax.training.checkpoint import read_metadata, saved_steps
 
 
 def with_vocabulary(config: Config) -> Config:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bertjax.config import Config, MeshConfig
+from bertjax.families.registry import networks_of
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.model.families.registry import networks_of
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import accumulation_key, divided_sizes
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage

@@ -14,8 +14,8 @@ from bertjax.plan.suggest import Suggestion, pick_microbatches, suggest
 from bertjax.plan.topologies import LOCAL, open_topology
 from bertjax.report.bars import Bars, Part, horizontal_bars, parts_bar
 from bertjax.report.page import escaped, render_page, table_html
+from bertjax.run.progress import long_run_warning
 from bertjax.text.trained_vocabulary import vocabulary_size
-from bertjax.training.progress import long_run_warning
 
 
 @dataclass(frozen=True)

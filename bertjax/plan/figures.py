@@ -10,7 +10,7 @@ from bertjax.plan.compiling import Program
 from bertjax.plan.estimates import HOUR, Plan, StagePlan
 from bertjax.plan.topologies import GIB
 from bertjax.report.page import Table, text_lines
-from bertjax.training.progress import LONG_RUN_HOURS, duration
+from bertjax.run.progress import LONG_RUN_HOURS, duration
 
 SMALL = 1 << 20  # smaller collectives share one row
 _NOT_KNOWN = "–"

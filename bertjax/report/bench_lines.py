@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from bertjax.config import Config, to_dict
+from bertjax.run.bench import Input, Machine, StageFigures
+from bertjax.run.progress import duration, long_run_warning
 from bertjax.runtime.compilation import environment
-from bertjax.training.bench import Input, Machine, StageFigures
-from bertjax.training.progress import duration, long_run_warning
 
 _GAINS = 1.2  # times the rate in float32 from which on bfloat16 is worth a try
 

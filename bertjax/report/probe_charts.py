@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from bertjax.report.charts import Level, Line, line_chart
-from bertjax.training.telemetry import Curves
+from bertjax.run.telemetry import Curves
 
 _COLOURS = ("blue", "orange", "green", "violet", "grey")
 _PAIRS, _PATTERN, _LAYER = "probe/pairs/", "probe/attention_", "probe/tags_layer_"

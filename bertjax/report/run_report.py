@@ -10,10 +10,10 @@ from bertjax.report.charts import Level, Line, line_chart, stacked_chart
 from bertjax.report.page import escaped, render_page, rows_html
 from bertjax.report.probe_charts import probe_charts
 from bertjax.report.run_summary import Completion, Measured, Summary
+from bertjax.run.progress import duration
+from bertjax.run.telemetry import METRICS_FILE, Curves, curves, read_metrics
 from bertjax.storage.files import replace_text
 from bertjax.storage.remote import AnyPath
-from bertjax.training.progress import duration
-from bertjax.training.telemetry import METRICS_FILE, Curves, curves, read_metrics
 
 REPORT_FILE = "report.html"  # within the run's directory
 

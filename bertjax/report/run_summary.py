@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from bertjax.config import Config
 from bertjax.input.training_data import TrainingData
+from bertjax.run.trainer import Outcome
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.text.sources.registry import KINDS, parse_source
 from bertjax.training.objectives import Measure, Objective, choose, measures_of
-from bertjax.training.trainer import Outcome
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from bertjax.convert.folder import written_whole
 from bertjax.embed.encoder import Encoding, TextEncoder
 from bertjax.embed.outputs import open_output
 from bertjax.model.pooling import Pooling
+from bertjax.run.run_directory import TrainedModel
 from bertjax.search import bm25
 from bertjax.search.bm25 import Bm25, PostingsWriter
 from bertjax.search.records import DocumentWriter, Record, StoredDocuments, sha256_of
@@ -30,7 +31,6 @@ from bertjax.storage.json_documents import Count, Sha256, read_json
 from bertjax.storage.sums import SUMS_FILE, read_sums, write_sums
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.digest import digest_arrays
-from bertjax.training.run_directory import TrainedModel
 
 MANIFEST, VECTORS = "manifest.json", "vectors.npy"
 

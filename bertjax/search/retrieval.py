@@ -16,12 +16,12 @@ from bertjax.finetune.kinds import kind_of
 from bertjax.finetune.kinds.relevance import RELEVANCE
 from bertjax.finetune.predict import TaskModel
 from bertjax.input.lengths import LengthCounts
+from bertjax.run.run_directory import TrainedModel
 from bertjax.search.index import SearchIndex, terms_of
 from bertjax.search.rankings import Hits, best, fuse, without
 from bertjax.search.records import Record, StoredDocuments
 from bertjax.storage.files import replacing
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.run_directory import TrainedModel
 
 By = Literal["vectors", "bm25", "both"]
 WAYS: tuple[By, ...] = get_args(By)

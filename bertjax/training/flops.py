@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import DataConfig, ModelConfig
+from bertjax.families.registry import family_of, generator_config
 from bertjax.input.targets.mlm import TARGET as PREDICTED_TOKENS
 from bertjax.model.attention.block_sparse import keys_per_token
 from bertjax.model.attention.relative import rows_in_reach
 from bertjax.model.attention.self_attention import layer_windows
 from bertjax.model.attention.windows import keys_with_globals
 from bertjax.model.encoder import embedding_width
-from bertjax.model.families.registry import family_of, generator_config
 from bertjax.model.family_heads import SboHead
 from bertjax.model.products import by_rows
 

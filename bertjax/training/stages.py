@@ -12,9 +12,9 @@ import optax
 from jax.sharding import Mesh
 
 from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, StageConfig, TrainingConfig, validate
+from bertjax.families.registry import family_of, networks_of
 from bertjax.input.training_data import TrainingData, open_training_data
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.model.families.registry import family_of, networks_of
 from bertjax.parallel.sharding import check_divisible
 from bertjax.storage.progress import Progress
 from bertjax.training.course import Course

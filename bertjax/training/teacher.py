@@ -11,12 +11,12 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig
-from bertjax.model.families.registry import family_of
+from bertjax.families.registry import family_of
 from bertjax.model.family_heads import HEADS
 from bertjax.model.heads import VocabularyHead
 from bertjax.model.network import Params
+from bertjax.model.parameters import named_arrays
 from bertjax.parallel.sharding import put_on_devices
-from bertjax.training.checkpoint import named_arrays
 from bertjax.training.exchange import Frozen
 from bertjax.training.flops import expected_predictions, train_flops_per_token
 from bertjax.training.objectives import OBJECTIVES, TEACHER, Objective, objectives_of

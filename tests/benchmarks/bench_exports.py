@@ -26,7 +26,7 @@ from bertjax.convert.formats import FORMATS, format_of
 from bertjax.convert.graph.export import inputs_of
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.tasks import TASKS
-from bertjax.training.run_directory import TrainedModel, load_run
+from bertjax.run.run_directory import TrainedModel, load_run
 
 _FORMATS = ("onnx", "onnx:float16", "onnx:int8", "savedmodel", "stablehlo", "litert:float32", "litert:int8")
 _BATCH = 16

@@ -97,7 +97,7 @@ def main() -> None:
 
 def compare_in_turns(arguments: argparse.Namespace) -> None:
     """Print the seconds of a step of both sides, and their ratios."""
-    from bertjax.training.telemetry import METRICS_FILE
+    from bertjax.run.telemetry import METRICS_FILE
 
     with tempfile.TemporaryDirectory() as folder:
         runs = {}
@@ -207,7 +207,7 @@ def _files(work: str, data: Path, folder: Path) -> dict[str, str]:
 
 def _ours(config: Any, start: Any, content: Any, processes: Any) -> dict[str, Any]:
     from bertjax.finetune.run import finetune
-    from bertjax.training.telemetry import METRICS_FILE, read_metrics
+    from bertjax.run.telemetry import METRICS_FILE, read_metrics
 
     result = finetune(config, start, content, processes, lambda line: print(line, file=sys.stderr))
     records = read_metrics(Path(result.directory) / METRICS_FILE)

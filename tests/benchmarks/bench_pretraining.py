@@ -48,11 +48,11 @@ from bertjax.config import Config, with_values
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.tokenizer_files import tokenizer_texts
 from bertjax.input.training_data import TrainingData
+from bertjax.run.checkpoint import DIRECTORY as CHECKPOINTS
+from bertjax.run.run_directory import load_run
 from bertjax.runtime.host_memory import keep_freed_memory
 from bertjax.storage.files import replace_text
 from bertjax.storage.progress import ProgressLine
-from bertjax.training.checkpoint import DIRECTORY as CHECKPOINTS
-from bertjax.training.run_directory import load_run
 from bertjax.training.stages import open_data
 
 ROWS = SIZES["mini"].rows

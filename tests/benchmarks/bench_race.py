@@ -45,10 +45,10 @@ from bertjax.config import Config, load_recipe, with_values
 from bertjax.config.rescale import rescale
 from bertjax.finetune.run import PREDICTIONS
 from bertjax.interpret.run_comparison import DevSet
+from bertjax.run.run_directory import load_run
 from bertjax.search.evaluation import RANKED, evaluate, ndcg, relevant_documents
 from bertjax.search.records import read_judgements
 from bertjax.storage.files import replace_text
-from bertjax.training.run_directory import load_run
 
 LENGTH = 128
 

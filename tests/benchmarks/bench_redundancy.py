@@ -44,10 +44,10 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
 
     from bertjax.config import Config, ExecutionConfig, ModelConfig
     from bertjax.parallel.sharding import to_global
+    from bertjax.run.job import assemble
+    from bertjax.run.redundancy import Redundancy
     from bertjax.runtime.processes import alone
     from bertjax.storage.progress import no_progress
-    from bertjax.training.job import assemble
-    from bertjax.training.redundancy import Redundancy
     from bertjax.training.stages import open_data
     from bertjax.training.state import init_state
 

@@ -33,13 +33,13 @@ from statistics import median
 from sides import HEADS, Side, Work
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig, load_recipe
-from bertjax.model.families.albert import ALBERT
-from bertjax.model.families.bigbird import BIGBIRD
-from bertjax.model.families.deberta import DEBERTA
-from bertjax.model.families.distilbert import DISTILBERT
-from bertjax.model.families.electra import ELECTRA, GENERATOR_WIDTHS
-from bertjax.model.families.longformer import LONGFORMER
-from bertjax.model.families.modernbert import MODERNBERT
+from bertjax.families.albert import ALBERT
+from bertjax.families.bigbird import BIGBIRD
+from bertjax.families.deberta import DEBERTA
+from bertjax.families.distilbert import DISTILBERT
+from bertjax.families.electra import ELECTRA, GENERATOR_WIDTHS
+from bertjax.families.longformer import LONGFORMER
+from bertjax.families.modernbert import MODERNBERT
 from bertjax.training.flops import measured_peak_flops, train_flops_per_token
 
 

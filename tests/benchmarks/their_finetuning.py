@@ -18,8 +18,8 @@ from turns import STEP_SECONDS
 from bertjax.config import FinetuneConfig
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds.kind import TaskContent
+from bertjax.run.telemetry import METRICS_FILE
 from bertjax.text.pool import cores
-from bertjax.training.telemetry import METRICS_FILE
 
 _IGNORED = -100  # a label without weight, to torch
 

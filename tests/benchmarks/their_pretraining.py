@@ -11,7 +11,7 @@ from sides import HEADS
 
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.exporter import huggingface_config
-from bertjax.model.families.registry import family_of, generator_config
+from bertjax.families.registry import family_of, generator_config
 
 Inputs = dict[str, torch.Tensor]  # input_ids, labels, and where a class takes them token_type_ids and pair_labels
 Loss = Callable[[Inputs], torch.Tensor]

@@ -16,9 +16,9 @@ from their_pretraining import pretraining
 
 from bertjax.config import Config
 from bertjax.input.training_data import RunBatches
+from bertjax.run.telemetry import METRICS_FILE
 from bertjax.text.pool import cores
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.telemetry import METRICS_FILE
 
 _AT_A_TIME = 4_096  # rows
 _MULTIPLE = 16  # of the length of grouped rows

@@ -17,11 +17,11 @@ from generated_corpus import write_corpus
 
 from bertjax.config import Config, DataConfig, to_dict
 from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.run.checkpoint import Checkpoints
+from bertjax.run.telemetry import JsonlWriter, read_metrics
 from bertjax.storage.sums import check_sums
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
-from bertjax.training.checkpoint import Checkpoints
-from bertjax.training.telemetry import JsonlWriter, read_metrics
 
 OLD, NEW = "old", "new"
 

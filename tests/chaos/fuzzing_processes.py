@@ -37,7 +37,7 @@ _GRACE = 600  # seconds that a process may take longer than its time, for its st
 # What reads files, and so is instrumented.
 _READING = [
     *(f"bertjax.{room}" for room in ("convert", "finetune.data", "input.tfrecords", "search", "storage")),
-    *("bertjax.text", "bertjax.tokenization", "bertjax.config.values", "bertjax.training.checkpoint_metadata"),
+    *("bertjax.text", "bertjax.tokenization", "bertjax.config.values", "bertjax.run.checkpoint_metadata"),
 ]
 _LONGEST = 1 << 16  # bytes of an input that libFuzzer makes
 _TOLD = 2.0  # seconds between two writings of a tally

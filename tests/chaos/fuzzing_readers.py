@@ -31,6 +31,8 @@ from bertjax.finetune.data.tags import read_tagged, tag_layout
 from bertjax.input.masking.similar import SimilarTable
 from bertjax.input.tfrecords.files import scan
 from bertjax.input.tfrecords.rows import parse, rows_of, shape_of
+from bertjax.run.checkpoint_metadata import parse_document
+from bertjax.run.telemetry import curves, read_metrics
 from bertjax.search.index import open_index
 from bertjax.search.records import count_records, read_judgements, read_records
 from bertjax.storage.json_documents import read_json
@@ -44,8 +46,6 @@ from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import BLOCK_BYTES
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.training.checkpoint_metadata import parse_document
-from bertjax.training.telemetry import curves, read_metrics
 
 Read = Callable[[Path], object]
 _PLAIN = TextRules(lowercase=False, strip_accents=False)

@@ -23,7 +23,8 @@ from bertjax.convert.huggingface.tokenizer_files import tokenizer_texts
 from bertjax.convert.tf1.checkpoint import _write_arrays
 from bertjax.embed.encoder import Embedding, Encoding
 from bertjax.embed.outputs import open_output
-from bertjax.model.families.registry import FAMILIES
+from bertjax.families.registry import FAMILIES
+from bertjax.run.checkpoint_metadata import document_of
 from bertjax.search.bm25 import PostingsWriter
 from bertjax.search.records import DocumentWriter, Record, sha256_of
 from bertjax.storage.sums import write_sums
@@ -31,7 +32,6 @@ from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import train_tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
-from bertjax.training.checkpoint_metadata import document_of
 
 TEXT = (
     "The museum opened in 1877.\nIts drawings are of the 北京 school; naïve ones too.\n\n"

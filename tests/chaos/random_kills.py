@@ -30,8 +30,8 @@ from tiny_runs import checkpoints, command, digests, write_recipe
 
 from bertjax.cli.verify import parts_of
 from bertjax.convert.sources import write_run
+from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.storage.remote import RemotePath, path_of
-from bertjax.training.telemetry import METRICS_FILE, read_metrics
 
 FEW_STEPS = (
     *("--training.steps", "24", "--optimizer.warmup-steps", "5", "--training.log-every", "2"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
-from bertjax.training.checkpoint import Checkpoints
+from bertjax.run.checkpoint import Checkpoints
 
 
 def main() -> None:

@@ -20,11 +20,11 @@ from bertjax.config import (
     TaskConfig,
     TrainingConfig,
 )
-from bertjax.model.families.registry import family_of
+from bertjax.families.registry import family_of
 from bertjax.model.network import GENERATOR, abstract_network
+from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
-from bertjax.training.run_directory import TrainedModel
 
 WORDS = ("the", "of", "and", "museum", "opened", "drawings", "Museum", "The", "naïve", "naive", "1877")
 SIGNS = [*string.ascii_letters, *string.digits, *string.punctuation, *"éïèà北京是“”。"]

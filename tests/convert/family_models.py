@@ -17,12 +17,12 @@ from tokenizers import pre_tokenizers, processors
 from bertjax.config import ModelConfig
 from bertjax.convert.compare import PAIRS
 from bertjax.convert.huggingface.tokenizer_files import with_template
-from bertjax.model.families.registry import FAMILIES, family_of
+from bertjax.families.registry import FAMILIES, family_of
+from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.byte_level import MERGES_FILE, ByteLevelBPE
 from bertjax.tokenization.sentencepiece import SentencePiece, read_model
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import count_for, train_tokenizer
-from bertjax.training.run_directory import TrainedModel
 
 TEXTS = [text for pair in PAIRS for text in pair]
 TEXTS += ["東京は日本の首都である。  सत्य naïve ☃?", "don't\t12,5 % ÉTÉ", "ﬁne ① ｶﾞ x\u0301 \u200b."]

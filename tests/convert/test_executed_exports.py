@@ -27,8 +27,8 @@ from bertjax.convert.sources import write_run
 from bertjax.convert.stablehlo.format import MODEL_FILE as FUNCTION_FILE
 from bertjax.convert.stablehlo.format import SIGNATURE_FILE
 from bertjax.convert.stablehlo.format import loaded as loaded_function
-from bertjax.model.families.registry import FAMILIES
-from bertjax.training.run_directory import TrainedModel
+from bertjax.families.registry import FAMILIES
+from bertjax.run.run_directory import TrainedModel
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
 PACKAGES = {"savedmodel": ("tensorflow",), "stablehlo": (), "litert": ("tensorflow", "ai_edge_litert")}

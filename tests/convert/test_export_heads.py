@@ -22,7 +22,7 @@ from bertjax.convert.formats import format_of
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import classes_of
-from bertjax.model.families.registry import FAMILIES, family_of
+from bertjax.families.registry import FAMILIES, family_of
 
 LOADERS = {
     "pretraining": "AutoModelForPreTraining",

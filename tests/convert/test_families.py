@@ -39,9 +39,9 @@ from bertjax.convert.huggingface.names import (
     their_shapes,
     to_huggingface_tensors,
 )
-from bertjax.model.families.registry import FAMILIES, family_of
+from bertjax.families.registry import FAMILIES, family_of
 from bertjax.model.network import HEADS, PretrainingNetwork, abstract_network, bind
-from bertjax.training.checkpoint import named_arrays
+from bertjax.model.parameters import named_arrays
 
 FAMILY_HEADS = [
     (name, head)

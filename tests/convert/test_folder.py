@@ -22,8 +22,8 @@ from bertjax.convert import folder
 from bertjax.convert.folder import written_whole
 from bertjax.convert.formats import FORMATS
 from bertjax.convert.sources import write_run
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import RemotePath
-from bertjax.training.run_directory import TrainedModel
 
 # What a process does that was killed while it wrote `folder`.
 WRITING = """

@@ -19,7 +19,7 @@ from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
 from bertjax.convert.huggingface.torch_reader import read_torch_tensors
-from bertjax.model.families.registry import FAMILIES
+from bertjax.families.registry import FAMILIES
 
 WRONG = [None, True, -1, 0, 3, 0.5, 1e30, "x", [], [[1]], ["a"], {}, {"a": 1}, {"0": "a"}, "\ud800", 10**40]
 

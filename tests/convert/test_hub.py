@@ -18,7 +18,7 @@ from several_processes import free_port, surroundings, zygote
 import bertjax
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import require_source, write_run
-from bertjax.training.run_directory import load_run
+from bertjax.run.run_directory import load_run
 
 pytest.importorskip("huggingface_hub", reason="needs huggingface_hub: pip install 'bertjax[hf]'")
 

@@ -23,9 +23,9 @@ from bertjax.convert.huggingface import exporter as huggingface
 from bertjax.convert.huggingface.exporter import FILES, export_huggingface
 from bertjax.convert.huggingface.names import their_shapes
 from bertjax.convert.model_card import _PRIVATE
+from bertjax.run.telemetry import METRICS_FILE
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
-from bertjax.training.telemetry import METRICS_FILE
 
 # Which heads each class has, as prefixes of tensor names.
 CLASSES = {

@@ -22,8 +22,8 @@ from bertjax.convert.huggingface.names import (
     to_huggingface_tensors,
 )
 from bertjax.model.network import abstract_network
+from bertjax.model.parameters import named_arrays
 from bertjax.model.task_heads import TASK_NETWORKS, TaskHead
-from bertjax.training.checkpoint import named_arrays
 
 
 @pytest.fixture(scope="module")

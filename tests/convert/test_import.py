@@ -26,10 +26,10 @@ from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.sources import as_run, read_source, write_run
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import abstract_network, bind
+from bertjax.run.run_directory import TrainedModel, load_run
 from bertjax.tokenization.byte_level import ByteLevelBPE
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
-from bertjax.training.run_directory import TrainedModel, load_run
 
 
 @pytest.fixture(scope="module")

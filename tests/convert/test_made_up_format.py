@@ -14,7 +14,7 @@ from exported_models import trained_model
 from bertjax.__main__ import main
 from bertjax.convert.formats import FORMATS, Entry
 from bertjax.convert.sources import as_run, open_source, read_source, require_source, write_run
-from bertjax.training.run_directory import load_run
+from bertjax.run.run_directory import load_run
 
 MODULE = '''
 """Parameters in one .npz file, under our own names."""
@@ -33,7 +33,7 @@ from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.format import Format
 from bertjax.model.network import abstract_network
 from bertjax.tokenization.loading import load_tokenizer
-from bertjax.training.checkpoint import named_arrays
+from bertjax.model.parameters import named_arrays
 
 
 def _export(model, directory, vectors, prove=None):

@@ -19,10 +19,10 @@ from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import foreign_folder, load_own_run, open_source, read_source, require_source
 from bertjax.interpret.checkpoint_predictions import checkpoint_predictions
 from bertjax.parallel.mesh import make_mesh
-from bertjax.training.checkpoint import DIRECTORY, Checkpoints, Restored
-from bertjax.training.checkpoint_metadata import DRAWN, run_metadata
-from bertjax.training.run_directory import describe_run, load_run
-from bertjax.training.trainer import starting_state
+from bertjax.run.checkpoint import DIRECTORY, Checkpoints, Restored
+from bertjax.run.checkpoint_metadata import DRAWN, run_metadata
+from bertjax.run.run_directory import describe_run, load_run
+from bertjax.run.trainer import starting_state
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from their_families import (
 )
 
 from bertjax.config import ModelConfig
-from bertjax.model.families.registry import FAMILIES
+from bertjax.families.registry import FAMILIES
 
 
 def positions(config: ModelConfig) -> int:

@@ -15,8 +15,8 @@ import pytest
 from bertjax.__main__ import main
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
 from bertjax.interpret.fill_mask import fill_mask
+from bertjax.run.run_directory import load_run
 from bertjax.tokenization.huggingface import provide_sentencepiece_messages
-from bertjax.training.run_directory import load_run
 
 # Reactions as the model was trained on them, a space between what its tokenizer cuts.
 REACTIONS = (

@@ -14,7 +14,7 @@ from bertjax.convert.sources import as_run, read_source, write_run
 from bertjax.interpret.attention_maps import look_inside
 from bertjax.interpret.token_rows import read_row
 from bertjax.model.network import bind
-from bertjax.training.run_directory import TrainedModel, load_run
+from bertjax.run.run_directory import TrainedModel, load_run
 
 SENTENCES = [text for pair in PAIRS for text in pair]
 

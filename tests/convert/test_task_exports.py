@@ -28,8 +28,8 @@ from bertjax.convert.sentence_transformers.exporter import export_sentence_trans
 from bertjax.convert.sources import as_run, open_source, read_source, write_run
 from bertjax.convert.tf1.checkpoint import export_tensorflow
 from bertjax.interpret.fill_mask import fill_mask
-from bertjax.training.run_directory import TrainedModel, load_run
-from bertjax.training.telemetry import METRICS_FILE
+from bertjax.run.run_directory import TrainedModel, load_run
+from bertjax.run.telemetry import METRICS_FILE
 
 TASKS = {
     "sequence": ("negative", "neutral", "positive"),

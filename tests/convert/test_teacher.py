@@ -18,10 +18,10 @@ from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import read_source
 from bertjax.convert.teacher import fit_teacher, read_teacher
 from bertjax.convert.tf1.checkpoint import export_tensorflow
-from bertjax.model.families.registry import FAMILIES
+from bertjax.families.registry import FAMILIES
 from bertjax.model.network import abstract_network
-from bertjax.training.checkpoint import named_arrays
-from bertjax.training.run_directory import TrainedModel
+from bertjax.model.parameters import named_arrays
+from bertjax.run.run_directory import TrainedModel
 
 NAMES = ("distil_mlm", "mlm", "distil_cosine")
 FEW = 5  # rows of the padded vocabulary are a multiple of it

@@ -23,9 +23,9 @@ from bertjax.convert.tf1.checkpoint import (
     read_tensorflow,
     suggests_lowercase,
 )
+from bertjax.run.run_directory import TrainedModel, load_run
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
-from bertjax.training.run_directory import TrainedModel, load_run
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.sources import as_run
+from bertjax.families.registry import family_of
 from bertjax.loaded import open_model
-from bertjax.model.families.registry import family_of
-from bertjax.training.run_directory import load_run
+from bertjax.run.run_directory import load_run
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -11,13 +11,13 @@ from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.tf1.checkpoint import export_tensorflow
 from bertjax.interpret.fill_mask import encode_with_masks, fill_mask, held_out_completions
+from bertjax.run.run_directory import describe_run
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.writer import write_store
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import count_for, train_tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
-from bertjax.training.run_directory import describe_run
 
 TEXTS = [text for pair in PAIRS for text in pair]
 TEXTS += ["東京は日本の首都である。  सत्य naïve ☃ [MASK] <mask>?", "don't\t12,5 % ÉTÉ", "ﬁne ① ｶﾞ x\u0301 \u200b."]

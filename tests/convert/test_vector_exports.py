@@ -25,8 +25,8 @@ from bertjax.convert.sentence_transformers.exporter import export_sentence_trans
 from bertjax.convert.sources import open_source, write_run
 from bertjax.embed.encoder import Encoding, TextEncoder
 from bertjax.model.network import abstract_network
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import RemotePath
-from bertjax.training.run_directory import TrainedModel
 
 TEXTS = [text for pair in PAIRS for text in pair]
 LONG = functools.partial(pytest.param, marks=pytest.mark.long)

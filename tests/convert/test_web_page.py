@@ -32,7 +32,7 @@ from bertjax.convert.web.page import PACKAGES
 from bertjax.finetune.data.examples import Question
 from bertjax.finetune.encoding.answers import find_answers
 from bertjax.finetune.encoding.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
-from bertjax.training.run_directory import TrainedModel
+from bertjax.run.run_directory import TrainedModel
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
 TEXTS = (("The museum opened.", "of 1877"), ("naïve drawings", "and the museum"), ("The 北京", "a"))  # all are whole

@@ -15,7 +15,7 @@ from exported_models import assert_same, trained_model
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.weights_files import read_weights
-from bertjax.training.run_directory import TrainedModel
+from bertjax.run.run_directory import TrainedModel
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 440473133\n"
 

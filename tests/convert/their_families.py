@@ -18,7 +18,7 @@ from bertjax.convert.huggingface.names import (
     from_huggingface_tensors,
     to_huggingface_tensors,
 )
-from bertjax.model.families.registry import FAMILIES, family_of
+from bertjax.families.registry import FAMILIES, family_of
 from bertjax.model.family_heads import HEADS
 from bertjax.model.network import abstract_network, bind
 

@@ -16,7 +16,7 @@ from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import open_source
 from bertjax.embed import encoder as encoder_module
 from bertjax.embed.encoder import Encoding, TextEncoder
-from bertjax.training.run_directory import TrainedModel
+from bertjax.run.run_directory import TrainedModel
 
 LIMIT = 1e-5  # of the difference's norm, beside the reference's
 TEXTS = [text for pair in PAIRS[:3] for text in pair] + ["", "a", "the museum of drawings. " * 3]

@@ -12,7 +12,7 @@ from family_models import TEXTS, family_model
 
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.embed.encoder import Encoding, TextEncoder
-from bertjax.model.families.registry import FAMILIES
+from bertjax.families.registry import FAMILIES
 
 pytestmark = pytest.mark.long
 LENGTH = 8192

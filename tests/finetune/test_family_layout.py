@@ -12,13 +12,13 @@ from family_models import TEXTS, their_tokenizer, tokenizer_of
 from test_question_windows import by_transformers, rows_of
 from their_families import IN_TRANSFORMERS
 
+from bertjax.families.registry import FAMILIES
 from bertjax.finetune.data.examples import Question, TaggedSentence, TextExample
 from bertjax.finetune.encoding.question_windows import QuestionCounts, WindowSizes, question_windows
 from bertjax.finetune.encoding.tag_windows import TagCounts, tag_windows
 from bertjax.finetune.kinds import KINDS
 from bertjax.input.layout import Template
 from bertjax.input.lengths import LengthCounts
-from bertjax.model.families.registry import FAMILIES
 from bertjax.tokenization.tokenizer import Tokenizer
 
 WORDS = [word for text in TEXTS[:-3] for word in text.split()]

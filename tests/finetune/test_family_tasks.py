@@ -33,17 +33,17 @@ from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class
 from bertjax.convert.sources import write_run
+from bertjax.families.registry import FAMILIES
 from bertjax.finetune.batches import lay_out, pack_examples, padded
 from bertjax.finetune.job import resolved
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.predict import TaskModel
 from bertjax.finetune.run import Start, finetune, initial_params
-from bertjax.model.families.registry import FAMILIES
 from bertjax.model.network import GENERATOR
+from bertjax.model.parameters import named_arrays
 from bertjax.pipeline.finetuning import read_start
+from bertjax.run.run_directory import load_run
 from bertjax.runtime.processes import alone
-from bertjax.training.checkpoint import named_arrays
-from bertjax.training.run_directory import load_run
 
 TASKS: dict[str, tuple[Callable[[Path], Path], str, float]] = {  # files, figure, least of it
     "classification": (partial(write_pairs, train=384), "eval/accuracy", 0.9),

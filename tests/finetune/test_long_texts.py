@@ -13,8 +13,8 @@ from small_tasks import BEASTS, COLOURS, content_of, small_config, small_start
 
 from bertjax.finetune.predict import TaskModel
 from bertjax.finetune.run import finetune
+from bertjax.run.run_directory import load_run
 from bertjax.runtime.processes import alone
-from bertjax.training.run_directory import load_run
 
 pytestmark = pytest.mark.long
 

@@ -18,8 +18,8 @@ from bertjax.__main__ import main
 from bertjax.finetune import kinds
 from bertjax.finetune.run import finetune
 from bertjax.model import network
+from bertjax.run.run_directory import load_run
 from bertjax.runtime.processes import alone
-from bertjax.training.run_directory import load_run
 
 # Several labels at once: which of some words are in a text, with its own head, targets, metric and predictions.
 SOURCE = '''

@@ -27,7 +27,7 @@ from bertjax.finetune.run import initial_params
 from bertjax.input.layout import BERT, Template
 from bertjax.model.network import abstract_network, bind, init_params
 from bertjax.parallel.sharding import to_global
-from bertjax.training.job import Job
+from bertjax.run.job import Job
 from bertjax.training.objectives.objective import GLOBAL_POSITIONS, MODEL, Forward
 from bertjax.training.state import state_of
 from bertjax.training.teacher import Teacher

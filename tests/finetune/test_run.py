@@ -18,11 +18,11 @@ from bertjax.config import FinetuneConfig, MeshConfig
 from bertjax.finetune.job import resolved
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.run import Result, Start, finetune, initial_params
+from bertjax.run.checkpoint import BEST, DIRECTORY, read_metadata
+from bertjax.run.run_directory import load_run
+from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.runtime.processes import alone
 from bertjax.storage.remote import RemotePath
-from bertjax.training.checkpoint import BEST, DIRECTORY, read_metadata
-from bertjax.training.run_directory import load_run
-from bertjax.training.telemetry import METRICS_FILE, read_metrics
 
 
 @pytest.fixture(scope="module")

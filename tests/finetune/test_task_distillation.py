@@ -25,13 +25,13 @@ from bertjax.finetune.run import Result, Start, finetune
 from bertjax.model.network import abstract_network, bind, init_params
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
+from bertjax.run.checkpoint import DIRECTORY, read_metadata
+from bertjax.run.run_directory import load_run
+from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.runtime.processes import alone
-from bertjax.training.checkpoint import DIRECTORY, read_metadata
 from bertjax.training.objectives import TEACHER, Forward
-from bertjax.training.run_directory import load_run
 from bertjax.training.state import state_of
 from bertjax.training.teacher import Teacher
-from bertjax.training.telemetry import METRICS_FILE, read_metrics
 
 ROWS, LENGTH, CLASSES = 6, 12, 3
 WIDE = {"hidden_size": 48, "num_hidden_layers": 4}  # of the teacher; the student has 32 and 2

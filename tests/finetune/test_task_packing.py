@@ -12,6 +12,7 @@ from numbered_rows import rows_of
 from one_step import one_step, require_equal_gradients
 from small_tasks import COLOURS, sentences, small_start
 
+from bertjax.families.registry import family_of
 from bertjax.finetune.batches import TaskBatches, lay_out, pack_examples, padded
 from bertjax.finetune.data.examples import Question, TaggedSentence, TextExample
 from bertjax.finetune.encoding.question_windows import QuestionCounts, WindowSizes, question_windows
@@ -20,7 +21,6 @@ from bertjax.finetune.encoding.tag_windows import TagCounts, tag_windows
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.run import Start
 from bertjax.input.lengths import LengthCounts
-from bertjax.model.families.registry import family_of
 
 some_lengths = st.lists(st.one_of(st.integers(1, 40), st.integers(1, 600)), min_size=1, max_size=80)
 

@@ -17,8 +17,8 @@ from bertjax.convert.onnx.exporter import export_onnx
 from bertjax.finetune.kinds.tokens import Tag
 from bertjax.finetune.run import finetune
 from bertjax.loaded import LoadedModel
+from bertjax.run.run_directory import load_run
 from bertjax.runtime.processes import alone
-from bertjax.training.run_directory import load_run
 
 pytestmark = pytest.mark.long
 

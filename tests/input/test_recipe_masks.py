@@ -18,8 +18,8 @@ import reference_masks
 from pair_corpora import FIRST_TOKEN, MemorySplit, Specials, random_documents
 
 from bertjax.config import Config, DataConfig, load_recipe
+from bertjax.families.registry import family_of
 from bertjax.input.batches import PairBatches
-from bertjax.model.families.registry import family_of
 
 TEXT_IDS, SIGMAS = 200, 4.5
 # The text has ids below 200 alone, so that half of the random tokens of the vocabulary are not of the text.

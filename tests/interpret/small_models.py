@@ -9,9 +9,9 @@ from exported_models import trained_model
 
 from bertjax.input.tfrecords.rows import Segments
 from bertjax.interpret.sample_text import SampleText
+from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
-from bertjax.training.run_directory import TrainedModel
 
 _WORDS = """i went to the store at bought fresh straw ##berries sweet bank river money loan water sat on paid into muddy
 high interest account of a museum opened in drawings family gave it every year . , <b> & </script>"""

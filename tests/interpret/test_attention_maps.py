@@ -25,7 +25,7 @@ from bertjax.interpret.attention_view import view_attention
 from bertjax.interpret.sample_text import sample_text
 from bertjax.interpret.token_rows import read_row
 from bertjax.model.network import abstract_network, bind
-from bertjax.training.run_directory import TrainedModel
+from bertjax.run.run_directory import TrainedModel
 
 LAYERS = 2
 PAIRS = [("The museum opened 1877", "drawings of the museum"), ("naive", "the and of the museum of drawings and the")]

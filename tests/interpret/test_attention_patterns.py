@@ -21,9 +21,9 @@ from bertjax.interpret.attention_patterns import (
     whole_words,
 )
 from bertjax.interpret.token_rows import TokenRow, read_row
+from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
-from bertjax.training.run_directory import TrainedModel
 
 WORDS = ["i", "went", "to", "the", "store", "shop", "at", "bought", "fresh", "straw", "##berries", "sweet", ".", ","]
 TOKENIZER = WordPiece([*SPECIAL_TOKENS, *WORDS], TextRules(True, True))

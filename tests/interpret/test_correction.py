@@ -19,10 +19,10 @@ from bertjax.interpret.correction import Examined, Proposal, Word, default_thres
 from bertjax.interpret.correction_figures import ErrorPair, judge, read_error_pairs
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.model.network import bind
+from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.byte_level import ByteLevelBPE
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import count_for, train_tokenizer
-from bertjax.training.run_directory import TrainedModel
 
 # A ratio is the difference of two logarithms of about -5, each rounded to 2.4e-7; with four times the 3.6e-7 that
 # another instruction set made of it. A ratio near 0 has no digits to spare for a relative bound.

@@ -16,11 +16,11 @@ from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.interpret.fill_mask import _predict, fill_mask, held_out_completions
 from bertjax.interpret.token_rows import row_width
 from bertjax.model.network import abstract_network, bind
+from bertjax.run.run_directory import TrainedModel
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
-from bertjax.training.run_directory import TrainedModel
 
 RARE = [f"{a}{b}{c}" for a in "bdfgklm" for b in "aeiou" for c in "nrst"]  # 140 words
 PIECES = ["[", "]", "mask", "cls", "##ing", "##ed", ".", ",", "1877"]

@@ -25,9 +25,9 @@ from bertjax.interpret.probes import Probes, gathered, read_probe_files
 from bertjax.interpret.pseudo_likelihood import MinimalPair, PairSet, judge_pairs, read_pair_sets
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.parallel.mesh import make_mesh
+from bertjax.run.run_directory import TrainedModel, load_run
+from bertjax.run.telemetry import curves, read_metrics
 from bertjax.runtime.processes import alone
-from bertjax.training.run_directory import TrainedModel, load_run
-from bertjax.training.telemetry import curves, read_metrics
 
 TAGS = ("DET", "ADJ", "NOUN", "VERB", "DET", "ADJ", "NOUN", "PUNCT")  # of the sentences of the generated corpus
 

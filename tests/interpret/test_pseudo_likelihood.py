@@ -29,7 +29,7 @@ from bertjax.interpret.pseudo_likelihood import (
 )
 from bertjax.loaded import LoadedModel
 from bertjax.model.network import bind
-from bertjax.training.run_directory import TrainedModel
+from bertjax.run.run_directory import TrainedModel
 
 # Words of one piece, of two and of four, signs, and a repeated word.
 TEXTS = [

@@ -22,10 +22,10 @@ from bertjax.interpret import run_comparison
 from bertjax.interpret.comparison_page import _columns
 from bertjax.interpret.paired_bootstrap import Difference
 from bertjax.interpret.run_comparison import compare_runs
+from bertjax.run.run_directory import TrainedModel, load_run
+from bertjax.run.telemetry import read_metrics
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
-from bertjax.training.run_directory import TrainedModel, load_run
-from bertjax.training.telemetry import read_metrics
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ class Launched:
     def __init__(self, run: Path, source: Path, *more: str) -> None:
         recipe = write_recipe(run.parent)
         self.go = run.with_suffix(".go")  # without this file no process takes step 60
-        recipe.write_text(f"{recipe.read_text()}{HELD.format(str(REPOSITORY / 'tests' / 'training'), str(self.go))}")
+        recipe.write_text(f"{recipe.read_text()}{HELD.format(str(REPOSITORY / 'tests' / 'run'), str(self.go))}")
         keys = ["--data.sources", f"lines:{source}", "--data.root", str(run.parent / "data"), "--run-dir", str(run)]
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.run, self.log = run, run.with_suffix(".log")

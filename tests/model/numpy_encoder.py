@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.model.network import Params
-from bertjax.training.checkpoint import named_arrays
+from bertjax.model.parameters import named_arrays
 
 
 class Reference:

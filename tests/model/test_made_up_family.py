@@ -18,9 +18,9 @@ import json
 import sys
 from dataclasses import replace
 
-from bertjax.model.families.family import Class
-from bertjax.model.families.registry import FAMILIES
-from bertjax.model.families.roberta import ROBERTA
+from bertjax.families.family import Class
+from bertjax.families.registry import FAMILIES
+from bertjax.families.roberta import ROBERTA
 
 NAME, OURS, THEIRS = "data2vec-text", "data2vec_text.", "roberta."
 known = ROBERTA.huggingface

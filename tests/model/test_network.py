@@ -21,11 +21,11 @@ from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
 from bertjax.convert.huggingface.names import to_huggingface_tensors
 from bertjax.model.attention.positions import positions_in_sequence, sinusoids
 from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.model.parameters import named_arrays
 from bertjax.parallel.sharding import is_names
 from bertjax.text.sentences import split_sentences
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
-from bertjax.training.checkpoint import named_arrays
 from bertjax.training.objectives import choose
 from bertjax.training.objectives.objective import MODEL, Forward
 from bertjax.training.step import averages, batch_weights, objective_sums, several_sequences

@@ -17,10 +17,10 @@ from bertjax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, Tas
 from bertjax.convert.huggingface.names import from_huggingface_tensors, to_huggingface_tensors
 from bertjax.finetune.kinds import KINDS
 from bertjax.model.network import abstract_network, bind, check_head, init_params
+from bertjax.model.parameters import named_arrays
 from bertjax.model.task_heads import TASK_NETWORKS, BiLstmLayer
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import check_divisible, is_names, spec, to_global
-from bertjax.training.checkpoint import named_arrays
 from bertjax.training.objectives.objective import MODEL, Forward
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule

@@ -17,8 +17,8 @@ from tiny_runs import digests, write_recipe
 import bertjax
 from bertjax.__main__ import main
 from bertjax.config import Config, StageConfig, with_values
-from bertjax.training.checkpoint import saved_steps
-from bertjax.training.telemetry import curves, read_metrics
+from bertjax.run.checkpoint import saved_steps
+from bertjax.run.telemetry import curves, read_metrics
 
 KEYS = {
     "optimizer.warmup_steps": 2,

@@ -18,12 +18,12 @@ from tiny_runs import write_recipe
 from bertjax.__main__ import main
 from bertjax.config import from_dict, load_recipe
 from bertjax.pipeline.replay import ReplayOfRun, _for_this_machine, replay_step
+from bertjax.run.checkpoint import read_metadata, saved_steps
+from bertjax.run.job import assemble
+from bertjax.run.trainer import train
 from bertjax.storage.progress import no_progress
 from bertjax.text.store.format import TokenStore
-from bertjax.training.checkpoint import read_metadata, saved_steps
-from bertjax.training.job import assemble
 from bertjax.training.stages import open_data
-from bertjax.training.trainer import train
 
 STEPS = 12
 

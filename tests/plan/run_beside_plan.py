@@ -23,8 +23,8 @@ from bertjax.parallel.sharding import to_global
 from bertjax.plan.compiling import blueprint_on, lower_train_step
 from bertjax.plan.estimates import make_plan
 from bertjax.plan.topologies import LOCAL, open_topology
+from bertjax.run.metrics import StepMetrics
 from bertjax.runtime.host_memory import Temporaries, keep_freed_memory
-from bertjax.training.metrics import StepMetrics
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import stages_of
 from bertjax.training.state import init_state

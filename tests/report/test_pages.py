@@ -32,13 +32,13 @@ from bertjax.plan.roofline import Bound
 from bertjax.plan.topologies import open_topology
 from bertjax.report.run_report import write_report
 from bertjax.report.run_summary import Completion, Summary, measured
+from bertjax.run.telemetry import JsonlWriter
 from bertjax.runtime.compilation import environment
 from bertjax.storage.progress import no_progress
 from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.objectives import choose
-from bertjax.training.telemetry import JsonlWriter
 
 WIDTHS = (400, 900, 1400)
 PAGES = ("report", "inspect", "plan", "attention", "compare")

@@ -9,9 +9,9 @@ import pytest
 from bertjax.config import Config, to_dict
 from bertjax.report.run_report import write_report
 from bertjax.report.run_summary import Completion, Summary, measured
+from bertjax.run.telemetry import JsonlWriter
 from bertjax.runtime.compilation import environment
 from bertjax.training.objectives import choose
-from bertjax.training.telemetry import JsonlWriter
 
 SUMMARY = Summary(
     name="a <run>",

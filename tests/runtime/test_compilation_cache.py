@@ -52,7 +52,7 @@ import os, sys
 from dataclasses import replace
 import jax
 from bertjax.config import Config, HostsConfig
-from bertjax.pipeline.session import session
+from bertjax.run.session import session
 folder, number, count, coordinator = sys.argv[1:]
 os.environ.pop("JAX_COMPILATION_CACHE_DIR")
 hosts = HostsConfig(coordinator=coordinator, processes=int(count), process=int(number))

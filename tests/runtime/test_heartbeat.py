@@ -1,6 +1,6 @@
 """Processes that talk: who is there, what becomes of one that is lost or hangs, and where a signal stops all of them.
 
-Here threads play the processes, over real connections; `tests/training/test_hosts.py` has real ones.
+Here threads play the processes, over real connections; `tests/run/test_hosts.py` has real ones.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from exported_models import fine_tuned_model, trained_model
 from bertjax.__main__ import main
 from bertjax.convert.sources import write_run
 from bertjax.model.network import bind
+from bertjax.run.run_directory import TrainedModel
 from bertjax.search import retrieval
 from bertjax.search.rankings import Hits
 from bertjax.search.records import DocumentWriter, Record, StoredDocuments
 from bertjax.search.retrieval import Reranker
-from bertjax.training.run_directory import TrainedModel
 
 
 def alone(model: TrainedModel, query: str, passage: str) -> float:

@@ -14,11 +14,11 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from bertjax.config import Config, HostsConfig, to_dict
 from bertjax.parallel.sharding import put_on_devices
+from bertjax.run.checkpoint import Checkpoints
+from bertjax.run.checkpoint_metadata import run_metadata
 from bertjax.runtime.processes import join
 from bertjax.storage.remote import RemotePath
 from bertjax.storage.remote_run import staging_dir
-from bertjax.training.checkpoint import Checkpoints
-from bertjax.training.checkpoint_metadata import run_metadata
 
 STEP = 3
 STATE = {

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bertjax.convert.folder import written_whole
+from bertjax.run.telemetry import JsonlWriter
 from bertjax.storage.files import naming, replace_bytes, sync, write_durably
-from bertjax.training.telemetry import JsonlWriter
 
 
 @pytest.fixture

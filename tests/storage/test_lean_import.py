@@ -27,7 +27,7 @@ def test_a_run_loads_neither_torch_nor_keras(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from bertjax.storage.lean_import import import_tensorflow
-from bertjax.training.telemetry import TensorBoardWriter
+from bertjax.run.telemetry import TensorBoardWriter
 writer = TensorBoardWriter(Path(sys.argv[1]), 0)
 writer.write(1, {"a/b": 1.0})
 writer.close()

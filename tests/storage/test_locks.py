@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from bertjax.convert.folder import written_whole
+from bertjax.run.run_directory import own_directory
 from bertjax.storage.atomic_directories import acquire, exclusive_lock, shared_lock, try_acquire
-from bertjax.training.run_directory import own_directory
 
 HOLDING = """
 import fcntl, sys, time

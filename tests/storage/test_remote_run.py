@@ -14,12 +14,12 @@ from save_on_hosts import STATE
 from several_processes import Group, as_words
 from test_checkpoint import abstract, mesh_of, metadata, same, state_at
 
+from bertjax.run.checkpoint import Checkpoints, DamagedCheckpoint, read_metadata, restore_params
+from bertjax.run.telemetry import METRICS_FILE, open_telemetry, read_metrics
 from bertjax.storage import remote
 from bertjax.storage import remote_run as mirror
 from bertjax.storage.remote import RemoteError, RemotePath
 from bertjax.storage.remote_run import OWNER_FILE, Claim, LostClaim, Mirror, staging_dir
-from bertjax.training.checkpoint import Checkpoints, DamagedCheckpoint, read_metadata, restore_params
-from bertjax.training.telemetry import METRICS_FILE, open_telemetry, read_metrics
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from bertjax.__main__ import main
 from bertjax.config import Config, DataConfig
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer, tokenizer_texts
+from bertjax.run.run_directory import describe_run
 from bertjax.text.prepare import prepare, require_sources
 from bertjax.text.store.format import TokenStore
 from bertjax.tokenization.entity_map import FILE
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
-from bertjax.training.run_directory import describe_run
 
 TOKENS = [*SPECIAL_TOKENS, *"abc.,", "##a", "##b", "##1", "curie", "ENTITY", "北京", "ab", "-"]
 MAP = "Zédé\tcurie\nabc\tENTITY\nαβγ\tcurie\n龘\t北京\nab\tENTITY\nzz\tENTITY\n".encode()

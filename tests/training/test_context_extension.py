@@ -21,8 +21,8 @@ from tiny_runs import checkpoints, command, digests, finish, start, stop_after
 from bertjax.config import Config, DataConfig, MeshConfig, OptimizerConfig, StageConfig, TrainingConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
+from bertjax.run.run_directory import load_run
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.run_directory import load_run
 from bertjax.training.stages import stage_step, stages_of
 from bertjax.training.state import draw_blueprint, init_state
 
@@ -44,7 +44,7 @@ RECIPE = f"""
 from dataclasses import replace
 
 from bertjax.config import Config, DataConfig, OptimizerConfig, StageConfig, TrainingConfig
-from bertjax.model.families.modernbert import MODERNBERT
+from bertjax.families.modernbert import MODERNBERT
 
 def config():
     return Config(

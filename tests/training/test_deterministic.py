@@ -12,7 +12,7 @@ import pytest
 
 from bertjax.config import Config, ExecutionConfig, OptimizerConfig, TrainingConfig
 from bertjax.parallel.mesh import make_mesh
-from bertjax.training.job import _attention, _describe_attention, _describe_deterministic, preflight
+from bertjax.run.job import _attention, _describe_attention, _describe_deterministic, preflight
 from bertjax.training.stages import stages_of
 
 PROGRAM = """

@@ -31,14 +31,15 @@ from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import left_out, their_shapes
 from bertjax.convert.teacher import read_teacher
+from bertjax.families.registry import family_of
 from bertjax.model.attention.backends import visible
-from bertjax.model.families.registry import family_of
 from bertjax.model.layer_states import LayerStates
 from bertjax.model.network import abstract_network, bind, init_params
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import put_on_devices, to_global
-from bertjax.training.checkpoint import read_metadata
-from bertjax.training.job import preflight
+from bertjax.run.checkpoint import read_metadata
+from bertjax.run.job import preflight
+from bertjax.run.telemetry import curves, read_metrics
 from bertjax.training.objectives import TEACHER, Forward, choose
 from bertjax.training.objectives.distil_layers import layer_sums
 from bertjax.training.optimizer import make_optimizer
@@ -46,7 +47,6 @@ from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, draw_frozen, init_state
 from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums
 from bertjax.training.teacher import assumed_teacher
-from bertjax.training.telemetry import curves, read_metrics
 
 OBJECTIVES = choose(("distil_layers",))
 LENGTH, ROWS = 24, 32  # packed in twos, two microbatches on eight devices

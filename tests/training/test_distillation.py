@@ -19,15 +19,15 @@ from bertjax.config import Config, DistillationConfig, ExecutionConfig, MeshConf
 from bertjax.model.network import abstract_network, bind, init_params
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import put_on_devices, to_global
-from bertjax.training.checkpoint import read_metadata
+from bertjax.run.checkpoint import read_metadata
+from bertjax.run.job import preflight
+from bertjax.run.telemetry import curves, read_metrics
 from bertjax.training.evaluate import make_eval_step
-from bertjax.training.job import preflight
 from bertjax.training.objectives import TEACHER, Forward, objectives_of
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, draw_frozen, init_state
 from bertjax.training.step import averages, batch_weights, make_train_step, objective_sums
-from bertjax.training.telemetry import curves, read_metrics
 
 NAMES = ("distil_mlm", "mlm", "distil_cosine")
 CONFIG = Config(

@@ -17,15 +17,15 @@ from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, Mode
 from bertjax.convert.adapt import adapt
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.names import to_huggingface_tensors
+from bertjax.families.registry import FAMILIES, generator_config
 from bertjax.input.batches import PairBatches
-from bertjax.model.families.registry import FAMILIES, generator_config
 from bertjax.model.network import Params, abstract_network, bind
 from bertjax.model.shared_tables import own_words, with_own_words
+from bertjax.run.run_directory import generator_of
 from bertjax.training.objectives import choose
 from bertjax.training.objectives.objective import Forward
 from bertjax.training.objectives.registry import objectives_of
 from bertjax.training.objectives.rtd import replaced
-from bertjax.training.run_directory import generator_of
 from bertjax.training.step import averages, batch_weights, objective_sums
 from bertjax.training.update_rules import clip_factors
 

@@ -9,8 +9,8 @@ from pair_corpora import MemorySplit, Specials, random_documents
 from bertjax.config import DataConfig, MeshConfig, TrainingConfig
 from bertjax.input.batches import PairBatches
 from bertjax.parallel.mesh import make_mesh
+from bertjax.run.job import held_out_sets
 from bertjax.training.evaluate import HeldOut
-from bertjax.training.job import held_out_sets
 
 
 class Numbered:

@@ -22,10 +22,10 @@ from tiny_runs import command, digests, finish, stop_after, write_recipe
 
 from bertjax.config import MeshConfig
 from bertjax.convert.compare import compare_with_transformers
-from bertjax.model.families.registry import FAMILIES, family_of
+from bertjax.families.registry import FAMILIES, family_of
+from bertjax.run.run_directory import load_run
+from bertjax.run.telemetry import curves, read_metrics
 from bertjax.training.objectives import choose
-from bertjax.training.run_directory import load_run
-from bertjax.training.telemetry import curves, read_metrics
 
 STEPS = 240
 OF_ROBERTA = (

@@ -13,9 +13,9 @@ from test_step import LENGTH, MODEL, OPTIMIZER, PREDICTIONS, ROWS
 
 from bertjax.config import MeshConfig, ModelConfig
 from bertjax.model.network import init_params
+from bertjax.model.parameters import named_arrays
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
-from bertjax.training.checkpoint import named_arrays
 from bertjax.training.evaluate import make_eval_step
 from bertjax.training.exchange import frozen_shardings
 from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums

@@ -12,7 +12,7 @@ from their_families import our_params, small, their_model
 from tiny_runs import command, finish
 
 from bertjax.convert.sources import write_run
-from bertjax.training.run_directory import load_run
+from bertjax.run.run_directory import load_run
 
 TINY = {
     **{"model.hidden-size": 12, "model.num-hidden-layers": 3, "model.num-attention-heads": 3},

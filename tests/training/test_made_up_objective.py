@@ -9,7 +9,7 @@ import pytest
 from generated_corpus import write_corpus
 from tiny_runs import checkpoints, finish, write_recipe
 
-from bertjax.training.telemetry import curves, read_metrics
+from bertjax.run.telemetry import curves, read_metrics
 
 # Is a sequence longer than half of a row? It is asked of the vector at its [CLS], packed or not, twice over: the second
 # time of the same row without its second half, which the encoder then sees as another input.

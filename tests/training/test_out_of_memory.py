@@ -17,8 +17,8 @@ from tiny_runs import command, write_recipe
 
 from bertjax.config import Config, ExecutionConfig, MeshConfig, StageConfig, TrainingConfig
 from bertjax.parallel.mesh import make_mesh
+from bertjax.run.run_directory import load_run
 from bertjax.training.out_of_memory import OutOfMemory, remedies, settings_named
-from bertjax.training.run_directory import load_run
 from bertjax.training.stages import stages_of
 
 CONFIG = Config(

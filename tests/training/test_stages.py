@@ -28,18 +28,18 @@ from bertjax.config import (
 from bertjax.input.batches import PairBatches
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
+from bertjax.run.checkpoint import read_metadata
+from bertjax.run.compatibility import check_compatible
+from bertjax.run.job import preflight
+from bertjax.run.run_directory import load_run
+from bertjax.run.telemetry import read_metrics
 from bertjax.text.store.format import TokenStore
-from bertjax.training.checkpoint import read_metadata
-from bertjax.training.compatibility import check_compatible
-from bertjax.training.job import preflight
 from bertjax.training.objectives import choose
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.run_directory import load_run
 from bertjax.training.schedules import make_schedule
 from bertjax.training.stages import stage_at, stages_of
 from bertjax.training.state import draw_blueprint, init_state
 from bertjax.training.step import make_train_step
-from bertjax.training.telemetry import read_metrics
 
 KEEP = ("--training.keep-last", "20")
 SECOND = "StageConfig(start=40, sequence_length=24, max_predictions=4, masking='phrases', global_batch_size=4)"

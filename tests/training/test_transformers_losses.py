@@ -14,10 +14,10 @@ from their_families import SPECIAL, our_params, small, their_config, their_model
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.convert.huggingface.names import to_huggingface_tensors
 from bertjax.model.network import GENERATOR, abstract_network, bind, init_params
+from bertjax.run.run_directory import generator_of
 from bertjax.training.objectives import choose
 from bertjax.training.objectives.objective import MODEL, Forward
 from bertjax.training.objectives.rtd import replaced
-from bertjax.training.run_directory import generator_of
 from bertjax.training.step import averages, batch_weights, objective_sums
 
 ROWS, LENGTH = 16, 14

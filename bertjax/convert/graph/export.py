@@ -22,12 +22,12 @@ from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.convert.sentence_transformers.exporter import encoder_config
 from bertjax.finetune.kinds import kind_of
 from bertjax.model.network import head_of
+from bertjax.model.parameters import named_arrays
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.model.shared_tables import with_own_words
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.storage.sums import write_sums
-from bertjax.training.checkpoint import named_arrays
-from bertjax.training.run_directory import TrainedModel
 
 HIDDEN, VECTOR = "last_hidden_state", "sentence_embedding"
 

@@ -7,9 +7,9 @@ import numpy as np
 from bertjax.config import ModelConfig
 from bertjax.convert.graph.attention import Attention
 from bertjax.convert.graph.graph import Arrays, Graph, Value, activated, dense, mlp, norm
+from bertjax.families.registry import family_of
 from bertjax.model.attention.positions import sinusoids
 from bertjax.model.attention.self_attention import layer_windows
-from bertjax.model.families.registry import family_of
 from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.layers import ACTIVATIONS
 from bertjax.model.network import head_of

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import ModelConfig
+from bertjax.families.family import MOST_LAYERS, Family, HuggingFace
+from bertjax.families.registry import FAMILIES, family_of
 from bertjax.model.encoder import embedding_width
-from bertjax.model.families.family import MOST_LAYERS, Family, HuggingFace
-from bertjax.model.families.registry import FAMILIES, family_of
 
 # "gelu_new" is the tanh form under the name that every version of transformers knows.
 _WRITTEN_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}

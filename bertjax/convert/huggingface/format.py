@@ -13,8 +13,8 @@ from bertjax.convert.huggingface.hub import fetch
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import class_with, modules_without
 from bertjax.convert.model_card import left_out_lines
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import AnyPath, is_remote
-from bertjax.training.run_directory import TrainedModel
 
 
 def _format(head: str = "") -> Format:

@@ -18,9 +18,9 @@ from bertjax.convert.huggingface.exporter import NULL_THRESHOLD, default_labels
 from bertjax.convert.huggingface.names import architecture, class_of, head_named, tensors_of, their_shapes
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, read_tokenizer
 from bertjax.convert.huggingface.weights_files import read_weights
+from bertjax.families.family import HuggingFace
+from bertjax.families.registry import family_of
 from bertjax.finetune.kinds import KINDS, kind_of
-from bertjax.model.families.family import HuggingFace
-from bertjax.model.families.registry import family_of
 from bertjax.model.network import HEADS
 
 _BUFFERS = re.compile(r".*embeddings\.(position_ids|token_type_ids)")

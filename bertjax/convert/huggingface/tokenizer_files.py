@@ -13,8 +13,8 @@ import tokenizers
 from tokenizers import processors
 
 from bertjax.convert.folder import as_json
+from bertjax.families.registry import family_of
 from bertjax.input.layout import Template
-from bertjax.model.families.registry import family_of
 from bertjax.tokenization import artefact, huggingface
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES
 from bertjax.tokenization.tokenizer import Tokenizer

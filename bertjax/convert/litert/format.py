@@ -15,9 +15,9 @@ from bertjax.convert.format import Format, Vectors
 from bertjax.convert.graph.export import Layout, gives, require_graph, write_folder
 from bertjax.convert.onnx.exporter import Precision
 from bertjax.convert.savedmodel.format import SIGNATURE, VERSION, write_savedmodel
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.remote import AnyPath
-from bertjax.training.run_directory import TrainedModel
 
 MODEL_FILE = "model.tflite"
 LAYOUT = Layout(

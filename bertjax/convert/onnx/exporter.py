@@ -15,8 +15,8 @@ from bertjax.convert.folder import Prove
 from bertjax.convert.format import Vectors
 from bertjax.convert.graph.export import Layout, add_network, arrays_of, inputs_of, require_graph, write_folder
 from bertjax.model.pooling import Pooling
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import AnyPath
-from bertjax.training.run_directory import TrainedModel
 
 if TYPE_CHECKING:
     import onnx

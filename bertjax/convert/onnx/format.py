@@ -11,8 +11,8 @@ from bertjax.convert.folder import Prove
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.graph.export import gives
 from bertjax.convert.onnx.exporter import Precision, export_onnx
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import AnyPath
-from bertjax.training.run_directory import TrainedModel
 
 
 def _format(precision: Precision = "float32") -> Format:

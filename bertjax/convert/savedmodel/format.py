@@ -22,9 +22,9 @@ from bertjax.convert.graph.export import (
     require_graph,
     write_folder,
 )
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.remote import AnyPath
-from bertjax.training.run_directory import TrainedModel
 
 SIGNATURE = "serving_default"  # that TensorFlow Serving uses
 VERSION = "1"  # a model's folder has one for each version that is served

@@ -22,11 +22,11 @@ from bertjax.convert.huggingface.exporter import WEIGHTS_FILE
 from bertjax.convert.huggingface.names import architecture, bare_names, classes_of, encoder_of, to_huggingface_tensors
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.model_card import CARD_FILE, part_card
-from bertjax.model.families.registry import family_of
+from bertjax.families.registry import family_of
 from bertjax.model.pooling import Pooling, check_vectors
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.storage.sums import write_sums
-from bertjax.training.run_directory import TrainedModel
 
 LIBRARY = "sentence-transformers"
 MODULES_FILE, POOLING_FILE = "modules.json", "1_Pooling/config.json"

@@ -10,8 +10,8 @@ from bertjax.convert.compare_vectors import compare_with_sentence_transformers
 from bertjax.convert.folder import Prove
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import AnyPath
-from bertjax.training.run_directory import TrainedModel
 
 
 def _export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors, prove: Prove | None = None) -> AnyPath:

@@ -30,12 +30,12 @@ from bertjax.convert.graph.export import (
     require_function,
     write_folder,
 )
-from bertjax.model.families.registry import family_of
+from bertjax.families.registry import family_of
 from bertjax.model.network import abstract_network, bind, head_of
+from bertjax.model.parameters import named_arrays
 from bertjax.model.pooling import pool
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import AnyPath
-from bertjax.training.checkpoint import named_arrays
-from bertjax.training.run_directory import TrainedModel
 
 MODEL_FILE, WEIGHTS_FILE, SIGNATURE_FILE = "model.stablehlo", "model.safetensors", "signature.json"
 LAYOUT = Layout(

@@ -23,16 +23,16 @@ from bertjax.convert.huggingface.config import from_config_json
 from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
 from bertjax.convert.tf1.names import from_tensorflow, tensorflow_name, to_tensorflow
-from bertjax.model.families.bert import BERT
-from bertjax.model.families.registry import family_of
+from bertjax.families.bert import BERT
+from bertjax.families.registry import family_of
 from bertjax.model.network import Params
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.storage.sums import write_sums
 from bertjax.tokenization import entity_map
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
-from bertjax.training.run_directory import TrainedModel
 
 CONFIG_FILE, VOCABULARY_FILE, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 STEP = "global_step"

@@ -8,7 +8,7 @@ from pathlib import Path
 from bertjax.convert.compare import Difference, compare_with_tensorflow
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.tf1.checkpoint import export_tensorflow, read_tensorflow, source_vocabulary
-from bertjax.training.run_directory import TrainedModel
+from bertjax.run.run_directory import TrainedModel
 
 
 def _compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference | None:

@@ -18,10 +18,10 @@ from bertjax.convert.model_card import task_about
 from bertjax.convert.onnx.exporter import LAYOUT as OF_ONNX
 from bertjax.convert.onnx.exporter import MODEL_FILE, Precision, write_onnx
 from bertjax.convert.web.page import PACKAGES, page
-from bertjax.model.families.registry import family_of
+from bertjax.families.registry import family_of
 from bertjax.model.network import head_of
+from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import AnyPath
-from bertjax.training.run_directory import TrainedModel
 
 PAGE_FILE, PACKAGES_FILE = "index.html", "package.json"
 LAYOUT = replace(OF_ONNX, weights=(MODEL_FILE,), others=(PAGE_FILE, PACKAGES_FILE))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
+from bertjax.families.registry import family_of
 from bertjax.finetune.data.examples import Question, label_weights
 from bertjax.finetune.encoding.answers import (
     NO_SHARES,
@@ -39,7 +40,6 @@ from bertjax.finetune.kinds.kind import (
     text_of_run,
 )
 from bertjax.finetune.metrics.squad import squad2_figures, squad_figures
-from bertjax.model.families.registry import family_of
 from bertjax.model.task_heads import SpanNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
+from bertjax.families.registry import family_of
 from bertjax.finetune.data.examples import TextExample, label_numbers, label_set, label_weights
 from bertjax.finetune.data.tables import WITHOUT_TABS, Columns, read_split_of_table
 from bertjax.finetune.encoding.global_tokens import FIRST_TOKEN
@@ -36,7 +37,6 @@ from bertjax.finetune.kinds.kind import (
 from bertjax.finetune.metrics.classification import figures_of, probabilities_of, require_finite
 from bertjax.input.layout import BERT, Template
 from bertjax.input.lengths import LengthCounts
-from bertjax.model.families.registry import family_of
 from bertjax.storage.files import replace_text
 from bertjax.tokenization.tokenizer import Tokenizer
 

@@ -1,0 +1,120 @@
+"""BigBird (Zaheer et al. 2020, arXiv 2007.14062), of blocks: each sees its neighbours, both ends and random ones.
+
+The random blocks of each layer and head are drawn by `model.random_blocks_seed`, once, and are the same in training and
+evaluation, as in google-research/bigbird. Its class in transformers has others: in training those of NumPy's generator
+seeded with the number of the layer; in evaluation block 0 every time, so that a key of block 0 counts 1 + random times
+in all blocks but the ends. A folder that is imported is read as that evaluation computes it (a seed of -1); set the
+seed to train on. `config.json` keeps the seed, but transformers does not read it: an export computes there what the run
+computes in rows of up to (5 + 2 random) blocks, 704 tokens of the published sizes, where attention is full; in longer
+ones other random blocks are seen, as with the weights that its authors published.
+
+What a token sees depends on the length of its row, padding included, since blocks are those of the row. The original
+has no dropout on the probabilities of blocks: there `model.attention_probs_dropout_prob` is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from bertjax.config import ModelConfig
+from bertjax.families.bert import MLM, NSP, layers
+from bertjax.families.family import Class, Family, HuggingFace, Keys, dense, norm, tables
+
+_ENCODER = (*tables("bert.embeddings"), *layers("bert."))
+_POOLER = dense("pooler/dense", "bert.pooler")
+_ANSWER = (
+    *dense("inner/mlp/intermediate", "qa_classifier.intermediate.dense"),
+    *dense("inner/mlp/output", "qa_classifier.output.dense"),
+    *norm("inner/norm", "qa_classifier.output.LayerNorm"),
+    *dense("head/dense", "qa_classifier.qa_outputs"),
+)
+_BLOCK, _RANDOM = 64, 3  # tokens of a block, and random blocks that it sees, of the published models
+_SPARSE, _FULL = "block_sparse", "original_full"
+_SEED = "bertjax_random_blocks_seed"  # a key of ours
+_LIKE_TRANSFORMERS = -1
+
+
+def _written(model: ModelConfig) -> dict[str, Any]:
+    if not model.attention_block:
+        return {"attention_type": _FULL}
+    seed = model.random_blocks_seed
+    return {
+        "attention_type": _SPARSE,
+        "block_size": model.attention_block,
+        "num_random_blocks": model.random_blocks,
+        **({} if seed == _LIKE_TRANSFORMERS else {_SEED: seed}),
+    }
+
+
+def _read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Blocks, or none. Raises ValueError for another kind of attention, and for numbers that are none."""
+    kind = values.get("attention_type", _SPARSE)
+    if kind == _FULL:
+        return {}
+    if kind != _SPARSE:
+        raise ValueError(f"{where}: attention_type is {kind!r}; bertjax has {_SPARSE!r} and {_FULL!r}")
+    found = {
+        "attention_block": values.get("block_size", _BLOCK),
+        "random_blocks": values.get("num_random_blocks", _RANDOM),
+        "random_blocks_seed": values.get(_SEED, _LIKE_TRANSFORMERS),
+    }
+    for name, least in (("attention_block", 1), ("random_blocks", 1), ("random_blocks_seed", -1)):
+        if type(found[name]) is not int or found[name] < least:
+            raise ValueError(f"{where}: {name} would be {found[name]!r}, which is not a whole number from {least} on")
+    return found
+
+
+_ARCHITECTURE = {"embedding_norm": "dropout_norm", "task_heads": "deep"}
+_BASE = ModelConfig(
+    family="bigbird",
+    vocab_size=50_358,
+    hidden_act="gelu_tanh",
+    max_position_embeddings=4096,
+    attention_block=_BLOCK,
+    random_blocks=_RANDOM,
+    **_ARCHITECTURE,
+)
+
+BIGBIRD = Family(
+    name="bigbird",
+    title="BigBird",
+    presets={
+        "base": _BASE,
+        "large": replace(_BASE, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096),
+    },
+    heads=("pooler", "mlm_head", "nsp_head"),
+    huggingface=HuggingFace(
+        model_type="big_bird",
+        prefix="bert.",
+        beginning="BigBird",
+        encoder=_ENCODER,
+        pooler=_POOLER,
+        pretraining=Class(
+            "BigBirdForPreTraining",
+            (*_ENCODER, *_POOLER, *MLM, *NSP),
+            outputs={"mlm_head": "prediction_logits", "nsp_head": "seq_relationship_logits"},
+        ),
+        partial=(Class("BigBirdForMaskedLM", (*_ENCODER, *_POOLER, *MLM), outputs={"mlm_head": "logits"}),),
+        own_heads={
+            "ForSequenceClassification": (
+                *_POOLER,
+                *dense("inner/dense", "classifier.dense"),
+                *dense("head/dense", "classifier.out_proj"),
+            ),
+            "ForTokenClassification": (*_POOLER, *dense("head/dense", "classifier")),
+            "ForQuestionAnswering": _ANSWER,
+        },
+        tied={
+            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
+        defaults={"vocab_size": 50_358, "hidden_act": "gelu_new", "max_position_embeddings": 4096},
+        constants={"use_bias": True, "rescale_embeddings": False},
+        implied=_ARCHITECTURE,
+        causal=False,
+        token_ids={"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep", "sep_token_id": "sep"},
+        keys=Keys(write=_written, read=_read),
+    ),
+)

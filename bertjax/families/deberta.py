@@ -1,0 +1,157 @@
+"""DeBERTa (He et al. 2021): attention by the content of tokens and their distances.
+
+transformers has no model of the published objective: its class for masks puts the head on the last layer, where the
+enhanced mask decoder runs that layer again with absolute positions. A model with `model.mlm_decoder` enhanced is
+exported as its encoder alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from bertjax.config import ModelConfig
+from bertjax.families.family import Class, Family, HuggingFace, Keys, Tensor, dense, norm, tables
+from bertjax.input.layout import Template
+
+TEMPLATE = Template(separators=1, token_types=False)
+_OF_DISTANCES = {"c2p", "p2c"}
+
+
+def optional(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors that are there with some options of the model."""
+    return tuple(replace(tensor, optional=True) for tensor in tensors)
+
+
+def embeddings() -> tuple[Tensor, ...]:
+    """The tables, of which published models have the words' alone."""
+    word, position, _, *of_norm = tables("deberta.embeddings")
+    return word, *optional(position), *of_norm
+
+
+def layer(ours: str, theirs: str) -> tuple[Tensor, ...]:
+    """A layer, or the stack of all, without its queries, keys and values."""
+    return (
+        *dense(f"{ours}/attention/output", f"{theirs}.attention.output.dense", inputs=2),
+        *norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm"),
+        *dense(f"{ours}/mlp/intermediate", f"{theirs}.intermediate.dense"),
+        *dense(f"{ours}/mlp/output", f"{theirs}.output.dense"),
+        *norm(f"{ours}/mlp_norm", f"{theirs}.output.LayerNorm"),
+    )
+
+
+_LAYERS, _THEIRS = "encoder/layers", "deberta.encoder.layer.{}"
+_SELF = f"{_THEIRS}.attention.self"
+_ENCODER = (
+    *embeddings(),
+    *optional(Tensor("encoder/relative/table", "deberta.encoder.rel_embeddings.weight")),
+    *(
+        Tensor(f"{_LAYERS}/attention/{role}/kernel", f"{_SELF}.in_proj.weight", 1, part=(number, 3), by_head=True)
+        for number, role in enumerate(("query", "key", "value"))
+    ),
+    Tensor(f"{_LAYERS}/attention/query/bias", f"{_SELF}.q_bias"),
+    Tensor(f"{_LAYERS}/attention/value/bias", f"{_SELF}.v_bias"),
+    *optional(Tensor(f"{_LAYERS}/attention/relative_key/kernel", f"{_SELF}.pos_proj.weight", 1)),
+    *optional(*dense(f"{_LAYERS}/attention/relative_query", f"{_SELF}.pos_q_proj")),
+    *layer(_LAYERS, _THEIRS),
+)
+# Of published files, whose class for masks reads the words' table (`legacy` false).
+MLM = (
+    *dense("mlm_head/transform", "lm_predictions.lm_head.dense"),
+    *norm("mlm_head/norm", "lm_predictions.lm_head.LayerNorm"),
+    Tensor("mlm_head/bias", "lm_predictions.lm_head.bias", padded=True),
+)
+# The same in files that transformers wrote (`legacy` true).
+ALIASES = {
+    "cls.predictions.transform.": "lm_predictions.lm_head.",
+    "cls.predictions.bias": "lm_predictions.lm_head.bias",
+}
+TIED = {
+    "cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+# In published files: the table of the enhanced decoder, and a head for replaced tokens that no class has.
+IGNORED = ("deberta.embeddings.position_embeddings.", "mask_predictions.")
+SEQUENCE = (*dense("pooler/dense", "pooler.dense"), *dense("head/dense", "classifier"))
+
+
+def written(model: ModelConfig) -> dict[str, Any]:
+    """Keys of both versions."""
+    has_terms = model.position_embedding == "relative"
+    return {
+        "relative_attention": has_terms,
+        "position_biased_input": model.position_embedding == "learned",
+        "max_relative_positions": model.relative_max or -1,
+        "pos_att_type": sorted(_OF_DISTANCES) if has_terms else [],
+        "legacy": False,
+    }
+
+
+def read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The fields of both versions that say where positions are."""
+    terms, biased = values.get("relative_attention", False), values.get("position_biased_input", True)
+    if terms and biased:
+        raise ValueError(
+            f"{where}: relative_attention and position_biased_input are true; bertjax has relative positions or a "
+            "table of positions, not both"
+        )
+    if not terms:
+        return {"position_embedding": "learned" if biased else "none"}
+    kinds = values.get("pos_att_type") or []
+    kinds = [kind.strip() for kind in kinds.lower().split("|")] if isinstance(kinds, str) else kinds
+    if not isinstance(kinds, list) or sorted(map(str, kinds)) != sorted(_OF_DISTANCES):
+        raise ValueError(f"{where}: pos_att_type is {kinds!r}; bertjax has both {' and '.join(sorted(_OF_DISTANCES))}")
+    farthest = whole_number(values, "max_relative_positions", -1, where)
+    if farthest < 1:
+        farthest = whole_number(values, "max_position_embeddings", 512, where)
+    return {"position_embedding": "relative", "relative_max": farthest}
+
+
+def whole_number(values: Mapping[str, Any], key: str, default: int, where: str) -> int:
+    """A key of `config.json` that is a number from -1 on. Raises ValueError for any other value."""
+    found = values.get(key, default)
+    if type(found) is not int or not -1 <= found <= 1 << 20:
+        raise ValueError(f"{where}: {key} is {found!r}, which is not a sensible number")
+    return found
+
+
+IMPLIED = {"type_vocab_size": 0, "pooler": "gelu"}
+CONSTANTS = {"type_vocab_size": 0, "pooler_hidden_act": "gelu", "talking_head": False}
+_BASE = ModelConfig(
+    family="deberta",
+    vocab_size=50_265,
+    layer_norm_eps=1e-7,
+    position_embedding="relative",
+    relative_max=512,
+    attention_bias="query_value",
+    **IMPLIED,
+)
+_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+
+DEBERTA = Family(
+    name="deberta",
+    title="DeBERTa",
+    presets={"base": _BASE, "large": replace(_BASE, **_LARGE)},
+    heads=("mlm_head",),
+    template=TEMPLATE,
+    huggingface=HuggingFace(
+        model_type="deberta",
+        prefix="deberta.",
+        beginning="Deberta",
+        encoder=_ENCODER,
+        pooler=(),
+        pretraining=Class("DebertaForMaskedLM", (*_ENCODER, *MLM), outputs={"mlm_head": "logits"}),
+        own_heads={"ForSequenceClassification": SEQUENCE},
+        lacking=("ForMultipleChoice",),
+        tied=TIED,
+        aliases=ALIASES,
+        ignored=IGNORED,
+        defaults={"layer_norm_eps": 1e-7},
+        task_dropout="",  # its classes have other keys
+        constants=CONSTANTS,
+        implied=IMPLIED | {"attention_bias": "query_value"},
+        causal=False,
+        keys=Keys(write=written, read=read),
+    ),
+)

@@ -1,0 +1,158 @@
+"""DeBERTa v2, and v3 (He et al. 2021, 2023): far distances in buckets, projections shared with the tokens'.
+
+Version 2 predicts hidden tokens; its published sizes have a convolution. Version 3 finds the tokens that a generator of
+half as many layers has put in place of others; the generator is a version 2 without a convolution, as "base" and
+"large" are. transformers has one type for both versions and no class with a head for replaced tokens: a version 3 is
+exported as its encoder. Of the enhanced mask decoder says deberta.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from bertjax.config import ModelConfig
+from bertjax.families.deberta import (
+    ALIASES,
+    CONSTANTS,
+    IGNORED,
+    IMPLIED,
+    MLM,
+    SEQUENCE,
+    TEMPLATE,
+    TIED,
+    embeddings,
+    layer,
+    optional,
+    read,
+    whole_number,
+    written,
+)
+from bertjax.families.family import Class, Family, HuggingFace, Keys, Tensor, dense, norm
+
+
+def _layer(ours: str, theirs: str) -> tuple[Tensor, ...]:
+    by_itself = f"{theirs}.attention.self"
+    return (
+        *dense(f"{ours}/attention/query", f"{by_itself}.query_proj"),
+        *dense(f"{ours}/attention/key", f"{by_itself}.key_proj"),
+        *dense(f"{ours}/attention/value", f"{by_itself}.value_proj"),
+        *optional(*dense(f"{ours}/attention/relative_key", f"{by_itself}.pos_key_proj")),
+        *optional(*dense(f"{ours}/attention/relative_query", f"{by_itself}.pos_query_proj")),
+        *layer(ours, theirs),
+    )
+
+
+_CONVOLUTION = (
+    Tensor("encoder/first_layer/convolution/kernel", "deberta.encoder.conv.conv.weight", 2, kept=True),
+    Tensor("encoder/first_layer/convolution/bias", "deberta.encoder.conv.conv.bias"),
+    *norm("encoder/first_layer/convolution/norm", "deberta.encoder.conv.LayerNorm"),
+)
+_ENCODER = (
+    *embeddings(),
+    *optional(Tensor("encoder/relative/table", "deberta.encoder.rel_embeddings.weight")),
+    *optional(*norm("encoder/relative/norm", "deberta.encoder.LayerNorm")),
+    *optional(*_layer("encoder/first_layer", "deberta.encoder.layer.0"), *_CONVOLUTION),
+    *_layer("encoder/layers", "deberta.encoder.layer.{}"),
+)
+
+
+def _written(model: ModelConfig) -> dict[str, Any]:
+    convolution = {"conv_kernel_size": model.conv_kernel, "conv_act": "gelu"} if model.conv_kernel else {}
+    return written(model) | convolution | {
+        "position_buckets": model.relative_buckets or -1,
+        "share_att_key": model.relative_shared,
+        "norm_rel_ebd": "layer_norm" if model.relative_norm else "none",
+    }  # fmt: skip
+
+
+def _read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    taps = whole_number(values, "conv_kernel_size", 0, where)
+    if taps > 0 and (act := values.get("conv_act", "tanh")) != "gelu":
+        raise ValueError(f"{where}: conv_act is {act!r}; bertjax has a convolution with 'gelu' alone")
+    found = read(values, where) | {"conv_kernel": max(taps, 0)}
+    if found["position_embedding"] != "relative":
+        return found
+    return found | {
+        "relative_buckets": max(whole_number(values, "position_buckets", -1, where), 0),
+        "relative_shared": bool(values.get("share_att_key", False)),
+        "relative_norm": "layer_norm" in str(values.get("norm_rel_ebd", "none")).lower().split("|"),
+    }
+
+
+def _sized(width: int, depth: int, **fields: Any) -> ModelConfig:
+    """A size, with heads of 64."""
+    return ModelConfig(
+        vocab_size=128_100,
+        hidden_size=width,
+        num_hidden_layers=depth,
+        num_attention_heads=width // 64,
+        intermediate_size=4 * width,
+        layer_norm_eps=1e-7,
+        position_embedding="relative",
+        relative_max=512,
+        relative_buckets=256,
+        relative_shared=True,
+        relative_norm=True,
+        **IMPLIED,
+        **fields,
+    )
+
+
+def _sizes(family: str, sizes: Mapping[str, tuple[int, int]], **fields: Any) -> dict[str, ModelConfig]:
+    return {name: _sized(width, depth, family=family, **fields) for name, (width, depth) in sizes.items()}
+
+
+_OF_V2 = HuggingFace(
+    model_type="deberta-v2",
+    prefix="deberta.",
+    beginning="DebertaV2",
+    encoder=_ENCODER,
+    pooler=(),
+    pretraining=Class("DebertaV2ForMaskedLM", (*_ENCODER, *MLM), outputs={"mlm_head": "logits"}),
+    own_heads={"ForSequenceClassification": SEQUENCE, "ForMultipleChoice": SEQUENCE},
+    tied=TIED,
+    aliases=ALIASES,
+    ignored=IGNORED,
+    # DebertaV2Config's sizes are those of xlarge.
+    defaults={
+        "hidden_size": 1536,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 24,
+        "intermediate_size": 6144,
+        "layer_norm_eps": 1e-7,
+    },
+    task_dropout="",  # its classes have other keys
+    constants=CONSTANTS | {"conv_groups": 1},
+    implied=IMPLIED,
+    causal=False,
+    keys=Keys(write=_written, read=_read),
+)
+
+DEBERTA_V2 = Family(
+    name="deberta-v2",
+    title="DeBERTa v2",
+    presets=_sizes("deberta-v2", {"base": (768, 12), "large": (1024, 24)})
+    | _sizes("deberta-v2", {"xlarge": (1536, 24), "xxlarge": (1536, 48)}, conv_kernel=3),
+    heads=("mlm_head",),
+    template=TEMPLATE,
+    huggingface=_OF_V2,
+)
+DEBERTA_V3 = Family(
+    name="deberta-v3",
+    title="DeBERTa v3",
+    presets=_sizes(
+        "deberta-v3", {"xsmall": (384, 12), "small": (768, 6), "base": (768, 12), "large": (1024, 24)}, rtd_context=True
+    ),
+    heads=("rtd_head",),
+    template=TEMPLATE,
+    generator="deberta-v2",
+    huggingface=replace(
+        _OF_V2,
+        pretraining=Class("DebertaV2Model", _ENCODER, bare=True),
+        left_out=("rtd_head", "generator"),
+        ignored=(*IGNORED, "lm_predictions."),
+        implied=IMPLIED | {"rtd_context": True},
+    ),
+)

@@ -1,0 +1,94 @@
+"""ELECTRA (Clark et al. 2020): a model that finds the tokens which a small generator has put in place of others.
+
+transformers has a class for each of the two; what fine-tuning and vectors of texts start from is the discriminator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bertjax.config import ModelConfig
+from bertjax.families.bert import layers
+from bertjax.families.family import Class, Family, HuggingFace, Tensor, dense, norm, tables
+
+_PROJECTION = dense("encoder/embeddings/projection", "electra.embeddings_project")
+_ENCODER = (
+    *tables("electra.embeddings"),
+    *(replace(tensor, optional=True) for tensor in _PROJECTION),
+    *layers("electra."),
+)
+_RTD = (
+    *dense("rtd_head/dense", "discriminator_predictions.dense"),
+    *dense("rtd_head/prediction", "discriminator_predictions.dense_prediction"),
+)
+_MLM = (
+    *dense("mlm_head/transform", "generator_predictions.dense"),
+    *norm("mlm_head/norm", "generator_predictions.LayerNorm"),
+    Tensor("mlm_head/bias", "generator_lm_head.bias", padded=True),
+)
+# The dense layer and GELU in front of the classes are a pooler under other names.
+_SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *dense("head/dense", "classifier.out_proj"))
+_CHOICE = (*dense("pooler/dense", "sequence_summary.summary"), *dense("head/dense", "classifier"))
+
+_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+
+_BASE = ModelConfig(family="electra", pooler="gelu")
+_SMALL = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+
+ELECTRA = Family(
+    name="electra",
+    title="ELECTRA",
+    presets={
+        "small": replace(_BASE, embedding_size=128, **_SMALL),
+        "base": _BASE,
+        "large": replace(_BASE, **_LARGE),
+    },
+    heads=("rtd_head",),
+    generator="electra-generator",
+    huggingface=HuggingFace(
+        model_type="electra",
+        prefix="electra.",
+        beginning="Electra",
+        encoder=_ENCODER,
+        pooler=(),
+        pretraining=Class("ElectraForPreTraining", (*_ENCODER, *_RTD), outputs={"rtd_head": "logits"}),
+        left_out=("generator",),
+        own_heads={"ForSequenceClassification": _SEQUENCE, "ForMultipleChoice": _CHOICE},
+        head_constants={"ForMultipleChoice": _SUMMARY},
+        fields={"embedding_size": "embedding_size"},
+        # ElectraConfig's defaults are the small discriminator.
+        defaults=_SMALL | {"embedding_size": 128},
+        projects=False,
+        implied={"pooler": "gelu"},
+        activations=("gelu",),  # some heads compute it whatever `hidden_act` says
+        causal=False,
+    ),
+)
+# Shares of a discriminator's width that its generator has (section 3.2).
+GENERATOR_WIDTHS = {"small": 1 / 4, "base": 1 / 3, "large": 1 / 4}
+_OF_GENERATOR = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+
+ELECTRA_GENERATOR = Family(
+    name="electra-generator",
+    title="an ELECTRA's generator",
+    presets={
+        "small": replace(
+            _BASE,
+            family="electra-generator",
+            embedding_size=128,
+            hidden_size=64,
+            num_attention_heads=1,
+            intermediate_size=256,
+        ),
+        "base": replace(_BASE, family="electra-generator", embedding_size=768, **_OF_GENERATOR),
+        "large": replace(_BASE, family="electra-generator", embedding_size=1024, num_hidden_layers=24, **_OF_GENERATOR),
+    },
+    heads=("mlm_head",),
+    huggingface=replace(
+        ELECTRA.huggingface,
+        pretraining=Class("ElectraForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),
+        left_out=(),
+        tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+    ),
+)

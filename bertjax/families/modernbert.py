@@ -1,0 +1,209 @@
+"""ModernBERT (Warner et al. 2024): rotated positions, windows in two of three layers, gated MLPs, norms in front.
+
+Dropout is applied as in BERT; transformers' `mlp_dropout` is in front of the second matrix instead, which matters
+where it is not 0, in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from bertjax.config import ModelConfig
+from bertjax.families.family import MOST_LAYERS, Class, Family, HuggingFace, Keys, Tensor
+from bertjax.input.layout import Template
+from bertjax.storage.json_documents import Between, Count, checked
+
+
+def _layer(ours: str, number: str, first: int = 0) -> tuple[Tensor, ...]:
+    """One layer without the norm in front of its attention, or the stack from layer `first` on."""
+    theirs = f"model.layers.{number}"
+    roles = ("query", "key", "value")
+    return (
+        *(
+            Tensor(f"{ours}/attention/{role}/kernel", f"{theirs}.attn.Wqkv.weight", 1, first=first, part=(index, 3))
+            for index, role in enumerate(roles)
+        ),
+        Tensor(f"{ours}/attention/output/kernel", f"{theirs}.attn.Wo.weight", 2, first=first),
+        Tensor(f"{ours}/mlp_norm/scale", f"{theirs}.mlp_norm.weight", first=first),
+        Tensor(f"{ours}/mlp/intermediate/kernel", f"{theirs}.mlp.Wi.weight", 1, first=first),
+        Tensor(f"{ours}/mlp/output/kernel", f"{theirs}.mlp.Wo.weight", 1, first=first),
+    )
+
+
+_ENCODER = (
+    Tensor("encoder/embeddings/word", "model.embeddings.tok_embeddings.weight", padded=True),
+    Tensor("encoder/embeddings/norm/scale", "model.embeddings.norm.weight"),
+    *_layer("encoder/first_layer", "0"),
+    Tensor("encoder/layers/attention_norm/scale", "model.layers.{}.attn_norm.weight", first=1),
+    *_layer("encoder/layers", "{}", first=1),
+    Tensor("encoder/final_norm/scale", "model.final_norm.weight"),
+)
+_MLM = (
+    Tensor("mlm_head/transform/kernel", "head.dense.weight", 1),
+    Tensor("mlm_head/norm/scale", "head.norm.weight"),
+    Tensor("mlm_head/bias", "decoder.bias", padded=True),
+)
+# The classes of every task follow the same layers as the vocabulary in pretraining.
+_TASK = (
+    Tensor("pooler/dense/kernel", "head.dense.weight", 1),
+    Tensor("pooler/norm/scale", "head.norm.weight"),
+    Tensor("head/dense/kernel", "classifier.weight", 1),
+    Tensor("head/dense/bias", "classifier.bias"),
+)
+_TASKS = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+)
+_FULL, _LOCAL = "full_attention", "sliding_attention"
+_Rope = TypedDict("_Rope", dict.fromkeys((_FULL, _LOCAL), NotRequired[dict[str, Any] | None]))
+_THETA = {_FULL: 160_000.0, _LOCAL: 10_000.0}  # where the file says nothing
+_EVERY, _WINDOW = 3, 128
+
+
+class _KeysOfConfig(TypedDict):
+    """What `_read` reads of a `config.json`."""
+
+    classifier_pooling: NotRequired[str]
+    architectures: NotRequired[list[str] | None]
+    num_hidden_layers: NotRequired[Annotated[int, Between(1, MOST_LAYERS)]]
+    global_attn_every_n_layers: NotRequired[Count | None]
+    layer_types: NotRequired[list[str] | None]
+    local_attention: NotRequired[Count]
+    rope_parameters: NotRequired[_Rope | None]
+
+
+def _written(model: ModelConfig) -> dict[str, Any]:
+    thetas = {_FULL: model.rope_theta, _LOCAL: model.rope_theta_local or model.rope_theta}
+    return {
+        "local_attention": 2 * model.window,
+        "global_attn_every_n_layers": model.global_every,
+        "layer_types": _types(model.num_hidden_layers, model.global_every if model.window else 1),
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()},
+        "classifier_pooling": "cls",
+    }
+
+
+def _types(layers: int, every: int) -> list[str]:
+    return [_FULL if every and number % every == 0 else _LOCAL for number in range(layers)]
+
+
+def _read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Windows and the two bases of the angles, in the spelling of transformers 5 or in that of before."""
+    checked(values, _KeysOfConfig, where)
+    pooling, classes = values.get("classifier_pooling", "cls"), values.get("architectures") or [""]
+    if pooling != "cls" and str(classes[0]).endswith((_TASKS[0], _TASKS[3])):
+        raise ValueError(f"{where}: classifier_pooling is {pooling!r}; bertjax has heads that read [CLS] alone")
+    layers, every = values.get("num_hidden_layers", 22), values.get("global_attn_every_n_layers")
+    types = values.get("layer_types") or _types(layers, _EVERY if every is None else every)
+    second = types.index(_FULL, 1) if _FULL in types[1:] else layers
+    possible = (*[every] * (every is not None), second, 0)
+    fitting = [every for every in possible if types == _types(layers, every)]
+    if not fitting:
+        raise ValueError(f"{where}: layer_types is {types}; bertjax has {_FULL} in every n-th layer from the first")
+    every = fitting[0]
+    window = 0 if every == 1 else values.get("local_attention", _WINDOW) // 2
+    found = {"window": window, "global_every": every}
+    found["rope_theta"] = _theta(values, _FULL, "global_rope_theta", where)
+    return found | ({"rope_theta_local": _theta(values, _LOCAL, "local_rope_theta", where)} if window else {})
+
+
+def _theta(values: Mapping[str, Any], kind: str, old: str, where: str) -> float:
+    given = values.get("rope_parameters") or {}
+    of_kind = given.get(kind) or {}
+    if of_kind.get("rope_type", "default") != "default":
+        raise ValueError(f"{where}: rope_type is {of_kind['rope_type']!r}; bertjax has 'default' alone")
+    theta = of_kind.get("rope_theta", values.get(old, _THETA[kind]))
+    if isinstance(theta, bool) or not isinstance(theta, int | float) or theta <= 0:
+        raise ValueError(f"{where}: rope_theta of {kind} is {theta!r}, which is not a number above 0")
+    return float(theta)
+
+
+_ARCHITECTURE = {
+    "type_vocab_size": 0,
+    "position_embedding": "rope",
+    "norm_bias": False,
+    "norm_place": "pre",
+    "first_norm": False,
+    "attention_bias": "none",
+    "mlp_bias": "none",
+    "mlp": "glu",
+    "pooler": "gelu_norm",
+    "initializer": "scaled",
+}
+_BASE = ModelConfig(
+    family="modernbert",
+    vocab_size=50_368,
+    num_hidden_layers=22,
+    intermediate_size=1152,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    max_position_embeddings=8192,
+    layer_norm_eps=1e-5,
+    rope_theta=_THETA[_FULL],
+    rope_theta_local=_THETA[_LOCAL],
+    window=_WINDOW // 2,
+    global_every=_EVERY,
+    **_ARCHITECTURE,
+)
+
+MODERNBERT = Family(
+    name="modernbert",
+    title="ModernBERT",
+    presets={
+        "base": _BASE,
+        "large": replace(_BASE, hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, intermediate_size=2624),
+    },
+    heads=("mlm_head",),
+    template=Template(separators=1, token_types=False),
+    huggingface=HuggingFace(
+        model_type="modernbert",
+        prefix="model.",
+        beginning="ModernBert",
+        encoder=_ENCODER,
+        pooler=(),
+        pretraining=Class("ModernBertForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),
+        own_heads=dict.fromkeys(_TASKS, _TASK),
+        tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+        renamed={
+            "hidden_act": "hidden_activation",
+            "hidden_dropout_prob": "mlp_dropout",
+            "attention_probs_dropout_prob": "attention_dropout",
+            "layer_norm_eps": "norm_eps",
+        },
+        defaults={
+            "num_hidden_layers": 22,
+            "intermediate_size": 1152,
+            "max_position_embeddings": 8192,
+            "norm_eps": 1e-5,
+            "mlp_dropout": 0.0,
+            "attention_dropout": 0.0,
+            "classifier_dropout": 0.0,
+            "pad_token_id": 50_283,
+        },
+        constants={
+            "norm_bias": False,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "decoder_bias": True,
+            "classifier_bias": False,
+            "classifier_activation": "gelu",
+            "embedding_dropout": 0.0,
+        },
+        copies={"classifier_dropout": "task_dropout_prob"},
+        implied=_ARCHITECTURE,
+        activations=("gelu",),  # of heads, whatever `hidden_activation` says
+        causal=False,
+        token_ids={
+            "pad_token_id": "pad",
+            "cls_token_id": "cls",
+            "sep_token_id": "sep",
+            "bos_token_id": "cls",
+            "eos_token_id": "sep",
+        },
+        keys=Keys(write=_written, read=_read),
+    ),
+)

@@ -1,0 +1,22 @@
+"""MosaicBERT (Portes et al. 2023): BERT with ALiBi in place of positions, and gated MLPs.
+
+Source of the numbers: mosaicml/examples, `bert/src/bert_layers.py`. transformers has no class of it. Dropout of the MLP
+is after its second matrix, as in BERT; in the original in front of it.
+"""
+
+from __future__ import annotations
+
+from bertjax.config import ModelConfig
+from bertjax.families.family import Family
+
+_BASE = ModelConfig(
+    family="mosaicbert",
+    attention_probs_dropout_prob=0.0,
+    position_embedding="alibi",
+    mlp="glu",
+    mlp_bias="output",
+    pooler="none",
+)
+MOSAICBERT = Family(
+    name="mosaicbert", title="MosaicBERT", presets={"base": _BASE}, heads=("mlm_head",), huggingface=None
+)

@@ -1,0 +1,87 @@
+"""The members of the family by name."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+
+from bertjax.config import ModelConfig
+from bertjax.families.albert import ALBERT
+from bertjax.families.bert import BERT
+from bertjax.families.bigbird import BIGBIRD
+from bertjax.families.camembert import CAMEMBERT
+from bertjax.families.deberta import DEBERTA
+from bertjax.families.deberta_v2 import DEBERTA_V2, DEBERTA_V3
+from bertjax.families.distilbert import DISTILBERT
+from bertjax.families.electra import ELECTRA, ELECTRA_GENERATOR
+from bertjax.families.ernie import ERNIE
+from bertjax.families.family import Family
+from bertjax.families.longformer import LONGFORMER
+from bertjax.families.macbert import MACBERT
+from bertjax.families.modernbert import MODERNBERT
+from bertjax.families.mosaicbert import MOSAICBERT
+from bertjax.families.neobert import NEOBERT
+from bertjax.families.roberta import ROBERTA
+from bertjax.families.spanbert import SPANBERT
+from bertjax.families.xlm_roberta import XLM_ROBERTA
+
+_OF_BERT = (BERT, SPANBERT, MACBERT, ERNIE, DISTILBERT, BIGBIRD)
+_OF_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT, LONGFORMER)
+_OF_ELECTRA = (ELECTRA, ELECTRA_GENERATOR)
+_OF_DEBERTA = (DEBERTA, DEBERTA_V2, DEBERTA_V3)
+_MODERN = (MODERNBERT, MOSAICBERT, NEOBERT)
+FAMILIES: dict[str, Family] = {
+    family.name: family for family in (*_OF_BERT, *_OF_ROBERTA, ALBERT, *_OF_ELECTRA, *_OF_DEBERTA, *_MODERN)
+}
+
+
+def family_of(name: str) -> Family:
+    """The member of that name. Raises ValueError for an unknown name, with the nearest one."""
+    if name not in FAMILIES:
+        near = difflib.get_close_matches(name, FAMILIES, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(FAMILIES)}"
+        raise ValueError(f"model.family={name!r} is unknown; {hint}")
+    return FAMILIES[name]
+
+
+def networks_of(config: ModelConfig) -> dict[str, ModelConfig]:
+    """The networks that a run trains, by whose they are in a message: "" is the model. Raises as `generator_config`."""
+    return {"": config} | ({"generator's": generator_config(config)} if config.generator_width else {})
+
+
+def generator_config(config: ModelConfig) -> ModelConfig:
+    """The generator of a model: `generator_width` as wide, with heads of the same width (ELECTRA, 3.2), and as deep.
+
+    With `generator_layers` it is so deep (DeBERTa v3: as wide and half as deep).
+
+    Raises ValueError for a family without generators, and for a width that its heads do not divide.
+    """
+    share, family = config.generator_width, family_of(config.family).generator
+    setting = f"model.generator_width={share}"
+    if not family:
+        raise ValueError(f"{setting} with model.family={config.family!r}: it has no generators; leave it 0")
+    width = max(1, round(share * config.hidden_size))
+    heads = max(1, width * config.num_attention_heads // config.hidden_size)
+    if width % heads:
+        raise ValueError(f"{setting}: a width of {width} is not divisible by {heads} heads; choose another share")
+    E = config.embedding_size or config.hidden_size
+    return replace(
+        config,
+        family=family,
+        generator_width=0.0,
+        generator_layers=0,
+        embedding_sharing="tied",
+        rtd_context=False,
+        teacher_width=0,
+        hidden_size=width,
+        num_hidden_layers=config.generator_layers or config.num_hidden_layers,
+        embedding_size=0 if width == E else E,
+        num_attention_heads=heads,
+        intermediate_size=max(1, round(share * config.intermediate_size)),
+    )
+
+
+def heads_of(config: ModelConfig) -> tuple[str, ...]:
+    """The heads of pretraining that a model of this config has, itself or in its generator, by name."""
+    of_generator = family_of(generator_config(config).family).heads if config.generator_width else ()
+    return (*family_of(config.family).heads, *of_generator)

@@ -1,0 +1,1 @@
+"""A run: the script, the loop, its hooks, checkpoints and logs."""

@@ -1,0 +1,493 @@
+"""Checkpoints of a run: Orbax writes them in the background, and they are verified before they are used.
+
+`<directory>/<step>/` holds `state` (the arrays, in Orbax's format) and `metadata` (JSON with its own SHA-256:
+the result of `run_metadata`, and the shape, dtype and digest of every array).
+
+A process that is killed leaves behind:
+1. before a save starts, or while arrays are digested and copied to the host: the earlier checkpoints;
+2. while files are written: the same, and a temporary directory that is not a checkpoint, which the first save of the
+   next run removes. The rename that gives a directory its step as its name is the last action of a save;
+3. while an old checkpoint is deleted, after that rename: the new one, and perhaps a part of the old one. The old one is
+   never the newest, and it is refused like any damaged one;
+4. after power loss, with files that had not reached the disk: a checkpoint that is refused by name.
+Where the directory is a URL, `remote_checkpoint` describes how it is written; 1, 3 and the digests hold there too.
+A damaged checkpoint is never used, overwritten or deleted silently: `restore` stops and names it. Only with `previous`
+it restores an older one and renames the damaged one to `<step>.damaged`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import difflib
+import functools
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+from jax.sharding import SingleDeviceSharding
+from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+from bertjax.model.parameters import named_arrays
+from bertjax.run import remote_checkpoint
+from bertjax.run.checkpoint_metadata import (
+    DamagedCheckpoint,
+    all_or_none,
+    document_of,
+    parse_document,
+    version_notices,
+)
+from bertjax.run.compatibility import check_compatible
+from bertjax.storage.remote import AnyPath, RemotePath, path_of
+from bertjax.storage.remote_run import LostClaim, StagingDir
+from bertjax.training.digest import digest_arrays
+
+DIRECTORY = "checkpoints"  # of a run, within its directory
+BEST = "best"  # next to it, if training stops early: the weights of the best evaluation
+_STATE, _METADATA = remote_checkpoint.STATE, remote_checkpoint.METADATA
+_PARAMS = "params"  # the part of the state that --init-from takes
+_SHOWN = 5  # names in a message
+_LONGEST = 500  # characters of an error of Orbax in ours
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A verified checkpoint: its step, the state on the requested shardings, its metadata, and lines to print."""
+
+    step: int
+    state: Any
+    metadata: dict[str, Any]
+    notices: tuple[str, ...]
+
+
+class Checkpoints:
+    """The checkpoints of one run, by step.
+
+    The `keep_last` newest are kept, and permanently those whose step is a multiple of `keep_every` (0 = none). A state
+    is any pytree of jax arrays; every process calls every method. Saving to a URL needs `staging`.
+    """
+
+    def __init__(
+        self, directory: str | AnyPath, *, keep_last: int, keep_every: int = 0, staging: StagingDir | None = None
+    ) -> None:
+        self.directory = _located(directory)
+        self._keep_last, self._keep_every = keep_last, keep_every
+        self._staging = staging
+        self._last_save: int | None = None
+        self._saving = contextlib.ExitStack()  # entered by `save`, left by `wait`
+        remote_checkpoint.leave_out_what_is_expected()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, ascending, whether or not it verifies."""
+        return _steps(self.directory)
+
+    def save(self, step: int, state: Any, metadata: Mapping[str, Any]) -> bool:
+        """Start to save the state; False if the step already has a checkpoint, which is left unchanged.
+
+        Returns once the arrays are copied, so the caller may donate them; files are written in the background. Raises
+        ValueError for a state that is not finite and OSError for one that does not fit on the disk (nothing is written,
+        older checkpoints stay), and OSError if the previous save failed.
+        """
+        self.wait()
+        if step in _agreed(self.steps()):
+            return False
+        arrays = named_arrays(state)
+        document = self._document(step, arrays, metadata)
+        self._require_space(step, sum(array.nbytes for array in arrays.values()))
+        self._last_save = step
+        self._saving.enter_context(_loops_that_wait())
+        with self._failures_named():
+            if isinstance(self.directory, RemotePath):
+                self._manager.save(step, _nested(arrays), document)
+            else:
+                items = {_STATE: ocp.args.StandardSave(_nested(arrays)), _METADATA: ocp.args.JsonSave(document)}
+                self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+        return True
+
+    def restore(
+        self, abstract_state: Any, metadata: Mapping[str, Any], which: Literal["newest", "previous"] = "newest"
+    ) -> Restored | None:
+        """The newest checkpoint, verified, on the shardings of `abstract_state`; None if there is no checkpoint.
+
+        `abstract_state` has a jax.ShapeDtypeStruct for every array (without a sharding: the first device), `metadata`
+        describes the run that resumes. `previous` skips checkpoints that do not verify and renames them to
+        `<step>.damaged`; if the newest verifies it is the same as `newest`, so it may stay in a command that is run
+        again. Raises DamagedCheckpoint naming directory and array, and ValueError for a checkpoint of another run.
+        """
+        damaged: dict[int, DamagedCheckpoint] = {}
+        for step in reversed(_agreed(self.steps())):
+            directory = self.directory / str(step)
+            try:
+                with all_or_none(directory, jax.process_count() > 1):
+                    saved = read_metadata(directory)
+                notices = version_notices(saved, metadata) + check_compatible(saved, dict(metadata))
+                wanted = named_arrays(abstract_state)
+                arrays = restore_arrays(directory, saved, wanted, self._staging and self._staging.folder)
+            except DamagedCheckpoint as error:
+                damaged[step] = error
+                if which == "newest":
+                    break
+                continue
+            asides = [f"{error}; set aside as {self._set_aside(at)}" for at, error in damaged.items()]
+            tree = jax.tree.unflatten(jax.tree.structure(abstract_state), arrays.values())
+            return Restored(step, tree, saved, (*asides, *notices))
+        if damaged:
+            raise self._nothing_usable(damaged) from next(iter(damaged.values()))
+        return None
+
+    def wait(self) -> None:
+        """Wait until the files of the last save are written. Raises OSError naming the checkpoint if that failed."""
+        if self._last_save is not None:
+            with self._saving, self._failures_named():
+                self._manager.wait_until_finished()
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether files of the last save are still being written."""
+        return self._last_save is not None and self._manager.is_saving_in_progress()
+
+    def close(self) -> None:
+        """`wait`, and stop the background threads."""
+        if self._last_save is not None:
+            with self._saving, self._failures_named():
+                self._manager.close()
+
+    @functools.cached_property
+    def _manager(self) -> ocp.CheckpointManager | remote_checkpoint.RemoteCheckpoints:
+        """Made by the first save, since it changes the directory, and `restore` may still refuse the run."""
+        if isinstance(self.directory, RemotePath):
+            assert self._staging is not None, "a run in object storage is written by way of a staging directory"
+            return remote_checkpoint.RemoteCheckpoints(
+                self.directory, self._staging, keep_last=self._keep_last, keep_every=self._keep_every
+            )
+        policies: list[preservation_policy.PreservationPolicy] = [preservation_policy.LatestN(self._keep_last)]
+        if self._keep_every:
+            policies.append(preservation_policy.EveryNSteps(self._keep_every))
+        return ocp.CheckpointManager(
+            self.directory,
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
+                cleanup_tmp_directories=True,
+                # `restore` checks the metadata of existing steps; damage in it must not stop a save.
+                lightweight_initialize=True,
+                # In the background, a failing mkdir is noticed only after a barrier's 300 seconds.
+                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+            ),
+        )
+
+    def _document(self, step: int, arrays: Mapping[str, jax.Array], metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON item of a checkpoint. Raises ValueError for arrays that are not finite."""
+        digests = digest_arrays(arrays)
+        bad = [f"{name} ({digest.nonfinite} elements)" for name, digest in digests.items() if digest.nonfinite]
+        if bad:
+            raise ValueError(
+                f"the state at step {step} has NaN or infinity in {_some(bad)}; it was not saved. Checkpoints in "
+                f"{self.directory}: {_some(self.steps())}. Start again from one of them with a lower learning rate"
+            )
+        described = {
+            name: {"shape": list(array.shape), "dtype": str(array.dtype), "digest": digests[name].hex}
+            for name, array in arrays.items()
+        }
+        content = {**metadata, "step": step, "arrays": described}
+        return document_of(content)
+
+    @property
+    def _disk(self) -> Path:
+        """The local folder that a save writes to."""
+        return self.directory if isinstance(self.directory, Path) else self._staging.folder
+
+    def _require_space(self, step: int, needed: int) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self._disk).free
+        if needed > free:
+            where = "the disk" if self._disk == self.directory else f"{self._disk}, where it is made,"
+            raise OSError(
+                f"checkpoint {self.directory / str(step)} needs {needed:,} bytes and {where} has {free:,} free; "
+                "nothing was written. Make room (see training.keep_last, keep_every) and run the same command again"
+            )
+
+    @contextlib.contextmanager
+    def _failures_named(self) -> Iterator[None]:
+        try:
+            yield
+        except LostClaim:
+            raise
+        except Exception as error:
+            free = shutil.disk_usage(self._disk).free
+            raise OSError(
+                f"checkpoint {self.directory / str(self._last_save)} was not written: {_brief(error)} ({free:,} bytes "
+                f"are free on the disk). Written before: {_some(self.steps())}; the same command continues from there"
+            ) from error
+
+    def leave_out(self, behind: int) -> None:
+        """Rename the checkpoints of later steps to `<step>.left_out`: `restore` does not find them."""
+        for step in _agreed(self.steps()):
+            if step > behind:
+                self._set_aside(step, "left_out")
+
+    def _set_aside(self, step: int, why: str = "damaged") -> AnyPath:
+        """Rename a checkpoint, so that training can save that step again; returns its new path."""
+        source, number = self.directory / str(step), 1
+        target = source.with_name(f"{step}.{why}")
+        while target.exists():
+            number += 1
+            target = source.with_name(f"{step}.{why}.{number}")
+        multihost_utils.sync_global_devices(f"checkpoint {step} has been read by every process")
+        if jax.process_index() == 0:
+            if isinstance(source, RemotePath):
+                remote_checkpoint.set_aside(source, target)
+            else:
+                source.rename(target)
+        multihost_utils.sync_global_devices(f"checkpoint {step} has been set aside")
+        return target
+
+    def _nothing_usable(self, damaged: Mapping[int, DamagedCheckpoint]) -> DamagedCheckpoint:
+        older = [step for step in self.steps() if step not in damaged]
+        advice = (
+            f"replace it with an intact copy, or add --restore previous to resume from an older one ({_some(older)}); "
+            "the damaged one is then renamed, not deleted"
+            if older
+            else "there is no other; replace it with an intact copy, or start over in another directory (--run-dir)"
+        )
+        return DamagedCheckpoint("\n".join(str(error) for error in damaged.values()) + f"\n{advice}")
+
+
+def read_metadata(path: str | AnyPath) -> dict[str, Any]:
+    """The metadata of a checkpoint, or of the newest one of a run.
+
+    They are `run_metadata`'s keys, `step`, and `arrays` (name -> shape, dtype, digest). Raises ValueError if there is
+    no checkpoint, DamagedCheckpoint if its metadata is missing or differs from what was written.
+    """
+    directory = _checkpoint_directory(_located(path))
+    where = f"{_METADATA}/metadata"
+    try:
+        written = (directory / where).read_bytes()
+    except FileNotFoundError:
+        raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {where} is missing") from None
+    except OSError as error:
+        damage = f"checkpoint {directory} is damaged: {where} cannot be read"
+        raise DamagedCheckpoint(f"{damage}: {_brief(error)}") from error
+    return parse_document(written, directory, where)
+
+
+def restore_params(path: str | AnyPath, abstract_params: Any) -> Any:
+    """The parameters alone, verified, from a checkpoint or the newest one of a run, on `abstract_params`' shardings.
+
+    Raises DamagedCheckpoint, and ValueError if an array is missing, left over, or of another shape or dtype.
+    """
+    directory = _checkpoint_directory(_located(path))
+    saved = read_metadata(directory)
+    within = f"{_PARAMS}/"
+    saved["arrays"] = {name: was for name, was in saved["arrays"].items() if name.startswith(within)}
+    try:
+        arrays = restore_arrays(directory, saved, named_arrays({_PARAMS: abstract_params}))
+    except DamagedCheckpoint as error:
+        raise DamagedCheckpoint(
+            f"{error}\ngive the directory of another checkpoint: {directory.parent}/<step>"
+        ) from error
+    return jax.tree.unflatten(jax.tree.structure(abstract_params), arrays.values())
+
+
+def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Paths as plain nested dicts, which Orbax stores, and which can be read without bertjax."""
+    tree: dict[str, Any] = {}
+    for name, leaf in arrays.items():
+        *parents, last = name.split("/")
+        functools.reduce(lambda node, key: node.setdefault(key, {}), parents, tree)[last] = leaf
+    return tree
+
+
+def restore_arrays(
+    directory: AnyPath, saved: Mapping[str, Any], wanted: Mapping[str, Any], staging: Path | None = None
+) -> dict[str, jax.Array]:
+    """The wanted arrays, in that order, after their shapes, dtypes and digests have been checked."""
+    _check_shapes(directory, saved["arrays"], wanted)
+    together = not all(x.sharding is None or x.sharding.is_fully_addressable for x in wanted.values())
+    with all_or_none(directory, together), remote_checkpoint.near(directory / _STATE, wanted, staging) as state:
+        try:
+            arrays = _read(state, wanted)
+        except (MemoryError, jax.errors.JaxRuntimeError):
+            raise
+        except Exception as error:
+            bad = [name for name, x in wanted.items() if not _readable(state, name, x)]
+            where = _STATE if len(bad) == len(wanted) else _some(bad)
+            raise DamagedCheckpoint(
+                f"checkpoint {directory} is damaged: {where} cannot be read: {_brief(error)}"
+            ) from error
+    digests = digest_arrays(arrays)
+    bad = [name for name in wanted if digests[name].hex != saved["arrays"][name]["digest"]]
+    if bad:
+        raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {_some(bad)} came back other than saved")
+    return arrays
+
+
+def _read(state: Path, wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """The wanted arrays as Orbax reads them. Raises whatever it raises, and ValueError for an array not found.
+
+    Waits for no other process, which may fail meanwhile.
+    """
+    first = SingleDeviceSharding(jax.local_devices()[0])
+    item = _nested(
+        {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or first) for name, x in wanted.items()}
+    )
+    request = ocp.args.PyTreeRestore(
+        item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
+    )
+    with _loops_that_wait(), _reader() as reader:
+        found = named_arrays(reader.restore(state.absolute(), args=request))
+    # For an array that it does not find, Orbax returns the request.
+    absent = [name for name in wanted if not isinstance(found.get(name), jax.Array)]
+    if absent:
+        raise ValueError(f"{_some(absent)} not found in the files")
+    return {name: found[name] for name in wanted}
+
+
+def _reader() -> ocp.Checkpointer:
+    """The reader of this process's shards of arrays."""
+    if jax.process_count() == 1:
+        return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    options = remote_checkpoint.alone()
+    return ocp.Checkpointer(
+        ocp.PyTreeCheckpointHandler(multiprocessing_options=options), multiprocessing_options=options
+    )
+
+
+def _agreed(steps: list[int]) -> list[int]:
+    """The steps that process 0 sees: another process may see an older state of a network disk, and all must agree."""
+    if jax.process_count() == 1:
+        return steps
+    count = int(multihost_utils.broadcast_one_to_all(np.int32(len(steps))))
+    padded = np.zeros(count, np.int32)
+    padded[: min(count, len(steps))] = steps[:count]
+    return multihost_utils.broadcast_one_to_all(padded).tolist() if count else []
+
+
+def _readable(state: Path, name: str, wanted: Any) -> bool:
+    """Whether one array can be read: Orbax does not always name the array at which reading all of them failed."""
+    try:
+        _read(state, {name: wanted})
+    except Exception:
+        return False
+    return True
+
+
+def _check_shapes(directory: AnyPath, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise ValueError naming arrays that differ between checkpoint and model in shape or dtype; none is cast."""
+    has = {name: f"{was['dtype']}{was['shape']}" for name, was in saved.items()}
+    wants = {name: f"{x.dtype}{list(x.shape)}" for name, x in wanted.items()}
+    unlike = [
+        f"{name} (checkpoint: {has.get(name, 'none')}, model: {wants.get(name, 'none')})"
+        for name in (has | wants)
+        if has.get(name) != wants.get(name)
+    ]
+    if unlike:
+        raise ValueError(
+            f"checkpoint {directory} is of another model: {_some(unlike)}; set the config back to the checkpoint's "
+            f"(its {_METADATA}/metadata has it), or train in another directory (--run-dir)"
+        )
+
+
+def _located(path: str | AnyPath) -> AnyPath:
+    """The `AnyPath` of a path or URL; a path is made absolute."""
+    path = path_of(str(path))
+    return path.absolute() if isinstance(path, Path) else path
+
+
+def _checkpoint_directory(path: AnyPath) -> AnyPath:
+    """The directory of one checkpoint, given itself, the directory of all, or the run's (the best one, if kept)."""
+    if path.name.isdecimal() and path.is_dir():
+        return path
+    for parent in (path / BEST, path / DIRECTORY, path):
+        if steps := _steps(parent):
+            return parent / str(steps[-1])
+    raise ValueError(f"{path}: no checkpoint there; {_where_else(path)}")
+
+
+def _where_else(path: AnyPath) -> str:
+    """Advice for a path without a checkpoint: what is wrong, and the run that may be meant."""
+    usual = f"give a run's directory, or one of {path / DIRECTORY}/<step>"
+    if not isinstance(path, Path):
+        return usual
+    if path.is_dir():
+        below = sorted(folder.parent for depth in ("*", "*/*") for folder in path.glob(f"{depth}/{DIRECTORY}"))
+        return f"its runs are in folders of their own, as {below[0]}" if below else usual
+    if _steps(path.parent / DIRECTORY):
+        return f"there is no such folder; did you mean {path.parent}?"  # one seed has no folder of its own
+    parents = path.parent, path.parent / "runs"
+    siblings = [folder.parent for parent in parents for folder in parent.glob(f"*/{DIRECTORY}")]
+    near = difflib.get_close_matches(path.name, [run.name for run in siblings], 1)
+    found = next((run for run in siblings if near and run.name == near[0]), None)
+    return f"there is no such {'folder, it is a file' if path.exists() else 'folder'}; " + (
+        f"did you mean {found}?" if found else usual
+    )
+
+
+def saved_steps(run_dir: str | AnyPath) -> list[int]:
+    """The steps that a run has checkpoints of, in order."""
+    return _steps(path_of(str(run_dir)) / DIRECTORY)
+
+
+def _steps(directory: AnyPath) -> list[int]:
+    if isinstance(directory, RemotePath):
+        return remote_checkpoint.steps(directory)
+    if not directory.is_dir():
+        return []
+    return sorted(int(entry.name) for entry in directory.iterdir() if entry.name.isdecimal() and entry.is_dir())
+
+
+def _brief(error: Exception) -> str:
+    """The first line of an error, without the specification that tensorstore adds; of a long one both ends.
+
+    tensorstore repeats the path, and names the reason last.
+    """
+    text = str(error).strip() or type(error).__name__
+    line = text.splitlines()[0].partition(" [tensorstore_spec")[0].partition(" [os_error_code")[0]
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+
+
+def _some(names: list[Any]) -> str:
+    shown = ", ".join(str(name) for name in names[:_SHOWN]) or "none"
+    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+@contextlib.contextmanager
+def _loops_that_wait() -> Iterator[None]:
+    """While entered, a new event loop waits for all of its tasks before it closes.
+
+    Orbax reads or writes all arrays of a checkpoint concurrently and closes the loop at the first error. The others go
+    on in tensorstore's threads, and each prints a traceback ("Event loop is closed") when it finds the loop closed.
+    After an error new loops go on to wait: threads that Orbax does not wait for may be about to make theirs.
+    """
+    before = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(_Policy())
+    yield
+    asyncio.set_event_loop_policy(before)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    def close(self) -> None:
+        while not self.is_closed() and (left := asyncio.all_tasks(self)):
+            self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        super().close()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Log no task whose error nobody asked for: the first error is raised, and the others are of the same disk."""
+        if "was never retrieved" not in context.get("message", ""):
+            super().call_exception_handler(context)
+
+
+class _Policy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return _Loop()

@@ -1,0 +1,43 @@
+"""The loggers of a run in addition to `metrics.jsonl`, by name; each imports its package when it opens."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from collections.abc import Iterable
+from functools import partial
+
+from bertjax.config import Config
+from bertjax.run.loggers import mlflow, wandb
+from bertjax.run.loggers.logger import Logger, logged_run
+from bertjax.run.telemetry import OpenWriter, open_tensorboard
+
+LOGGERS: dict[str, Logger] = {
+    "tensorboard": Logger("tensorboardX", lambda run, folder, resume_step: open_tensorboard(folder, resume_step)),
+    "wandb": wandb.LOGGER,
+    "mlflow": mlflow.LOGGER,
+}
+
+
+def require_loggers(names: Iterable[str]) -> None:
+    """Refuse, before any work, a logger that does not exist, is not installed, or cannot log.
+
+    Raises ValueError naming the logger and the remedy.
+    """
+    for name in names:
+        if (logger := LOGGERS.get(name)) is None:
+            near = difflib.get_close_matches(name, LOGGERS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(LOGGERS)}"
+            raise ValueError(f"log: no logger {name!r} (--log {name}); {hint}")
+        if importlib.util.find_spec(logger.package) is None:
+            raise ValueError(
+                f"log: {name!r} (--log {name}) needs the package {logger.package}, which is not installed; "
+                f"pip install 'bertjax[{logger.extra}]', or leave it out"
+            )
+        logger.require_ready()
+
+
+def openers(config: Config) -> tuple[OpenWriter, ...]:
+    """What opens the writers that a run's config names, each once."""
+    run = logged_run(config)
+    return tuple(partial(LOGGERS[name].open, run) for name in dict.fromkeys(config.log))

@@ -1,0 +1,109 @@
+"""MLflow. `MLFLOW_TRACKING_URI`, `MLFLOW_EXPERIMENT_NAME` and its other variables apply as usual."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertjax.run.loggers.logger import LoggedRun, Logger, logged_id, remember_id
+from bertjax.run.telemetry import Ending
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.utils.async_logging.run_operations import RunOperations
+
+_NAME = "mlflow"
+_EXPERIMENT = "bertjax"
+_PARAMS_AT_ONCE = 100  # limit of a tracking server per request
+_LONGEST_PARAM = 6000  # characters, likewise
+_STATES: dict[Ending, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+
+
+class MlflowWriter:
+    """Writes metrics to a run of MLflow. Its client's thread sends them; a server that fails stops no run."""
+
+    def __init__(self, client: MlflowClient, identity: str) -> None:
+        self._client, self._identity = client, identity
+        self._sent: list[RunOperations] = []
+        self._warned = False
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Queue the metrics of a step."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        batch = [Metric(name, float(value), now, int(step)) for name, value in metrics.items()]
+        self._sent.append(self._client.log_batch(self._identity, metrics=batch, synchronous=False))
+
+    def flush(self) -> None:
+        """Wait until everything queued is sent; a failure is reported once."""
+        from mlflow.exceptions import MlflowException
+
+        sent, self._sent = self._sent, []
+        for operations in sent:
+            try:
+                operations.wait()
+            except MlflowException as error:
+                self._warn(error)
+
+    def close(self, ending: Ending) -> None:
+        """Send the rest, and the state that the run ends in."""
+        from mlflow.exceptions import MlflowException
+
+        self.flush()
+        try:
+            self._client.set_terminated(self._identity, _STATES[ending])
+        except MlflowException as error:
+            self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            reason = " ".join(str(error).split())
+            print(f"Warning: MLflow lacks figures of this run, metrics.jsonl has all: {reason}", file=sys.stderr)
+
+
+def open_writer(run: LoggedRun, folder: Path, resume_step: int) -> MlflowWriter:
+    """Start the run there with the config as its params, or continue with the one that this run is known as.
+
+    Raises ValueError naming the tracking server, if it cannot be reached or does not have that run.
+    """
+    import mlflow
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    client = MlflowClient()
+    where = f"log: 'mlflow' at MLFLOW_TRACKING_URI={mlflow.get_tracking_uri().rpartition('@')[2]}"
+    try:
+        if identity := logged_id(folder, _NAME):
+            client.update_run(identity, status="RUNNING")
+        else:
+            identity = _created(client, run)
+            remember_id(folder, _NAME, identity)
+    except MlflowException as error:
+        raise ValueError(
+            f"{where}: {' '.join(str(error).split())}; set the URI of the server that has the run, or leave --log "
+            "mlflow out"
+        ) from None
+    return MlflowWriter(client, identity)
+
+
+def _created(client: MlflowClient, run: LoggedRun) -> str:
+    """The id of a new run with the name and the params of ours."""
+    from mlflow.entities import Param
+
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _EXPERIMENT)
+    found = client.get_experiment_by_name(name)
+    experiment = found.experiment_id if found is not None else client.create_experiment(name)
+    identity = client.create_run(experiment, run_name=run.name).info.run_id
+    params = [Param(key, str(value)[:_LONGEST_PARAM]) for key, value in run.config.items()]
+    for first in range(0, len(params), _PARAMS_AT_ONCE):
+        client.log_batch(identity, params=params[first : first + _PARAMS_AT_ONCE])
+    return identity
+
+
+LOGGER = Logger("mlflow", open_writer, extra="mlflow")

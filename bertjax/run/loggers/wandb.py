@@ -1,0 +1,92 @@
+"""Weights & Biases. `WANDB_MODE`, `WANDB_PROJECT`, `WANDB_ENTITY` and the other variables of its own hold as usual."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertjax.run.loggers.logger import LoggedRun, Logger, logged_id, remember_id
+from bertjax.run.telemetry import Ending
+
+if TYPE_CHECKING:
+    import wandb
+
+_NAME = "wandb"
+_PROJECT = "bertjax"
+_STEP = "step"  # the axis of every curve: wandb's own counts calls, and never goes back
+_WITHOUT_ACCOUNT = ("offline", "disabled", "dryrun")  # modes
+_EXIT_CODES: dict[Ending, int] = {"finished": 0, "stopped": 0, "failed": 1}
+
+
+class WandbWriter:
+    """Writes metrics to a run of wandb, whose own process sends them; without a network it keeps them in a file."""
+
+    def __init__(self, run: wandb.Run) -> None:
+        self._run = run
+        run.define_metric(_STEP)
+        run.define_metric("*", step_metric=_STEP)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Hand the metrics of a step over, as plain floats."""
+        self._run.log({name: float(value) for name, value in metrics.items()} | {_STEP: int(step)})
+
+    def flush(self) -> None:
+        """Do nothing: what was logged has left this process already."""
+
+    def close(self, ending: Ending) -> None:
+        """Wait until everything is sent, or is in the file."""
+        self._run.finish(exit_code=_EXIT_CODES[ending])
+
+
+def require_ready() -> None:
+    """Raise ValueError where wandb would ask for a key in the middle of the run, or refuse the one that it has."""
+    if os.environ.get("WANDB_MODE", "online").lower() in _WITHOUT_ACCOUNT:
+        return
+    import wandb
+
+    why = "has no key"
+    try:
+        if wandb.login(prompt=False):
+            return
+    except wandb.errors.Error as error:
+        why = f"cannot log in: {' '.join(str(error).split())}"
+    raise ValueError(
+        f"log: 'wandb' (--log wandb) {why}; run `wandb login` or set WANDB_API_KEY, or set WANDB_MODE=offline and send "
+        "the files later with `wandb sync`"
+    )
+
+
+def open_writer(run: LoggedRun, folder: Path, resume_step: int) -> WandbWriter:
+    """Start the run there, or continue with the one that this run is known as.
+
+    What wandb would find out by itself (arguments, code, console, git) is left out: it may hold secrets.
+    """
+    import wandb
+
+    identity = logged_id(folder, _NAME) or secrets.token_hex(4)
+    remember_id(folder, _NAME, identity)
+    return WandbWriter(
+        wandb.init(
+            project=os.environ.get("WANDB_PROJECT", _PROJECT),
+            name=run.name,
+            id=identity,
+            resume="allow",
+            config=dict(run.config),
+            dir=folder,
+            reinit="create_new",  # runs of several tasks or settings follow one another in a process
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                disable_git=True,
+                disable_code=True,
+                disable_job_creation=True,
+                x_disable_meta=True,
+            ),
+        )
+    )
+
+
+LOGGER = Logger("wandb", open_writer, extra="wandb", require_ready=require_ready)

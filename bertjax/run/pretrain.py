@@ -1,0 +1,216 @@
+"""Pretraining, whole: from a config to a trained, measured, reported and exported model."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from bertjax.config import Config, to_dict
+from bertjax.convert.adapt import adapt, drawn_modules, require_same_shape
+from bertjax.convert.foreign import ForeignModel
+from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.convert.huggingface.names import has_class
+from bertjax.convert.sources import read_source, require_source
+from bertjax.convert.teacher import fit_teacher, read_teacher
+from bertjax.input.training_data import TrainingData, sizes
+from bertjax.interpret.fill_mask import held_out_completions
+from bertjax.interpret.probes import probed, read_probe_files
+from bertjax.model.network import Params
+from bertjax.pipeline.notebook import in_cell
+from bertjax.pipeline.vocabulary import vocabulary_line, with_vocabulary
+from bertjax.report.run_report import REPORT_FILE, write_report
+from bertjax.report.run_summary import Summary, last_words, summarise
+from bertjax.run.budget import Budget
+from bertjax.run.callbacks import Callback
+from bertjax.run.checkpoint import saved_steps
+from bertjax.run.checkpoint_metadata import DRAWN
+from bertjax.run.job import Job, assemble, describe, describe_process, preflight
+from bertjax.run.reference_curve import reference_for
+from bertjax.run.run_directory import data_to_resume, load_run, require_own_run, seal
+from bertjax.run.session import print_now, raise_if_stopped, require_same_config, session
+from bertjax.run.timekeeper import Timekeeper, as_begun, seconds_of_this_process
+from bertjax.run.trainer import Outcome, Say, train, untrained
+from bertjax.runtime.compilation import environment
+from bertjax.runtime.processes import Processes
+from bertjax.storage.lean_import import tensorflow_ahead
+from bertjax.storage.progress import SIGNS, ProgressLine, no_progress
+from bertjax.storage.remote import AnyPath, path_of
+from bertjax.text.prepare import require_sources
+from bertjax.training.objectives import choose
+
+_COMPLETIONS = 5
+_EXPORT = "huggingface"  # within the run's directory
+
+
+@dataclass(frozen=True, repr=False)
+class PretrainResult:
+    """A finished run. In a notebook it shows its figures and curves."""
+
+    config: Config  # with all that followed from the data
+    directory: AnyPath  # of the run
+    step: int
+    figures: dict[str, float]  # held-out figures by their names in the log, such as eval/mlm_loss
+    baselines: dict[str, float]  # what is possible without context, such as baseline/no_context_loss
+    report: AnyPath  # the page about the run
+    exported: AnyPath | None  # the model in Hugging Face's layout; None: transformers has no class of it
+    summary: Summary | None  # in the first process of a run, None in the others
+
+    def __repr__(self) -> str:
+        """What the run reached, where everything is, and what to do next."""
+        if self.summary is None:
+            return f"step {self.step:,} of {self.directory}"
+        return last_words(self.config, self.summary, self.report, self.exported)
+
+    def _repr_html_(self) -> str | None:
+        return None if self.summary is None else in_cell(self.report.read_text(encoding="utf-8"))
+
+
+def pretrain(
+    config: Config,
+    *,
+    callbacks: Sequence[Callback] = (),
+    given: Collection[str] = (),
+    announce: str = "",
+    ends_process: bool = False,
+) -> PretrainResult:
+    """Run the remaining steps from text to a trained model, then report and export it.
+
+    Every process of the run calls this; the first prints (`announce` once the config is valid), calls the
+    callbacks, reports and exports for all. The same call resumes a run that was stopped. `ends_process` as in
+    `session`. Raises ValueError for a config, text or run directory that cannot be used, and Stopped, a
+    KeyboardInterrupt, if a signal ended the run early: at once, or when the current step was taken and saved.
+
+    With `training.budget` the recipe is scaled to the steps that fit, but for the values of the keys `given`. The time
+    counts from this call, or from the start of the process that it ends.
+    """
+    began = time.monotonic()
+    clock = seconds_of_this_process if ends_process else lambda: time.monotonic() - began
+    budget = Budget(config.training.budget, given, clock) if config.training.budget else None
+    with session(config, ends_process=ends_process) as (processes, say):
+        outcome, result = _pretrain(config, processes, say, callbacks, announce, budget)
+    raise_if_stopped(
+        outcome.exit_code,
+        f"stopped by a signal after step {outcome.step:,}; saved in {outcome.config.directory}.\n"
+        "To continue, run the same command again.",
+    )
+    assert result is not None, "a run that was not stopped has a result"
+    return result
+
+
+def _pretrain(
+    config: Config,
+    processes: Processes,
+    say: Say,
+    callbacks: Sequence[Callback],
+    announce: str,
+    budget: Budget | None,
+) -> tuple[Outcome, PretrainResult | None]:
+    require_same_config(config, processes)
+    with SIGNS.doing("checking the config"):
+        named = config.data
+        config = with_vocabulary(preflight(config))
+        require_sources(config.data)
+        require_own_run(as_begun(config))
+        start, teacher, probe_files = _start_of(config), read_teacher(config), read_probe_files(config)
+    if announce:
+        say(announce)
+    if config.data != named:
+        say(vocabulary_line(config.data))
+    with SIGNS.doing("opening the training text"):
+        content = _open_together(config, processes)
+    say("\n".join([content.name, sizes(content), *(f"note: {note}" for note in content.notes)]))
+    with tensorflow_ahead():
+        with SIGNS.doing("planning the first epoch"):
+            fitted = None if teacher is None else fit_teacher(teacher, config, content.tokenizer)
+            job = probed(assemble(config, content, teacher=fitted), content, probe_files, processes)
+        processes.require_same("teacher", job.metadata["teacher_digest"], "give every host the same weights")
+        if budget is None and (reference := reference_for(job.metadata)) is not None:
+            job = replace(job, remark=reference.remark(job.shown))
+            say(f"held-out losses are compared with {len(reference.seeds)} runs of {reference.name} on the same text")
+        say(describe(job))
+        if processes.count > 1:
+            print_now(describe_process(job))
+        initial = None
+        if start:
+            job = replace(job, metadata=job.metadata | {DRAWN: drawn_modules(start, job.config.model)})
+            initial = functools.partial(_initial_params, start, job, say)
+        keeper = None
+        if budget is not None:
+            end = functools.partial(_rehearsed_end, content)
+            keeper = Timekeeper(budget, processes, end, say)
+        outcome = train(job, say, initial, processes, callbacks, keeper)
+    if job.probe is not None:
+        say(str(job.probe))
+    if outcome.exit_code:
+        return outcome, None
+    processes.finished("stopped by a signal when training was complete; run the same command again for the rest.")
+    with SIGNS.doing("writing the report and the export"):
+        result = _finish(outcome.config, content, outcome, processes.first)
+        if processes.first:
+            seal(result.directory)
+        return outcome, result
+
+
+def _open_together(config: Config, processes: Processes) -> TrainingData:
+    """The data of the run: the first process makes what is missing, then the others open it, or copy or make their own.
+
+    Not all at once: object storage has no locks, and those of a network disk may hold on one host only.
+    """
+    content = data_to_resume(config, ProgressLine()) if processes.first else None
+    processes.gather("text is prepared")
+    content = content or data_to_resume(config, no_progress)
+    processes.require_same(
+        "training text",
+        content.fingerprint,
+        "give every host the same data.sources, data.vocab and data.similar_words, or a data.root that they share",
+    )
+    return content
+
+
+def _start_of(config: Config) -> ForeignModel | None:
+    """The model that `init_from` names, if the run has still to begin.
+
+    Raises ValueError if it cannot be read or is of another shape than the config's.
+    """
+    if not config.init_from:
+        return None
+    require_source(config.init_from)
+    if saved_steps(config.directory):
+        return None
+    start = read_source(config.init_from)
+    require_same_shape(start, config.model, config.init_layers)
+    return start
+
+
+def _initial_params(start: ForeignModel, job: Job, say: Say) -> Params:
+    """The weights of another model, fitted to the job's model and vocabulary."""
+    params, notes = adapt(start, job.config.model, job.tokenizer, job.config.init_layers)
+    say("\n  ".join([f"starting from the weights of {job.config.init_from}", *notes]))
+    return params
+
+
+def _rehearsed_end(content: TrainingData, config: Config) -> None:
+    """What becomes of a finished run, done to a run that was not trained, so that it can be timed."""
+    _finish(config, content, untrained(config), first=True)
+
+
+def _finish(config: Config, content: TrainingData, outcome: Outcome, first: bool) -> PretrainResult:
+    """The result of a finished run; the first process writes its report and its export."""
+    directory, summary = path_of(config.directory), None
+    report, exported = directory / REPORT_FILE, directory / _EXPORT if has_class(config.model) else None
+    if first:
+        model = load_run(config.directory)
+        trained = {head for objective in choose(config.training.objectives) for head in objective.heads}
+        count = _COMPLETIONS if "mlm_head" in trained else 0  # an untrained head would only guess
+        completions = held_out_completions(model, content.held_out_text(), count, config.training.seed)
+        summary = summarise(config, content, outcome, completions)
+        write_report(directory, summary, to_dict(config), environment())
+        if exported is not None:
+            export_huggingface(model, exported)
+        if model.generator:
+            export_huggingface(model.generator, directory / f"{_EXPORT}-generator")
+    return PretrainResult(
+        config, directory, outcome.step, outcome.evaluation, outcome.baselines, report, exported, summary
+    )

@@ -1,0 +1,223 @@
+"""Silent arithmetic errors: steps that are computed again, and replicas whose bits are compared, naming the device.
+
+A defective processor sometimes computes a wrong result without an error. Two checks find that:
+
+1. `training.verify_every`: a step is taken twice from one state, and the bits of both results are compared on every
+   device. Where several devices share a batch, each device's gradient, before any sum, is computed by its neighbour
+   too, which finds a device that repeats the same error.
+2. `training.digest_every`: devices with the same part of the state compare digests of it, before every save as well.
+
+Between these steps nothing is computed, copied or waited for; the step itself is the same program with and without
+them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bertjax.model.parameters import named_arrays
+from bertjax.parallel.mesh import AXES, BATCH_AXES, batch_shards
+from bertjax.run.job import Job, Rows
+from bertjax.runtime.processes import Processes
+from bertjax.training.digest import local_digest
+from bertjax.training.objectives import Batch
+from bertjax.training.state import TrainState
+from bertjax.training.step import Metrics, batch_weights
+
+WRONG_BITS = 76  # exit code
+_SEARCHES = 6  # extra computations to identify a device that did not reveal itself
+_SHOWN = 3  # arrays in a message
+_NAMED = 8  # devices in a message
+
+
+class WrongBits(RuntimeError):
+    """A device has computed a wrong result; nothing of it was saved."""
+
+    exit_code = WRONG_BITS
+
+
+class Redundancy:
+    """The checks of one run, in every process; all processes see the same digests and end together."""
+
+    def __init__(self, job: Job, processes: Processes) -> None:
+        self._mesh, self._state, self._processes = job.mesh, job.blueprint.state, processes
+        training = job.config.training
+        self._verify_every, self._digest_every = training.verify_every, training.digest_every
+        self._of_stages: dict[int, Callable[..., jax.Array]] = {}
+
+    def take(self, rows: Rows, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        """Take step number `step` (from 0), checked if that is due. Raises WrongBits naming the devices."""
+        if self._digest_every and step and step % self._digest_every == 0:
+            self.compare_replicas(step, state)
+        if not self._verify_every or (step + 1) % self._verify_every:
+            return rows.train_step(state, batch)
+        with self._processes.taking_time():  # programs of its own are compiled
+            return self._verified(rows, step, state, batch)
+
+    def before_save(self, step: int, state: TrainState) -> None:
+        """Compare the replicas of what is about to be saved. Raises as `take`."""
+        if self._digest_every:
+            self.compare_replicas(step, state)
+
+    def compare_replicas(self, step: int, state: TrainState) -> None:
+        """Raise WrongBits naming the devices whose part of the state after `step` steps differs from the others'."""
+        with self._processes.taking_time():
+            found = self._digests(state)
+        odd: dict[int, list[str]] = {}
+        for number, (name, array) in enumerate(named_arrays(self._state).items()):
+            for replicas in _replicas(array.sharding, array.shape, self._mesh):
+                for index in _minority(replicas, found[:, number]):
+                    odd.setdefault(index, []).append(name)
+        if odd:
+            arrays = list(dict.fromkeys(name for names in odd.values() for name in names))
+            names = ", ".join(arrays[:_SHOWN]) + (f" and {len(arrays) - _SHOWN} more" if len(arrays) > _SHOWN else "")
+            raise WrongBits(
+                f"after step {step:,} {self._named(odd)} and the devices with the same part of the state do not hold "
+                f"the same bits of {names}; {_ADVICE}"
+            )
+
+    def _verified(self, rows: Rows, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        suspects = self._disagreeing_shards(rows, state, batch)
+        if suspects:
+            raise WrongBits(
+                f"step {step + 1:,}: {self._named(suspects)} computed another gradient than another device from the "
+                f"same rows; {_ADVICE}"
+            )
+        again, _ = rows.train_step(jax.tree.map(jnp.copy, state), batch)
+        expected = self._digests(again)
+        del again
+        state, metrics = rows.train_step(state, batch)
+        differing = np.flatnonzero((self._digests(state) != expected).any(axis=(1, 2))).tolist()
+        if not differing:
+            return state, metrics
+        if len(differing) < self._mesh.size or self._mesh.size == 1:
+            raise WrongBits(
+                f"step {step + 1:,}: computed twice from the same state and batch, its result has other bits on "
+                f"{self._named(differing)}; {_ADVICE}"
+            )
+        # The fault was in a part of the gradient before the sum over devices, which took it to all of them.
+        for _ in range(_SEARCHES):
+            suspects = self._disagreeing_shards(rows, state, batch)
+            if suspects:
+                break
+        which = (
+            f"{self._named(suspects)} computes another gradient than its neighbours from the same rows"
+            if suspects
+            else f"one of the {self._mesh.size} devices was wrong before gradients were summed, and not again in "
+            f"{_SEARCHES} further computations"
+        )
+        raise WrongBits(
+            f"step {step + 1:,}: computed twice from the same state and batch, its result has other bits on every "
+            f"device; {which}; {_ADVICE}"
+        )
+
+    def _disagreeing_shards(self, rows: Rows, state: TrainState, batch: Batch) -> list[int]:
+        """Mesh indices of devices whose gradient differs from another device's on the same rows.
+
+        The gradient of each part of the batch is computed by its own device and by the next one. Where they differ, a
+        third device decides; with only two devices, the first computes it again.
+        """
+        shards = batch_shards(self._mesh)
+        if shards == 1:
+            return []
+        number = rows.stage.number
+        gradients = self._of_stages[number] = self._of_stages.get(number) or self._gradients_of(rows)
+        first, second = (np.asarray(gradients(state, batch, np.int32(shift))) for shift in (0, 1))
+        differing = np.flatnonzero((first != second).any(axis=(1, 2)))
+        if not len(differing):
+            return []
+        third = np.asarray(gradients(state, batch, np.int32(2)))
+        odd: set[int] = set()
+        for part in differing.tolist():
+            by = [(part + shift) % shards for shift in range(3)]
+            digests = [one[part].tobytes() for one in (first, second, third)]
+            if shards == 2:
+                odd |= {by[0]} if digests[1] == digests[2] else set(by)
+            else:
+                most, count = Counter(digests).most_common(1)[0]
+                odd |= {shard for shard, digest in zip(by, digests, strict=True) if count == 1 or digest != most}
+        tensor = self._mesh.shape["tensor"]
+        return sorted(shard * tensor + index for shard in odd for index in range(tensor))
+
+    def _gradients_of(self, rows: Rows) -> Callable[..., jax.Array]:
+        """`(state, batch, shift) -> uint32 [shards, arrays, 5]`: digests of the gradient of each shard of the batch.
+
+        It is computed by the device `shift` shards further on. No sum over devices is in it.
+        """
+        train_step, shards = rows.train_step, batch_shards(self._mesh)
+        parts, everywhere = train_step.gradient, NamedSharding(self._mesh, P())
+
+        def of_shard(grads: Any, sums: Metrics) -> jax.Array:
+            return _stacked(grads)[None]
+
+        gradient = parts.make(rows.stage.training.grad_accum_steps, of_shard, P(BATCH_AXES))
+
+        @functools.partial(jax.jit, out_shardings=everywhere, compiler_options=parts.options)
+        def gradients(state: TrainState, batch: Batch, shift: jax.Array, *frozen: Any) -> jax.Array:
+            by = shift * (batch["input_ids"].shape[0] // shards)
+            moved = jax.tree.map(lambda x: jnp.roll(x, by, axis=0), (batch, parts.keys(state.step, batch)))
+            digests = gradient(state.params, *moved, batch_weights(batch, parts.objectives), *frozen)
+            return jnp.roll(digests, -shift, axis=0)
+
+        return lambda *given: gradients(*given, *train_step.frozen)
+
+    def _digests(self, state: TrainState) -> np.ndarray:
+        """uint32 [devices, arrays, 5] in the mesh's order: of the part of each array that a device holds."""
+        return np.asarray(self._digest(list(named_arrays(state).values())))
+
+    @functools.cached_property
+    def _digest(self) -> Callable[[list[jax.Array]], jax.Array]:
+        specs = [array.sharding.spec for array in named_arrays(self._state).values()]
+        here = jax.shard_map(
+            lambda arrays: _stacked(arrays)[None],
+            mesh=self._mesh,
+            in_specs=(specs,),
+            out_specs=P(AXES),
+            check_vma=False,
+        )
+        return jax.jit(here, out_shardings=NamedSharding(self._mesh, P()))
+
+    def _named(self, indices: Iterable[int]) -> str:
+        """Devices by their indices in the mesh, each with its process and host."""
+        devices = [self._mesh.devices.flat[index] for index in sorted(indices)]
+        more = f" and {len(devices) - _NAMED} more" if len(devices) > _NAMED else ""
+        names = [f"device {d.id} ({d.device_kind}, {self._processes.called([d.process_index])})" for d in devices]
+        return ", ".join(names[:_NAMED]) + more
+
+
+_ADVICE = (
+    "nothing of it was saved. Take the device, or its host, out of the job, then run the same command again: it goes "
+    "on from the newest checkpoint"
+)
+
+
+def _stacked(tree: Any) -> jax.Array:
+    """uint32 [arrays, 5]: the digest of the local part of every array of a tree."""
+    return jnp.stack([local_digest(x) for x in jax.tree.leaves(tree)])
+
+
+def _replicas(sharding: NamedSharding, shape: Sequence[int], mesh: Mesh) -> list[list[int]]:
+    """Mesh indices of the devices that hold the same part of an array, for every part that several devices hold."""
+    indices = {device: index for index, device in enumerate(mesh.devices.flat)}
+    parts: dict[str, list[int]] = {}
+    for device, slices in sharding.devices_indices_map(tuple(shape)).items():
+        parts.setdefault(str(slices), []).append(indices[device])
+    return [sorted(part) for part in parts.values() if len(part) > 1]
+
+
+def _minority(replicas: list[int], digests: np.ndarray) -> list[int]:
+    """The replicas whose digest differs from the majority's; all of them if there is no majority."""
+    found = {index: digests[index].tobytes() for index in replicas}
+    (most, count), *_ = Counter(found.values()).most_common(1)
+    if count == len(replicas):
+        return []
+    return [index for index, digest in found.items() if digest != most or 2 * count <= len(replicas)]

@@ -1,0 +1,208 @@
+"""Reference curves: held-out figures of finished runs by step, as data, to compare runs of the same kind with.
+
+Runs are of the same kind if everything that their curves depend on is the same, up to the seed: the settings that
+identify a run, its length, its text, its tokenizer and its teacher. Other runs are not compared.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import numpy as np
+
+from bertjax.config import Config, differences, from_dict
+from bertjax.config.recipes import RECIPES
+from bertjax.config.resume import IDENTITY
+from bertjax.run.checkpoint import read_metadata
+from bertjax.run.compatibility import FINGERPRINTS, RULES
+from bertjax.run.metrics import Shown
+from bertjax.run.telemetry import METRICS_FILE, curves, read_metrics
+from bertjax.storage.files import replace_text
+from bertjax.storage.json_documents import Between, Count, Sha256, read_json
+from bertjax.storage.remote import AnyPath, path_of
+from bertjax.training.course import parse_replan
+
+FOLDER = RECIPES / "references"  # of the package
+_LEAST_RUNS = 2
+# Settings that a run may change, but that its curves depend on.
+_ALSO = {"training.steps", "training.replans", "training.eval_rows", "execution.dtype"}
+_NOT = {"training.seed"}
+_NOISE = 0.005  # least spread, as a share of a loss: two or three runs measure their spread badly
+_OFF = 3.0  # spreads
+
+Remark = Callable[[int, Mapping[str, float]], str]  # of a step and its held-out figures
+
+
+class _Curve(TypedDict):
+    steps: Annotated[list[Count], Between(1)]
+    mean: list[float]
+    spread: list[float]
+
+
+class _Document(TypedDict):
+    name: str
+    command: str
+    digest: Sha256
+    seeds: Annotated[list[int], Between(_LEAST_RUNS)]
+    versions: dict[str, str]
+    device: str
+    curves: dict[str, _Curve]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A figure over the steps of several runs that differ in their seeds."""
+
+    steps: tuple[int, ...]
+    mean: tuple[float, ...]
+    spread: tuple[float, ...]  # standard deviation between the runs
+
+    def at(self, step: int) -> tuple[float, float] | None:
+        """(mean, spread) at a step, on straight lines between those that were measured; None outside of them."""
+        if not self.steps[0] <= step <= self.steps[-1]:
+            return None
+        return tuple(float(np.interp(step, self.steps, values)) for values in (self.mean, self.spread))
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The curves of runs of one kind, and how they were made."""
+
+    name: str
+    command: str
+    digest: str  # `digest_of` the runs
+    seeds: tuple[int, ...]
+    versions: Mapping[str, str]
+    device: str
+    curves: Mapping[str, Curve]  # by name in the log, such as eval/mlm_loss
+
+    def remark(self, shown: Sequence[Shown]) -> Remark:
+        """A function that describes how held-out figures compare with the reference: those losses that are shown."""
+        of_losses = {f"eval/{name}": label for label, name, _ in shown if name.endswith("loss")}
+        names = {name: label for name, label in of_losses.items() if name in self.curves}
+
+        def comparison(step: int, figures: Mapping[str, float]) -> str:
+            parts = [
+                _compared(label, figures[name], *found)
+                for name, label in names.items()
+                if name in figures and (found := self.curves[name].at(step)) is not None
+            ]
+            return f"  reference {', '.join(parts)}" if parts else ""
+
+        return comparison
+
+
+def _compared(label: str, value: float, mean: float, spread: float) -> str:
+    off = value - mean
+    verdict = "on track" if abs(off) <= _OFF * max(spread, _NOISE * mean) else f"off by {off:+.2f}"
+    return f"{label} {mean:.2f} ± {spread:.2f} ({verdict})"
+
+
+def digest_of(metadata: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of all that a run's curves depend on but its seed; "" for a run from the weights of another model.
+
+    `metadata` is as `run_metadata` makes it. Settings with their default values are left out, so that a new setting
+    does not change the digest.
+    """
+    config = from_dict(metadata["config"])
+    if config.init_from:
+        return ""
+    free = {key for key, rule in RULES.items() if rule != IDENTITY} - _ALSO | _NOT
+    changed = differences(config, Config())
+    values = {key: value for key, (_, value) in sorted(changed.items()) if key not in free}
+    document = values | {name: metadata.get(name, "") for name in FINGERPRINTS}
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def reference_for(metadata: Mapping[str, Any], folder: Path = FOLDER) -> Reference | None:
+    """The reference of runs such as this one, if there is one. Raises ValueError for a damaged file."""
+    digest = digest_of(metadata)
+    return next((one for one in references_in(folder) if one.digest == digest), None)
+
+
+@functools.cache
+def references_in(folder: Path) -> tuple[Reference, ...]:
+    """The references in a folder, by the names of their files. Raises ValueError for a damaged one."""
+    return tuple(read_reference(path) for path in sorted(folder.glob("*.json")))
+
+
+def read_reference(path: Path) -> Reference:
+    """The reference in a file. Raises ValueError naming the file and what is wrong in it."""
+    found: dict[str, Any] = read_json(path, _Document)
+    for name, curve in found["curves"].items():
+        lengths = {len(curve[part]) for part in ("steps", "mean", "spread")}
+        if len(lengths) > 1 or curve["steps"] != sorted(set(curve["steps"])):
+            raise ValueError(
+                f"{path}: curves.{name}: steps must rise, with a mean and a spread for each; write it again"
+            )
+    made = {name: Curve(*(tuple(curve[part]) for part in ("steps", "mean", "spread")))
+            for name, curve in found["curves"].items()}  # fmt: skip
+    described = {key: found[key] for key in ("name", "command", "digest", "versions", "device")}
+    return Reference(**described, seeds=tuple(found["seeds"]), curves=made)
+
+
+def reference_of(name: str, command: str, runs: Sequence[str | AnyPath]) -> Reference:
+    """The reference of finished runs. Raises ValueError unless they are of one kind, finished, and of several seeds."""
+    directories = [path_of(str(run)) for run in runs]
+    metadata = [read_metadata(directory) for directory in directories]
+    digests = [digest_of(one) for one in metadata]
+    for directory, one, digest in zip(directories, metadata, digests, strict=True):
+        training = one["config"]["training"]
+        end = parse_replan(training["replans"][-1])[1] if training["replans"] else training["steps"]
+        if not digest or digest != digests[0]:
+            raise ValueError(
+                f"{directory}: another kind of run than {directories[0]}; give runs of one recipe and text"
+            )
+        if one["step"] != end:
+            raise ValueError(f"{directory}: it has {one['step']:,} of {end:,} steps; finish it first")
+    seeds = [one["config"]["training"]["seed"] for one in metadata]
+    if len(set(seeds)) < max(_LEAST_RUNS, len(seeds)):
+        raise ValueError(f"runs with the seeds {seeds}: a spread needs {_LEAST_RUNS} seeds or more, each once")
+    logged = [curves(read_metrics(directory / METRICS_FILE)) for directory in directories]
+    names = [name for name in logged[0] if name.startswith("eval/") and name.count("/") == 1]
+    return Reference(
+        name,
+        command,
+        digests[0],
+        tuple(seeds),
+        metadata[0]["versions"],
+        metadata[0]["device_kind"],
+        {name: _curve([one[name] for one in logged]) for name in names if all(name in one for one in logged)},
+    )
+
+
+def _curve(found: Sequence[tuple[list[int], list[float]]]) -> Curve:
+    """The mean and the spread of a figure at the steps that all runs have."""
+    steps = sorted(set.intersection(*(set(steps) for steps, _ in found)))
+    values = np.array([[dict(zip(*one, strict=True))[step] for step in steps] for one in found])
+    mean, spread = values.mean(axis=0), values.std(axis=0, ddof=1)
+    return Curve(tuple(steps), *(tuple(_rounded(value) for value in part) for part in (mean, spread)))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}") if math.isfinite(value) else value
+
+
+def write_reference(path: Path, reference: Reference) -> None:
+    """Write a reference as JSON, a line for each list of a curve."""
+    parts = {
+        name: {"steps": list(curve.steps), "mean": list(curve.mean), "spread": list(curve.spread)}
+        for name, curve in reference.curves.items()
+    }
+    lines = [
+        f'  "{key}": {json.dumps(getattr(reference, key))}'
+        for key in ("name", "command", "digest", "seeds", "versions", "device")
+    ]
+    of_curves = []
+    for name, part in parts.items():
+        lists = ",\n".join(f'      "{key}": {json.dumps(value)}' for key, value in part.items())
+        of_curves.append(f'    "{name}": {{\n{lists}\n    }}')
+    text = "{\n" + ",\n".join([*lines, '  "curves": {\n' + ",\n".join(of_curves) + "\n  }"]) + "\n}\n"
+    replace_text(path, text)

@@ -1,0 +1,228 @@
+"""A step of a run, rebuilt from the checkpoint before it: its figures, its gradient by layer, and the loss of each row.
+
+The steps from the checkpoint on are those of the run: the same program, the same batches, the same state. The
+logged figures are compared with those computed here.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bertjax.input.feed import Batch, open_feed
+from bertjax.input.training_data import RunBatches
+from bertjax.parallel.mesh import BATCH_AXES, batch_shards
+from bertjax.parallel.sharding import local_rows, to_global
+from bertjax.run.job import Job, Rows
+from bertjax.run.metrics import LOSS, TOKENS_SEEN, StepMetrics
+from bertjax.run.spikes import SkippedBatches
+from bertjax.run.telemetry import Record, logged_value
+from bertjax.training.state import TrainState
+from bertjax.training.step import Metrics, batch_weights
+
+_RATES = ("perf/", "time/", "goodput/")
+
+
+@dataclass(frozen=True)
+class RowFigures:
+    """The figures of a row of the batch in the step."""
+
+    number: int  # in the batch, from 0
+    losses: dict[str, float]  # mean of each objective over the row's predictions
+    share: float  # of the step's loss: those of all rows sum to it
+    gradient_norm: float  # of the row's part of the step's gradient, before clipping
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The records of the log whose steps were all repeated."""
+
+    compared: tuple[int, ...]  # their steps
+    different: dict[int, dict[str, tuple[float | None, float | None]]]  # step -> figure -> (logged, here)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A replayed step, numbered as in the log: step N completes N steps."""
+
+    step: int
+    start: int  # the step of the checkpoint that it was replayed from; 0: the initial state
+    rows_read: np.ndarray  # int64 [B]: the numbers of the batch's rows in their stage
+    batch: Batch
+    figures: dict[str, float]  # of the step, by the names in the log without the group
+    layers: dict[str, float]  # norms of the gradient before clipping, embeddings first
+    rows: tuple[RowFigures, ...]  # in the order of the batch
+    comparison: Comparison
+
+
+def replay(job: Job, state: TrainState, step: int, logged: list[Record], done: Callable[[int], object]) -> Replayed:
+    """Continue from a state to step number `step`, and to the end of the log's record that contains it, if any.
+
+    Under `jax.set_mesh(job.mesh)`. `logged` are all records of the run's log; `done` is called after every step.
+    """
+    start = int(state.step)
+    assert start < step <= job.stages[-1].stage.stop
+    marks = [record for record in logged if LOSS in record]
+    last = max(step, next((record["step"] for record in marks if record["step"] >= step), step))
+    log = _Log(marks, start)
+    metrics = StepMetrics(job.peak.flops, log.tokens_before)
+    found: dict[str, Any] = {}
+    for rows, number, local in _batches(job, start, last):
+        batch = to_global(job.mesh, local)
+        if number + 1 == step:
+            found = _inspected(job, rows, state, batch, local)
+        state, of_step = rows.train_step(state, batch)
+        metrics.add(of_step)
+        if number + 1 == step:
+            found["figures"] = {name: float(value) for name, value in of_step.items()}
+            found["rows_read"] = _rows_read(rows, number)
+        if number + 1 in log.steps:
+            metrics.drain()
+            log.compare(number + 1, metrics.window(1.0))
+        done(number + 1)
+    return Replayed(step=step, start=start, comparison=log.comparison, **found)
+
+
+class _Log:
+    """The records of a run's log from a step on, compared one by one."""
+
+    def __init__(self, records: list[Record], start: int) -> None:
+        self._records = {record["step"]: record for record in records if record["step"] > start}
+        before = [record for record in records if record["step"] <= start]
+        self.tokens_before = before[-1].get(TOKENS_SEEN, 0.0) if before else 0.0
+        # A record that began before the first replayed step cannot be compared.
+        self._whole = (before[-1]["step"] if before else 0) == start
+        self.steps = self._records.keys()
+        self.comparison = Comparison((), {})
+
+    def compare(self, step: int, figures: Mapping[str, float]) -> None:
+        """Compare the means over the steps since the last record."""
+        whole, self._whole = self._whole, True
+        if not whole:
+            return
+        logged = self._records[step]
+        here = {name: logged_value(value) for name, value in figures.items() if not name.startswith(_RATES)}
+        unlike = {name: (logged[name], value) for name, value in here.items() if logged.get(name, value) != value}
+        now = self.comparison
+        self.comparison = Comparison((*now.compared, step), now.different | ({step: unlike} if unlike else {}))
+
+
+def _batches(job: Job, start: int, stop: int) -> Iterator[tuple[Rows, int, Batch]]:
+    """The batches of steps `start` to `stop`, with their stage."""
+    for rows in job.stages:
+        stage = rows.stage
+        first, last = max(start, stage.start), min(stop, stage.stop)
+        if first >= last:
+            continue
+        size = stage.training.global_batch_size
+        with open_feed(
+            rows.batches,
+            start_step=first - stage.start,
+            stop_step=last - stage.start,
+            global_batch_size=size,
+            rows=local_rows(job.mesh, size),
+            threads=stage.data.threads,
+        ) as feed:
+            for number, batch in zip(itertools.count(first), feed, strict=False):
+                yield rows, number, batch
+
+
+def _rows_read(rows: Rows, step: int) -> np.ndarray:
+    """The numbers in their stage of the rows of a step's batch."""
+    number, size = step - rows.stage.start, rows.stage.training.global_batch_size
+    if isinstance(rows.batches, SkippedBatches):
+        number = rows.batches.number(number)
+    return number * size + np.arange(size)
+
+
+def source_of(rows: Rows) -> RunBatches:
+    """The batches of a stage as they are when none is skipped."""
+    return rows.batches.source if isinstance(rows.batches, SkippedBatches) else rows.batches
+
+
+def _inspected(job: Job, rows: Rows, state: TrainState, batch: Any, local: Batch) -> dict[str, Any]:
+    """The gradient of the step by layer, and what each row contributes."""
+    step, parts = rows.train_step, rows.train_step.gradient
+    weights = jax.jit(functools.partial(batch_weights, objectives=parts.objectives))(batch)
+    keys = jax.jit(parts.keys)(state.step, batch)
+    whole = parts.make(rows.stage.training.grad_accum_steps)
+
+    @functools.partial(jax.jit, compiler_options=parts.options)
+    def by_layer(*given: Any) -> dict[str, jax.Array]:
+        return _squares_by_layer(whole(*given)[0])
+
+    squares = jax.device_get(by_layer(state.params, batch, keys, weights, *step.frozen))
+
+    def of_shard(grads: Any, sums: Metrics) -> tuple[jax.Array, Metrics]:
+        return optax.tree.norm(grads)[None], jax.tree.map(lambda x: x[None], sums)
+
+    of_row = jax.jit(parts.make(1, of_shard, P(BATCH_AXES)), compiler_options=parts.options)
+    shards, figures = batch_shards(job.mesh), []
+    all_keys = None if keys is None else np.asarray(keys)
+    for first in range(0, len(local["input_ids"]), shards):
+        some = slice(first, first + shards)
+        here = to_global(job.mesh, {name: values[some] for name, values in local.items()})
+        given = None if all_keys is None else jax.device_put(all_keys[some], NamedSharding(job.mesh, P(BATCH_AXES)))
+        norms, sums = jax.device_get(of_row(state.params, here, given, weights, *step.frozen))
+        for shard, norm in enumerate(norms):
+            own = {name: float(values[shard]) for name, values in sums.items()}
+            figures.append(_row_figures(first + shard, own, float(norm), local, weights, parts.objectives))
+    return {"batch": local, "layers": _norms(squares), "rows": tuple(figures)}
+
+
+def _row_figures(
+    number: int, sums: dict[str, float], norm: float, batch: Batch, weights: Metrics, objectives: Any
+) -> RowFigures:
+    losses, share = {}, 0.0
+    for one in objectives:
+        loss, own = sums[f"{one.name}_loss"], float(batch[one.weight_key][number].sum())
+        if own:
+            losses[one.name] = loss / own
+        share += one.scale * loss / (float(weights[f"{one.name}_weight"]) + one.epsilon)
+    return RowFigures(number, losses, share, norm)
+
+
+def _squares_by_layer(grads: Any) -> dict[str, jax.Array]:
+    """Part of the network -> sum of squares of its gradient; of the stacked layers float32 [layers]."""
+    found: dict[str, jax.Array] = {}
+    for path, grad in jax.tree_util.tree_leaves_with_path(grads):
+        names = [part.key for part in path]
+        stacked = "layers" in names
+        inside = names.index("encoder") + 2 if "encoder" in names else 1
+        name = "/".join(names[:inside])
+        square = jnp.sum(jnp.square(grad.astype(jnp.float32)), axis=tuple(range(stacked, grad.ndim)))
+        found[name] = found.get(name, 0.0) + square
+    return found
+
+
+def _norms(squares: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Names for people -> norms, in the order of the forward pass: embeddings, layers, the rest."""
+    found: dict[str, float] = {}
+    for name in sorted(squares, key=lambda name: (_order(name), name)):
+        *above, last = name.removeprefix("encoder/").split("/")
+        where = "".join(f"{part} " for part in above if part != "encoder")
+        if last == "layers":
+            first = int(f"{name.removesuffix(last)}first_layer" in squares)
+            norms = np.sqrt(np.atleast_1d(squares[name])).tolist()
+            found |= {f"{where}layer {number}": norm for number, norm in enumerate(norms, first)}
+        else:
+            shown = "layer 0" if last == "first_layer" else last.replace("_", " ")
+            found[where + shown] = float(np.sqrt(squares[name]))
+    return found
+
+
+def _order(name: str) -> int:
+    """The rank of a part of the network in the list."""
+    order = ("embeddings", "first_layer", "layers", "final_norm")
+    last = name.rpartition("/")[2]
+    return order.index(last) if name.startswith("encoder/") and last in order else len(order)

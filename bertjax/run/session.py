@@ -1,0 +1,72 @@
+"""What surrounds a run: its processes, what they print, the config they agree on, and how a signal ends it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from bertjax.config import Config, flatten, to_dict
+from bertjax.run.trainer import Say
+from bertjax.runtime.compilation import keep_compiled_programs, keep_only_what_is_shared
+from bertjax.runtime.heartbeat import EXIT_CODES
+from bertjax.runtime.processes import Processes, Stopped, join
+from bertjax.storage.progress import SIGNS
+
+# Where files lie on a host, and the number of the process.
+_OF_A_HOST = {"data.root", "data.cache_dir", "data.workers", "data.threads", "compilation_cache", "hosts.process"}
+
+
+@contextmanager
+def session(config: Config, *, ends_process: bool) -> Iterator[tuple[Processes, Say]]:
+    """The processes of a run, joined, and the function that prints a line in the first of them.
+
+    `ends_process`: a signal may end this Python process, as a verb's, where nothing would be lost; without it the
+    signal becomes an exception. Raises as `join` does.
+    """
+    kept = keep_compiled_programs(config.compilation_cache)
+    with SIGNS.speaking("working"), ExitStack() as leaving:
+        with SIGNS.doing("starting the processes"):
+            processes = leaving.enter_context(join(config.hosts, ends_process=ends_process))
+        why_not = keep_only_what_is_shared(kept, processes)
+        if processes.first:
+            if why_not:
+                print_now(why_not)
+            yield processes, print_now
+            return
+        with SIGNS.by(_say_nothing):
+            yield processes, _say_nothing
+
+
+def print_now(line: str) -> None:
+    """Print and flush, for readers of a log that grows."""
+    print(line, flush=True)
+    SIGNS.spoke()
+
+
+def _say_nothing(line: str) -> None:
+    pass
+
+
+def raise_if_stopped(exit_code: int, words: str) -> None:
+    """Raise Stopped with these words if a run ended with the exit code of a signal; 0 is that of its end."""
+    if exit_code:
+        (number,) = (number for number, code in EXIT_CODES.items() if code == exit_code)
+        raise Stopped(number, words)
+
+
+def require_same_config(config: Config, processes: Processes) -> None:
+    """Raise ValueError naming the keys that differ between the processes, other than those of one host."""
+    flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _OF_A_HOST}
+    digest = hashlib.sha256(json.dumps(flat).encode()).hexdigest()[:16]
+    if len(set(processes.gather("digest of the config", digest))) == 1:
+        return
+    first, *others = [json.loads(text) for text in processes.gather("config", json.dumps(flat))]
+    for number, other in enumerate(others, 1):
+        differing = [f"{key}={other[key]} (process 0: {first[key]})" for key in first if other[key] != first[key]]
+        if differing:
+            raise ValueError(
+                f"{processes.called([number])} was started with another config: {', '.join(differing)}; "
+                "start all processes with the same recipe and overrides"
+            )

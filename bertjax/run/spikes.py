@@ -1,0 +1,202 @@
+"""Recovery from loss spikes: go back to the checkpoint before the spike and skip its batches.
+
+The mean loss of a window of the log is a spike if it lies `training.spike_deviations` robust deviations above the
+median of the windows before it; the deviation is that of the usual change from one window to the next. The run then
+goes back to the newest checkpoint before the window, repeats the steps up to it with the same bits, and skips the
+window's batches. Skipped batches are a record of `training.skips`, which the run's config.json and every later
+checkpoint contain, so that a resumed run, or a replayed step, reads the same batches. Which windows are spikes follows
+from the log alone: a run that is killed before the record is saved finds the same spike again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bertjax.config import TrainingConfig, to_dict
+from bertjax.config.skips import Skip, batch_of, parse_skips, with_skip
+from bertjax.input.training_data import RunBatches
+from bertjax.run.checkpoint import DIRECTORY, read_metadata, saved_steps
+from bertjax.run.checkpoint_metadata import DamagedCheckpoint
+from bertjax.run.job import Job
+from bertjax.runtime.processes import Processes
+from bertjax.storage.remote import AnyPath, path_of
+from bertjax.training.stages import Stage
+
+if TYPE_CHECKING:
+    from bertjax.run.trainer import Outcome, Say
+
+MOST = 10  # spikes skipped in one run; more need another learning rate
+_LEVEL, _USUAL = 8, 20  # windows for the median, and for the usual change
+_LOGGED = 50 * _USUAL  # lines of the log that have those windows; one is of part of a window, or has no finite loss
+_FLOOR = 0.01  # least deviation, as a share of the median
+_NORMAL = 1.4826  # times the median absolute deviation is the standard deviation of a normal distribution
+
+
+class Window(NamedTuple):
+    """Steps of a run and the mean of their losses."""
+
+    first: int  # counted from 0
+    stop: int
+    loss: float
+
+
+class Spike(Exception):
+    """Ends the loop at a spike, so that the run continues from a checkpoint of its first step, or of one before."""
+
+    def __init__(self, window: Window, median: float, deviations: float) -> None:
+        self.window = window
+        super().__init__(
+            f"the mean loss of steps {window.first + 1:,} to {window.stop:,} is {window.loss:.3f}, {deviations:.1f} "
+            f"deviations above the windows before it (median {median:.3f})"
+        )
+
+
+class SpikeWatch:
+    """Looks for spikes in one stage after the other; in every process, with the same figures and the same result.
+
+    A window ends where the run logs by its periods. A window cut by a signal or restart is reassembled.
+    """
+
+    def __init__(self, training: TrainingConfig, logged: Iterable[tuple[int, float | None]] = ()) -> None:
+        """`logged` are the steps and losses of the run's log so far, in order, at least the last `lines_needed`."""
+        self._limit, self._skipped = training.spike_deviations, len(training.skips)
+        self._logged = [(step, math.nan if loss is None else loss) for step, loss in logged]
+        self._losses: list[float] = []  # of whole windows of the stage
+        self._part: list[tuple[int, float]] = []  # (steps, mean loss) since the last whole window
+        self._reached = 0
+
+    @staticmethod
+    def lines_needed(training: TrainingConfig) -> int:
+        """The number of losses at the end of a run's log that a watch judges by: 0 if it looks for none."""
+        return _LOGGED if training.spike_deviations else 0
+
+    def look(self, stage: Stage, step: int, loss: float) -> None:
+        """Take the mean loss of the steps since the last call, up to `step`.
+
+        Raises Spike for one, and RuntimeError if too many have been skipped.
+        """
+        if not self._limit:
+            return
+        logged, self._logged = self._logged, []
+        for at, value in (*logged, (step, float(f"{loss:.9g}"))):  # nine digits, as the log has it
+            window = self._whole(stage, at, value)
+            if window is not None and at == step:
+                self._judge(window)
+            if window is not None:
+                self._losses.append(window.loss)
+
+    def _whole(self, stage: Stage, step: int, loss: float) -> Window | None:
+        """The window that the steps up to this one complete, if they do."""
+        if self._reached <= stage.start < step:  # the first of the stage, which has other rows
+            self._losses, self._part, self._reached = [], [], stage.start
+        self._part.append((step - self._reached, loss))
+        self._reached = step
+        training = stage.training
+        periods = training.log_every, training.eval_every, training.checkpoint_every
+        if all(step % period for period in periods) and step not in (stage.start + 1, stage.stop):
+            return None
+        steps, part = sum(count for count, _ in self._part), self._part
+        self._part = []
+        return Window(step - steps, step, math.fsum(count * mean for count, mean in part) / steps)
+
+    def _judge(self, window: Window) -> None:
+        past = [loss for loss in self._losses if math.isfinite(loss)][-_USUAL:]
+        if len(past) < _LEVEL:
+            return
+        median = statistics.median(past[-_LEVEL:])
+        # Of changes from one window to the next, so that a steadily falling loss has no large deviation.
+        changes = [abs(after - before) for before, after in itertools.pairwise(past)]
+        spread = max(_NORMAL * statistics.median(changes), _FLOOR * abs(median))
+        if not (deviations := (window.loss - median) / spread) > self._limit:
+            return
+        spike = Spike(window, median, deviations)
+        if self._skipped >= MOST:
+            raise RuntimeError(
+                f"{spike}; {MOST} spikes have been skipped (training.skips), and skipping more rows does not "
+                "help. Lower optimizer.learning_rate, or lengthen optimizer.warmup_steps"
+            )
+        raise spike
+
+
+@contextlib.contextmanager
+def going_back(processes: Processes, wait_for_save: Callable[[], None]) -> Iterator[None]:
+    """At a spike inside, say that the steps have ended, before the run is closed and restored, which may take long."""
+    try:
+        yield
+    except Spike:
+        with processes.taking_time():
+            wait_for_save()
+        where = "while it goes back before a loss spike; no checkpoint is lost"
+        processes.begin(f"stopped by a signal {where}. To continue, run the same command again.")
+        raise
+
+
+def run_skipping_spikes(job: Job, processes: Processes, say: Say, run: Callable[[Job, int | None], Outcome]) -> Outcome:
+    """`run(job, before)`, again after every spike: the job then skips more batches, from a step <= `before` on.
+
+    The skips recorded in the run's newest checkpoint apply from the beginning.
+    """
+    recorded = _recorded(path_of(job.config.directory)) if processes.first else ()
+    given = job.config.training.skips
+    recorded = tuple(json.loads(processes.gather("skipped batches", json.dumps(recorded))[0]))
+    skips = given if set(recorded) <= set(given) else tuple(sorted({*given, *recorded}, key=lambda s: parse_skips([s])))
+    if skips != given:
+        say(f"skipping the batches that the run's newest checkpoint records: training.skips={skips}")
+    before = None
+    while True:
+        try:
+            return run(with_skips(job, skips), before)
+        except Spike as spike:
+            before, words = spike.window.first, str(spike)
+            skips = with_skip(skips, before, spike.window.stop)
+        # After the handler, so that nothing references the state of the run that ended.
+        say(f"{words}; these rows are skipped from here on (training.skips={skips})")
+
+
+def with_skips(job: Job, skips: Sequence[str]) -> Job:
+    """The job whose steps skip these batches. Raises ValueError as `parse_skips`."""
+    config = replace(job.config, training=replace(job.config.training, skips=tuple(skips)))
+    parsed = parse_skips(skips)
+    stages = job.stages
+    if parsed:
+        stages = tuple(replace(one, batches=SkippedBatches(one.batches, parsed, one.stage.start)) for one in stages)
+    return replace(job, config=config, stages=stages, metadata=job.metadata | {"config": to_dict(config)})
+
+
+class SkippedBatches:
+    """The batches of a stage without the skipped ones; otherwise as `batches`."""
+
+    def __init__(self, batches: RunBatches, skips: Sequence[Skip], start: int) -> None:
+        self.source, self._skips, self._start = batches, tuple(skips), start
+        self.rows_per_epoch, self.shares = batches.rows_per_epoch, batches.shares
+
+    def number(self, step: int) -> int:
+        """The number in the stage, from 0, of the batch that a step of it gets."""
+        return batch_of(self._start + step, self._skips, self._start) - self._start
+
+    def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Those rows of the batch that a step of the stage gets."""
+        return self.source.batch(self.number(step), global_batch_size, rows)
+
+    def spec(self, batch_size: int) -> Any:
+        """Shape and dtype of every array of a batch of that many rows."""
+        return self.source.spec(batch_size)
+
+
+def _recorded(directory: AnyPath) -> tuple[str, ...]:
+    """`training.skips` of the run's newest readable checkpoint."""
+    for step in reversed(saved_steps(directory)):
+        try:
+            return tuple(read_metadata(directory / DIRECTORY / str(step))["config"]["training"]["skips"])
+        except DamagedCheckpoint:
+            continue
+    return ()

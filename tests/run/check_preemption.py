@@ -1,0 +1,135 @@
+"""Signals to one process of three, at random moments: all stop at the same step, and the run ends with the same bits.
+
+python tests/run/check_preemption.py [--terms 20] [--kills 5] [--seed 0]
+
+Every moment is drawn between the start of the processes and the usual end of the run, so that it falls into joining,
+preparation, compilation, steps, evaluations and saves. Prints a line for each, and what was found at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from fake_devices import xla_flags
+
+# Before the modules that import JAX, and as the tests have it.
+os.environ["XLA_FLAGS"] = xla_flags(devices=1)
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+from generated_corpus import write_corpus
+from several_processes import Group
+from tiny_runs import checkpoints, command, digests, write_recipe
+
+PROCESSES = 3
+GRACE = 30  # seconds to stop after SIGTERM
+NOTICED = 60  # seconds to end after another's SIGKILL
+MOMENTS = [  # what the last line that was printed says of the moment, latest first
+    ("training is complete", "report"),
+    ("held out", "step, eval or save"),
+    ("pretraining  ", "step, eval or save"),
+    ("batches come through", "compile"),
+    ("reads rows", "restore"),
+    ("Gloo", "preparation"),
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--terms", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    with tempfile.TemporaryDirectory(prefix="preemption-") as name:
+        folder = Path(name)
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / "compiled")
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+        os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+        return check(folder, options.terms, options.kills, rng)
+
+
+def check(folder: Path, terms: int, kills: int, rng: random.Random) -> int:
+    recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
+    few = ["--training.steps", "24", "--optimizer.warmup-steps", "5", "--training.log-every", "1"]
+    few += ["--training.eval-every", "8", "--training.checkpoint-every", "6"]
+    # Every batch a multiple of three.
+    few += ["--training.global-batch-size", "12"]
+
+    def start(run_dir: Path) -> Group:
+        return Group(command(recipe, source, run_dir, *few), PROCESSES, run_dir.with_suffix(".log"))
+
+    with start(folder / "whole") as group:  # fills the cache
+        group.finish()
+    shutil.rmtree(folder / "whole")
+    begun = time.monotonic()
+    with start(folder / "whole") as group:
+        group.finish()
+    usual = time.monotonic() - begun
+    expected = digests(folder / "whole")
+    print(f"an undisturbed run takes {usual:.0f} s", flush=True)
+
+    worst, moments, failures = {signal.SIGTERM: 0.0, signal.SIGKILL: 0.0}, Counter(), 0
+    while (number := moments.total()) < terms + kills:
+        kind = signal.SIGTERM if number < terms else signal.SIGKILL
+        run_dir = folder / f"run-{number}"
+        victim, moment = rng.randrange(PROCESSES), rng.uniform(0.05, 0.95) * usual
+        with start(run_dir) as group:
+            time.sleep(moment)
+            if any(code is not None for code in group.ended()):
+                print(f"{number}: ended before {moment:.1f} s; drawn again", flush=True)
+                shutil.rmtree(run_dir)
+                continue
+            log = "".join(group.logs)
+            at = next((name for text, name in MOMENTS if text in log), "start")
+            if at == "start":
+                # The others wait hosts.join_seconds for a process that has not connected: it may be started again.
+                print(f"{number}: not all had joined after {moment:.1f} s; drawn again", flush=True)
+                continue
+            group.send(victim, kind)
+            sent = time.monotonic()
+            try:
+                codes = group.wait(GRACE if kind == signal.SIGTERM else NOTICED)
+            except AssertionError as error:
+                codes, failures = [str(error)], failures + 1
+            took = time.monotonic() - sent
+            worst[kind] = max(worst[kind], took)
+            moments[kind.name, at] += 1
+            steps = [name for name in checkpoints(run_dir) if name.isdecimal()]
+            others = [log for index, log in enumerate(group.logs) if index != victim]
+        good = judged(kind, codes, victim, others, steps)
+        if steps or number % 5 == 0:  # of nothing, any undisturbed run comes
+            with start(run_dir) as group:
+                group.finish()
+        same = not steps or digests(run_dir) == expected
+        failures += not (good and same)
+        verdict = ("as it should" if good else f"WRONG: {others}", "the same bits" if same else "OTHER BITS")
+        print(
+            f"{number}: {kind.name} to {victim} after {moment:.1f} s ({at}): codes {codes} in {took:.1f} s, "
+            f"saved {steps}, {verdict[0]}; restarted: {verdict[1]}",
+            flush=True,
+        )
+        shutil.rmtree(run_dir, ignore_errors=True)
+    print(f"{dict(moments)}; longest: {[f'{kind.name} {seconds:.1f} s' for kind, seconds in worst.items()]}")
+    print(f"{failures} failures")
+    return int(failures > 0)
+
+
+def judged(kind: signal.Signals, codes: list[int], victim: int, logs: list[str], steps: list[str]) -> bool:
+    """Whether all ended as they should: after SIGTERM with the code to resume, after SIGKILL naming the lost one."""
+    if kind == signal.SIGTERM:
+        return set(codes) == {75} and (steps or all("nothing" in log for log in logs))
+    of_others = [code for index, code in enumerate(codes) if index != victim]
+    return set(of_others) == {75} and all(f"lost process {victim}" in log for log in logs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""One process of a run that restores, trains a few steps, saves, and writes down what it saw.
+
+python steps_on_hosts.py JOB.json [--hosts.… as on the command line of bertjax]
+
+JOB.json: `recipe`, `overrides`, `steps`, `save` (a directory or empty), `restore` (directories), `out`.
+`OUT.<process>` gets the losses, and for every step the digest of every row that this process's devices held.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax.config import Config, load_recipe, override
+from bertjax.input.feed import open_feed
+from bertjax.input.training_data import open_training_data
+from bertjax.model.parameters import named_arrays
+from bertjax.parallel.sharding import local_rows, put_on_devices, to_global
+from bertjax.run.checkpoint import Checkpoints
+from bertjax.run.job import Job, assemble, preflight
+from bertjax.runtime.processes import join
+from bertjax.storage.progress import no_progress
+from bertjax.training.stages import stages_of
+from bertjax.training.state import TrainState, init_state
+
+SAVED_STEP = 7
+
+
+def main() -> None:
+    job = json.loads(Path(sys.argv[1]).read_text())
+    config = override(load_recipe(job["recipe"]), [*job["overrides"], *sys.argv[2:]], "steps")
+    with join(config.hosts) as processes:
+        seen = run(config, job)
+        Path(f"{job['out']}.{processes.number}").write_text(json.dumps(seen))
+
+
+def run(config: Config, job: dict[str, Any]) -> dict[str, Any]:
+    """What a process does and sees."""
+    preflight(config)
+    made = assemble(
+        config, open_training_data([s.data for s in stages_of(config)], no_progress, config.training.objectives)
+    )
+    with jax.set_mesh(made.mesh):
+        restored = [restore_and_compare(made, Path(directory)) for directory in job["restore"]]
+        if job["save"]:
+            with Checkpoints(job["save"], keep_last=1) as saved:
+                saved.save(SAVED_STEP, known_state(made), made.metadata)
+        return {"restored": restored} | train_steps(made, job["steps"])
+
+
+def known_state(job: Job) -> TrainState:
+    """A state whose every element can be told without a checkpoint."""
+    shapes = job.blueprint.state
+    return jax.tree.unflatten(
+        jax.tree.structure(shapes),
+        [put_on_devices(known_array(name, x), x.sharding) for name, x in named_arrays(shapes).items()],
+    )
+
+
+def known_array(name: str, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+    if np.issubdtype(shape.dtype, np.integer):
+        return np.full(shape.shape, SAVED_STEP, shape.dtype)
+    return np.random.default_rng(zlib.crc32(name.encode())).normal(size=shape.shape).astype(shape.dtype)
+
+
+def restore_and_compare(job: Job, directory: Path) -> int:
+    """Restore a saved `known_state` on this mesh and compare what is here, bit by bit; the number of shards."""
+    found = Checkpoints(directory, keep_last=1).restore(job.blueprint.state, job.metadata)
+    assert found is not None and found.step == SAVED_STEP, directory
+    compared = 0
+    for name, array in named_arrays(found.state).items():
+        expected = known_array(name, array)
+        for shard in array.addressable_shards:
+            assert np.asarray(shard.data).tobytes() == expected[shard.index].tobytes(), (directory, name)
+            compared += 1
+    return compared
+
+
+def train_steps(job: Job, steps: int) -> dict[str, Any]:
+    """Losses, and the digests of rows, of some steps from fresh weights."""
+    (rows,) = job.stages
+    size = rows.stage.training.global_batch_size
+    state = init_state(job.blueprint, job.config.model, job.optimizer, job.config.training.seed)
+    losses, digests = [], []
+    held = local_rows(job.mesh, size)
+    with open_feed(
+        rows.batches, start_step=0, stop_step=steps, global_batch_size=size, rows=held, threads=1, engine="threads"
+    ) as feed:
+        for local in feed:
+            batch = to_global(job.mesh, local)
+            digests.append(digests_of_rows(batch))
+            state, metrics = rows.train_step(state, batch)
+            losses.append(float(metrics["loss"]))
+    return {"losses": losses, "rows": digests, "made": [int(row) for row in held]}
+
+
+def digests_of_rows(batch: dict[str, jax.Array]) -> dict[int, str]:
+    """Row of the global batch -> digest of all its arrays, of the rows that lie on this process's devices."""
+    hashes: dict[int, Any] = {}
+    for name in sorted(batch):
+        seen = set()
+        for shard in batch[name].addressable_shards:
+            start = shard.index[0].start or 0
+            for number, row in enumerate(np.asarray(shard.data), start):
+                if number not in seen:
+                    seen.add(number)
+                    hashes.setdefault(number, hashlib.sha256()).update(row.tobytes())
+    return {number: digest.hexdigest()[:16] for number, digest in hashes.items()}
+
+
+if __name__ == "__main__":
+    main()

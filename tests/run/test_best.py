@@ -1,0 +1,35 @@
+"""The best evaluation, and the last batch of held-out rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.config import MeshConfig
+from bertjax.parallel.mesh import make_mesh
+from bertjax.run.best import Best, Patience
+from bertjax.run.checkpoint import Checkpoints
+from bertjax.training.evaluate import HeldOut
+
+
+@pytest.mark.parametrize(("past", "final"), [((1.0, 1.0, 1.0), True), ((1.0, 1.0, 2.0), False), ((3.0, 2.0), False)])
+def test_of_equal_evaluations_the_first_is_the_best(past: tuple[float, ...], final: bool, tmp_path: Path) -> None:
+    best = Best(Patience("eval/f1", 2), Checkpoints(tmp_path, keep_last=1), past)
+    assert best.is_final == final
+
+
+class Numbered:
+    """Rows that hold their own number, from 1."""
+
+    def batch(self, step: int, size: int, rows: np.ndarray) -> dict[str, np.ndarray]:
+        return {"number": (step * size + rows + 1)[:, None].astype(np.int32)}
+
+
+def test_rows_beyond_the_set_are_padding_and_no_others() -> None:
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    held_out = HeldOut(Numbered(), mesh, rows=5, batch_size=2)
+    found = [batch["number"].ravel().tolist() for batch in held_out.whole_batches()]
+    assert found == [[1, 2], [3, 4], [5, 0]]

@@ -1,0 +1,60 @@
+"""A host is lost for good: the run continues with the hosts that are left, with the same batches."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from generated_corpus import write_corpus
+from several_processes import Group
+from tiny_runs import checkpoints, command, write_recipe
+
+from bertjax.run.telemetry import read_metrics
+
+LIMIT = 600.0  # seconds; the survivors end long before
+STEPS = 40
+
+
+def logged(run_dir: Path, name: str) -> list[tuple[int, float]]:
+    return [(record["step"], record[name]) for record in read_metrics(run_dir / "metrics.jsonl") if name in record]
+
+
+@pytest.mark.long
+def test_a_run_goes_on_with_fewer_hosts(tmp_path: Path) -> None:
+    recipe, source = write_recipe(tmp_path), write_corpus(tmp_path / "corpus.txt", 300)
+    more = [
+        *("--training.steps", str(STEPS), "--optimizer.warmup-steps", "5", "--training.log-every", "1"),
+        *("--training.eval-every", str(STEPS), "--training.checkpoint-every", "5"),
+    ]
+
+    def start(name: str, processes: int, log: str) -> Group:
+        # The run that loses a host verifies its steps as well, which changes no bit of it.
+        checks = ["--training.verify-every", "8", "--training.digest-every", "4"] if name == "lost" else []
+        return Group(command(recipe, source, tmp_path / name, *more, *checks), processes, tmp_path / log)
+
+    for processes in (2, 4):  # everything is compiled for both, and the undisturbed run is there
+        with start(f"whole-{processes}", processes, f"whole-{processes}.log") as group:
+            group.finish()
+    with start("lost", 4, "four.log") as group:
+        group.wait_for("pretraining  11 /")
+        group.send(3, signal.SIGKILL)
+        lost = time.monotonic()
+        codes = group.wait(LIMIT)
+        noticed = time.monotonic() - lost
+        assert codes == [75, 75, 75, -9], group.output()
+    steps_before = max(map(int, checkpoints(tmp_path / "lost")))
+    with start("lost", 2, "two.log") as group:
+        group.wait_for(f"pretraining  {steps_before + 1} /")
+        took = time.monotonic() - lost
+        group.finish()
+    print(f"\nlost host noticed in {noticed:.1f} s; first step on 2 of 4 hosts after {took:.1f} s")
+    # Real tokens are counted exactly: every step has read the rows that it would have read undisturbed.
+    tokens = logged(tmp_path / "lost", "train/tokens_seen")
+    for processes in (2, 4):
+        assert tokens == logged(tmp_path / f"whole-{processes}", "train/tokens_seen")
+        here, there = (dict(logged(tmp_path / n, "train/loss")) for n in ("lost", f"whole-{processes}"))
+        assert here.keys() == there.keys() and len(here) == STEPS
+        np.testing.assert_allclose([*here.values()], [*there.values()], rtol=1e-4)

@@ -1,0 +1,45 @@
+"""A small model learns what there is to learn in a generated corpus, as fast as it did when this was written."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from generated_corpus import write_corpus
+from tiny_runs import command, finish, write_recipe
+
+from bertjax.run.telemetry import curves, read_metrics
+
+OVERRIDES = [
+    *("--model.hidden-size", "64", "--model.num-attention-heads", "2", "--model.intermediate-size", "256"),
+    *("--training.steps", "600", "--training.global-batch-size", "32", "--training.checkpoint-every", "600"),
+    *("--training.eval-every", "150", "--training.eval-rows", "512", "--optimizer.warmup-steps", "60"),
+]
+# Held-out MLM loss by step when this was written; a later one may be this much above it.
+MLM_LOSS = {150: 4.11, 300: 3.67, 450: 3.23, 600: 3.12}
+MARGIN = 0.15
+
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    folder = tmp_path_factory.mktemp("learning")
+    source = write_corpus(folder / "corpus.txt", 1500)
+    finish(command(write_recipe(folder), source, folder / "run", *OVERRIDES), folder / "log")
+    return curves(read_metrics(Path(folder / "run" / "metrics.jsonl")))
+
+
+def test_masked_words_are_learned_as_fast_as_before(learned: dict) -> None:
+    steps, losses = learned["eval/mlm_loss"]
+    found = dict(zip(steps, losses, strict=True))
+    assert all(found[step] <= loss + MARGIN for step, loss in MLM_LOSS.items()), found
+    assert found[600] < learned["baseline/no_context_loss"][1][-1] - 1.2
+
+
+def test_next_sentences_are_distinguished_better_than_by_their_frequency(learned: dict) -> None:
+    share = learned["baseline/majority_accuracy"][1][-1]
+    entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    assert learned["eval/nsp_loss"][1][-1] < entropy - 0.01

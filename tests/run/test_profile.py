@@ -1,0 +1,104 @@
+"""Traces of chosen steps: which ones are named, what is traced, and that nothing waits at the others."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bertjax.run.profile import Profile, steps_to_profile
+
+
+def test_steps_are_counted_from_0_and_the_last_is_left_out() -> None:
+    assert list(steps_to_profile("10:13", 100)) == [10, 11, 12]
+    assert list(steps_to_profile("0:1", 1)) == [0]
+    assert not steps_to_profile("", 100)
+
+
+@pytest.mark.parametrize("text", ["10", "10-13", "13:10", "10:10", "-1:3", "10:", "a:b", "10:101", "1:2:3", " 1:2"])
+def test_what_is_no_stretch_of_the_run_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"profile=.*FIRST:LAST.*--profile 10:13.*<= 100 \(training.steps\)"):
+        steps_to_profile(text, 100)
+
+
+class Stepping:
+    """A loop of small steps under a profile; remembers at which of them it was made to wait."""
+
+    def __init__(self, folder: Path, steps: range, start: int = 0) -> None:
+        self.folder, self.said, self.waits = folder, [], []
+        self.profile = Profile(steps, start, folder, self.said.append)
+        self.start, self.product = start, jax.jit(lambda x: x @ x / 8)
+
+    def run(self, stop: int, fail_at: int = -1) -> None:
+        x = jnp.ones((8, 8))
+        with self.profile:
+            for number in range(self.start, stop):
+                with self.profile.step(number, lambda: self.waits.append(number)):  # noqa: B023
+                    if number == fail_at:
+                        raise RuntimeError("stopped")
+                    x = self.product(x)
+
+    def traced(self) -> list[str]:
+        """Numbers of the steps in the trace."""
+        (file,) = self.folder.glob("plugins/profile/*/*.trace.json.gz")
+        events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+        return [event["args"]["step_num"] for event in events if event.get("name") == "train"]
+
+
+def test_the_trace_has_those_steps_and_the_loop_waits_nowhere_else(tmp_path: Path) -> None:
+    loop = Stepping(tmp_path, range(3, 6))
+    loop.run(9)
+    assert loop.traced() == ["3", "4", "5"]
+    assert loop.waits == [3, 5]
+    assert "steps 3 to 5" in loop.said[0] and str(tmp_path) in loop.said[0]
+    assert sorted(file.name.split(".", 2)[2] for file in tmp_path.rglob("process_0.*")) == [
+        "trace.json.gz",
+        "xplane.pb",
+    ]
+
+
+def test_a_resumed_run_traces_what_is_left(tmp_path: Path) -> None:
+    loop = Stepping(tmp_path, range(3, 6), start=5)
+    loop.run(9)
+    assert loop.traced() == ["5"]
+
+
+def test_a_run_resumed_behind_the_steps_traces_nothing_and_says_so(tmp_path: Path) -> None:
+    loop = Stepping(tmp_path, range(3, 6), start=6)
+    loop.run(9)
+    assert not list(tmp_path.iterdir())
+    assert loop.waits == []
+    assert loop.said == ["profile: the run resumes at step 6, after the steps to trace; nothing is traced"]
+
+
+def test_a_loop_that_breaks_off_leaves_what_was_traced(tmp_path: Path) -> None:
+    loop = Stepping(tmp_path, range(3, 6))
+    with pytest.raises(RuntimeError, match="stopped"):
+        loop.run(9, fail_at=4)
+    assert loop.traced()[0] == "3"
+    # Another trace can begin.
+    again = Stepping(tmp_path / "again", range(1, 2))
+    again.run(3)
+    assert again.traced() == ["1"]
+
+
+def test_starting_and_writing_a_trace_may_take_time(tmp_path: Path) -> None:
+    taken: list[str] = []
+    profile = Profile(range(0, 1), 0, tmp_path, taken.append, lambda: contextlib.nullcontext(taken.append("time")))
+    with profile, profile.step(0, lambda: taken.append("settled")):
+        taken.append("step")
+    assert taken[:5] == ["settled", "time", "step", "settled", "time"]
+
+
+def test_a_trace_that_cannot_begin_is_not_ended(tmp_path: Path) -> None:
+    jax.profiler.start_trace(str(tmp_path / "other"))  # there may be one at a time
+    try:
+        with pytest.raises(RuntimeError, match=r"[Oo]ne profile|[Pp]rofile has already"):
+            Stepping(tmp_path, range(0, 1)).run(2)
+    finally:
+        jax.profiler.stop_trace()

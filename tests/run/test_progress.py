@@ -1,0 +1,141 @@
+"""Progress off a terminal is plain lines, few and with an ETA; on one it is a bar."""
+
+import io
+
+import pytest
+
+from bertjax.run.progress import Progress, duration, long_run_warning
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def run(total, seconds_per_unit, **settings):
+    clock, stream = Clock(), io.StringIO()
+    with Progress(total, "pretrain", stream=stream, clock=clock, **settings) as progress:
+        for done in range(progress._done + 1, total + 1):
+            clock.now += seconds_per_unit
+            progress.update(message=f"loss {done}")
+    return stream.getvalue().splitlines()
+
+
+def test_a_line_every_so_many_units_and_one_at_the_end():
+    assert run(10, 2.0, every=4) == [
+        "pretrain  4 / 10 steps (40%)  0.5 step/s  ETA 12 s  loss 4",
+        "pretrain  8 / 10 steps (80%)  0.5 step/s  ETA 4 s  loss 8",
+        "pretrain  10 / 10 steps (100%)  loss 10",
+    ]
+
+
+def test_the_last_line_is_not_said_twice():
+    assert len(run(8, 2.0, every=4)) == 2
+
+
+def test_a_line_waits_for_its_figures_but_not_forever():
+    clock, stream = Clock(), io.StringIO()
+    progress = Progress(100, "pretrain", stream=stream, clock=clock, every=10)
+    for done in range(1, 31):
+        clock.now += 1.0
+        progress.update()
+        if done in (1, 10):
+            progress.update(0, f"loss of {done}")
+    assert stream.getvalue().splitlines() == [
+        "pretrain  10 / 100 steps (10%)  1 step/s  ETA 1 min 30 s  loss of 10",
+        "pretrain  30 / 100 steps (30%)  1 step/s  ETA 1 min 10 s  loss of 10",
+    ]
+
+
+def test_a_resumed_run_counts_from_where_it_was():
+    first, *_ = run(100, 1.0, initial=50, every=10)
+    assert first == "pretrain  60 / 100 steps (60%)  1 step/s  ETA 40 s  loss 60"
+
+
+def test_compilation_before_the_first_update_is_not_in_the_eta():
+    clock, stream = Clock(), io.StringIO()
+    progress = Progress(100, "pretrain", stream=stream, clock=clock, every=11)
+    clock.now = 60.0
+    progress.update()
+    for _ in range(10):
+        clock.now += 1.0
+        progress.update(message="")
+    assert "ETA 1 min 29 s" in stream.getvalue()
+
+
+def test_host_work_is_throttled_by_time():
+    lines = run(1000, 0.125, unit="MB", every_seconds=10.0)
+    assert len(lines) == 13
+    assert lines[0].startswith("pretrain  80 / 1,000 MB (8%)  8 MB/s  ETA 1 min 55 s")
+
+
+def test_a_terminal_has_a_bar_with_an_eta_and_notes_above_it():
+    stream = Terminal()
+    with Progress(20, "prepare", stream=stream) as progress:
+        progress.update(5, message="3.1 MB/s")
+        progress.note("hello")
+        progress.update(15)
+    text = stream.getvalue()
+    assert "prepare: 100%" in text and "20/20" in text and "3.1 MB/s" in text
+    assert "hello\n" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (59.6, "1 min 00 s"),
+        (725, "12 min 05 s"),
+        (12_000, "3 h 20 min"),
+        (187_200, "2 d 4 h"),
+        (1e8, "3.2 years"),
+    ],
+)
+def test_duration(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_evaluations_still_to_come_are_in_the_eta():
+    """Ten steps of a second, then an evaluation; of one not yet measured the time is taken from the steps."""
+    clock, stream = Clock(), io.StringIO()
+    pauses_left = lambda done: 10 - done // 10  # noqa: E731
+    progress = Progress(100, "pretrain", stream=stream, clock=clock, every=10, pauses_left=pauses_left, pause_units=3.0)
+    clock.now = 60.0
+    for done in range(1, 51):
+        clock.now += 1.0
+        progress.update()
+        if done % 10 == 0:
+            progress.update(0, "")
+            with progress.pause():
+                clock.now += 20.0
+    etas = [line.split("ETA ")[1].strip() for line in stream.getvalue().splitlines()]
+    # 90 steps and 9 pauses of 3 s; then 80 steps and 8 pauses of 20 s, and so on
+    assert etas == ["1 min 57 s", "4 min 00 s", "3 min 30 s", "3 min 00 s", "2 min 30 s"]
+    assert all("1 step/s" in line for line in stream.getvalue().splitlines())
+
+
+def test_a_pause_before_the_first_update_is_in_no_rate():
+    clock, stream = Clock(), io.StringIO()
+    progress = Progress(20, "pretrain", stream=stream, clock=clock, every=5)
+    with progress.pause():
+        clock.now += 100.0
+    for _ in range(5):
+        clock.now += 2.0
+        progress.update(message="")
+    assert stream.getvalue() == "pretrain  5 / 20 steps (25%)  0.5 step/s  ETA 30 s\n"
+
+
+def test_long_run_warning_says_what_to_change() -> None:
+    assert long_run_warning(24 * 89, 10) == ""
+    assert long_run_warning(874_452, 1_000_000) == (
+        "Warning: training.steps=1,000,000 takes 99.8 years; lower training.steps, set training.budget, train a "
+        "smaller model (recipe bert_mini or bert_one_gpu), or use a faster machine"
+    )

@@ -1,0 +1,267 @@
+"""One flipped bit on one of eight devices is found, the device is named, and nothing of it is saved."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from generated_corpus import write_corpus
+from tiny_runs import digests, write_recipe
+
+from bertjax.config import Config, MeshConfig, load_recipe
+from bertjax.input.training_data import TrainingData
+from bertjax.model.parameters import named_arrays
+from bertjax.run.checkpoint import saved_steps
+from bertjax.run.job import Job, Rows, assemble, check_redundancy
+from bertjax.run.redundancy import WRONG_BITS, Redundancy, WrongBits
+from bertjax.run.trainer import train
+from bertjax.runtime.processes import alone
+from bertjax.storage.progress import no_progress
+from bertjax.training import step as step_module
+from bertjax.training.stages import open_data, stage_step
+from bertjax.training.state import TrainState
+
+ODD = 5  # the device that is wrong
+STEPS, VERIFY, DIGEST = 8, 3, 4
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, TrainingData]:
+    folder = tmp_path_factory.mktemp("redundancy")
+    config = load_recipe(write_recipe(folder))
+    source = write_corpus(folder / "corpus.txt", 60)
+    periods = {"log_every": 2, "eval_every": 100, "eval_rows": 16, "checkpoint_every": 2}
+    config = replace(
+        config,
+        log=(),
+        compilation_cache="",
+        data=replace(config.data, sources=(f"lines:{source}",), root=str(folder / "data"), vocab_size=200),
+        optimizer=replace(config.optimizer, warmup_steps=2),
+        training=replace(
+            config.training, steps=STEPS, verify_every=VERIFY, digest_every=DIGEST, keep_last=9, **periods
+        ),
+    )
+    return config, open_data(config, no_progress)
+
+
+@pytest.fixture(scope="module")
+def job(prepared: tuple[Config, TrainingData]) -> Job:
+    """On eight devices, each with the whole state."""
+    return assemble(*prepared)
+
+
+def flipped(x: jax.Array) -> jax.Array:
+    """The same with one bit of its first element flipped."""
+    words = jax.lax.bitcast_convert_type(x, jnp.uint32).reshape(-1)
+    return jax.lax.bitcast_convert_type(words.at[0].set(words[0] ^ (1 << 12)), x.dtype).reshape(x.shape)
+
+
+def flipped_on_one(tree: Any) -> Any:
+    """Inside a program of all devices: one bit of one array, on `ODD` alone."""
+    leaves, structure = jax.tree.flatten(tree)
+    leaves[3] = jnp.where(jax.lax.axis_index("data") == ODD, flipped(leaves[3]), leaves[3])
+    return jax.tree.unflatten(structure, leaves)
+
+
+def with_program(job: Job, wrong: Callable[..., Any], calls: set[int]) -> Job:
+    """The job, whose step is another program in those calls, counted from 0."""
+    (rows,) = job.stages
+    right, done = rows.train_step.program, iter(range(10**6))
+
+    def program(*given: Any) -> Any:
+        return (wrong if next(done) in calls else right)(*given)
+
+    return replace(job, stages=(replace(rows, train_step=replace(rows.train_step, program=program)),))
+
+
+def wrong_step(job: Job, monkeypatch: pytest.MonkeyPatch, *, before_sum: bool) -> Callable[..., Any]:
+    """The step's program with a flip in the gradient of `ODD`, before it is summed or behind that."""
+    right = step_module.reduce_gradients
+
+    def reduce(grads: Any, blueprint: Any) -> Any:
+        if before_sum:
+            return right(flipped_on_one(grads), blueprint)
+        return flipped_on_one(right(grads, blueprint))
+
+    rows = job.stages[0]
+    batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in rows.batches.spec(8).items()}
+    with monkeypatch.context() as patched, jax.set_mesh(job.mesh):
+        patched.setattr(step_module, "reduce_gradients", reduce)
+        made = stage_step(job.config, rows.stage, job.blueprint, job.optimizer).program
+        return made.lower(job.blueprint.state, jax.ShapeDtypeStruct((), jnp.float32), batch).compile()
+
+
+def in_folder(job: Job, folder: Path) -> Job:
+    return replace(job, config=replace(job.config, run_dir=str(folder)))
+
+
+def ended(job: Job) -> str:
+    """What the run that finds something says, with all that is the same of every finding checked."""
+    with pytest.raises(WrongBits) as found:
+        train(job, lambda line: None)
+    assert found.value.exit_code == WRONG_BITS == 76
+    assert "nothing of it was saved" in str(found.value) and "run the same command again" in str(found.value)
+    return str(found.value)
+
+
+def named(message: str) -> list[int]:
+    """The devices in a message."""
+    return [int(number) for number in re.findall(r"device (\d+) \(cpu", message)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose every check is off."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    training = replace(job.config.training, verify_every=0, digest_every=0)
+    train(in_folder(replace(job, config=replace(job.config, training=training)), folder), lambda line: None)
+    return folder
+
+
+def test_a_run_that_is_checked_has_the_bits_of_one_that_is_not(job: Job, undisturbed: Path, tmp_path: Path) -> None:
+    calls = []
+    checked = with_program(job, lambda *given: None, set())
+    (rows,) = checked.stages
+    program = rows.train_step.program
+    counted = replace(rows.train_step, program=lambda *given: (calls.append(1), program(*given))[1])
+    checked = replace(checked, stages=(replace(rows, train_step=counted),))
+    train(in_folder(checked, tmp_path), lambda line: None)
+    assert len(calls) == STEPS + STEPS // VERIFY
+    assert digests(tmp_path) == digests(undisturbed)
+
+
+@pytest.mark.long  # the suite has one before the sum
+def test_a_gradient_that_is_wrong_behind_the_sum(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wrong = wrong_step(job, monkeypatch, before_sum=False)
+    # Steps 1, 2, 3 once more and 3: either of the two computations of step 3 may be the wrong one.
+    for call in (2, 3):
+        folder = tmp_path / str(call)
+        message = ended(in_folder(with_program(job, wrong, {call}), folder))
+        assert message.startswith("step 3: computed twice") and named(message) == [ODD]
+        assert saved_steps(folder) == [2]
+    message = ended(in_folder(with_program(job, wrong, {0}), tmp_path / "replicas"))
+    assert message.startswith("after step 2 device 5 (") and named(message) == [ODD]
+    assert saved_steps(tmp_path / "replicas") == []
+
+
+def test_a_gradient_that_is_wrong_once_before_the_sum(
+    job: Job, undisturbed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wrong = wrong_step(job, monkeypatch, before_sum=True)
+    message = ended(in_folder(with_program(job, wrong, {3}), tmp_path))
+    assert "on every device; one of the 8 devices was wrong before gradients were summed" in message
+    assert named(message) == []
+    # The command that is run again ends as if nothing had been.
+    train(in_folder(job, tmp_path), lambda line: None)
+    assert digests(tmp_path) == digests(undisturbed)
+
+
+@pytest.mark.long
+def test_a_device_that_goes_on_to_be_wrong_is_named(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Wrong before the sum, and again where its gradients are checked."""
+    wrong = wrong_step(job, monkeypatch, before_sum=True)
+    right, after = Redundancy._gradients_of, with_wrong_gradients(job).stages[0]
+
+    def gradients_of(checks: Redundancy, rows: Rows) -> Callable[..., Any]:
+        programs, calls = (right(checks, rows), right(checks, after)), itertools.count()
+        return lambda *given: programs[next(calls) >= 2](*given)
+
+    monkeypatch.setattr(Redundancy, "_gradients_of", gradients_of)
+    message = ended(in_folder(with_program(job, wrong, {3}), tmp_path))
+    assert "on every device; device 5 (" in message and named(message) == [ODD]
+
+
+def with_wrong_gradients(job: Job) -> Job:
+    """The job, on a device that computes every gradient wrong, in the same way each time."""
+    (rows,) = job.stages
+    parts = rows.train_step.gradient
+
+    def make(accumulate: int, of_shard: Callable[..., Any], specs: Any) -> Any:
+        return parts.make(accumulate, lambda grads, sums: of_shard(flipped_on_one(grads), sums), specs)
+
+    gradient = replace(parts, make=make)
+    return replace(job, stages=(replace(rows, train_step=replace(rows.train_step, gradient=gradient)),))
+
+
+def test_a_device_that_is_always_wrong_in_the_same_way(job: Job, tmp_path: Path) -> None:
+    message = ended(in_folder(with_wrong_gradients(job), tmp_path))
+    assert message.startswith("step 3: device 5 (") and named(message) == [ODD]
+    assert "another gradient than another device from the same rows" in message
+    assert saved_steps(tmp_path) == [2]
+
+
+@pytest.mark.parametrize("mesh", [MeshConfig(), pytest.param(MeshConfig(data=2, fsdp=2, tensor=2), id="sharded")])
+def test_a_flip_in_any_array_of_a_state(mesh: MeshConfig, prepared: tuple[Config, TrainingData]) -> None:
+    config, content = prepared
+    job = assemble(replace(config, mesh=mesh), content)
+    rng = np.random.default_rng(0)
+    with alone() as processes, jax.set_mesh(job.mesh):
+        checks = Redundancy(job, processes)
+        make = jax.jit(lambda: jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), job.blueprint.state))
+        state = jax.device_put(make(), job.blueprint.shardings)
+        checks.compare_replicas(4, state)
+        names = [*named_arrays(state)]
+        for number in rng.choice(len(names), 12, replace=False).tolist():
+            place = int(rng.integers(8))
+            wrong = planted(state, number, job.mesh.devices.flat[place], rng)
+            with pytest.raises(WrongBits) as found:
+                checks.compare_replicas(4, wrong)
+            devices = named(str(found.value))
+            copies = list(jax.tree.leaves(state)[number].addressable_shards)
+            here = next(s for s in copies if s.device == job.mesh.devices.flat[place])
+            same = [s.device.id for s in copies if s.index == here.index]
+            # Of two replicas no majority tells which one is wrong.
+            assert devices == ([here.device.id] if len(same) > 2 else sorted(same))
+            assert f"the same bits of {names[number]};" in str(found.value)
+
+
+def planted(state: TrainState, number: int, device: jax.Device, rng: np.random.Generator) -> TrainState:
+    """The state with one bit of one array flipped in what one device holds of it."""
+    leaves, structure = jax.tree.flatten(state)
+    parts = []
+    for shard in leaves[number].addressable_shards:
+        values = np.array(shard.data)
+        if shard.device == device:
+            words = values.reshape(-1).view(np.uint32)
+            words[rng.integers(words.size)] ^= np.uint32(1) << np.uint32(rng.integers(32))
+        parts.append(jax.device_put(values, shard.device))
+    leaves[number] = jax.make_array_from_single_device_arrays(leaves[number].shape, leaves[number].sharding, parts)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def test_off_is_the_same_program_and_calls_nothing_else(job: Job) -> None:
+    training = replace(job.config.training, verify_every=0, digest_every=0)
+    off = replace(job, config=replace(job.config, training=training))
+    other = stage_step(off.config, off.stages[0].stage, off.blueprint, off.optimizer)
+    (rows,) = job.stages
+    with alone() as processes, jax.set_mesh(job.mesh):
+        batch = {n: jax.ShapeDtypeStruct(shape, dtype) for n, (shape, dtype) in rows.batches.spec(8).items()}
+        traced = [str(one.trace(job.blueprint.state, batch).jaxpr) for one in (rows.train_step, other)]
+        programs = [re.sub(r"0x[0-9a-f]+", "", text) for text in traced]  # addresses of functions
+        assert programs[0] == programs[1]
+        calls = []
+        step = replace(rows, train_step=lambda state, batch: calls.append((state, batch)) or ("state", "metrics"))
+        checks = Redundancy(off, processes)
+        assert [checks.take(step, number, "given", "rows") for number in range(12)] == [("state", "metrics")] * 12
+        checks.before_save(12, "state")
+        assert calls == [("given", "rows")] * 12
+
+
+def test_a_gpu_must_be_deterministic_for_it(job: Job) -> None:
+    class Gpu:
+        platform = "gpu"
+
+    mesh = type("OnGpus", (), {"devices": np.array([Gpu()])})()
+    for training in (replace(job.config.training, digest_every=0), replace(job.config.training, verify_every=0)):
+        config = replace(job.config, training=training)
+        with pytest.raises(ValueError, match=r"training\.(verify|digest)_every=\d on a GPU with deterministic=False"):
+            check_redundancy(config, mesh)
+        check_redundancy(replace(config, deterministic=True), mesh)

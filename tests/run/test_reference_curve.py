@@ -1,0 +1,159 @@
+"""Reference curves: made of seeded runs, compared with runs of the same kind only, and damaged files refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bertjax.__main__ import main
+from bertjax.config import Config, MeshConfig, TrainingConfig, to_dict
+from bertjax.parallel.mesh import make_mesh
+from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata
+from bertjax.run.checkpoint_metadata import run_metadata
+from bertjax.run.reference_curve import (
+    FOLDER,
+    Curve,
+    Reference,
+    digest_of,
+    read_reference,
+    reference_for,
+    reference_of,
+    references_in,
+    write_reference,
+)
+from bertjax.run.telemetry import METRICS_FILE
+
+LOSS = "eval/mlm_loss"
+
+
+def metadata(config: Config, **changed: str) -> dict:
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    prints = {"tokenizer_fingerprint": "ab", "data_fingerprint": "text", "teacher_digest": ""} | changed
+    return run_metadata(to_dict(config), mesh=mesh, **prints)
+
+
+def changed(config: Config, key: str, value: Any) -> Config:
+    part, _, name = key.rpartition(".")
+    return replace(config, **({part: replace(getattr(config, part), **{name: value})} if part else {name: value}))
+
+
+BASE = Config(training=TrainingConfig(steps=100))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "same"),
+    [
+        ("training.seed", 7, True),
+        ("run_dir", "elsewhere", True),
+        ("training.eval_every", 5, True),
+        ("training.log_every", 5, True),
+        ("mesh.data", 4, True),
+        ("data.sources", ("text:other/path.txt",), True),  # the fingerprint says what the text is
+        ("training.steps", 200, False),
+        ("training.eval_rows", 64, False),
+        ("training.global_batch_size", 8, False),
+        ("execution.dtype", "bfloat16", False),
+        ("optimizer.learning_rate", 2e-4, False),
+        ("data.masking", "words", False),
+        ("model.hidden_dropout_prob", 0.0, False),
+    ],
+)
+def test_the_digest_is_of_what_a_curve_depends_on(key: str, value: Any, same: bool) -> None:
+    assert (digest_of(metadata(changed(BASE, key, value))) == digest_of(metadata(BASE))) is same
+
+
+def test_the_digest_is_of_text_vocabulary_and_teacher_too() -> None:
+    for name in ("tokenizer_fingerprint", "data_fingerprint", "teacher_digest"):
+        assert digest_of(metadata(BASE, **{name: "other"})) != digest_of(metadata(BASE))
+    assert digest_of(metadata(changed(BASE, "init_from", "hf:x"))) == "", "no curve of a run from any other weights"
+
+
+def write_run(directory: Path, seed: int, losses: dict[int, float], *, at: int = 100, **fields: Any) -> Path:
+    config = replace(BASE, training=replace(BASE.training, seed=seed, **fields))
+    with Checkpoints(directory / DIRECTORY, keep_last=1) as saved:
+        saved.save(at, {"params": {"kernel": jnp.ones(3)}}, metadata(config))
+    lines = [json.dumps({"step": step, "time": "", LOSS: loss, "train/loss": 1.0}) for step, loss in losses.items()]
+    (directory / METRICS_FILE).write_text("".join(line + "\n" for line in lines))
+    return directory
+
+
+def test_a_reference_is_the_mean_and_the_spread_of_runs(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / "a", 0, {50: 5.0, 75: 9.0, 100: 4.0}),
+        write_run(tmp_path / "b", 1, {50: 5.2, 100: 4.2}),
+        write_run(tmp_path / "c", 2, {50: 5.4, 100: 4.1}),
+    ]
+    made = reference_of("mine", "bertjax pretrain mine", runs)
+    curve = made.curves[LOSS]
+    assert curve.steps == (50, 100) and made.seeds == (0, 1, 2) and set(made.curves) == {LOSS}
+    assert curve.mean == pytest.approx((5.2, 4.1)) and curve.spread == pytest.approx((0.2, 0.1))
+    write_reference(tmp_path / "mine.json", made)
+    assert read_reference(tmp_path / "mine.json") == made
+    assert reference_for(read_metadata(runs[1]), tmp_path) == made
+    assert reference_for(metadata(changed(BASE, "optimizer.eps", 1e-8)), tmp_path) is None
+    with pytest.raises(ValueError, match=r"seeds \[0\]: a spread needs 2 seeds or more"):
+        reference_of("mine", "", runs[:1])
+    with pytest.raises(ValueError, match=r"other: another kind of run than .*a; give runs of one recipe and text"):
+        reference_of("mine", "", [runs[0], write_run(tmp_path / "other", 3, {100: 1.0}, global_batch_size=8)])
+    with pytest.raises(ValueError, match=r"early: it has 60 of 100 steps; finish it first"):
+        reference_of("mine", "", [runs[0], write_run(tmp_path / "early", 3, {50: 1.0}, at=60)])
+
+
+def test_a_remark_is_made_between_the_measured_steps_only() -> None:
+    shown = [("loss", "mlm_loss", "{:.3f}"), ("mlm", "mlm_accuracy", "{:.1%}")]
+    curve = Curve((1_000, 2_000), (5.0, 4.0), (0.04, 0.06))
+    beside = Reference("r", "", "0" * 64, (0, 1), {}, "", {LOSS: curve, "eval/mlm_accuracy": curve}).remark(shown)
+    assert beside(1_500, {LOSS: 4.6}) == "  reference loss 4.50 ± 0.05 (on track)"
+    assert beside(1_500, {LOSS: 4.66}) == "  reference loss 4.50 ± 0.05 (off by +0.16)"
+    assert beside(2_000, {LOSS: 3.8}) == "  reference loss 4.00 ± 0.06 (off by -0.20)"
+    assert beside(999, {LOSS: 4.6}) == beside(2_001, {LOSS: 4.6}) == beside(1_500, {"eval/nsp_loss": 4.6}) == ""
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("seeds", [1], "seeds is a list of 1"),
+        ("digest", "ab", "digest is"),
+        ("curves", {LOSS: {"steps": [2, 1], "mean": [1.0, 1.0], "spread": [0.0, 0.0]}}, "steps must rise"),
+        ("curves", {LOSS: {"steps": [1, 2], "mean": [1.0], "spread": [0.0, 0.0]}}, "with a mean and a spread for each"),
+    ],
+)
+def test_a_damaged_reference_is_refused(part: str, value: Any, message: str, tmp_path: Path) -> None:
+    curve = Curve((1, 2), (2.0, 1.0), (0.1, 0.1))
+    sound = Reference("x", "bertjax pretrain x", "0" * 64, (0, 1), {}, "cpu", {LOSS: curve})
+    write_reference(tmp_path / "x.json", sound)
+    assert read_reference(tmp_path / "x.json") == sound
+    (tmp_path / "x.json").write_text(json.dumps(json.loads((tmp_path / "x.json").read_text()) | {part: value}))
+    with pytest.raises(ValueError, match=message):
+        read_reference(tmp_path / "x.json")
+
+
+def test_the_references_of_the_package_are_sound() -> None:
+    found = references_in(FOLDER)
+    if not found:
+        pytest.skip("the package has no reference yet")
+    assert len({one.digest for one in found}) == len(found)
+    for one in found:
+        assert one.curves[LOSS].steps[-1] > 0 and one.command.startswith("bertjax pretrain ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seeds", "1"], "--seeds 1: give two seeds or more, each once"),
+        (["--seeds", "1", "1"], "--seeds 1 1: give two seeds or more, each once"),
+        (["--output", "x.txt"], "--output x.txt: name a .json file in a folder that is there"),
+        (["--training.budget", "5m"], "training.budget='5m': runs of a reference have one length"),
+    ],
+)
+def test_the_verb_refuses_what_makes_no_reference(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reference", "quickstart", *words]) == 1
+    assert message in capsys.readouterr().err

@@ -1,0 +1,184 @@
+"""A run that is killed and started again ends with the bits of one that never was."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from compiled_late import LATE
+from generated_corpus import write_corpus
+from tiny_runs import checkpoints, command, digests, finish, start, stop_after, write_recipe
+
+from bertjax.convert.sources import open_source
+from bertjax.run.telemetry import read_metrics
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Recipe, source, and the directory of a run that was never interrupted."""
+    folder = tmp_path_factory.mktemp("resume")
+    recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
+    finish(command(recipe, source, folder / "whole"), folder / "whole.log")
+    return recipe, source, folder / "whole"
+
+
+def kill_until_done(arguments: list[str], log: Path, moments: list[tuple[str, float]]) -> int:
+    """Kill a run so many seconds after it said so, then let it end; how often it was really killed."""
+    killed = 0
+    for said, seconds in moments:
+        killed += stop_after(arguments, log, seconds, signal.SIGKILL, said) is not None
+    finish(arguments, log)
+    return killed
+
+
+def logged(run_dir: Path) -> list[tuple[int, float]]:
+    """(step, tokens seen) of every logged window."""
+    records = read_metrics(run_dir / "metrics.jsonl")
+    return [(record["step"], record["train/tokens_seen"]) for record in records if "train/tokens_seen" in record]
+
+
+# Options of runs with two networks; {run} is the directory of one that has ended.
+OF_NETWORKS = {
+    "one": "",
+    "generator": "--model.family electra --model.pooler gelu --model.generator-width 0.5 --training.objectives mlm rtd "
+    "--data.packing pairs --data.keep-share 0.15 --data.random-share 0",
+    "teacher": "--model.num-hidden-layers 1 --distillation.teacher {run} "
+    "--training.objectives distil_mlm mlm distil_cosine",
+}
+
+
+@pytest.mark.long  # the suite's kills are those of tests/chaos and test_family_training.py
+@pytest.mark.parametrize("networks", OF_NETWORKS)
+def test_killed_at_random_moments(networks: str, whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    recipe, source, reference = whole
+    run_dir, log = tmp_path / "killed", tmp_path / "killed.log"
+    more = OF_NETWORKS[networks].format(run=reference).split()
+    if more:
+        reference = tmp_path / "whole"
+        finish(command(recipe, source, reference, *more), tmp_path / "whole.log")
+    rng = random.Random(0)
+    # By step 40 there is a checkpoint; wherever that leads to, a line of progress comes before the end.
+    moments = [(said, rng.uniform(0.0, 0.2)) for said in ("pretraining  40 /", "pretraining  ")]
+    killed = kill_until_done(command(recipe, source, run_dir, *more), log, moments)
+    assert killed == 2, "the run ended before it could be killed: let it train longer"
+    resumed = [int(step) for step in re.findall(r"^resuming .* at step (\d+)", log.read_text(), re.M)]
+    assert len(resumed) == 2 and 0 < resumed[0] <= resumed[1] < 120, resumed
+    assert digests(run_dir) == digests(reference)
+    assert figures(run_dir) == figures(reference)
+    curve = logged(run_dir)
+    assert [step for step, _ in curve] == sorted({step for step, _ in curve}), "a killed process's lines were kept"
+    assert curve[-1] == logged(reference)[-1], "tokens were lost or counted twice"
+
+
+# An event of the loop, and the step from which on its first one is the end.
+CHOSEN = {
+    "behind a checkpoint, in the middle of a window of the log": ("step", 75),
+    "behind the last checkpoint, before the report": ("end", 120),
+}
+
+
+def test_the_log_of_a_run_killed_at_chosen_points_is_that_of_an_undisturbed_one(
+    whole: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    recipe, source, reference = whole
+    run_dir, log = tmp_path / "chosen", tmp_path / "chosen.log"
+    keys = {"data.sources": [f"lines:{source}"], "data.root": str(recipe.parent / "data"), "run_dir": str(run_dir)}
+    words = [sys.executable, str(Path(__file__).with_name("killed_run.py")), str(recipe), json.dumps(keys)]
+    for event, step in CHOSEN.values():
+        assert start([*words, event, str(step)], log).wait(120) == -signal.SIGKILL, log.read_text()[-3000:]
+    finish([*words, "never", "0"], log)
+    assert figures(run_dir) == figures(reference)
+    assert digests(run_dir) == digests(reference)
+
+
+def figures(run_dir: Path) -> list[dict[str, float]]:
+    """The lines of the log, without the clock and what depends on it."""
+    kept = ("step", "train/", "eval/", "baseline/")
+    records = read_metrics(run_dir / "metrics.jsonl")
+    return [{name: value for name, value in record.items() if name.startswith(kept)} for record in records]
+
+
+def test_sigterm_saves_and_says_so(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    recipe, source, reference = whole
+    run_dir, log = tmp_path / "terminated", tmp_path / "terminated.log"
+    # So long between checkpoints that whatever is there was saved because of the signal.
+    arguments = command(recipe, source, run_dir, "--training.checkpoint-every", "1000")
+    assert stop_after(arguments, log, 0.0, signal.SIGTERM, said="pretraining  20 /") == 75
+    assert len(checkpoints(run_dir)) == 1
+    assert "stopped by a signal" in log.read_text()
+    assert "run the same command again" in log.read_text()
+    finish(command(recipe, source, run_dir), log)
+    assert digests(run_dir) == digests(reference)
+
+
+def test_nothing_is_compiled_between_a_signal_and_the_end(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """Compiling could take longer than a machine that is taken away leaves for saving."""
+    recipe, source, _ = whole
+    run_dir, log = tmp_path / "late", tmp_path / "late.log"
+    keys = {"data.sources": [f"lines:{source}"], "data.root": str(recipe.parent / "data"), "run_dir": str(run_dir)}
+    keys |= {"training.checkpoint_every": 1000}
+    script = str(Path(__file__).with_name("compiled_late.py"))
+    start([sys.executable, script, str(recipe), json.dumps(keys), "5"], log).wait(120)
+    said = log.read_text()
+    assert len(checkpoints(run_dir)) == 1 and "stopped by a signal" in said, said[-3000:]
+    assert LATE not in said, said[-3000:]
+
+
+@pytest.mark.long
+def test_an_evaluation_cut_short_is_made_up(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    recipe, source, reference = whole
+    run_dir, log = tmp_path / "cut", tmp_path / "cut.log"
+    arguments = command(recipe, source, run_dir, "--training.eval-every", "30", "--training.log-every", "30")
+    long = [*arguments, "--training.eval-rows", "8000"]  # so that the signal comes before the last of them
+    assert stop_after(long, log, 0.0, signal.SIGTERM, said="pretraining  30 /") == 75
+    assert checkpoints(run_dir) == ["10", "20", "30"]
+    assert evaluated(run_dir) == []
+    finish(arguments, log)
+    assert evaluated(run_dir) == [30, 60, 90, 120]
+    assert digests(run_dir) == digests(reference)
+
+
+def evaluated(run_dir: Path) -> list[int]:
+    """The steps that have an evaluation in the log."""
+    return [record["step"] for record in read_metrics(run_dir / "metrics.jsonl") if "eval/mlm_loss" in record]
+
+
+def test_two_trainers_do_not_share_a_directory(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    recipe, source, _ = whole
+    log, arguments = tmp_path / "first.log", command(recipe, source, tmp_path / "run", "--training.steps", "100000")
+    stop = []
+
+    def second_while_first_trains() -> int:
+        code = start(arguments, tmp_path / "second.log").wait(120)
+        stop.append((tmp_path / "second.log").read_text())
+        return code
+
+    first = start(arguments, log)
+    try:
+        while "batches come through" not in log.read_text():
+            assert first.poll() is None, log.read_text()
+        assert second_while_first_trains() == 1
+        assert "another process is training there" in stop[0]
+    finally:
+        first.kill()
+        first.wait()
+
+
+def test_it_learned_and_left_everything(whole: tuple[Path, Path, Path]) -> None:
+    _, _, run_dir = whole
+    config = json.loads((run_dir / "config.json").read_text())
+    assert config["model"]["vocab_size"] == len((run_dir / "vocab.txt").read_text().splitlines())
+    records = read_metrics(run_dir / "metrics.jsonl")
+    first, last = ([record[key] for record in records if key in record] for key in ("train/mlm_loss", "eval/mlm_loss"))
+    assert last[-1] < last[0] < first[0], "the loss does not fall"
+    assert f"{last[-1]:.3f}" in (run_dir / "report.html").read_text()
+    assert checkpoints(run_dir) == ["100", "110", "120"]
+    exported, trained = (open_source(source)[0] for source in (f"hf:{run_dir / 'huggingface'}", str(run_dir)))
+    jax.tree.map(np.testing.assert_array_equal, exported.params, trained.params)

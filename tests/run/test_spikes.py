@@ -1,0 +1,265 @@
+"""After a loss spike the run goes back and skips its rows, with the same bits however the run is disturbed."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from generated_corpus import write_corpus
+from tiny_runs import digests, write_recipe
+
+from bertjax.config import Config, TrainingConfig, load_recipe, validate
+from bertjax.config.skips import batch_of, parse_skips, with_skip
+from bertjax.run.callbacks import Callback
+from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_steps
+from bertjax.run.job import Job, assemble
+from bertjax.run.metrics import LOSS
+from bertjax.run.spikes import MOST, Spike, SpikeWatch
+from bertjax.run.telemetry import past_of, read_metrics
+from bertjax.run.trainer import train
+from bertjax.runtime.processes import alone
+from bertjax.storage.progress import no_progress
+from bertjax.training.stages import Stage, open_data, stages_of
+
+POISON = range(24, 26)  # the batches, counted from 0, whose labels are wrong
+STEPS, DEVIATIONS = 32, 3.0
+
+
+def test_records_pass_over_what_was_found() -> None:
+    """Against a list of batches from which the skipped ones are removed."""
+    rng = random.Random(0)
+    for _ in range(50):
+        texts: tuple[str, ...] = ()
+        left = list(range(400))
+        for _ in range(6):
+            first = rng.randrange(100)
+            stop = first + rng.randint(1, 20)
+            texts, left = with_skip(texts, first, stop), left[:first] + left[stop:]
+            skips = parse_skips(texts)
+            assert [batch_of(step, skips) for step in range(150)] == left[:150], texts
+
+
+def test_records_before_a_stage_are_not_of_it() -> None:
+    assert batch_of(60, parse_skips(["10+5", "55+2"]), start=50) == 62
+
+
+@pytest.mark.parametrize("texts", [("5",), ("5+0",), ("-1+2",), ("5+2", "5+1"), ("9+1", "3+1")])
+def test_what_is_no_record_is_refused(texts: tuple[str, ...]) -> None:
+    config = replace(Config(), training=replace(Config().training, skips=texts))
+    with pytest.raises(ValueError, match=r"training\.skips="):
+        validate(config)
+
+
+def test_spikes_are_answered_in_a_run_of_a_fixed_length() -> None:
+    training = replace(Config().training, spike_deviations=8.0, budget="1h")
+    with pytest.raises(ValueError, match=r"spike_deviations=8 with training\.budget='1h': .* give training\.steps"):
+        validate(replace(Config(), training=training))
+
+
+def stage_of(**training: Any) -> Stage:
+    config = replace(Config(), optimizer=replace(Config().optimizer, warmup_steps=1))
+    (stage,) = stages_of(replace(config, training=replace(config.training, **training)))
+    return stage
+
+
+def curve(spike_at: int | None = None) -> list[float]:
+    """The loss of every step: it falls, with noise; a spike lasts three steps."""
+    rng = np.random.default_rng(1)
+    losses = 4 + 5 * np.exp(-np.arange(400) / 80) + rng.normal(0, 0.05, 400)
+    if spike_at is not None:
+        losses[spike_at : spike_at + 3] += 6
+    return losses.tolist()
+
+
+def watched(losses: Sequence[float], ends: Sequence[int], training: TrainingConfig, logged: int = 0) -> Spike | None:
+    """What is found in means over the steps up to each end, of which the first `logged` are in the log already."""
+    stage = stage_of(log_every=training.log_every, steps=len(losses))
+    edges = [0, *ends]
+    means = [float(np.mean(losses[a:b])) for a, b in zip(edges, ends, strict=False)]
+    watch = SpikeWatch(training, zip(ends[:logged], means[:logged], strict=True))
+    try:
+        for end, mean in list(zip(ends, means, strict=True))[logged:]:
+            watch.look(stage, end, mean)
+    except Spike as spike:
+        return spike
+    return None
+
+
+def test_a_spike_is_found_in_its_window_and_nowhere_else() -> None:
+    training = TrainingConfig(log_every=10, spike_deviations=8.0)
+    ends = [1, *range(10, 401, 10)]
+    assert watched(curve(), ends, training) is None
+    assert watched(curve(314), ends, replace(training, spike_deviations=0.0)) is None
+    spike = watched(curve(314), ends, training)
+    assert spike is not None and spike.window[:2] == (310, 320)
+    assert "the mean loss of steps 311 to 320 is" in str(spike)
+    # What a signal cut into parts, before or inside the window, and what an earlier process logged.
+    for cut, logged in ((275, 0), (313, 0), (316, 0), (275, 12), (313, 33)):
+        again = watched(curve(314), sorted({*ends, cut}), training, logged)
+        assert again is not None and again.window[:2] == (310, 320)
+        assert math.isclose(again.window.loss, spike.window.loss, rel_tol=1e-9)
+
+
+def test_of_a_long_log_its_end_is_enough() -> None:
+    """Process 0 sends it to every other process."""
+    training = TrainingConfig(log_every=1, spike_deviations=8.0)
+    logged = [{"step": step, LOSS: 4 + 0.1 * math.sin(step)} for step in range(1, 60_001)]
+    past = past_of(logged, 60_000, "", SpikeWatch.lines_needed(training))
+    assert len(json.dumps(past)) < 50_000
+    assert past_of(logged, 60_000, "", SpikeWatch.lines_needed(TrainingConfig()))["losses"] == []
+    found = []
+    for losses in (past["losses"], [(record["step"], record[LOSS]) for record in logged]):
+        watch = SpikeWatch(training, losses)
+        with pytest.raises(Spike) as spike:
+            watch.look(stage_of(log_every=1, steps=70_000), 60_001, 9.0)
+        found.append((str(spike.value), spike.value.window))
+    assert found[0] == found[1] and found[0][1] == (60_000, 60_001, 9.0)
+
+
+def test_a_stage_is_compared_with_itself() -> None:
+    training = TrainingConfig(log_every=10, spike_deviations=8.0)
+    watch, losses = SpikeWatch(training), curve()
+    stage = replace(stage_of(log_every=10, steps=400), start=200)
+    for end in range(10, 201, 10):
+        watch.look(replace(stage, start=0, stop=200), end, losses[end - 1])
+    for end in range(210, 401, 10):
+        watch.look(stage, end, losses[end - 1] + 10)
+
+
+def test_what_spikes_too_often_ends_the_run() -> None:
+    skips = tuple(f"{number}+1" for number in range(MOST))
+    training = TrainingConfig(log_every=10, spike_deviations=8.0, skips=skips)
+    with pytest.raises(RuntimeError, match=f"{MOST} spikes have been skipped .* Lower optimizer.learning_rate"):
+        watched(curve(314), [*range(10, 401, 10)], training)
+
+
+def test_checkpoints_of_later_steps_are_left_out(tmp_path: Path) -> None:
+    for name in ("20", "40", "47", "47.left_out"):
+        (tmp_path / name).mkdir()
+    Checkpoints(tmp_path, keep_last=2).leave_out(40)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["20", "40", "47.left_out", "47.left_out.2"]
+
+
+class Poisoned:
+    """Batches of which some have labels that no token has."""
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+        self.rows_per_epoch, self.shares, self.spec = batches.rows_per_epoch, batches.shares, batches.spec
+
+    def batch(self, step: int, size: int, rows: Any = None) -> dict[str, np.ndarray]:
+        batch = self._batches.batch(step, size, rows)
+        return batch | {"mlm_labels": np.zeros_like(batch["mlm_labels"])} if step in POISON else batch
+
+
+class Crash(Callback):
+    """An error in the middle of the run, at its n-th step, repeated ones counted."""
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+
+    def on_step(self, step: int) -> None:
+        self._left -= 1
+        if not self._left:
+            raise OSError("the disk is gone")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder = tmp_path_factory.mktemp("spikes")
+    config = load_recipe(write_recipe(folder))
+    source = write_corpus(folder / "corpus.txt", 60)
+    periods = {"log_every": 2, "eval_every": 100, "eval_rows": 16, "checkpoint_every": 4}
+    config = replace(
+        config,
+        log=(),
+        compilation_cache="",
+        data=replace(config.data, sources=(f"lines:{source}",), root=str(folder / "data"), vocab_size=200),
+        optimizer=replace(config.optimizer, warmup_steps=2, learning_rate=5e-3),
+        training=replace(config.training, steps=STEPS, spike_deviations=DEVIATIONS, **periods),
+    )
+    made = assemble(config, open_data(config, no_progress))
+    (rows,) = made.stages
+    return replace(made, stages=(replace(rows, batches=Poisoned(rows.batches)),))
+
+
+def with_training(job: Job, folder: Path, **training: Any) -> Job:
+    return replace(
+        job, config=replace(job.config, run_dir=str(folder), training=replace(job.config.training, **training))
+    )
+
+
+@pytest.fixture(scope="module")
+def answered(job: Job, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A run that finds the spike, and what it said."""
+    folder, said = tmp_path_factory.mktemp("answered"), []
+    outcome = train(with_training(job, folder), said.append)
+    assert outcome.step == STEPS and outcome.config.training.skips == ("24+2",)
+    return folder, said
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    records = read_metrics(run / "metrics.jsonl")
+    return [(record["step"], record["train/loss"]) for record in records if "train/loss" in record]
+
+
+def test_a_run_goes_back_and_on_without_the_rows(answered: tuple[Path, list[str]], job: Job, tmp_path: Path) -> None:
+    run, said = answered
+    assert any("the mean loss of steps 25 to 26 is" in line and "training.skips=('24+2',)" in line for line in said)
+    assert any(line.endswith("at step 24") for line in said), said
+    for step in saved_steps(run):
+        skips = read_metadata(run / DIRECTORY / str(step))["config"]["training"]["skips"]
+        assert skips == (["24+2"] if step > 24 else []), step
+    # As if those batches had never been: the same bits, and the same log, each step once.
+    train(with_training(job, tmp_path, skips=("24+2",), spike_deviations=0.0), lambda line: None)
+    assert digests(run) == digests(tmp_path)
+    assert losses(run) == losses(tmp_path)
+
+
+@pytest.mark.long
+def test_going_back_is_not_taken_for_a_step_that_hangs(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting for the save in flight, and restoring, may take longer than any step."""
+    doing: list[str] = []
+    close = Checkpoints.close
+    with alone() as processes:
+
+        def note(*_: object) -> None:
+            doing.append(processes._agreement.status().doing)
+
+        monkeypatch.setattr(Checkpoints, "close", lambda saved: (note(), close(saved)))
+        outcome = train(with_training(job, tmp_path), note, processes=processes)
+    assert outcome.config.training.skips == ("24+2",)
+    *meanwhile, at_the_end = doing
+    assert meanwhile == [""] * 4 and at_the_end == "evaluation"
+
+
+# Before the spike is found; behind it, before and after a save.
+@pytest.mark.long
+@pytest.mark.parametrize("after", [25, 28, 31])
+def test_a_run_that_dies_meanwhile_ends_with_the_same_bits(
+    after: int, answered: tuple[Path, list[str]], job: Job, tmp_path: Path
+) -> None:
+    mine = with_training(job, tmp_path)
+    with pytest.raises(OSError, match="the disk is gone"):
+        train(mine, lambda line: None, callbacks=[Crash(after)])
+    outcome = train(mine, lambda line: None)
+    assert outcome.config.training.skips == ("24+2",)
+    assert digests(tmp_path) == digests(answered[0])
+    assert losses(tmp_path) == losses(answered[0])
+
+
+@pytest.mark.long
+def test_without_the_option_a_spike_is_trained_through(job: Job, tmp_path: Path) -> None:
+    train(with_training(job, tmp_path, spike_deviations=0.0), lambda line: None)
+    curve = dict(losses(tmp_path))
+    assert curve[26] > curve[24] + 1, "the poison makes no spike"
+    assert read_metadata(tmp_path)["config"]["training"]["skips"] == []

@@ -1,0 +1,132 @@
+"""Runs small enough to be killed and restarted many times, through the real command line in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from several_processes import surroundings, zygote
+
+from bertjax.run.checkpoint import DIRECTORY, read_metadata
+
+RECIPE = """
+from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, OptimizerConfig, TrainingConfig
+
+def config():
+    return Config(
+        name="tiny",
+        model=ModelConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+                          max_position_embeddings=32),
+        execution=ExecutionConfig(logits_chunk=32),
+        data=DataConfig(vocab_size=1200, sequence_length=32, max_predictions=5, held_out=0.1, workers=1),
+        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=10),
+        training=TrainingConfig(steps=120, global_batch_size=8, log_every=20, eval_every=60, eval_rows=32,
+                                checkpoint_every=10, keep_last=3),
+    )
+"""
+
+
+def write_recipe(folder: Path) -> Path:
+    path = folder / "tiny_recipe.py"
+    path.write_text(RECIPE)
+    return path
+
+
+def command(recipe: Path, source: Path, run_dir: Path, *overrides: str) -> list[str]:
+    """The command line of a run, resumed by being run again."""
+    fixed = ["--data.sources", f"lines:{source}", "--data.root", str(recipe.parent / "data"), "--run-dir", str(run_dir)]
+    return [sys.executable, "-m", "bertjax", "pretrain", str(recipe), *fixed, *overrides]
+
+
+class Run:
+    """A command that runs in a process of its own, spoken of as subprocess.Popen is."""
+
+    def __init__(self, arguments: list[str], log: Path, devices: int = 1) -> None:
+        log.touch()
+        self._number = zygote().start(arguments, log, surroundings(devices), Path.cwd(), append=True)
+
+    def poll(self) -> int | None:
+        return zygote().codes.get(self._number)
+
+    def wait(self, timeout: float = 600) -> int:
+        code = zygote().wait(self._number, timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("bertjax", timeout)
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        os.kill(self._number, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(arguments: list[str], log: Path, devices: int = 1) -> Run:
+    """Start a run on so many CPU devices; what it prints is appended to `log`."""
+    return Run(arguments, log, devices)
+
+
+def finish(arguments: list[str], log: Path, timeout: float = 300, devices: int = 1) -> None:
+    """Run to the end; raises with what it printed if it fails."""
+    run = start(arguments, log, devices)
+    try:
+        code = run.wait(timeout)
+    except subprocess.TimeoutExpired:
+        run.kill()
+        raise
+    assert code == 0, f"exit code {code}:\n{log.read_text()[-3000:]}"
+
+
+def stop_after(
+    arguments: list[str], log: Path, seconds: float, number: signal.Signals, said: str = "batches come through"
+) -> int | None:
+    """Start a run and send it a signal `seconds` after it `said` so; its exit code, None if it ended before."""
+    before = log.read_text().count(said) if log.exists() else 0
+    process = start(arguments, log)
+    while log.read_text().count(said) == before:
+        if process.poll() is not None:
+            raise AssertionError(f"ended with {process.poll()} before it said {said!r}:\n{log.read_text()[-3000:]}")
+        time.sleep(0.02)
+    try:
+        process.wait(seconds)
+        return None
+    except subprocess.TimeoutExpired:
+        process.send_signal(number)
+        return process.wait(120)
+
+
+def stop_held(arguments: list[str], log: Path, number: signal.Signals, said: str, step: int, file: Path) -> int:
+    """Send a run a signal once it `said` so, before it takes step `step`, for which it waits; its exit code."""
+    file.unlink(missing_ok=True)
+    before = log.read_text().count(said) if log.exists() else 0
+    assert arguments[1:3] == ["-m", "bertjax"]
+    script = str(Path(__file__).with_name("held_up.py"))
+    process = start([arguments[0], script, str(file), str(step), *arguments[3:]], log)
+    while log.read_text().count(said) == before:
+        assert process.poll() is None, f"ended before it said {said!r}:\n{log.read_text()[-3000:]}"
+        time.sleep(0.02)
+    process.send_signal(number)
+    file.touch()
+    return process.wait(120)
+
+
+def news_of(printed: str) -> list[str]:
+    """The lines that say more than that something takes long, which on a loaded machine anything may."""
+    return [line for line in printed.splitlines() if not re.fullmatch(r"[^:]+ \(\d+ s so far\)", line)]
+
+
+def digests(run_dir: Path) -> dict[str, str]:
+    """Digest of every array of the newest checkpoint: parameters, moments and counters."""
+    metadata = read_metadata(run_dir)
+    return {name: array["digest"] for name, array in metadata["arrays"].items()} | {"at step": str(metadata["step"])}
+
+
+def checkpoints(run_dir: Path) -> list[str]:
+    """Names in the run's directory of checkpoints."""
+    folder = run_dir / DIRECTORY
+    return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
