@@ -45,8 +45,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker."""
-    config.addinivalue_line("markers", "long: part of a full matrix; runs with --long only")
+    """Declare the tiers: unit (no marker), run and long."""
+    config.addinivalue_line("markers", "run: trains a tiny model or starts a process; unmarked tests do neither")
+    config.addinivalue_line("markers", "long: takes too long for the suite; runs with --long only")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
