@@ -321,7 +321,7 @@ SABOTAGES = (
         "storage/test_durable_files.py",
     ),
     Sabotage(
-        "training/telemetry.py",
+        "run/telemetry.py",
         "        os.fsync(self._file.fileno())\n\n    def close",
         "        pass\n\n    def close",
         "storage/test_durable_files.py",
@@ -351,31 +351,31 @@ SABOTAGES = (
         "storage/test_sums.py",
     ),
     Sabotage(
-        "training/telemetry.py",
+        "run/telemetry.py",
         'record["step"] <= resume_step',
         'record["step"] < resume_step',
         "run/test_telemetry.py",
     ),
     Sabotage(
-        "training/checkpoint.py",
+        "run/checkpoint.py",
         'digests[name].hex != saved["arrays"][name]["digest"]',
         "not digests[name].hex",
         "run/test_checkpoint.py::test_two_arrays_of_one_shape_written_in_each_others_file_are_noticed",
     ),
     Sabotage(
-        "training/checkpoint.py",
+        "run/checkpoint.py",
         "if step in _agreed(self.steps()):",
         "if False:",
         "run/test_checkpoint.py::test_a_step_saved_twice_stays_as_it_was",
     ),
     Sabotage(
-        "training/checkpoint_metadata.py",
+        "run/checkpoint_metadata.py",
         'document["sha256"] != _sha256(content)',
         "False",
         "run/test_checkpoint_documents.py",
     ),
     Sabotage(
-        "training/checkpoint_metadata.py",
+        "run/checkpoint_metadata.py",
         'metadata["step"] != int(directory.name)',
         "False",
         "run/test_checkpoint_documents.py",
@@ -406,7 +406,7 @@ SABOTAGES = (
     ),
     # figures, readers, pages
     Sabotage(
-        "training/evaluate.py",
+        "run/best.py",
         "better = value > self._best",
         "better = value >= self._best",
         "run/test_best.py",
@@ -415,7 +415,7 @@ SABOTAGES = (
         "training/evaluate.py",
         "self.batch_size + within >= self.rows",
         "self.batch_size + within > self.rows",
-        "run/test_best.py",
+        "training/test_evaluate.py",
     ),
     Sabotage(
         "search/evaluation.py",
