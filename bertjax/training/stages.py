@@ -21,7 +21,7 @@ from bertjax.training.course import Course
 from bertjax.training.objectives import Objective, objectives_of
 from bertjax.training.schedules import Schedule, make_schedule
 from bertjax.training.state import Blueprint
-from bertjax.training.step import Packed, TrainStep, make_train_step
+from bertjax.training.step import GradientMetrics, Packed, TrainStep, make_train_step
 
 _OF_DATA = ("sequence_length", "rows", "pairs_per_row", "max_predictions", "masking")  # keys of both configs
 
@@ -90,6 +90,7 @@ def stage_step(
     platform: str | None = None,
     objectives: tuple[Objective, ...] | None = None,
     packed: Packed | None = None,
+    gradient_metrics: GradientMetrics | None = None,
 ) -> TrainStep:
     """The train step of a stage, by `make_train_step`: the same for a run and for a plan.
 
@@ -107,6 +108,7 @@ def stage_step(
         packed=packed,
         platform=platform,
         deterministic=config.deterministic,
+        gradient_metrics=gradient_metrics,
     )
 
 

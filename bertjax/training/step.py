@@ -44,6 +44,7 @@ from bertjax.training.update_rules import clip_factors, update_if
 Metrics = dict[str, jax.Array]
 Program = Callable[..., tuple[TrainState, Metrics]]  # jitted, or compiled from that
 Packed = Callable[[Batch], bool]
+GradientMetrics = Callable[[Params], Metrics]  # the gradient over the global batch, unclipped -> scalars by name
 
 
 @dataclass(frozen=True)
@@ -164,12 +165,13 @@ def make_train_step(
     packed: Packed = several_sequences,
     platform: str | None = None,
     deterministic: bool = False,
+    gradient_metrics: GradientMetrics | None = None,
 ) -> TrainStep:
     """The step of a run, jitted.
 
     `dropout_seed` None trains without dropout; `packed` says whether a batch is packed; `platform` is that of the
     compiled program, by default the mesh's; `clip_norm` 0 does not clip. `deterministic` gives the same bits in every
-    run, at a cost on some platforms. Metrics are over the global batch.
+    run, at a cost on some platforms. Metrics are over the global batch; `gradient_metrics` adds its own to them.
     """
     platform = platform or blueprint.mesh.devices.flat[0].platform
     made = functools.partial(_sharded_gradient, blueprint, objectives, packed, platform)
@@ -189,7 +191,7 @@ def make_train_step(
             "skipped_updates": new_state.skipped.astype(jnp.float32),
             "skipped_in_a_row": new_state.skipped_in_a_row.astype(jnp.float32),
         }
-        return new_state, metrics
+        return new_state, metrics | (gradient_metrics(grads) if gradient_metrics else {})
 
     everywhere, rows = NamedSharding(blueprint.mesh, P()), batch_sharding(blueprint.mesh)
     program = jax.jit(

@@ -15,7 +15,7 @@ from bertjax.training.objectives import Objective, choose
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, init_state
-from bertjax.training.step import Packed, make_train_step, several_sequences
+from bertjax.training.step import GradientMetrics, Packed, make_train_step, several_sequences
 
 OBJECTIVES = choose(("mlm", "nsp"))
 
@@ -36,6 +36,7 @@ class Training:
         clip_norm: float = 1.0,
         objectives: tuple[Objective, ...] = OBJECTIVES,
         packed: Packed = several_sequences,
+        gradient_metrics: GradientMetrics | None = None,
     ) -> None:
         self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
         optimizer = make_optimizer(settings)
@@ -51,6 +52,7 @@ class Training:
                 grad_accum_steps=accumulate,
                 dropout_seed=dropout_seed,
                 packed=packed,
+                gradient_metrics=gradient_metrics,
             )
             self.eval_step = make_eval_step(self.blueprint, objectives, packed=packed)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from random_batches import random_batches
 from small_training import OBJECTIVES, Training
 
 from bertjax.config import ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
+from bertjax.model.network import Params
 from bertjax.training.schedules import make_schedule
 from bertjax.training.step import averages, split_microbatches
 from bertjax.training.update_rules import update_if
@@ -36,7 +39,7 @@ MESHES = {
 
 
 def training_on(
-    mesh: MeshConfig, *, model: ModelConfig = MODEL, execution: ExecutionConfig = IN_CHUNKS, **how: int
+    mesh: MeshConfig, *, model: ModelConfig = MODEL, execution: ExecutionConfig = IN_CHUNKS, **how: Any
 ) -> Training:
     return Training(mesh, model, OPTIMIZER, execution=execution, **how)
 
@@ -137,6 +140,19 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted() -> None:
     metrics = training.step(first)
     assert (metrics["skipped_updates"], metrics["skipped_in_a_row"]) == (2, 0)
     assert metrics["learning_rate"] == pytest.approx(float(make_schedule(OPTIMIZER, 100)(jnp.int32(3))))
+
+
+def test_gradient_metrics_join_the_metrics_and_change_nothing_else() -> None:
+    def norms(grads: Params) -> dict[str, jax.Array]:
+        return {f"{name}_norm": optax.tree.norm(tree) for name, tree in grads.items()}
+
+    batch = next(batches())
+    plain = training_on(MeshConfig(2, 2, 2), accumulate=2).step(batch)
+    with_norms = training_on(MeshConfig(2, 2, 2), accumulate=2, gradient_metrics=norms).step(batch)
+    added = [with_norms.pop(name) for name in sorted(with_norms.keys() - plain.keys())]
+    assert len(added) > 1
+    assert np.linalg.norm(added) == pytest.approx(plain["grad_norm"], rel=1e-5)
+    assert with_norms == pytest.approx(plain, rel=1e-6)
 
 
 @pytest.mark.parametrize("branch", [True, False])
