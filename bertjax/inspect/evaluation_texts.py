@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ import numpy as np
 
 from bertjax.input.randomness import derive_key, hash64, uniform
 from bertjax.inspect.stretches import stretches
-from bertjax.storage.json_documents import parse_json
 from bertjax.storage.lines import COMPRESSED, LINE_CAP, RECORD_CAP, read_lines
 from bertjax.text.store.format import SplitView
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -119,14 +119,14 @@ def _segments(path: str) -> Iterator[list[str]]:
         if not line.strip():
             continue
         if is_json:
-            yield list(_strings(_record(f"{path}, line {number}", line)))
+            try:
+                yield list(_strings(json.loads(line)))
+            except (ValueError, RecursionError) as error:
+                raise ValueError(
+                    f"{path}, line {number}: bad JSON ({error}); every line must be one JSON value"
+                ) from None
         else:
             yield line.split("\t") if kind == ".tsv" else [line]
-
-
-def _record(where: str, line: str) -> Any:
-    remedy = "every line must be one JSON value"
-    return parse_json(line, f"{where}: bad JSON", Any, remedy=remedy, surrogates=True)  # texts are repaired
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -86,12 +86,11 @@ def parse_json(
     *,
     remedy: str = "",
     most_bytes: int = MOST_WHOLE,
-    surrogates: bool = False,
 ) -> T:
     """A document of type `shape`; `origin` names it in messages, which end with `remedy`.
 
     Raises ValueError for what is no JSON, is larger than `most_bytes` or nested deeper than `MOST_DEPTH`, for a string
-    with a lone surrogate unless `surrogates` allows it, and naming the path of the first value that is not of its type.
+    with a lone surrogate, and naming the path of the first value that is not of its type.
     """
     _require_size(len(content), most_bytes, origin, remedy)
     try:
@@ -102,7 +101,7 @@ def parse_json(
         raise ValueError(_with_remedy(f"{origin}: not JSON ({error})", remedy)) from None
     if _is_deep(value):
         raise _too_deep(origin, remedy)
-    if not surrogates and _has_lone_surrogate(content, value):
+    if _has_lone_surrogate(content, value):
         raise ValueError(_with_remedy(f"{origin}: a string has a lone surrogate, which is not valid Unicode", remedy))
     return checked(value, shape, origin, remedy=remedy)
 

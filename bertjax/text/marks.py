@@ -15,7 +15,7 @@ NOTICEABLE_SHARE = 0.001  # of the characters
 NOTICEABLE_WORDS = 0.01  # share of the words
 
 _SAMPLED_FILES = 32
-_NAMED_WORDS = 3  # in a message
+_NAMED_WORDS, _NAMED_CHARACTERS = 3, 40  # in a message
 _SAMPLED_CHARACTERS = 20_000  # of each file
 # In these scripts BERT's uncased models strip accents on purpose; COMBINING marks mostly belong to them.
 _MEANT_TO_BE_STRIPPED = ("LATIN", "GREEK", "COMBINING", "VARIATION")
@@ -64,7 +64,8 @@ def _changed_words_line(texts: Sequence[str]) -> str:
     share = changed.total() / max(words.total(), 1)
     if share <= NOTICEABLE_WORDS:
         return ""
-    examples = ", ".join(f"{word} becomes {_without_accents(word)}" for word, _ in changed.most_common(_NAMED_WORDS))
+    named = [word[:_NAMED_CHARACTERS] for word, _ in changed.most_common(_NAMED_WORDS)]
+    examples = ", ".join(f"{word} becomes {_without_accents(word)}" for word in named)
     return (
         f"data.strip_accents=True changes {share:.1%} of the words ({examples}); set --data.strip-accents False to "
         "keep them, with a vocabulary made that way"

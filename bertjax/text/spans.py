@@ -59,7 +59,7 @@ def _with_spans(text: MarkedText, pieces: Iterable[str]) -> Iterator[str]:
 def join(texts: Sequence[str], between: str) -> str:
     """The texts joined, with the spans that they carry."""
     joined = between.join(texts)
-    if MarkedText not in set(map(type, texts)):  # in one go: a bomb has millions of texts
+    if MarkedText not in set(map(type, texts)):
         return joined
     found, begin = [], 0
     for text in texts:

@@ -13,11 +13,10 @@ from itertools import repeat
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bertjax.storage.lines import BOMB_BYTES, BOMB_RATIO, COMPRESSED, RECORD_CAP
-from bertjax.storage.remote import RemoteError, bytes_of, is_remote, open_bytes
+from bertjax.storage.lines import COMPRESSED, RECORD_CAP
+from bertjax.storage.remote import RemoteError, is_remote, open_bytes
 from bertjax.storage.utf8 import ReadCounts, Utf8
 from bertjax.text.documents import paragraphs_of
-from bertjax.text.sources.parquet_pages import MOST_PAGE_BYTES, largest_pages
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
 from bertjax.text.spans import marked
 
@@ -28,7 +27,6 @@ _PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _ROWS = 4  # at once, so that few long ones are held; more are hardly faster
 _RECORDS = 256  # at once: several columns of short values, where more are faster
-_EXPANDED_BYTES = 4 * RECORD_CAP  # that rows may have whose values are copies of entries of a dictionary
 _BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
 _STRINGS = {"string": "binary", "large_string": "large_binary", "string_view": "binary_view"}  # types as their bytes
 
@@ -65,7 +63,7 @@ def texts(path: str, counts: ReadCounts, field: str) -> Iterator[str]:
     """The text in a column of each row of a file; a null is an empty one.
 
     Raises ValueError naming the file, and the row where there is one, if the file is damaged, has no such column of
-    strings, has a row above `RECORD_CAP` bytes, or expands without bound.
+    strings, or has a row above `RECORD_CAP` bytes.
     """
     require_field(path, field)
     utf8 = Utf8(path, f"is {field} really text? Write it as UTF-8, or name another field", counts)
@@ -87,7 +85,7 @@ def fields_of(path: str) -> list[str]:
 def records(path: str, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Each row of a file as Python's values of these of its columns, whatever their types; None for a null.
 
-    Raises ValueError naming the file if it is damaged or expands without bound.
+    Raises ValueError naming the file if it is damaged.
     """
     with _reading(path) as pa:
         for batch in _batches(path, fields, pa, _RECORDS):
@@ -120,10 +118,6 @@ def _batches(path: str, fields: Sequence[str], pa: ModuleType, rows: int) -> Ite
 
         source = _remote_file(path, pa) if is_remote(path) else path
         with pyarrow.parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False) as file:
-            _refuse_bomb(path, file.metadata)
-            dictionary = _dictionary_bytes(path, fields)
-            # Each row has a copy of its entry of the dictionary, which may be one entry alone.
-            rows = max(1, min(rows, _EXPANDED_BYTES // max(dictionary, 1)))
             yield from file.iter_batches(rows, columns=list(fields), use_threads=False)
         return
     numbers = [_schema(path, pa).get_field_index(field) for field in fields]
@@ -173,32 +167,6 @@ def _require_stream_end(path: str) -> None:
         file.seek(-len(_STREAM_END), os.SEEK_END)
         if file.read() != _STREAM_END:
             raise _damaged(path, "an Arrow stream without its end")
-
-
-def _refuse_bomb(path: str, metadata: pyarrow.parquet.FileMetaData) -> None:
-    # Not column by column: looking at a damaged one there ends the process.
-    size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    if size > max(BOMB_BYTES, BOMB_RATIO * bytes_of(path)):
-        raise ValueError(
-            f"{path}: a decompression bomb? It has {size >> 20} MiB in a file of {bytes_of(path)} bytes, over "
-            f"{BOMB_RATIO} times as much; if it is meant, write it uncompressed"
-        )
-
-
-def _dictionary_bytes(path: str, fields: Sequence[str]) -> int:
-    """The bytes of the largest dictionary. Raises ValueError for pages of which one does not fit into memory."""
-    try:
-        pages = largest_pages(path, fields)
-    except ValueError as error:
-        raise _damaged(path, str(error)) from None
-    bounds = (("dictionary", pages.dictionary, _EXPANDED_BYTES), ("page", pages.largest, MOST_PAGE_BYTES))
-    for name, size, most in bounds:
-        if size > most:
-            raise ValueError(
-                f"{path}: a {name} of {size >> 20:,} MiB, and at most {most >> 20} MiB are read at once; write it with "
-                "smaller ones: row_group_size=100, use_dictionary=False"
-            )
-    return pages.dictionary
 
 
 @contextmanager

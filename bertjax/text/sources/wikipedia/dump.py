@@ -23,8 +23,6 @@ from bertjax.text.sources.wikipedia.wikitext import paragraphs
 
 PAGE_CAP = 16 << 20  # characters of one page; MediaWiki stores at most 2 MiB
 
-_TAG_CAP = 1 << 16  # characters of one tag or comment of the XML, which older expats read again at every line
-_DEPTH_CAP = 32  # of elements inside one another; dumps have 5
 # Elements whose text is kept, with their parent.
 _WANTED = {"namespace": "namespaces", "title": "page", "ns": "page", "model": "revision", "text": "revision"}
 _IS_IT = "is it a MediaWiki XML dump, as downloaded?"
@@ -97,13 +95,9 @@ class Dump:
         yield from self._pages()
 
     def _pages(self) -> Iterator[Page]:
-        waiting = position = number = 0
+        number = 0
         for number, line in enumerate(self._lines(self._counts, self._span), 1):
             self._parse(f"{line}\n", number)
-            waiting = waiting + len(line) if position == self._parser.CurrentByteIndex else 0
-            if waiting > _TAG_CAP:
-                raise ValueError(f"{self._name}, line {number}: a tag of more than {_TAG_CAP >> 10} KiB; {_IS_IT}")
-            position = self._parser.CurrentByteIndex
             if self._done:
                 yield from self._done
                 self._done.clear()
@@ -142,8 +136,6 @@ class Dump:
         if not parent and name != "mediawiki":
             raise ValueError(f"{self._name}: its first element is <{name}>, not <mediawiki>; {_IS_IT}")
         self._inside.append(name)
-        if len(self._inside) > _DEPTH_CAP:
-            raise ValueError(f"{self._location()}: more than {_DEPTH_CAP} elements inside one another; {_IS_IT}")
         if name == "page":
             self._page, self._headed = {}, True
         elif name == "redirect" and parent == "page":
