@@ -38,7 +38,7 @@ _PRIVATE = (
 _FRONT_MATTER = """\
 ---
 library_name: {library}
-pipeline_tag: {task}
+{license}pipeline_tag: {task}
 tags:
 - {model_type}
 - bertjax
@@ -108,7 +108,10 @@ def _front_matter(model: TrainedModel, library: str, task: str) -> str:
     """What the Hub reads of a card, and the title."""
     family = family_of(model.config.model.family)
     model_type = family.huggingface.model_type if family.huggingface else family.name
-    return f"{_FRONT_MATTER.format(library=library, task=task, model_type=model_type)}\n# {model.config.name}"
+    # Weights that started from another model keep that model's licence, which is not known here.
+    license = "" if model.config.init_from else "license: apache-2.0\n"
+    matter = _FRONT_MATTER.format(library=library, license=license, task=task, model_type=model_type)
+    return f"{matter}\n# {model.config.name}"
 
 
 def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed: bool = False) -> str:

@@ -22,7 +22,7 @@ from bertjax.convert.compare import PAIRS, compare_with_transformers
 from bertjax.convert.huggingface import exporter as huggingface
 from bertjax.convert.huggingface.exporter import FILES, export_huggingface
 from bertjax.convert.huggingface.names import their_shapes
-from bertjax.convert.model_card import _PRIVATE
+from bertjax.convert.model_card import _PRIVATE, model_card
 from bertjax.run.telemetry import METRICS_FILE
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
@@ -236,6 +236,12 @@ def test_the_card_has_front_matter_that_is_yaml(exported):
     _, matter, body = (exported[1] / "README.md").read_text(encoding="utf-8").split("---\n", 2)
     assert yaml.safe_load(matter)["library_name"] == "transformers"
     assert "This checkpoint was not evaluated" in body
+
+
+@pytest.mark.parametrize("init_from", ["", "hf:other"])
+def test_the_card_has_a_licence_unless_weights_come_from_elsewhere(model, init_from):
+    from_scratch = replace(model, config=replace(model.config, init_from=init_from))
+    assert ("license: apache-2.0" in model_card(from_scratch, 10, "digest")) == (not init_from)
 
 
 def test_the_card_says_so_if_there_was_no_next_sentence_objective(model, tmp_path):
