@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets everything up and runs the linter, then pytest. Arguments go to pytest: ./launch/test.sh tests/text
+# Sets everything up and runs the linter, the type checker and pytest. Arguments go to pytest: ./launch/test.sh tests/text
 # `--long [NAME...]` runs, in place of that, what takes too long for the suite: see tests/long.py.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -22,6 +22,7 @@ run() {
 }
 run 'ruff check' "$python" -m ruff check --quiet .
 run 'ruff format' "$python" -m ruff format --check --quiet .
+run 'pyright' "$python" -m pyright --pythonpath "$python"
 # One process more than cores, because tests wait for processes of their own; four at most, each with whole files of tests.
 workers=$("$python" -c 'import os; print(min(4, os.cpu_count() + 1))')
 run 'pytest' "$python" -m pytest -ra --durations=10 \

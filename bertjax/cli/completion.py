@@ -104,7 +104,7 @@ def _values(action: argparse.Action, verb: str) -> Sequence[str]:
 
 def _fields(config: type, before: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The options that are keys of a config, with their choices, if they have some."""
-    kinds = typing.get_type_hints(config)
+    kinds: dict[str, type] = typing.get_type_hints(config)
     for field in dataclasses.fields(config):
         name, kind = f"{before}{field.name.replace('_', '-')}", kinds[field.name]
         if dataclasses.is_dataclass(kind):

@@ -23,6 +23,7 @@ from bertjax.config.run import Config
 from bertjax.config.values import check_types, flatten, to_dict
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Config)
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 _SECTION = re.compile(r"(?<=\n)([A-Z][a-z]+): ")  # the first line is the title, whatever it begins with
@@ -202,7 +203,7 @@ def describe_recipe(recipe: str | Path) -> Description:
     return Description(" ".join(title.split()), {name: " ".join(body.split()) for name, body in sections})
 
 
-def override(config: Config, arguments: Sequence[str], prog: str) -> Config:
+def override(config: C, arguments: Sequence[str], prog: str) -> C:
     """Apply command-line overrides (`--optimizer.learning-rate 1e-4`) to a config.
 
     An unknown key or a value of the wrong type ends the program with exit code 2 and names the nearest key.

@@ -6,8 +6,8 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import jax
 import optax
@@ -30,7 +30,7 @@ def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, pl
 
     Makes no array and needs no device but the one that jax runs on. Raises ValueError if the mesh does not fit.
     """
-    check_stages_divisible(config, mesh, [stage])
+    check_stages_divisible(config, cast(Mesh, mesh), [stage])
     optimizer = make_optimizer(config.optimizer)
     with _on(mesh):
         blueprint = _blueprint(config, optimizer, mesh)
@@ -58,7 +58,8 @@ def blueprint_on(config: Config, mesh: Mesh | AbstractMesh) -> Blueprint:
 
 def _blueprint(config: Config, optimizer: optax.GradientTransformation, mesh: Mesh | AbstractMesh) -> Blueprint:
     drawn = frozen_networks(assumed_teacher(config), mesh, config.execution)
-    return draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
+    # No array is made, so an abstract mesh serves as well.
+    return draw_blueprint(config.model, optimizer, cast(Mesh, mesh), config.execution, drawn)
 
 
 def _on(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager:
@@ -124,7 +125,8 @@ def compile_stage(config: Config, stage: Stage, mesh: Mesh, platform: str) -> Pr
             raise
         return TooLarge(sum(sizes), _needed(str(error), sum(sizes)), time.perf_counter() - start)
     seconds = time.perf_counter() - start
-    analysis = compiled.memory_analysis()
+    analysis, text = compiled.memory_analysis(), compiled.as_text()
+    assert analysis is not None and text is not None, "XLA reports both for every program that it compiles"
     parameters, optimizer, batch = sizes
     memory = Memory(
         parameters=parameters,
@@ -135,19 +137,20 @@ def compile_stage(config: Config, stage: Stage, mesh: Mesh, platform: str) -> Pr
         temporaries=analysis.temp_size_in_bytes,
         program=analysis.generated_code_size_in_bytes,
     )
-    return Program(memory, parse(compiled.as_text()), seconds)
+    return Program(memory, parse(text), seconds)
 
 
 def argument_sizes(config: Config, stage: Stage, mesh: Mesh) -> tuple[int, int, int]:
     """Bytes on one device of the parameters, frozen ones included, of the optimizer's state and of the batch."""
     blueprint = blueprint_on(config, mesh)
     state = blueprint.state
-    groups = ((state.params, frozen_shapes(blueprint)), state.opt_state, batch_shapes(stage, mesh))
-    return tuple(_bytes_on_a_device(jax.tree.leaves(group)) for group in groups)
 
+    def device_bytes(tree: Any) -> int:
+        leaves = jax.tree.leaves(tree)
+        return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
-def _bytes_on_a_device(leaves: Iterable[jax.ShapeDtypeStruct]) -> int:
-    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+    parameters = device_bytes((state.params, frozen_shapes(blueprint)))
+    return parameters, device_bytes(state.opt_state), device_bytes(batch_shapes(stage, mesh))
 
 
 def compiler_flops(config: Config, stage: Stage) -> float:
@@ -162,7 +165,9 @@ def compiler_flops(config: Config, stage: Stage) -> float:
     unrolled = replace(config, execution=execution, mesh=MeshConfig(1, 1, 1))
     at_once = replace(stage, training=replace(stage.training, grad_accum_steps=1))
     lowered = lower_train_step(unrolled, at_once, make_abstract_mesh(unrolled.mesh, 1), "cpu")
-    return float(lowered.cost_analysis()["flops"])
+    costs = lowered.cost_analysis()
+    assert costs is not None, "XLA:CPU counts the FLOPs of every program"
+    return float(costs["flops"])
 
 
 def _needed(message: str, arguments: int) -> int | None:

@@ -98,10 +98,10 @@ class Plan:
     @property
     def hours(self) -> tuple[float, float] | None:
         """Of the planned stages together, as `StagePlan.hours`."""
-        each = [stage.hours for stage in self.stages]
-        if any(hours is None for hours in each):
+        hours = [stage.hours for stage in self.stages if stage.hours is not None]
+        if len(hours) < len(self.stages):
             return None
-        return sum(hours[0] for hours in each), sum(hours[1] for hours in each)
+        return sum(best for best, _ in hours), sum(worst for _, worst in hours)
 
 
 def make_plan(

@@ -83,7 +83,7 @@ def speed_table(plan: Plan) -> Table:
 def cost_table(plan: Plan) -> Table:
     """Time, chip-hours and cost of each stage and of all."""
     rows = [_cost_row(label(stage), stage.steps, stage.hours, plan) for stage in plan.stages]
-    if len(plan.stages) > 1:
+    if plan.stages[1:]:
         rows.append(_cost_row("all", sum(stage.steps for stage in plan.stages), plan.hours, plan))
     price = "" if plan.price is None else f", at {plan.price:,.2f} a chip-hour"
     return Table(
@@ -97,7 +97,7 @@ def cost_table(plan: Plan) -> Table:
 
 def _cost_row(name: str, steps: int, hours: tuple[float, float] | None, plan: Plan) -> tuple[str, ...]:
     if hours is None:
-        return (name, f"{steps:,}", *(_NOT_KNOWN,) * 3)
+        return (name, f"{steps:,}", _NOT_KNOWN, _NOT_KNOWN, _NOT_KNOWN)
     chip_hours = [hour * plan.topology.chips for hour in hours]
     cost = _NOT_KNOWN if plan.price is None else _span([hour * plan.price for hour in chip_hours], "{:,.0f}")
     return (name, f"{steps:,}", _span(hours, "{:,.1f}"), _span(chip_hours, "{:,.0f}"), cost)

@@ -134,15 +134,15 @@ class Module:
 def parse(text: str) -> Module:
     """The text of `Compiled.as_text()` as a module. Raises ValueError if there is no entry computation."""
     computations: dict[str, Computation] = {}
-    entry, current = "", None
+    entry: str = ""
+    current: Computation | None = None
     for line in text.splitlines():
         opened = _COMPUTATION.match(line)
         if opened:
             current = computations.setdefault(opened.group(2), {})
             entry = opened.group(2) if opened.group(1) else entry
             continue
-        found = _INSTRUCTION.match(line) if current is not None else None
-        if found:
+        if current is not None and (found := _INSTRUCTION.match(line)):
             root, name, result, opcode, operands, attributes = found.groups()
             current[name] = Instruction(
                 name, opcode, _shapes(result), tuple(_NAME.findall(operands)), operands, attributes, bool(root)

@@ -7,6 +7,7 @@ import importlib.util
 import math
 import os
 import re
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -229,7 +230,9 @@ def parse_name(name: str, slices: int = 1) -> Name:
 
 def _nearest(name: str) -> str:
     known = [f"{kind}:{shape}" for kind, shapes in SHAPES.items() for shape in shapes]
-    kind, shape = re.match(r"([a-z0-9]*)(.*)", name.lower()).groups()
+    name = name.lower()
+    shape = name.lstrip(string.ascii_lowercase + string.digits)
+    kind = name.removesuffix(shape)
     kind = ALIASES.get(kind, kind)
     name = f"{kind}{shape}"
     counted = re.fullmatch(r"-(\d+)", shape)
@@ -260,8 +263,8 @@ def open_topology(name: str, slices: int = 1) -> Topology:
     parsed = parse_name(name, slices)
     devices = _tpu_devices(parsed) if parsed.chip.is_tpu else _gpu_devices(parsed)
     # The compiler gives GPUs of different hosts no slice of their own.
-    slices = slice_numbers(devices) if parsed.chip.is_tpu else tuple(device.process_index for device in devices)
-    return Topology(str(parsed), devices, parsed.chip, parsed.wraps, parsed.chip.usable, slices)
+    numbers = slice_numbers(devices) if parsed.chip.is_tpu else tuple(device.process_index for device in devices)
+    return Topology(str(parsed), devices, parsed.chip, parsed.wraps, parsed.chip.usable, numbers)
 
 
 def _local() -> Topology:

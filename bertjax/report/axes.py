@@ -178,6 +178,7 @@ def _labels(found: Sequence[float], step: float, form: str) -> tuple[tuple[str, 
     elif not 0.01 <= largest < 1e5:
         power = math.floor(math.log10(largest) + 1e-9)
         factor, scale = 10.0**-power, f"10{str(power).translate(_SUPERSCRIPT)}"
+    numbers: list[str] = []
     for digits in range(8):
         numbers = [f"{tick * factor:.{digits}f}" for tick in found]
         if all(

@@ -121,7 +121,8 @@ def _charts(summary: Summary, found: Curves) -> str:
             levels[figure].measure.title if figure in levels else _title(figure, summary),
             pair(figure),
             [Level(levels[figure].measure.baseline_name, levels[figure].baseline)] if figure in levels else [],
-            **_units(figure),
+            unit="accuracy" if figure.endswith("accuracy") else "nats" if figure.endswith("loss") else "",
+            form="percent" if figure.endswith("accuracy") else "number",
         )
         for figure in _objective_figures(summary, found)
     ]
@@ -151,13 +152,6 @@ def _title(figure: str, summary: Summary) -> str:
     abbreviations = {one.figure.split("_")[0]: one.measure.name.split()[0] for one in summary.held_out}
     first, *others = figure.split("_")
     return " ".join([abbreviations.get(first, first), *others])
-
-
-def _units(figure: str) -> dict[str, str]:
-    """The title of the axis of an objective's figure, and how its values read."""
-    if figure.endswith("accuracy"):
-        return {"unit": "accuracy", "form": "percent"}
-    return {"unit": "nats" if figure.endswith("loss") else ""}
 
 
 def _objective_figures(summary: Summary, found: Curves) -> list[str]:
