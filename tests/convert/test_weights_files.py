@@ -70,6 +70,7 @@ def test_read_weights_joins_shards(model: TrainedModel, folder: Path, file: str)
 
 
 def test_read_weights_joins_shards_of_transformers(model: TrainedModel, folder: Path) -> None:
+    pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     theirs = transformers.BertForPreTraining.from_pretrained(folder)
     (folder / "model.safetensors").unlink()

@@ -1,14 +1,14 @@
-"""Tensors out of a file that torch.save wrote, without torch and without unpickling.
+"""Read tensors from a file that torch.save wrote, without torch and without running code from the file.
 
-A `.bin` or `.pt` file is a pickle of a dict of tensors, with the tensors' bytes next to it. A pickle is a program that
-can name any function and call it. Here its instructions are read one by one, and the few that a dict of tensors is made
-of are carried out on plain values; any other, and any name but those of tensors, is refused. Nothing is ever called.
+A `.bin` or `.pt` file is a pickle of a dict of tensors, with the tensors' bytes beside it. A pickle can name any
+function and call it, so `_Unpickler` accepts only the instructions and names that a dict of tensors needs.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import pickle
 import pickletools
 import struct
 import zipfile
@@ -19,8 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 import ml_dtypes
 import numpy as np
 
-_LARGEST_PICKLE = 16 << 20  # bytes; BERT-Large's is 60 kB
-_MOST_INSTRUCTIONS = 100_000
+_LARGEST_PICKLE = 1 << 20  # bytes; BERT-Large's is 60 kB
 _MOST_DIMS = 16
 _SHARED = 4  # tensors may share storages, as tied weights do, up to this many times the file
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
@@ -36,35 +35,23 @@ _DTYPES = {
     "ByteStorage": np.dtype(np.uint8),
     "BoolStorage": np.dtype(np.bool_),
 }
-_DICT = ("collections", "OrderedDict")
-_TENSOR, _PARAMETER = ("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_parameter")
-_NAMES = {_DICT, _TENSOR, _PARAMETER} | {(module, name) for module in ("torch", "torch.storage") for name in _DTYPES}
-_MARK = object()
-
-
-class _Global(NamedTuple):
-    """A name that the pickle mentions; one of `_NAMES`."""
-
-    module: str
-    name: str
+_INSTRUCTIONS = (
+    *("PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE"),
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "BINFLOAT"),
+    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINSTRING", "SHORT_BINSTRING"),
+    *("EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "APPENDS"),
+    *("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET"),
+    *("GLOBAL", "STACK_GLOBAL", "REDUCE", "BINPERSID"),
+)
+_CODES = {opcode.name: ord(opcode.code) for opcode in pickletools.opcodes}
 
 
 class _Storage(NamedTuple):
-    """A flat run of elements that tensors are views of."""
+    """A flat array that tensors are views of."""
 
-    kind: str
+    dtype: np.dtype
     key: str
     size: int
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Of its elements."""
-        return _DTYPES[self.kind]
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes it says it has."""
-        return self.size * self.dtype.itemsize
 
 
 class _View(NamedTuple):
@@ -76,49 +63,120 @@ class _View(NamedTuple):
     strides: tuple[int, ...]
 
 
+class _Dispatch(dict[int, Callable[[Any], None]]):
+    def __missing__(self, code: int) -> None:
+        raise ValueError(f"its pickle has the instruction {chr(code)!r}, which a dict of tensors does not need")
+
+
+class _Unpickler(pickle._Unpickler):
+    """Unpickles a dict of `_View`s. Raises ValueError for any instruction or name that such a dict does not need.
+
+    The base is the implementation in Python: the one in C allocates what a memo index claims, and its instructions
+    cannot be replaced.
+    """
+
+    stack: list[Any]  # of the base, whose stub lacks them
+    pop_mark: Callable[[], list[Any]]
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, encoding="latin-1")
+        self.storages: dict[str, _Storage] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("torch", "torch.storage") and name in _DTYPES:
+            return name
+        if (module, name) not in _FUNCTIONS:
+            raise ValueError(
+                f"its pickle names {module[:80]}.{name[:80]}, which a dict of tensors does not need; it could run code"
+            )
+        return _FUNCTIONS[module, name]
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        """A storage from ("storage", type, key, device, size), after which the old format has None."""
+        kind, dtype, key, _, size, *view = _expect(pid, tuple)
+        if _expect(kind, str) != "storage" or _expect(dtype, str) not in _DTYPES:
+            raise ValueError("its pickle refers to something outside itself that is not a storage")
+        if any(part is not None for part in view):
+            raise ValueError("it has storages that are views of others; save it with a newer torch")
+        storage = _Storage(_DTYPES[dtype], _expect(key, str), _sizes((size,))[0])
+        if self.storages.setdefault(storage.key, storage) != storage:
+            raise ValueError(f"storage {storage.key[:80]} has two sizes or types")
+        return storage
+
+    def _set_items(self) -> None:
+        """Set items of a dict. Keys must be strings: the hash of nested tuples can take for ever."""
+        values = self.pop_mark()
+        target = _expect(self.stack[-1], dict)
+        for key, value in zip(values[::2], values[1::2], strict=True):
+            target[_expect(key, str)] = value
+
+    def _set_item(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        _expect(self.stack[-1], dict)[_expect(key, str)] = value
+
+    def _ignore_state(self) -> None:
+        """Drop the attributes of a state dict, which do not describe its tensors."""
+        self.stack.pop()
+        _expect(self.stack[-1], dict)
+
+    dispatch = _Dispatch(
+        {_CODES[name]: pickle._Unpickler.dispatch[_CODES[name]] for name in _INSTRUCTIONS}
+        | {_CODES["SETITEM"]: _set_item, _CODES["SETITEMS"]: _set_items, _CODES["BUILD"]: _ignore_state}
+    )
+
+
+def _view(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _View:
+    view = _View(_expect(storage, _Storage), _sizes((offset,))[0], _sizes(shape), _sizes(strides))
+    if len(view.shape) != len(view.strides):
+        raise ValueError("a tensor has another number of strides than of dims")
+    return view
+
+
+# Stands for: what is called here in its place.
+_FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("collections", "OrderedDict"): lambda: {},
+    ("torch._utils", "_rebuild_tensor_v2"): _view,
+    ("torch._utils", "_rebuild_parameter"): lambda view, *_: _expect(view, _View),
+}
+
+
+def _expect(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise ValueError("its pickle puts things together as no dict of tensors does")
+    return value
+
+
+def _sizes(values: Any) -> tuple[int, ...]:
+    if len(_expect(values, tuple)) > _MOST_DIMS or any(type(n) is not int or not 0 <= n < 2**48 for n in values):
+        raise ValueError("a tensor has a size that is out of range")
+    return values
+
+
 def read_torch_tensors(path: str | Path) -> dict[str, np.ndarray]:
     """Name -> array of a state dict saved by torch, in its present zip format or the one before version 1.6.
 
-    Raises ValueError, naming the file, if it is neither, holds anything but named tensors, contains anything that could
-    run code, or is inconsistent.
+    Arrays are read-only views of their storage, which is read once. Raises ValueError, naming the file, if it is
+    neither, holds anything but named tensors, contains anything that could run code, or is inconsistent.
     """
     path = Path(path)
     try:
         with path.open("rb") as file:
             views, read = (_read_zip if zipfile.is_zipfile(file) else _read_legacy)(file)
-            return _arrays(views, read, path.stat().st_size)
+            size = sum(math.prod(view.shape) * view.storage.dtype.itemsize for view in views.values())
+            if size > _SHARED * path.stat().st_size:
+                raise ValueError("its tensors have many times the bytes of the file")
+            storages = {view.storage for view in views.values()}
+            arrays = {storage: np.frombuffer(read(storage), storage.dtype) for storage in storages}
+            return {name: _array(name, view, arrays[view.storage]) for name, view in views.items()}
     except (
-        EOFError,
-        IndexError,
-        KeyError,
-        MemoryError,
-        NotImplementedError,
-        OSError,
-        OverflowError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-        struct.error,
-        zipfile.BadZipFile,
+        *(ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError, TypeError),
+        *(ValueError, pickle.UnpicklingError, struct.error, zipfile.BadZipFile),
     ) as error:
         raise ValueError(f"weights {path}: not a file of torch.save that can be read: {error}") from None
 
 
-def _arrays(views: dict[str, _View], read: Callable[[_Storage], bytes], file_size: int) -> dict[str, np.ndarray]:
-    """The tensors, each a read-only view of its storage's bytes, which are read once."""
-    if sum(math.prod(view.shape) * view.storage.dtype.itemsize for view in views.values()) > _SHARED * file_size:
-        raise ValueError("its tensors have many times the bytes of the file")
-    storages: dict[_Storage, np.ndarray] = {}
-    arrays = {}
-    for name, view in views.items():
-        if view.storage not in storages:
-            storages[view.storage] = np.frombuffer(read(view.storage), view.storage.dtype)
-        arrays[name] = _array(name, view, storages[view.storage])
-    return arrays
-
-
 def _array(name: str, view: _View, flat: np.ndarray) -> np.ndarray:
-    """The elements that a tensor shows of its storage, after checking that they lie in what was really read."""
+    """The elements of a tensor, after checking that they lie in what was really read."""
     last = view.offset + sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
     elements = math.prod(view.shape)
     if flat.size != view.storage.size or elements > flat.size or (elements and last >= flat.size):
@@ -144,192 +202,47 @@ def _read_zip(file: BinaryIO) -> tuple[dict[str, _View], Callable[[_Storage], by
     order = folder + "byteorder"
     if order in archive.namelist() and archive.read(order) != b"little":
         raise ValueError("its numbers are big-endian; save it again on another machine")
-    views = _state_dict(_values(io.BytesIO(archive.read(name)), {}))
 
     def read(storage: _Storage) -> bytes:
         info = archive.getinfo(f"{folder}data/{storage.key}")
-        if info.file_size != storage.nbytes:
+        if info.file_size != storage.size * storage.dtype.itemsize:
             raise ValueError(f"storage {storage.key[:80]} has {info.file_size:,} bytes, its tensors say otherwise")
         return archive.read(info)  # checks the CRC
 
-    return views, read
+    return _state_dict(_Unpickler(io.BytesIO(archive.read(name))).load()), read
 
 
 def _read_legacy(file: BinaryIO) -> tuple[dict[str, _View], Callable[[_Storage], bytes]]:
     """The format before 1.6: five pickles one after the other, then each storage as its length and its bytes."""
     file.seek(0)
     head = io.BytesIO(file.read(_LARGEST_PICKLE))
-    storages: dict[str, _Storage] = {}
-    if head.getvalue()[:1] != b"\x80" or _values(head, {}) != _LEGACY_MAGIC or _values(head, {}) != _LEGACY_PROTOCOL:
+    if head.getvalue()[:1] != b"\x80":
         raise ValueError("neither the zip format nor the one before it")
-    machine = _values(head, {})
-    if not isinstance(machine, dict) or machine.get("little_endian") is not True:
+    magic, protocol, machine = (_Unpickler(head).load() for _ in range(3))
+    if type(magic) is not int or type(protocol) is not int or (magic, protocol) != (_LEGACY_MAGIC, _LEGACY_PROTOCOL):
+        raise ValueError("neither the zip format nor the one before it")
+    if _expect(machine, dict).get("little_endian") is not True:
         raise ValueError("its numbers are big-endian; save it again on another machine")
-    views = _state_dict(_values(head, storages))
-    keys = _values(head, {})
-    if not isinstance(keys, list):
-        raise ValueError("it does not list its storages")
+    unpickler = _Unpickler(head)
+    views = _state_dict(unpickler.load())
+    keys = _expect(_Unpickler(head).load(), list)
     file.seek(head.tell())
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for key in keys:
-        storage = storages[key] if type(key) is str and key in storages else None
-        if storage is None or int.from_bytes(file.read(8), "little") != storage.size:
+        storage = unpickler.storages[_expect(key, str)]
+        if int.from_bytes(file.read(8), "little") != storage.size:
             raise ValueError("its storages are not those of its tensors")
-        found[key] = file.read(storage.nbytes)
-        if len(found[key]) != storage.nbytes:
-            raise ValueError(f"it ends within storage {key[:80]}; the file is cut off")
-    return views, lambda storage: found[storage.key]
+        contents[key] = file.read(storage.size * storage.dtype.itemsize)
+    return views, lambda storage: contents[storage.key]
 
 
 def _state_dict(loaded: Any) -> dict[str, _View]:
-    """What was pickled, as names and tensors; trainers often keep it one level down."""
-    if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
+    """The tensors by name; trainers often keep them one level down."""
+    if type(loaded) is dict and type(loaded.get("state_dict")) is dict:
         loaded = loaded["state_dict"]
-    if not isinstance(loaded, dict) or not loaded:
-        raise ValueError("it holds no dict of tensors")
+    if not _expect(loaded, dict):
+        raise ValueError("it holds no tensors")
     for name, value in loaded.items():
-        if not isinstance(value, _View):
+        if type(value) is not _View:
             raise ValueError(f"its entry {name[:80]!r} is not a tensor; save the model's state_dict() alone")
     return loaded
-
-
-def _values(file: io.BytesIO, storages: dict[str, _Storage]) -> Any:
-    """Carry out the instructions of one pickle, which `file` is left behind; storages are noted by their keys.
-
-    Raises ValueError for an instruction, a name or a value that no dict of tensors needs.
-    """
-    stack: list[Any] = []
-    memo: dict[int, Any] = {}
-
-    def above_mark() -> list[Any]:
-        above = next((n for n, value in enumerate(reversed(stack)) if value is _MARK), None)
-        if above is None:
-            raise ValueError("its pickle takes from its stack what is not there")
-        mark = len(stack) - 1 - above
-        values = stack[mark + 1 :]
-        del stack[mark:]
-        return values
-
-    for number, (instruction, argument, _) in enumerate(pickletools.genops(file)):
-        name = instruction.name
-        if number > _MOST_INSTRUCTIONS:
-            raise ValueError("its pickle has far more instructions than a BERT's")
-        if name == "STOP":
-            return stack.pop()
-        if name in ("PROTO", "FRAME"):
-            continue
-        if name in _CONSTANTS:
-            stack.append(_CONSTANTS[name])
-        elif name in _LITERALS:
-            stack.append(argument)
-        elif name in _EMPTY:
-            stack.append(_EMPTY[name]())
-        elif name == "GLOBAL":
-            stack.append(_known(*argument.split(" ", 1)))
-        elif name == "STACK_GLOBAL":
-            called = stack.pop()
-            stack.append(_known(stack.pop(), called))
-        elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
-            memo[argument] = stack[-1]
-        elif name == "MEMOIZE":
-            memo[len(memo)] = stack[-1]
-        elif name in ("BINGET", "LONG_BINGET", "GET"):
-            stack.append(memo[argument])
-        elif name == "MARK":
-            stack.append(_MARK)
-        elif name == "TUPLE":
-            values = above_mark()
-            stack.append(tuple(values))
-        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
-            size = int(name[-1])
-            values = stack[-size:]
-            del stack[-size:]
-            stack.append(tuple(values))
-        elif name in ("APPEND", "APPENDS"):
-            values = above_mark() if name == "APPENDS" else [stack.pop()]
-            _expect(stack[-1], list).extend(values)
-        elif name in ("SETITEM", "SETITEMS"):
-            values = above_mark() if name == "SETITEMS" else [stack.pop() for _ in range(2)][::-1]
-            _set_items(_expect(stack[-1], dict), values)
-        elif name == "BINPERSID":
-            storage = _storage(stack.pop())
-            if storages.setdefault(storage.key, storage) != storage:
-                raise ValueError(f"storage {storage.key[:80]} has two sizes or types")
-            stack.append(storage)
-        elif name == "REDUCE":
-            arguments = _expect(stack.pop(), tuple)
-            stack.append(_rebuild(stack.pop(), arguments))
-        elif name == "BUILD":  # a state dict's _metadata, which says nothing of its tensors
-            stack.pop()
-            _expect(stack[-1], dict)
-        else:
-            raise ValueError(f"its pickle has the instruction {name}, which no dict of tensors needs")
-    raise ValueError("its pickle does not end")
-
-
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_EMPTY: dict[str, Callable[[], Any]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
-_LITERALS = {
-    *("BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "BINFLOAT"),
-    *("BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "BINSTRING", "SHORT_BINSTRING"),
-}
-
-
-def _expect(value: Any, kind: type) -> Any:
-    if type(value) is not kind:
-        raise ValueError("its pickle puts things together as no dict of tensors does")
-    return value
-
-
-def _known(module: Any, name: Any) -> _Global:
-    if type(module) is not str or type(name) is not str or (module, name) not in _NAMES:
-        raise ValueError(
-            f"its pickle names {str(module)[:80]}.{str(name)[:80]}, which no file of weights needs; it could run code"
-            if type(module) is type(name) is str
-            else "its pickle names a thing by something that is no name"
-        )
-    return _Global(module, name)
-
-
-def _set_items(into: dict, values: list[Any]) -> None:
-    for key, value in zip(values[::2], values[1::2], strict=True):
-        into[_expect(key, str)] = value
-
-
-def _storage(pid: Any) -> _Storage:
-    """A storage from ("storage", type, key, device, size), after which the old format has None."""
-    kind, dtype, key, _, size, *view = _expect(pid, tuple)
-    if type(kind) is not str or kind != "storage" or type(dtype) is not _Global or dtype.name not in _DTYPES:
-        raise ValueError("its pickle refers to something outside itself that is not a storage")
-    if any(part is not None for part in view):
-        raise ValueError("it has storages that are views of others; save it with a newer torch")
-    return _Storage(dtype.name, _expect(key, str), _size(size))
-
-
-def _rebuild(function: Any, arguments: tuple) -> Any:
-    """What calling one of the known names would make: a dict, or a tensor."""
-    if type(function) is not _Global:
-        raise ValueError("its pickle calls something that is no function")
-    if function == _DICT and not arguments:
-        return {}
-    if function == _TENSOR and len(arguments) >= 4:
-        storage, offset, shape, strides = arguments[:4]
-        view = _View(_expect(storage, _Storage), _size(offset), _sizes(shape), _sizes(strides))
-        if len(view.shape) != len(view.strides):
-            raise ValueError("a tensor has another number of strides than of dims")
-        return view
-    if function == _PARAMETER and arguments:
-        return _expect(arguments[0], _View)
-    raise ValueError(f"its pickle calls {function.module}.{function.name} as no file of weights does")
-
-
-def _sizes(values: Any) -> tuple[int, ...]:
-    if len(_expect(values, tuple)) > _MOST_DIMS:
-        raise ValueError(f"a tensor has more than {_MOST_DIMS} dims")
-    return tuple(_size(value) for value in values)
-
-
-def _size(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**48:
-        raise ValueError("a size in it is no size")
-    return value
