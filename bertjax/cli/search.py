@@ -1,4 +1,4 @@
-"""`bertjax search`: an index of documents, and what it finds for queries."""
+"""`bertjax search`: build or open an index of documents, and rank them for queries."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `search`; the encoding options count when the index is built."""
+    """Add the arguments of `search`; the encoding options take effect when the index is built."""
     parser.add_argument("model", metavar="RUN", help="a run, one of its checkpoints/<step>, hf:DIR, hf:NAME or tf1:DIR")
     parser.add_argument("query", nargs="*", metavar="QUERY", help="a query; several are searched one by one")
     parser.add_argument(
-        "--index", required=True, metavar="FOLDER", help="the index, which is built if it does not exist"
+        "--index", required=True, metavar="FOLDER", help="folder of the index; it is built if it does not exist"
     )
     parser.add_argument(
         "--documents",
@@ -40,15 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--field",
         dest="field",
         metavar="NAME",
-        help="column or field of the documents with the text (text)",
+        help="column or field of --documents that holds the text (text)",
     )
     parser.add_argument("--queries", metavar="FILE", help="queries, in the same formats; - is standard input")
-    parser.add_argument("--query-field", metavar="FIELD", help="field of the queries with the text (text)")
+    parser.add_argument("--query-field", metavar="FIELD", help="field of --queries that holds the text (text)")
     parser.add_argument(
         "--by",
         choices=("vectors", "bm25", "both"),
         default="vectors",
-        help="rank by vectors, by words in common (BM25), or by both rankings fused (%(default)s)",
+        help="rank by vectors, by shared words (BM25), or by both rankings fused (%(default)s)",
     )
     parser.add_argument(
         "--rerank", metavar="RUN2", help="rerank the candidates with a model of `bertjax finetune relevance`"
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rerank-by",
         choices=("model", "both"),
         default="model",
-        help="order of the reranker, or that fused with the first ranking (%(default)s)",
+        help="use the reranker's order, or fuse it with the first ranking (%(default)s)",
     )
     parser.add_argument("--top", type=int, default=10, metavar="K", help="documents for each query (%(default)s)")
     parser.add_argument(
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=4,
         metavar="N",
-        help="hard negatives for each relevant passage: found, but not relevant (%(default)s)",
+        help="hard negatives for each relevant passage: retrieved, but not relevant (%(default)s)",
     )
     parser.add_argument(
         "--no-normalize",
@@ -103,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build the index if it does not exist; print or write what it finds for each query, or how good that is."""
     from bertjax.cli.search_index import open_or_build_index
-    from bertjax.cli.search_results import named_rankings, print_figures, print_found, write_pairs
+    from bertjax.cli.search_results import named_rankings, print_figures, print_results, write_pairs
     from bertjax.convert.sources import open_source
     from bertjax.search.rankings import Hits
     from bertjax.search.records import read_judgements
@@ -120,43 +120,43 @@ def run(arguments: argparse.Namespace) -> int:
     if not queries:
         print(f"{len(index.documents):,} documents in index {index.folder}; no query was given")
         return 0
-    found = _found(arguments, queries, index, encoder, tokenizer, reranker)
+    rankings = _rankings(arguments, queries, index, encoder, tokenizer, reranker)
     if judgements is not None:
-        named = {way: named_rankings(queries, hits, index.documents) for way, hits in found.items()}
+        named = {way: named_rankings(queries, hits, index.documents) for way, hits in rankings.items()}
         print_figures(named, judgements, _depth(arguments))
-    last = list(found)[-1]
+    last = list(rankings)[-1]
     if arguments.training_pairs:
-        write_pairs(arguments, queries, found[last], judgements or {}, index.documents)
+        write_pairs(arguments, queries, rankings[last], judgements or {}, index.documents)
         return 0
-    wanted = [Hits(*(part[: arguments.top] for part in hits)) for hits in found[last]]
+    results = [Hits(hits.documents[: arguments.top], hits.scores[: arguments.top]) for hits in rankings[last]]
     if output is not None:
-        write_results(output, queries, wanted, index.documents)
+        write_results(output, queries, results, index.documents)
         print(f"{len(queries):,} queries to {output}: the best {arguments.top} documents for each, by {last}")
     elif judgements is None:
-        print_found(queries, wanted, index.documents)
+        print_results(queries, results, index.documents)
     return 0
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse options that do not go together. Raises ValueError."""
+    """Raise ValueError for options that contradict each other."""
     for name in ("top", "candidates", "negatives"):
         if getattr(arguments, name) < 1:
             raise ValueError(f"--{name} {getattr(arguments, name)}: give 1 or more")
     if arguments.rerank_by != "model" and not arguments.rerank:
-        raise ValueError(f"--rerank-by {arguments.rerank_by}: nothing reranks; give --rerank RUN2, or leave it out")
+        raise ValueError(f"--rerank-by {arguments.rerank_by} requires --rerank RUN2; give it, or leave --rerank-by out")
     if arguments.query and arguments.queries:
         raise ValueError(f"--queries {arguments.queries}: there are queries on the command line too; leave one out")
     if arguments.training_pairs and not arguments.qrels:
-        raise ValueError(f"--training-pairs {arguments.training_pairs}: they are made of judgements; give --qrels FILE")
+        raise ValueError(f"--training-pairs {arguments.training_pairs} requires judgements; give --qrels FILE")
     if arguments.training_pairs and arguments.output:
         raise ValueError(f"--output {arguments.output}: --training-pairs writes other files; leave one of them out")
-    for option in ("output", "qrels"):
-        if getattr(arguments, option) and not (arguments.query or arguments.queries):
-            raise ValueError(f"--{option} {getattr(arguments, option)}: it needs queries; give some, or --queries FILE")
+    for option, value in (("output", arguments.output), ("qrels", arguments.qrels)):
+        if value and not (arguments.query or arguments.queries):
+            raise ValueError(f"--{option} {value} requires queries; give QUERY, or --queries FILE")
 
 
 def _queries(arguments: argparse.Namespace) -> list[Record]:
-    """The queries of the command line, or of the file. Raises ValueError for a file without one, or with equal ids."""
+    """The queries of the command line or of the file. Raises ValueError for an empty file and for repeated ids."""
     from bertjax.search.records import Record, read_records
     from bertjax.storage.utf8 import ReadCounts
 
@@ -168,11 +168,11 @@ def _queries(arguments: argparse.Namespace) -> list[Record]:
     if not queries:
         raise ValueError(f"--queries {arguments.queries}: the file has no query; give one with queries")
     if len({query.id for query in queries}) < len(queries):
-        raise ValueError(f"--queries {arguments.queries}: two queries have the same id; give each its own")
+        raise ValueError(f"--queries {arguments.queries}: two queries have the same id; ids must be unique")
     return queries
 
 
-def _found(
+def _rankings(
     arguments: argparse.Namespace,
     queries: Sequence[Record],
     index: SearchIndex,
@@ -180,7 +180,7 @@ def _found(
     tokenizer: Tokenizer,
     reranker: Reranker | None,
 ) -> dict[str, list[Hits]]:
-    """The candidates for each query, by ranking; the last ranking is the one whose results are wanted."""
+    """The candidates for each query, by name of the ranking; the last ranking is the one to output."""
     from bertjax.run.progress import Progress
     from bertjax.search.rankings import fuse
     from bertjax.search.retrieval import retrieve
@@ -188,26 +188,26 @@ def _found(
     texts, depth = [query.whole for query in queries], _depth(arguments)
     own = _own_documents(arguments, queries, index)
     with Progress(len(queries), "search", unit="text") as progress:
-        found: dict[str, list[Hits]] = {
+        rankings: dict[str, list[Hits]] = {
             **retrieve(index, encoder, tokenizer, texts, arguments.by, depth, own, progress.update)
         }
     lines = encoder.counts.notices(encoder.max_length)
     if reranker is not None:
-        candidates = found[arguments.by]
+        candidates = rankings[arguments.by]
         with Progress(sum(len(hits.documents) for hits in candidates), "rerank", unit="text") as progress:
             reranked = reranker.rerank(texts, candidates, index.documents, progress.update)
-        found[f"{arguments.by}, reranked"] = reranked
+        rankings[f"{arguments.by}, reranked"] = reranked
         if arguments.rerank_by == "both":
-            both = [fuse(rankings, depth) for rankings in zip(candidates, reranked, strict=True)]
-            found[f"{arguments.by}, reranked and fused"] = both
+            both = [fuse(pair, depth) for pair in zip(candidates, reranked, strict=True)]
+            rankings[f"{arguments.by}, reranked and fused"] = both
         lines += reranker.counts.notices(reranker.max_length)
     for line in lines:
         print(f"queries: {line}")
-    return found
+    return rankings
 
 
 def _own_documents(arguments: argparse.Namespace, queries: Sequence[Record], index: SearchIndex) -> np.ndarray:
-    """The number of the document that each query is itself, which counts where there are judgements; or -1."""
+    """The document that each query itself is, or -1; always -1 without judgements, where ids may be line numbers."""
     import numpy as np
 
     from bertjax.search.records import own_documents
@@ -224,7 +224,7 @@ def _own_documents(arguments: argparse.Namespace, queries: Sequence[Record], ind
 
 
 def _depth(arguments: argparse.Namespace) -> int:
-    """The number of documents in each ranking."""
+    """The length of each ranking."""
     return max(arguments.top, arguments.candidates)
 
 
@@ -232,5 +232,5 @@ VERB = Verb(
     add_arguments,
     run,
     example="bertjax search runs/quickstart 'sort an array' --index runs/quickstart/index --documents docs.jsonl",
-    interrupted="no index was left half made; run the same command again to start over",
+    interrupted="no partial index was left; run the same command again to start over",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from bertjax.cli.model_source import given_encoding, print_replaced
@@ -13,14 +13,15 @@ from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
 from bertjax.run.progress import Progress
 from bertjax.run.run_directory import TrainedModel
 from bertjax.search.index import Origin, SearchIndex, build_index, has_index, model_fingerprint, open_index
-from bertjax.search.records import count_records, read_records, sha256_of
-from bertjax.storage.remote import is_remote
+from bertjax.search.records import count_records, read_records
+from bertjax.storage.remote import is_remote, path_of
+from bertjax.storage.sums import sha256_of_file
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.tokenization.tokenizer import Tokenizer
 
 
 def open_or_build_index(arguments: argparse.Namespace) -> tuple[SearchIndex, TextEncoder, Tokenizer]:
-    """The index, built if it does not exist, with the encoder for its queries and the tokenizer.
+    """Open the index, or build it if it does not exist; also returns the encoder for its queries and the tokenizer.
 
     Raises ValueError for an index of other documents, of another model or of another encoding.
     """
@@ -30,63 +31,63 @@ def open_or_build_index(arguments: argparse.Namespace) -> tuple[SearchIndex, Tex
     require_trained(encoder.encoding.pooling, untrained, arguments.model)
     fingerprint = model_fingerprint(model, encoder.encoding.pooling)
     if index is None:
-        index = _built_index(arguments, model, encoder, fingerprint)
-        encoder = TextEncoder(model, encoder.encoding)  # whose counts are of queries, not of documents
+        index = _build_index(arguments, model, encoder, fingerprint)
+        encoder = TextEncoder(model, encoder.encoding)  # a new one, so that its counts describe queries only
     elif index.origin.fingerprint != fingerprint:
         raise ValueError(
-            f"--index {index.folder}: it was built with {index.origin.model}, which is not the same model as "
-            f"{arguments.model}; use that one, or name another folder"
+            f"--index {index.folder} was built with {index.origin.model}, which differs from {arguments.model}; "
+            "use that model, or name another folder"
         )
     return index, encoder, model.tokenizer
 
 
 def _existing_index(arguments: argparse.Namespace) -> SearchIndex | None:
-    """The index; None if it is to be built. Raises ValueError if it cannot be, or is of other documents."""
+    """The index, or None if it is to be built. Raises ValueError if it has other documents or cannot be built."""
     if is_remote(arguments.index):
-        raise ValueError(f"--index {arguments.index}: an index is a folder of this machine; name one")
+        raise ValueError(f"--index {arguments.index}: an index must be a local folder; name one")
     folder = Path(arguments.index)
     if not has_index(folder):
         if not arguments.documents:
-            raise ValueError(
-                f"--index {folder}: there is no index; give the documents to build it from: --documents FILE ..."
-            )
+            raise ValueError(f"--index {folder}: no index there; give the documents to build it: --documents FILE ...")
         return None
     index = open_index(folder)
     if arguments.documents and (index.origin.files, index.origin.field) != _files(arguments):
         raise ValueError(
-            f"--documents {' '.join(arguments.documents)}: index {folder} was built from others "
+            f"--documents {' '.join(arguments.documents)}: index {folder} was built from other documents "
             f"({', '.join(name for name, _ in index.origin.files)}); name another --index, or leave --documents out"
         )
     return index
 
 
 def _files(arguments: argparse.Namespace) -> tuple[list[list[str]], str | None]:
-    return [[Path(path).name, sha256_of(path)] for path in arguments.documents], arguments.field
+    return [[Path(path).name, sha256_of_file(path_of(path))] for path in arguments.documents], arguments.field
 
 
 def _encoding(arguments: argparse.Namespace, index: SearchIndex | None, model: TrainedModel) -> Encoding:
-    """The encoding of the index, or that of the command line for a new one. Raises ValueError if they differ.
+    """The encoding of the index, or of the command line for a new one. Raises ValueError if they differ.
 
-    A new index compares cosines unless --no-normalize is given; its other defaults are those of the model's folder.
+    A new index compares cosines unless --no-normalize is given; its other defaults come from the model's folder.
     """
-    given = given_encoding(arguments)
+    options = given_encoding(arguments)
     if index is None:
-        return Encoding(**vector_options(model, {"normalize": True} | given))
-    batches = {name: given.pop(name, None) for name in ("batch_tokens", "batch_size")}  # which change no vector
-    encoding = replace(index.origin.encoding, **batches)
-    for name, value in given.items():
-        if getattr(encoding, name) != value:
+        return Encoding(**vector_options(model, {"normalize": True} | options))
+    # The size of batches does not change vectors.
+    sizes = {name: options.pop(name, None) for name in ("batch_tokens", "batch_size")}
+    encoding = replace(index.origin.encoding, **sizes)
+    built = asdict(encoding)
+    for name, value in options.items():
+        if built[name] != value:
             raise ValueError(
-                f"{name}={value}: index {index.folder} was built with {name}={getattr(encoding, name)}; leave that "
-                "option out, or name another --index"
+                f"{name}={value}: index {index.folder} was built with {name}={built[name]}; leave that option out, "
+                "or name another --index"
             )
     return encoding
 
 
-def _built_index(
+def _build_index(
     arguments: argparse.Namespace, model: TrainedModel, encoder: TextEncoder, fingerprint: str
 ) -> SearchIndex:
-    """Build the index, print what went into it, and open it."""
+    """Build the index, print its size and notices, and open it."""
     total = count_records(arguments.documents, arguments.field)
     folder, read = Path(arguments.index), ReadCounts()
     encoding = replace(encoder.encoding, max_length=encoder.max_length)

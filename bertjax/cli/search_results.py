@@ -1,4 +1,4 @@
-"""What `bertjax search` found: printed, measured against judgements, or written as training pairs."""
+"""Results of `bertjax search`: printed, evaluated against judgements, or written as training pairs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from bertjax.search.training_pairs import PAIRS, RELEVANCE, write_training_pairs
 
 
 def named_rankings(
-    queries: Sequence[Record], found: Sequence[Hits], documents: StoredDocuments
+    queries: Sequence[Record], results: Sequence[Hits], documents: StoredDocuments
 ) -> dict[str, list[str]]:
-    """Query id -> ids of the documents found, best first."""
-    ids = {number: documents[number].id for number in {int(number) for hits in found for number in hits.documents}}
+    """Map query ids to document ids, best first."""
+    ids = {number: documents[number].id for number in {int(number) for hits in results for number in hits.documents}}
     return {
         query.id: [ids[number] for number in hits.documents.tolist()]
-        for query, hits in zip(queries, found, strict=True)
+        for query, hits in zip(queries, results, strict=True)
     }
 
 
 def print_figures(rankings: dict[str, dict[str, list[str]]], judgements: Judgements, depth: int) -> None:
-    """Print the figures of each ranking against the judgements, as a table."""
+    """Print a table of each ranking's figures."""
     figures = {way: evaluate(ranked, judgements, depth) for way, ranked in rankings.items()}
     queries = len(next(iter(rankings.values())))
     measured = next(iter(figures.values()))
@@ -45,28 +45,28 @@ def print_figures(rankings: dict[str, dict[str, list[str]]], judgements: Judgeme
 def write_pairs(
     arguments: argparse.Namespace,
     queries: Sequence[Record],
-    found: Sequence[Hits],
+    results: Sequence[Hits],
     judgements: Judgements,
     documents: StoredDocuments,
 ) -> None:
-    """Write training data made from the judgements, and print the commands that train on it."""
+    """Write training data made from judgements, and print the commands that train on it."""
     folder = Path(arguments.training_pairs)
     model = shlex.quote(arguments.model)
-    counts = write_training_pairs(folder, queries, found, judgements, documents, arguments.negatives)
+    counts = write_training_pairs(folder, queries, results, judgements, documents, arguments.negatives)
     if counts.missing:
-        print(f"{counts.missing:,} judged documents are not in the index; they were left out")
+        print(f"{counts.missing:,} relevant documents are not in the index and were left out")
     print(f"next: bertjax finetune pairs --init-from {model} --data {shlex.quote(str(folder / PAIRS))}")
     print(f"next: bertjax finetune relevance --init-from {model} --data {shlex.quote(str(folder / RELEVANCE))}")
     print(
-        f"{counts.queries:,} queries with {counts.positives:,} passages that answer them and {counts.negatives:,} "
-        f"that do not to {folder}"
+        f"{folder}: {counts.queries:,} queries with {counts.positives:,} relevant passages and "
+        f"{counts.negatives:,} hard negatives"
     )
 
 
-def print_found(queries: Sequence[Record], found: Sequence[Hits], documents: StoredDocuments) -> None:
-    """Print the documents found for each query, a line each."""
+def print_results(queries: Sequence[Record], results: Sequence[Hits], documents: StoredDocuments) -> None:
+    """Print the results of each query, one document a line."""
     width = shutil.get_terminal_size((120, 24)).columns
-    for query, hits in zip(queries, found, strict=True):
+    for query, hits in zip(queries, results, strict=True):
         print(" ".join(query.whole.split()))
         rows = []
         for rank, (number, score) in enumerate(zip(*hits, strict=True), 1):
@@ -75,4 +75,4 @@ def print_found(queries: Sequence[Record], found: Sequence[Hits], documents: Sto
         for line in text_lines(Table("", "", ("", "score", "id", "text"), tuple(rows)), left=(2, 3)):
             print(line[:width])
         if not rows:
-            print("  no document has a word of the query")
+            print("  no document shares a word with the query")

@@ -142,7 +142,7 @@ _BY_KIND: tuple[tuple[Callable[[Path], bool], Callable[[Path], list[Part]]], ...
     (lambda folder: folder.absolute().name.isdecimal() and _has("state", "metadata")(folder), _checkpoint),
     (_has("checkpoints"), _run),
     (lambda folder: folder.absolute().name in ("checkpoints", "best") and _has("[0-9]*")(folder), _all_checkpoints),
-    (_has("vectors.npy", "bm25.*", "documents.jsonl"), _listed("search index")),
+    (_has("vectors.npy", "bm25", "documents.jsonl"), _listed("search index")),
     (_has("*.tokens", "*.sentences", "*.documents", "manifest.json"), _store),
     (_is_export, _listed("export")),
 )

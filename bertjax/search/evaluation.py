@@ -12,9 +12,9 @@ import numpy as np
 
 from bertjax.search.records import Judgements
 
-Grades = Mapping[str, int]  # of the documents judged for one query
+Grades = Mapping[str, int]  # grade by document, for one query
 
-RANKED = 10  # documents whose order is measured
+RANKED = 10  # depth of nDCG and reciprocal rank
 RECALLED = 100  # depth of recall
 
 
@@ -25,29 +25,29 @@ class Figures:
     ndcg: float  # of the first `RANKED`
     recall: float  # of the first `RECALLED`
     reciprocal_rank: float  # within the first `RANKED`
-    judged: float  # share of the first `RANKED` with a judgement; where it is low, the other figures are too low
+    judged: float  # share of the first `RANKED` with a judgement; if it is low, the other figures are too low
     queries: int
-    ranked: int  # documents whose order was measured: `RANKED`, or as many as were to be found
-    recalled: int  # and among which relevant ones were to be
+    ranked: int  # depth used: `RANKED`, or the number of documents retrieved if that is smaller
+    recalled: int  # likewise for `RECALLED`
 
 
 def ndcg(ranked: Sequence[str], grades: Grades, first: int) -> float:
     """Normalised discounted cumulative gain of the `first` documents (Jarvelin and Kekalainen, 2002).
 
-    A document's gain is its grade, discounted by log2(1 + rank); 1 is the best order of all judged documents. 0 where
-    none is relevant.
+    A document's gain is its grade, discounted by log2(1 + rank); 1 is the best order of all judged documents, 0 is
+    returned if none is relevant.
     """
-    gained = [max(grades.get(document, 0), 0) for document in ranked[:first]]
+
+    def discounted(gains: Sequence[int]) -> float:
+        return float(np.sum(np.array(gains) / np.log2(np.arange(2, len(gains) + 2))))
+
+    gains = [max(grades.get(document, 0), 0) for document in ranked[:first]]
     ideal = sorted((max(grade, 0) for grade in grades.values()), reverse=True)[:first]
-    return _discounted(gained) / _discounted(ideal) if any(ideal) else 0.0
-
-
-def _discounted(gains: Sequence[int]) -> float:
-    return float(np.sum(np.array(gains) / np.log2(np.arange(2, len(gains) + 2))))
+    return discounted(gains) / discounted(ideal) if any(ideal) else 0.0
 
 
 def recall(ranked: Sequence[str], grades: Grades, first: int) -> float:
-    """Share of the relevant documents that are among the `first`; 0 where none is relevant."""
+    """Share of the relevant documents that are among the `first`; 0 if none is relevant."""
     relevant = relevant_documents(grades)
     return len(relevant & set(ranked[:first])) / max(len(relevant), 1)
 
@@ -58,34 +58,33 @@ def reciprocal_rank(ranked: Sequence[str], grades: Grades, first: int) -> float:
     return next((1 / rank for rank, document in enumerate(ranked[:first], 1) if document in relevant), 0.0)
 
 
-def _share_judged(ranked: Sequence[str], grades: Grades) -> float:
-    return len(grades.keys() & set(ranked)) / max(len(ranked), 1)
-
-
 def relevant_documents(grades: Grades) -> set[str]:
     """The documents with a grade above 0."""
     return {document for document, grade in grades.items() if grade > 0}
 
 
 def evaluate(rankings: Mapping[str, Sequence[str]], judgements: Judgements, depth: int = RECALLED) -> Figures:
-    """The figures of rankings, documents by query, over those queries that have a relevant document.
+    """Evaluate rankings (documents by query) over the queries that have a relevant document.
 
-    Where no more than `depth` were to be found, figures are of so many. Raises ValueError if no query has one.
+    `depth` is the number of documents retrieved, which limits the depth of the figures. Raises ValueError if no query
+    has a relevant document.
     """
     judged = [(ranked, judgements[query]) for query, ranked in rankings.items() if query in judgements]
     judged = [(ranked, grades) for ranked, grades in judged if relevant_documents(grades)]
     if not judged:
-        some = ", ".join(map(repr, list(rankings)[:3])), ", ".join(map(repr, list(judgements)[:3]))
+        asked, known = (", ".join(map(repr, [*ids][:3])) for ids in (rankings, judgements))
         raise ValueError(
-            f"no query has a relevant document: queries are called {some[0]}, and judged are {some[1]}; "
-            "are the judgements those of these queries?"
+            f"no query has a relevant document: the queries have ids such as {asked}, and the judgements {known}; "
+            "do the judgements belong to these queries?"
         )
     first, recalled = min(RANKED, depth), min(RECALLED, depth)
     return Figures(
         ndcg=float(np.mean([ndcg(ranked, grades, first) for ranked, grades in judged])),
         recall=float(np.mean([recall(ranked, grades, recalled) for ranked, grades in judged])),
         reciprocal_rank=float(np.mean([reciprocal_rank(ranked, grades, first) for ranked, grades in judged])),
-        judged=float(np.mean([_share_judged(ranked[:first], grades) for ranked, grades in judged])),
+        judged=float(
+            np.mean([len(grades.keys() & {*ranked[:first]}) / max(len(ranked[:first]), 1) for ranked, grades in judged])
+        ),
         queries=len(judged),
         ranked=first,
         recalled=recalled,

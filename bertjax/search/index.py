@@ -1,8 +1,9 @@
-"""The index of a set of documents: a folder with their texts, vectors and postings, built with one model.
+"""The index of a set of documents: a folder with their texts, vectors and BM25 scores, built with one model.
 
-manifest.json        the origin: the model's fingerprint, the encoding, counts, the bytes and SHA-256 of every file
+manifest.json        the origin: the model's fingerprint, the encoding, counts
 vectors.npy          float32 [documents, width]       documents.jsonl, .offsets.npy    ids, titles and texts
-bm25.*.npy           postings, see bertjax.search.bm25
+bm25/                scores of terms, see bertjax.search.bm25
+SHA256SUMS           digests of all of them
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,27 +27,27 @@ from bertjax.embed.outputs import open_output
 from bertjax.model.pooling import Pooling
 from bertjax.run.run_directory import TrainedModel
 from bertjax.search import bm25
-from bertjax.search.bm25 import Bm25, PostingsWriter
-from bertjax.search.records import DocumentWriter, Record, StoredDocuments, sha256_of
-from bertjax.storage.json_documents import Count, Sha256, read_json
-from bertjax.storage.sums import SUMS_FILE, read_sums, write_sums
+from bertjax.search.bm25 import Bm25, write_bm25
+from bertjax.search.records import DocumentWriter, Record, StoredDocuments
+from bertjax.storage.json_documents import read_json
+from bertjax.storage.sums import check_sums, write_sums
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.digest import digest_arrays
 
-MANIFEST, VECTORS = "manifest.json", "vectors.npy"
+MANIFEST, VECTORS, BM25 = "manifest.json", "vectors.npy", "bm25"
 
-_FORMAT_VERSION = 1
-_AGAIN = "remove the folder, and make the index again"
+_FORMAT_VERSION = 2
+_REBUILD = "remove the folder and build the index again"
 _TOKENIZED_AT_ONCE = 256  # documents
-# What decides the encoder's outputs in addition to its weights, and shows in none of them.
+# Options that change the encoder's outputs and do not show in the shapes of its weights.
 _FORWARD = (
     "num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps", "position_embedding", "window",
     "global_every", "causal", "rope_theta", "rope_theta_local", "rope_interleaved", "norm", "norm_place",
 )  # fmt: skip
-# The same with other options alone: left out of models without those, whose indexes keep their fingerprint.
+# The same for models with other options only, so that models without those keep their fingerprint.
 _FORWARD_OF_SOME: tuple[tuple[Callable[[ModelConfig], bool], tuple[str, ...]], ...] = (
     (lambda model: model.attention_block > 0, ("attention_block", "random_blocks", "random_blocks_seed")),
-    (lambda model: model.global_tokens == "first", ("global_tokens",)),  # others are marked by a task
+    (lambda model: model.global_tokens == "first", ("global_tokens",)),  # a task marks other tokens
     (lambda model: model.relative_buckets > 0, ("relative_max", "relative_buckets")),
     (lambda model: model.position_embedding == "sinusoidal", ("initializer_range",)),  # the size of the waves
 )
@@ -64,7 +66,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class SearchIndex:
-    """An open index; vectors, postings and texts are memory-mapped."""
+    """An open index; vectors, BM25 scores and texts are memory-mapped."""
 
     folder: Path
     origin: Origin
@@ -88,19 +90,25 @@ def build_index(
     """
     with written_whole(folder, MANIFEST) as partial:
         if has_index(folder):
-            raise ValueError(f"--index {folder}: another process has just made it; the same command opens it")
-        words = PostingsWriter(partial, tokenizer.vocab_size)
+            raise ValueError(f"--index {folder}: another process has just built it; run the same command to open it")
+        terms: list[array[int]] = []
         with (
-            open_output(partial / VECTORS, encoder.width, False, []) as add,
-            DocumentWriter.at(partial) as kept,
+            open_output(partial / VECTORS, encoder.width, False, []) as add_vector,
+            DocumentWriter.at(partial) as documents,
         ):
-            for embedding in encoder.encode(_kept(records, kept, words, tokenizer), done):
-                add(embedding)
-        words.finish()
-        files = {
-            path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(str(path))}
-            for path in sorted(partial.iterdir())
-        }
+
+            def texts() -> Iterator[str]:
+                source = iter(records)
+                while batch := list(itertools.islice(source, _TOKENIZED_AT_ONCE)):
+                    wholes = [record.whole for record in batch]
+                    terms.extend(array("i", ids.tolist()) for ids in terms_of(wholes, tokenizer))
+                    for record in batch:
+                        documents.add(record)
+                    yield from wholes
+
+            for embedding in encoder.encode(texts(), done):
+                add_vector(embedding)
+        write_bm25(partial / BM25, terms, tokenizer.vocab_size)
         manifest = {
             "format_version": _FORMAT_VERSION,
             "documents": encoder.counts.examples,
@@ -108,27 +116,13 @@ def build_index(
             "width": encoder.width,
             "bm25": {"k1": bm25.K1, "b": bm25.B},
             "origin": asdict(origin),
-            "files": files,
         }
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
         write_sums(partial)
 
 
-def _kept(
-    records: Iterable[Record], kept: DocumentWriter, words: PostingsWriter, tokenizer: Tokenizer
-) -> Iterator[str]:
-    """The texts of documents, each written to the index when it is read."""
-    source = iter(records)
-    while some := list(itertools.islice(source, _TOKENIZED_AT_ONCE)):
-        texts = [record.whole for record in some]
-        for record, terms in zip(some, terms_of(texts, tokenizer), strict=True):
-            kept.add(record)
-            words.add(terms)
-        yield from texts
-
-
 def terms_of(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """The terms of texts: all tokens except [UNK], which replaces many words; a word has one term in every position."""
+    """Tokenize texts into terms: all tokens except [UNK]. A word has the same term in every position."""
     return [ids[ids != tokenizer.unk_id] for ids in tokenizer.encode_sentences(texts, [False] * len(texts))]
 
 
@@ -137,13 +131,8 @@ def has_index(folder: Path) -> bool:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     if not (folder / MANIFEST).is_file():
-        raise ValueError(f"--index {folder}: it is no index, for it has no {MANIFEST}; name another folder")
+        raise ValueError(f"--index {folder}: not an index, because it has no {MANIFEST}; name another folder")
     return True
-
-
-class _FileRecord(TypedDict):
-    bytes: Count
-    sha256: Sha256
 
 
 class _OriginRecord(TypedDict):
@@ -155,54 +144,38 @@ class _OriginRecord(TypedDict):
 
 
 class _Manifest(TypedDict):
-    """What is read of `MANIFEST`."""
-
     format_version: int
     origin: _OriginRecord
-    files: dict[str, _FileRecord]
-
-
-def _read_manifest(folder: Path) -> tuple[Origin, dict[str, _FileRecord]]:
-    """Whose documents and model an index is of, and its files. Raises ValueError for a manifest that was changed."""
-    path = folder / MANIFEST
-    manifest: _Manifest = read_json(path, _Manifest, remedy=f"it is damaged: {_AGAIN}")
-    if (version := manifest["format_version"]) != _FORMAT_VERSION:
-        raise ValueError(f"{folder}: an index of format {version}, and this is {_FORMAT_VERSION}; {_AGAIN}")
-    if not (folder / SUMS_FILE).is_file() or read_sums(folder).get(MANIFEST) != sha256_of(str(path)):
-        raise ValueError(f"{path}: damaged, for it is not the one that {SUMS_FILE} is of; {_AGAIN}")
-    made = manifest["origin"]
-    try:
-        return Origin(**made | {"encoding": Encoding(**made["encoding"])}), manifest["files"]
-    except TypeError as error:
-        raise ValueError(f"{path}: damaged ({error}); {_AGAIN}") from None
 
 
 def open_index(folder: Path) -> SearchIndex:
     """Open an index and check all its files against their SHA-256.
 
-    Raises ValueError naming the file that is missing or damaged, or an index of another version of the format.
+    Raises ValueError naming the file that is missing or damaged, or the format version if it is another one.
     """
-    origin, files = _read_manifest(folder)
-    for name, recorded in files.items():
-        if Path(name).name != name:
-            raise ValueError(f"{folder / MANIFEST}: it lists {name[:80]!r}, which is no file of this folder; {_AGAIN}")
-        path = folder / name
-        if not path.is_file() or path.stat().st_size != recorded["bytes"] or sha256_of(str(path)) != recorded["sha256"]:
-            raise ValueError(f"{path}: missing or damaged, for it is not what {MANIFEST} says; {_AGAIN}")
+    manifest: _Manifest = read_json(folder / MANIFEST, _Manifest, remedy=f"it is damaged: {_REBUILD}")
+    if (version := manifest["format_version"]) != _FORMAT_VERSION:
+        raise ValueError(f"{folder}: an index of format {version}, and this is {_FORMAT_VERSION}; {_REBUILD}")
+    for problem in check_sums(folder):
+        raise ValueError(f"{problem}: the index is damaged; {_REBUILD}")
+    origin = manifest["origin"]
     try:
-        documents = StoredDocuments(folder)
+        encoding = Encoding(**origin["encoding"])
         vectors = np.load(folder / VECTORS, mmap_mode="r")
-        words = Bm25(folder, len(documents))
+        documents, words = StoredDocuments(folder), Bm25(folder / BM25)
     except Exception as error:  # NumPy parses a header as Python, and passes on what the parser raises
-        raise ValueError(f"{folder}: an array of it cannot be read ({error}); {_AGAIN}") from None
-    are_vectors = vectors.dtype == np.float32 and vectors.ndim == 2 and len(vectors) == len(documents)
-    if not (are_vectors and documents.are_sound and words.are_sound):
-        raise ValueError(f"{folder}: its arrays contradict each other; {_AGAIN}")
-    return SearchIndex(folder, origin, vectors, documents, words)
+        raise ValueError(f"{folder}: the index cannot be read ({error}); {_REBUILD}") from None
+    if not (len(vectors) == len(documents) == len(words)):
+        raise ValueError(
+            f"{folder}: vectors for {len(vectors)} documents, BM25 for {len(words)}, texts of {len(documents)}; "
+            f"{_REBUILD}"
+        )
+    opened = Origin(origin["model"], origin["fingerprint"], encoding, origin["files"], origin["field"])
+    return SearchIndex(folder, opened, vectors, documents, words)
 
 
 def model_fingerprint(model: TrainedModel, pooling: Pooling) -> str:
-    """SHA-256 (hex) of the encoder's weights, the pooler's if used, the vocabulary and the `forward_options`."""
+    """Hash the encoder's weights, the pooler's if used, the vocabulary and the `forward_options`; SHA-256, hex."""
     used = {"encoder": model.params["encoder"]} | ({"pooler": model.params["pooler"]} if pooling == "pooler" else {})
     named = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(used)}
     content = {
@@ -214,5 +187,5 @@ def model_fingerprint(model: TrainedModel, pooling: Pooling) -> str:
 
 
 def forward_options(model: ModelConfig) -> tuple[str, ...]:
-    """The options that decide a model's vectors in addition to its weights, and show in none of them."""
+    """Names of the options that change a model's vectors and do not show in the shapes of its weights."""
     return (*_FORWARD, *(name for has, names in _FORWARD_OF_SOME if has(model) for name in names))

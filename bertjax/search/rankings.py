@@ -18,24 +18,24 @@ class Hits(NamedTuple):
 
 
 def best(documents: np.ndarray, scores: np.ndarray, top: int) -> Hits:
-    """The `top` documents with the highest scores, or fewer; ties keep their order."""
+    """Select the `top` documents with the highest scores, or all if there are fewer; ties keep their order."""
     if len(scores) > top:
-        # Sort only the candidates for the best, with all ties of the last one.
-        kept = np.flatnonzero(scores >= np.partition(scores, -top)[-top])
-        documents, scores = documents[kept], scores[kept]
+        # Sort only the candidates, including all ties of the last one.
+        candidates = np.flatnonzero(scores >= np.partition(scores, -top)[-top])
+        documents, scores = documents[candidates], scores[candidates]
     order = np.argsort(-scores, kind="stable")[:top]
     return Hits(documents[order], scores[order])
 
 
 def without(hits: Hits, document: int, top: int) -> Hits:
-    """The `top` best of them but for one document, which may be none of them."""
-    kept = np.flatnonzero(hits.documents != document)[:top]
-    return Hits(hits.documents[kept], hits.scores[kept])
+    """Drop a document, if it is there, and keep the `top` best of the others."""
+    others = np.flatnonzero(hits.documents != document)[:top]
+    return Hits(hits.documents[others], hits.scores[others])
 
 
 def fuse(rankings: Sequence[Hits], top: int) -> Hits:
     """Reciprocal rank fusion: a document's score is the sum over rankings of 1 / (60 + its rank, from 1)."""
     documents = np.concatenate([hits.documents for hits in rankings])
     shares = np.concatenate([1 / (_RANK_OFFSET + 1 + np.arange(len(hits.documents))) for hits in rankings])
-    found, indices = np.unique(documents, return_inverse=True)
-    return best(found, np.bincount(indices, shares, len(found)), top)
+    documents, indices = np.unique(documents, return_inverse=True)
+    return best(documents, np.bincount(indices, shares, len(documents)), top)

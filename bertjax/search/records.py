@@ -1,9 +1,8 @@
-"""Documents, queries and judgements from files, and the documents of an index as they are stored."""
+"""Documents, queries and judgements read from files, and the stored documents of an index."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
 from array import array
@@ -15,13 +14,13 @@ import numpy as np
 
 from bertjax.embed.texts import STANDARD_INPUT, has_json, read_texts, source_of_texts
 from bertjax.storage.json_documents import parse_json
-from bertjax.storage.lines import CHUNK, read_lines
-from bertjax.storage.remote import is_remote, open_bytes
+from bertjax.storage.lines import read_lines
+from bertjax.storage.remote import is_remote
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources.jsonl import json_records, text_in
 from bertjax.text.sources.source import DEFAULT_FIELD
 
-Judgements = dict[str, dict[str, int]]  # grades by query and document; 0 and less: not relevant
+Judgements = dict[str, dict[str, int]]  # grades by query and document; 0 or less: not relevant
 
 _HEADING = ["query-id", "corpus-id", "score"]
 _GRADE = re.compile(r" *-?\d{1,9} *")
@@ -36,16 +35,16 @@ class Record(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """Title and text in one, as BEIR joins them."""
+        """Title and text, joined as BEIR does."""
         return f"{self.title} {self.text}".strip()
 
 
 def read_records(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[Record]:
-    """The documents or queries of files, in order.
+    """Read the documents or queries of files, in order.
 
-    A .jsonl's lines are objects with `_id` (or `id`), `field` (text) and maybe `title`, as in BEIR; other files have
-    texts alone, as `bertjax.embed.texts.read_texts` reads them. A record without id gets its number, from 1 over all
-    files. Raises ValueError naming file and line for what cannot be read.
+    Lines of a .jsonl are objects with `_id` (or `id`), `field` (text) and optionally `title`, as in BEIR; other files
+    have texts only, as `bertjax.embed.texts.read_texts` reads them. A record without id gets its number, from 1 over
+    all files. Raises ValueError naming file and line for what cannot be read.
     """
     return (record for _, record in _located(paths, field, counts))
 
@@ -56,67 +55,56 @@ def _located(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Ite
     for path in paths:
         source = source_of_texts(path)
         if has_json(path, field):
-            found = ((where, _record(where, row, field, counts)) for where, row in json_records(source, counts))
+            records = ((where, _record(where, row, field, counts)) for where, row in json_records(source, counts))
         else:
-            found = ((path, Record("", text)) for text in read_texts([path], field, counts))
-        for where, record in found:
+            records = ((path, Record("", text)) for text in read_texts([path], field, counts))
+        for where, record in records:
             number += 1
             yield where, record if record.id else record._replace(id=str(number))
 
 
 def _record(where: str, row: Mapping[str, Any], field: str | None, counts: ReadCounts) -> Record:
     field = field or DEFAULT_FIELD
-    name = next((name for name in ("_id", "id") if name in row), None)
-    known = row[name] if name else ""
-    if not isinstance(known, str | int) or isinstance(known, bool):
-        raise ValueError(f"{where}: `{name}` is {type(known).__name__}; an id is a string or a number")
-    titled = field != "title" and row.get("title") is not None
-    title = text_in(row, "title", where, counts) if titled else ""
-    return Record(str(known), text_in(row, field, where, counts), title)
+    key = "_id" if "_id" in row else "id"
+    id = row.get(key, "")
+    if not isinstance(id, str | int) or isinstance(id, bool):
+        raise ValueError(f"{where}: `{key}` is {type(id).__name__}; an id is a string or a number")
+    has_title = field != "title" and row.get("title") is not None
+    title = text_in(row, "title", where, counts) if has_title else ""
+    return Record(str(id), text_in(row, field, where, counts), title)
 
 
 def count_records(paths: Sequence[str], field: str | None) -> int:
-    """The number of documents, by reading the files once, so that bad input is refused before the work begins.
+    """Count documents by reading the files once, so that bad input is refused before the work begins.
 
-    Raises ValueError as `read_records` does, if there is no document, and if two have one id.
+    Raises ValueError as `read_records` does, and also if there is no document or two share an id.
     """
     for path in paths:
         if not is_remote(path) and not Path(path).is_file():
             if path == STANDARD_INPUT or Path(path).exists():
-                raise ValueError(f"{path}: documents are read twice, and this is not a file; write them to a file")
+                raise ValueError(f"{path}: documents are read twice, which needs a file; write them to one")
             raise ValueError(f"--documents {path}: no such file; a query must come before --documents")
     seen = array("q", (hash(record.id) for record in read_records(paths, field, ReadCounts())))
     if not seen:
-        raise ValueError(f"{', '.join(paths)}: not one document there; name files that have some")
+        raise ValueError(f"{', '.join(paths)}: no documents; name files that have some")
     hashes = np.sort(np.frombuffer(seen, np.int64))
     repeated = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
     if repeated:
-        _require_own_ids(paths, field, repeated)
+        # A second reading tells equal ids from ids whose hashes collide.
+        first_seen: dict[str, str] = {}
+        for where, record in _located(paths, field, ReadCounts()):
+            if hash(record.id) not in repeated:
+                continue
+            if record.id in first_seen:
+                raise ValueError(
+                    f"{where}: id {record.id!r} is already used at {first_seen[record.id]}; ids must be unique"
+                )
+            first_seen[record.id] = where
     return len(seen)
 
 
-def _require_own_ids(paths: Sequence[str], field: str | None, suspects: set[int]) -> None:
-    """Raise ValueError for the first id that an earlier document has too, among ids whose hashes collide."""
-    first_seen: dict[str, str] = {}
-    for where, record in _located(paths, field, ReadCounts()):
-        if hash(record.id) not in suspects:
-            continue
-        if record.id in first_seen:
-            raise ValueError(f"{where}: the id {record.id!r} is that of {first_seen[record.id]} too; give each its own")
-        first_seen[record.id] = where
-
-
-def sha256_of(path: str) -> str:
-    """SHA-256 (hex) of a file's bytes."""
-    digest = hashlib.sha256()
-    with open_bytes(path) as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def read_judgements(path: str) -> Judgements:
-    """Which documents answer which queries: BEIR's TSV (query, document, grade) or TREC's qrels (a 0 after query).
+    """Read relevance judgements: BEIR's TSV (query, document, grade) or TREC's qrels (a 0 after the query).
 
     Raises ValueError naming file and line for anything else, for two grades of one pair, and if there is none.
     """
@@ -129,12 +117,12 @@ def read_judgements(path: str) -> Judgements:
             del parts[1]
         where = f"{path}, line {number}"
         if len(parts) != 3 or not _GRADE.fullmatch(parts[2]):
-            raise ValueError(f"{where}: {line[:80]!r} is no judgement; write query, document, grade with tabs between")
+            raise ValueError(f"{where}: {line[:80]!r} is not a judgement; write query, document, grade with tabs")
         query, document, grade = parts[0], parts[1], int(parts[2])
         if judgements.setdefault(query, {}).setdefault(document, grade) != grade:
-            raise ValueError(f"{where}: document {document!r} has another grade for query {query!r} further up")
+            raise ValueError(f"{where}: document {document!r} has another grade for query {query!r} in an earlier line")
     if not judgements:
-        raise ValueError(f"{path}: not one judgement there; is it the right file?")
+        raise ValueError(f"{path}: no judgements; is it the right file?")
     return judgements
 
 
@@ -151,7 +139,7 @@ class DocumentWriter:
     @classmethod
     @contextlib.contextmanager
     def at(cls, folder: Path) -> Iterator[DocumentWriter]:
-        """A writer into a folder, whose files are complete on exit."""
+        """Open a writer into a folder; the files are complete on exit."""
         with (folder / RECORDS).open("wb") as file:
             writer = cls(file)
             yield writer
@@ -165,17 +153,9 @@ class DocumentWriter:
 
 
 class _Stored(TypedDict):
-    """A line of the file of documents."""
-
     _id: str
     text: str
     title: str
-
-
-def ascend_from_0(offsets: np.ndarray) -> bool:
-    """Whether an array is offsets: int64 [n + 1], ascending from 0, equal ones included."""
-    is_one = offsets.dtype == np.int64 and offsets.ndim == 1 and len(offsets) > 0
-    return is_one and offsets[0] == 0 and bool((offsets[1:] >= offsets[:-1]).all())
 
 
 class StoredDocuments:
@@ -186,37 +166,30 @@ class StoredDocuments:
         self._offsets = np.load(folder / OFFSETS)
         self._bytes = np.memmap(self._path, np.uint8, "r")
 
-    @property
-    def are_sound(self) -> bool:
-        """Whether the offsets are within the file, in order."""
-        offsets = self._offsets
-        return ascend_from_0(offsets) and offsets[-1] == len(self._bytes)
-
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
     def __getitem__(self, number: int) -> Record:
         row = self._bytes[slice(*self._offsets[number : number + 2])].tobytes()
-        found: _Stored = parse_json(row, f"{self._path}, document {number}", _Stored)
-        return Record(found["_id"], found["text"], found["title"])
+        stored: _Stored = parse_json(row, f"{self._path}, document {number}", _Stored)
+        return Record(stored["_id"], stored["text"], stored["title"])
 
     def numbers(self, ids: Collection[str]) -> dict[str, int]:
-        """Id -> number of the documents with these ids, by a scan of all; an unknown id is left out."""
-        found = ((self[number].id, number) for number in range(len(self)))
-        return {name: number for name, number in found if name in ids}
+        """Map ids to document numbers by a scan of all documents; unknown ids are left out."""
+        return {id: number for number in range(len(self)) if (id := self[number].id) in ids}
 
 
 def own_documents(queries: Sequence[Record], documents: StoredDocuments) -> np.ndarray:
-    """The number of the document that each query is itself, int64 [queries]; -1 for a query that is none.
+    """Find queries that are documents themselves: int64 [queries], the document's number or -1.
 
-    It has the query's id and its text, with the title or without, whatever the white space. BEIR's evaluator
+    Such a document has the query's id and its text, with or without the title; white space is ignored. BEIR's evaluator
     (`ignore_identical_ids`) goes by the id alone, which many collections give to a query and a document by chance.
     """
     numbers = documents.numbers({query.id for query in queries})
-    own = [numbers.get(query.id, -1) for query in queries]
-    same = [number >= 0 and _same_text(query, documents[number]) for query, number in zip(queries, own, strict=True)]
-    return np.where(same, np.array(own, np.int64), -1)
-
-
-def _same_text(query: Record, document: Record) -> bool:
-    return query.whole.split() in (document.text.split(), document.whole.split())
+    own = np.full(len(queries), -1)
+    for position, query in enumerate(queries):
+        if query.id in numbers:
+            document = documents[numbers[query.id]]
+            if query.whole.split() in (document.text.split(), document.whole.split()):
+                own[position] = numbers[query.id]
+    return own

@@ -29,7 +29,7 @@ from cranfield import write_beir
 
 from bertjax.__main__ import main as bertjax
 from bertjax.finetune.tasks import TASKS
-from bertjax.search.bm25 import Bm25, PostingsWriter
+from bertjax.search.bm25 import Bm25, write_bm25
 from bertjax.search.evaluation import evaluate
 from bertjax.search.records import read_judgements, read_records
 from bertjax.storage.utf8 import ReadCounts
@@ -46,21 +46,18 @@ def stemmed(data: Path) -> dict[str, list[str]]:
     """The ids of the best 100 documents for each query, by BM25 over stems."""
     stem, numbers = SnowballStemmer("english").stem, {}
 
-    def terms(text: str) -> np.ndarray:
+    def terms(text: str) -> list[int]:
         words = [word for word in re.findall(r"\w+", text.lower()) if word not in STOP_WORDS]
-        return np.array([numbers.setdefault(stem(word), len(numbers)) for word in words], np.int64)
+        return [numbers.setdefault(stem(word), len(numbers)) for word in words]
 
     documents, queries = (
         list(read_records([str(data / f"{name}.jsonl")], None, ReadCounts())) for name in ("corpus", "queries")
     )
     query_terms, known = [terms(query.whole) for query in queries], [terms(document.whole) for document in documents]
     with tempfile.TemporaryDirectory() as folder:
-        writer = PostingsWriter(Path(folder), len(numbers))
-        for one in known:
-            writer.add(one)
-        writer.finish()
-        postings = Bm25(Path(folder), len(documents))
-        found = [postings.search(one, 100).documents for one in query_terms]
+        write_bm25(Path(folder), known, len(numbers))
+        index = Bm25(Path(folder))
+        found = [index.search(np.array(one, int), 100).documents for one in query_terms]
     return {query.id: [documents[n].id for n in hits] for query, hits in zip(queries, found, strict=True)}
 
 

@@ -87,20 +87,6 @@ def store_without_rules() -> bytes:
     return json.dumps(manifest).encode()
 
 
-def index_of_another_file() -> bytes:
-    """A search index whose manifest lists a file outside, with its right digest."""
-    content = Path("/etc/hostname").read_bytes()
-    files = seeds.unarchived(seeds.index_archive()[0])
-    manifest = json.loads(files["manifest.json"])
-    manifest["files"]["/etc/hostname"] = {"bytes": len(content), "sha256": change._sha256(content)}
-    return seeds._archived(files | {"manifest.json": json.dumps(manifest).encode()})
-
-
-def index_with(name: str, content: bytes) -> bytes:
-    """A search index of which one file is another, with right sums."""
-    return seeds._archived(seeds.unarchived(seeds.index_archive()[0]) | {name: content})
-
-
 def saved(array: np.ndarray) -> bytes:
     made = io.BytesIO()
     np.save(made, array)
@@ -126,17 +112,6 @@ FOUND: list[tuple[str, Callable[[], bytes]]] = [
     ("run config.json", lambda: json.dumps({"name": ["x" * 100_000]}).encode()),
     ("store manifest", store_without_rules),
     ("store arrays", forged_store),
-    ("search index", index_of_another_file),
-    ("search index", lambda: index_with("vectors.npy", b"\x93NUMPY")),
-    (
-        "search index",
-        lambda: index_with("vectors.npy", saved(np.ones((3, 4), np.float32)).replace(b"'descr'", b"'descr(")),
-    ),
-    ("search index", lambda: index_with("vectors.npy", saved(np.ones((2, 4), np.float32)))),
-    ("search index", lambda: index_with("documents.offsets.npy", saved(np.array([0, 1 << 40, 3, 9])))),
-    ("search index", lambda: index_with("documents.offsets.npy", saved(np.array(["a"])))),
-    ("search index", lambda: index_with("bm25.offsets.npy", saved(np.arange(101)))),
-    ("search index", lambda: index_with("bm25.documents.npy", saved(np.full(6, 9, np.int32)))),
     ("word vectors", lambda: b"the " + b"1" * (1 << 21)),
     ("TFRecord", lambda: change._framed(b"\x0a\x06\x0a\x04\x0a\x02\xff\xfe")),
 ]

@@ -33,11 +33,10 @@ from bertjax.input.tfrecords.files import scan
 from bertjax.input.tfrecords.rows import parse, rows_of, shape_of
 from bertjax.run.checkpoint_metadata import parse_document
 from bertjax.run.telemetry import curves, read_metrics
-from bertjax.search.index import open_index
 from bertjax.search.records import count_records, read_judgements, read_records
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.lines import read_chunks
-from bertjax.storage.sums import check_sums, write_sums
+from bertjax.storage.sums import check_sums
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.similar_words import read_vectors
 from bertjax.text.sources.registry import read_documents, split_file
@@ -166,26 +165,6 @@ def _store_archive(path: Path) -> object:
 
 
 _IN_A_MANIFEST = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError)  # of one that was changed
-
-
-def _index(folder: Path) -> object:
-    index = open_index(folder)
-    records = [index.documents[number] for number in range(len(index.documents))]
-    hits = index.words.search(np.array([5, 6, 7]), 3)
-    return records, hits, index.vectors.sum(), index.documents.numbers({"1"})
-
-
-def _index_archive(path: Path) -> object:
-    """The index in an archive, the digests in its manifest and its list of sums those of its files."""
-    folder = _unpacked(path)
-    with contextlib.suppress(*_IN_A_MANIFEST):
-        manifest = json.loads((folder / "manifest.json").read_bytes())
-        for name in filter(lambda name: "/" not in name, manifest["files"]):
-            content = (folder / name).read_bytes()
-            manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        (folder / "manifest.json").write_text(json.dumps(manifest))
-    write_sums(folder)
-    return _index(folder)
 
 
 def _unpacked(path: Path) -> Path:
@@ -352,7 +331,6 @@ def _readers() -> Iterator[Reader]:
         beside=seeds.beside_store,
     )
     yield Reader("store arrays", "store.zip", _store_archive, seeds.store_archive, change.signed_archive)
-    yield Reader("search index", "index.zip", _index_archive, seeds.index_archive, change.signed_archive)
     tensorflow = {"modules": ("tensorflow",)}
     yield Reader("TFRecord", "a.tfrecord", _tf_records, seeds.tf_records, change.tf_records, **tensorflow)
     yield Reader("TF1 config", "bert_config.json", _bert_config, seeds.bert_configs, js)

@@ -9,7 +9,6 @@ import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,8 @@ from bertjax.config import Config, ModelConfig, to_dict
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.tokenizer_files import tokenizer_texts
 from bertjax.convert.tf1.checkpoint import _write_arrays
-from bertjax.embed.encoder import Embedding, Encoding
-from bertjax.embed.outputs import open_output
 from bertjax.families.registry import FAMILIES
 from bertjax.run.checkpoint_metadata import document_of
-from bertjax.search.bm25 import PostingsWriter
-from bertjax.search.records import DocumentWriter, Record, sha256_of
-from bertjax.storage.sums import write_sums
 from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import train_tokenizer
@@ -404,38 +398,6 @@ def _archived(files: dict[str, bytes]) -> bytes:
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name), content)
     return made.getvalue()
-
-
-def unarchived(content: bytes) -> dict[str, bytes]:
-    """The members of an archive."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
-def index_archive() -> list[bytes]:
-    """A search index of three documents."""
-
-    def make(folder: Path) -> dict[str, bytes]:
-        words = PostingsWriter(folder, 100)
-        with open_output(folder / "vectors.npy", 4, False, []) as add, DocumentWriter.at(folder) as kept:
-            for number in range(3):
-                kept.add(Record(str(number), f"text {number}", "title"))
-                words.add(np.array([5, 6 + number]))
-                add(Embedding(np.ones(4, np.float32), np.zeros(2, np.int32)))
-        words.finish()
-        files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256_of(str(p))} for p in folder.iterdir()}
-        origin = {
-            "model": "m",
-            "fingerprint": "f",
-            "encoding": asdict(Encoding()),
-            "files": [["a", "b"]],
-            "field": None,
-        }
-        (folder / "manifest.json").write_text(json.dumps({"format_version": 1, "origin": origin, "files": files}))
-        write_sums(folder)
-        return {file.name: file.read_bytes() for file in folder.iterdir()}
-
-    return [_archived(_in_folder(make))]
 
 
 def tf_records() -> list[bytes]:

@@ -16,7 +16,7 @@ GRADES = {"a": 3, "b": 0, "c": 1, "d": -1, "e": 2}
 @given(
     grades=st.lists(st.integers(0, 4), min_size=2, max_size=40), seed=st.integers(0, 2**32 - 1), k=st.integers(1, 50)
 )
-def test_ndcg_is_that_of_scikit_learn(grades, seed, k):
+def test_ndcg_matches_scikit_learn(grades, seed, k):
     ndcg_score = pytest.importorskip("sklearn.metrics").ndcg_score
     scores = np.random.default_rng(seed).permutation(len(grades)).astype(float)
     ranked = [str(number) for number in np.argsort(-scores)]
@@ -37,13 +37,13 @@ def test_figures_by_hand():
     assert ndcg([], GRADES, 10) == recall([], GRADES, 10) == reciprocal_rank([], GRADES, 10) == 0
 
 
-def test_a_grade_of_nothing_or_less_is_not_relevant():
+def test_grades_of_0_or_less_are_not_relevant():
     none = {"b": 0, "d": -1}
     assert ndcg(["d", "b"], none, 10) == recall(["d", "b"], none, 10) == reciprocal_rank(["d", "b"], none, 10) == 0
     assert ndcg(["d", "a"], {"a": 1, "d": -5}, 10) == pytest.approx(1 / np.log2(3))
 
 
-def test_means_are_over_the_queries_that_have_an_answer():
+def test_means_are_over_queries_with_an_answer():
     judgements = {"1": {"a": 1}, "2": {"a": 0}, "3": {"b": 2}, "not asked": {"a": 1}}
     figures = evaluate({"1": ["a"], "2": ["a"], "3": ["x", "b", "y", "z"], "not judged": ["a"]}, judgements)
     assert figures.queries == 2
@@ -53,12 +53,12 @@ def test_means_are_over_the_queries_that_have_an_answer():
     assert figures.judged == (1 + 1 / 4) / 2
 
 
-def test_figures_are_no_deeper_than_what_was_found():
+def test_figures_are_no_deeper_than_the_ranking():
     figures = evaluate({"1": ["x", "b", "a"]}, {"1": {"a": 1, "b": 1, "c": 1}}, depth=2)
     assert figures.ndcg == pytest.approx((1 / np.log2(3)) / (1 + 1 / np.log2(3)))
     assert (figures.recall, figures.reciprocal_rank, figures.judged) == (1 / 3, 0.5, 0.5)
 
 
-def test_judgements_of_other_queries_are_refused():
-    with pytest.raises(ValueError, match="queries are called '1', and judged are 'q1'; are the judgements those"):
+def test_judgements_of_other_queries_are_rejected():
+    with pytest.raises(ValueError, match="ids such as '1', and the judgements 'q1'; do the judgements belong"):
         evaluate({"1": ["a"]}, {"q1": {"a": 1}})

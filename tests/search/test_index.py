@@ -1,4 +1,4 @@
-"""The fingerprint of an index: it changes with whatever decides a vector."""
+"""The fingerprint of an index changes with everything that changes a vector."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertjax.search import index as index_module
 from bertjax.search.index import forward_options, model_fingerprint
 
 
-def test_a_fingerprint_changes_with_whatever_decides_a_vector(tmp_path):
+def test_fingerprint_changes_with_the_model(tmp_path):
     model = trained_model(tmp_path)
     other_weight = trained_model(tmp_path)
     other_weight.params["encoder"]["layers"]["mlp"]["output"]["bias"] += 1e-6
@@ -53,13 +53,13 @@ WINDOWS = {"window": 4, "global_every": 0}
         ({"position_embedding": "sinusoidal"}, {"initializer_range": 0.03}),
     ],
 )
-def test_a_fingerprint_changes_with_what_decides_a_vector_of_some_models(options, changed):
+def test_fingerprint_changes_with_an_option(options, changed):
     model, other = ModelConfig(**SMALL | options), ModelConfig(**SMALL | options | changed)
-    assert told(model) != told(other) and vectors_of(model) != vectors_of(other)
+    assert hashed(model) != hashed(other) and vectors_of(model) != vectors_of(other)
 
 
-def told(model):
-    """What a fingerprint is made of, but the values of weights."""
+def hashed(model):
+    """The content of a fingerprint except the values of weights."""
     return shapes_of(model), {name: getattr(model, name) for name in forward_options(model)}
 
 
@@ -67,7 +67,7 @@ SMALL = {
     "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12,
     "max_position_embeddings": 48, "vocab_pad_multiple": 1,
 }  # fmt: skip
-# All other fields, which show in the weights or decide no vector: those of a model, and another value.
+# All other fields, which show in the weights' shapes or change no vector: a model's options, and another value.
 OTHERS = {
     "family": ({}, "roberta"),
     "vocab_size": ({}, 21),
@@ -130,14 +130,14 @@ def vectors_of(model):
     return str(program), [np.asarray(constant).tolist() for constant in program.consts]
 
 
-def test_no_option_is_missing_from_the_fingerprint():
+def test_fingerprint_covers_every_option():
     every = [field.name for field in fields(ModelConfig)]
     of_some = [name for _, names in index_module._FORWARD_OF_SOME for name in names]
     assert sorted([*index_module._FORWARD, *of_some, *OTHERS]) == sorted(every)
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_an_option_that_a_fingerprint_leaves_out_shows_or_decides_nothing(name):
+def test_omitted_options_show_or_change_nothing(name):
     options, value = OTHERS[name]
     model = ModelConfig(**SMALL | options)
     other = replace(model, **{name: value})

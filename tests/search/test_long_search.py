@@ -20,7 +20,7 @@ LENGTH, COUNT = 8192, 6
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", ["modernbert"])
-def test_long_documents_that_begin_alike_are_told_apart(family: str, tmp_path: Path) -> None:
+def test_long_documents_with_equal_starts_are_distinguished(family: str, tmp_path: Path) -> None:
     model = family_model(tmp_path / "run", family, max_position_embeddings=LENGTH, window=64)
     run = write_run(
         replace(model, config=replace(model.config, data=replace(model.config.data, sequence_length=LENGTH)))

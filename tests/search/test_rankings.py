@@ -1,4 +1,4 @@
-"""The best of many documents are those of a full sort, whatever is held at a time, and fusion is as by hand."""
+"""Rankings equal those of a full sort for any block size; fusion and removal by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertjax.search.retrieval import nearest
 
 @pytest.mark.parametrize("block", [1, 7, 64, 1000])
 @pytest.mark.parametrize("top", [1, 10, 100, 600])
-def test_nearest_are_those_of_a_full_sort(monkeypatch, block, top):
+def test_nearest_matches_a_full_sort(monkeypatch, block, top):
     monkeypatch.setattr(module, "_DOCUMENTS", block)
     draw = np.random.default_rng(0)
     # Small whole numbers: inner products are exact, and many are equal.
@@ -25,7 +25,7 @@ def test_nearest_are_those_of_a_full_sort(monkeypatch, block, top):
         assert np.array_equal(hits.scores, row[wanted])
 
 
-def test_nearest_reads_vectors_in_a_file(tmp_path):
+def test_nearest_reads_memory_mapped_vectors(tmp_path):
     draw = np.random.default_rng(1)
     vectors, queries = draw.normal(size=(300, 8)).astype(np.float32), draw.normal(size=(2, 8)).astype(np.float32)
     np.save(tmp_path / "vectors.npy", vectors)
@@ -34,13 +34,13 @@ def test_nearest_reads_vectors_in_a_file(tmp_path):
         assert np.array_equal(hits.documents, same.documents) and np.array_equal(hits.scores, same.scores)
 
 
-def test_best_of_equals_are_the_first():
+def test_best_keeps_the_order_of_ties():
     hits = best(np.array([3, 5, 8, 9]), np.array([1.0, 2.0, 1.0, 1.0]), 3)
     assert hits.documents.tolist() == [5, 3, 8]
     assert best(np.array([], int), np.array([]), 3).documents.tolist() == []
 
 
-def test_one_is_left_out():
+def test_without_drops_one_document():
     hits = Hits(np.array([5, 3, 8]), np.array([2.0, 1.0, 0.5]))
     for document, wanted in ((5, [3, 8]), (3, [5, 8]), (8, [5, 3]), (-1, [5, 3]), (4, [5, 3])):
         left = without(hits, document, 2)
@@ -48,7 +48,7 @@ def test_one_is_left_out():
         assert left.scores.tolist() == [dict(zip(*hits, strict=True))[number] for number in wanted]
 
 
-def test_fusion_by_hand():
+def test_fuse_by_hand():
     first, second = Hits(np.array([4, 7, 1]), np.zeros(3)), Hits(np.array([7, 9]), np.zeros(2))
     fused = fuse([first, second], 10)
     assert fused.documents.tolist() == [7, 4, 9, 1]

@@ -1,4 +1,4 @@
-"""Reranking: each score is the network's of that pair alone, and results are in the order of the scores."""
+"""Reranking: each score equals the network's for that pair alone, and results are sorted by score."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def alone(model: TrainedModel, query: str, passage: str) -> float:
 
 
 @pytest.mark.parametrize("at_once", [2, 512])
-def test_scores_are_those_of_each_pair_alone(tmp_path, monkeypatch, at_once):
+def test_rerank_scores_equal_pairs_alone(tmp_path, monkeypatch, at_once):
     monkeypatch.setattr(retrieval, "_PAIRS", at_once)
     model = fine_tuned_model(tmp_path, "relevance")
     passages = ["the museum opened in 1877", "drawings", "the " * 100, ""]
@@ -56,7 +56,7 @@ def test_scores_are_those_of_each_pair_alone(tmp_path, monkeypatch, at_once):
     assert cut.startswith("1 of 4 examples were longer than 64 tokens") and empty.startswith("1 of 4 examples have")
 
 
-def test_search_reorders_its_candidates(tmp_path, capsys):
+def test_search_reranks_candidates(tmp_path, capsys):
     encoder, model = write_run(trained_model(tmp_path / "run")), fine_tuned_model(tmp_path / "reranker", "relevance")
     texts = [f"the museum {word} {sign}" for word in ("opened", "drawings", "1877") for sign in "abc"]
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
@@ -83,7 +83,7 @@ def test_search_reorders_its_candidates(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("kind", "was"), [("", "pretrained alone"), ("regression", "fine-tuned for regression")])
-def test_another_model_is_refused(tmp_path, kind, was):
+def test_reranker_rejects_other_models(tmp_path, kind, was):
     model = fine_tuned_model(tmp_path, kind) if kind else trained_model(tmp_path)
     with pytest.raises(ValueError, match=f"it was {was}; name a run of bertjax finetune relevance"):
         Reranker(model)

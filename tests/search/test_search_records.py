@@ -1,4 +1,4 @@
-"""Documents, queries and judgements: every layout that is read, and what is refused with its file and line."""
+"""Reading of documents, queries and judgements in every layout, and errors that name file and line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def records(*paths: Path, field: str | None = None) -> list[Record]:
     return list(read_records([str(path) for path in paths], field, ReadCounts()))
 
 
-def test_beirs_layout(tmp_path):
+def test_read_records_reads_beir(tmp_path):
     rows = [
         {"_id": "d1", "title": "A title", "text": "a text", "metadata": {}},
         {"_id": "d2", "title": "", "text": "no title"},
@@ -40,7 +40,7 @@ def test_beirs_layout(tmp_path):
         assert [record.whole for record in records(tmp_path / "named.jsonl", field=field)] == [whole]
 
 
-def test_what_has_no_id_is_numbered_over_all_files(tmp_path):
+def test_records_without_id_are_numbered(tmp_path):
     (tmp_path / "a.txt").write_text("one\n\nthree\n")
     (tmp_path / "b.jsonl").write_text('{"text": "four"}\n{"_id": "five", "text": ""}\n')
     found = records(tmp_path / "a.txt", tmp_path / "b.jsonl")
@@ -48,7 +48,7 @@ def test_what_has_no_id_is_numbered_over_all_files(tmp_path):
     assert count_records([str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], None) == 5
 
 
-def test_a_parquet_file(tmp_path):
+def test_read_records_reads_parquet(tmp_path):
     pa = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet")
     pa.parquet.write_table(pa.table({"abstract": ["one", "two"]}), tmp_path / "a.parquet")
@@ -65,19 +65,19 @@ def test_a_parquet_file(tmp_path):
         (
             "a.jsonl",
             '{"_id": "x", "text": "a"}\n\n{"_id": "z", "text": "a"}\n{"_id": "x", "text": "b"}\n',
-            "a.jsonl, line 4: the id 'x' is that of .*a.jsonl, line 1 too; give each its own",
+            "a.jsonl, line 4: id 'x' is already used at .*a.jsonl, line 1; ids must be unique",
         ),
-        ("a.jsonl", "", "a.jsonl: not one document there"),
-        ("a.txt", "", "a.txt: not one document there"),
+        ("a.jsonl", "", "a.jsonl: no documents"),
+        ("a.txt", "", "a.txt: no documents"),
     ],
 )
-def test_documents_that_are_refused(tmp_path, name, content, message):
+def test_count_records_rejects_bad_documents(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
         count_records([str(tmp_path / name)], None)
 
 
-def test_documents_come_from_files():
+def test_count_records_requires_files():
     with pytest.raises(ValueError, match="-: documents are read twice"):
         count_records(["-"], None)
     with pytest.raises(ValueError, match=r"nowhere.txt: no such file; a query must come before --documents"):
@@ -92,12 +92,12 @@ def test_documents_come_from_files():
         "q1\t0\ta b\t2\nq1\t0\tc\t0\n\nq2\t0\td\t-1\n",
     ],
 )
-def test_judgements_of_beir_and_trec(tmp_path, content):
+def test_read_judgements_of_beir_and_trec(tmp_path, content):
     (tmp_path / "qrels").write_text(content)
     assert read_judgements(str(tmp_path / "qrels")) == {"q1": {"a b": 2, "c": 0}, "q2": {"d": -1}}
 
 
-def test_judgements_with_spaces_between(tmp_path):
+def test_read_judgements_with_spaces(tmp_path):
     (tmp_path / "qrels").write_text("1 0 184 2\n1 0  29 2\n")
     assert read_judgements(str(tmp_path / "qrels")) == {"1": {"184": 2, "29": 2}}
 
@@ -105,20 +105,20 @@ def test_judgements_with_spaces_between(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("q1\ta\t1\nq1\tb\n", "qrels, line 2: 'q1.tb' is no judgement; write query, document, grade"),
-        ("q1\ta\tgood\n", "qrels, line 1: .* is no judgement"),
+        ("q1\ta\t1\nq1\tb\n", "qrels, line 2: 'q1.tb' is not a judgement; write query, document, grade"),
+        ("q1\ta\tgood\n", "qrels, line 1: .* is not a judgement"),
         ("q1\ta\t1\nquery-id\tcorpus-id\tscore\n", "qrels, line 2"),
-        ("q1\ta\t1\nq1\ta\t2\n", "qrels, line 2: document 'a' has another grade for query 'q1' further up"),
-        ("query-id\tcorpus-id\tscore\n", "qrels: not one judgement there"),
+        ("q1\ta\t1\nq1\ta\t2\n", "qrels, line 2: document 'a' has another grade for query 'q1' in an earlier line"),
+        ("query-id\tcorpus-id\tscore\n", "qrels: no judgements"),
     ],
 )
-def test_judgements_that_are_refused(tmp_path, content, message):
+def test_read_judgements_rejects_bad_lines(tmp_path, content, message):
     (tmp_path / "qrels").write_text(content)
     with pytest.raises(ValueError, match=message):
         read_judgements(str(tmp_path / "qrels"))
 
 
-def test_a_query_is_a_document_that_has_its_id_and_its_text(tmp_path):
+def test_own_documents_have_same_id_and_text(tmp_path):
     with DocumentWriter.at(tmp_path) as writer:
         for document in (Record("pro-a", "It is  so.\n", "nature"), Record("pro-b", "It is not."), Record("1", "one")):
             writer.add(document)

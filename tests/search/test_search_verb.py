@@ -1,4 +1,4 @@
-"""`bertjax search`: an index is made once, opened again, and refused to whom it does not belong; what it finds."""
+"""`bertjax search`: build, reopen and check an index; rank, evaluate and write results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def found(path: Path) -> list[list[str]]:
     return [[row["id"] for row in json.loads(line)["results"]] for line in path.read_text().splitlines()]
 
 
-def test_an_index_is_made_then_opened(run, data, tmp_path, capsys):
+def test_search_builds_then_opens_an_index(run, data, tmp_path, capsys):
     arguments = (run, "museum opened", "--index", tmp_path / "index", "--documents", data / "corpus.jsonl")
     assert search(*arguments) == 0
     first = capsys.readouterr()
@@ -82,7 +82,7 @@ def test_an_index_is_made_then_opened(run, data, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
-def test_vectors_and_their_order_are_those_of_encode(run, data, made, tmp_path):
+def test_vectors_and_order_match_encode(run, data, made, tmp_path):
     texts = [f"{row['title']} {row['text']}".strip() for row in DOCUMENTS]
     model = bertjax.load(run)
     vectors = model.encode(texts, normalize=True)
@@ -99,14 +99,14 @@ def test_vectors_and_their_order_are_those_of_encode(run, data, made, tmp_path):
         assert row["results"][0]["text"] == DOCUMENTS[order[0]]["text"]
 
 
-def test_queries_that_are_not_all_utf8_are_noticed(run, made, tmp_path, capsys):
+def test_replaced_characters_are_counted(run, made, tmp_path, capsys):
     queries = tmp_path / "queries.txt"
     queries.write_bytes(b"museum \xff\n" + b"the museum opened in 1877\n" * 6)
     assert search(run, "--index", made, "--queries", queries, "--output", tmp_path / "found.jsonl") == 0
     assert "queries: 1 characters were not UTF-8 and became U+FFFD\n" in capsys.readouterr().out
 
 
-def test_results_are_not_replaced_unasked_and_batches_may_differ(run, made, tmp_path, capsys):
+def test_output_is_kept_without_overwrite(run, made, tmp_path, capsys):
     output = tmp_path / "found.jsonl"
     fixed = (run, "museum", "--index", made, "--output", output)
     assert search(*fixed) == 0
@@ -117,7 +117,7 @@ def test_results_are_not_replaced_unasked_and_batches_may_differ(run, made, tmp_
     assert output.read_bytes() == first
 
 
-def test_queries_by_words_and_by_both(run, data, made, tmp_path, capsys):
+def test_search_by_words_and_by_both(run, data, made, tmp_path, capsys):
     fixed = (run, "--index", made, "--queries", data / "queries.jsonl")
     for by in ("vectors", "bm25", "both"):
         assert search(*fixed, "--by", by, "--output", tmp_path / f"{by}.jsonl") == 0
@@ -136,10 +136,10 @@ def test_queries_by_words_and_by_both(run, data, made, tmp_path, capsys):
         "for each, by both"
     )
     assert search(run, "¤", "--index", made, "--by", "bm25") == 0
-    assert "no document has a word of the query" in capsys.readouterr().out
+    assert "no document shares a word with the query" in capsys.readouterr().out
 
 
-def test_a_trec_run_and_figures(run, data, made, tmp_path, capsys):
+def test_search_writes_trec_and_figures(run, data, made, tmp_path, capsys):
     fixed = (run, "--index", made, "--queries", data / "queries.jsonl", "--by", "both", "--qrels", data / "qrels.tsv")
     assert search(*fixed, "--output", tmp_path / "out.trec", "--top", "1") == 0
     lines = [line.split() for line in (tmp_path / "out.trec").read_text().splitlines()]
@@ -155,14 +155,14 @@ def test_a_trec_run_and_figures(run, data, made, tmp_path, capsys):
     ("top", "candidates", "first", "recalled"),
     [(10, 50, 10, 50), (60, 50, 10, 60), (10, 100, 10, 100), (200, 1, 10, 100), (1, 5, 5, 5)],
 )
-def test_figures_are_of_so_many_documents_as_were_found(run, data, made, capsys, top, candidates, first, recalled):
+def test_figures_depth_follows_candidates(run, data, made, capsys, top, candidates, first, recalled):
     fixed = (run, "--index", made, "--queries", data / "queries.jsonl", "--by", "bm25", "--qrels", data / "qrels.tsv")
     assert search(*fixed, "--top", top, "--candidates", candidates) == 0
     heading = capsys.readouterr().out.splitlines()[1].split()
     assert heading == ["by", f"nDCG@{first}", f"recall@{recalled}", f"MRR@{first}", f"judged@{first}"]
 
 
-def test_training_pairs_of_judgements(run, data, made, tmp_path, capsys):
+def test_search_writes_training_pairs(run, data, made, tmp_path, capsys):
     fixed = (run, "--index", made, "--queries", data / "queries.jsonl", "--by", "bm25", "--qrels", data / "qrels.tsv")
     assert search(*fixed, "--training-pairs", tmp_path / "out") == 0
     rows = {
@@ -179,7 +179,7 @@ def test_training_pairs_of_judgements(run, data, made, tmp_path, capsys):
         "dev": [("drawings", "drawings of a naive museum", 1)],
     }
     said = capsys.readouterr().out.splitlines()
-    assert said[-1] == f"2 queries with 3 passages that answer them and 0 that do not to {tmp_path}/out"
+    assert said[-1] == f"{tmp_path}/out: 2 queries with 3 relevant passages and 0 hard negatives"
     assert f"next: bertjax finetune relevance --init-from {run} --data {tmp_path}/out/relevance" in said
 
 
@@ -205,7 +205,7 @@ def arguments(tmp_path: Path) -> dict[str, Path]:
     return {"documents": tmp_path / "corpus.jsonl", "queries": tmp_path / "queries.jsonl"}
 
 
-def test_a_query_that_is_a_document_is_none_of_its_own_results(run, arguments, tmp_path, capsys):
+def test_queries_that_are_documents_are_left_out(run, arguments, tmp_path, capsys):
     fixed = [run, "--index", tmp_path / "index"]
     for option, path in arguments.items():
         fixed += [f"--{option}", path]
@@ -247,7 +247,7 @@ def given(tmp_path: Path) -> Iterator[Callable[[str], None]]:
 
 
 @pytest.mark.parametrize("field", [None, "question"])
-def test_queries_of_standard_input(run, made, tmp_path, given, field):
+def test_search_reads_standard_input(run, made, tmp_path, given, field):
     given("".join((json.dumps({field: text}) if field else text) + "\n" for text in QUERIES.values()))
     options = ["--query-field", field] if field else []
     fixed = (run, "--index", made, "--queries", "-", "--by", "bm25", "--output", tmp_path / "out.jsonl")
@@ -255,55 +255,56 @@ def test_queries_of_standard_input(run, made, tmp_path, given, field):
     assert found(tmp_path / "out.jsonl") == [["opening", "twice", "paper"], ["paper"]]
 
 
-def test_an_index_belongs_to_its_model_whatever_that_is_called(run, made, tmp_path, capsys):
+def test_index_accepts_only_its_model(run, made, tmp_path, capsys):
     same, other = trained_model(tmp_path / "same"), trained_model(tmp_path / "other", layer_norm_eps=1e-6)
     assert search(write_run(same), "museum", "--index", made) == 0
     other.params["encoder"]["layers"]["mlp"]["output"]["bias"] += 1e-3
     assert search(write_run(other), "museum", "--index", made) == 1
     said = capsys.readouterr().err
-    assert (
-        f"--index {made}: it was built with {run}, which is not the same model as {tmp_path}/other; use that one"
-        in said
-    )
+    assert f"--index {made} was built with {run}, which differs from {tmp_path}/other; use that model" in said
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["q", "--index", "NEW"], "NEW: there is no index; give the documents to build it from: --documents FILE ..."),
-        (["q", "--index", "s3://bucket/index"], "--index s3://bucket/index: an index is a folder of this machine"),
-        (["q", "--index", "DATA"], "it is no index, for it has no manifest.json; name another folder"),
+        (["q", "--index", "NEW"], "NEW: no index there; give the documents to build it: --documents FILE ..."),
+        (["q", "--index", "s3://bucket/index"], "--index s3://bucket/index: an index must be a local folder"),
+        (["q", "--index", "DATA"], "not an index, because it has no manifest.json; name another folder"),
         (["q", "--index", "NEW", "--documents", "nowhere.txt"], "--documents nowhere.txt: no such file"),
         (
             ["--index", "NEW", "--documents", "DATA/corpus.jsonl", "array"],
             "array: no such file; a query must come before --doc",
         ),
-        (["q", "--index", "INDEX", "--documents", "DATA/queries.jsonl"], "was built from others (corpus.jsonl)"),
-        (["q", "--index", "INDEX", "--documents", "DATA/corpus.jsonl", "--field", "title"], "was built from others"),
+        (
+            ["q", "--index", "INDEX", "--documents", "DATA/queries.jsonl"],
+            "was built from other documents (corpus.jsonl)",
+        ),
+        (
+            ["q", "--index", "INDEX", "--documents", "DATA/corpus.jsonl", "--field", "title"],
+            "was built from other documents",
+        ),
         (["q", "--index", "INDEX", "--pooling", "cls"], "pooling=cls: index INDEX was built with pooling=mean"),
         (["q", "--index", "INDEX", "--no-normalize"], "normalize=False: index INDEX was built with normalize=True"),
         (["q", "--index", "INDEX", "--max-length", "32"], "max_length=32: index INDEX was built with max_length=64"),
         (["q", "--index", "INDEX", "--queries", "DATA/queries.jsonl"], "there are queries on the command line too"),
         (["--index", "INDEX", "--queries", "DATA/none.txt"], "DATA/none.txt: the file has no query"),
         (["--index", "INDEX", "--queries", "DATA/twice.jsonl"], "twice.jsonl: two queries have the same id"),
-        (["--index", "INDEX", "--qrels", "DATA/qrels.tsv"], "DATA/qrels.tsv: it needs queries; give some"),
-        (["--index", "INDEX", "--output", "out.trec"], "--output out.trec: it needs queries"),
+        (["--index", "INDEX", "--qrels", "DATA/qrels.tsv"], "DATA/qrels.tsv requires queries; give QUERY"),
+        (["--index", "INDEX", "--output", "out.trec"], "--output out.trec requires queries"),
         (["q", "--index", "INDEX", "--output", "out.csv"], "unsupported format '.csv'; use .jsonl, .trec"),
-        (["q", "--index", "INDEX", "--qrels", "DATA/qrels.tsv"], "queries are called '1', and judged are 'q1', 'q2'"),
-        (["q", "--index", "INDEX", "--training-pairs", "NEW"], "--training-pairs NEW: they are made of judgements"),
+        (["q", "--index", "INDEX", "--qrels", "DATA/qrels.tsv"], "ids such as '1', and the judgements 'q1', 'q2'"),
+        (["q", "--index", "INDEX", "--training-pairs", "NEW"], "--training-pairs NEW requires judgements"),
         (
             ["q", "--index", "INDEX", "--training-pairs", "NEW", "--qrels", "DATA/qrels.tsv", "--output", "out.trec"],
             "--output out.trec: --training-pairs writes other files; leave one of them out",
         ),
         (["q", "--index", "INDEX", "--negatives", "0"], "--negatives 0: give 1 or more"),
         (["q", "--index", "INDEX", "--top", "0"], "--top 0: give 1 or more"),
-        (["q", "--index", "INDEX", "--rerank-by", "both"], "--rerank-by both: nothing reranks; give --rerank RUN2"),
-        (["--index", "INDEX", "--queries", "DATA/spaces.jsonl", "--output", "out.trec"], "query id 'a b': a line of"),
+        (["q", "--index", "INDEX", "--rerank-by", "both"], "--rerank-by both requires --rerank RUN2"),
+        (["--index", "INDEX", "--queries", "DATA/spaces.jsonl", "--output", "out.trec"], "query id 'a b' has spaces"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_written(
-    run, data, made, tmp_path, capsys, monkeypatch, arguments, message
-):
+def test_bad_arguments_are_rejected_before_writing(run, data, made, tmp_path, capsys, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     (data / "none.txt").write_text("")
     (data / "twice.jsonl").write_text('{"_id": "a", "text": "b"}\n' * 2)
@@ -316,7 +317,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["vectors.npy", "documents.jsonl", "bm25.weights.npy", "manifest.json"])
+@pytest.mark.parametrize("name", ["vectors.npy", "documents.jsonl", "bm25/data.csc.index.npy", "manifest.json"])
 def test_a_damaged_file_is_named(run, made, tmp_path, capsys, name):
     folder = tmp_path / "index"
     shutil.copytree(made, folder)
@@ -325,32 +326,32 @@ def test_a_damaged_file_is_named(run, made, tmp_path, capsys, name):
     (folder / name).write_bytes(content)
     assert search(run, "museum", "--index", folder) == 1
     said = capsys.readouterr().err
-    assert f"{folder / name}: " in said and "damaged" in said and "make the index again" in said
+    assert f"{folder / name}: " in said and "damaged" in said and "build the index again" in said
     (folder / name).unlink()
     assert search(run, "museum", "--index", folder) == 1
     assert name in capsys.readouterr().err
 
 
-def test_an_index_of_another_format_is_refused(made, tmp_path):
+def test_index_of_another_format_is_rejected(made, tmp_path):
     folder = tmp_path / "index"
     shutil.copytree(made, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"format_version": 2}))
-    with pytest.raises(ValueError, match="an index of format 2, and this is 1; remove the folder"):
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"format_version": 1}))
+    with pytest.raises(ValueError, match="an index of format 1, and this is 2; remove the folder"):
         open_index(folder)
 
 
-def test_after_an_interruption_there_is_no_index(run, data, tmp_path, capsys, monkeypatch):
+def test_interruption_leaves_no_index(run, data, tmp_path, capsys, monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(index_module, "terms_of", interrupted)
     assert search(run, "museum", "--index", tmp_path / "index", "--documents", data / "corpus.jsonl") == 130
-    assert "no index was left half made; run the same command again to start over" in capsys.readouterr().err
+    assert "no partial index was left; run the same command again to start over" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_makes_an_index_second_is_refused(run, data, made, tmp_path, capsys, monkeypatch):
+def test_concurrent_build_is_rejected(run, data, made, tmp_path, capsys, monkeypatch):
     fixed = (run, "museum", "--index", tmp_path / "index", "--documents", data / "corpus.jsonl")
     terms_of, said = index_module.terms_of, []
 
@@ -369,7 +370,7 @@ def test_who_makes_an_index_second_is_refused(run, data, made, tmp_path, capsys,
     # It looked before the first had ended, and began after.
     monkeypatch.setattr(search_index, "has_index", lambda folder: False)
     assert search(*fixed) == 1
-    assert "index: another process has just made it; the same command opens it" in capsys.readouterr().err
+    assert "index: another process has just built it; run the same command" in capsys.readouterr().err
 
 
 def test_bm25_on_cranfield(real_data, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Training data made of judgements: what answers a query, hard negatives that do not, and no query on both sides."""
+"""Training data from judgements: relevant passages, hard negatives, and no query in both splits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def documents(tmp_path: Path) -> StoredDocuments:
 
 
 def written(folder: Path, documents: StoredDocuments, negatives: int = 3, judged: int = 24):
-    """What is written for queries of which number n has the answers d(n) and d(n + 50), and those not judged none."""
+    """Write the data of 25 queries; the first `judged` have the answers d(n) and d(n + 50)."""
     judgements = {f"q{n}": {f"d{n}": 2, f"d{n + 50}": 1, f"d{n + 1}": 0} for n in range(judged)}
     judgements.setdefault("q3", {})["not there"] = 1
     found = [Hits(np.arange(n, n + 11), np.zeros(11)) for n in range(25)]
@@ -37,7 +37,7 @@ def written(folder: Path, documents: StoredDocuments, negatives: int = 3, judged
     return counts, rows
 
 
-def test_answers_and_hard_negatives(tmp_path, documents):
+def test_rows_are_answers_and_hard_negatives(tmp_path, documents):
     counts, rows = written(tmp_path / "out", documents)
     assert (counts.queries, counts.positives, counts.negatives, counts.missing) == (24, 48, 24 * 6, 1)
     assert len(rows["pairs", "train"]) + len(rows["pairs", "dev"]) == 48
@@ -52,7 +52,7 @@ def test_answers_and_hard_negatives(tmp_path, documents):
         assert len(set(asked)) == len(asked)
 
 
-def test_a_query_is_on_one_side_and_draws_its_own_negatives(tmp_path, documents):
+def test_a_query_is_in_one_split_with_own_negatives(tmp_path, documents):
     _, rows = written(tmp_path / "out", documents)
     sides = [
         {row["text"] for kind in ("pairs", "relevance") for row in rows[kind, split]} for split in ("train", "dev")
@@ -70,14 +70,14 @@ def test_a_query_is_on_one_side_and_draws_its_own_negatives(tmp_path, documents)
 @pytest.mark.parametrize(
     ("judged", "held_out"), [(2, 1), (3, 1), (4, 2), (5, 2), (9, 2), (10, 2), (19, 2), (20, 2), (23, 2)]
 )
-def test_few_queries_are_on_both_sides_too(tmp_path, documents, judged, held_out):
+def test_few_queries_fill_both_splits(tmp_path, documents, judged, held_out):
     _, rows = written(tmp_path / "out", documents, judged=judged)
     sides = [{row["text"] for row in rows["pairs", split]} for split in ("train", "dev")]
     assert [len(side) for side in sides] == [judged - held_out, held_out]
     assert not sides[0] & sides[1]
 
 
-def test_a_copy_of_an_answer_is_no_negative(tmp_path):
+def test_copies_of_answers_are_not_negatives(tmp_path):
     with DocumentWriter.at(tmp_path) as writer:
         for number, text in enumerate(["one", "two", "one", "three"]):
             writer.add(Record(f"d{number}", text))
@@ -94,13 +94,13 @@ def test_few_candidates_are_all_taken(tmp_path, documents):
     assert counts.negatives == 24 * 10
 
 
-def test_judgements_of_another_index_are_refused(tmp_path, documents):
-    with pytest.raises(ValueError, match="no query has an answer in the index; are the judgements those"):
+def test_judgements_of_another_index_are_rejected(tmp_path, documents):
+    with pytest.raises(ValueError, match="no query has a relevant document in the index; do the judgements"):
         write_training_pairs(tmp_path / "out", QUERIES, [Hits(np.arange(3), np.zeros(3))] * 25, {}, documents, 3)
     assert not (tmp_path / "out").exists()
 
 
-def test_one_query_is_not_enough(tmp_path, documents):
-    with pytest.raises(ValueError, match="one query has an answer in the index; give two or more"):
+def test_one_query_is_rejected(tmp_path, documents):
+    with pytest.raises(ValueError, match="one query has a relevant document in the index; give two or more"):
         written(tmp_path / "out", documents, judged=1)
     assert not (tmp_path / "out").exists()
