@@ -1,4 +1,4 @@
-"""TinyBERT: a small BERT whose layers learn what the layers of a frozen BERT-Base compute (general distillation).
+r"""TinyBERT: a small BERT whose layers learn what the layers of a frozen BERT-Base compute (general distillation).
 
 Reproduces: "TinyBERT" (arXiv 1909.10351), general distillation as huawei-noah's general_distill.py does it: squared
     errors of the embeddings, of the outputs of every third or second layer through a dense layer to the teacher's

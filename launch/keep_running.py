@@ -185,7 +185,7 @@ def keep_running(
 def start(command: Sequence[str], **options: object) -> subprocess.Popen:
     """Start a command that does not receive the terminal's Ctrl-C, and that gets SIGTERM if this process ends."""
     try:
-        return subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_parent, **options)
+        return subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_parent, **options)  # noqa: S603
     except FileNotFoundError:
         sys.exit(f"error: there is no {command[0]} on the PATH; ./launch/run.sh '' COMMAND... installs bertjax first")
 

@@ -10,7 +10,7 @@ import ast
 import difflib
 import inspect
 import re
-import runpy
+import runpy  # noqa: TID251
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -46,8 +46,11 @@ class TaskBatches:
         shards: int = 1,
         microbatches: int = 1,
     ) -> None:
-        """`max_length` of a row is the end of the position table. There are as many packed rows for each of the
-        `shards` of a batch, and for each of the `microbatches` of a shard."""
+        """Set the rows up.
+
+        `max_length` is the end of the position table. Each of the `shards` of a batch, and each of the `microbatches`
+        of a shard, has as many packed rows.
+        """
         self._rows, self._pad_id, self._max_length, self._seed = rows, pad_id, max_length, seed
         self._packed, self._shards, self._microbatches = packed, shards, microbatches
         self.rows_per_epoch = len(rows)

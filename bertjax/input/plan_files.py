@@ -108,7 +108,7 @@ class PlanFiles:
                 np.save(partial / f"{name}.npy", array, allow_pickle=False)
             digests = {name: _digest(partial / f"{name}.npy") for name in arrays}
             (partial / "plan.json").write_text(json.dumps({"inputs": inputs, "sha256": digests}))
-            os.chmod(partial, 0o755)
+            os.chmod(partial, 0o755)  # noqa: S103  (a cache that other users may read)
             os.rename(partial, folder)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)

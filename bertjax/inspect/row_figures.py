@@ -82,9 +82,9 @@ class RowFigures:
 
 
 def measure_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind) -> RowFigures:
-    """Make the first SAMPLE_ROWS rows of a run both ways, or those of one epoch if it has fewer; they are in random
-    order.
+    """Make the first SAMPLE_ROWS rows of a run both ways, or those of one epoch if it has fewer.
 
+    Rows are in random order.
     Raises ValueError if the split has too few documents.
     """
 

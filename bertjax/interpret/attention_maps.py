@@ -157,7 +157,6 @@ def nudged_loss(
 
     `nudges` is [layers + 1, 1, L, D], added after the embeddings and after each layer.
     """
-
     encoder = network.encoder
     x, relative = encoder.embeddings(ids, types, sequence_ids, None, True) + nudges[0], encoder.of_distances()
 

@@ -54,9 +54,10 @@ class Comparison:
 
 
 def compare_runs(paths: Sequence[str], rows: int, progress: Progress) -> Comparison:
-    """Compare runs: those of pretraining on `rows` held-out rows of the first (0: as many as it evaluates), those of a
-    task by the predictions that they wrote for its development set.
+    """Compare runs on the same examples.
 
+    Pretraining runs are compared on `rows` held-out rows of the first run (0: as many as it evaluates), runs of a task
+    by the predictions that they wrote for its development set.
     Raises ValueError for runs that have no examples in common.
     """
     if len({str(path_of(path)) for path in paths}) < max(2, len(paths)):

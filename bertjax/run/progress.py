@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
 from bertjax.storage.progress import SIGNS
 
@@ -146,7 +146,7 @@ class Progress:
         SIGNS.spoke()
         self._last_line, self._said, self._owed = self._clock(), self._done, False
 
-    def _make_bar(self):
+    def _make_bar(self) -> Any:
         from tqdm.auto import tqdm
 
         return tqdm(

@@ -170,7 +170,9 @@ def _run(
 
 
 def starting_state(job: Job, saved: checkpoint.Checkpoints, say: Say, initial: Initial | None) -> TrainState:
-    """The initial state. Order of precedence:
+    """Return the initial state.
+
+    Order of precedence:
 
     1. The run's own newest checkpoint (`restore=previous`: the newest that verifies), so that the same command resumes.
     2. `initial`: weights of another model (`init_from`) at step 0, moments fresh.

@@ -141,7 +141,7 @@ def _too_deep(origin: str, remedy: str) -> ValueError:
 
 
 def _has_lone_surrogate(content: bytes | str, value: Any) -> bool:
-    """Whether a string of a document can be written in no encoding, as that of "\\ud800"."""
+    """Whether a string of a document can be written in no encoding, such as U+D800."""
     if not (_SURROGATE.search(content) if isinstance(content, str) else _SURROGATE_BYTES.search(content)):
         return False
     try:

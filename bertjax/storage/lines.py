@@ -32,7 +32,7 @@ def read_lines(
     span: Span | None = None,
     encoding: str = UTF8,
 ) -> Iterator[str]:
-    """Yield the lines of a text file without their ends (\\n, \\r\\n or \\r), decompressed by suffix.
+    """Yield the lines of a text file without their ends (LF, CRLF or CR), decompressed by suffix.
 
     A line of more than `cap` + `CHUNK` bytes is never held: `on_cut` gets its number (from 1), and pieces of at most
     `cap` bytes, cut at a space where there is one, are yielded instead. Where lines are cut depends on the text

@@ -96,6 +96,9 @@ class Tokenizer:
         """Derive everything from the artefact.
 
         Args:
+            backend: The artefact.
+            special: Role -> id.
+            files: As the attribute.
             rules: None reads them off the artefact.
             origin: The name of the tokenizer in messages.
             entities: The content of an entity map.

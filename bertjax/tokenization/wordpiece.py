@@ -108,7 +108,7 @@ def transformers_backend(tokens: Sequence[str], rules: TextRules, origin: str) -
 def _backend(
     ids: dict[str, int], special: dict[str, int], rules: TextRules, longest_word: int = MAX_WORD_CHARACTERS
 ) -> tokenizers.Tokenizer:
-    model = models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=longest_word)
+    model = models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=longest_word)  # noqa: S106
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.normalizer = normalizer(rules.lowercase, rules.strip_accents)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -88,7 +88,7 @@ def _replicated(arrays: Mapping[str, Any]) -> NamedSharding | None:
 
 
 @functools.cache
-def _digest_on(sharding: NamedSharding | None):
+def _digest_on(sharding: NamedSharding | None) -> Callable[[list[jax.Array]], jax.Array]:
     return jax.jit(lambda arrays: jnp.stack([local_digest(x) for x in arrays]), out_shardings=sharding)
 
 

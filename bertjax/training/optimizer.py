@@ -34,7 +34,7 @@ def scale_by_bert_adam(beta1: float, beta2: float, eps: float) -> optax.Gradient
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """The update rule of `config.name`:
+    """Make the update rule that `config.name` names.
 
     bert_adamw        Adam without bias correction, decoupled decay (google-research/bert; the paper's)
     adamw             Adam with bias correction, decoupled decay

@@ -89,7 +89,7 @@ def test_a_loop_that_breaks_off_leaves_what_was_traced(tmp_path: Path) -> None:
 
 def test_starting_and_writing_a_trace_may_take_time(tmp_path: Path) -> None:
     taken: list[str] = []
-    profile = Profile(range(0, 1), 0, tmp_path, taken.append, lambda: contextlib.nullcontext(taken.append("time")))
+    profile = Profile(range(1), 0, tmp_path, taken.append, lambda: contextlib.nullcontext(taken.append("time")))
     with profile, profile.step(0, lambda: taken.append("settled")):
         taken.append("step")
     assert taken[:5] == ["settled", "time", "step", "settled", "time"]
@@ -99,6 +99,6 @@ def test_a_trace_that_cannot_begin_is_not_ended(tmp_path: Path) -> None:
     jax.profiler.start_trace(str(tmp_path / "other"))  # there may be one at a time
     try:
         with pytest.raises(RuntimeError, match=r"[Oo]ne profile|[Pp]rofile has already"):
-            Stepping(tmp_path, range(0, 1)).run(2)
+            Stepping(tmp_path, range(1)).run(2)
     finally:
         jax.profiler.stop_trace()

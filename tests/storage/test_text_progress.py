@@ -25,7 +25,7 @@ def clock(monkeypatch):
 def test_plain_lines_now_and_then(clock):
     stream = io.StringIO()
     line = ProgressLine(stream)
-    for done in range(0, 11):
+    for done in range(11):
         line("preparing text", done * 100, 1000)
     assert stream.getvalue().splitlines() == [
         "preparing text:  50% of 1,000, 10 s left",

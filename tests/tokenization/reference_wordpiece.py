@@ -66,8 +66,14 @@ LATER_NORMALIZED = _listed("""
 _LATER_NORMALIZED = re.compile(f"([{''.join(sorted(LATER_NORMALIZED))}])")
 # Lower case is that of 17.0, where a Python may be older.
 LATER_CAPITALS = {
-    **{"\u1c89": "\u1c8a", "\ua7cb": "\u0264", "\ua7cc": "\ua7cd", "\ua7ce": "\ua7cf", "\ua7d2": "\ua7d3"},
-    **{"\ua7d4": "\ua7d5", "\ua7da": "\ua7db", "\ua7dc": "\u019b"},
+    "\u1c89": "\u1c8a",
+    "\ua7cb": "\u0264",
+    "\ua7cc": "\ua7cd",
+    "\ua7ce": "\ua7cf",
+    "\ua7d2": "\ua7d3",
+    "\ua7d4": "\ua7d5",
+    "\ua7da": "\ua7db",
+    "\ua7dc": "\u019b",
     **{chr(place): chr(place + 0x20) for place in range(0x10D50, 0x10D66)},
     **{chr(place): chr(place + 0x1B) for place in range(0x16EA0, 0x16EB9)},
 }

@@ -15,10 +15,16 @@ from bertjax.convert.sources import write_run
 from bertjax.run.run_directory import load_run
 
 TINY = {
-    **{"model.hidden-size": 12, "model.num-hidden-layers": 3, "model.num-attention-heads": 3},
+    "model.hidden-size": 12,
+    "model.num-hidden-layers": 3,
+    "model.num-attention-heads": 3,
     "model.intermediate-size": 20,
-    **{"data.held-out": 0.1, "data.workers": 1},
-    **{"training.steps": 4, "training.global-batch-size": 4, "training.eval-rows": 4, "training.checkpoint-every": 2},
+    "data.held-out": 0.1,
+    "data.workers": 1,
+    "training.steps": 4,
+    "training.global-batch-size": 4,
+    "training.eval-rows": 4,
+    "training.checkpoint-every": 2,
     "execution.dtype": "float32",
 }
 

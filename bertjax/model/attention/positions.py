@@ -1,5 +1,8 @@
-"""Positions in attention itself: rotated queries and keys (RoPE), scores that fall with the distance (ALiBi), relative
-terms (DeBERTa), which are computed for a block of queries at a time."""
+"""Positions in attention: RoPE, ALiBi and DeBERTa's relative terms.
+
+RoPE rotates queries and keys, ALiBi lowers scores by distance, and relative terms are computed for a block of queries
+at a time.
+"""
 
 from __future__ import annotations
 

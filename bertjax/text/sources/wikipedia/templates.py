@@ -163,8 +163,18 @@ def _table(rules: Iterable[tuple[Rule, str]]) -> dict[str, Rule]:
 
 
 _MONTHS = {
-    **{"1": "January", "2": "February", "3": "March", "4": "April", "5": "May", "6": "June", "7": "July"},
-    **{"8": "August", "9": "September", "10": "October", "11": "November", "12": "December"},
+    "1": "January",
+    "2": "February",
+    "3": "March",
+    "4": "April",
+    "5": "May",
+    "6": "June",
+    "7": "July",
+    "8": "August",
+    "9": "September",
+    "10": "October",
+    "11": "November",
+    "12": "December",
 }
 _FIRST = _given("1")
 # Names in small letters, with two spaces or a new line between them.
