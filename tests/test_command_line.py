@@ -131,7 +131,7 @@ def test_help_of_a_recipe_lists_its_keys(tmp_path: Path) -> None:
         (["pretrain", "RECIPE", "--training.global-batch-size", "9"], "training.global_batch_size=9"),
         (["pretrain", "RECIPE", "--data.sequence-length", "64"], "beyond the model's positions"),
         (["pretrain", "RECIPE", "--profile", "10-13"], "profile='10-13': write it as FIRST:LAST"),
-        (["pretrain", "RECIPE", "--training.budget", "soon"], "training.budget='soon' is no length of time; write"),
+        (["pretrain", "RECIPE", "--training.budget", "soon"], "training.budget='soon' is not a duration; write"),
         (["pretrain", "RECIPE", "--training.budget", "9m", "--training.steps", "9"], "budget='9m' with training.steps"),
         (["bench", "RECIPE", "--seconds", "0"], "--seconds 0"),
     ],

@@ -1,12 +1,11 @@
 """All settings of a run, as frozen typed dataclasses, and how recipes and overrides become one of them.
 
-Nothing below the trainer sees the whole `Config`: each room takes the part it is about.
+Only the run and its stages take the whole `Config`; other packages take the part that they need.
 """
 
 from bertjax.config.data import SHORTEST_ROW, DataConfig
 from bertjax.config.model import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
 from bertjax.config.recipes import load_recipe, override, variant_of
-from bertjax.config.rules import validate
 from bertjax.config.run import (
     Config,
     DistillationConfig,
@@ -18,6 +17,7 @@ from bertjax.config.run import (
     StageConfig,
     TaskConfig,
     TrainingConfig,
+    validate,
 )
 from bertjax.config.values import differences, flatten, from_dict, render, render_all, to_dict, with_values
 

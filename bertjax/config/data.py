@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from bertjax.config.bounds import (
+    COUNT,
+    NOT_NEGATIVE,
+    PROPER_SHARE,
+    SHARE,
+    Bounds,
+    check_bounds,
+)
 from bertjax.config.resume import changes_with_notice, may_change
 
+LARGEST_VOCABULARY = 1 << 22  # entries; the largest published vocabulary of an encoder has 501,153
 SHORTEST_ROW = 5  # [CLS] A [SEP] B [SEP]
 _SAME_TEXT = "the text is the same by its fingerprint"
 _SAME_VOCABULARY = "the vocabulary is the same by its fingerprint"
@@ -88,3 +97,83 @@ class DataConfig:
     def pair_slots(self) -> int:
         """Sentence pairs that a row has room for."""
         return 1 if self.packing == "none" else self.pairs_per_row
+
+
+DATA_BOUNDS = {
+    "vocab_size": Bounds(1, LARGEST_VOCABULARY),
+    "vocab_temperature": SHARE,
+    "temperature": SHARE,
+    "held_out": PROPER_SHARE,
+    "workers": NOT_NEGATIVE,
+    "pairs_per_row": COUNT,
+    "max_predictions": COUNT,
+    "mask_probability": PROPER_SHARE,
+    "span_p": Bounds(0, 1, above=True, below=True),
+    "span_max": COUNT,
+    "keep_share": SHARE,
+    "random_share": SHARE,
+    "mask_power": SHARE,
+    "short_sequence_probability": PROPER_SHARE,
+    "threads": COUNT,
+}
+
+
+def check_data(data: DataConfig) -> None:
+    """Raise ValueError for a value outside its bounds, or for options that exclude each other."""
+    check_bounds(data, "data", DATA_BOUNDS)
+    _check_text(data)
+    _check_vocabulary(data)
+    if data.sequence_length < 8:
+        raise ValueError(f"data.sequence_length={data.sequence_length} is too short for two segments; use 8 or more")
+    if data.keep_share + data.random_share > 1 + 1e-9:
+        raise ValueError(
+            f"data.keep_share={data.keep_share} and data.random_share={data.random_share} are shares of the masked "
+            "positions and sum to more than 1; lower one of them"
+        )
+    if data.mask_power and data.mask_special:
+        raise ValueError(
+            f"data.mask_power={data.mask_power} excludes data.mask_special=True, because special tokens have no count "
+            "in the text; set one of them to its default"
+        )
+
+
+def _check_text(data: DataConfig) -> None:
+    """The encoding of text files, and the shares of several sources."""
+    try:
+        "".encode(data.encoding)
+    except (LookupError, ValueError) as error:  # unknown, or an encoding of bytes
+        raise ValueError(
+            f"data.encoding={data.encoding!r} is unknown; give a Python encoding, such as utf-8, cp1252 or shift_jis"
+        ) from error
+    if data.weights and (len(data.weights) != len(data.sources) or min(data.weights) < 0 or not sum(data.weights)):
+        raise ValueError(
+            f"data.weights={data.weights}: give one for each of the {len(data.sources)} data.sources, none below 0 and "
+            "not all of them 0"
+        )
+    if data.weights and data.temperature != 1:
+        raise ValueError(f"data.temperature={data.temperature} excludes data.weights={data.weights}; give one of them")
+    if data.rows == "full_sentences" and data.is_mixture:
+        raise ValueError(
+            f"data.rows='full_sentences' excludes data.weights={data.weights} and data.temperature={data.temperature}: "
+            "such a row continues with the next document in the store, which a mixture may leave out; use "
+            "data.rows='doc_sentences'"
+        )
+
+
+def _check_vocabulary(data: DataConfig) -> None:
+    """Options of one kind of tokenizer. An imported vocabulary (`data.vocab`) may be of any kind."""
+    options: dict[str, tuple[object, str]] = {
+        "unknown": ("words", "wordpiece"),
+        "entity_map": ("", "wordpiece"),
+        "segmenter": ("none", "wordpiece"),
+        "special_tokens": ("<s>", "byte_bpe"),
+    }
+    if data.sources:  # without sources the vocabulary is that of an imported model
+        options["prefix_space"] = (True, "byte_bpe")
+    for name, (default, tokenizer) in options.items():
+        value = getattr(data, name)
+        if value != default and not data.vocab and data.tokenizer != tokenizer:
+            raise ValueError(
+                f"data.{name}={value!r} requires data.tokenizer={tokenizer!r}, not {data.tokenizer!r}; leave it at "
+                f"{default!r}"
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from bertjax.config.bounds import COUNT, NOT_NEGATIVE, POSITIVE, PROPER_SHARE, SHARE, Bounds, check_bounds
 from bertjax.config.resume import changes_with_notice, may_change
 
 
@@ -114,6 +115,192 @@ class ModelConfig:
         return not self.first_norm or self.conv_kernel > 0
 
 
+MODEL_BOUNDS = {
+    "hidden_size": COUNT,
+    "num_hidden_layers": COUNT,
+    "num_attention_heads": COUNT,
+    "intermediate_size": COUNT,
+    "max_position_embeddings": COUNT,
+    "type_vocab_size": NOT_NEGATIVE,
+    "task_type_vocab_size": NOT_NEGATIVE,
+    "embedding_size": NOT_NEGATIVE,
+    "layer_groups": NOT_NEGATIVE,
+    "window": NOT_NEGATIVE,
+    "global_every": NOT_NEGATIVE,
+    "attention_block": NOT_NEGATIVE,
+    "random_blocks": NOT_NEGATIVE,
+    "random_blocks_seed": Bounds(-1, (1 << 32) - 1),
+    "rope_theta": POSITIVE,
+    "rope_theta_local": NOT_NEGATIVE,
+    "generator_width": SHARE,
+    "generator_layers": NOT_NEGATIVE,
+    "relative_max": NOT_NEGATIVE,
+    "relative_buckets": NOT_NEGATIVE,
+    "conv_kernel": NOT_NEGATIVE,
+    "teacher_width": NOT_NEGATIVE,
+    "hidden_dropout_prob": PROPER_SHARE,
+    "classifier_dropout_prob": Bounds(-1, 1, below=True),
+    "attention_probs_dropout_prob": PROPER_SHARE,
+    "initializer_range": POSITIVE,
+    "layer_norm_eps": POSITIVE,
+    "lstm_size": NOT_NEGATIVE,
+    "vocab_pad_multiple": COUNT,
+}
+
+# Kinds of positions that are added to the embeddings, so that layers do not depend on them.
+_EMBEDDED_POSITIONS = ("learned", "sinusoidal", "none")
+
+
+def check_model(model: ModelConfig) -> None:
+    """Raise ValueError for a value outside its bounds, or for options that exclude each other."""
+    check_bounds(model, "model", MODEL_BOUNDS)
+    _check_attention(model)
+    _check_positions(model)
+    _check_layers(model)
+    _check_heads(model)
+
+
+def _check_attention(model: ModelConfig) -> None:
+    """Heads, windows, global tokens and blocks."""
+    if model.hidden_size % model.num_attention_heads:
+        raise ValueError(
+            f"model.hidden_size={model.hidden_size} is not divisible by "
+            f"model.num_attention_heads={model.num_attention_heads}; change one of them"
+        )
+    if model.window and model.global_every == 1:
+        raise ValueError(
+            f"model.window={model.window} has no effect with model.global_every=1, where every layer is global; set "
+            "model.global_every to 0 for a window in every layer, or to 2 or more"
+        )
+    if model.global_every != 1 and not model.window:
+        raise ValueError(
+            f"model.global_every={model.global_every} requires model.window; set it, or model.global_every=1"
+        )
+    if model.global_tokens != "none" and (
+        not model.window or model.global_every or model.causal or model.position_embedding not in _EMBEDDED_POSITIONS
+    ):
+        raise ValueError(
+            f"model.global_tokens={model.global_tokens!r} requires model.window, model.global_every=0, "
+            f"model.causal=False and a model.position_embedding among {', '.join(_EMBEDDED_POSITIONS)}; this model has "
+            f"model.window={model.window}, model.global_every={model.global_every}, model.causal={model.causal}, "
+            f"model.position_embedding={model.position_embedding!r}"
+        )
+    if model.global_projections and model.global_tokens == "none":
+        raise ValueError(
+            "model.global_projections=True requires model.global_tokens; set it to 'first' or 'marked', or set "
+            "model.global_projections=False"
+        )
+    if model.attention_block and (model.window or model.causal or model.position_embedding not in _EMBEDDED_POSITIONS):
+        raise ValueError(
+            f"model.attention_block={model.attention_block} requires model.window=0, model.causal=False and a "
+            f"model.position_embedding among {', '.join(_EMBEDDED_POSITIONS)}; this model has "
+            f"model.window={model.window}, model.causal={model.causal}, "
+            f"model.position_embedding={model.position_embedding!r}"
+        )
+    if bool(model.attention_block) != bool(model.random_blocks):
+        raise ValueError(
+            f"model.random_blocks={model.random_blocks} and model.attention_block={model.attention_block} require each "
+            "other; set both (BigBird: 3 and 64) or neither"
+        )
+
+
+def _check_positions(model: ModelConfig) -> None:
+    """Options of rotated and of relative positions."""
+    positions, head_dim = model.position_embedding, model.hidden_size // model.num_attention_heads
+    if positions == "rope" and head_dim % 2:
+        raise ValueError(
+            f"model.position_embedding='rope' requires an even number of dims in a head; model.hidden_size="
+            f"{model.hidden_size} and model.num_attention_heads={model.num_attention_heads} give {head_dim}; change "
+            "one of them"
+        )
+    if positions != "rope" and (model.rope_theta, model.rope_theta_local, model.rope_interleaved) != (
+        ModelConfig.rope_theta,
+        ModelConfig.rope_theta_local,
+        ModelConfig.rope_interleaved,
+    ):
+        raise ValueError(
+            f"model.rope_theta={model.rope_theta:g}, model.rope_theta_local={model.rope_theta_local:g} and "
+            f"model.rope_interleaved={model.rope_interleaved} require model.position_embedding='rope', not "
+            f"{positions!r}; set it, or leave them at their defaults"
+        )
+    if model.rope_theta_local and not model.window:
+        raise ValueError(
+            f"model.rope_theta_local={model.rope_theta_local:g} requires model.window; set it, or set "
+            "model.rope_theta, which holds for every layer"
+        )
+    buckets = model.relative_buckets
+    if positions == "relative":
+        valid = model.relative_max > 0 and not model.window and not model.causal
+        valid = valid and (not buckets or (buckets % 2 == 0 and buckets // 2 < model.relative_max - 1))
+    else:
+        valid = not (model.relative_max or buckets or model.relative_shared or model.relative_norm)
+    if not valid:
+        raise ValueError(
+            f"model.position_embedding={positions!r} with model.relative_max={model.relative_max}, "
+            f"model.relative_buckets={buckets}, model.relative_shared={model.relative_shared}, "
+            f"model.relative_norm={model.relative_norm}, model.window={model.window}, model.causal={model.causal}: "
+            "these options belong to 'relative', which requires model.relative_max of at least 1, no window, no causal "
+            "model, and an even number of buckets whose half is below model.relative_max - 1"
+        )
+
+
+def _check_layers(model: ModelConfig) -> None:
+    """Sharing, norms and the convolution."""
+    if model.layer_groups > model.num_hidden_layers:
+        raise ValueError(
+            f"model.layer_groups={model.layer_groups} is above model.num_hidden_layers={model.num_hidden_layers}; "
+            "change one of them"
+        )
+    if model.conv_kernel and (
+        model.conv_kernel % 2 == 0 or model.layer_groups or model.num_hidden_layers == 1 or model.generator_layers == 1
+    ):
+        raise ValueError(
+            f"model.conv_kernel={model.conv_kernel} must be odd, and requires model.layer_groups=0 and at least two "
+            f"layers in every network; this model has model.layer_groups={model.layer_groups}, "
+            f"model.num_hidden_layers={model.num_hidden_layers}, model.generator_layers={model.generator_layers}; "
+            "change those or set model.conv_kernel=0"
+        )
+    if model.norm == "rms" and model.norm_bias:
+        raise ValueError("model.norm='rms' has no bias; set model.norm_bias=False")
+    if not model.first_norm and (model.norm_place != "pre" or model.layer_groups or model.num_hidden_layers == 1):
+        raise ValueError(
+            "model.first_norm=False requires model.norm_place='pre', model.layer_groups=0 and at least two layers; "
+            f"this model has model.norm_place={model.norm_place!r}, model.layer_groups={model.layer_groups}, "
+            f"model.num_hidden_layers={model.num_hidden_layers}; change those or set model.first_norm=True"
+        )
+
+
+def _check_heads(model: ModelConfig) -> None:
+    """The decoder, the generator, and the layers that a task head reads."""
+    if model.mlm_decoder == "enhanced" and (
+        model.norm_place != "post" or model.layer_groups or model.window or model.attention_block
+    ):
+        raise ValueError(
+            "model.mlm_decoder='enhanced' runs the last layer again, and requires model.norm_place='post', "
+            "model.layer_groups=0, model.window=0 and model.attention_block=0; this model has "
+            f"model.norm_place={model.norm_place!r}, model.layer_groups={model.layer_groups}, "
+            f"model.window={model.window}, model.attention_block={model.attention_block}; change those or set "
+            "model.mlm_decoder='plain'"
+        )
+    if not model.generator_width and (model.generator_layers or model.embedding_sharing != "tied"):
+        raise ValueError(
+            f"model.generator_layers={model.generator_layers} and "
+            f"model.embedding_sharing={model.embedding_sharing!r} require model.generator_width; set it, or leave them "
+            "at their defaults"
+        )
+    if not model.mlm_tied and (model.embedding_size or model.generator_width):
+        raise ValueError(
+            f"model.mlm_tied=False requires model.embedding_size=0 and model.generator_width=0; this model has "
+            f"model.embedding_size={model.embedding_size}, model.generator_width={model.generator_width}"
+        )
+    depth = model.num_hidden_layers
+    if missing := [layer for layer in model.features if not -depth - 1 <= layer <= depth]:
+        raise ValueError(
+            f"model.features={model.features}: the model has no layer {missing[0]}; choose from 1 to {depth}, 0 for "
+            "the embeddings, or count from the last with -1"
+        )
+
+
 _OTHER_ORDER = "sums are taken in another order, so the last bits may differ"
 
 
@@ -131,6 +318,17 @@ class ExecutionConfig:
     logits_chunk: int = changes_with_notice(1024, _OTHER_ORDER)  # Number of predictions whose logits exist at a time
     # Attention backend; auto chooses by platform, row length and model
     attention: Literal["auto", "xla", "cudnn", "splash"] = changes_with_notice("auto", _OTHER_ORDER)
+
+
+EXECUTION_BOUNDS = {
+    "scan_unroll": COUNT,
+    "logits_chunk": COUNT,
+}
+
+
+def check_execution(execution: ExecutionConfig) -> None:
+    """Raise ValueError for a value outside its bounds."""
+    check_bounds(execution, "execution", EXECUTION_BOUNDS)
 
 
 DEFAULT_EXECUTION = ExecutionConfig()  # float32, the reference attention on a CPU, nothing recomputed

@@ -1,4 +1,4 @@
-"""How long a run is: a recipe at another number of steps, and a budget of time as a number of seconds.
+"""Change the length of a run, with everything that is a share of it.
 
 A recipe's warm-up, decay, stages and periods are shares of its run. Whoever changes the length alone wants the same
 shape of run: the same shares of warm-up and decay, stages at the same points, a curve with as many points.
@@ -6,37 +6,12 @@ shape of run: the same shares of warm-up and decay, stages at the same points, a
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from bertjax.config.run import Config, OptimizerConfig, StageConfig
 
 _LOG_LINES = 100  # of a shorter run, about, at most
-_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_BUDGET = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit in _SECONDS), re.ASCII)
-SHORTEST_BUDGET, LONGEST_BUDGET = 20, 366 * 86_400
-
-
-def seconds_of(budget: str) -> float:
-    """The seconds of a budget of time: 90s, 10m, 1.5h, 1h30m, 2d.
-
-    Raises ValueError for an invalid text, and for a time that no run fits into.
-    """
-    found = _BUDGET.fullmatch(budget)
-    if not budget or not found:
-        raise ValueError(
-            f"training.budget={budget!r} is no length of time; write a number with its unit, as in 90s, 10m, 2h, 1h30m "
-            "or 1d"
-        )
-    seconds = math.fsum(float(found[unit] or 0) * size for unit, size in _SECONDS.items())
-    if not SHORTEST_BUDGET <= seconds <= LONGEST_BUDGET:
-        raise ValueError(
-            f"training.budget={budget!r} is {seconds:,g} seconds; give {SHORTEST_BUDGET}s to "
-            f"{LONGEST_BUDGET // 86_400}d, or a number of steps with --training.steps"
-        )
-    return seconds
 
 
 def rescale(config: Config, steps: int, given: Collection[str] = ()) -> Config:

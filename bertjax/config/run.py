@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
-from bertjax.config.data import DataConfig, RowKind
-from bertjax.config.model import ExecutionConfig, ModelConfig
+from bertjax.config.bounds import COUNT, NOT_NEGATIVE, POSITIVE, PROPER_SHARE, SHARE, Bounds, check_bounds
+from bertjax.config.budget import seconds_of
+from bertjax.config.credentials import refuse_credentials_within
+from bertjax.config.data import DataConfig, RowKind, check_data
+from bertjax.config.model import ExecutionConfig, ModelConfig, check_execution, check_model
 from bertjax.config.resume import changes_with_notice, may_change
+from bertjax.config.skips import parse_skips
 
 _OTHER_END = "the learning rate decays to another end from here on"
 _OTHER_ROWS = "evaluations before and after are over different rows"
@@ -61,6 +66,32 @@ class OptimizerConfig:
     clip_norm: float = 1.0  # Largest norm of the gradient over all parameters; 0: no clipping
 
 
+OPTIMIZER_BOUNDS = {
+    "learning_rate": POSITIVE,
+    "warmup_steps": NOT_NEGATIVE,
+    "decay_power": POSITIVE,
+    "decay_steps": NOT_NEGATIVE,
+    "final_share": SHARE,
+    "beta1": PROPER_SHARE,
+    "beta2": PROPER_SHARE,
+    "eps": POSITIVE,
+    "weight_decay": NOT_NEGATIVE,
+    "clip_norm": NOT_NEGATIVE,
+}
+
+
+def check_optimizer(optimizer: OptimizerConfig) -> None:
+    """Raise ValueError for a value outside its bounds, or for an option of another schedule."""
+    check_bounds(optimizer, "optimizer", OPTIMIZER_BOUNDS)
+    for name, default in (("decay_shape", "linear"), ("decay_steps", 0)):
+        value = getattr(optimizer, name)
+        if value != default and optimizer.schedule != "warmup_stable_decay":
+            raise ValueError(
+                f"optimizer.{name}={value!r} requires optimizer.schedule='warmup_stable_decay', not "
+                f"{optimizer.schedule!r}; leave it at {default!r}"
+            )
+
+
 @dataclass(frozen=True)
 class TrainingConfig:
     """The loop: how long, how much per step, and how often it logs, evaluates and saves (periods in steps)."""
@@ -97,6 +128,41 @@ class TrainingConfig:
         return self.global_batch_size // self.grad_accum_steps
 
 
+TRAINING_BOUNDS = {
+    "steps": COUNT,
+    "global_batch_size": COUNT,
+    "grad_accum_steps": COUNT,
+    "log_every": COUNT,
+    "eval_every": COUNT,
+    "eval_rows": COUNT,
+    "checkpoint_every": COUNT,
+    "keep_last": COUNT,
+    "keep_every": NOT_NEGATIVE,
+    "max_skipped_updates": COUNT,
+    "verify_every": NOT_NEGATIVE,
+    "digest_every": NOT_NEGATIVE,
+    "spike_deviations": NOT_NEGATIVE,
+}
+
+
+def check_training(training: TrainingConfig) -> None:
+    """Raise ValueError for a value outside its bounds, or for options that exclude each other."""
+    check_bounds(training, "training", TRAINING_BOUNDS)
+    if training.global_batch_size % training.grad_accum_steps:
+        raise ValueError(
+            f"training.global_batch_size={training.global_batch_size} is not divisible by "
+            f"training.grad_accum_steps={training.grad_accum_steps}; change one of them"
+        )
+    if training.budget:
+        seconds_of(training.budget)
+    parse_skips(training.skips)
+    if training.spike_deviations and training.budget:
+        raise ValueError(
+            f"training.spike_deviations={training.spike_deviations:g} excludes training.budget={training.budget!r}, "
+            "which has no time for repeated steps; give training.steps instead, or leave it 0"
+        )
+
+
 @dataclass(frozen=True)
 class DistillationConfig:
     """The frozen network that a run learns from, if one of its objectives needs one."""
@@ -115,6 +181,15 @@ class ProbeConfig:
     tags: str = may_change("")  # File of tagged words, to fit a linear classifier on every layer
     sample: int = may_change(200)  # Largest number of pairs and sentences; of tagged ones a fifth
     share: float = may_change(0.03)  # Share of the run's time for probes; other evaluations go without them
+
+
+DISTILLATION_BOUNDS = {
+    "temperature": POSITIVE,
+}
+PROBE_BOUNDS = {
+    "sample": Bounds(2),
+    "share": Bounds(0, 1, above=True),
+}
 
 
 @dataclass(frozen=True)
@@ -170,6 +245,85 @@ class Config:
     def directory(self) -> str:
         """Where the run lives: a folder, or a URL in object storage."""
         return self.run_dir or f"runs/{self.name}"
+
+
+C = TypeVar("C", bound=Config)
+
+
+def validate(config: C) -> C:
+    """Return the config if its values are valid together, on any machine.
+
+    Raises ValueError naming the key, its value and what to do, for the first rule that is broken: credentials in a URL,
+    then the rules of each part, then those between parts.
+    """
+    refuse_credentials_within(dataclasses.asdict(config))
+    check_model(config.model)
+    check_execution(config.execution)
+    check_data(config.data)
+    check_optimizer(config.optimizer)
+    check_training(config.training)
+    check_bounds(config.distillation, "distillation", DISTILLATION_BOUNDS)
+    check_bounds(config.probe, "probe", PROBE_BOUNDS)
+    _check_rows(config)
+    _check_schedule(config)
+    if config.init_layers and not (config.init_from and len(config.init_layers) == config.model.num_hidden_layers):
+        raise ValueError(
+            f"init_layers={config.init_layers} requires init_from, and one layer for each of model.num_hidden_layers="
+            f"{config.model.num_hidden_layers}; init_from={config.init_from!r}"
+        )
+    return config
+
+
+def _check_rows(config: Config) -> None:
+    """Whether the model can read the rows."""
+    data, model = config.data, config.model
+    if data.sequence_length > model.max_position_embeddings:
+        raise ValueError(
+            f"data.sequence_length={data.sequence_length} is beyond the model's positions "
+            f"(model.max_position_embeddings={model.max_position_embeddings}); shorten the rows or raise it"
+        )
+    if model.global_tokens == "first" and data.packing != "none":
+        raise ValueError(
+            f"model.global_tokens='first' excludes data.packing={data.packing!r}, because the device does not see "
+            "where the sequences of a row begin; set data.packing='none', or model.global_tokens='marked', which marks "
+            "no token in pretraining"
+        )
+    widest = (5 + 2 * model.random_blocks) * model.attention_block
+    if model.attention_block and data.packing != "none" and data.sequence_length > widest:
+        raise ValueError(
+            f"data.packing={data.packing!r} excludes model.attention_block={model.attention_block} with "
+            f"data.sequence_length={data.sequence_length}: blocks are counted from the start of a row, so a packed "
+            "sequence would see other tokens than alone; set data.packing='none' (data.rows='full_sentences' fills "
+            "rows with one sequence)"
+        )
+    if (data.predict == "next") != model.causal:
+        raise ValueError(
+            f"data.predict={data.predict!r} with model.causal={model.causal}: a token must not see the tokens that it "
+            "predicts; use 'next' with a causal model, 'masked' with any other"
+        )
+    masks_units = data.masking != DataConfig.masking or any(stage.masking for stage in config.stages)
+    for name, default in (("segmenter", "none"), ("units", "")):
+        value = getattr(data, name)
+        if value != default and not masks_units:
+            raise ValueError(
+                f"data.{name}={value!r} has no effect with data.masking={data.masking!r}; mask whole words or units, "
+                f"or leave data.{name} at {default!r}"
+            )
+
+
+def _check_schedule(config: Config) -> None:
+    """Whether the phases of the schedule fit into the run."""
+    optimizer, steps = config.optimizer, config.training.steps
+    if optimizer.warmup_steps >= steps:
+        raise ValueError(
+            f"optimizer.warmup_steps={optimizer.warmup_steps} must be below training.steps={steps}; shorten the "
+            "warm-up or train longer"
+        )
+    if optimizer.decay_steps and optimizer.warmup_steps + optimizer.decay_steps > steps:
+        raise ValueError(
+            f"optimizer.warmup_steps={optimizer.warmup_steps} and optimizer.decay_steps={optimizer.decay_steps} are "
+            f"more than the {steps} steps of the schedule; shorten one of them or train longer"
+        )
 
 
 @dataclass(frozen=True)

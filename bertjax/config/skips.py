@@ -9,8 +9,6 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from bertjax.config.run import TrainingConfig
-
 Skip = tuple[int, int]  # step, count
 
 
@@ -25,16 +23,6 @@ def parse_skips(texts: Sequence[str]) -> tuple[Skip, ...]:
     if any(one >= other for (one, _), (other, _) in itertools.pairwise(skips)):
         raise ValueError(f"training.skips={tuple(texts)}: the steps must rise; put them in order, each step once")
     return skips
-
-
-def check_skips(training: TrainingConfig) -> None:
-    """Raises ValueError as `parse_skips`, and for a run within a budget of time that is to skip spikes."""
-    parse_skips(training.skips)
-    if training.spike_deviations and training.budget:
-        raise ValueError(
-            f"training.spike_deviations={training.spike_deviations:g} with training.budget={training.budget!r}: steps "
-            "that are repeated are not in the budget; give training.steps instead, or leave it 0"
-        )
 
 
 def with_skip(texts: Sequence[str], first: int, stop: int) -> tuple[str, ...]:

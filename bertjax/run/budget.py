@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from bertjax.config import Config
-from bertjax.config.rescale import rescale, seconds_of
+from bertjax.config.budget import seconds_of
+from bertjax.config.rescale import rescale
 from bertjax.run.progress import duration
 from bertjax.training.stages import Stage, stages_of
 

@@ -19,7 +19,7 @@ from bertjax.config import (
     to_dict,
     validate,
 )
-from bertjax.config.rescale import seconds_of
+from bertjax.config.budget import seconds_of
 from bertjax.run.budget import AIM, Budget, Costs, most_steps, moved, seconds_between, seconds_left
 from bertjax.training.course import Course
 from bertjax.training.stages import stages_of
@@ -55,14 +55,14 @@ def test_lengths_of_time(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("10", "no length of time"),
-        ("ten minutes", "no length of time"),
-        ("10 m", "no length of time"),
-        ("-5m", "no length of time"),
-        ("m", "no length of time"),
-        ("30m1h", "no length of time"),
-        ("٣m", "no length of time"),
-        ("nans", "no length of time"),
+        ("10", "is not a duration"),
+        ("ten minutes", "is not a duration"),
+        ("10 m", "is not a duration"),
+        ("-5m", "is not a duration"),
+        ("m", "is not a duration"),
+        ("30m1h", "is not a duration"),
+        ("٣m", "is not a duration"),
+        ("nans", "is not a duration"),
         ("1s", "is 1 seconds; give 20s"),
         ("0m", "is 0 seconds; give 20s"),
         ("999d", "to 366d"),
@@ -205,7 +205,7 @@ def test_what_the_user_set_stays() -> None:
     run, _ = Budget("5m", given).decide(config(steps=30_000), Costs((0.3,), (1.0,), 1.0, 8.0), spent=40.0)
     assert (run.optimizer.warmup_steps, run.training.eval_every) == (100, 200)
     assert run.training.checkpoint_every == TrainingConfig.checkpoint_every
-    with pytest.raises(ValueError, match=r"optimizer.warmup_steps=100 leaves nothing of training.steps=\d+"):
+    with pytest.raises(ValueError, match=r"optimizer.warmup_steps=100 must be below training.steps=\d+"):
         Budget("1m", given).decide(config(steps=30_000), Costs((0.5,), (1.0,), 1.0, 8.0), spent=20.0)
 
 

@@ -59,7 +59,7 @@ def test_what_is_no_record_is_refused(texts: tuple[str, ...]) -> None:
 
 def test_spikes_are_answered_in_a_run_of_a_fixed_length() -> None:
     training = replace(Config().training, spike_deviations=8.0, budget="1h")
-    with pytest.raises(ValueError, match=r"spike_deviations=8 with training\.budget='1h': .* give training\.steps"):
+    with pytest.raises(ValueError, match=r"spike_deviations=8 excludes training\.budget='1h', .* give training\.steps"):
         validate(replace(Config(), training=training))
 
 

@@ -158,7 +158,10 @@ def test_a_stage_ends_at_its_own_share_of_its_peak() -> None:
             [StageConfig(start=500, rope_theta=1e5)],
             r"rope_theta=100000 with model.position_embedding='learned'",
         ),
-        ([StageConfig(start=500, learning_rate=1e-3, warmup_steps=500)], r"warmup_steps=500 leaves nothing"),
+        (
+            [StageConfig(start=500, learning_rate=1e-3, warmup_steps=500)],
+            r"warmup_steps=500 must be below training.steps=500",
+        ),
     ],
 )
 def test_stages_that_cannot_be_are_refused(stages: list[StageConfig], message: str) -> None:
