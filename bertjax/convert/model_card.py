@@ -263,7 +263,7 @@ def _training(model: TrainedModel) -> str:
             ("steps", f"{model.step:,} of {stages[-1][0].stop:,}"),
             *[("of them", f"{n:,} with {rows:,} rows of {length:,} tokens each") for length, rows, n in seen],
             ("tokens", f"at most {sum(length * rows * n for length, rows, n in seen):,}, padding included"),
-            ("vocabulary", f"{model.config.model.vocab_size:,} {model.tokenizer.named} tokens"),
+            ("vocabulary", f"{model.config.model.vocab_size:,} {model.tokenizer.kind_name} tokens"),
             *([] if model.kind else [("kinds of source", kinds)]),
             ("peak learning rate", f"{model.config.optimizer.learning_rate:g}"),
         ],

@@ -55,8 +55,8 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
             f"data.vocab={data.vocab!r}, --max-new {most}: name the vocabulary to extend, and one new token at least"
         )
     old = load_vocabulary(data.vocab, TextRules.of(data))
-    if old.kind != "wordpiece":
-        raise ValueError(f"data.vocab={data.vocab!r} is {old.named}: only a WordPiece vocabulary can be extended")
+    if not old.is_wordpiece:
+        raise ValueError(f"data.vocab={data.vocab!r} is {old.kind_name}: only a WordPiece vocabulary can be extended")
     # Words are counted as the vocabulary normalises them, whatever a recipe would train.
     data = replace(data, tokenizer=old.kind, **asdict(old.rules))
     runner = processes(data.workers)

@@ -160,7 +160,7 @@ def _segmenter(data: DataConfig, tokenizer: Tokenizer) -> str:
     if not tokenizer.splits_like_bert:
         raise ValueError(
             f"data.segmenter={data.segmenter!r} requires a WordPiece vocabulary with BERT's words, and this is "
-            f"{tokenizer.named}; set it to none"
+            f"{tokenizer.kind_name}; set it to none"
         )
     return f"{data.segmenter} {importlib.metadata.version(data.segmenter)}"
 

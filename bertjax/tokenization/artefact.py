@@ -53,11 +53,11 @@ class _File(TypedDict):
     decoder: NotRequired[_Step | None]
 
 
-def read_artefact(content: bytes, origin: str) -> tokenizers.Tokenizer:
-    """The tokenizer of a `tokenizer.json`, without its truncation and padding.
+def read_artefact(content: bytes, origin: str) -> tuple[tokenizers.Tokenizer, Artefact]:
+    """Read a `tokenizer.json`: the tokenizer, without truncation and padding, and the file's JSON.
 
-    `origin` names the file in messages. Raises ValueError for a file that the library cannot read, or that would end
-    the process in it.
+    `origin` names the file in messages. Raises ValueError for a file that the library cannot read, or that would crash
+    it.
     """
     document: Artefact = parse_json(content, origin, _File, remedy="it cannot be read as a tokenizer.json")
     check_artefact(document, origin)
@@ -67,7 +67,7 @@ def read_artefact(content: bytes, origin: str) -> tokenizers.Tokenizer:
         raise ValueError(f"{origin}: it cannot be read as a tokenizer.json ({error})") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return tokenizer
+    return tokenizer, document
 
 
 def check_artefact(document: Artefact, origin: str) -> None:
@@ -81,7 +81,14 @@ def check_artefact(document: Artefact, origin: str) -> None:
             if mark := model.get(key):
                 raise ValueError(f"{origin}: model.{key} is {mark!r}; BPE with marked pieces is unsupported")
     for step in steps(document, "normalizer"):
-        if step.get("type") == "Precompiled" and not _is_valid_charsmap(step.get("precompiled_charsmap")):
+        encoded = step.get("precompiled_charsmap")
+        if step.get("type") != "Precompiled" or encoded is None:
+            continue
+        try:
+            is_valid = is_valid_charsmap(base64.b64decode(str(encoded), validate=True))
+        except ValueError:
+            is_valid = False
+        if not is_valid:
             raise ValueError(f"{origin}: its table of characters (precompiled_charsmap) is damaged; get the file again")
 
 
@@ -97,13 +104,6 @@ def steps(document: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
             yield step
 
     return list(flat(document.get(part)))
-
-
-def _is_valid_charsmap(encoded: object) -> bool:
-    try:
-        return encoded is None or is_valid_charsmap(base64.b64decode(str(encoded), validate=True))
-    except ValueError:
-        return False
 
 
 def is_valid_charsmap(table: bytes) -> bool:
@@ -137,7 +137,7 @@ def kind_of_model(document: Artefact) -> str:
 def unknown_token(document: Artefact) -> str | None:
     """The token that the model gives for what it cannot write; None if it writes everything."""
     model = document["model"]
-    if model.get("type") == "Unigram":
+    if isinstance(model.get("vocab"), list):  # Unigram, which old files do not name
         number = model.get("unk_id")
         return None if number is None else str(model["vocab"][number][0])
     return model.get("unk_token")

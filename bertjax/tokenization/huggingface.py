@@ -62,15 +62,20 @@ def read_folder(folder: Path, model_type: str = "") -> Tokenizer:
     if not any((folder / name).is_file() for name in _VOCABULARIES):
         raise ValueError(f"{origin}: no {', no '.join(_VOCABULARIES)}; a tokenizer needs one of them")
     if (path := folder / artefact.FILE).is_file():
-        artefact.read_artefact(read_whole(path), f"tokenizer {path}")
+        content, keys = read_whole(path), {key for key in config if not key.endswith("_token")}
+        if (
+            config.get("tokenizer_class") in _FROM_FILE
+            and keys <= _FROM_FILE_KEYS
+            and not (folder / ADDED_FILE).is_file()
+        ):
+            return make_tokenizer(content, config | _read_object(folder / ROLES_FILE), f"tokenizer {path}")
+        artefact.read_artefact(content, f"tokenizer {path}")  # transformers checks less
     elif (pieces := _pieces_with_bytes(folder, config)) is not None:
         return pieces
     elif (path := folder / wordpiece.VOCABULARY_FILE).is_file():
         wordpiece.require_distinct(wordpiece.read_tokens(path), f"vocabulary {path}")
         if read_whole(path).startswith(codecs.BOM_UTF8):
             raise ValueError(f"vocabulary {path}: it begins with a byte order mark (BOM); save it as UTF-8 without one")
-    if (plain := _read_whole_file(folder, config)) is not None:
-        return plain
     if importlib.util.find_spec("transformers") is None:
         return _read_bert_vocabulary(folder, config)
     tokenizer = _by_transformers(folder, model_type, origin)
@@ -80,7 +85,8 @@ def read_folder(folder: Path, model_type: str = "") -> Tokenizer:
             f"{origin}: {type(tokenizer).__name__} runs in Python and has no {artefact.FILE}; use a model whose "
             "tokenizer has one"
         )
-    backend = artefact.read_artefact(backend.to_str().encode(), origin)
+    backend.no_truncation()
+    backend.no_padding()
     named = {
         key: str(token)
         for key in ("pad_token", "unk_token", "cls_token", "bos_token", "sep_token", "eos_token", "mask_token")
@@ -163,17 +169,6 @@ def unlike_transformers(folder: Path) -> str | None:
     if (folder / artefact.FILE).is_file() or _pieces_with_bytes(folder, _read_object(folder / CONFIG_FILE)) is None:
         return None
     return f"transformers reads {_BYTES_LEFT_OUT} without its bytes, and sentencepiece, as here, with them"
-
-
-def _read_whole_file(folder: Path, config: Mapping[str, Any]) -> Tokenizer | None:
-    """From `tokenizer.json`, where class and keys leave all to it, as in our exports; None of any other folder."""
-    path = folder / artefact.FILE
-    if not path.is_file() or (folder / ADDED_FILE).is_file():
-        return None
-    keys = {key for key in config if not key.endswith("_token")}
-    if config.get("tokenizer_class") not in _FROM_FILE or not keys <= _FROM_FILE_KEYS:
-        return None
-    return make_tokenizer(read_whole(path), config | _read_object(folder / ROLES_FILE), f"tokenizer {path}")
 
 
 def _read_bert_vocabulary(folder: Path, config: Mapping[str, Any]) -> Tokenizer:

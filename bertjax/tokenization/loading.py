@@ -94,10 +94,9 @@ def make_tokenizer(content: bytes, named: Mapping[str, Any], origin: str, entiti
     that it does not name goes to a token with a usual name. Raises ValueError if the file cannot be read, a role has no
     token, or as `Tokenizer` does.
     """
-    backend = artefact.read_artefact(content, origin)
+    backend, document = artefact.read_artefact(content, origin)
     special: dict[str, int] = {}
     roles: dict[str, str] = {}
-    document = artefact.parsed(backend)
     unknown = artefact.unknown_token(document)
     # An export has its map in the normalizer, and the file beside it for people.
     if [step.get("type") for step in artefact.steps(document, "normalizer")] != ["BertNormalizer"]:

@@ -20,7 +20,7 @@ from tokenizers import pre_tokenizers, processors
 from bertjax.config import DataConfig
 from bertjax.tokenization import artefact as artefacts
 from bertjax.tokenization import entity_map
-from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
+from bertjax.tokenization.chunks import ChunkEncoder
 from bertjax.tokenization.word_cache import WordCache
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -117,10 +117,8 @@ class Tokenizer:
         self._hidden = {*self.special.values()}
         names = {self.tokens[number]: number for number in self._hidden}
         cut = artefacts.find_cut(document, names)
-        self._document, self._is_bert, self._cut_before = document, cut.is_bert, cut.before
+        self._document, self._is_bert = document, cut.is_bert
         self._plain = backend
-        # Vocabularies that are trained here see no NUL, as BERT's; an artefact may have a token of it.
-        self._keeps_nul = rules is None and not cut.is_bert
         self.encoder = _from_document(artefacts.without_tokens(document, names))
         self.rules = rules if rules is not None else _derived_rules(self.encoder, document)
         self.files = dict(files)
@@ -139,9 +137,14 @@ class Tokenizer:
         self._words = WordCache(self._chunks) if cut.is_bert else None
 
     @property
-    def named(self) -> str:
-        """The kind's name in messages."""
+    def kind_name(self) -> str:
+        """The name of `kind` in messages."""
         return _NAMES[self.kind]
+
+    @property
+    def is_wordpiece(self) -> bool:
+        """Whether the vocabulary is a WordPiece one."""
+        return self.kind == "wordpiece"
 
     @property
     def splits_like_bert(self) -> bool:
@@ -208,7 +211,7 @@ class Tokenizer:
     @cached_property
     def is_continuation(self) -> np.ndarray:
         """bool [vocab_size]: which tokens continue the word before them; see `continues_word`."""
-        if self.kind == "wordpiece":
+        if self.is_wordpiece:
             mark = self._document["model"]["continuing_subword_prefix"]
             return np.array([bool(mark) and token.startswith(mark) for token in self.tokens])
         return continuations(self.surfaces, self.tokens, artefacts.word_mark(self._document))
@@ -243,22 +246,10 @@ class Tokenizer:
     def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode sentences without special tokens: (ids uint32 [tokens], lengths int64 [sentences]).
 
-        A sentence of which normalising leaves nothing has length 0. Raises ValueError for a lone surrogate.
+        A sentence that normalising leaves empty has length 0. NUL characters are dropped, as BERT does, whatever the
+        artefact. Raises ValueError for a lone surrogate.
         """
-        if self._keeps_nul and any(SEPARATOR in sentence for sentence in sentences):
-            return self._encode_alone(sentences, [self._cut_before] * len(sentences))
         return (self._words or self._chunks).encode(sentences)
-
-    def _encode_alone(self, sentences: Sequence[str], before: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """As `encode`, each sentence by itself, since some have the character that parts them elsewhere."""
-        rows = []
-        for sentence, space in zip(sentences, before, strict=True):
-            text = (space + sentence).removeprefix(self._cut_before) if sentence else ""
-            ids = self.encoder.encode(text, add_special_tokens=False).ids
-            if self._hidden.intersection(ids) - {self.unk_id}:  # with that character a text can spell their names
-                ids = self._chunks.encode([sentence], [space])[0]
-            rows.append(np.array(ids, np.uint32))
-        return np.concatenate([*rows, np.zeros(0, np.uint32)]), np.array([len(row) for row in rows], np.int64)
 
     def encode_sentences(self, sentences: Sequence[str], bare: Sequence[bool] | None = None) -> list[np.ndarray]:
         """As `encode`, or with `bare` as `encode_running`, one array of ids per sentence."""
@@ -286,10 +277,7 @@ class Tokenizer:
         """
         if self.rules.prefix_space:
             return self.encode(sentences)
-        before = ["" if is_bare else " " for is_bare in bare]
-        if self._keeps_nul and any(SEPARATOR in sentence for sentence in sentences):
-            return self._encode_alone(sentences, before)
-        return self._chunks.encode(sentences, before)
+        return self._chunks.encode(sentences, ["" if is_bare else " " for is_bare in bare])
 
     def chunks(self, sentence: str) -> Iterator[tuple[str, int]]:
         """Stretches of a sentence whose ids, one after another, are the sentence's; and where each begins.
@@ -325,7 +313,7 @@ class Tokenizer:
         """Those words of an entity map that are [UNK], or have it in them, without the map."""
         if not self._is_bert:
             raise ValueError(
-                f"{origin}: the vocabulary is {self.named}; an entity map is for WordPiece with BERT's "
+                f"{origin}: the vocabulary is {self.kind_name}; an entity map is for WordPiece with BERT's "
                 "words; leave it out"
             )
         entries = entity_map.parse(entities, origin)
@@ -345,19 +333,33 @@ class Tokenizer:
 
 def with_roles(tokenizer: tokenizers.Tokenizer, special: Mapping[str, int]) -> tokenizers.Tokenizer:
     """Make a tokenizer find special tokens in text, and add them around a text or a pair as BERT's rows have them."""
-    names = {role: tokenizer.id_to_token(number) for role, number in special.items()}
+    names = {role: str(tokenizer.id_to_token(number)) for role, number in special.items()}
     for role, name in names.items():
         # A mask includes the space before it: in training that space belongs to the masked word.
         tokenizer.add_special_tokens(
             [tokenizers.AddedToken(name, lstrip=role == "mask", normalized=False, special=True)]
         )
-    first, last = names["cls"], names["sep"]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{first}:0 $A:0 {last}:0",
-        pair=f"{first}:0 $A:0 {last}:0 $B:1 {last}:1",
-        special_tokens=[(first, special["cls"]), (last, special["sep"])],
-    )
+    tokenizer.post_processor = row_template((names["cls"], special["cls"]), (names["sep"], special["sep"]))
     return tokenizer
+
+
+def row_template(
+    first: tuple[str, int], last: tuple[str, int], *, separators: int = 1, has_types: bool = True
+) -> processors.TemplateProcessing:
+    """The post-processor that puts special tokens around a text or a pair; by default as in BERT's rows.
+
+    Args:
+        first: The token that begins a row, and its id.
+        last: The token that ends a text, and its id.
+        separators: How often `last` occurs between the texts of a pair.
+        has_types: Whether the second text has token type 1.
+    """
+    between = [f"{last[0]}:0"] * separators
+    return processors.TemplateProcessing(
+        single=[f"{first[0]}:0", "$A:0", f"{last[0]}:0"],
+        pair=[f"{first[0]}:0", "$A:0", *between, f"$B:{int(has_types)}", f"{last[0]}:{int(has_types)}"],
+        special_tokens=[first, last],
+    )
 
 
 def _numbered(ids: Mapping[str, int]) -> list[str]:

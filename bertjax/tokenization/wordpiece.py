@@ -29,11 +29,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertjax.storage.files import read_whole
 from bertjax.tokenization import artefact, entity_map
-from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, refuse_bare_start
+from bertjax.tokenization.tokenizer import ROLES, TextRules, Tokenizer, refuse_bare_start, row_template
 
 VOCABULARY_FILE = "vocab.txt"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -77,7 +77,8 @@ def with_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
         document["pre_tokenizer"]["pretokenizers"][-1]["pattern"] = {"Regex": _outside(tokens)}
     content = json.dumps(document, ensure_ascii=False).encode()
     files = tokenizer.files | {artefact.FILE: content}
-    return Tokenizer(artefact.read_artefact(content, "extended vocabulary"), tokenizer.special, files)
+    backend, _ = artefact.read_artefact(content, "extended vocabulary")
+    return Tokenizer(backend, tokenizer.special, files)
 
 
 def read_tokens(path: Path) -> list[str]:
@@ -117,7 +118,7 @@ def _backend(
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, alone])
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", special["sep"]), ("[CLS]", special["cls"]))
+    tokenizer.post_processor = row_template(("[CLS]", special["cls"]), ("[SEP]", special["sep"]))
     return tokenizer
 
 

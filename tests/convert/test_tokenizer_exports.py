@@ -61,10 +61,10 @@ def test_ids_and_outputs_are_those_of_transformers(model, tmp_path):
 def test_there_and_back(model, tmp_path):
     folder = export_huggingface(model, tmp_path / "out")
     back = read_huggingface(folder).tokenizer
-    assert (back.fingerprint, back.rules, back.named) == (
+    assert (back.fingerprint, back.rules, back.kind_name) == (
         model.tokenizer.fingerprint,
         model.tokenizer.rules,
-        model.tokenizer.named,
+        model.tokenizer.kind_name,
     )
     assert export_huggingface(model, folder) == folder  # an export of any kind may be replaced by the next
 

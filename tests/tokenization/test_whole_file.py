@@ -51,7 +51,10 @@ def of_library() -> tokenizers.Tokenizer:
 LIBRARY = of_library()
 
 
-LETTERS = st.one_of(st.sampled_from("the's  \t東é\u0301|EMAIL[CLS]"), st.characters(exclude_categories=["Cs"]))
+LETTERS = st.one_of(
+    st.sampled_from("the's  \t東é\u0301|EMAIL[CLS]"),
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"),  # which every tokenizer here drops
+)
 
 
 @settings(max_examples=200)

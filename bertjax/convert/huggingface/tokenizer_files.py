@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import processors
 
 from bertjax.convert.folder import as_json
 from bertjax.families.registry import family_of
 from bertjax.input.layout import Template
 from bertjax.tokenization import artefact, huggingface
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES
-from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.tokenization.tokenizer import Tokenizer, row_template
 from bertjax.tokenization.wordpiece import VOCABULARY_FILE
 
 TOKENIZER_FILES = (*dict.fromkeys((*huggingface.FILES, *VOCABULARY_FILES, *COMPANIONS)),)
@@ -27,7 +26,7 @@ def tokenizer_texts(tokenizer: Tokenizer, max_length: int, family: str) -> dict[
     """The files of a folder from which AutoTokenizer makes the tokenizer: name -> content."""
     known = family_of(family)
     files: dict[str, str | bytes] = dict(tokenizer.files)
-    if tokenizer.kind == "wordpiece":
+    if tokenizer.is_wordpiece:
         files[VOCABULARY_FILE] = "".join(f"{token}\n" for token in tokenizer.tokens)
     return files | {
         artefact.FILE: with_template(tokenizer, known.template).to_str(pretty=True) + "\n",
@@ -38,13 +37,11 @@ def tokenizer_texts(tokenizer: Tokenizer, max_length: int, family: str) -> dict[
 def with_template(tokenizer: Tokenizer, template: Template) -> tokenizers.Tokenizer:
     """The tokenizer to export, with a family's special tokens around a text or a pair."""
     made = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
-    first, last = tokenizer.tokens[tokenizer.cls_id], tokenizer.tokens[tokenizer.sep_id]
-    between = [f"{last}:0"] * template.separators
-    kind = int(template.token_types)
-    made.post_processor = processors.TemplateProcessing(
-        single=[f"{first}:0", "$A:0", f"{last}:0"],
-        pair=[f"{first}:0", "$A:0", *between, f"$B:{kind}", f"{last}:{kind}"],
-        special_tokens=[(first, tokenizer.cls_id), (last, tokenizer.sep_id)],
+    made.post_processor = row_template(
+        (tokenizer.tokens[tokenizer.cls_id], tokenizer.cls_id),
+        (tokenizer.tokens[tokenizer.sep_id], tokenizer.sep_id),
+        separators=template.separators,
+        has_types=template.token_types,
     )
     return made
 

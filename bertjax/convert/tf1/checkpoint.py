@@ -134,7 +134,7 @@ def export_tensorflow(model: TrainedModel, directory: str | AnyPath, prove: Prov
     _require_bert(model)
     if not model.tokenizer.splits_like_bert:
         raise ValueError(
-            f"the vocabulary is {model.tokenizer.named} in {model.tokenizer.main_file}: google-research/bert reads "
+            f"the vocabulary is {model.tokenizer.kind_name} in {model.tokenizer.main_file}: google-research/bert reads "
             f"WordPiece's {VOCABULARY_FILE} alone; export to huggingface"
         )
     rules = model.tokenizer.rules
