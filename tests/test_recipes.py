@@ -13,7 +13,7 @@ import jax
 import pytest
 
 from bertjax.config import Config, differences, from_dict, load_recipe, to_dict
-from bertjax.model.network import abstract_network
+from bertjax.families.networks import abstract_network
 from bertjax.parallel.mesh import make_abstract_mesh
 from bertjax.plan.compiling import lower_train_step
 from bertjax.text.trained_vocabulary import vocabulary_size

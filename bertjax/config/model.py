@@ -8,6 +8,8 @@ from typing import Literal
 from bertjax.config.bounds import COUNT, NOT_NEGATIVE, POSITIVE, PROPER_SHARE, SHARE, Bounds, check_bounds
 from bertjax.config.resume import changes_with_notice, may_change
 
+SPAN_POSITIONS = 15  # Tokens of a span that SpanBERT's boundary head predicts, the first ones; rows of its table
+
 
 @dataclass(frozen=True)
 class ModelConfig:

@@ -21,9 +21,10 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.foreign import ForeignModel, fresh_modules, module_label
+from bertjax.families.networks import abstract_network
 from bertjax.model.attention.sparse import GLOBAL_PROJECTIONS, with_copied_projections
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.model.network import GENERATOR, Params, abstract_network
+from bertjax.model.network import GENERATOR, Params
 from bertjax.model.shared_tables import DIFFERENCE, own_words
 from bertjax.parallel.sharding import is_names
 from bertjax.tokenization.tokenizer import Tokenizer

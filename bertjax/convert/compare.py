@@ -17,11 +17,12 @@ from bertjax.convert.huggingface.names import class_of, encoder_of
 from bertjax.convert.tf1.checkpoint import read_arrays
 from bertjax.convert.tf1.forward import TensorflowBert
 from bertjax.families.family import Class
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of
 from bertjax.finetune.encoding.global_tokens import global_positions
 from bertjax.finetune.kinds import kind_of
 from bertjax.model.family_heads import HEADS
-from bertjax.model.network import Params, abstract_network, bind, head_of
+from bertjax.model.network import Params, bind, head_of
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization import huggingface
 

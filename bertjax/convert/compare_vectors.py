@@ -17,7 +17,8 @@ from bertjax.convert.format import Vectors
 from bertjax.convert.graph.export import HIDDEN, VECTOR, gives_logits, inputs_of
 from bertjax.convert.onnx.exporter import loaded
 from bertjax.convert.sentence_transformers.exporter import MODULES_FILE
-from bertjax.model.network import Params, abstract_network, bind, head_of
+from bertjax.families.networks import abstract_network
+from bertjax.model.network import Params, bind, head_of
 from bertjax.model.pooling import Pooling, pool, token_vectors
 from bertjax.run.run_directory import TrainedModel
 

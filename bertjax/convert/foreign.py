@@ -19,8 +19,9 @@ from bertjax.convert.huggingface.names import (
     their_shapes,
     to_huggingface_tensors,
 )
+from bertjax.families.networks import abstract_network, init_params
 from bertjax.families.registry import family_of
-from bertjax.model.network import Params, abstract_network, init_params
+from bertjax.model.network import Params
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _MLM_HEAD = "mlm_head"

@@ -16,8 +16,9 @@ from bertjax.convert.folder import folder_of
 from bertjax.convert.foreign import ForeignModel, module_label
 from bertjax.convert.format import Format
 from bertjax.convert.formats import format_of, source_kinds
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of
-from bertjax.model.network import GENERATOR, abstract_network
+from bertjax.model.network import GENERATOR
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata
 from bertjax.run.checkpoint_metadata import DRAWN, run_metadata

@@ -10,11 +10,12 @@ import numpy as np
 from bertjax.config import Config, FinetuneConfig, ModelConfig
 from bertjax.convert.foreign import ForeignModel, module_label
 from bertjax.convert.sources import read_source
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of
 from bertjax.finetune.distillation import taught_objective, with_projection
 from bertjax.finetune.kinds.kind import Kind
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.model.network import Params, abstract_network
+from bertjax.model.network import Params
 from bertjax.parallel.sharding import is_names
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Objective

@@ -15,9 +15,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import ExecutionConfig, MeshConfig
+from bertjax.families.networks import abstract_network
 from bertjax.input.lengths import LengthCounts, row_length
 from bertjax.model.attention.block_sparse import length_of_text, sees_blocks
-from bertjax.model.network import Params, abstract_network, bind
+from bertjax.model.network import Params, bind
 from bertjax.model.pooling import Layer, Pooling, check_vectors, pool, token_vectors, vector_width
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards, make_mesh
 from bertjax.parallel.sharding import batch_sharding, power_of_two_below, tokens_at_once

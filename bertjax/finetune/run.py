@@ -15,11 +15,12 @@ import jax
 import numpy as np
 
 from bertjax.config import FinetuneConfig, ModelConfig, from_dict
+from bertjax.families.networks import init_params
 from bertjax.finetune.job import DevSets, assemble_task, dev_sets_of, resolved
 from bertjax.finetune.kinds.kind import Split, TaskContent, text_of_run
 from bertjax.model.attention.sparse import with_copied_projections
 from bertjax.model.heads import POOLER_OF_TOKENS
-from bertjax.model.network import Params, init_params
+from bertjax.model.network import Params
 from bertjax.model.shared_tables import with_own_words
 from bertjax.run.callbacks import Callback
 from bertjax.run.checkpoint import read_metadata, restore_params

@@ -15,11 +15,12 @@ import optax
 from flax import nnx
 
 from bertjax.config import ModelConfig
+from bertjax.families.networks import abstract_network
 from bertjax.finetune.kinds import kind_of
 from bertjax.interpret.token_rows import TokenRow, padded, rounded_up
 from bertjax.model.attention.backends import visible
 from bertjax.model.attention.self_attention import layer_windows
-from bertjax.model.network import Network, Params, PretrainingNetwork, abstract_network, bind
+from bertjax.model.network import Network, Params, PretrainingNetwork, bind
 from bertjax.model.stack import Layer
 from bertjax.run.run_directory import TrainedModel
 

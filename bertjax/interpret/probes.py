@@ -21,6 +21,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bertjax.config import Config
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of
 from bertjax.finetune.data.examples import TaggedSentence
 from bertjax.finetune.data.tags import read_tagged, tag_layout, tags_in
@@ -33,7 +34,7 @@ from bertjax.interpret.linear_probe import TagProbe
 from bertjax.interpret.pseudo_likelihood import PairSet, judge_pairs, read_pair_sets, require_scored
 from bertjax.interpret.sample_text import SampleText
 from bertjax.interpret.token_rows import TokenRow
-from bertjax.model.network import Params, abstract_network
+from bertjax.model.network import Params
 from bertjax.parallel.mesh import without_mesh
 from bertjax.run.job import Job
 from bertjax.run.run_directory import TrainedModel

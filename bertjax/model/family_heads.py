@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bertjax.config import ModelConfig
-from bertjax.input.targets.sbo import SPAN_POSITIONS
+from bertjax.config import SPAN_POSITIONS, ModelConfig
 from bertjax.model.attention.positions import positions_in_sequence
 from bertjax.model.dropout import HEAD, dropout, random_bits
 from bertjax.model.encoder import embedding_width
@@ -142,17 +141,17 @@ HEADS: dict[str, type[Head]] = {
 }
 
 
-def pretraining_heads(config: ModelConfig, names: tuple[str, ...]) -> dict[str, type[Head]]:
-    """The classes of a family's heads by name, in its order; without the pooler where `model.pooler` is none.
+def heads_with_input(config: ModelConfig, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of a family's heads, without the pooler if `model.pooler` is none.
 
     Raises ValueError for a head that needs the pooler where there is none.
     """
     if config.pooler != "none":
-        return {name: HEADS[name] for name in names}
+        return names
     needing = [name for name in names if HEADS[name].needs_pooler]
     if needing:
         raise ValueError(
             f"model.pooler='none' with model.family={config.family!r}: its {needing[0]} reads the pooled vector; "
             "set model.pooler='tanh' or choose a family without that head"
         )
-    return {name: HEADS[name] for name in names if name != "pooler"}
+    return tuple(name for name in names if name != "pooler")

@@ -150,6 +150,7 @@ class TaskNetwork(nnx.Module):
         pooled: the network has a pooler
         per_token: the logits are per token, [B, L, ...]
         feature_based: `model.features` and `model.lstm_size` may be set
+        heads: names of the heads of pretraining (of an instance)
         decodes: the MLM head reads what an enhanced decoder makes (of an instance)
     """
 
@@ -162,6 +163,7 @@ class TaskNetwork(nnx.Module):
     pooled: ClassVar[bool] = False
     per_token: ClassVar[bool] = False
     feature_based: ClassVar[bool] = False
+    heads: tuple[str, ...] = ()
     decodes: bool = False
 
     def __init__(

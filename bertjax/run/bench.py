@@ -15,10 +15,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bertjax.config import Config, DataConfig
+from bertjax.families.networks import init_params
 from bertjax.input.batches import batch_spec
 from bertjax.input.feed import AHEAD, Feed, open_feed
 from bertjax.input.training_data import RunBatches
-from bertjax.model.network import Params, init_params
+from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import local_rows, to_global
 from bertjax.training.exchange import Frozen, frozen_shapes

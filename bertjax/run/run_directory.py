@@ -27,10 +27,11 @@ import jax
 from flax import nnx
 
 from bertjax.config import Config, FinetuneConfig, ModelConfig, from_dict, to_dict
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of, generator_config
 from bertjax.input.tfrecords.records import are_records
 from bertjax.input.training_data import TrainingData, store_fingerprint
-from bertjax.model.network import GENERATOR, Params, abstract_network, head_of
+from bertjax.model.network import GENERATOR, Params, head_of
 from bertjax.model.shared_tables import DIFFERENCE
 from bertjax.run.checkpoint import read_metadata, restore_params, saved_steps
 from bertjax.run.checkpoint_metadata import DRAWN, DamagedCheckpoint

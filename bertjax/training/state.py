@@ -14,7 +14,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
-from bertjax.model.network import Params, abstract_network, init_params
+from bertjax.families.networks import abstract_network, init_params
+from bertjax.model.network import Params
 from bertjax.parallel.sharding import named_shardings
 
 

@@ -20,8 +20,9 @@ from bertjax.config import (
     TaskConfig,
     TrainingConfig,
 )
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of
-from bertjax.model.network import GENERATOR, abstract_network
+from bertjax.model.network import GENERATOR
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece

@@ -39,8 +39,9 @@ from bertjax.convert.huggingface.names import (
     their_shapes,
     to_huggingface_tensors,
 )
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES, family_of
-from bertjax.model.network import HEADS, PretrainingNetwork, abstract_network, bind
+from bertjax.model.network import HEADS, PretrainingNetwork, bind
 from bertjax.model.parameters import named_arrays
 
 FAMILY_HEADS = [

@@ -31,10 +31,10 @@ from bertjax.convert.onnx.exporter import export_onnx
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import read_source, write_run
 from bertjax.convert.tf1.checkpoint import export_tensorflow
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES, family_of
 from bertjax.finetune.kinds import kind_of
 from bertjax.model.network import HEADS as NETWORKS
-from bertjax.model.network import abstract_network
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules

@@ -21,7 +21,7 @@ from bertjax.convert.huggingface.names import (
     their_shapes,
     to_huggingface_tensors,
 )
-from bertjax.model.network import abstract_network
+from bertjax.families.networks import abstract_network
 from bertjax.model.parameters import named_arrays
 from bertjax.model.task_heads import TASK_NETWORKS, TaskHead
 

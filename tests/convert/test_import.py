@@ -24,8 +24,9 @@ from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.sources import as_run, read_source, write_run
+from bertjax.families.networks import abstract_network
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.model.network import abstract_network, bind
+from bertjax.model.network import bind
 from bertjax.run.run_directory import TrainedModel, load_run
 from bertjax.tokenization.byte_level import ByteLevelBPE
 from bertjax.tokenization.tokenizer import TextRules

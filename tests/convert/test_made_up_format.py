@@ -31,7 +31,7 @@ from bertjax.convert.compare import Difference
 from bertjax.convert.folder import folder_of, written_whole
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.format import Format
-from bertjax.model.network import abstract_network
+from bertjax.families.networks import abstract_network
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.model.parameters import named_arrays
 

@@ -24,7 +24,7 @@ from bertjax.convert.onnx.exporter import DATA_FILE, MODEL_FILE, export_onnx
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import open_source, write_run
 from bertjax.embed.encoder import Encoding, TextEncoder
-from bertjax.model.network import abstract_network
+from bertjax.families.networks import abstract_network
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import RemotePath
 

@@ -18,9 +18,10 @@ from bertjax.convert.huggingface.names import (
     from_huggingface_tensors,
     to_huggingface_tensors,
 )
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES, family_of
 from bertjax.model.family_heads import HEADS
-from bertjax.model.network import abstract_network, bind
+from bertjax.model.network import bind
 
 LENGTH = 14
 SPECIAL = {"pad": 1, "cls": 0, "sep": 2}

@@ -10,9 +10,10 @@ import optax
 import pytest
 
 from bertjax.config import MeshConfig, TaskConfig
+from bertjax.families.networks import init_params
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.run import Start
-from bertjax.model.network import Params, init_params
+from bertjax.model.network import Params
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.training.evaluate import make_predict_step

@@ -12,12 +12,12 @@ import numpy as np
 from exported_models import trained_model
 
 from bertjax.config import FinetuneConfig, MeshConfig, TaskConfig
+from bertjax.families.networks import init_params
 from bertjax.finetune.kinds.kind import TaskContent
 from bertjax.finetune.load import load_task
 from bertjax.finetune.recipes import config_for
 from bertjax.finetune.run import Start
 from bertjax.finetune.tasks import task_for
-from bertjax.model.network import init_params
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 

@@ -11,10 +11,10 @@ from small_tasks import small_start
 from their_families import SMALL, small
 
 from bertjax.config import ModelConfig
+from bertjax.families.networks import init_params
 from bertjax.finetune.job import scale_by_depth
 from bertjax.finetune.kinds.sequence import SEQUENCE
 from bertjax.finetune.kinds.tokens import TOKENS
-from bertjax.model.network import init_params
 
 
 def scaled(model, decay: float) -> dict:

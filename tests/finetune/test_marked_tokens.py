@@ -16,6 +16,7 @@ from small_tasks import content_of, small_config, small_start, write_choices, wr
 from test_task_encoding import CLS, SEP, TOKENIZER, encoded, example, ids
 
 from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
+from bertjax.families.networks import abstract_network, init_params
 from bertjax.finetune.batches import lay_out, pack_examples, padded
 from bertjax.finetune.data.examples import Question
 from bertjax.finetune.encoding.global_tokens import FIRST_TOKEN, with_global_tokens
@@ -25,7 +26,7 @@ from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.predict import TaskModel
 from bertjax.finetune.run import initial_params
 from bertjax.input.layout import BERT, Template
-from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.model.network import bind
 from bertjax.parallel.sharding import to_global
 from bertjax.run.job import Job
 from bertjax.training.objectives.objective import GLOBAL_POSITIONS, MODEL, Forward

@@ -17,12 +17,13 @@ from bertjax.config import DistillationConfig, FinetuneConfig, MeshConfig, TaskC
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.teacher import fit_task_teacher, read_task_teacher
+from bertjax.families.networks import abstract_network, init_params
 from bertjax.finetune.distillation import PREDICTIONS, taught_objective, with_projection
 from bertjax.finetune.job import assemble_task, resolved
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.kinds.kind import TaskContent
 from bertjax.finetune.run import Result, Start, finetune
-from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.model.network import bind
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.run.checkpoint import DIRECTORY, read_metadata

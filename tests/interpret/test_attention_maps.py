@@ -14,6 +14,7 @@ from family_models import family_model
 
 from bertjax.config import ExecutionConfig
 from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.families.networks import abstract_network
 from bertjax.interpret.attention_maps import (
     exact_graphdef,
     likeliest_label,
@@ -24,7 +25,7 @@ from bertjax.interpret.attention_maps import (
 from bertjax.interpret.attention_view import view_attention
 from bertjax.interpret.sample_text import sample_text
 from bertjax.interpret.token_rows import read_row
-from bertjax.model.network import abstract_network, bind
+from bertjax.model.network import bind
 from bertjax.run.run_directory import TrainedModel
 
 LAYERS = 2

@@ -13,9 +13,10 @@ import pytest
 from bertjax.__main__ import main
 from bertjax.config import Config, DataConfig, ModelConfig
 from bertjax.convert.huggingface.exporter import export_huggingface
+from bertjax.families.networks import abstract_network
 from bertjax.interpret.fill_mask import _predict, fill_mask, held_out_completions
 from bertjax.interpret.token_rows import row_width
-from bertjax.model.network import abstract_network, bind
+from bertjax.model.network import bind
 from bertjax.run.run_directory import TrainedModel
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.writer import write_store

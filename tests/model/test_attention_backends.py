@@ -11,8 +11,9 @@ import pytest
 from real_batches import small_wordpiece, whole_epoch
 
 from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
+from bertjax.families.networks import abstract_network, init_params
 from bertjax.model.attention.backends import attend, cudnn_attention, visible, xla_attention
-from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.model.network import bind
 from bertjax.training.objectives import choose
 from bertjax.training.objectives.objective import MODEL, Forward
 from bertjax.training.step import averages, batch_weights, objective_sums

@@ -11,10 +11,11 @@ import pytest
 from numpy_deberta import Deberta, row_of
 
 from bertjax.config import ExecutionConfig, ModelConfig
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES
 from bertjax.interpret.attention_maps import _inside
 from bertjax.model.attention.relative import distance_row, rows_in_reach
-from bertjax.model.network import Params, abstract_network, bind
+from bertjax.model.network import Params, bind
 
 LENGTH = 20
 SIZES = {

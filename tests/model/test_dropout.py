@@ -13,8 +13,9 @@ from real_batches import real_batch, small_wordpiece
 from their_model import our_params, relative, their_model, their_outputs
 
 from bertjax.config import ModelConfig
+from bertjax.families.networks import abstract_network, init_params
 from bertjax.model.dropout import ATTENTION_OUTPUT, ATTENTION_PROBS, EMBEDDINGS, MLP_OUTPUT, dropout, fold, row_keys
-from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.model.network import bind
 
 SITES = (EMBEDDINGS, ATTENTION_PROBS, ATTENTION_OUTPUT, MLP_OUTPUT)
 ELEMENTS = 16_384

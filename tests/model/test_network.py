@@ -19,8 +19,9 @@ from their_model import load_tensors, our_params, relative, their_model, their_o
 
 from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
 from bertjax.convert.huggingface.names import to_huggingface_tensors
+from bertjax.families.networks import abstract_network, init_params
 from bertjax.model.attention.positions import positions_in_sequence, sinusoids
-from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.model.network import bind
 from bertjax.model.parameters import named_arrays
 from bertjax.parallel.sharding import is_names
 from bertjax.text.sentences import split_sentences

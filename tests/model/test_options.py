@@ -14,11 +14,12 @@ from numpy_encoder import Reference
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig, OptimizerConfig
 from bertjax.families.bert import BERT
+from bertjax.families.networks import abstract_network, init_params
 from bertjax.families.registry import FAMILIES
 from bertjax.model.attention.positions import alibi_slopes, rotated
 from bertjax.model.attention.self_attention import layer_windows
 from bertjax.model.dropout import HEAD, dropout, row_keys
-from bertjax.model.network import Params, abstract_network, bind, init_params
+from bertjax.model.network import Params, bind
 from bertjax.model.parameters import named_arrays
 from bertjax.model.stack import layers_per_group
 from bertjax.parallel.sharding import is_names

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from bertjax.config import ExecutionConfig, ModelConfig
-from bertjax.model.network import Params, abstract_network, bind, init_params
+from bertjax.families.networks import abstract_network, init_params
+from bertjax.model.network import Params, bind
 from bertjax.model.products import over_rows, plus_bias, product, summed, unstack
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from test_options import PLAIN, drawn
 
+from bertjax.families.networks import abstract_network
 from bertjax.model.attention.block_sparse import block_layout, random_blocks
 from bertjax.model.attention.sparse import pattern_of, tokens_at
 from bertjax.model.dropout import row_keys
-from bertjax.model.network import abstract_network, bind
+from bertjax.model.network import bind
 
 BLOCKS = replace(PLAIN, family="bigbird", attention_block=2, random_blocks=2, random_blocks_seed=4)
 GLOBALS = replace(PLAIN, family="longformer", window=2, global_every=0, global_tokens="marked")

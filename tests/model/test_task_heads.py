@@ -15,8 +15,9 @@ from their_model import relative, their_model
 
 from bertjax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainingConfig, validate
 from bertjax.convert.huggingface.names import from_huggingface_tensors, to_huggingface_tensors
+from bertjax.families.networks import abstract_network, init_params
 from bertjax.finetune.kinds import KINDS
-from bertjax.model.network import abstract_network, bind, check_head, init_params
+from bertjax.model.network import bind, check_head
 from bertjax.model.parameters import named_arrays
 from bertjax.model.task_heads import TASK_NETWORKS, BiLstmLayer
 from bertjax.parallel.mesh import make_mesh

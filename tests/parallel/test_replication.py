@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from bertjax.config import MeshConfig, ModelConfig, OptimizerConfig
-from bertjax.model.network import abstract_network
+from bertjax.families.networks import abstract_network
 from bertjax.parallel import sharding
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import RULES, Replicated, is_names, replicated

@@ -10,7 +10,8 @@ import pytest
 from exported_models import trained_model, wordpiece
 
 from bertjax.config import ModelConfig
-from bertjax.model.network import abstract_network, bind
+from bertjax.families.networks import abstract_network
+from bertjax.model.network import bind
 from bertjax.model.pooling import pool, token_vectors
 from bertjax.search import index as index_module
 from bertjax.search.index import forward_options, model_fingerprint

@@ -31,10 +31,11 @@ from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import left_out, their_shapes
 from bertjax.convert.teacher import read_teacher
+from bertjax.families.networks import abstract_network, init_params
 from bertjax.families.registry import family_of
 from bertjax.model.attention.backends import visible
 from bertjax.model.layer_states import LayerStates
-from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.model.network import bind
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import put_on_devices, to_global
 from bertjax.run.checkpoint import read_metadata

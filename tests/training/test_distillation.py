@@ -16,7 +16,8 @@ from test_step import LENGTH, MODEL, OPTIMIZER, PREDICTIONS, ROWS
 from tiny_runs import checkpoints, command, digests, finish, start, write_recipe
 
 from bertjax.config import Config, DistillationConfig, ExecutionConfig, MeshConfig, TrainingConfig
-from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.families.networks import abstract_network, init_params
+from bertjax.model.network import bind
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import put_on_devices, to_global
 from bertjax.run.checkpoint import read_metadata

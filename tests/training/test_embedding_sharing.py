@@ -17,9 +17,10 @@ from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, Mode
 from bertjax.convert.adapt import adapt
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.names import to_huggingface_tensors
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES, generator_config
 from bertjax.input.batches import PairBatches
-from bertjax.model.network import Params, abstract_network, bind
+from bertjax.model.network import Params, bind
 from bertjax.model.shared_tables import own_words, with_own_words
 from bertjax.run.run_directory import generator_of
 from bertjax.training.objectives import choose

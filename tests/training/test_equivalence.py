@@ -20,8 +20,9 @@ from small_training import OBJECTIVES, Training
 from test_step import IN_CHUNKS, LENGTH, LONG, MESHES, MODEL, PREDICTIONS, batches, training_on
 
 from bertjax.config import DataConfig, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig
+from bertjax.families.networks import abstract_network
 from bertjax.input.batches import PairBatches
-from bertjax.model.network import abstract_network, bind
+from bertjax.model.network import bind
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
 from bertjax.training.objectives.objective import Forward

@@ -12,7 +12,7 @@ from random_batches import random_batches
 from test_step import LENGTH, MODEL, OPTIMIZER, PREDICTIONS, ROWS
 
 from bertjax.config import MeshConfig, ModelConfig
-from bertjax.model.network import init_params
+from bertjax.families.networks import init_params
 from bertjax.model.parameters import named_arrays
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global

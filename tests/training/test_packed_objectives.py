@@ -12,8 +12,9 @@ import test_similar_words as similar
 from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import DataConfig, ModelConfig, load_recipe
+from bertjax.families.networks import abstract_network, init_params
 from bertjax.input.batches import PairBatches
-from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.model.network import bind
 from bertjax.training.objectives import TEACHER, Forward, choose
 from bertjax.training.step import averages, batch_weights, objective_sums
 

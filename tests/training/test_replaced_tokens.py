@@ -16,10 +16,11 @@ from small_training import Training
 from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.names import to_huggingface_tensors
+from bertjax.families.networks import abstract_network, init_params
 from bertjax.families.registry import generator_config
 from bertjax.input.batches import PairBatches, batch_spec
 from bertjax.model.family_heads import sampled_tokens
-from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.model.network import bind
 from bertjax.run.job import preflight
 from bertjax.run.run_directory import generator_of
 from bertjax.training.objectives import choose

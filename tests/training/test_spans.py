@@ -12,10 +12,11 @@ from pair_corpora import MemorySplit, Specials, random_documents
 from scipy.special import erf
 
 from bertjax.config import DataConfig, ExecutionConfig, ModelConfig
+from bertjax.families.networks import abstract_network, init_params
 from bertjax.input.batches import PairBatches, batch_spec
 from bertjax.input.targets.sbo import span_boundaries
 from bertjax.model.family_heads import SboHead
-from bertjax.model.network import abstract_network, bind, init_params
+from bertjax.model.network import bind
 from bertjax.training.objectives import OBJECTIVES, choose
 from bertjax.training.objectives.objective import Forward
 from bertjax.training.step import averages, batch_weights, objective_sums

@@ -13,7 +13,8 @@ from their_families import SPECIAL, our_params, small, their_config, their_model
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.convert.huggingface.names import to_huggingface_tensors
-from bertjax.model.network import GENERATOR, abstract_network, bind, init_params
+from bertjax.families.networks import abstract_network, init_params
+from bertjax.model.network import GENERATOR, bind
 from bertjax.run.run_directory import generator_of
 from bertjax.training.objectives import choose
 from bertjax.training.objectives.objective import MODEL, Forward

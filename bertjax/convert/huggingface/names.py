@@ -12,9 +12,10 @@ import numpy as np
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.config import from_config_json, to_config_json
 from bertjax.families.family import Class, Tensor, dense
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES, family_of
 from bertjax.model.attention.positions import sinusoids
-from bertjax.model.network import HEADS, Network, Params, abstract_network, head_of
+from bertjax.model.network import HEADS, Network, Params, head_of
 from bertjax.model.parameters import named_arrays
 from bertjax.model.shared_tables import with_own_words
 from bertjax.model.task_heads import VectorNetwork

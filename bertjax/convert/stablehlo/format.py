@@ -30,8 +30,9 @@ from bertjax.convert.graph.export import (
     require_function,
     write_folder,
 )
+from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of
-from bertjax.model.network import abstract_network, bind, head_of
+from bertjax.model.network import bind, head_of
 from bertjax.model.parameters import named_arrays
 from bertjax.model.pooling import pool
 from bertjax.run.run_directory import TrainedModel

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from bertjax.config import DataConfig
+from bertjax.config import SPAN_POSITIONS, DataConfig
 from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.masking.options import first_of_run
 from bertjax.input.packing import BatchKey
 from bertjax.input.targets.mlm import USED, TokenPrediction
 from bertjax.input.targets.target import Make, Sequences
-
-SPAN_POSITIONS = 15
 
 
 class SpanBoundaries:

@@ -66,7 +66,7 @@ class Forward:
 
     def with_head(self, head: str) -> tuple[str, Any]:
         """Name and network of the one that is trained and has a head: the model, or one trained with it."""
-        name = next(name for name in self._trained if hasattr(self._networks[name], head))
+        name = next(name for name in self._trained if head in self._networks[name].heads)
         return name, self._networks[name]
 
     def __call__(self, batch: Batch, network: str = MODEL, for_mlm: bool = False) -> jax.Array:

@@ -1,0 +1,51 @@
+"""Build a network from its config: the family decides the heads of pretraining and the generator."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+from flax import nnx
+
+from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
+from bertjax.families.registry import family_of, generator_config
+from bertjax.model.network import Network, NetworkSpec, Params, PretrainingNetwork, check_head
+from bertjax.parallel.sharding import is_names, logical_axes
+
+
+def build_network(config: ModelConfig, execution: ExecutionConfig, rngs: nnx.Rngs) -> Network:
+    """The network that `model.head` names. Raises ValueError for a head or a family that does not fit the config."""
+    network = check_head(config)
+    if issubclass(network, PretrainingNetwork):
+        return network(pretraining_spec(config), execution, rngs=rngs)
+    return network(config, execution, rngs=rngs)
+
+
+def pretraining_spec(config: ModelConfig) -> NetworkSpec:
+    """The network that a model of this config is pretrained as."""
+    generator = pretraining_spec(generator_config(config)) if config.generator_width else None
+    return NetworkSpec(config, family_of(config.family).heads, generator)
+
+
+def abstract_network(
+    config: ModelConfig, execution: ExecutionConfig = DEFAULT_EXECUTION
+) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
+    """The network without its arrays: (graphdef, parameter shapes, logical axis names of every dim).
+
+    Raises ValueError for an unknown family, and for a head that the config leaves without its input.
+    """
+    graphdef, shapes, axes = _traced(config, execution)
+    return graphdef, jax.tree.map(lambda x: x, shapes), jax.tree.map(lambda x: x, axes, is_leaf=is_names)
+
+
+@functools.lru_cache(maxsize=64)
+def _traced(config: ModelConfig, execution: ExecutionConfig) -> tuple[nnx.GraphDef, Params, dict[str, Any]]:
+    """The cache of `abstract_network`: tracing takes a tenth of a second, and importers call it many times."""
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: build_network(config, execution, nnx.Rngs(0))))
+    return graphdef, nnx.to_pure_dict(state), logical_axes(state)
+
+
+def init_params(config: ModelConfig, key: jax.Array) -> Params:
+    """Fresh parameters. Pure: run it under jit with output shardings so that each array is made where it belongs."""
+    return nnx.to_pure_dict(nnx.state(build_network(config, DEFAULT_EXECUTION, nnx.Rngs(key)), nnx.Param))
