@@ -175,7 +175,7 @@ def finished(directory: AnyPath, job: Job, processes: Processes) -> Result | Non
     All processes have it from the first. Raises ValueError, as for a checkpoint, if it is of another run.
     """
     path = directory / RESULTS_FILE
-    text = processes.gather("results", path.read_text() if processes.first and path.is_file() else "")[0]
+    text = processes.broadcast("results", path.read_text() if processes.first and path.is_file() else "")
     if not text:
         return None
     saved = _parsed(text, path)

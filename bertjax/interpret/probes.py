@@ -169,7 +169,7 @@ class Probes:
         is compiled like that; later all of them as long as the time before, less what was compiled then.
         """
         with self._processes.taking_time():
-            due = self._processes.gather("whether to probe", str(int(self._is_due(evaluated))))[0] == "1"
+            due = self._processes.broadcast("whether to probe", str(int(self._is_due(evaluated)))) == "1"
             if not due:
                 self.passed_over += 1
                 return {}
@@ -181,7 +181,7 @@ class Probes:
                     with without_mesh():
                         model = _model(self._job, stage, whole)
                         figures = {name: value for one in self._instruments for name, value in one(model).items()}
-            figures = json.loads(self._processes.gather("figures of probes", json.dumps(figures))[0])
+            figures = json.loads(self._processes.broadcast("figures of probes", json.dumps(figures)))
         self.taken += 1
         seconds = self._clock() - began
         self._next = max(seconds - compiling(), seconds / 10)

@@ -94,9 +94,9 @@ def compile_seconds() -> Iterator[Callable[[], float]]:
     """Yield a function that returns the seconds of tracing, lowering and compiling so far, within the context."""
     taken: list[float] = []
 
-    def note(event: str, duration: float, **about: object) -> None:
+    def note(event: str, duration_secs: float, **metadata: str | int) -> None:
         if event.startswith(_COMPILING):
-            taken.append(duration)
+            taken.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(note)
     try:

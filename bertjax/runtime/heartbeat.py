@@ -2,34 +2,146 @@
 
 Process 0 has a connection to each of the others and relays messages. JAX's own service is not used for this: it notices
 a dead process only after its heartbeat interval and a hanging one never, and its error does not name the lost process.
+
+A signal to any process stops all at the same unit of work. Collective work is a sequence of units (a training step, a
+batch of an evaluation), the same in every process, and no process can finish a unit that another has not begun. A
+process calls `go_on` before every unit. After a signal each process reports how many units it has begun, and begins no
+other until it receives the last one: the largest of these numbers. No process waits for a device, and none has to stop
+at a unit that it has already begun.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import faulthandler
 import selectors
 import signal
 import socket
+import statistics
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from bertjax.runtime.agreement import Agreement, Status
-from bertjax.runtime.rendezvous import Meeting, Message
+from bertjax.runtime.connections import (
+    EXIT_CODES,
+    Contribution,
+    Decision,
+    Failed,
+    Gathered,
+    Goodbye,
+    Hold,
+    Lost,
+    Meeting,
+    Message,
+    Progress,
+    Signalled,
+)
 
-# 75 is EX_TEMPFAIL of sysexits.h: run the same command again. 130 is what a shell reports for Ctrl-C.
-EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
 LOST = 75  # another process ended or hangs; the same command, started again everywhere, resumes the run
 FAILED = 1
 
-_BEAT = 1.0  # seconds between two heartbeats
+LONGEST_UNIT = 60.0  # seconds; a shorter unit is never taken for a hang
+# The limit where no usual duration is known: the first units of a stage, a batch of an evaluation, which may have to be
+# compiled, and the next rows, for which a new epoch may have to be planned.
+LONGEST_OTHER = 1800.0
+_HANG_FACTOR = 20  # multiple of the usual duration of a unit from which on it is taken for a hang
+_REMEMBERED_UNITS = 99  # of which the usual duration is the median
+
+_BEAT_SECONDS = 1.0  # between two heartbeats
 _UNWIND_SECONDS = 5.0  # for the main thread to end by itself, before the process is ended
 _FAREWELL_SECONDS = 2.0  # for the last message to arrive
 _PATIENCE_AT_REST = 3  # times the heartbeat: preparation and compilation can keep a thread from sending
+
+Clock = Callable[[], float]
+
+
+class Agreement:
+    """The units of one process; used by its working thread and by its listening thread."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._units = 0
+        self._holding = False
+        self._last: int | None = None
+        self._resting = True
+        self._compiling = False
+        self._activity, self._since = "", clock()
+        self._durations: deque[float] = deque(maxlen=_REMEMBERED_UNITS)
+        self.over = False  # `go_on` has returned False
+
+    def rest(self) -> None:
+        """Record that no work is in progress and none would be lost."""
+        with self._changed:
+            self._resting = True
+            self._start("")
+
+    def go_on(self, *, first: bool = False, doing: str = "unit") -> bool:
+        """Whether to begin the next unit. `first`: it must be compiled, and all work before it is saved.
+
+        Only activities named "unit" count for the usual duration. Waits while the last unit is being agreed on. Once
+        False, always False.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._holding or self._last is not None)
+            if self._last is not None and self._units >= self._last:
+                self._start("")
+                self.over = True
+                return False
+            if first:
+                self._durations.clear()  # the units that follow run another program
+            elif self._activity == "unit":
+                self._durations.append(self._clock() - self._since)
+            self._units += 1
+            self._resting = self._compiling = first
+            self._start("" if first else doing)
+            return True
+
+    def begun(self) -> None:
+        """Record that the unit that `go_on` allowed has been dispatched to the devices."""
+        with self._changed:
+            if self._compiling:
+                self._resting = self._compiling = False
+                self._start("unit")
+
+    @contextmanager
+    def taking_time(self, doing: str = "") -> Iterator[None]:
+        """Inside, slow work is not taken for a hang: `input` has its own limit, other work has none."""
+        with self._changed:
+            before = self._activity
+            self._start(doing if before else "")
+        yield
+        with self._changed:
+            self._start(before)
+
+    def hold(self) -> Progress:
+        """Begin no other unit until `settle`; returns the progress of this process."""
+        with self._changed:
+            self._holding = True
+        return self.progress()
+
+    def settle(self, last: int) -> None:
+        """Set the last unit of all processes."""
+        with self._changed:
+            self._last = last
+            self._changed.notify_all()
+
+    def progress(self) -> Progress:
+        """The progress of this process."""
+        with self._changed:
+            limit = LONGEST_OTHER
+            if self._activity == "unit" and self._durations:
+                limit = max(LONGEST_UNIT, _HANG_FACTOR * statistics.median(self._durations))
+            # A unit that is being compiled has not been dispatched and can still be dropped.
+            units, idle = self._units - self._compiling, self._clock() - self._since
+            return Progress(units, self._resting, self._activity, idle, limit, self._holding)
+
+    def _start(self, activity: str) -> None:
+        self._activity, self._since = activity, self._clock()
 
 
 class Heartbeat:
@@ -43,32 +155,36 @@ class Heartbeat:
         self,
         number: int,
         meeting: Meeting,
-        heartbeat: float,
+        patience: float,
         agreement: Agreement,
         end: Callable[[str, int], None],
         unwind: Callable[[], None],
+        *,
+        clock: Clock = time.monotonic,
+        beat: float = _BEAT_SECONDS,
     ) -> None:
-        self.number, self.names, self.count = number, meeting.names, len(meeting.names)
-        self.agreement, self._lines, self._heartbeat = agreement, meeting.lines, heartbeat
+        """`patience`: seconds of silence after which another process is lost; `beat`: seconds between heartbeats."""
+        self.number, self.hosts, self.count = number, meeting.hosts, len(meeting.hosts)
+        self.agreement, self._lines, self._patience = agreement, meeting.lines, patience
         self._end, self._unwind = end, unwind
+        self._clock, self._beat = clock, beat
         self.stop_signal: signal.Signals | None = None  # the signal that a process received
         self.at_rest = "stopped by a signal before the first step; nothing is lost"
+        self.unwinding = False  # the main thread is to raise Stopped when it sees a signal
         self._changed = threading.Condition()
-        self._gathering: dict[int, dict[int, tuple[str, str]]] = {}
+        self._gathering: dict[int, dict[int, Contribution]] = {}
         self._gathered: dict[int, list[str]] = {}
-        self._round = 0
-        self._statuses: dict[int, Status] = {}
+        self._turn = 0
+        self._progress: dict[int, Progress] = {}
+        self._heard: dict[int, float] = {}
         self._gone: set[int] = set()  # processes that announced their end
         self._hung_up: set[int] = set()  # processes whose connection is closed
-        self._ending = self._closing = False
+        self._ending = self._closing = self._decided = False
+        self._end_at: tuple[float, str, int] | None = None  # by the clock; message and exit code
         self._interrupts = 0
-        self._timers: list[threading.Timer] = []
-        self._answers: dict[int, Status] = {}
-        self.unwinding = False  # the main thread is to raise Stopped when it sees a signal
-        self._decided = False
         self._wake, self._woken = socket.socketpair()
         self._woken.setblocking(False)
-        self._thread = threading.Thread(target=self._listen_on, name="heartbeat", daemon=True)
+        self._thread = threading.Thread(target=self._listen_or_fail, name="heartbeat", daemon=True)
 
     @property
     def wake(self) -> socket.socket:
@@ -77,9 +193,7 @@ class Heartbeat:
 
     def start(self) -> None:
         """Start the listening thread."""
-        now = time.monotonic()
-        for line in self._lines.values():
-            line.heard = now
+        self._heard = dict.fromkeys(self._lines, self._clock())
         self._thread.start()
 
     def gather(self, what: str, value: str) -> list[str]:
@@ -90,35 +204,33 @@ class Heartbeat:
         if self.count == 1:
             return [value]
         with self._changed:
-            turn, self._round = self._round, self._round + 1
-        message = {"is": "gather", "turn": turn, "what": what, "value": value}
+            turn, self._turn = self._turn, self._turn + 1
+        contribution = Contribution(turn, what, value)
         if self.number == 0:
-            self._collect(0, message)
+            self._collect(0, contribution)
         else:
-            self._lines[0].send(message)
+            self._lines[0].send(contribution)
         with self._changed:
             self._changed.wait_for(lambda: turn in self._gathered)
             return self._gathered.pop(turn)
 
-    def fail(self, why: str, code: int = FAILED) -> None:
+    def fail(self, reason: str, code: int = FAILED) -> None:
         """Report to the others that this process ends with an error; they end too, with the same exit code."""
         self._ending = True
-        self._send({"is": "failed", "process": self.number, "why": why, "code": code})
+        self._send(Failed(self.number, reason, code))
         self._stay(_FAREWELL_SECONDS * 2)
 
     def say_goodbye(self) -> None:
         """Report to the others that this process ends without an error."""
         self._ending = True
-        self._send({"is": "goodbye"})
+        self._send(Goodbye())
         self._stay(_UNWIND_SECONDS + _FAREWELL_SECONDS)
 
     def close(self) -> None:
         """Announce the end and stop listening."""
         self._ending = True
-        self._send({"is": "goodbye"})
+        self._send(Goodbye())
         self._closing = True
-        for timer in self._timers:
-            timer.cancel()
         with contextlib.suppress(OSError):
             self._wake.send(b"\0")
         self._thread.join(_FAREWELL_SECONDS)
@@ -127,10 +239,19 @@ class Heartbeat:
         self._wake.close()
         self._woken.close()
 
+    def describe(self, number: int) -> str:
+        """Number and host of a process, for messages."""
+        return f"process {number} ({self.hosts[number]})"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a process that received a request to stop; 0 before that."""
+        return EXIT_CODES[self.stop_signal] if self.stop_signal is not None else 0
+
     def _stay(self, seconds: float) -> None:
         """Process 0 ends last: when its connections close, the others must have read why."""
-        deadline = time.monotonic() + seconds
-        while not self.number and len(self._hung_up) < len(self._lines) and time.monotonic() < deadline:
+        deadline = self._clock() + seconds
+        while not self.number and len(self._hung_up) < len(self._lines) and self._clock() < deadline:
             if threading.current_thread() is self._thread:
                 self._receive_hang_ups()
             time.sleep(0.02)
@@ -143,9 +264,9 @@ class Heartbeat:
             ready = [key.data for key, _ in selector.select(0)]
         self._hung_up |= {number for number in ready if self._lines[number].receive() is None}
 
-    # Everything below runs in the listening thread, except `_collect` and `_send`.
+    # Everything below runs in the listening thread, except `_collect`, `_deliver` and `_send`.
 
-    def _listen_on(self) -> None:
+    def _listen_or_fail(self) -> None:
         """Listen until `close`; a process that cannot communicate must not continue."""
         try:
             self._listen()
@@ -154,29 +275,33 @@ class Heartbeat:
                 return
             with contextlib.suppress(OSError, ValueError):
                 traceback.print_exception(error)
-            why = f"the thread that listens to the other processes failed: {type(error).__name__}: {error}"
+            reason = f"the thread that listens to the other processes failed: {type(error).__name__}: {error}"
             try:
-                self.fail(why)
+                self.fail(reason)
             finally:
-                self._end(why, FAILED)
+                self._end(reason, FAILED)
 
     def _listen(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
             for number, line in self._lines.items():
                 selector.register(line.socket, selectors.EVENT_READ, number)
-            beat = 0.0
+            last_beat = 0.0
             while not self._closing:
-                for key, _ in selector.select(_BEAT / 2):
+                for key, _ in selector.select(self._beat / 2):
                     if key.data is None:
                         self._take_signals()
                     elif not self._receive_from(key.data):
                         selector.unregister(key.fileobj)
-                now = time.monotonic()
-                if now - beat > _BEAT:
-                    beat = now
-                    self._report_progress()
-                    self._look_for_silence(now)
+                if self._end_at is not None and self._clock() >= self._end_at[0]:
+                    _, message, code = self._end_at
+                    self._end_at = None
+                    self._end(message, code)
+                if time.monotonic() - last_beat > self._beat:
+                    last_beat = time.monotonic()
+                    self._progress[self.number] = self.agreement.progress()
+                    self._send(self._progress[self.number])
+                    self._look_for_silence()
                     self._look_for_hang()
 
     def _take_signals(self) -> None:
@@ -187,19 +312,15 @@ class Heartbeat:
         for number in numbers:
             self._interrupts += number == signal.SIGINT
             if self._interrupts > 1:  # the user does not want to wait for the save
-                words, code = "interrupted twice: ended without saving", EXIT_CODES[signal.SIGINT]
-                self.fail(words, code)
-                self._end(words, code)
+                message, code = "interrupted twice: ended without saving", EXIT_CODES[signal.SIGINT]
+                self.fail(message, code)
+                self._end(message, code)
             if number in (signal.SIGTERM, signal.SIGINT) and self.stop_signal is None:
-                self._request(signal.Signals(number))
-
-    def _request(self, number: signal.Signals) -> None:
-        """This process received a signal: request the progress of all processes."""
-        if self.number == 0:
-            self._request_all(number)
-        else:
-            self.stop_signal = number
-            self._lines[0].send({"is": "request", "signal": int(number)})
+                if self.number == 0:
+                    self._hold_all(number)
+                else:
+                    self.stop_signal = signal.Signals(number)
+                    self._lines[0].send(Signalled(number))
 
     def _receive_from(self, number: int) -> bool:
         messages = self._lines[number].receive()
@@ -208,72 +329,62 @@ class Heartbeat:
             if number not in self._gone and not self._ending:
                 self._lose(number, "its connection closed: it was killed, or its machine failed")
             return False
+        self._heard[number] = self._clock()
         for message in messages:
-            handle = getattr(self, f"_handle_{message['is']}")
-            handle(number, message)
+            self._handle(number, message)
         return True
 
-    def _handle_alive(self, number: int, message: Message) -> None:
-        self._statuses[number] = Status(**message["status"])
+    def _handle(self, number: int, message: Message) -> None:
+        match message:
+            case Progress():
+                self._progress[number] = message
+                if self.number == 0 and message.holding:
+                    self._decide()
+            case Contribution():
+                self._collect(number, message)
+            case Gathered(turn, values):
+                self._deliver(turn, values)
+            case Goodbye():
+                self._gone.add(number)
+                if self.number == 0 and self.stop_signal is not None:
+                    self._decide()
+            case Signalled(received, leaving):
+                if leaving:  # it received the signal during the rendezvous, before it knew that all had connected
+                    self._gone.add(number)
+                if self.stop_signal is None:
+                    self._hold_all(received)
+            case Hold(received):
+                self.stop_signal = self.stop_signal or signal.Signals(received)
+                self._lines[0].send(self.agreement.hold())
+            case Decision(last, at_once):
+                self._stop(last, at_once)
+            case Failed(process, reason, code):
+                if self.number == 0:
+                    self._gone.add(process)
+                    self._send(message, but=process)
+                # The delay lets this process report the same error itself, if it occurs here too.
+                self._end_in(_FAREWELL_SECONDS, f"{self.describe(process)} ended with an error: {reason}", code)
+            case Lost(process, reason):
+                self._end_lost(process, reason)
+            case _:
+                raise TypeError(f"unexpected message from process {number}: {message}")
 
-    def _handle_gather(self, number: int, message: Message) -> None:
-        self._collect(number, message)
-
-    def _handle_gathered(self, number: int, message: Message) -> None:
-        self._deliver(message)
-
-    def _handle_goodbye(self, number: int, message: Message) -> None:
-        self._gone.add(number)
-        if self.number == 0 and self.stop_signal is not None:
-            self._decide()
-
-    def _handle_request(self, number: int, message: Message) -> None:
-        if self.stop_signal is None:
-            self._request_all(signal.Signals(message["signal"]))
-
-    def _handle_stopped(self, number: int, message: Message) -> None:
-        """The process received a signal during the rendezvous, before it knew that all had connected."""
-        self._gone.add(number)
-        self._handle_request(number, message)
-
-    def _handle_ask(self, number: int, message: Message) -> None:
-        self.stop_signal = self.stop_signal or signal.Signals(message["signal"])
-        status = self.agreement.request_stop()
-        self._lines[0].send({"is": "answer", "status": dataclasses.asdict(status)})
-
-    def _handle_answer(self, number: int, message: Message) -> None:
-        self._answers[number] = Status(**message["status"])
-        self._decide()
-
-    def _handle_settle(self, number: int, message: Message) -> None:
-        self._stop(message["last"], message["at_once"])
-
-    def _handle_failed(self, number: int, message: Message) -> None:
-        who = message["process"]
-        if self.number == 0:
-            self._gone.add(who)
-            self._send(message, but=who)
-        # The delay lets this process report the same error itself, if it occurs here too.
-        self._end_in(_FAREWELL_SECONDS, f"{self._called(who)} ended with an error: {message['why']}", message["code"])
-
-    def _handle_lost(self, number: int, message: Message) -> None:
-        self._be_lost(message["process"], message["why"])
-
-    def _request_all(self, number: signal.Signals) -> None:
-        """Process 0: request the progress of all processes."""
-        self.stop_signal = number
-        self._answers = {0: self.agreement.request_stop()}
-        self._send({"is": "ask", "signal": int(number)})
+    def _hold_all(self, number: int) -> None:
+        """Process 0: let all processes wait, and request their progress."""
+        self.stop_signal = signal.Signals(number)
+        self._progress[0] = self.agreement.hold()
+        self._send(Hold(number))
         self._decide()
 
     def _decide(self) -> None:
-        """Process 0: decide the last unit once all remaining processes have reported their progress."""
-        if self._decided or not set(range(self.count)) - self._gone <= self._answers.keys():
+        """Process 0: decide the last unit once all remaining processes wait for it."""
+        waiting = {number: progress for number, progress in self._progress.items() if progress.holding}
+        if self._decided or not set(range(self.count)) - self._gone <= waiting.keys():
             return
         self._decided = True
-        last = max(status.units for status in self._answers.values())
-        at_once = all(status.resting for status in self._answers.values())
-        self._send({"is": "settle", "last": last, "at_once": at_once})
+        last = max(progress.units for progress in waiting.values())
+        at_once = all(progress.resting for progress in waiting.values())
+        self._send(Decision(last, at_once))
         self._stop(last, at_once)
 
     def _stop(self, last: int, at_once: bool) -> None:
@@ -284,88 +395,78 @@ class Heartbeat:
             self.unwinding = True
             self._unwind()
 
-    @property
-    def exit_code(self) -> int:
-        """The exit code of a process that received a request to stop; 0 before that."""
-        return EXIT_CODES[self.stop_signal] if self.stop_signal is not None else 0
-
-    def _report_progress(self) -> None:
-        status = self.agreement.status()
-        self._statuses[self.number] = status
-        self._send({"is": "alive", "status": dataclasses.asdict(status)})
-
-    def _look_for_silence(self, now: float) -> None:
-        for number, line in self._lines.items():
-            working = number in self._statuses and self._statuses[number].doing
-            patience = self._heartbeat * (1 if working else _PATIENCE_AT_REST)
-            if number not in self._gone and not self._ending and now - line.heard > patience:
-                self._lose(number, f"it sent nothing for {now - line.heard:.0f} s")
+    def _look_for_silence(self) -> None:
+        now = self._clock()
+        for number, heard in self._heard.items():
+            is_working = number in self._progress and self._progress[number].activity
+            patience = self._patience * (1 if is_working else _PATIENCE_AT_REST)
+            if number not in self._gone and not self._ending and now - heard > patience:
+                self._lose(number, f"it sent nothing for {now - heard:.0f} s")
 
     def _look_for_hang(self) -> None:
         """Process 0: detect that no process makes progress within its limit, and name the slowest."""
-        here = [status for number, status in self._statuses.items() if number not in self._gone]
-        if self.number or self.count == 1 or len(here) + len(self._gone) < self.count or self.stop_signal is not None:
+        present = {number: progress for number, progress in self._progress.items() if number not in self._gone}
+        if self.number or self.count == 1 or self.stop_signal is not None:
             return
-        if all(status.doing and status.idle > status.limit for status in here):
-            least = min(status.units for status in here)
-            behind = [number for number, status in self._statuses.items() if status.units == least]
-            idle = min(status.idle for status in here)
-            why = f"it hangs: no process made progress for {idle:.0f} s, and it is behind the others, in unit {least}"
-            if len(behind) == len(here):
-                why = f"all hang in the same step: no process made progress for {idle:.0f} s"
-            self._lose(behind[0], why)
+        if len(present) + len(self._gone) < self.count:
+            return
+        if all(progress.activity and progress.idle > progress.limit for progress in present.values()):
+            least = min(progress.units for progress in present.values())
+            behind = [number for number, progress in present.items() if progress.units == least]
+            idle = min(progress.idle for progress in present.values())
+            reason = (
+                f"it hangs: no process made progress for {idle:.0f} s, and it is behind the others, in unit {least}"
+            )
+            if len(behind) == len(present):
+                reason = f"all hang in the same step: no process made progress for {idle:.0f} s"
+            self._lose(behind[0], reason)
 
-    def _lose(self, number: int, why: str) -> None:
+    def _lose(self, number: int, reason: str) -> None:
         if self.number == 0:
-            self._send({"is": "lost", "process": number, "why": why})
-        self._be_lost(number, why)
+            self._send(Lost(number, reason))
+        self._end_lost(number, reason)
 
-    def _be_lost(self, number: int, why: str) -> None:
+    def _end_lost(self, number: int, reason: str) -> None:
         self._ending = True
         if number == self.number:
             with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr may be closed
                 faulthandler.dump_traceback(sys.stderr, all_threads=True)
         self._hung_up.add(number)  # `_stay` does not wait for it
-        whom = "this process" if number == self.number else self._called(number)
+        whom = "this process" if number == self.number else self.describe(number)
         self._stay(_UNWIND_SECONDS)
         self._end(
-            f"lost {whom}: {why}. Every process ends with exit code {LOST}; "
+            f"lost {whom}: {reason}. Every process ends with exit code {LOST}; "
             "start all of them again, and the run resumes from its newest checkpoint",
             LOST,
         )
 
-    def _called(self, number: int) -> str:
-        return f"process {number} ({self.names[number]})"
-
-    def _end_in(self, seconds: float, words: str, code: int) -> None:
-        if self.number == 0:
-            seconds += _FAREWELL_SECONDS / 2
-        timer = threading.Timer(seconds, self._end, (words, code))
-        timer.daemon = True
-        timer.start()
-        self._timers.append(timer)
+    def _end_in(self, seconds: float, message: str, code: int) -> None:
+        """End the process after some seconds, unless it has ended by then. Of several calls the earliest end counts."""
+        end_at = self._clock() + seconds + (_FAREWELL_SECONDS / 2 if self.number == 0 else 0)
+        if self._end_at is None or end_at < self._end_at[0]:
+            self._end_at = end_at, message, code
 
     def _send(self, message: Message, but: int = -1) -> None:
         for number, line in self._lines.items():
             if number != but and number not in self._gone:
                 line.send(message)
 
-    def _collect(self, number: int, message: Message) -> None:
+    def _collect(self, number: int, contribution: Contribution) -> None:
         """Process 0: add the value of one process to a gathering."""
-        turn = message["turn"]
+        turn = contribution.turn
         with self._changed:
-            said = self._gathering.setdefault(turn, {})
-            said[number] = (message["what"], message["value"])
-            if len(said) < self.count:
+            contributions = self._gathering.setdefault(turn, {})
+            contributions[number] = contribution
+            if len(contributions) < self.count:
                 return
             del self._gathering[turn]
-        whats = {what for what, _ in said.values()}
-        assert len(whats) == 1, f"processes gather different things: {whats}"
-        gathered = {"is": "gathered", "turn": turn, "values": [said[number][1] for number in range(self.count)]}
-        self._send(gathered)
-        self._deliver(gathered)
+        kinds = {one.what for one in contributions.values()}
+        assert len(kinds) == 1, f"processes gather different things: {kinds}"
+        values = [contributions[number].value for number in range(self.count)]
+        self._send(Gathered(turn, values))
+        self._deliver(turn, values)
 
-    def _deliver(self, message: Message) -> None:
+    def _deliver(self, turn: int, values: list[str]) -> None:
         with self._changed:
-            self._gathered[message["turn"]] = message["values"]
+            self._gathered[turn] = values
             self._changed.notify_all()

@@ -10,37 +10,25 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 
 import jax
 
 from bertjax.config import HostsConfig
-from bertjax.runtime.agreement import Agreement
 from bertjax.runtime.clusters import ProcessInfo, find_process, split_address
-from bertjax.runtime.heartbeat import EXIT_CODES, FAILED, Heartbeat
+from bertjax.runtime.connections import EXIT_CODES, Meeting, Stopped, avoid_proxies, open_relay, rendezvous
+from bertjax.runtime.heartbeat import FAILED, Agreement, Heartbeat
 from bertjax.runtime.host_memory import keep_freed_memory
-from bertjax.runtime.relay import avoid_proxies, open_relay
-from bertjax.runtime.rendezvous import Meeting, StoppedElsewhere, rendezvous
 
 _EXPECTED = (ValueError, OSError, RuntimeError, ModuleNotFoundError)
-_UNHEARD = (OSError, ValueError)  # raised by a closed stream
+_CLOSED_STREAM = (OSError, ValueError)
 _JAX_HEARTBEATS = 5  # of ours in one of JAX's, so that ours, which names the lost process, notices first
 _SHUTDOWN_SECONDS = 60
 _HEAR_SECONDS = 2
 
-
-class Stopped(KeyboardInterrupt):
-    """A signal stopped one of the processes while no unsaved work was in progress."""
-
-    def __init__(self, number: int, words: str = "") -> None:
-        super().__init__(words or "stopped by a signal before the first step; nothing is lost")
-        self.signal = signal.Signals(number)
-
-    @property
-    def exit_code(self) -> int:
-        """What the process should end with."""
-        return EXIT_CODES[self.signal]
+_Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Processes:
@@ -60,7 +48,7 @@ class Processes:
         self._interrupts = 0
         self._agreement = Agreement()
         self._heartbeat: Heartbeat | None = None
-        self._handlers: dict[signal.Signals, object] = {}
+        self._handlers: dict[signal.Signals, _Handler] = {}
         self._previous_wakeup = -1
 
     @property
@@ -79,8 +67,7 @@ class Processes:
         if threading.current_thread() is threading.main_thread():
             self._handlers = {number: signal.signal(number, self._receive) for number in EXIT_CODES}
         try:
-            name = socket.gethostname()
-            meeting = self._meet(name) if self.count > 1 else Meeting([name])
+            meeting = self._meet()
         except BaseException:
             self._restore_signals()
             raise
@@ -118,6 +105,20 @@ class Processes:
         """The values of all processes, by number; waits for all of them, as long as they live."""
         assert self._heartbeat is not None
         return self._heartbeat.gather(what, value)
+
+    def broadcast(self, what: str, value: str = "") -> str:
+        """The value of process 0, in every process; waits as `gather`."""
+        return self.gather(what, value if self.first else "")[0]
+
+    def differing(self, what: str, value: str) -> list[int]:
+        """The numbers of the processes whose value differs from that of process 0; waits as `gather`."""
+        values = self.gather(what, value)
+        return [number for number, other in enumerate(values) if other != values[0]]
+
+    def require_same(self, what: str, value: str, advice: str) -> None:
+        """Raise ValueError, in every process, naming those whose value differs from that of process 0."""
+        if others := self.differing(what, value):
+            raise ValueError(f"{self.called(others)} and process 0 do not have the same {what}; {advice}")
 
     def begin(self, words: str) -> None:
         """Record that no unsaved work is in progress; `words` is the message if the run is stopped now.
@@ -164,27 +165,20 @@ class Processes:
         if stop:
             raise Stopped(int(stop[0]), words)
 
-    def require_same(self, what: str, value: str, advice: str) -> None:
-        """Raise ValueError, in every process, naming those whose value differs from that of process 0."""
-        values = self.gather(what, value)
-        others = [number for number, other in enumerate(values) if other != values[0]]
-        if others:
-            raise ValueError(f"{self.called(others)} and process 0 do not have the same {what}; {advice}")
-
     def called(self, numbers: list[int]) -> str:
         """The numbers and hosts of some processes, for messages."""
-        names = self._heartbeat.names if self._heartbeat is not None else []
-        shown = ", ".join(f"{number} ({names[number]})" for number in numbers[:5])
+        assert self._heartbeat is not None
+        shown = ", ".join(f"{number} ({self._heartbeat.hosts[number]})" for number in numbers[:5])
         more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
         return f"process{'es' if len(numbers) > 1 else ''} {shown}{more}"
 
-    def _meet(self, name: str) -> Meeting:
+    def _meet(self) -> Meeting:
+        host = socket.gethostname()
+        if self.count == 1:
+            return Meeting([host])
         if self.first:
             print(f"waiting for {self.count - 1} other processes at {self._info.coordinator}", flush=True)
-        try:
-            return rendezvous(self._info, name, self._hosts.join_seconds)
-        except StoppedElsewhere as stopped:
-            raise Stopped(stopped.args[0]) from None
+        return rendezvous(self._info, host, self._hosts.join_seconds)
 
     def _start_jax(self) -> None:
         # JAX would install its own handler of SIGTERM.
@@ -229,8 +223,9 @@ class Processes:
 
     def _wake_main_thread(self) -> None:
         """Make the main thread run `_receive`, unless it is in code that is not Python."""
-        if self._handlers:
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+        main = threading.main_thread().ident
+        if self._handlers and main is not None:
+            signal.pthread_kill(main, signal.SIGTERM)
 
     def _raise_if_unwinding(self) -> None:
         assert self._heartbeat is not None
@@ -247,7 +242,7 @@ class Processes:
             words = str(error)
         else:
             words = f"{type(error).__name__}: {error}"
-            with contextlib.suppress(*_UNHEARD):
+            with contextlib.suppress(*_CLOSED_STREAM):
                 traceback.print_exception(error)
         code = getattr(error, "exit_code", FAILED)
         try:
@@ -273,9 +268,9 @@ class Processes:
 
     def _say(self, words: str) -> None:
         """Print a message, unless the stream is closed."""
-        with contextlib.suppress(*_UNHEARD):
+        with contextlib.suppress(*_CLOSED_STREAM):
             print(f"{self._prefix}{words}", file=sys.stderr, flush=True)
-        with contextlib.suppress(*_UNHEARD):
+        with contextlib.suppress(*_CLOSED_STREAM):
             sys.stdout.flush()
 
     @property

@@ -233,7 +233,7 @@ def test_going_back_is_not_taken_for_a_step_that_hangs(
     with alone() as processes:
 
         def note(*_: object) -> None:
-            doing.append(processes._agreement.status().doing)
+            doing.append(processes._agreement.progress().activity)
 
         monkeypatch.setattr(Checkpoints, "close", lambda saved: (note(), close(saved)))
         outcome = train(with_training(job, tmp_path), note, processes=processes)
