@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertjax.cli.model_source import add_overwrite, add_source, add_texts, require_free, require_texts, texts_of
 from bertjax.cli.verb import Verb
@@ -63,7 +63,7 @@ def _output(arguments: argparse.Namespace) -> Path | None:
     return output
 
 
-def _scored(model: LoadedModel, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _scored(model: LoadedModel, arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Print a line for each text, and the pseudo-perplexity of all."""
     from bertjax.interpret.pseudo_likelihood import perplexity
     from bertjax.storage.progress import ProgressLine, no_progress
@@ -75,10 +75,10 @@ def _scored(model: LoadedModel, arguments: argparse.Namespace) -> list[dict[str,
     for text, score in zip(texts, scores, strict=True):
         print(f"{score.log_probability:10.3f}  {score.tokens:4} tokens  {score.per_token:8.3f} per token  {text}")
     print(f"pseudo-perplexity {perplexity(scores):.3f} over {sum(score.tokens for score in scores):,} tokens")
-    return [{"text": text} | score._asdict() for text, score in zip(texts, scores, strict=True)]
+    return [{"text": text, **score._asdict()} for text, score in zip(texts, scores, strict=True)]
 
 
-def _judged(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _judged(arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Print a line for each set of minimal pairs, and for all of several."""
     from pathlib import Path
 

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
 import jax
 import numpy as np
@@ -24,6 +24,9 @@ from bertjax.parallel.mesh import BATCH_AXES, batch_shards, make_mesh
 from bertjax.parallel.sharding import batch_sharding, power_of_two_below, tokens_at_once
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from jaxlib._jax import Device  # jax.Device is a variable to type checkers
 
 Long = Literal["truncate", "split"]
 
@@ -131,7 +134,7 @@ class Embedding(NamedTuple):
 class TextEncoder:
     """A model with an encoding; `counts` describes all texts encoded so far."""
 
-    def __init__(self, model: TrainedModel, encoding: Encoding, devices: Sequence[jax.Device] | None = None) -> None:
+    def __init__(self, model: TrainedModel, encoding: Encoding, devices: Sequence[Device] | None = None) -> None:
         """Put the weights on every device. Raises ValueError for an encoding that the model does not support."""
         self.encoding, self.counts, self._tokenizer = encoding, TextCounts(), model.tokenizer
         self.max_length = _checked_length(model, encoding)

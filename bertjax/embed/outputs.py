@@ -128,7 +128,7 @@ def _jsonl(path: Path, width: int, matrices: bool, tokens: list[str]) -> Iterato
 @contextlib.contextmanager
 def _parquet(path: Path, width: int, matrices: bool, tokens: list[str]) -> Iterator[Add]:
     import pyarrow as pa
-    import pyarrow.parquet
+    from pyarrow.parquet import ParquetWriter
 
     vector = pa.list_(pa.float32(), width)
     columns = {"tokens": pa.list_(pa.string()), "matrix": pa.list_(vector)} if matrices else {"vector": vector}
@@ -155,7 +155,7 @@ def _parquet(path: Path, width: int, matrices: bool, tokens: list[str]) -> Itera
         if size >= _ROW_GROUP_BYTES:
             write()
 
-    with replacing(path) as file, pa.parquet.ParquetWriter(file, schema) as writer:
+    with replacing(path) as file, ParquetWriter(file, schema) as writer:
         yield add
         if held:
             write()

@@ -33,7 +33,7 @@ class TaskBatches:
     are in training those of the longest example of a step; `Predictor` gives each example its own.
     """
 
-    shares = None
+    shares: np.ndarray | None = None
 
     def __init__(
         self,

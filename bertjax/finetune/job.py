@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -242,7 +241,4 @@ def scale_by_depth(model: ModelConfig, decay: float) -> optax.GradientTransforma
         # Layers, or groups of them, are stacked; each has its own factor.
         return update * layers.reshape(-1, *[1] * (update.ndim - 1))
 
-    def apply(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
-        return jax.tree_util.tree_map_with_path(scale, updates), state
-
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), apply)
+    return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scale, updates))

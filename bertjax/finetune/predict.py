@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,9 @@ from bertjax.training.evaluate import PredictStep, make_predict_step
 from bertjax.training.objectives import Objective
 from bertjax.training.state import draw_blueprint
 from bertjax.training.step import averages
+
+if TYPE_CHECKING:
+    from jaxlib._jax import Device  # jax.Device is a variable to type checkers
 
 Input = str | tuple[str, str] | tuple[str, Sequence[str]] | Sequence[str]
 Output = Prediction | float | Choice | list[Tag] | Answer
@@ -107,7 +110,7 @@ class Predictor:
 class TaskModel:
     """A fine-tuned model on the devices of this machine."""
 
-    def __init__(self, model: TrainedModel, devices: Sequence[jax.Device] | None = None) -> None:
+    def __init__(self, model: TrainedModel, devices: Sequence[Device] | None = None) -> None:
         """Put the weights on the devices. Raises ValueError for a model without the head of a task."""
         if not model.kind:
             raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -34,8 +34,8 @@ class Batches(Protocol):
         """Those rows of the global batch of a step."""
         ...
 
-    def spec(self, batch_size: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
-        """Shape and dtype of every array of a batch of that many rows."""
+    def spec(self, batch_size: int) -> Mapping[str, tuple[tuple[int | None, ...], type[np.generic]]]:
+        """Shape and dtype of every array of a batch of that many rows; None for a dim that varies."""
         ...
 
 

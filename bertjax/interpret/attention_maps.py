@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from bertjax.model.attention.backends import visible
 from bertjax.model.attention.self_attention import layer_windows
 from bertjax.model.network import Network, Params, PretrainingNetwork, bind
 from bertjax.model.stack import Layer
+from bertjax.model.task_heads import SequenceNetwork
 from bertjax.run.run_directory import TrainedModel
 
 _ROWS_AT_ONCE = 16
@@ -90,7 +91,7 @@ def look_inside(model: TrainedModel, rows: Sequence[TokenRow]) -> Iterator[Insid
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         part = rows[first : first + _ROWS_AT_ONCE]
         # All batches have one shape, so that the function compiles once.
-        batch = padded([*part, *part[:1] * (at_once - len(part))], rounded_up(longest))
+        batch = padded([*part, *[part[0]] * (at_once - len(part))], rounded_up(longest))
         with jax.default_matmul_precision("highest"):
             attention, hidden = jax.device_get(_inside(graphdef, model.params, *batch))
         seen = np.asarray(visible(jnp.asarray(batch[2]), causal, widest))
@@ -165,10 +166,13 @@ def nudged_loss(
         return layer(x, sequence_ids, None, True, "xla", window, relative) + nudge, None
 
     x, _ = encoder.through_layers(step, x, nudges[1:])
-    read = network.nsp_logits if isinstance(network, PretrainingNetwork) else network.sequence_logits
-    logits = read(encoder.normed(x), jnp.zeros((1, 1), jnp.int32))[0, 0]
-    label = logits.argmax() if label is None else label
-    return optax.softmax_cross_entropy_with_integer_labels(logits, label), jnp.asarray(label)
+    cls_positions = jnp.zeros((1, 1), jnp.int32)
+    if isinstance(network, PretrainingNetwork):
+        logits = network.nsp_logits(encoder.normed(x), cls_positions)[0, 0]
+    else:
+        logits = cast(SequenceNetwork, network).sequence_logits(encoder.normed(x), cls_positions)[0, 0]
+    chosen = logits.argmax() if label is None else jnp.asarray(label)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, chosen), chosen
 
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "label"))

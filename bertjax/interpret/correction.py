@@ -12,7 +12,7 @@ import itertools
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from flax import nnx
 from bertjax.families.registry import family_of
 from bertjax.interpret.fill_mask import mlm_model
 from bertjax.interpret.token_rows import TokenRow, row_width
-from bertjax.model.network import Params, bind
+from bertjax.model.network import Params, PretrainingNetwork, bind
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -292,7 +292,7 @@ def _compare(
 
     Tokens of another kind than the own one, or of the same text, have -inf.
     """
-    bert = bind(graphdef, params)
+    bert = cast(PretrainingNetwork, bind(graphdef, params))
     hidden_BLD = bert.decode(input_ids, token_type_ids, sequence_ids, packed=False)
     logits_BPV = bert.mlm_logits(hidden_BLD, positions_BP).astype(jnp.float32)
     own_logit = jnp.take_along_axis(logits_BPV, own_BP[..., None], axis=-1)

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from bertjax.families.registry import family_of
 from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.input.training_data import Sentences
 from bertjax.interpret.token_rows import row_width
-from bertjax.model.network import Params, bind
+from bertjax.model.network import Params, PretrainingNetwork, bind
 from bertjax.report.run_summary import Completion
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -169,7 +169,7 @@ def _hide_words(tokenizer: Tokenizer, sentences: list[np.ndarray], count: int, s
         positions = _positions_to_hide(tokenizer, ids, words)
         if len(positions) and tokenizer.unk_id not in ids:
             position = positions[below(hash64(derive_key(seed, "hidden word"), np.array([number])), len(positions))[0]]
-            hidden.setdefault(tokenizer.shown[ids[position]], _with_mask(tokenizer, ids, position))
+            hidden.setdefault(tokenizer.shown[ids[position]], _with_mask(tokenizer, ids, int(position)))
     return [(prompt, word) for word, prompt in hidden.items()]
 
 
@@ -218,6 +218,6 @@ def _predict(
     top: int,
 ) -> tuple[jax.Array, jax.Array]:
     """The `top` largest probabilities at each position of a row, and their ids: float32, int32 [P, top]."""
-    bert = bind(graphdef, params)
+    bert = cast(PretrainingNetwork, bind(graphdef, params))
     hidden_BLD = bert.decode(input_ids, token_type_ids, sequence_ids, packed=False)
     return jax.lax.top_k(jax.nn.softmax(bert.mlm_logits(hidden_BLD, positions)[0].astype(jnp.float32)), top)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from flax import nnx
 
 from bertjax.interpret.attention_maps import reference_graphdef
 from bertjax.interpret.token_rows import TokenRow, padded, row_width
-from bertjax.model.network import Params, bind
+from bertjax.model.network import Params, PretrainingNetwork, bind
 from bertjax.run.run_directory import TrainedModel
 
 _TOKENS = 4096  # of a batch, at most
@@ -59,6 +59,6 @@ def _of_tokens(
     tokens: jax.Array,
 ) -> jax.Array:
     """float32 [B]: the log probability of a token at one position of each row."""
-    bert = bind(graphdef, params)
+    bert = cast(PretrainingNetwork, bind(graphdef, params))
     logits = bert.mlm_logits(bert.decode(ids, types, sequence_ids, packed=False), positions)[:, 0]
     return jnp.take_along_axis(jax.nn.log_softmax(logits.astype(jnp.float32)), tokens[:, None], axis=1)[:, 0]

@@ -167,13 +167,14 @@ def _of_task(models: Sequence[TrainedModel]) -> tuple[str, list[Compared]]:
         )
         for metric in first.task.metrics
     ]
-    return f"{len(first.examples):,} examples of {first.name} of {models[0].config.task.name}", figures
+    return f"{len(first.examples):,} examples of {first.name} of {first.task_name}", figures
 
 
 @dataclass(frozen=True)
 class DevSet:
     """The development set that a fine-tuned run was chosen by."""
 
+    task_name: str
     task: Task
     name: str
     examples: Sequence[Any]
@@ -187,7 +188,7 @@ class DevSet:
         splits = read_splits(task, config)
         name, examples = next(iter(splits.dev.items()))
         labelled = replace(task, labels=labels_of(task, splits.train))
-        return cls(labelled, name, examples, measured_by(config.task, splits))
+        return cls(config.task.name, labelled, name, examples, measured_by(config.task, splits))
 
     @property
     def answers(self) -> list[Any]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
 from bertjax.model.heads import POOLERS_OF_TASKS
-from bertjax.model.network import PretrainingNetwork, head_of
+from bertjax.model.network import Network, head_of
 
 Pooling = Literal["mean", "cls", "pooler", "max", "none"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
@@ -51,7 +51,7 @@ def vector_width(config: ModelConfig, layer: Layer) -> int:
 
 
 def token_vectors(
-    bert: PretrainingNetwork, input_ids: jax.Array, token_type_ids: jax.Array, sequence_ids: jax.Array, layer: Layer
+    bert: Network, input_ids: jax.Array, token_type_ids: jax.Array, sequence_ids: jax.Array, layer: Layer
 ) -> jax.Array:
     """A vector per token, float32 [B, L, `vector_width`]; the inputs are int32 [B, L], one sequence in each row."""
     if is_last(bert.encoder.embeddings.config, layer):
@@ -65,7 +65,7 @@ def token_vectors(
     return states[layer]
 
 
-def pool(bert: PretrainingNetwork, vectors_BLD: jax.Array, real_BL: jax.Array, pooling: Pooling) -> jax.Array:
+def pool(bert: Network, vectors_BLD: jax.Array, real_BL: jax.Array, pooling: Pooling) -> jax.Array:
     """One vector per row, [B, D]: [CLS]'s, the pooler's, or the mean or maximum over the real tokens.
 
     Real tokens are all but padding: [CLS] and [SEP] count, as in sentence-transformers. A row without real tokens gives

@@ -135,7 +135,8 @@ def label_numbers(examples: Sequence[TextExample], labels: Sequence[str]) -> np.
 
     Raises ValueError naming the line of the first label that is not among them.
     """
-    numbers = {label: number for number, label in enumerate(labels)} | {None: -1}
+    numbers: dict[str | float | None, int] = {None: -1}
+    numbers |= {label: number for number, label in enumerate(labels)}
     for example in examples:
         if example.label not in numbers:
             raise ValueError(f"{example.where}: label {example.label!r} is not one of {', '.join(labels)}; correct it")

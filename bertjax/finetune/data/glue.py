@@ -55,7 +55,7 @@ def read_glue(layout: GlueLayout, data: Path, split: str, notify: Notify) -> lis
     if path is None:
         raise missing(_folder_of(layout, data), split, [f"{split}.tsv", f"{split}.json"])
     if table_suffix(path) == ".json":
-        columns = Columns(*("text_a", "text_b")[: len(layout.texts)])
+        columns = Columns("text_a", "text_b" if len(layout.texts) == 2 else "")
         rows = read_rows(path, Wanted((*columns.texts, columns.label), (ROW_KEY,)), notify)
         return list(examples_of(rows, columns, regression=layout.regression))
     if table_suffix(path) == ".txt":

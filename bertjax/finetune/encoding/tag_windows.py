@@ -164,7 +164,7 @@ def _windows(pieces: np.ndarray, words: np.ndarray, room: int) -> _Windows:
             sentence.append(number)
             begins.append(begin)
             sizes.append(size)
-    return _Windows(*(np.array(part, np.int64) for part in (sentence, begins, sizes)), cut)
+    return _Windows(np.array(sentence, np.int64), np.array(begins, np.int64), np.array(sizes, np.int64), cut)
 
 
 def _long(ends: np.ndarray, room: int) -> list[tuple[int, int]]:

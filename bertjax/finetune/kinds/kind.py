@@ -106,12 +106,12 @@ class TaskContent:
     @property
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the training and development sets as rows, and the labels."""
-        found = hashlib.sha256("\n".join((self.kind.name, *self.labels)).encode())
+        digest = hashlib.sha256("\n".join((self.kind.name, *self.labels)).encode())
         for rows in (self.train, *(split.rows for split in self.dev.values())):
             for name, array in [("offsets", rows.offsets), *sorted((rows.tokens | rows.rows).items())]:
-                found.update(f"{name} {array.dtype} {array.shape}".encode())
-                found.update(np.ascontiguousarray(array))
-        return found.hexdigest()
+                digest.update(f"{name} {array.dtype} {array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
 
 @dataclass
@@ -234,7 +234,7 @@ class Kind(ABC):
         """What a prediction for an example is measured by."""
         return example.label
 
-    def measured(self, task: Task, name: str, examples: Sequence[Any], folder: Path) -> dict[str, Measure]:
+    def measured(self, task: Task, name: str, examples: Sequence[Any], folder: AnyPath) -> dict[str, Measure]:
         """The task's metrics of what a run predicted for a split of this name.
 
         `folder` is where it wrote its predictions. Raises ValueError for a missing file, or one of other examples.
@@ -288,7 +288,7 @@ def text_of_run(path: AnyPath) -> str:
     return path.read_bytes().decode("utf-8")  # a carriage return may be part of a word
 
 
-def of_others(path: Path) -> ValueError:
+def of_others(path: AnyPath) -> ValueError:
     """The error of a file of predictions for other examples."""
     return ValueError(f"{path}: it holds no prediction for each example of the task; fine-tune again")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class MultiLabelKind(SequenceKind):
         "it is above 0: {labels}",
     )
 
-    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[LabelSet]:
+    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
         """A `LabelSet` for each input."""
         found = []
         for shares in 1 / (1 + np.exp(-outputs.astype(np.float64))):
@@ -46,7 +46,7 @@ class MultiLabelKind(SequenceKind):
             found.append(LabelSet(tuple(label for label, p in probabilities.items() if p >= 0.5), probabilities))
         return found
 
-    def lines(self, prediction: LabelSet) -> list[str]:
+    def lines(self, prediction: Any) -> list[str]:
         """The labels that hold, then all with their probabilities, the likeliest first."""
         likeliest = sorted(prediction.probabilities.items(), key=lambda item: -item[1])
         return [", ".join(prediction.labels) or "no label", *(f"{chance:6.1%}  {label}" for label, chance in likeliest)]

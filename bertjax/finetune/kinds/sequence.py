@@ -57,7 +57,7 @@ class SequenceKind(TextKind):
         """Logits [B, classes]."""
         return model.sequence_logits(hidden, batch["cls_positions"])[:, 0]
 
-    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Prediction]:
+    def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
         """A `Prediction` for each input."""
         found = []
         for shares in probabilities_of(outputs):
@@ -66,7 +66,7 @@ class SequenceKind(TextKind):
             found.append(Prediction(model.labels[best], float(shares[best]), probabilities))
         return found
 
-    def lines(self, prediction: Prediction) -> list[str]:
+    def lines(self, prediction: Any) -> list[str]:
         """The labels with their probabilities, the likeliest first."""
         likeliest = sorted(prediction.probabilities.items(), key=lambda item: -item[1])
         return [f"{chance:6.1%}  {label}" for label, chance in likeliest]

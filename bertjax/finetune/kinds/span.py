@@ -41,6 +41,7 @@ from bertjax.finetune.kinds.kind import (
 )
 from bertjax.finetune.metrics.squad import squad2_figures, squad_figures
 from bertjax.model.task_heads import SpanNetwork
+from bertjax.storage.remote import AnyPath
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
 
@@ -129,7 +130,7 @@ class SpanKind(Kind):
         """The texts that answer it."""
         return example.answers
 
-    def measured(self, task: Task, name: str, examples: Sequence[Question], folder: Path) -> dict[str, Measure]:
+    def measured(self, task: Task, name: str, examples: Sequence[Question], folder: AnyPath) -> dict[str, Measure]:
         """As `Kind.measured`; every figure is a mean over questions."""
         path = folder / name / PREDICTIONS
         found = json.loads(text_of_run(path))
@@ -154,7 +155,7 @@ class SpanKind(Kind):
             if not tokens or not question.context.strip():
                 raise ValueError(f"{question.where}: the text has no words, so that no answer is in it")
         logits = model.outputs(windows.rows)
-        found = find_answers(windows, *logits.T, threshold is not None, task.n_best, task.max_answer)
+        found = find_answers(windows, logits[:, 0], logits[:, 1], threshold is not None, task.n_best, task.max_answer)
         texts = found.predictions(threshold or 0.0) | dict.fromkeys(found.without_span, "")
         return [
             Answer(texts[name], next((one["probability"] for one in best if one["text"] == texts[name]), 1.0))

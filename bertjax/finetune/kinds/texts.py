@@ -38,6 +38,7 @@ from bertjax.finetune.metrics.classification import figures_of, probabilities_of
 from bertjax.input.layout import BERT, Template
 from bertjax.input.lengths import LengthCounts
 from bertjax.storage.files import replace_text
+from bertjax.storage.remote import AnyPath
 from bertjax.tokenization.tokenizer import Tokenizer
 
 
@@ -119,7 +120,7 @@ class TextKind(Kind):
 
     # -- a task's data
 
-    def measured(self, task: Task, name: str, examples: Sequence[TextExample], folder: Path) -> dict[str, Measure]:
+    def measured(self, task: Task, name: str, examples: Sequence[TextExample], folder: AnyPath) -> dict[str, Measure]:
         """As `Kind.measured`."""
         path = folder / f"{name}.tsv"
         head, *lines = [line.split("\t") for line in text_of_run(path).removesuffix("\n").split("\n")]
@@ -210,7 +211,7 @@ class TextKind(Kind):
 
     def submitted(self, logits: np.ndarray, labels: Sequence[str]) -> list[str]:
         """Predictions as a benchmark's submission file has them."""
-        return [labels[number] for number in self.predictions(logits)]
+        return [labels[number] for number in map(int, self.predictions(logits))]
 
     def _baselines(self, examples: Sequence[TextExample]) -> Figures:
         """The accuracy of the most frequent label."""
@@ -238,7 +239,7 @@ class TextKind(Kind):
             labels, chances = (), [[]] * len(logits)
             predicted: list[str | float] = require_finite(logits)[:, 0].astype(np.float32).tolist()
         else:
-            predicted = [labels[number] for number in self.predictions(logits)]
+            predicted = [labels[number] for number in map(int, self.predictions(logits))]
             chances = probabilities_of(logits).tolist()
         rows = list(zip(ids, predicted, chances, strict=True))
         if path.suffix == ".jsonl":
@@ -303,10 +304,10 @@ class TextKind(Kind):
         given = [self.texts_in(one, number) for number, one in enumerate(inputs, 1)]
         for number, texts in enumerate(given, 1):
             if model.texts and len(texts) != model.texts:
-                wanted = "a pair of texts" if model.texts == 2 else "one text"
+                forms = {1: "one text", 2: "a pair of texts"}
                 raise ValueError(
-                    f"input {number}: {shown(texts if len(texts) > 1 else texts[0])} is "
-                    f"{'one text' if len(texts) == 1 else 'a pair of texts'}; the task {model.task.name} takes {wanted}"
+                    f"input {number}: {shown(self.input_of(texts))} is {forms[len(texts)]}; the task "
+                    f"{model.task.name} takes {forms[model.texts]}"
                 )
         examples = [TextExample(f"input {number}", str(number), texts, None) for number, texts in enumerate(given, 1)]
         model.counts = LengthCounts()

@@ -54,6 +54,7 @@ from bertjax.finetune.kinds.kind import (
 from bertjax.finetune.metrics.classification import accuracy, probabilities_of
 from bertjax.finetune.metrics.entities import EntityFigures, entity_figures
 from bertjax.model.task_heads import TokenNetwork
+from bertjax.storage.remote import AnyPath
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
 from bertjax.training.objectives.objective import MODEL
@@ -146,7 +147,9 @@ class TokenKind(Kind):
         """Its words with their tags."""
         return example.words, example.tags
 
-    def measured(self, task: Task, name: str, examples: Sequence[TaggedSentence], folder: Path) -> dict[str, Measure]:
+    def measured(
+        self, task: Task, name: str, examples: Sequence[TaggedSentence], folder: AnyPath
+    ) -> dict[str, Measure]:
         """As `Kind.measured`, of sentences."""
         path = folder / f"{name}.conll"
         sentences = [part.split("\n") for part in text_of_run(path).removesuffix("\n\n").split("\n\n")]

@@ -70,10 +70,9 @@ def entities(tags: Sequence[str]) -> list[Entity]:
             raise ValueError(f"tag {tag!r} of token {index + 1}: a tag is O, or one of {', '.join(_KINDS)} and -TYPE")
         if tag != _OUTSIDE:
             kind, _, type_ = tag.partition("-")
-            last = found[-1] if found else None
-            goes_on = last is not None and last.end == index and last.type == type_
-            if goes_on and kind not in _BEGINS and before[0] not in _ENDS:
-                found[-1] = Entity(type_, last.start, index + 1)
+            continues = found and found[-1].end == index and found[-1].type == type_
+            if continues and kind not in _BEGINS and before[0] not in _ENDS:
+                found[-1] = Entity(type_, found[-1].start, index + 1)
             else:
                 found.append(Entity(type_, index, index + 1))
         before = tag
