@@ -99,8 +99,6 @@ class TrainingConfig:
     steps: int = changes_with_notice(1_000_000, _OTHER_END)  # Number of update steps of the whole run
     # Time limit for the whole run (90s, 10m, 2h, 1d), which sets the number of steps; empty: training.steps
     budget: str = may_change("")
-    # Changes of the end as STEP:STEPS: from step STEP on the run ends at STEPS, and the schedule is stretched to it
-    replans: tuple[str, ...] = changes_with_notice((), _OTHER_END)
     global_batch_size: int = 256  # Number of rows in a step, over all devices
     # Number of microbatches in a step, computed one after the other to save memory
     grad_accum_steps: int = changes_with_notice(1, "sums are taken in another order, so the last bits may differ")

@@ -22,7 +22,6 @@ from bertjax.pipeline.notebook import in_cell
 from bertjax.pipeline.vocabulary import vocabulary_line, with_vocabulary
 from bertjax.report.run_report import REPORT_FILE, write_report
 from bertjax.report.run_summary import Summary, last_words, summarise
-from bertjax.run.budget import Budget
 from bertjax.run.callbacks import Callback
 from bertjax.run.checkpoint import saved_steps
 from bertjax.run.checkpoint_metadata import DRAWN
@@ -30,7 +29,7 @@ from bertjax.run.job import Job, assemble, describe, describe_process, preflight
 from bertjax.run.reference_curve import reference_for
 from bertjax.run.run_directory import data_to_resume, load_run, require_own_run, seal
 from bertjax.run.session import print_now, raise_if_stopped, require_same_config, session
-from bertjax.run.timekeeper import Timekeeper, as_begun, seconds_of_this_process
+from bertjax.run.time_budget import Clock, as_begun, fit_to_budget, seconds_of_this_process
 from bertjax.run.trainer import Outcome, Say, train, untrained
 from bertjax.runtime.compilation import environment
 from bertjax.runtime.processes import Processes
@@ -87,9 +86,8 @@ def pretrain(
     """
     began = time.monotonic()
     clock = seconds_of_this_process if ends_process else lambda: time.monotonic() - began
-    budget = Budget(config.training.budget, given, clock) if config.training.budget else None
     with session(config, ends_process=ends_process) as (processes, say):
-        outcome, result = _pretrain(config, processes, say, callbacks, announce, budget)
+        outcome, result = _pretrain(config, processes, say, callbacks, announce, given, clock)
     raise_if_stopped(
         outcome.exit_code,
         f"stopped by a signal after step {outcome.step:,}; saved in {outcome.config.directory}.\n"
@@ -105,14 +103,16 @@ def _pretrain(
     say: Say,
     callbacks: Sequence[Callback],
     announce: str,
-    budget: Budget | None,
+    given: Collection[str],
+    clock: Clock,
 ) -> tuple[Outcome, PretrainResult | None]:
     require_same_config(config, processes)
     with SIGNS.doing("checking the config"):
         named = config.data
         config = with_vocabulary(preflight(config))
         require_sources(config.data)
-        require_own_run(as_begun(config))
+        config = as_begun(config, given)
+        require_own_run(config)
         start, teacher, probe_files = _start_of(config), read_teacher(config), read_probe_files(config)
     if announce:
         say(announce)
@@ -126,7 +126,9 @@ def _pretrain(
             fitted = None if teacher is None else fit_teacher(teacher, config, content.tokenizer)
             job = probed(assemble(config, content, teacher=fitted), content, probe_files, processes)
         processes.require_same("teacher", job.metadata["teacher_digest"], "give every host the same weights")
-        if budget is None and (reference := reference_for(job.metadata)) is not None:
+        if config.training.budget:
+            job = fit_to_budget(job, given, clock, functools.partial(_rehearsed_end, content), processes, say)
+        if (reference := reference_for(job.metadata)) is not None:
             job = replace(job, remark=reference.remark(job.shown))
             say(f"held-out losses are compared with {len(reference.seeds)} runs of {reference.name} on the same text")
         say(describe(job))
@@ -136,11 +138,7 @@ def _pretrain(
         if start:
             job = replace(job, metadata=job.metadata | {DRAWN: drawn_modules(start, job.config.model)})
             initial = functools.partial(_initial_params, start, job, say)
-        keeper = None
-        if budget is not None:
-            end = functools.partial(_rehearsed_end, content)
-            keeper = Timekeeper(budget, processes, end, say)
-        outcome = train(job, say, initial, processes, callbacks, keeper)
+        outcome = train(job, say, initial, processes, callbacks)
     if job.probe is not None:
         say(str(job.probe))
     if outcome.exit_code:

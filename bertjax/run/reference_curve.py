@@ -27,12 +27,11 @@ from bertjax.run.telemetry import METRICS_FILE, curves, read_metrics
 from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import Between, Count, Sha256, read_json
 from bertjax.storage.remote import AnyPath, path_of
-from bertjax.training.course import parse_replan
 
 FOLDER = RECIPES / "references"  # of the package
 _LEAST_RUNS = 2
 # Settings that a run may change, but that its curves depend on.
-_ALSO = {"training.steps", "training.replans", "training.eval_rows", "execution.dtype"}
+_ALSO = {"training.steps", "training.eval_rows", "execution.dtype"}
 _NOT = {"training.seed"}
 _NOISE = 0.005  # least spread, as a share of a loss: two or three runs measure their spread badly
 _OFF = 3.0  # spreads
@@ -155,7 +154,7 @@ def reference_of(name: str, command: str, runs: Sequence[str | AnyPath]) -> Refe
     digests = [digest_of(one) for one in metadata]
     for directory, one, digest in zip(directories, metadata, digests, strict=True):
         training = one["config"]["training"]
-        end = parse_replan(training["replans"][-1])[1] if training["replans"] else training["steps"]
+        end = training["steps"]
         if not digest or digest != digests[0]:
             raise ValueError(
                 f"{directory}: another kind of run than {directories[0]}; give runs of one recipe and text"

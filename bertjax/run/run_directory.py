@@ -6,7 +6,6 @@ report.html   the page about the run         huggingface/                  the e
 profile/      traces of steps, if enabled    owner.json                    whose run it is, in object storage
 best/<step>/  the weights to use, where training stops early
 SHA256SUMS    the digests of those files, of a finished run
-budget.json   the steps that were decided, of a run within a budget of time
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from bertjax.training.objectives import objectives_of
 from bertjax.training.stages import open_data, stage_at, stages_of
 
 CONFIG_FILE = "config.json"
-_OWN_FILES = (CONFIG_FILE, METRICS_FILE, LOGGED_AS_FILE, "budget.json", "report.html", "results.json")
+_OWN_FILES = (CONFIG_FILE, METRICS_FILE, LOGGED_AS_FILE, "report.html", "results.json")
 _LOCK_FILE = ".lock"
 _TOGETHER_FILE = ".together"  # while several processes start
 _REMEMBERED_SECONDS = 10.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import jax
 
 from bertjax.config import Config, MeshConfig
-from bertjax.input.feed import ENDLESS, Feed, open_feed
+from bertjax.input.feed import Feed, open_feed
 from bertjax.input.training_data import TrainingData
 from bertjax.model.network import Params
 from bertjax.model.parameters import named_arrays
@@ -22,7 +22,6 @@ from bertjax.parallel.mesh import mesh_sharing
 from bertjax.parallel.sharding import local_rows, put_on_devices, to_global
 from bertjax.run import checkpoint, checkpoint_metadata
 from bertjax.run.best import Best, Patience
-from bertjax.run.budget import times_due
 from bertjax.run.callbacks import Callback, Callbacks, RunStart
 from bertjax.run.job import Job, Rows, assemble
 from bertjax.run.loggers import openers
@@ -34,7 +33,7 @@ from bertjax.run.redundancy import Redundancy
 from bertjax.run.run_directory import describe_run, own_directory, require_shared
 from bertjax.run.spikes import SpikeWatch, going_back, run_skipping_spikes
 from bertjax.run.telemetry import Telemetry, logged_until, open_telemetry, past_of
-from bertjax.run.timekeeper import Timekeeper
+from bertjax.run.time_budget import times_due
 from bertjax.runtime.host_memory import Temporaries
 from bertjax.runtime.processes import Processes, alone
 from bertjax.storage.progress import SIGNS
@@ -82,21 +81,20 @@ def train(
     initial: Initial | None = None,
     processes: Processes | None = None,
     callbacks: Sequence[Callback] = (),
-    keeper: Timekeeper | None = None,
 ) -> Outcome:
     """Train from the newest checkpoint, or from step 0, to the last step, and evaluate; or until a signal.
 
     `initial` makes the initial weights, and is called only if there is no checkpoint. `processes` are those of the run,
-    entered; by default this one trains alone. Process 0 calls the `callbacks`. `keeper` decides the number of steps of
-    a run with a time budget. Raises ValueError if a checkpoint cannot be used or the budget is too short, RuntimeError
-    after too many successive updates that were not finite, Stopped for a signal before the first step.
+    entered; by default this one trains alone. Process 0 calls the `callbacks`. Raises
+    ValueError if a checkpoint cannot be used, RuntimeError after too many successive updates that were not finite,
+    Stopped for a signal before the first step.
     """
     if processes is None:
         with alone() as processes:
-            return train(job, say, initial, processes, callbacks, keeper)
+            return train(job, say, initial, processes, callbacks)
 
     def run(job: Job, before: int | None) -> Outcome:
-        return _run(job, say, initial, processes, callbacks, keeper, before)
+        return _run(job, say, initial, processes, callbacks, before)
 
     return run_skipping_spikes(job, processes, say, run)
 
@@ -107,15 +105,12 @@ def _run(
     initial: Initial | None,
     processes: Processes,
     callbacks: Sequence[Callback],
-    keeper: Timekeeper | None,
     before: int | None,
 ) -> Outcome:
     """`train`, from a checkpoint of step `before` or earlier if that is given, up to the first spike."""
     directory = path_of(job.config.directory)
     with own_directory(directory, job.config.data.cache_dir, processes.number) as staging:
         require_shared(directory, processes)
-        if keeper is not None:
-            job = keeper.schedule(job, directory, checkpoint.saved_steps(directory))
         training = job.config.training
         saved = checkpoint.Checkpoints(
             directory / checkpoint.DIRECTORY,
@@ -132,8 +127,6 @@ def _run(
                     saved.leave_out(before)
                 state = starting_state(job, saved, say, initial)
             start = int(state.step)
-            if keeper is not None:
-                job = keeper.at(job, start)
             # Only now: a run that is refused must not change the files of the run in the directory.
             if processes.first and (notice := describe_run(job.config, job.tokenizer, staging)):
                 say(notice)
@@ -163,9 +156,7 @@ def _run(
                 notifier = Callbacks(callbacks if processes.first else ())
                 notifier.notify(lambda one: one.on_start(RunStart(job.config.name, str(directory), start, end)))
                 watch = SpikeWatch(training, past["losses"])
-                loop = Loop(
-                    job, saved, best, telemetry, progress, profile, processes, watch, past["tokens"], notifier, keeper
-                )
+                loop = Loop(job, saved, best, telemetry, progress, profile, processes, watch, past["tokens"], notifier)
                 return loop.run(state, evaluated=past["evaluated"])
 
 
@@ -216,11 +207,10 @@ class Loop:
         watch: SpikeWatch,
         tokens_before: float,
         callbacks: Callbacks,
-        keeper: Timekeeper | None = None,
     ) -> None:
         self.callbacks, self.watch = callbacks, watch
         self.job, self.saved, self.best, self.telemetry = job, saved, best, telemetry
-        self.progress, self.profile, self.processes, self.keeper = progress, profile, processes, keeper
+        self.progress, self.profile, self.processes = progress, profile, processes
         self.redundancy = Redundancy(job, processes)
         self.metrics = StepMetrics(job.peak.flops * job.mesh.devices.size, tokens_before)
         self.times = TimeSplit()
@@ -231,10 +221,7 @@ class Loop:
         """Run the stages until the end or a signal; `evaluated`: the log has an evaluation of the initial state."""
         start = int(state.step)
         evaluation = {} if evaluated else self.make_up(state)
-        if self.keeper is not None:
-            self.keeper.begin(self.job, int(state.step))
-        for number in range(len(self.job.stages)):
-            rows = self.job.stages[number]
+        for rows in self.job.stages:
             if int(state.step) < rows.stage.stop and not self.processes.stopped and not self.is_final:
                 with self.explain_out_of_memory(f"training on {_rows_of(rows)}", rows):
                     state, evaluation = self.run_stage(rows, state)
@@ -269,8 +256,7 @@ class Loop:
             feed = open_feed(
                 rows.batches,
                 start_step=int(state.step) - stage.start,
-                # The end of a run within a budget may be moved during training.
-                stop_step=ENDLESS if self.keeper is not None else stage.stop - stage.start,
+                stop_step=stage.stop - stage.start,
                 global_batch_size=training.global_batch_size,
                 rows=local_rows(self.job.mesh, training.global_batch_size),
                 threads=stage.data.threads,
@@ -317,22 +303,7 @@ class Loop:
                 evaluation = self.evaluate(rows, step, state)
             if due(training.checkpoint_every):
                 self.save(step, state)
-            if self.keeper is not None and step < stage.stop and self.reconsidered(step):
-                rows = self.job.stages[stage.number]
-                stage = rows.stage
         return state, evaluation
-
-    def reconsidered(self, step: int) -> bool:
-        """Whether the end of the run moves at this step; the job is then replaced, with the same compiled steps."""
-        assert self.keeper is not None
-        job = self.keeper.reconsider(self.job, step)
-        if job is None:
-            return False
-        self.job = job
-        self.progress.end_at(job.stages[-1].stage.stop, functools.partial(_evaluations_left, job.stages))
-        if news := self.keeper.news(job, step):
-            self.progress.note(news)
-        return True
 
     @property
     def is_final(self) -> bool:

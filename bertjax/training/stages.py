@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import optax
 from jax.sharding import Mesh
 
@@ -17,7 +16,6 @@ from bertjax.input.training_data import TrainingData, open_training_data
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.sharding import check_divisible
 from bertjax.storage.progress import Progress
-from bertjax.training.course import Course
 from bertjax.training.objectives import Objective, objectives_of
 from bertjax.training.schedules import Schedule, make_schedule
 from bertjax.training.state import Blueprint
@@ -37,9 +35,8 @@ class Stage:
     training: TrainingConfig
     optimizer: OptimizerConfig
     model: ModelConfig
-    schedule_start: int  # in the run's original schedule, as is schedule_stop
+    schedule_start: int  # first step of the schedule that the stage is part of
     schedule_stop: int
-    course: Course
 
     @property
     def seed(self) -> int:
@@ -50,25 +47,16 @@ class Stage:
         """Learning rate by the step of the run."""
         rate = make_schedule(self.optimizer, self.schedule_stop - self.schedule_start)
 
-        def schedule(step: jax.Array) -> jax.Array:
-            position = self.course.position(step) if self.course.replans else step
-            return rate(position - self.schedule_start)
-
-        return schedule
+        return lambda step: rate(step - self.schedule_start)
 
 
 def stages_of(config: Config) -> tuple[Stage, ...]:
     """The run's stages in order: the config itself, then one for each of `config.stages`.
 
     A stage takes what it does not set from the one before it. A schedule runs from the stage that sets a learning rate
-    to the next one that does, or to the end. If the run's end was moved, the later stages move with it. Raises
-    ValueError, like `validate` and `Course.of`, if a stage is invalid.
+    to the next one that does, or to the end. Raises ValueError, like `validate`, if a stage is invalid.
     """
-    edges, course = _edges(config), Course.of(config.training)
-    reached = [course.step_of(edge) for edge in edges]
-    if any(start >= stop for start, stop in itertools.pairwise(reached)):
-        raise ValueError(f"training.replans={config.training.replans}: they leave a stage without steps; train longer")
-    configs = [config]
+    edges, configs = _edges(config), [config]
     for number, change in enumerate(config.stages):
         configs.append(_changed(configs[-1], change, f"stages.{number}"))
     schedule_edges = [0, *(c.start for c in config.stages if c.learning_rate is not None), config.training.steps]
@@ -77,8 +65,7 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
         first = max(edge for edge in schedule_edges if edge <= start)
         last = min(edge for edge in schedule_edges if edge >= stop)
         _validate_stage(replace(one, training=replace(one.training, steps=last - first)), number)
-        of_stage = one.data, one.training, one.optimizer, one.model
-        stages.append(Stage(number, reached[number], reached[number + 1], *of_stage, first, last, course))
+        stages.append(Stage(number, start, stop, one.data, one.training, one.optimizer, one.model, first, last))
     return tuple(stages)
 
 

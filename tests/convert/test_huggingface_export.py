@@ -253,7 +253,7 @@ def test_the_card_says_so_if_there_was_no_next_sentence_objective(model, tmp_pat
 PUBLIC = (  # keys with words that are no path and no name of a machine
     *("name", "log", "profile", "model.family", "model.head"),
     *("data.encoding", "data.masking", "data.mask_count", "data.replace_by", "data.random_ids"),
-    *("training.budget", "training.replans", "training.objectives", "training.skips"),
+    *("training.budget", "training.objectives", "training.skips"),
     *("task.name", "task.text", "task.label", "task.id", "task.labels"),
 )
 

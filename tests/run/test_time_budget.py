@@ -1,0 +1,222 @@
+"""A run within a time budget: how many steps fit, what is measured, and that a resumed run keeps the decision."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from generated_corpus import write_corpus
+from tiny_runs import write_recipe
+
+from bertjax.config import Config, DataConfig, OptimizerConfig, StageConfig, TrainingConfig, load_recipe, validate
+from bertjax.config.budget import seconds_of
+from bertjax.input.training_data import TrainingData
+from bertjax.run import time_budget
+from bertjax.run.checkpoint import DIRECTORY
+from bertjax.run.job import assemble
+from bertjax.run.run_directory import load_run, write_config
+from bertjax.run.time_budget import (
+    _QUICK,
+    AIM,
+    Costs,
+    as_begun,
+    fit_to_budget,
+    fitted,
+    measure,
+    seconds_needed,
+    seconds_of_this_process,
+    seconds_warm,
+)
+from bertjax.runtime.processes import Processes, alone
+from bertjax.storage.progress import no_progress
+from bertjax.training.stages import open_data
+
+COSTS = Costs(step=(0.3,), evaluation=(2.0,), save=1.0, start=2.0, finish=8.0)
+
+
+def recipe(budget: str = "5m", *stages: StageConfig, steps: int = 30_000) -> Config:
+    return Config(
+        data=DataConfig(sequence_length=128, max_predictions=20),
+        training=TrainingConfig(budget=budget, steps=steps, global_batch_size=32, eval_rows=1_024, eval_every=200),
+        optimizer=OptimizerConfig(warmup_steps=100),
+        stages=stages,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("10m", 600), ("2h", 7_200), ("1d", 86_400), ("1h30m", 5_400), ("1.5h", 5_400), ("1d2h3m4s", 93_784)],
+)
+def test_lengths_of_time(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+    assert validate(recipe(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("10", "is not a duration"),
+        ("ten minutes", "is not a duration"),
+        ("10 m", "is not a duration"),
+        ("-5m", "is not a duration"),
+        ("m", "is not a duration"),
+        ("30m1h", "is not a duration"),
+        ("٣m", "is not a duration"),
+        ("nans", "is not a duration"),
+        ("1s", "is 1 seconds; give 20s"),
+        ("0m", "is 0 seconds; give 20s"),
+        ("999d", "to 366d"),
+    ],
+)
+def test_invalid_budget_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"training.budget='{text}'.*{message}"):
+        validate(recipe(text))
+
+
+def test_needed_seconds_count_every_event() -> None:
+    run = recipe("5m", StageConfig(start=600, sequence_length=64), steps=1050)
+    run = replace(run, training=replace(run.training, checkpoint_every=300))
+    costs = Costs((0.5, 0.25), (7.0, 5.0), 2.0, 3.0, 11.0)
+    total = costs.start + costs.finish
+    for step in range(1050):
+        second, stop = step >= 600, 1050 if step >= 600 else 600
+        total += costs.step[second]
+        total += costs.evaluation[second] * ((step + 1) % 200 == 0 or step + 1 == stop)
+        total += costs.save * ((step + 1) % 300 == 0 or step + 1 == stop)
+    assert seconds_needed(run, costs) == pytest.approx(total)
+
+
+@pytest.mark.parametrize("budget", ["60s", "100s", "20m", "1d"])
+def test_one_step_more_does_not_fit(budget: str) -> None:
+    given = {"training.eval_every", "training.checkpoint_every", "optimizer.warmup_steps"}
+    config = recipe(budget, steps=1000)
+    run, costs = fitted(replace(config, optimizer=replace(config.optimizer, warmup_steps=1)), COSTS, 20.0, given)
+    longer = replace(run, training=replace(run.training, steps=run.training.steps + 1))
+    allowed = AIM * seconds_of(budget) - 20.0
+    assert seconds_needed(run, costs) <= allowed < seconds_needed(longer, costs)
+
+
+def test_budget_scales_the_recipe_and_limits_evaluations() -> None:
+    costs = Costs((0.3,), (20.0,), 3.0, 0.0, 8.0)
+    run, of_run = fitted(recipe(), costs, spent=40.0)
+    assert 250 < run.training.steps < 30_000
+    assert run.optimizer.warmup_steps == round(100 * run.training.steps / 30_000)
+    evaluations = -(-run.training.steps // run.training.eval_every)
+    assert evaluations * of_run.evaluation[0] <= 0.1 * 300 + 1e-9
+    assert AIM * 300 - 4 < 40.0 + seconds_needed(run, of_run) <= AIM * 300
+
+
+def test_expensive_evaluation_gets_fewer_rows() -> None:
+    costs = Costs((0.3,), (60.0,), 1.0, 0.0, 5.0)
+    run, of_run = fitted(recipe("2m"), costs, spent=30.0)
+    assert run.training.eval_rows == 256 and of_run.evaluation == (15.0,)
+    run, of_run = fitted(recipe("3m"), costs, 30.0, {"training.eval_rows"})
+    assert run.training.eval_rows == 1_024 and of_run == costs
+
+
+def test_values_that_the_user_gave_stay() -> None:
+    given = {"optimizer.warmup_steps", "training.eval_every", "training.checkpoint_every"}
+    run, _ = fitted(recipe(), COSTS, 40.0, given)
+    assert (run.optimizer.warmup_steps, run.training.eval_every) == (100, 200)
+    assert run.training.checkpoint_every == TrainingConfig.checkpoint_every
+    with pytest.raises(ValueError, match=r"optimizer.warmup_steps=100 must be below training.steps=\d+"):
+        fitted(recipe("1m"), COSTS._replace(step=(0.5,)), 40.0, given)
+
+
+def test_too_short_budget_trains_what_fits() -> None:
+    costs = Costs((2.0,), (10.0,), 2.0, 1.0, 10.0)
+    assert fitted(recipe("1m"), costs, spent=40.0)[0].training.steps == 1
+    assert fitted(recipe("70s"), costs, spent=40.0)[0].training.steps == 4
+    staged = recipe("1m", StageConfig(start=15_000, sequence_length=64))
+    costs = costs._replace(step=(2.0, 1.0), evaluation=(10.0, 5.0))
+    run, _ = fitted(staged, costs, spent=60.0)
+    assert (run.training.steps, run.stages[0].start) == (2, 1)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, TrainingData]:
+    folder = tmp_path_factory.mktemp("budget")
+    config = load_recipe(write_recipe(folder))
+    source = write_corpus(folder / "corpus.txt", 60)
+    data = replace(config.data, sources=(f"lines:{source}",), root=str(folder / "data"))
+    stages = (StageConfig(start=90, sequence_length=16, max_predictions=3),)
+    config = replace(config, data=data, stages=stages, training=replace(config.training, budget="1m"))
+    return config, open_data(config, no_progress)
+
+
+def test_measuring_leaves_nothing_behind(prepared: tuple[Config, TrainingData], tmp_path: Path) -> None:
+    config, content = prepared
+    job = assemble(replace(config, run_dir=str(tmp_path)), content)
+    finished = itertools.count()
+
+    def finish(config: Config) -> None:
+        next(finished)
+        assert load_run(config.directory).config.model.vocab_size == content.tokenizer.vocab_size
+
+    with alone() as processes:
+        costs = measure(job, 0.2, processes, finish)
+    assert len(costs.step) == len(costs.evaluation) == 2
+    assert min(*costs.step, *costs.evaluation, costs.save, costs.start, costs.finish) > 0
+    assert next(finished) >= 1
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_decision_is_a_config_that_a_resumed_run_reads(
+    prepared: tuple[Config, TrainingData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, content = replace(prepared[0], run_dir=str(tmp_path)), prepared[1]
+    costs = Costs((0.5, 0.25), (1.0, 1.0), 1.0, 1.0, 5.0)
+    monkeypatch.setattr(time_budget, "measure", lambda *arguments: costs)
+    said: list[str] = []
+    with alone() as processes:
+        job = fit_to_budget(assemble(config, content), (), lambda: 10.0, lambda config: None, processes, said.append)
+        assert "10 s used so far" in said[0] and f"budget: {job.config.training.steps:,} steps of 0.5 s" in said[1]
+        assert 60 < job.config.training.steps == job.stages[-1].stage.stop < 200
+        assert as_begun(config) == config, "the run has no checkpoint"
+        (tmp_path / DIRECTORY / "7").mkdir(parents=True)
+        write_config(tmp_path, job.config)
+        assert replace(as_begun(config), model=job.config.model) == job.config
+        given = replace(config, training=replace(config.training, log_every=3))
+        assert as_begun(given, {"training.log_every"}).training.log_every == 3
+        resumed = fit_to_budget(job, (), lambda: 10.0, lambda config: None, processes, said.append)
+        assert resumed is job and said[-1].endswith("a resumed run keeps them")
+
+
+def test_run_with_another_budget_is_refused(tmp_path: Path) -> None:
+    config = replace(recipe("10m"), run_dir=str(tmp_path))
+    (tmp_path / DIRECTORY / "7").mkdir(parents=True)
+    write_config(tmp_path, config)
+    with pytest.raises(ValueError, match=r"training.budget='20m': the run in .* was begun with 10m"):
+        as_begun(replace(config, training=replace(config.training, budget="20m")))
+    write_config(tmp_path, replace(config, training=replace(config.training, budget="")))
+    with pytest.raises(ValueError, match="was begun without a budget"):
+        as_begun(config)
+    (tmp_path / "config.json").write_text(json.dumps([]))
+    with pytest.raises(ValueError, match=r"config\.json"):
+        as_begun(config)
+
+
+class Agreeing(Processes):
+    """Processes of which the first measured `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def gather(self, what: str, value: str = "") -> list[str]:
+        return [str(self._seconds), value]
+
+
+@pytest.mark.parametrize(("agreed", "times"), [(_QUICK + 1, 1), (_QUICK - 1, 2)])
+def test_all_processes_repeat_work_or_none_does(agreed: float, times: int) -> None:
+    """By its own clock one process might save again, and wait for the others for ever."""
+    done: list[int] = []
+    seconds_warm(lambda: done.append(1), Agreeing(agreed))
+    assert len(done) == times
+
+
+def test_clock_begins_with_the_process() -> None:
+    before = seconds_of_this_process()
+    assert 0 < before <= seconds_of_this_process() < 86_400
