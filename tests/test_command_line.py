@@ -214,7 +214,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]
 
 def test_pretrain_ends_with_what_to_do_next(run: tuple[Path, Path, list[str]]) -> None:
     said = (run[0] / "log").read_text()
-    for line in ("held-out text, after 40 steps", "no context", "majority", "report.html", "what to try next", "ETA"):
+    for line in ("Held-out text, after 40 steps", "no context", "majority", "report.html", "Next:", "ETA"):
         assert line in said, said
 
 

@@ -50,7 +50,7 @@ def test_overrides_win_and_stand_first() -> None:
     assert config.data.sources == ("text:a/*", "docs")
     assert set(differences(config, recipe)) == {"optimizer.learning_rate", "data.sources"}
     shown = render(config, recipe).splitlines()
-    assert shown[0] == "changed from the recipe:"
+    assert shown[0] == "Settings changed from the recipe:"
     assert "optimizer.learning_rate: 0.0003" in render(config, recipe).split("config:")[0]
 
 

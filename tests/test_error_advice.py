@@ -164,7 +164,7 @@ def test_the_next_steps_are_about_the_users_own_text() -> None:
     )
     summary = Summary("novels", "", 10, 100, 1.0, 100.0, None, "", (), asked)
     said = last_words(novels, summary, Path("report.html"), Path("huggingface"))
-    commands = [line.strip() for line in said.partition("what to try next:")[2].splitlines() if line]
+    commands = [line.strip() for line in said.partition("Next:")[2].splitlines() if line]
     steps = [shlex.split(command, comments=True) for command in commands]
     assert steps[0] == ["bertjax", "fill-mask", "my runs/novels", "Er kam [MASK] Hause."]
     assert [step[1] for step in steps] == ["fill-mask", "finetune", "export"]

@@ -24,12 +24,12 @@ def configured(*words: str, recipe: str = QUICKSTART) -> tuple[Config, list[str]
 
 
 def test_a_recipe_unchanged_is_one_line() -> None:
-    assert configured()[1] == ["as the recipe has it"]
+    assert configured()[1] == ["Settings: recipe defaults"]
 
 
 def test_every_setting_is_shown_on_demand() -> None:
     config, shown = configured("--show-config", "--optimizer.learning-rate", "3e-4")
-    assert shown[:2] == ["changed from the recipe:", "  optimizer.learning_rate: 0.0003   (recipe: 0.001)"]
+    assert shown[:2] == ["Settings changed from the recipe:", "  optimizer.learning_rate: 0.0003   (recipe: 0.001)"]
     flat = flatten(to_dict(config))
     assert shown[2:] == ["config:", *(f"  {key}: {value!r}" for key, value in flat.items())]
     assert len(flat) > 80
@@ -37,7 +37,7 @@ def test_every_setting_is_shown_on_demand() -> None:
 
 def test_of_a_stage_the_changed_keys_are_shown() -> None:
     shown = configured("--stages.0.sequence-length", "256", recipe=BASE)[1]
-    assert shown == ["changed from the recipe:", "  stages.0.sequence_length: 256   (recipe: 512)"]
+    assert shown == ["Settings changed from the recipe:", "  stages.0.sequence_length: 256   (recipe: 512)"]
 
 
 def test_steps_alone_scale_what_follows_from_them_and_one_line_says_so(
@@ -46,14 +46,14 @@ def test_steps_alone_scale_what_follows_from_them_and_one_line_says_so(
     monkeypatch.chdir(tmp_path)
     config, shown = configured("--training.steps", "30")
     assert shown == [
-        "changed from the recipe:",
+        "Settings changed from the recipe:",
         "  training.steps: 30   (recipe: 4000)",
         "  scaled with it: optimizer.warmup_steps=2, training.log_every=1, training.eval_every=64, "
         "training.checkpoint_every=64",
     ]
     assert (config.optimizer.warmup_steps, config.training.log_every, config.training.eval_every) == (2, 1, 64)
     assert configured("--training.steps", "30") == (config, shown)
-    assert configured("--training.steps", "4000")[1] == ["as the recipe has it"]
+    assert configured("--training.steps", "4000")[1] == ["Settings: recipe defaults"]
 
 
 def test_values_that_are_given_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,5 +162,5 @@ def require_free(output: AnyPath, arguments: argparse.Namespace) -> None:
 def comparison_line(reference: str, difference: Difference | None) -> str:
     """The result of a comparison with a reference implementation; None if there was no comparison."""
     if difference is None:
-        return f"not compared with {reference}: it is not installed here"
+        return f"Not verified: {reference} is not installed"
     return f"compared with {reference} on real text: {difference}"

@@ -1,4 +1,4 @@
-"""`bertjax verify`: whether a run, a checkpoint, a token store, an export or a search index is as it was written."""
+"""`bertjax verify`: check a run, a checkpoint, a token store, an export or a search index against its checksums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertjax.cli.verb import Verb
 DAMAGED = 3  # exit code
 
 _EXIT_CODES = (
-    f"Exit code 0: every file is as it was written; {DAMAGED}: some are not, each on a line that begins with DAMAGED; "
+    f"Exit code 0: every file is intact; {DAMAGED}: some are not, each on a line that begins with DAMAGED; "
     "1: PATH is none of these."
 )
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check every file of every path against its digest; print what is not as it was written."""
+    """Check every file of every path against its checksum, and print the damaged ones."""
     parts = [part for path in arguments.paths for part in parts_of(path)]
     from bertjax.storage.progress import ProgressLine
 
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _verdict(found: list[str]) -> str:
-    return f"{len(found)} finding{'s' * (len(found) > 1)}" if found else "as it was written"
+    return f"{len(found)} finding{'s' * (len(found) > 1)}" if found else "OK"
 
 
 def parts_of(name: str) -> list[Part]:

@@ -147,12 +147,12 @@ def _of_stages(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[str
 
 
 def render(config: Config, recipe: Config) -> str:
-    """What a config changes of its recipe, as text."""
+    """List the settings that differ from the recipe's."""
     changed = {}
     for key, (old, new) in differences(config, recipe).items():
         changed |= _of_stages(old, new) if key == "stages" else {key: (old, new)}
     lines = [f"  {key}: {new!r}   (recipe: {old!r})" for key, (old, new) in changed.items()]
-    return "\n".join(["changed from the recipe:", *lines] if lines else ["as the recipe has it"])
+    return "\n".join(["Settings changed from the recipe:", *lines] if lines else ["Settings: recipe defaults"])
 
 
 def render_all(config: Config) -> str:

@@ -24,8 +24,8 @@ def amounts_table(found: Inspection) -> Table:
     sources = "" if is_known else " The store does not record the source of each document."
     return Table(
         "What is in it",
-        f"Spelled bytes are UTF-8 of the text as its tokens spell it, without white space.{read}{sources}",
-        ("split", "documents", "sentences", "tokens", "spelled bytes", "[UNK] rate"),
+        f"Bytes: those of text after tokenization, without spaces.{read}{sources}",
+        ("split", "documents", "sentences", "tokens", "bytes", "[UNK] rate"),
         tuple(_amount(amount) for amount in found.amounts),
     )
 
@@ -119,7 +119,7 @@ def duplicates_table(found: Inspection) -> Table:
     note = (
         f"Training split. Near: an estimated Jaccard similarity of {SIMILAR} or more between the sets of runs of "
         f"{SHINGLE} tokens (MinHash, {HASHES} hashes), looked for among documents of {SHINGLE} tokens or more of which "
-        "no exact copy comes before; linked ones are one group. Copies would go if each group kept one document."
+        "no exact copy comes before; linked ones are one group. Copies: documents that deduplication would remove."
     )
     for share, what in ((exact.share, "Exact copies"), (near.share, "Near-duplicates")):
         if share < 1:

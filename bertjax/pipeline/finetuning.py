@@ -87,7 +87,7 @@ class FinetuneResult:
         return [*tables, overall(self.summaries, (OTHERS_DEV, BASE_TEST))] if len(self.summaries) > 1 else tables
 
     def __repr__(self) -> str:
-        """The tables, where everything is, and what to do next."""
+        """Show the tables, the output, and what to do next."""
         return "\n".join(_last_words(self))
 
     def _repr_html_(self) -> str:
@@ -301,7 +301,7 @@ def _last_words(result: FinetuneResult) -> list[str]:
     for table in result.tables()[len(result.summaries) :]:
         lines += [f"\n{table.title}, {table.note}", *text_lines(table, left=(0, 1))]
     best = result.directory
-    lines.append("\nwhat to try next:")
+    lines.append("\nNext:")
     lines += _to_predict(result.summaries[0])
     if result.exported[0] != _NO_CLASS:
         lines.append(f"  bertjax export {shlex.quote(best)} --to onnx")

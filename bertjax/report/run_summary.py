@@ -84,12 +84,14 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
 def _held_out_line(one: Measured) -> str:
     """A measure with its baseline, as a line of the terminal."""
     form = ".3f" if one.measure.is_loss else ".1%"
-    gained = f"    ({one.gain:+.3f} nats gained)" if one.measure.is_loss else ""
+    gained = ""
+    if one.measure.is_loss:
+        gained = f"    ({abs(one.gain):.3f} nats {'better' if one.gain >= 0 else 'worse'} than the baseline)"
     return f"  {one.measure.name:13} {one.value:6{form}}    {one.measure.baseline_name} {one.baseline:{form}}{gained}"
 
 
 def last_words(config: Config, summary: Summary, report: AnyPath, exported: AnyPath | None) -> str:
-    """What the run reached, where everything is, and what to do next."""
+    """Describe what the run reached, its output, and what to do next."""
     filled = [
         f"  {completion.text}\n      {', '.join(f'{token} {share:.0%}' for token, share in completion.guesses)}"
         f"   (was: {completion.answer})"
@@ -99,14 +101,14 @@ def last_words(config: Config, summary: Summary, report: AnyPath, exported: AnyP
     quoted = shlex.quote(str(run))
     return "\n".join(
         [
-            f"\nheld-out text, after {summary.steps:,} steps and {summary.tokens_seen:,} tokens:",
+            f"\nHeld-out text, after {summary.steps:,} steps and {summary.tokens_seen:,} tokens:",
             *map(_held_out_line, summary.held_out),
-            *(["\nwhat the model puts for [MASK] in held-out sentences:", *filled] if filled else []),
-            "\nwhere everything is:",
+            *(["\nPredictions for [MASK] in held-out sentences:", *filled] if filled else []),
+            "\nOutput:",
             f"  report        {report}",
             f"  Hugging Face  {exported or 'transformers has no class of this network; use the run itself'}",
             f"  checkpoints   {run / 'checkpoints'}",
-            "\nwhat to try next:",
+            "\nNext:",
             *_next_steps(config, quoted, summary.completions, exported is not None),
         ]
     )
@@ -126,5 +128,5 @@ def _next_steps(config: Config, run: str, completions: Sequence[Completion], has
         steps.append((finetune, "a table with the columns text and label"))
     if has_class:
         exported = shlex.quote(f"{config.name}_huggingface")
-        steps.append((f"bertjax export {run} --to huggingface --output {exported}", "take it away"))
+        steps.append((f"bertjax export {run} --to huggingface --output {exported}", "export to Hugging Face"))
     return [f"  {command}    # {what}" for command, what in steps]

@@ -57,7 +57,7 @@ class PretrainResult:
     summary: Summary | None  # in the first process of a run, None in the others
 
     def __repr__(self) -> str:
-        """What the run reached, where everything is, and what to do next."""
+        """Describe what the run reached, its output, and what to do next."""
         if self.summary is None:
             return f"step {self.step:,} of {self.directory}"
         return last_words(self.config, self.summary, self.report, self.exported)

@@ -226,7 +226,7 @@ def test_import_reads_a_folder_without_model_type(
     else:
         monkeypatch.setattr(compare.importlib.util, "find_spec", lambda name: None)
     assert main(["import", f"hf:{old}", "--output", str(tmp_path / "run")]) == 0
-    shown = "compared with transformers on real text: hidden states" if with_transformers else "not compared with"
+    shown = "compared with transformers on real text: hidden states" if with_transformers else "Not verified"
     assert shown in capsys.readouterr().out
 
 

@@ -23,8 +23,8 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
 @pytest.mark.parametrize(
     ("platform", "length", "packed", "change", "jax_version", "expected"),
     [
-        ("cpu", 512, False, {}, NEW, "xla (there is no other for cpu)"),
-        ("rocm", 512, False, {}, NEW, "xla (there is no other for rocm)"),
+        ("cpu", 512, False, {}, NEW, "xla (the only backend for cpu)"),
+        ("rocm", 512, False, {}, NEW, "xla (the only backend for rocm)"),
         ("tpu", 512, False, {}, OLD, "splash (rows of 512 tokens on tpu)"),
         ("tpu", 512, True, {}, OLD, "splash (rows of 512 tokens on tpu)"),
         ("tpu", 512, True, {"dtype": "float32"}, OLD, "splash (rows of 512 tokens on tpu)"),
@@ -127,9 +127,9 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
             False,
             {"window": 64, "global_every": 3},
             NEW,
-            "xla (there is no other for cpu; windows of 64 in XLA by blocks)",
+            "xla (the only backend for cpu; windows of 64 in XLA by blocks)",
         ),
-        ("cpu", 192, False, {"window": 64, "global_every": 3}, NEW, "xla (there is no other for cpu)"),
+        ("cpu", 192, False, {"window": 64, "global_every": 3}, NEW, "xla (the only backend for cpu)"),
         (
             "tpu",
             520,

@@ -77,7 +77,7 @@ def test_a_run_from_python_has_the_bits_of_the_verbs(folder, pretrained, capfd):
     assert digests(folder / "verb") == digests(folder / "python")
     said = capfd.readouterr().out
     about = str(pretrained).replace(str(folder / "python"), str(folder / "verb"))
-    assert about.strip().splitlines()[0] in said and "what to try next" in about
+    assert about.strip().splitlines()[0] in said and "Next:" in about
 
 
 def test_the_result_says_and_shows_what_was_reached(pretrained):

@@ -66,7 +66,7 @@ def test_it_learned_and_left_everything(whole: Path) -> None:
     assert vocabulary == (whole / "vocab.txt").read_bytes()
     assert evaluations(run_dir)[0]["eval/mlm_loss"] < math.log(vocabulary.count(b"\n")) - 0.5
     assert (run_dir / "huggingface" / "model.safetensors").is_file()
-    assert "what the model puts for [MASK] in held-out sentences" in log
+    assert "Predictions for [MASK] in held-out sentences" in log
 
 
 def test_evaluate_finds_the_figures_of_the_run(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Begun:
 def test_run_prints_each_stretch_of_work_in_order(begun: Begun) -> None:
     lines = begun.lines
     order = [
-        "changed from the recipe:",
+        "Settings changed from the recipe:",
         r"  training\.steps: 4   \(recipe: \d+\)",
         r"  scaled with it: .*optimizer\.warmup_steps=",
         "preparing text: 100%",
@@ -65,7 +65,7 @@ def test_run_prints_each_stretch_of_work_in_order(begun: Begun) -> None:
         "compiling the step, about 20 s the first time",
         "pretraining  .* / 4 steps",
         "step 4  held out",
-        "where everything is:",
+        "Output:",
     ]
     places = [position(lines, pattern) for pattern in order]
     assert places == sorted(places)

@@ -112,7 +112,7 @@ def test_a_source_without_text_is_refused(tmp_path):
         ),
         (
             "parquet:wiki/*.parquet:text",
-            r"was taken for the field .*; Wikipedia is had with `hf download wikimedia",
+            r"was taken for the field .*; download Wikipedia with `hf download wikimedia",
         ),
         (
             "text:Books/*.txt",

@@ -60,7 +60,7 @@ def test_the_log_says_what_became_of_it() -> None:
 def test_the_log_says_who_computes_the_attention_and_why() -> None:
     config = Config()
     choices = _attention(config, make_mesh(config.mesh), stages_of(config))
-    assert _describe_attention(choices) == "attention: xla (there is no other for cpu)"
+    assert _describe_attention(choices) == "attention: xla (the only backend for cpu)"
     assert _describe_attention([*choices, *choices]) == _describe_attention(choices)
 
 

@@ -90,7 +90,7 @@ def _choose(
         return AttentionChoice("xla", "as execution.attention says")
     backend = FUSED.get(platform, "xla") if wanted == "auto" else wanted
     if backend == "xla":
-        return AttentionChoice("xla", f"there is no other for {platform}")
+        return AttentionChoice("xla", f"the only backend for {platform}")
     hindrance = _hindrance(backend, model, execution, platform, length, packed, capability, jax_version)
     if wanted != "auto":
         if hindrance is not None:

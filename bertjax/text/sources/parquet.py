@@ -198,7 +198,7 @@ KIND = SourceKind(
     has_fields=True,
     needs=("pyarrow", "'bertjax[parquet]'"),
     check=lambda file: require_field(file.path, file.feature or DEFAULT_FIELD),
-    where_from="Wikipedia is had with `hf download wikimedia/wikipedia --repo-type dataset --include '20231101.en/*' "
+    where_from="download Wikipedia with `hf download wikimedia/wikipedia --repo-type dataset --include '20231101.en/*' "
     "--local-dir wiki`, for parquet:wiki/20231101.en/*.parquet",
     compressed=(*COMPRESSED, ".parquet"),
     folder_names=("*.parquet", "*.arrow"),
