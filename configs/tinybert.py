@@ -1,4 +1,4 @@
-r"""TinyBERT: a small BERT whose layers learn what the layers of a frozen BERT-Base compute (general distillation).
+"""TinyBERT: a small BERT whose layers learn what the layers of a frozen BERT-Base compute (general distillation).
 
 Reproduces: "TinyBERT" (arXiv 1909.10351), general distillation as huawei-noah's general_distill.py does it: squared
     errors of the embeddings, of the outputs of every third or second layer through a dense layer to the teacher's
@@ -9,9 +9,9 @@ Reproduces: "TinyBERT" (arXiv 1909.10351), general distillation as huawei-noah's
     the rate that the published models were trained with (5e-5 is the default of the script).
     Then distil again for a task, from a teacher that was fine-tuned for it, layers first and predictions second; the
     paper's augmentation of the data is not part of bertjax:
-    bertjax finetune sst2 --init-from runs/tinybert_4x312 --teacher runs/sst2 --distil layers --data DIR --epochs 10 \
+    bertjax finetune sst2 --init-from runs/tinybert_4x312 --teacher runs/sst2 --distil layers --data DIR --epochs 10 \\
             --run-dir runs/sst2_layers
-    bertjax finetune sst2 --init-from runs/sst2_layers --teacher runs/sst2 --distil predictions --data DIR --epochs 3 \
+    bertjax finetune sst2 --init-from runs/sst2_layers --teacher runs/sst2 --distil predictions --data DIR --epochs 3 \\
             --run-dir runs/sst2_small
 Text: as in bert_base.py, with the teacher's vocabulary.
 Expected: GLUE, test sets, after distillation for each task with augmented data: 77.0 and 79.4 (teacher: 79.5).
