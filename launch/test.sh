@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Sets everything up and runs the linter, the type checker and pytest. Arguments go to pytest: ./launch/test.sh tests/text
+# `--unit` leaves out the tests that train a model or start a process.
 # `--long [NAME...]` runs, in place of that, what takes too long for the suite: see tests/long.py.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

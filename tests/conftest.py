@@ -38,10 +38,15 @@ _BUCKETS = itertools.count()
 REPOSITORY = Path(__file__).resolve().parent.parent
 REAL_DATA = Path(os.environ.get("BERTJAX_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
 
+# Rooms whose tests train models or start processes; elsewhere such a test is marked `run`.
+RUN_ROOMS = {"chaos", "finetune", "launch", "pipeline", "plan", "run", "runtime"}
+SLOWEST_ROOMS = ("run", "training", "finetune", "chaos", "tests")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--long` runs full matrices too, of which the suite has a part."""
-    parser.addoption("--long", action="store_true", help="also run the checks marked `long`")
+    """Add the options that choose tiers."""
+    parser.addoption("--unit", action="store_true", help="leave out the tests marked `run`")
+    parser.addoption("--long", action="store_true", help="also run the tests marked `long`")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,16 +56,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave `long` checks out unless they are asked for; deselected, for they are no skipped tests.
+    """Mark the rooms of the run tier, deselect the tiers that are not requested, and put slow files first.
 
-    Files of long tests come first, so that processes which share the files end together.
+    Workers that share the files then end together.
     """
-    items.sort(key=lambda item: item.path.parent.name not in ("run", "training", "finetune", "chaos", "tests"))
-    if config.getoption("--long"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("long")]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if not item.get_closest_marker("long")]
+    for item in items:
+        if item.path.parent.name in RUN_ROOMS:
+            item.add_marker("run")
+    tiers = [] if config.getoption("--long") else ["long"]
+    if config.getoption("--unit"):
+        tiers.append("run")
+    deselected = [item for item in items if any(map(item.get_closest_marker, tiers))]
+    config.hook.pytest_deselected(items=deselected)
+    items[:] = [item for item in items if not any(map(item.get_closest_marker, tiers))]
+    items.sort(key=lambda item: item.path.parent.name not in SLOWEST_ROOMS)
 
 
 def pytest_collection_finish() -> None:

@@ -4,13 +4,16 @@
 
 A piece is the tests marked `long`, or one of the scripts `tests/**/check_*.py`. What a piece prints goes to a file of
 its own in `build/long/`. A piece whose data or packages are missing is skipped, with the reason. Exits with 1 if a
-piece fails, with 130 if it is interrupted, and then the table says which pieces did not run.
+piece fails, with 130 if it is interrupted, and then the table says which pieces did not run. `tests/long.json` keeps
+each piece's last outcome with its date and commit.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -24,6 +27,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("BERTJAX_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
 LOGS = REPOSITORY / "build" / "long"
+RECORD = REPOSITORY / "tests" / "long.json"
 INTERRUPTED = 130
 
 
@@ -163,8 +167,26 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join([*lines, f"{'sum':{width}}  {sum(outcome.seconds for outcome in outcomes):7.0f}"])
 
 
-def main(arguments: Sequence[str] | None = None, pieces: Sequence[Piece] = PIECES, logs: Path = LOGS) -> int:
-    """Run the named pieces and print the table; the exit code."""
+def record(outcomes: Sequence[Outcome], path: Path) -> None:
+    """Add outcomes to the file of last outcomes, with today's date and the commit that was tested."""
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
+    commit = subprocess.run(git, cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout.strip()
+    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    last = json.loads(path.read_text()) if path.exists() else {}
+    for outcome in outcomes:
+        if outcome.verdict in ("passed", "failed"):
+            last[outcome.name] = {"verdict": outcome.verdict, "date": date, "commit": commit or "unknown"}
+            last[outcome.name] |= {"seconds": round(outcome.seconds), "remark": outcome.remark.split("; exit code")[0]}
+    path.write_text(json.dumps(last, indent=2) + "\n")
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    pieces: Sequence[Piece] = PIECES,
+    logs: Path = LOGS,
+    last: Path = RECORD,
+) -> int:
+    """Run the named pieces, print the table, record the outcomes, and return the exit code."""
     names = [piece.name for piece in pieces]
     parser = argparse.ArgumentParser(prog="./launch/test.sh --long", description="Run what is too long for the suite.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"pieces to run, of {', '.join(names)}; default: all")
@@ -175,7 +197,8 @@ def main(arguments: Sequence[str] | None = None, pieces: Sequence[Piece] = PIECE
     for outcome in run([piece for piece in pieces if piece.name in asked or not asked], logs):
         outcomes.append(outcome)
         print(f"    {outcome.verdict} after {outcome.seconds:.0f} s {outcome.remark}".rstrip(), flush=True)
-    print(f"\n{table(outcomes)}\nlogs: {logs}")
+    record(outcomes, last)
+    print(f"\n{table(outcomes)}\nlogs: {logs}; last outcomes: {last}")
     verdicts = {outcome.verdict for outcome in outcomes}
     return INTERRUPTED if "interrupted" in verdicts else int("failed" in verdicts)
 

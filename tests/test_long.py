@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -27,20 +28,24 @@ def test_every_check_is_a_piece() -> None:
 
 
 def test_the_table_has_every_outcome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert long.main([], (FINE, WRONG, ABSENT), tmp_path) == 1
+    assert long.main([], (FINE, WRONG, ABSENT), tmp_path, tmp_path / "last.json") == 1
     rows = capsys.readouterr().out.partition("outcome\n")[2].splitlines()
     assert [row.split()[0] for row in rows] == ["fine", "wrong", "absent", "sum", "logs:"]
     assert rows[0].split()[2] == "passed" and rows[1].split()[2] == "failed:"
     assert f"exit code 3, see {tmp_path / 'wrong.log'}" in rows[1]
     assert "skipped: cannot import no_such_module" in rows[2]
     assert (tmp_path / "fine.log").read_text() == "done\n"
+    last = json.loads((tmp_path / "last.json").read_text())
+    assert {name: last[name]["verdict"] for name in last} == {"fine": "passed", "wrong": "failed"}
+    assert long.main(["fine"], (FINE,), tmp_path, tmp_path / "last.json") == 0
+    assert set(json.loads((tmp_path / "last.json").read_text())) == {"fine", "wrong"}
 
 
 def test_only_the_named_pieces_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert long.main(["fine"], (FINE, WRONG), tmp_path) == 0
+    assert long.main(["fine"], (FINE, WRONG), tmp_path, tmp_path / "last.json") == 0
     assert not (tmp_path / "wrong.log").exists()
     with pytest.raises(SystemExit, match="2"):
-        long.main(["fines"], (FINE, WRONG), tmp_path)
+        long.main(["fines"], (FINE, WRONG), tmp_path, tmp_path / "last.json")
     assert "no piece is named fines; there are fine, wrong" in capsys.readouterr().err
 
 
@@ -51,7 +56,7 @@ def test_an_interruption_leaves_the_rest_out(tmp_path: Path, capsys: pytest.Capt
         f"signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
         f"long = runpy.run_path({str(REPOSITORY / 'tests' / 'long.py')!r})\n"
         f"pieces = [long['Piece']('stop', {interrupt.command!r}), long['Piece']('rest', {FINE.command!r})]\n"
-        f"raise SystemExit(long['main']([], pieces, Path({str(tmp_path)!r})))\n"
+        f"raise SystemExit(long['main']([], pieces, Path({str(tmp_path)!r}), Path({str(tmp_path / 'last.json')!r})))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 130, done.stderr
