@@ -76,6 +76,7 @@ def test_steps_reuse_the_pages_of_the_last(tmp_path: Path) -> None:
     assert min(told["faults"]) < told["pages"] / 10, told
 
 
+@pytest.mark.run
 def test_every_process_reads_a_model_of_another_library(encoder: Path, tmp_path: Path) -> None:
     """A process has its own devices: the first of all is another's."""
     assert main(["export", str(encoder), "--to", "huggingface", "--output", str(tmp_path / "hf")]) == 0

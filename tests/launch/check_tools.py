@@ -1,4 +1,4 @@
-"""Shows the commands on record in `golden/` to the tools they are for: gcloud, xpk, SkyPilot, none of which acts.
+"""Check the commands in `golden/` with the parsers of their tools: gcloud, xpk and SkyPilot. None of them acts.
 
 python tests/launch/check_tools.py
 

@@ -1,4 +1,4 @@
-"""A `bertjax` on the PATH that is a stand-in, and the environment in which launchers are tried."""
+"""A stand-in for `bertjax` on the PATH, for tests of launchers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def executable(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def with_stand_in(tmp_path: Path) -> dict[str, str]:
-    """An environment where `bertjax` is the stand-in, under this Python."""
+    """Environment variables for which `bertjax` is the stand-in, run by this Python."""
     stand_in = Path(__file__).with_name("stand_in.py")
     executable(tmp_path / "bin" / "bertjax", f'#!/bin/sh\nexec {sys.executable} {stand_in} "$@"\n')
     return os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}

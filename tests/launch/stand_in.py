@@ -1,10 +1,9 @@
-"""A program that behaves as `bertjax pretrain` does towards a launcher, in a tenth of a second and without a model.
+"""A program that behaves like `bertjax pretrain` towards a launcher, in a tenth of a second and without a model.
 
-It takes the run's own arguments and keeps `RUN/checkpoints/<step>`, whose `metadata/metadata` is written last.
-What goes wrong stands in STAND_IN, words of
-`PROCESS:STEP:WHAT`, each of which happens once, or in every attempt if STEP is `always`: `kill` it kills itself, a
-number is the exit code it leaves with, `wait` it leaves RUN/waiting-PID and goes on when there is RUN/go. Told to end
-it saves, unless another one has come to grief meanwhile.
+It takes the arguments of a run and writes `RUN/checkpoints/<step>`, `metadata/metadata` last. The variable STAND_IN has
+its faults, words of the form PROCESS:STEP:FAULT. Each happens once, or in every attempt if STEP is `always`. FAULT is
+`kill` (it kills itself), an exit code, or `wait` (it writes RUN/waiting-PID and continues when RUN/go exists). A signal
+makes it save and end, unless another process had a fault meanwhile.
 """
 
 import os
@@ -23,26 +22,26 @@ def main() -> int:
         int(keys.get("--hosts.process", 0)),
         "--hosts.processes" in keys,
     )
-    told: list[int] = []
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: told.append(number))
+        signal.signal(number, lambda number, frame: signals.append(number))
     if "MY_KEY" in os.environ:
         run.mkdir(parents=True, exist_ok=True)
         (run / "environment").write_text(os.environ["MY_KEY"])
-    first, marks = newest(run), misfortunes(run)
+    first, marks = newest(run), faults(run)
     where = f" of {keys['--hosts.processes']} at {keys.get('--hosts.coordinator')}" if several else ""
     say(f"process {me}{where} begins at step {first}")
     for step in range(first + 1, int(keys["--training.steps"]) + 1):
-        meet_the_others(run, keys, step, told)
+        wait_for_others(run, keys, step, signals)
         time.sleep(SECONDS_A_STEP)
-        come_to_grief(run, me, step, told)
-        lost = several and misfortunes(run) != marks
-        if told and lost:
+        apply_faults(run, me, step, signals)
+        lost = several and faults(run) != marks
+        if signals and lost:
             return 75
-        if told:
+        if signals:
             save(run, step)
             say(f"saved step {step}")
-            return 130 if told[0] == signal.SIGINT else 75
+            return 130 if signals[0] == signal.SIGINT else 75
         if step % int(keys["--training.checkpoint-every"]) == 0 and not lost:
             save(run, step)
     say("done")
@@ -57,7 +56,7 @@ def newest(run: Path) -> int:
     return max((int(entry.name) for entry in (run / "checkpoints").glob("*")), default=0)
 
 
-def misfortunes(run: Path) -> list[tuple[str, float]]:
+def faults(run: Path) -> list[tuple[str, float]]:
     return sorted((mark.name, mark.stat().st_mtime) for mark in run.glob("happened-*"))
 
 
@@ -67,8 +66,8 @@ def save(run: Path, step: int) -> None:
     (metadata / "metadata").touch()
 
 
-def meet_the_others(run: Path, keys: dict[str, str], step: int, told: list[int]) -> None:
-    """Wait for the other processes of this machine before a step, as a real one does: one of them may be slow, or dead.
+def wait_for_others(run: Path, keys: dict[str, str], step: int, signals: list[int]) -> None:
+    """Wait for the other processes of this machine before a step, as a real one does; they may be slow or dead.
 
     Stand-ins for clusters may run one host after the other, and those hosts do not wait.
     """
@@ -78,18 +77,18 @@ def meet_the_others(run: Path, keys: dict[str, str], step: int, told: list[int])
     folder = run / f"met-{port}"  # the launcher takes another port for each attempt
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{step}-{keys['--hosts.process']}").touch()
-    all_of_them = [folder / f"{step}-{number}" for number in range(int(keys["--hosts.processes"]))]
-    while not told and not all(one.exists() for one in all_of_them):
+    marks = [folder / f"{step}-{number}" for number in range(int(keys["--hosts.processes"]))]
+    while not signals and not all(one.exists() for one in marks):
         time.sleep(0.002)
 
 
-def come_to_grief(run: Path, me: int, step: int, told: list[int]) -> None:
+def apply_faults(run: Path, me: int, step: int, signals: list[int]) -> None:
     for word in os.environ.get("STAND_IN", "").split():
-        process, at, what = word.split(":")
-        if what == "wait":
+        process, at, fault = word.split(":")
+        if fault == "wait":
             if (process, at) == (str(me), str(step)):
                 (run / f"waiting-{os.getpid()}").touch()
-                while not told and not (run / "go").exists():
+                while not signals and not (run / "go").exists():
                     time.sleep(0.01)
             continue
         mark = run / f"happened-{word.replace(':', '-')}"
@@ -97,9 +96,9 @@ def come_to_grief(run: Path, me: int, step: int, told: list[int]) -> None:
             continue
         run.mkdir(parents=True, exist_ok=True)
         mark.touch()
-        if what == "kill":
+        if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        sys.exit(int(what))
+        sys.exit(int(fault))
 
 
 if __name__ == "__main__":

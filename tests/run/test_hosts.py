@@ -59,6 +59,7 @@ def test_batches_losses_and_checkpoints_on_other_shapes(files: tuple[Path, Path]
     assert len(jax.devices()) == 8 and back["restored"][0] > 0
 
 
+@pytest.mark.run
 def test_stopped_killed_and_resumed_by_two_processes(files: tuple[Path, Path], tmp_path: Path) -> None:
     recipe, source = files
 
@@ -97,7 +98,8 @@ def test_stopped_killed_and_resumed_by_two_processes(files: tuple[Path, Path], t
     assert digests(run_dir) == digests(tmp_path / "whole")
 
 
-def test_what_one_process_cannot_read_none_restores(tmp_path: Path) -> None:
+@pytest.mark.run
+def test_checkpoint_unreadable_in_one_process_is_left_out(tmp_path: Path) -> None:
     script = [sys.executable, Path(__file__).with_name("restore_on_hosts.py"), tmp_path / "checkpoints"]
 
     with Group(script, 2, tmp_path / "restored.log", address=as_words) as group:
@@ -122,7 +124,8 @@ def test_a_directory_that_is_not_shared(files: tuple[Path, Path], tmp_path: Path
             assert "run_dir=run: process 1 (" in log and "cannot read what process 0 (" in log, group.output()
 
 
-def test_hosts_that_do_not_come_or_differ(files: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.long
+def test_missing_or_different_hosts_are_reported(files: tuple[Path, Path], tmp_path: Path) -> None:
     recipe, source = files
     arguments = command(recipe, source, tmp_path / "run", *SHORT, "--hosts.join-seconds", "2")
     with (

@@ -1,4 +1,4 @@
-"""Where a process stands, from what each cluster tells it; where JAX detects the same cluster, as JAX reads it."""
+"""The number of a process from the variables of each cluster, compared with JAX's detection where there is one."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "3"}
         ("rack[1-2]-x", "rack1-x"),
     ],
 )
-def test_slurm(monkeypatch: pytest.MonkeyPatch, nodes: str, first: str) -> None:
-    told = SLURM | {"SLURM_STEP_NODELIST": nodes}
-    found = find_process(HostsConfig(), told)
+def test_slurm_variables_match_jax(monkeypatch: pytest.MonkeyPatch, nodes: str, first: str) -> None:
+    variables = SLURM | {"SLURM_STEP_NODELIST": nodes}
+    found = find_process(HostsConfig(), variables)
     assert found == ProcessInfo("slurm", f"{first}:{61_440 + 123_456 % 4096}", 8, 5)
     if first != "rack1-x":  # which JAX cuts short
-        for name, value in told.items():
+        for name, value in variables.items():
             monkeypatch.setenv(name, value)
         theirs = jax_clusters.SlurmCluster
         address = theirs.get_coordinator_address(timeout_secs=1, override_coordinator_port=None)
@@ -67,23 +67,23 @@ def test_slurm(monkeypatch: pytest.MonkeyPatch, nodes: str, first: str) -> None:
         (None, "4", None),
     ],
 )
-def test_tasks_of_a_node_share_its_gpus(visible: str | None, tasks: str, devices: tuple[int, ...] | None) -> None:
-    told = SLURM | {"SLURM_STEP_TASKS_PER_NODE": tasks} | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {})
-    assert find_process(HostsConfig(), told).local_devices == devices
-    assert find_process(HostsConfig(), told | {"SLURM_GPUS_PER_TASK": "2"}).local_devices is None
+def test_slurm_tasks_share_the_gpus_of_a_node(visible: str | None, tasks: str, devices: tuple[int, ...] | None) -> None:
+    variables = SLURM | {"SLURM_STEP_TASKS_PER_NODE": tasks} | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {})
+    assert find_process(HostsConfig(), variables).local_devices == devices
+    assert find_process(HostsConfig(), variables | {"SLURM_GPUS_PER_TASK": "2"}).local_devices is None
 
 
 @pytest.mark.parametrize("visible", ["2", "0,1,2"])
-def test_gpus_that_tasks_cannot_share_evenly_are_refused(visible: str) -> None:
+def test_uneven_gpus_per_task_are_refused(visible: str) -> None:
     with pytest.raises(ValueError, match=rf"CUDA_VISIBLE_DEVICES={visible} for 2 tasks .*--gpus-per-task"):
         find_process(HostsConfig(), SLURM | {"CUDA_VISIBLE_DEVICES": visible})
 
 
-@pytest.mark.parametrize("told", [GKE, SLICES])
-def test_tpu_by_variables(monkeypatch: pytest.MonkeyPatch, told: dict[str, str]) -> None:
+@pytest.mark.parametrize("variables", [GKE, SLICES])
+def test_tpu_variables_match_jax(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
     monkeypatch.setattr(clusters, "_has_tpu", lambda _: True)
-    found = find_process(HostsConfig(), told)
-    for name, value in told.items():
+    found = find_process(HostsConfig(), variables)
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     theirs = jax_clusters.GkeTpuCluster
     monkeypatch.setattr(theirs, "wait_for_coordinator", lambda *_: None)
@@ -94,7 +94,7 @@ def test_tpu_by_variables(monkeypatch: pytest.MonkeyPatch, told: dict[str, str])
 
 @pytest.fixture
 def metadata() -> Iterator[tuple[str, dict[str, str]]]:
-    """A server like that of a Google machine, and what it tells."""
+    """The address of a server like the metadata server of a Google machine, and its attributes."""
     attributes: dict[str, str] = {}
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -114,7 +114,9 @@ def metadata() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("endpoints", ["w0:0:10.0.0.4,w1:1:10.0.0.5", "10.0.0.4,10.0.0.5"])
-def test_tpu_by_metadata(monkeypatch: pytest.MonkeyPatch, metadata: tuple[str, dict[str, str]], endpoints: str) -> None:
+def test_tpu_metadata_gives_process_and_slices(
+    monkeypatch: pytest.MonkeyPatch, metadata: tuple[str, dict[str, str]], endpoints: str
+) -> None:
     monkeypatch.setattr(clusters, "_has_tpu", lambda _: True)
     server, attributes = metadata
     attributes |= {"worker-network-endpoints": endpoints, "agent-worker-number": "1", "tpu-env": "ZONE: 'z'\n"}
@@ -124,7 +126,7 @@ def test_tpu_by_metadata(monkeypatch: pytest.MonkeyPatch, metadata: tuple[str, d
     assert find_process(HostsConfig(), {"GCE_METADATA_IP": server}) == ProcessInfo("tpu", "10.9.0.1:8476", 4, 3)
 
 
-def test_kubernetes() -> None:
+def test_kubernetes_pod_name_gives_the_coordinator() -> None:
     named = POD | {"BERTJAX_POD_NAME": "bert-workers-0-3.bert.default.svc.cluster.local"}
     four = HostsConfig(processes=4)
     assert find_process(four, named) == ProcessInfo(
@@ -137,22 +139,22 @@ def test_kubernetes() -> None:
         find_process(four, POD | {"BERTJAX_POD_NAME": "somewhere"})
 
 
-def test_an_address_by_keys_or_variables() -> None:
+def test_address_from_keys_or_variables() -> None:
     keys = HostsConfig(coordinator="10.0.0.2:8476", processes=3, process=1)
     assert find_process(keys, {}) == ProcessInfo("address", "10.0.0.2:8476", 3, 1)
-    told = {"JAX_COORDINATOR_ADDRESS": "h:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}
-    assert find_process(HostsConfig(), told) == ProcessInfo("address", "h:1", 2, 0)
-    # A cluster knows the number of a process, the keys where process 0 is.
+    variables = {"JAX_COORDINATOR_ADDRESS": "h:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}
+    assert find_process(HostsConfig(), variables) == ProcessInfo("address", "h:1", 2, 0)
+    # The cluster has the number of the process, the config the address of process 0.
     assert find_process(HostsConfig(coordinator="h:1"), SLURM).coordinator == "h:1"
 
 
-def test_nothing_is_one_process() -> None:
+def test_no_cluster_is_one_process() -> None:
     assert find_process(HostsConfig(), {}) == ALONE
     assert find_process(HostsConfig(cluster="one"), SLURM) == ALONE
 
 
 @pytest.mark.parametrize(
-    ("hosts", "told", "words"),
+    ("hosts", "variables", "message"),
     [
         (HostsConfig(processes=16), SLURM, "hosts.processes=16, but there are 8 processes"),
         (HostsConfig(processes=2), {}, "hosts.processes=2, but there are 1 processes"),
@@ -166,12 +168,12 @@ def test_nothing_is_one_process() -> None:
         (HostsConfig(cluster="tpu"), {"JAX_PLATFORMS": "cpu"}, "no TPU"),
     ],
 )
-def test_what_cannot_be_is_refused(hosts: HostsConfig, told: dict[str, str], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        find_process(hosts, told)
+def test_contradictory_settings_are_refused(hosts: HostsConfig, variables: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        find_process(hosts, variables)
 
 
-def test_addresses() -> None:
+def test_split_address_requires_host_and_port() -> None:
     assert split_address("[::1]:80") == ("::1", 80)
     for wrong in ("host", "host:", ":80", "host:x", "host:70000"):
         with pytest.raises(ValueError, match="HOST:PORT"):

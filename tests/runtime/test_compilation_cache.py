@@ -1,16 +1,21 @@
-"""Compiled programs are kept where the config says, unless the environment says something else."""
+"""The cache of compiled programs: where it is, and that several processes use it only if all share it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from several_processes import Group, as_words
+from threads import run_in_threads
 
-from bertjax.runtime.compilation import ENVIRONMENT, keep_compiled_programs
+from bertjax.runtime import compilation
+from bertjax.runtime.compilation import ENVIRONMENT, keep_compiled_programs, keep_only_what_is_shared
 
 PROGRAM = """
 import jax, sys
@@ -21,33 +26,74 @@ jax.jit(lambda x: x * 2 + 1)(1.0)
 """
 
 
-def kept(folder: Path, asked: str, **environment: str) -> tuple[str, int]:
-    """What a process of its own says where its programs go, and how many files there are in a folder then."""
+def compile_in_process(folder: Path, setting: str, **environment: str) -> tuple[str, int]:
+    """The cache's path that a new process prints, and the number of files below `folder` after it."""
     inherited = {name: value for name, value in os.environ.items() if name != ENVIRONMENT}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, asked], env=inherited | environment, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", PROGRAM, setting]
+    done = subprocess.run(command, env=inherited | environment, capture_output=True, text=True, check=True)
     return done.stdout.strip(), sum(path.is_file() for path in folder.rglob("*"))
 
 
-def test_programs_are_kept_by_processor_below_the_folder(tmp_path: Path) -> None:
-    where, files = kept(tmp_path, f"{tmp_path}/")
-    assert Path(where).parent == tmp_path and files > 0
-    assert kept(tmp_path, str(tmp_path)) == (where, files), "the second process found what the first had compiled"
+@pytest.mark.run
+def test_cache_has_a_folder_per_processor(tmp_path: Path) -> None:
+    path, files = compile_in_process(tmp_path, f"{tmp_path}/")
+    assert Path(path).parent == tmp_path and files > 0
+    assert compile_in_process(tmp_path, str(tmp_path)) == (path, files), "the second process compiled again"
 
 
-def test_the_environment_wins(tmp_path: Path) -> None:
-    folder = tmp_path / "theirs"
-    where, files = kept(folder, str(tmp_path / "ours"), **{ENVIRONMENT: str(folder)})
-    assert where == str(folder) and files > 0 and not (tmp_path / "ours").exists()
+@pytest.mark.run
+def test_environment_overrides_the_config(tmp_path: Path) -> None:
+    folder = tmp_path / "environment"
+    path, files = compile_in_process(folder, str(tmp_path / "config"), **{ENVIRONMENT: str(folder)})
+    assert path == str(folder) and files > 0 and not (tmp_path / "config").exists()
 
 
-def test_no_folder_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_folder_caches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENVIRONMENT)
     assert keep_compiled_programs("") == ""
 
 
-OF_SEVERAL = """
+class Pair:
+    """Stands in for `Processes`, for two threads that gather together."""
+
+    count = 2
+
+    def __init__(self, number: int, values: list[str], barrier: threading.Barrier) -> None:
+        self.first, self._number, self._values, self._barrier = number == 0, number, values, barrier
+
+    def gather(self, what: str, value: str = "") -> list[str]:
+        self._values[self._number] = value
+        self._barrier.wait(60)
+        values = list(self._values)
+        self._barrier.wait(60)
+        return values
+
+    def called(self, numbers: list[int]) -> str:
+        return f"processes {numbers}"
+
+
+@pytest.mark.parametrize(
+    ("folders", "is_kept"),
+    [(("shared", "shared"), True), (("own-0", "own-1"), False), (("", "own-1"), False), (("", ""), True)],
+)
+def test_only_a_shared_cache_is_kept(
+    folders: tuple[str, str], is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates: list[tuple[str, Any]] = []
+    monkeypatch.setattr(compilation.jax.config, "update", lambda *update: updates.append(update))
+    values, barrier = ["", ""], threading.Barrier(2)
+    paths = [str(tmp_path / folder) if folder else "" for folder in folders]
+    calls = [partial(keep_only_what_is_shared, paths[n], Pair(n, values, barrier)) for n in range(2)]
+    lines = run_in_threads(calls)
+    if is_kept:
+        assert lines == ["", ""] and updates == []
+    else:
+        assert all(f"processes {[0, 1] if not folders[0] else [1]} cannot read" in str(line) for line in lines), lines
+        assert updates == [("jax_enable_compilation_cache", False)] * 2
+    assert not list(tmp_path.glob("**/shared-*"))
+
+
+PROGRAM_OF_SEVERAL = """
 import os, sys
 from dataclasses import replace
 import jax
@@ -58,17 +104,18 @@ os.environ.pop("JAX_COMPILATION_CACHE_DIR")
 hosts = HostsConfig(coordinator=coordinator, processes=int(count), process=int(number))
 config = replace(Config(), hosts=hosts, compilation_cache=folder.replace("NUMBER", number))
 with session(config, ends_process=True):
-    print("keeps" if jax.config.jax_enable_compilation_cache else "keeps nothing", flush=True)
+    print("cached" if jax.config.jax_enable_compilation_cache else "not cached", flush=True)
 """
 
 
-@pytest.mark.parametrize(("folder", "keeps"), [("shared", True), ("of-NUMBER", False)])
-def test_several_processes_keep_programs_only_where_all_read_them(folder: str, keeps: bool, tmp_path: Path) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize(("folder", "is_kept"), [("shared", True), ("of-NUMBER", False)])
+def test_processes_agree_on_a_shared_cache(folder: str, is_kept: bool, tmp_path: Path) -> None:
     script = tmp_path / "program.py"
-    script.write_text(OF_SEVERAL)
-
-    with Group([sys.executable, script, tmp_path / folder], 2, tmp_path / "kept.log", address=as_words) as group:
+    script.write_text(PROGRAM_OF_SEVERAL)
+    command = [sys.executable, script, tmp_path / folder]
+    with Group(command, 2, tmp_path / "program.log", address=as_words) as group:
         group.finish(60)
-    assert all(f"keeps{'' if keeps else ' nothing'}\n" in log for log in group.logs), group.output()
-    assert ("compiled programs are not kept: process 1 (" in group.logs[0]) != keeps, group.output()
+    assert all(f"\n{'' if is_kept else 'not '}cached\n" in f"\n{log}" for log in group.logs), group.output()
+    assert ("compiled programs are not kept: process 1 (" in group.logs[0]) != is_kept, group.output()
     assert not list(tmp_path.glob("*/*/shared-*"))

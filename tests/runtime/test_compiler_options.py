@@ -1,4 +1,4 @@
-"""The compiler's settings: known to the installed XLA, and none overrides what the user sets."""
+"""Compiler options: the installed XLA knows them, and options of the environment take precedence."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from bertjax.runtime import compilation
 from bertjax.runtime.compilation import FLAGS, compiler_options, known_options
 
 
-def test_this_xla_knows_every_gpu_flag() -> None:
-    # The settings of a GPU's compiler are known to XLA on every platform.
+def test_installed_xla_knows_every_gpu_flag() -> None:
+    # XLA knows the options of the GPU compiler on every platform.
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     options = compiler_options("gpu", 8, deterministic=True, environ={})
     assert "xla_gpu_deterministic_ops" in options
     assert known_options(options, mesh) == options
 
 
-def test_the_tpus_compiler_knows_its_flags_and_names_others() -> None:
-    # In a process of its own, for libtpu stays in the one that has loaded it.
+@pytest.mark.run
+def test_tpu_compiler_drops_unknown_options() -> None:
+    # In a new process, since libtpu stays loaded.
     pytest.importorskip("libtpu", reason="needs the TPU's compiler: pip install libtpu")
     program = (
         "import os; os.environ |= {'TPU_SKIP_MDS_QUERY': '1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': 'true'}\n"
@@ -42,7 +43,7 @@ def test_the_tpus_compiler_knows_its_flags_and_names_others() -> None:
     assert "xla_tpu_nonsense is unknown to this version of XLA and left out" in done.stderr
 
 
-def test_what_xla_does_not_know_is_left_out_and_said() -> None:
+def test_unknown_options_are_dropped_with_a_warning() -> None:
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     with pytest.warns(UserWarning, match="xla_gpu_nonsense is unknown to this version of XLA"):
         assert known_options({"xla_gpu_nonsense": True, "xla_gpu_deterministic_ops": True}, mesh) == {
@@ -52,24 +53,24 @@ def test_what_xla_does_not_know_is_left_out_and_said() -> None:
         known_options({"xla_gpu_deterministic_ops": "perhaps"}, mesh)
 
 
-@pytest.mark.parametrize("said", ["--xla_gpu_deterministic_ops=false", "--a=b --xla_gpu_deterministic_ops --c"])
-def test_what_the_environment_says_is_left_as_it_is(said: str) -> None:
-    options = compiler_options("gpu", 8, deterministic=True, environ={"XLA_FLAGS": said})
+@pytest.mark.parametrize("setting", ["--xla_gpu_deterministic_ops=false", "--a=b --xla_gpu_deterministic_ops --c"])
+def test_environment_options_take_precedence(setting: str) -> None:
+    options = compiler_options("gpu", 8, deterministic=True, environ={"XLA_FLAGS": setting})
     assert "xla_gpu_deterministic_ops" not in options and len(options) == len(FLAGS["gpu"])
     longer = {"XLA_FLAGS": "--xla_gpu_deterministic_ops_of_another_name=1"}
     assert "xla_gpu_deterministic_ops" in compiler_options("gpu", 8, deterministic=True, environ=longer)
     assert "xla_gpu_deterministic_ops" not in compiler_options(
-        "gpu", 8, deterministic=True, environ={"LIBTPU_INIT_ARGS": said}
+        "gpu", 8, deterministic=True, environ={"LIBTPU_INIT_ARGS": setting}
     )
 
 
-def test_deterministic_changes_nothing_where_all_is() -> None:
+def test_deterministic_changes_nothing_on_cpu_and_tpu() -> None:
     for platform in ("cpu", "tpu"):
         assert compiler_options(platform, 8, deterministic=True) == compiler_options(platform, 8)
     assert compiler_options("cpu", 8) == {}
 
 
-def test_one_device_has_no_traffic_to_hide() -> None:
+def test_one_device_gets_no_traffic_options() -> None:
     assert compiler_options("gpu", 1, environ={}) == {}
     assert compiler_options("gpu", 1, deterministic=True, environ={}) == {"xla_gpu_deterministic_ops": True}
 

@@ -1,4 +1,4 @@
-"""On a CPU a program's temporaries have the pages of the last call's, however large they are."""
+"""On a CPU the temporaries of a program reuse the pages of the last call; the memory of a container."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ print(size // resource.getpagesize(), *found)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs a C library that can keep what is freed")
+@pytest.mark.run
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs a C library that can keep freed memory")
 def test_programs_reuse_the_pages_of_the_last_call() -> None:
     environment = os.environ | surroundings(devices=1)
     ended = subprocess.run(
@@ -53,7 +54,7 @@ def test_programs_reuse_the_pages_of_the_last_call() -> None:
 
 
 @pytest.mark.parametrize(("limit", "expected"), [("1048576\n", 1 << 20), ("max\n", None), ("9223372036854771712", 0)])
-def test_machine_memory_is_that_of_the_container(
+def test_machine_memory_respects_the_container_limit(
     limit: str, expected: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -91,6 +91,7 @@ def test_processes_report_nothing_of_their_own_folders(run, staging, monkeypatch
     assert told == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)
 def test_several_processes_write_every_object_once(bucket, run, server, tmp_path):
     """Google's storage refuses more than one write of a name in a second, and a restart reads every object."""
