@@ -19,7 +19,7 @@ from bertjax.families.networks import abstract_network
 from bertjax.finetune.kinds import kind_of
 from bertjax.interpret.token_rows import TokenRow, padded, rounded_up
 from bertjax.model.attention.backends import visible
-from bertjax.model.attention.self_attention import layer_windows
+from bertjax.model.attention.self_attention import LayerInputs, layer_windows
 from bertjax.model.network import Network, Params, PretrainingNetwork, bind
 from bertjax.model.stack import Layer
 from bertjax.model.task_heads import SequenceNetwork
@@ -134,16 +134,14 @@ def _inside(
 ) -> tuple[jax.Array, jax.Array]:
     """Attention [layers, B, H, L, L] and hidden states [layers + 1, B, L, D]."""
     encoder = bind(graphdef, params).encoder
-    first, relative = encoder.embeddings(ids, types, sequence_ids, None, True), encoder.of_distances()
+    first = encoder.embeddings(ids, types, sequence_ids)
 
-    def step(
-        layer: Layer, _: jax.Array, window: int, x: jax.Array, __: None
-    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        attention = layer.attention.probabilities(layer.attention_input(x), sequence_ids, window, relative)
-        x = layer(x, sequence_ids, None, True, "xla", window, relative)
+    def step(layer: Layer, inputs: LayerInputs, x: jax.Array, _: None) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        attention = layer.attention.probabilities(layer.attention_input(x), inputs)
+        x = layer(x, inputs)
         return x, (attention, x)
 
-    last, (attention, hidden) = encoder.through_layers(step, first)
+    last, (attention, hidden) = encoder.stack.run(step, first, encoder.layer_inputs(sequence_ids))
     return attention, jnp.concatenate([first[None], hidden[:-1], encoder.normed(last)[None]])
 
 
@@ -160,12 +158,12 @@ def nudged_loss(
     `nudges` is [layers + 1, 1, L, D], added after the embeddings and after each layer.
     """
     encoder = network.encoder
-    x, relative = encoder.embeddings(ids, types, sequence_ids, None, True) + nudges[0], encoder.of_distances()
+    x = encoder.embeddings(ids, types, sequence_ids) + nudges[0]
 
-    def step(layer: Layer, _: jax.Array, window: int, x: jax.Array, nudge: jax.Array) -> tuple[jax.Array, None]:
-        return layer(x, sequence_ids, None, True, "xla", window, relative) + nudge, None
+    def step(layer: Layer, inputs: LayerInputs, x: jax.Array, nudge: jax.Array) -> tuple[jax.Array, None]:
+        return layer(x, inputs) + nudge, None
 
-    x, _ = encoder.through_layers(step, x, nudges[1:])
+    x, _ = encoder.stack.run(step, x, encoder.layer_inputs(sequence_ids), nudges[1:])
     cls_positions = jnp.zeros((1, 1), jnp.int32)
     if isinstance(network, PretrainingNetwork):
         logits = network.nsp_logits(encoder.normed(x), cls_positions)[0, 0]

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -22,7 +21,6 @@ from bertjax.finetune.data.tags import tags_in
 from bertjax.finetune.encoding.tag_windows import TagCounts, TagWindows, tag_windows
 from bertjax.interpret.attention_maps import exact_graphdef
 from bertjax.model.network import Params, bind
-from bertjax.model.stack import Layer
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -135,12 +133,4 @@ def _states(
     graphdef: nnx.GraphDef, params: Params, ids: jax.Array, types: jax.Array, sequence_ids: jax.Array
 ) -> jax.Array:
     """Hidden states after the embeddings and after each layer: float32 [layers + 1, B, L, D]."""
-    encoder = bind(graphdef, params).encoder
-    first, relative = encoder.embeddings(ids, types, sequence_ids, None, True), encoder.of_distances()
-
-    def step(layer: Layer, _: jax.Array, window: int, x: jax.Array, __: None) -> tuple[jax.Array, jax.Array]:
-        x = layer(x, sequence_ids, None, True, "xla", window, relative)
-        return x, x
-
-    last, hidden = encoder.through_layers(step, first)
-    return jnp.concatenate([first[None], hidden[:-1], encoder.normed(last)[None]])
+    return bind(graphdef, params).encoder.hidden_states(ids, types, sequence_ids, packed=False)

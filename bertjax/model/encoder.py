@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -12,11 +10,12 @@ from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.positions import positions_in_sequence, sinusoids
 from bertjax.model.attention.relative import RelativePositions
+from bertjax.model.attention.self_attention import LayerInputs
 from bertjax.model.attention.sparse import pattern_of
-from bertjax.model.dropout import EMBEDDINGS, dropout, fold
+from bertjax.model.dropout import EMBEDDINGS, dropout
 from bertjax.model.layers import Dense, LayerNorm
 from bertjax.model.parameters import weight, zeros
-from bertjax.model.stack import Layer, Step, run_layers, stacked_layers
+from bertjax.model.stack import Layer, Stack, stacked_layers
 from bertjax.parallel.sharding import constrain
 
 
@@ -51,68 +50,63 @@ class Embeddings(nnx.Module):
         self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs
     ) -> None:
         E = embedding_width(config)
-        of_words = tables is not None and tables.word_difference is not None
-        if tables is None or of_words:
-            self._draw(config, E, rngs)
-        if tables is not None:
-            shared = ("word",) if of_words else ("word", "position", "token_type", "task_type", "norm")
-            for name in shared:
-                setattr(self, name, getattr(tables, name, None))  # a model may lack all but the first
-        shape, is_apart = (padded_vocab_size(config), E), config.embedding_sharing == "gdes"
-        self.word_difference = zeros(shape, ("vocab", "embed")) if is_apart else None
-        if config.embedding_size:
-            self.projection = Dense(config, (E, config.hidden_size), ("embed", "hidden"), "hidden", rngs=rngs)
+        self.word = word_table(config, E, rngs=rngs) if tables is None else tables.word
+        if tables is None or tables.word_difference is not None:
+            types, tasks = config.type_vocab_size, config.task_type_vocab_size
+            positions = config.max_position_embeddings if config.position_embedding == "learned" else 0
+            self.position = weight(rngs, (positions, E), ("position", "embed"), config) if positions else None
+            self.token_type = weight(rngs, (types, E), ("token_type", "embed"), config) if types else None
+            self.task_type = weight(rngs, (tasks, E), ("token_type", "embed"), config) if tasks else None
+            self.norm = None if config.embedding_norm == "none" else LayerNorm(config, E)
+        else:
+            self.position, self.token_type, self.task_type = tables.position, tables.token_type, tables.task_type
+            self.norm = tables.norm
+        gdes, shape = config.embedding_sharing == "gdes", (padded_vocab_size(config), E)
+        self.word_difference = zeros(shape, ("vocab", "embed")) if gdes else None
+        narrow, sizes = config.embedding_size > 0, (E, config.hidden_size)
+        self.projection = Dense(config, sizes, ("embed", "hidden"), "hidden", rngs=rngs) if narrow else None
         self.config, self.dtype = config, execution.dtype
-
-    def _draw(self, config: ModelConfig, E: int, rngs: nnx.Rngs) -> None:
-        self.word = word_table(config, E, rngs=rngs)
-        if config.position_embedding == "learned":
-            self.position = weight(rngs, (config.max_position_embeddings, E), ("position", "embed"), config)
-        if config.type_vocab_size:
-            self.token_type = weight(rngs, (config.type_vocab_size, E), ("token_type", "embed"), config)
-        if config.task_type_vocab_size:
-            self.task_type = weight(rngs, (config.task_type_vocab_size, E), ("token_type", "embed"), config)
-        self.norm = None if config.embedding_norm == "none" else LayerNorm(config, E)
 
     def __call__(
         self,
         input_ids: jax.Array,
         token_type_ids: jax.Array,
         sequence_ids: jax.Array,
-        keys: jax.Array | None,
-        packed: bool,
+        dropout_keys: jax.Array | None = None,
+        packed: bool = True,
     ) -> jax.Array:
         x = jnp.take(self.word[...], input_ids, axis=0, mode="clip")
         if self.word_difference is not None:
             x = jax.lax.stop_gradient(x) + jnp.take(self.word_difference[...], input_ids, axis=0, mode="clip")
-        x = self._with_token_types(x, token_type_ids)
-        if self.config.task_type_vocab_size:
+        if self.token_type is not None:
+            x = self._with_token_types(x, self.token_type[...], token_type_ids)
+        if self.task_type is not None:
             x += self.task_type[...][0]
-        if self.config.position_embedding in ("learned", "sinusoidal"):
-            x += self._positions(sequence_ids, packed)
+        if (positions := self._positions()) is not None:
+            if packed:
+                x += jnp.take(positions, positions_in_sequence(sequence_ids), axis=0, mode="clip")
+            else:
+                x += positions[: sequence_ids.shape[1]]
         rate, first = self.config.hidden_dropout_prob, self.config.embedding_norm == "dropout_norm"
-        x = dropout(x, keys, EMBEDDINGS, rate) if first else x
+        x = dropout(x, dropout_keys, EMBEDDINGS, rate) if first else x
         x = x if self.norm is None else self.norm(x)
         x = constrain(x.astype(self.dtype), "act_batch", "act_length", "act_embed")
-        x = x if first else dropout(x, keys, EMBEDDINGS, rate)
-        if not self.config.embedding_size:
+        x = x if first else dropout(x, dropout_keys, EMBEDDINGS, rate)
+        if self.projection is None:
             return x
         return constrain(self.projection(x), "act_batch", "act_length", "act_embed")
 
-    def _positions(self, sequence_ids: jax.Array, packed: bool) -> jax.Array:
-        position = self.position[...] if self.config.position_embedding == "learned" else sinusoids(self.config)
-        if packed:
-            return jnp.take(position, positions_in_sequence(sequence_ids), axis=0, mode="clip")
-        return position[: sequence_ids.shape[1]]
+    def _positions(self) -> jax.Array | None:
+        """A vector for each position, float32 [max positions, E]."""
+        if self.position is not None:
+            return self.position[...]
+        return sinusoids(self.config) if self.config.position_embedding == "sinusoidal" else None
 
-    def _with_token_types(self, x: jax.Array, token_type_ids: jax.Array) -> jax.Array:
-        if not self.config.type_vocab_size:
-            return x
-        if self.config.type_vocab_size == 1:  # every token has it, whichever segment it is in (RoBERTa)
-            return x + self.token_type[...][0]
+    def _with_token_types(self, x: jax.Array, table: jax.Array, token_type_ids: jax.Array) -> jax.Array:
+        if len(table) == 1:  # every token has it, whichever segment it is in (RoBERTa)
+            return x + table[0]
         # A product with one-hot rows: its gradient is a product too, not a scatter of every token.
-        one_hot = jax.nn.one_hot(token_type_ids, self.config.type_vocab_size, dtype=x.dtype)
-        return x + one_hot @ self.token_type[...]
+        return x + jax.nn.one_hot(token_type_ids, len(table), dtype=x.dtype) @ table
 
 
 class Encoder(nnx.Module):
@@ -146,14 +140,12 @@ class Encoder(nnx.Module):
         `global_positions` are as `pattern_of` has them; a model without global tokens does not read them.
         """
         x = self.embeddings(input_ids, token_type_ids, sequence_ids, dropout_keys, packed)
-        relative, pattern = self.of_distances(), pattern_of(self.config, sequence_ids, packed, global_positions)
+        inputs = self.layer_inputs(sequence_ids, dropout_keys, packed, attention, global_positions)
 
-        def step(layer: Layer, number: jax.Array, window: int, x: jax.Array, _: Any) -> tuple[jax.Array, None]:
-            keys = None if dropout_keys is None else fold(dropout_keys, number + 1)
-            seen = pattern and pattern.of_layer(number)
-            return layer(x, sequence_ids, keys, packed, attention, window, relative, pattern=seen), None
+        def step(layer: Layer, inputs: LayerInputs, x: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return layer(x, inputs), None
 
-        return self.normed(self.through_layers(step, x)[0])
+        return self.normed(self.stack.run(step, x, inputs)[0])
 
     def hidden_states(
         self,
@@ -169,25 +161,39 @@ class Encoder(nnx.Module):
 
         The last one is after the final norm, if there is one.
         """
-        first, relative = self.embeddings(input_ids, token_type_ids, sequence_ids, None, packed), self.of_distances()
-        pattern = pattern_of(self.config, sequence_ids, packed, global_positions)
+        first = self.embeddings(input_ids, token_type_ids, sequence_ids, None, packed)
+        inputs = self.layer_inputs(sequence_ids, None, packed, attention, global_positions)
 
-        def step(layer: Layer, number: jax.Array, window: int, x: jax.Array, _: Any) -> tuple[jax.Array, jax.Array]:
-            seen = pattern and pattern.of_layer(number)
-            x = layer(x, sequence_ids, None, packed, attention, window, relative, pattern=seen)
+        def step(layer: Layer, inputs: LayerInputs, x: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+            x = layer(x, inputs)
             return x, x
 
-        last, states = self.through_layers(step, first)
+        last, states = self.stack.run(step, first, inputs)
         return jnp.concatenate([first[None], states[:-1], self.normed(last)[None]])
 
-    def of_distances(self) -> jax.Array | None:
-        """What layers take as `relative`: the vectors of distances, [S, D]; None where there are none."""
-        return None if self.relative is None else self.relative().astype(self.execution.dtype)
+    def layer_inputs(
+        self,
+        sequence_ids: jax.Array,
+        dropout_keys: jax.Array | None = None,
+        packed: bool = True,
+        attention: Backend = "xla",
+        global_positions: jax.Array | None = None,
+    ) -> LayerInputs:
+        """What all layers read besides the hidden states; the arguments are those of a call."""
+        return LayerInputs(
+            sequence_ids,
+            dropout_keys,
+            packed,
+            attention,
+            distances=None if self.relative is None else self.relative().astype(self.execution.dtype),
+            pattern=pattern_of(self.config, sequence_ids, packed, global_positions),
+        )
+
+    @property
+    def stack(self) -> Stack:
+        """The layers, to run one by one."""
+        return Stack(self.config, self.execution, self.first_layer, self.layers)
 
     def normed(self, x_BLD: jax.Array) -> jax.Array:
         """What heads read, given the output of the last layer."""
         return x_BLD if self.final_norm is None else self.final_norm(x_BLD)
-
-    def through_layers(self, step: Step, x: jax.Array, extras: Any = None) -> tuple[jax.Array, Any]:
-        """`run_layers` with this encoder's layers: (output of the last layer, what `step` collects of each)."""
-        return run_layers(self.config, self.execution, self.first_layer, self.layers, step, x, extras)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 
 from bertjax.model.attention.backends import Backend
-from bertjax.model.dropout import fold
+from bertjax.model.attention.self_attention import LayerInputs
 from bertjax.model.stack import Layer
 from bertjax.model.task_heads import TaskNetwork
 
@@ -38,15 +38,13 @@ def layer_states(
     """
     encoder = network.encoder
     x = encoder.embeddings(input_ids, token_type_ids, sequence_ids, dropout_keys, packed)
-    relative = encoder.of_distances()
 
-    def step(layer: Layer, number: jax.Array, window: int, x: jax.Array, _: None) -> tuple[jax.Array, tuple]:
+    def step(layer: Layer, inputs: LayerInputs, x: jax.Array, _: None) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         # The layer computes the same product of the same arrays, which the compiler does once for both.
-        q, k, _ = layer.attention.projected(layer.attention_input(x), sequence_ids, packed, window)
-        keys = None if dropout_keys is None else fold(dropout_keys, number + 1)
-        x = layer(x, sequence_ids, keys, packed, attention, window, relative)
+        q, k, _ = layer.attention.projected(layer.attention_input(x), inputs)
+        x = layer(x, inputs)
         return x, (x, q, k)
 
-    of_layers = encoder.through_layers(step, x)[1]
-    every = len(of_layers[0]) // count
-    return LayerStates(x, *jax.tree.map(lambda stack: stack[every - 1 :: every], of_layers))
+    states = encoder.stack.run(step, x, encoder.layer_inputs(sequence_ids, dropout_keys, packed, attention))[1]
+    every = len(states[0]) // count
+    return LayerStates(x, *jax.tree.map(lambda stack: stack[every - 1 :: every], states))

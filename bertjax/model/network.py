@@ -60,11 +60,21 @@ class PretrainingNetwork(TaskNetwork):
         """The generator, if there is one."""
         return {} if self.generator is None else {GENERATOR: self.generator}
 
-    def decode(self, *inputs: jax.Array | None, packed: bool = True, attention: Backend = "xla") -> jax.Array:
+    def decode(
+        self,
+        input_ids: jax.Array,
+        token_type_ids: jax.Array,
+        sequence_ids: jax.Array,
+        keys: jax.Array | None = None,
+        *,
+        packed: bool = True,
+        attention: Backend = "xla",
+    ) -> jax.Array:
         """What the MLM head reads, [B, L, D]: `encode`, or the enhanced decoder of the same arguments."""
         if self.mask_decoder is None:
-            return self.encode(*inputs, packed=packed, attention=attention)
-        return self.mask_decoder(self.encoder, *inputs, packed=packed, attention=attention)
+            return self.encode(input_ids, token_type_ids, sequence_ids, keys, packed=packed, attention=attention)
+        x = self.encoder.embeddings(input_ids, token_type_ids, sequence_ids, keys, packed)
+        return self.mask_decoder(self.encoder, x, self.encoder.layer_inputs(sequence_ids, keys, packed, attention))
 
     def mlm_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """Vocabulary logits at the given positions only: float32 [B, P, V padded]."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
-from bertjax.model.attention.backends import Backend
-from bertjax.model.attention.self_attention import SelfAttention, layer_windows
-from bertjax.model.attention.sparse import Pattern
+from bertjax.model.attention.self_attention import LayerInputs, SelfAttention, layer_windows
 from bertjax.model.convolution import Convolution
 from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
 from bertjax.model.layers import FeedForward, LayerNorm
@@ -29,7 +29,7 @@ class Layer(nnx.Module):
     """One transformer layer: each half is LayerNorm(x + dropout(f(x))) (paper, section 3).
 
     With `norm_place` pre each half is x + dropout(f(LayerNorm(x))), and the encoder has a final norm. Layer 0 may lack
-    its attention norm, and have a convolution after it. `asking` replaces x if queries are of other vectors.
+    its attention norm, and have a convolution after it.
     """
 
     def __init__(self, config: ModelConfig, first: bool = False, *, rngs: nnx.Rngs) -> None:
@@ -40,28 +40,19 @@ class Layer(nnx.Module):
         self.mlp_norm = LayerNorm(config, config.hidden_size)
         self.dropout_rate, self.pre = config.hidden_dropout_prob, config.norm_place == "pre"
 
-    def __call__(
-        self,
-        x_BLD: jax.Array,
-        sequence_ids: jax.Array,
-        keys: jax.Array | None,
-        packed: bool,
-        attention: Backend,
-        window: int = 0,
-        relative: jax.Array | None = None,
-        asking: jax.Array | None = None,
-        pattern: Pattern | None = None,
-    ) -> jax.Array:
-        given, how = x_BLD, (keys, packed, attention, window, relative, asking, pattern)
-        attended = self.attention(self.attention_input(x_BLD), sequence_ids, *how)
-        x_BLD = (x_BLD if asking is None else asking) + dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate)
+    def __call__(self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None) -> jax.Array:
+        """The next layer's input; `queries_BLD` replaces x in the queries and in the residual connection."""
+        layer_input, keys = x_BLD, inputs.dropout_keys
+        attended = self.attention(self.attention_input(x_BLD), inputs, queries_BLD)
+        residual = x_BLD if queries_BLD is None else queries_BLD
+        x_BLD = residual + dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate)
         if self.pre:
             x_BLD += dropout(self.mlp(self.mlp_norm(x_BLD)), keys, MLP_OUTPUT, self.dropout_rate)
         else:
             x_BLD = self.attention_norm(x_BLD)
             x_BLD = self.mlp_norm(x_BLD + dropout(self.mlp(x_BLD), keys, MLP_OUTPUT, self.dropout_rate))
         if self.convolution is not None:
-            x_BLD = self.convolution(given, x_BLD, sequence_ids, keys)
+            x_BLD = self.convolution(layer_input, x_BLD, inputs.sequence_ids, keys)
         return constrain(x_BLD, "act_batch", "act_length", "act_embed")
 
     def attention_input(self, x_BLD: jax.Array) -> jax.Array:
@@ -69,8 +60,8 @@ class Layer(nnx.Module):
         return self.attention_norm(x_BLD) if self.pre and self.attention_norm is not None else x_BLD
 
 
-# (layer, its number as uint32 [], its window, x, its part of `extras`) -> (x for the next layer, what to collect)
-Step = Callable[[Layer, jax.Array, int, jax.Array, Any], tuple[jax.Array, Any]]
+# (layer, its inputs, x, its part of `extras`) -> (x for the next layer, what to collect)
+Step = Callable[[Layer, LayerInputs, jax.Array, Any], tuple[jax.Array, Any]]
 
 
 def stacked_layers(config: ModelConfig, *, rngs: nnx.Rngs) -> tuple[Layer | None, Layer]:
@@ -93,45 +84,67 @@ def layers_per_group(config: ModelConfig) -> list[int]:
     return [numbers.count(group) for group in range(groups)]
 
 
-def run_layers(
-    config: ModelConfig,
-    execution: ExecutionConfig,
-    first: Layer | None,
-    layers: Layer,
-    step: Step,
-    x: jax.Array,
-    extras: Any = None,
-) -> tuple[jax.Array, Any]:
-    """Apply `step` to every layer in order; `first` and `layers` are what `stacked_layers` makes.
+class Stack(NamedTuple):
+    """The layers of an encoder, and how they are executed; `first` and `layers` are those of `stacked_layers`."""
 
-    `extras` and the collected values are trees of arrays whose first dim is the number of the layer.
-    """
-    depth, groups = config.num_hidden_layers, config.layer_groups
-    numbers = jnp.arange(depth, dtype=jnp.uint32)
-    windows = layer_windows(config)
-    if first is not None:
-        alone, others = (_part((numbers, extras), part) for part in (slice(0, 1), slice(1, None)))
-        x, of_first = _scan(step, execution, windows[:1], x, (None, *alone), shared=first)
-        if depth == 1:
-            return x, of_first
-        x, of_others = _scan(step, execution, windows[1:], x, (layers, *others))
-        return x, _joined([of_first, of_others])
-    if not groups:
-        return _scan(step, execution, windows, x, (layers, numbers, extras))
-    collected, start = [], 0
-    for group, size in enumerate(layers_per_group(config)):
-        if not size:
-            continue
-        members = slice(start, start + size)
-        start += size
-        items = (None, *_part((numbers, extras), members))
-        x, of_group = _scan(step, execution, windows[members], x, items, shared=_one(layers, group))
-        collected.append(of_group)
-    return x, _joined(collected)
+    config: ModelConfig
+    execution: ExecutionConfig
+    first: Layer | None
+    layers: Layer
+
+    def lower(self, count: int) -> Stack:
+        """The first `count` layers, where no layers share parameters."""
+        stacked = count - (self.first is not None)
+        return self._replace(
+            config=replace(self.config, num_hidden_layers=count), layers=_part(self.layers, slice(0, stacked))
+        )
+
+    def last_repeated(self, times: int) -> Stack:
+        """The last layer as so many layers that share its parameters."""
+        config = replace(self.config, num_hidden_layers=times, layer_groups=1)
+        return self._replace(config=config, first=None, layers=_part(self.layers, slice(-1, None)))
+
+    def run(
+        self, step: Step, x: jax.Array, inputs: LayerInputs, extras: Any = None, first_number: int = 0
+    ) -> tuple[jax.Array, Any]:
+        """Apply `step` to every layer in order: (output of the last layer, what the steps collect).
+
+        `inputs` are those of all layers; layers are numbered from `first_number`. `extras` and the collected values are
+        trees of arrays whose first dim is the number of the layer.
+        """
+        config = self.config
+        numbers = jnp.arange(first_number, first_number + config.num_hidden_layers, dtype=jnp.uint32)
+        windows = layer_windows(config)
+        scan = partial(_scan, step, self.execution, inputs)
+        if self.first is not None:
+            alone, others = (_part((numbers, extras), part) for part in (slice(0, 1), slice(1, None)))
+            x, first_collected = scan(windows[:1], x, (None, *alone), shared=self.first)
+            if config.num_hidden_layers == 1:
+                return x, first_collected
+            x, others_collected = scan(windows[1:], x, (self.layers, *others))
+            return x, _joined([first_collected, others_collected])
+        if not config.layer_groups:
+            return scan(windows, x, (self.layers, numbers, extras))
+        collected, start = [], 0
+        for group, size in enumerate(layers_per_group(config)):
+            if not size:
+                continue
+            members = slice(start, start + size)
+            start += size
+            items = (None, *_part((numbers, extras), members))
+            x, group_collected = scan(windows[members], x, items, shared=_one(self.layers, group))
+            collected.append(group_collected)
+        return x, _joined(collected)
 
 
 def _scan(
-    step: Step, execution: ExecutionConfig, windows: tuple[int, ...], x: jax.Array, items: Any, shared: Any = None
+    step: Step,
+    execution: ExecutionConfig,
+    inputs: LayerInputs,
+    windows: tuple[int, ...],
+    x: jax.Array,
+    items: Any,
+    shared: Any = None,
 ) -> tuple[jax.Array, Any]:
     """Run consecutive layers; `items` stacks (layer, number, extra) of each, or with `shared` (None, number, extra).
 
@@ -144,7 +157,7 @@ def _scan(
     def run(x: jax.Array, item: Any, window: int) -> tuple[jax.Array, Any]:
         def body(x: jax.Array, item: Any) -> tuple[jax.Array, Any]:
             layer, number, extra = item
-            return step(layer if shared is None else shared, number, window, x, extra)
+            return step(layer if shared is None else shared, inputs.for_layer(number, window), x, extra)
 
         if execution.remat != "none":
             body = jax.checkpoint(body, policy=REMAT_POLICIES[execution.remat])
@@ -153,26 +166,21 @@ def _scan(
     def run_period(x: jax.Array, members: tuple[Any, ...]) -> tuple[jax.Array, tuple[Any, ...]]:
         collected = []
         for member, window in zip(members, windows[:period], strict=True):
-            x, of_layer = run(x, member, window)
-            collected.append(of_layer)
+            x, layer_collected = run(x, member, window)
+            collected.append(layer_collected)
         return x, tuple(collected)
 
     collected = []
     scanned = 0 if execution.scan_unroll >= periods else periods * period
     if scanned:
         members = tuple(_part(items, slice(first, scanned, period)) for first in range(period))
-        x, of_periods = jax.lax.scan(run_period, x, members, unroll=execution.scan_unroll)
-        collected.append(_interleaved(of_periods))
+        x, periods_collected = jax.lax.scan(run_period, x, members, unroll=execution.scan_unroll)
+        collected.append(_interleaved(periods_collected))
     # Not a scan that is unrolled whole: that one stacks what every layer keeps for the backward pass, and slices it.
     for item, window in zip(_each(_part(items, slice(scanned, None))), windows[scanned:], strict=True):
-        x, of_layer = run(x, item, window)
-        collected.append(jax.tree.map(lambda value: value[None], of_layer))
+        x, layer_collected = run(x, item, window)
+        collected.append(jax.tree.map(lambda value: value[None], layer_collected))
     return x, _joined(collected)
-
-
-def layers_from(layers: Layer, start: int, stop: int) -> Layer:
-    """Layers of a stack, by their numbers in it."""
-    return _part(layers, slice(start, stop))
 
 
 def _period(windows: tuple[int, ...]) -> int:

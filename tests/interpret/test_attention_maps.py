@@ -25,6 +25,7 @@ from bertjax.interpret.attention_maps import (
 from bertjax.interpret.attention_view import view_attention
 from bertjax.interpret.sample_text import sample_text
 from bertjax.interpret.token_rows import read_row
+from bertjax.model.attention.self_attention import LayerInputs
 from bertjax.model.network import bind
 from bertjax.run.run_directory import TrainedModel
 
@@ -138,7 +139,9 @@ def test_gradients_are_what_finite_differences_say(model):
         with jax.default_matmul_precision("highest"):
             for number in range(first, LAYERS):
                 layer = layer_of(bert, number)
-                x = through(layer, x, layer.attention.probabilities(x, jnp.ones(x.shape[:2], jnp.int32))[0])
+                x = through(
+                    layer, x, layer.attention.probabilities(x, LayerInputs(jnp.ones(x.shape[:2], jnp.int32)))[0]
+                )
             return jax.nn.softmax(bert.nsp_head(bert.pooler(x[:, :1]))[0, 0])
 
     def loss(first, x, follows):

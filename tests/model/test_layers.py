@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 from bertjax.config import ModelConfig
+from bertjax.model.attention.self_attention import LayerInputs
 from bertjax.model.layers import ACTIVATIONS, FeedForward, LayerNorm, softmax
 from bertjax.model.stack import REMAT_POLICIES, Layer
 
@@ -89,7 +90,7 @@ def test_dots_keeps_what_each_product_makes_and_full_nothing(policy: str) -> Non
     x_BLD, ids_BL = jnp.ones((3, 5, 16)), jnp.ones((3, 5), jnp.int32)
 
     def layer(weights: nnx.State, x_BLD: jax.Array) -> jax.Array:
-        return nnx.merge(graphdef, weights)(x_BLD, ids_BL, None, False, "xla")
+        return nnx.merge(graphdef, weights)(x_BLD, LayerInputs(ids_BL, packed=False))
 
     _, gradient = jax.vjp(jax.checkpoint(layer, policy=REMAT_POLICIES[policy]), weights, x_BLD)
     given = [jnp.shape(x) for x in jax.tree.leaves((weights, x_BLD, ids_BL))]

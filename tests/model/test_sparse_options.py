@@ -63,5 +63,5 @@ def test_dropout_in_front_of_the_norm_leaves_normed_vectors() -> None:
 
 def test_the_pattern_of_a_layer_is_that_of_its_number() -> None:
     pattern = pattern_of(BLOCKS, jnp.ones((1, 24), jnp.int32), False, None)
-    of_third = jax.jit(pattern.of_layer)(jnp.uint32(2))
-    np.testing.assert_array_equal(of_third.blocks, random_blocks(4, 2, 3, 12, 2))
+    third_layer = jax.jit(pattern.for_layer)(jnp.uint32(2))
+    np.testing.assert_array_equal(third_layer.blocks, random_blocks(4, 2, 3, 12, 2))

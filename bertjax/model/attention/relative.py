@@ -7,9 +7,8 @@ alone, which are adjacent, so that i - j within the row is i - j within the sequ
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +21,12 @@ from bertjax.model.attention.positions import Relative, attention_by_queries
 from bertjax.model.layers import LayerNorm
 from bertjax.model.parameters import weight
 
-# Qr and Kr: queries and keys made of the vectors of distances, [H, S, K] each
-OfDistances = tuple[jax.Array, jax.Array]
+
+class DistanceProjections(NamedTuple):
+    """Queries and keys made of the vectors of distances."""
+
+    queries: jax.Array  # Qr, [H, S, K]
+    keys: jax.Array  # Kr, [H, S, K]
 
 
 def distance_rows(config: ModelConfig) -> int:
@@ -68,14 +71,6 @@ class RelativePositions(nnx.Module):
         return table if self.norm is None else self.norm(table)
 
 
-def project_distances(attention: Any, project: Callable[..., tuple[jax.Array, ...]], table: jax.Array) -> OfDistances:
-    """Queries and keys made of the vectors of distances [S, D], by the kernels of tokens or by those for them."""
-    shared = attention.config.relative_shared
-    parts = (attention.query, attention.key) if shared else (attention.relative_query, attention.relative_key)
-    q, k = project(table[None], *parts)
-    return q[0].swapaxes(0, 1), k[0].swapaxes(0, 1)
-
-
 def score_scale(head_dim: int) -> float:
     """1 / sqrt(3 K): a score is a sum of three products (section 3.1)."""
     return (3 * head_dim) ** -0.5
@@ -86,7 +81,7 @@ def disentangled_attention(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    of_distances: OfDistances,
+    distances: DistanceProjections,
     sequence_ids: jax.Array,
     dropout_keys: jax.Array | None,
 ) -> jax.Array:
@@ -98,26 +93,24 @@ def disentangled_attention(
     if is_symbolic_dim(q.shape[1]):
         assert dropout_keys is None, "an export has no dropout"
         seen = sequence_ids[:, :, None] == sequence_ids[:, None, :]
-        probabilities = disentangled_probabilities(config, q, k, of_distances, seen)
+        probabilities = disentangled_probabilities(config, q, k, distances, seen)
         return jnp.einsum("BHLM,BMHK->BLHK", probabilities.astype(v.dtype), v)
     scale, rate = score_scale(q.shape[-1]), config.attention_probs_dropout_prob
-    by_keys, by_queries = of_distances
-    relative = Relative(by_queries, by_keys, partial(distance_row, config))
+    relative = Relative(distances.keys, distances.queries, partial(distance_row, config))
     return attention_by_queries(q, k, v, sequence_ids, dropout_keys, rate, scale=scale, relative=relative)
 
 
 def disentangled_probabilities(
-    config: ModelConfig, q: jax.Array, k: jax.Array, of_distances: OfDistances, seen: jax.Array
+    config: ModelConfig, q: jax.Array, k: jax.Array, distances: DistanceProjections, seen: jax.Array
 ) -> jax.Array:
     """The probabilities without dropout, whole: float32 [B, H, L, L]; `seen` bool [B, L, L], for rows to look at."""
-    by_keys, by_queries = of_distances
     reach = config.relative_max  # what is farther has the row of this distance
     rows = jnp.asarray(distance_row(config, np.arange(-reach, reach + 1)))
     positions = jnp.arange(q.shape[1])
     index = rows[jnp.clip(positions[:, None] - positions[None], -reach, reach) + reach][None, None]
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
-    to_positions = jnp.take_along_axis(product("BLHK,HSK->BHLS", q, by_queries), index, axis=-1)
-    to_content = jnp.take_along_axis(product("BMHK,HSK->BHMS", k, by_keys), index.swapaxes(2, 3), axis=-1)
+    to_positions = jnp.take_along_axis(product("BLHK,HSK->BHLS", q, distances.keys), index, axis=-1)
+    to_content = jnp.take_along_axis(product("BMHK,HSK->BHMS", k, distances.queries), index.swapaxes(2, 3), axis=-1)
     scores = product("BLHK,BMHK->BHLM", q, k) + to_positions + to_content.swapaxes(2, 3)
     scores *= score_scale(q.shape[-1])
     return jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(jnp.float32).min), axis=-1)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.model.attention.backends import Backend, attend, attention_probabilities, visible
+from bertjax.model.attention.block_sparse import block_sparse_attention
 from bertjax.model.attention.positions import alibi_slopes, rotated
-from bertjax.model.attention.relative import disentangled_attention, disentangled_probabilities, project_distances
-from bertjax.model.attention.sparse import GLOBAL_PROJECTIONS, Pattern, sparse_attention
+from bertjax.model.attention.relative import DistanceProjections, disentangled_attention, disentangled_probabilities
+from bertjax.model.attention.sparse import Pattern
+from bertjax.model.attention.windows import GlobalTokens, global_attention, take_tokens
+from bertjax.model.dropout import fold
 from bertjax.model.parameters import weight, zeros
 from bertjax.model.products import plus_bias, product, unstack
 from bertjax.parallel.sharding import constrain
@@ -65,92 +70,120 @@ class OutputProjection(nnx.Module):
         return constrain(y, "act_batch", "act_length", "act_embed")
 
 
+class LayerInputs(NamedTuple):
+    """What every layer reads besides the hidden states of the layer below."""
+
+    sequence_ids: jax.Array  # int32 [B, L]: which of its row's sequences a token belongs to; 0: padding
+    dropout_keys: jax.Array | None = None  # uint32 [B]; None: no dropout
+    packed: bool = True  # False: every row is one sequence from position 0 on, then padding
+    backend: Backend = "xla"
+    window: int = 0  # tokens that a token sees on either side; 0: all of its sequence
+    distances: jax.Array | None = None  # vectors of relative distances, [S, D] (DeBERTa)
+    pattern: Pattern | None = None  # global tokens or chosen blocks
+
+    def for_layer(self, number: jax.Array, window: int) -> LayerInputs:
+        """The inputs of one layer, by its number (uint32 [], from 0): its own dropout keys, window and blocks."""
+        keys = None if self.dropout_keys is None else fold(self.dropout_keys, number + 1)
+        pattern = None if self.pattern is None else self.pattern.for_layer(number)
+        return self._replace(dropout_keys=keys, window=window, pattern=pattern)
+
+
 class SelfAttention(nnx.Module):
     """Scaled dot-product attention (paper, section 3; modeling.py `attention_layer`), [B, L, D] -> [B, L, D].
 
     A token sees the tokens with its own sequence id: within its sequence when rows are packed, and never padding. In a
     causal model it sees those up to itself, and with a window those at most so many tokens away. With relative
-    positions the scores have terms of the vectors of distances, `relative`. Queries may be made of `asking` instead.
+    positions the scores have terms of the vectors of distances.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.query = Projection(config, rngs=rngs)
         self.key = Projection(config, is_key=True, rngs=rngs)
         self.value = Projection(config, rngs=rngs)
-        if config.position_embedding == "relative" and not config.relative_shared:
-            self.relative_query = Projection(config, rngs=rngs)
-            self.relative_key = Projection(config, is_key=True, rngs=rngs)
+        separate = config.position_embedding == "relative" and not config.relative_shared
+        self.relative_query = Projection(config, rngs=rngs) if separate else None
+        self.relative_key = Projection(config, is_key=True, rngs=rngs) if separate else None
         self.output = OutputProjection(config, rngs=rngs)
-        if config.global_projections:
-            for name in GLOBAL_PROJECTIONS:
-                setattr(self, name, Projection(config, rngs=rngs))
+        self.query_global = Projection(config, rngs=rngs) if config.global_projections else None
+        self.key_global = Projection(config, rngs=rngs) if config.global_projections else None
+        self.value_global = Projection(config, rngs=rngs) if config.global_projections else None
         self.dropout_rate = config.attention_probs_dropout_prob
         self.causal, self.config = config.causal, config
         self.slopes = alibi_slopes(config.num_attention_heads) if config.position_embedding == "alibi" else ()
 
-    def __call__(
-        self,
-        x_BLD: jax.Array,
-        sequence_ids: jax.Array,
-        dropout_keys: jax.Array | None,
-        packed: bool,
-        backend: Backend,
-        window: int = 0,
-        relative: jax.Array | None = None,
-        asking: jax.Array | None = None,
-        pattern: Pattern | None = None,
-    ) -> jax.Array:
-        q, k, v = self.projected(x_BLD, sequence_ids, packed, window, asking)
-        if relative is not None:
-            of_distances = project_distances(self, project, relative)
-            return self.output(disentangled_attention(self.config, q, k, v, of_distances, sequence_ids, dropout_keys))
-        if pattern is not None:
-            how = sequence_ids, dropout_keys, window
-            return self.output(sparse_attention(self, project, pattern, x_BLD, (q, k, v), *how))
-        attended = attend(
-            backend,
-            q,
-            k,
-            v,
-            sequence_ids,
-            packed=packed,
-            causal=self.causal,
-            window=window,
-            slopes=self.slopes,
-            dropout_keys=dropout_keys,
-            dropout_rate=self.dropout_rate,
-        )
+    def __call__(self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None) -> jax.Array:
+        """The output of attention; queries are made of `queries_BLD` instead of x where it is given."""
+        q, k, v = self.projected(x_BLD, inputs, queries_BLD)
+        sequence_ids, keys, pattern = inputs.sequence_ids, inputs.dropout_keys, inputs.pattern
+        if inputs.distances is not None:
+            distances = self._projected_distances(inputs.distances)
+            attended = disentangled_attention(self.config, q, k, v, distances, sequence_ids, keys)
+        elif pattern is not None and pattern.blocks is not None:
+            attended = block_sparse_attention(
+                q, k, v, sequence_ids, pattern.blocks, keys, self.dropout_rate, block=self.config.attention_block
+            )
+        elif pattern is not None and pattern.tokens is not None:
+            attended = global_attention(
+                (q, k, v),
+                self._projected_globals(x_BLD, q, k, v, pattern.tokens),
+                sequence_ids,
+                pattern.tokens,
+                keys,
+                self.dropout_rate,
+                window=inputs.window,
+            )
+        else:
+            attended = attend(
+                inputs.backend,
+                q,
+                k,
+                v,
+                sequence_ids,
+                packed=inputs.packed,
+                causal=self.causal,
+                window=inputs.window,
+                slopes=self.slopes,
+                dropout_keys=keys,
+                dropout_rate=self.dropout_rate,
+            )
         return self.output(attended)
 
     def projected(
-        self,
-        x_BLD: jax.Array,
-        sequence_ids: jax.Array,
-        packed: bool,
-        window: int = 0,
-        asking: jax.Array | None = None,
+        self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Queries and keys, rotated where positions are, and values: [B, L, H, K] each."""
-        if asking is None:
+        if queries_BLD is None:
             q, k, v = project(x_BLD, self.query, self.key, self.value)
         else:
-            (q,), (k, v) = project(asking, self.query), project(x_BLD, self.key, self.value)
-        return *self.with_positions(q, k, sequence_ids, packed, window), v
+            (q,), (k, v) = project(queries_BLD, self.query), project(x_BLD, self.key, self.value)
+        q, k = self._with_positions(q, k, inputs)
+        return q, k, v
 
-    def probabilities(
-        self, x_BLD: jax.Array, sequence_ids: jax.Array, window: int = 0, relative: jax.Array | None = None
-    ) -> jax.Array:
+    def probabilities(self, x_BLD: jax.Array, inputs: LayerInputs) -> jax.Array:
         """The attention probabilities without dropout: float32 [B, H, L (query), L (key)]."""
-        q, k = self.with_positions(*project(x_BLD, self.query, self.key), sequence_ids, True, window)
-        if relative is not None:
-            of_distances = project_distances(self, project, relative)
-            return disentangled_probabilities(self.config, q, k, of_distances, visible(sequence_ids, self.causal))
-        return attention_probabilities(q, k, visible(sequence_ids, self.causal, window), self.slopes)
+        q, k = project(x_BLD, self.query, self.key)
+        q, k = self._with_positions(q, k, inputs)
+        seen = visible(inputs.sequence_ids, self.causal, inputs.window)
+        if inputs.distances is not None:
+            return disentangled_probabilities(self.config, q, k, self._projected_distances(inputs.distances), seen)
+        return attention_probabilities(q, k, seen, self.slopes)
 
-    def with_positions(
-        self, q: jax.Array, k: jax.Array, sequence_ids: jax.Array, packed: bool, window: int
-    ) -> tuple[jax.Array, jax.Array]:
-        """Queries and keys as the scores are made of them: rotated by their positions, where the model says so."""
+    def _with_positions(self, q: jax.Array, k: jax.Array, inputs: LayerInputs) -> tuple[jax.Array, jax.Array]:
         if self.config.position_embedding != "rope":
             return q, k
-        return rotated(self.config, q, k, sequence_ids, packed, window)
+        return rotated(self.config, q, k, inputs.sequence_ids, inputs.packed, inputs.window)
+
+    def _projected_distances(self, table_SD: jax.Array) -> DistanceProjections:
+        """By the kernels of tokens, or where these are not shared by kernels for distances."""
+        q, k = project(table_SD[None], self.relative_query or self.query, self.relative_key or self.key)
+        return DistanceProjections(q[0].swapaxes(0, 1), k[0].swapaxes(0, 1))
+
+    def _projected_globals(
+        self, x_BLD: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, tokens: GlobalTokens
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Queries of the global tokens, [B, G, H, K], and the keys and values that they see, [B, L, H, K]."""
+        if self.query_global is None or self.key_global is None or self.value_global is None:
+            return take_tokens(q, tokens), k, v
+        (q,) = project(take_tokens(x_BLD, tokens), self.query_global)
+        k, v = project(x_BLD, self.key_global, self.value_global)
+        return q, k, v

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention.block_sparse import block_layout, block_sparse_attention, sees_blocks
-from bertjax.model.attention.windows import GlobalTokens, global_attention, take_tokens
-
-Qkv = tuple[jax.Array, jax.Array, jax.Array]  # [B, L, H, K] each
+from bertjax.model.attention.block_sparse import block_layout, sees_blocks
+from bertjax.model.attention.windows import GlobalTokens
 
 GLOBAL_PROJECTIONS = {"query_global": "query", "key_global": "key", "value_global": "value"}  # -> the ordinary ones
 
@@ -23,7 +20,7 @@ class Pattern(NamedTuple):
     tokens: GlobalTokens | None = None
     blocks: jax.Array | None = None  # int32 [layers, H, n - 2, random]; for one layer without the first dim
 
-    def of_layer(self, number: jax.Array) -> Pattern:
+    def for_layer(self, number: jax.Array) -> Pattern:
         """The pattern of one layer, by its number, int []."""
         return self if self.blocks is None else Pattern(blocks=self.blocks[number])
 
@@ -76,24 +73,3 @@ def with_copied_projections(attention: dict[str, Any]) -> dict[str, Any]:
     So Longformer's authors start from RoBERTa, and again after pretraining, in which no token is global.
     """
     return attention | {name: dict(attention[role]) for name, role in GLOBAL_PROJECTIONS.items()}
-
-
-def sparse_attention(
-    attention: Any,
-    project: Callable[..., tuple[jax.Array, ...]],
-    pattern: Pattern,
-    x_BLD: jax.Array,
-    qkv: Qkv,
-    sequence_ids: jax.Array,
-    dropout_keys: jax.Array | None,
-    window: int,
-) -> jax.Array:
-    """What tokens get by a pattern, [B, L, H, K]; `attention` is the `SelfAttention`, `project` its function."""
-    config, dropped = attention.config, (dropout_keys, attention.dropout_rate)
-    if pattern.tokens is None:
-        return block_sparse_attention(*qkv, sequence_ids, pattern.blocks, *dropped, block=config.attention_block)
-    of_globals = take_tokens(qkv[0], pattern.tokens), *qkv[1:]
-    if config.global_projections:
-        (q,) = project(take_tokens(x_BLD, pattern.tokens), attention.query_global)
-        of_globals = q, *project(x_BLD, attention.key_global, attention.value_global)
-    return global_attention(qkv, of_globals, sequence_ids, pattern.tokens, *dropped, window=window)
