@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from bertjax.convert.compare import Difference
-from bertjax.convert.folder import Prove
-from bertjax.convert.foreign import ForeignModel
 from bertjax.model.network import head_of
 from bertjax.model.pooling import Pooling
-from bertjax.run.run_directory import TrainedModel
-from bertjax.storage.remote import AnyPath
+
+if TYPE_CHECKING:
+    from bertjax.convert.compare import Difference
+    from bertjax.convert.folder import Prove
+    from bertjax.convert.foreign import ForeignModel
+    from bertjax.run.run_directory import TrainedModel
+    from bertjax.storage.remote import AnyPath
 
 
 @dataclass(frozen=True)

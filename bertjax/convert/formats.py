@@ -29,11 +29,11 @@ FORMATS: dict[str, Entry] = {
     "huggingface": Entry("bertjax.convert.huggingface.format", source="hf"),
     "tf1": Entry("bertjax.convert.tf1.format", source="tf1"),
     "sentence-transformers": Entry("bertjax.convert.sentence_transformers.format"),
-    "onnx": Entry("bertjax.convert.onnx.format", needs=(_ONNX,)),
-    "web": Entry("bertjax.convert.web.format", needs=(_ONNX, _RUNTIME)),
-    "stablehlo": Entry("bertjax.convert.stablehlo.format"),
-    "savedmodel": Entry("bertjax.convert.savedmodel.format", needs=(_TENSORFLOW,)),
-    "litert": Entry("bertjax.convert.litert.format", needs=(_TENSORFLOW, _LITERT)),
+    "onnx": Entry("bertjax.convert.executable.onnx_format", needs=(_ONNX,)),
+    "web": Entry("bertjax.convert.executable.web_format", needs=(_ONNX, _RUNTIME)),
+    "stablehlo": Entry("bertjax.convert.executable.stablehlo_format"),
+    "savedmodel": Entry("bertjax.convert.executable.savedmodel_format", needs=(_TENSORFLOW,)),
+    "litert": Entry("bertjax.convert.executable.litert_format", needs=(_TENSORFLOW, _LITERT)),
 }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any, Literal, overload
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 _GOOGLE = "0x1ae0"  # as a vendor of PCI devices, of which bertjax knows TPUs only
@@ -74,6 +75,14 @@ def tensorflow_ahead() -> Iterator[None]:
         yield
     finally:
         thread.join()
+
+
+@overload
+def import_tensorflow(required: Literal[True]) -> Any: ...
+
+
+@overload
+def import_tensorflow(required: bool = False) -> ModuleType | None: ...
 
 
 def import_tensorflow(required: bool = False) -> ModuleType | None:

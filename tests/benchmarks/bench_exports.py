@@ -21,9 +21,9 @@ import tokenizers
 
 from bertjax.__main__ import main as verb
 from bertjax.config import FinetuneConfig
+from bertjax.convert.executable.network import input_names
 from bertjax.convert.format import Vectors
 from bertjax.convert.formats import FORMATS, format_of
-from bertjax.convert.graph.export import inputs_of
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.tasks import TASKS
 from bertjax.run.run_directory import TrainedModel, load_run
@@ -45,7 +45,7 @@ def accuracy(model: TrainedModel, folder: Path, run: Run, examples: Sequence[Tex
         batch = examples[start : start + _BATCH]
         rows = tokenizer.encode_batch([example.texts[0] for example in batch])
         of = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
-        inputs = {name: np.array([getattr(row, of[name]) for row in rows]) for name in inputs_of(model.config.model)}
+        inputs = {name: np.array([getattr(row, of[name]) for row in rows]) for name in input_names(model.config.model)}
         found = run(inputs)["logits"].argmax(axis=-1)
         right += sum(str(n) == example.label for n, example in zip(found, batch, strict=True))
     return right / len(examples)

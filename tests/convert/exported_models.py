@@ -20,10 +20,15 @@ from bertjax.config import (
     TaskConfig,
     TrainingConfig,
 )
+from bertjax.convert.compare import Difference
+from bertjax.convert.format import Vectors
+from bertjax.convert.formats import format_of
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of
 from bertjax.model.network import GENERATOR
+from bertjax.model.pooling import Pooling
 from bertjax.run.run_directory import TrainedModel
+from bertjax.storage.remote import AnyPath
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
@@ -89,6 +94,20 @@ def _with_weights(directory: Path, config: Config, tokenizer: Tokenizer) -> Trai
         if "mlm_head" in network:
             network["mlm_head"]["bias"][config.model.vocab_size :] = 0
     return TrainedModel(directory, 700, config, tokenizer, graphdef, jax.device_put(params))
+
+
+def export_onnx(
+    model: TrainedModel, directory: str | AnyPath, pooling: Pooling = "none", normalize: bool = False
+) -> AnyPath:
+    """Export to ONNX in float32, without a comparison."""
+    return format_of("onnx").export(model, directory, Vectors(pooling, normalize))
+
+
+def compare_with_onnxruntime(
+    model: TrainedModel, folder: Path, pooling: Pooling = "none", normalize: bool = False
+) -> Difference | None:
+    """Compare a folder of `export_onnx` with the model."""
+    return format_of("onnx").compare(model, folder, Vectors(pooling, normalize))
 
 
 def assert_same(ours: dict, theirs: dict) -> None:

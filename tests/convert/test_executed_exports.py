@@ -17,16 +17,16 @@ from family_models import family_model, traits
 from their_families import IN_TRANSFORMERS
 
 from bertjax.__main__ import main
-from bertjax.convert.compare_vectors import LIMITS
+from bertjax.convert.executable.network import input_names
+from bertjax.convert.executable.runtime import HIDDEN, LIMITS
+from bertjax.convert.executable.stablehlo_format import MODEL_FILE as FUNCTION_FILE
+from bertjax.convert.executable.stablehlo_format import SIGNATURE_FILE
+from bertjax.convert.executable.stablehlo_format import load as load_function
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.formats import FORMATS, format_of
-from bertjax.convert.graph.export import HIDDEN, inputs_of
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.model_card import CARD_FILE
 from bertjax.convert.sources import write_run
-from bertjax.convert.stablehlo.format import MODEL_FILE as FUNCTION_FILE
-from bertjax.convert.stablehlo.format import SIGNATURE_FILE
-from bertjax.convert.stablehlo.format import loaded as loaded_function
 from bertjax.families.registry import FAMILIES
 from bertjax.run.run_directory import TrainedModel
 
@@ -113,7 +113,7 @@ def test_float16_holds_the_angles_of_far_positions_and_the_squares_of_large_valu
     model = replace(model, params=larger)
     ids = np.random.default_rng(0).integers(5, model.config.model.vocab_size, (1, 1500))
     inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-    inputs = {name: inputs[name] for name in inputs_of(model.config.model)}
+    inputs = {name: inputs[name] for name in input_names(model.config.model)}
     found = []
     for precision in ("float32", "float16"):
         folder = format_here("onnx", precision).export(model, tmp_path / precision, Vectors())
@@ -156,9 +156,8 @@ def test_exports_take_padding_on_either_side(name: str, family: str, tmp_path: P
     batch = {"input_ids": np.where(real, ids, pad), "attention_mask": real, "token_type_ids": np.zeros_like(real)}
     form = format_here(name, "float32" if name == "litert" else "")
     folder = Path(form.export(model, tmp_path / "out", Vectors()))
-    module = "exporter" if name == "onnx" else "format"
-    run = importlib.import_module(f"bertjax.convert.{name}.{module}").loaded(folder)
-    ours = run({key: batch[key] for key in inputs_of(model.config.model)})[HIDDEN]
+    run = importlib.import_module(f"bertjax.convert.executable.{name}_format").load(folder)
+    ours = run({key: batch[key] for key in input_names(model.config.model)})[HIDDEN]
     has_types = model.config.model.type_vocab_size > 0
     inputs = {key: torch.from_numpy(x) for key, x in batch.items() if has_types or key != "token_type_ids"}
     with torch.no_grad():
@@ -193,7 +192,7 @@ def test_a_function_is_the_same_bytes_and_records_its_versions(classifier: Train
     told = json.loads(contents[0][SIGNATURE_FILE])
     assert told["version"] == 1 and told["jax"] == jax.__version__ and told["longest"] == 80
     assert told["platforms"] == ["cpu", "cuda", "rocm", "tpu"] and told["outputs"] == ["logits"]
-    run = loaded_function(folders[0])
+    run = load_function(folders[0])
     ids = np.full((3, 80), 12)
     inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     assert run(inputs)["logits"].shape == (3, 3)
@@ -202,7 +201,7 @@ def test_a_function_is_the_same_bytes_and_records_its_versions(classifier: Train
     assert (folders[0] / FUNCTION_FILE).stat().st_size < 100_000, "weights are beside it"
     (folders[0] / SIGNATURE_FILE).write_text(json.dumps(told | {"version": 2}))
     with pytest.raises(ValueError, match="version 2, not 1; export the model again"):
-        loaded_function(folders[0])
+        load_function(folders[0])
 
 
 @pytest.mark.parametrize(

@@ -14,20 +14,19 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from exported_models import compare_with_onnxruntime, export_onnx
 from family_models import MEMBERS, PIECES, TEXTS, family_model, piece_model, tokenizer_of
 from safetensors.numpy import load_file
 from their_families import IN_TRANSFORMERS
 
 from bertjax.__main__ import main
 from bertjax.config import ModelConfig
-from bertjax.convert.compare import compare_with_transformers
-from bertjax.convert.compare_vectors import compare_with_onnxruntime, compare_with_sentence_transformers
+from bertjax.convert.compare import compare_with_sentence_transformers, compare_with_transformers
 from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import architecture, class_of, left_out
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
-from bertjax.convert.onnx.exporter import export_onnx
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import read_source, write_run
 from bertjax.convert.tf1.checkpoint import export_tensorflow
@@ -176,7 +175,7 @@ def test_the_heads_of_tasks_are_those_of_transformers(family: str, head: str, la
         with pytest.raises(ValueError, match=refused):
             export_onnx(model, tmp_path / "onnx")
         return
-    found = compare_with_onnxruntime(model, export_onnx(model, tmp_path / "onnx"), "none", False)
+    found = compare_with_onnxruntime(model, export_onnx(model, tmp_path / "onnx"))
     assert found is not None and found.largest < 5e-6
 
 

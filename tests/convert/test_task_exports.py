@@ -12,18 +12,16 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
-from exported_models import fine_tuned_model, trained_model
+from exported_models import compare_with_onnxruntime, export_onnx, fine_tuned_model, trained_model
 
 import bertjax
 from bertjax.__main__ import main
 from bertjax.convert.adapt import adapt
 from bertjax.convert.compare import compare_with_transformers
-from bertjax.convert.compare_vectors import compare_with_onnxruntime
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import architecture
-from bertjax.convert.onnx.exporter import export_onnx
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import as_run, open_source, read_source, write_run
 from bertjax.convert.tf1.checkpoint import export_tensorflow
@@ -287,7 +285,7 @@ def onnx():
 
 def test_onnxruntime_computes_its_logits_for_any_batch_and_length(onnx, model, tmp_path):
     folder = export_onnx(model, tmp_path / "onnx")
-    found = compare_with_onnxruntime(model, folder, "none", False)
+    found = compare_with_onnxruntime(model, folder)
     assert list(found.of) == (["hidden states"] if model.kind == "vector" else ["logits"])
     assert found.largest < 2e-6
     if model.kind == "vector":
@@ -308,7 +306,7 @@ def test_other_weights_of_the_head_are_found(onnx, classifier, tmp_path):
     folder = export_onnx(model, tmp_path / "onnx")
     params = model.params | {"head": jax.tree.map(lambda x: x * 1.001, model.params["head"])}
     with pytest.raises(RuntimeError, match="onnxruntime computes other outputs"):
-        compare_with_onnxruntime(replace(model, params=params), folder, "none", False)
+        compare_with_onnxruntime(replace(model, params=params), folder)
 
 
 def test_the_command_line_exports_logits_or_the_vectors_that_were_trained(onnx, classifier, tmp_path, capsys):

@@ -10,17 +10,16 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from exported_models import trained_model
+from exported_models import compare_with_onnxruntime, export_onnx, trained_model
 
 from bertjax.__main__ import main
 from bertjax.convert import compare
-from bertjax.convert.compare import PAIRS
-from bertjax.convert.compare_vectors import compare_with_onnxruntime, compare_with_sentence_transformers
+from bertjax.convert.compare import PAIRS, compare_with_sentence_transformers
+from bertjax.convert.executable import onnx_format
+from bertjax.convert.executable.onnx_format import DATA_FILE, MODEL_FILE
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE, export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.model_card import CARD_FILE
-from bertjax.convert.onnx import exporter as onnx_export
-from bertjax.convert.onnx.exporter import DATA_FILE, MODEL_FILE, export_onnx
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import open_source, write_run
 from bertjax.embed.encoder import Encoding, TextEncoder
@@ -79,7 +78,7 @@ def test_a_causal_model_sees_nothing_to_its_right(onnx, model, tmp_path):
     )
     made = replace(model, config=config, graphdef=abstract_network(config.model)[0])
     folder = export_onnx(made, tmp_path / "out", "max")
-    assert compare_with_onnxruntime(made, folder, "max", False, PAIRS[:2]).largest < 2e-6
+    assert compare_with_onnxruntime(made, folder, "max", False).largest < 2e-6
 
 
 def test_onnx_of_a_real_encoder_is_what_transformers_computes(onnx, minilm, tmp_path):
@@ -113,10 +112,10 @@ def relative(found: np.ndarray, wanted: np.ndarray) -> float:
 
 @pytest.mark.long
 def test_weights_above_what_a_message_holds_are_next_to_it(onnx, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_export, "_LARGEST_MESSAGE", 1000)
+    monkeypatch.setattr(onnx_format, "_LARGEST_MESSAGE", 1000)
     folder = export_onnx(model, tmp_path / "out", "mean")
     assert (folder / DATA_FILE).stat().st_size > (folder / MODEL_FILE).stat().st_size
-    assert compare_with_onnxruntime(model, folder, "mean", False, PAIRS[:1]).largest < 2e-6
+    assert compare_with_onnxruntime(model, folder, "mean", False).largest < 2e-6
     monkeypatch.undo()
     assert not (export_onnx(model, folder) / DATA_FILE).exists()
 
@@ -127,7 +126,7 @@ def test_other_weights_are_found(onnx, model, tmp_path):
     encoder["embeddings"]["position"] = encoder["embeddings"]["position"] * 1.001
     other = replace(model, params={**model.params, "encoder": encoder})
     with pytest.raises(RuntimeError, match="onnxruntime computes other outputs"):
-        compare_with_onnxruntime(other, folder, "mean", False, PAIRS[:1])
+        compare_with_onnxruntime(other, folder, "mean", False)
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,12 @@ from page_browser import NAMES, Browser, installed
 
 import bertjax
 from bertjax.convert.compare import pair_batch
+from bertjax.convert.executable.network import input_names
+from bertjax.convert.executable.onnx_format import load
+from bertjax.convert.executable.web_format import FORMAT, PACKAGES_FILE, PAGE_FILE
+from bertjax.convert.executable.web_page import PACKAGES
 from bertjax.convert.format import Vectors
-from bertjax.convert.graph.export import inputs_of
-from bertjax.convert.onnx.exporter import loaded
 from bertjax.convert.sources import write_run
-from bertjax.convert.web.format import FORMAT, PACKAGES_FILE, PAGE_FILE
-from bertjax.convert.web.page import PACKAGES
 from bertjax.finetune.data.examples import Question
 from bertjax.finetune.encoding.answers import find_answers
 from bertjax.finetune.encoding.question_windows import QuestionCounts, QuestionWindows, WindowSizes, question_windows
@@ -237,7 +237,7 @@ def test_a_browser_computes_what_onnxruntime_computes(
     lines = json.dumps(["\t".join(pair) for pair in TEXTS])
     found = browser.ask(f"answer({lines})")["outputs"]
     batch = pair_batch(model, TEXTS)
-    wanted = loaded(folder)({name: batch[name] for name in inputs_of(model.config.model)})
+    wanted = load(folder)({name: batch[name] for name in input_names(model.config.model)})
     for name, output in found.items():
         theirs = np.reshape(output["data"], output["dims"])
         assert theirs.shape == wanted[name].shape

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from exported_models import compare_with_onnxruntime, export_onnx
 from small_tasks import content_of, small_config, small_start, write_classes, write_questions, write_tags
 
 import bertjax
 from bertjax.convert.compare import compare_with_transformers
-from bertjax.convert.compare_vectors import compare_with_onnxruntime
 from bertjax.convert.huggingface.exporter import export_huggingface
-from bertjax.convert.onnx.exporter import export_onnx
 from bertjax.finetune.kinds.tokens import Tag
 from bertjax.finetune.run import finetune
 from bertjax.loaded import LoadedModel
@@ -44,7 +43,7 @@ def exported(model: LoadedModel, folder: Path) -> dict:
     target = export_huggingface(run, folder / "huggingface")
     assert compare_with_transformers(run, target).largest < 2e-6
     if pytest.importorskip("onnx") and pytest.importorskip("onnxruntime"):
-        assert compare_with_onnxruntime(run, export_onnx(run, folder / "onnx"), "none", False).largest < 2e-6
+        assert compare_with_onnxruntime(run, export_onnx(run, folder / "onnx")).largest < 2e-6
     card = (target / "README.md").read_text()
     assert "was not evaluated" not in card and "| `" in card.partition("## Development sets")[2]
     return json.loads((target / "config.json").read_text())

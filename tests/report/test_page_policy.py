@@ -7,7 +7,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from bertjax.convert.web.page import page as web_page
+from bertjax.convert.executable.web_page import page as web_page
 from bertjax.report.page import Table, escaped, render_page, table_html
 
 PACKAGE = Path(__file__).resolve().parents[2] / "bertjax"

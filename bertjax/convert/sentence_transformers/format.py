@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from bertjax.convert.compare import Difference
-from bertjax.convert.compare_vectors import compare_with_sentence_transformers
+from bertjax.convert.compare import Difference, compare_with_sentence_transformers
 from bertjax.convert.folder import Prove
 from bertjax.convert.format import Format, Vectors
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers

@@ -1,27 +1,80 @@
-"""Export to a folder with `model.onnx`, in float32 or fewer bits, and all that is needed to give text to it."""
+"""ONNX: a folder with `model.onnx`, in float32 or fewer bits, which onnxruntime executes."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 import bertjax
-from bertjax.convert.folder import Prove
+from bertjax.convert.executable.graph import Graph
+from bertjax.convert.executable.runtime import PRECISIONS, Arrays, Precision, Run, Runtime, network_graph
 from bertjax.convert.format import Vectors
-from bertjax.convert.graph.export import Layout, add_network, arrays_of, inputs_of, require_graph, write_folder
-from bertjax.model.pooling import Pooling
 from bertjax.run.run_directory import TrainedModel
-from bertjax.storage.remote import AnyPath
 
 if TYPE_CHECKING:
     import onnx
 
-Precision = Literal["float32", "float16", "int8"]
+MODEL_FILE, DATA_FILE = "model.onnx", "model.onnx.data"
+_OPSET = 17  # the first with LayerNormalization; onnxruntime has it since 1.12
+_IR_VERSION = 8  # of that time
+# A protobuf message ends at 2 GiB; weights of a larger model are in a file next to it.
+_LARGEST_MESSAGE = (2 << 30) - (16 << 20)
+
+
+def write_onnx(model: TrainedModel, folder: Path, vectors: Vectors, precision: Precision) -> Path:
+    """Write the graph, checked by onnx; returns the file that holds the weights."""
+    try:
+        import onnx
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("ONNX needs its package: pip install 'bertjax[onnx]'") from None
+    proto = _proto(network_graph(model, vectors))
+    size = sum(len(weight.raw_data) for weight in proto.graph.initializer)
+    large = size > _LARGEST_MESSAGE
+    if large and precision != "float32":
+        raise ValueError(f"--precision {precision}: weights of {size:,} bytes are beyond onnxruntime's converters")
+    proto = lowered(proto, precision)
+    path = folder / MODEL_FILE
+    onnx.save_model(proto, path, save_as_external_data=large, location=DATA_FILE if large else None)
+    onnx.checker.check_model(str(path), full_check=True)
+    return folder / DATA_FILE if large else path
+
+
+def load(folder: Path) -> Run:
+    """The graph of a folder, as onnxruntime executes it."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(folder / MODEL_FILE, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(inputs: Arrays) -> Arrays:
+        return dict(zip(names, map(np.asarray, session.run(names, inputs)), strict=True))
+
+    return run
+
+
+def _proto(graph: Graph) -> onnx.ModelProto:
+    from onnx import TensorProto, helper, numpy_helper
+
+    dtypes = {"float32": TensorProto.FLOAT, "bool": TensorProto.BOOL, "integer": TensorProto.INT64}
+    nodes = []
+    for kind, inputs, output, attributes in graph.nodes:
+        if kind == "Cast":
+            attributes = {"to": dtypes[attributes["to"]]}
+        nodes.append(helper.make_node(kind, list(inputs), [output], name=output, **attributes))
+    inputs = [helper.make_tensor_value_info(x, TensorProto.INT64, ("batch", "length")) for x in graph.inputs]
+    outputs = [helper.make_tensor_value_info(x, TensorProto.FLOAT, shape) for x, shape in graph.outputs.items()]
+    constants = [numpy_helper.from_array(array, name) for name, array in graph.constants.items()]
+    return helper.make_model(
+        helper.make_graph(nodes, "bert", inputs, outputs, constants),
+        opset_imports=[helper.make_opsetid("", _OPSET)],
+        ir_version=_IR_VERSION,
+        producer_name="bertjax",
+        producer_version=bertjax.__version__,
+    )
 
 
 def lowered(model: onnx.ModelProto, precision: Precision) -> onnx.ModelProto:
@@ -116,71 +169,16 @@ def _in_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     return made
 
 
-MODEL_FILE, DATA_FILE = "model.onnx", "model.onnx.data"
-LAYOUT = Layout(
+RUNTIME = Runtime(
+    name="onnx",
+    reference="onnxruntime",
+    write=write_onnx,
+    load=load,
     library="onnx",
     weights=(DATA_FILE, MODEL_FILE),
+    package="onnxruntime",
     imports="import onnxruntime",
     call='session = onnxruntime.InferenceSession(f"{{folder}}/model.onnx")\n{results} = session.run([{names}], inputs)',
+    precisions=PRECISIONS,
 )
-
-# A protobuf message ends at 2 GiB; weights of a larger model are in a file next to it.
-_LARGEST_MESSAGE = (2 << 30) - (16 << 20)
-
-
-def export_onnx(
-    model: TrainedModel,
-    directory: str | AnyPath,
-    pooling: Pooling = "none",
-    normalize: bool = False,
-    precision: Precision = "float32",
-    prove: Prove | None = None,
-) -> AnyPath:
-    """Write the model, and return the folder; the same model gives the same bytes.
-
-    The outputs are those of `outputs_of`, the folder that of `write_folder`. Raises ValueError for a network that is no
-    graph, and ModuleNotFoundError where onnx is not installed.
-    """
-    assert precision in get_args(Precision), precision
-    vectors = Vectors(pooling, normalize)
-    require_graph(model, vectors, "onnx")
-
-    def write(folder: Path) -> Path:
-        return write_onnx(model, folder, vectors, precision)
-
-    return write_folder(model, directory, vectors, LAYOUT, write, prove)
-
-
-def write_onnx(model: TrainedModel, folder: Path, vectors: Vectors, precision: Precision) -> Path:
-    """Write the graph, checked by onnx; returns the file that holds the weights."""
-    try:
-        import onnx
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("ONNX needs its package: pip install 'bertjax[onnx]'") from None
-    from bertjax.convert.onnx.graph import OnnxGraph
-
-    graph, arrays = OnnxGraph(inputs_of(model.config.model)), arrays_of(model)
-    add_network(graph, arrays, model, vectors)
-    made = graph.model("bertjax", bertjax.__version__)
-    size = sum(len(weight.raw_data) for weight in made.graph.initializer)
-    large = size > _LARGEST_MESSAGE
-    if large and precision != "float32":
-        raise ValueError(f"--precision {precision}: weights of {size:,} bytes are beyond onnxruntime's converters")
-    made = lowered(made, precision)
-    path = folder / MODEL_FILE
-    onnx.save_model(made, path, save_as_external_data=large, location=DATA_FILE if large else None)
-    onnx.checker.check_model(str(path), full_check=True)
-    return folder / DATA_FILE if large else path
-
-
-def loaded(folder: Path) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
-    """The graph of a folder, as onnxruntime executes it: outputs of inputs, by name."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(folder / MODEL_FILE, providers=["CPUExecutionProvider"])
-    names = [made.name for made in session.get_outputs()]
-
-    def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return dict(zip(names, session.run(names, inputs), strict=True))
-
-    return run
+FORMAT = RUNTIME.format()

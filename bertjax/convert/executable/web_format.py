@@ -1,0 +1,74 @@
+"""A web page: a folder of static files with the ONNX graph that the page runs and the tokenizer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from bertjax.config import FinetuneConfig
+from bertjax.convert.compare import PAIRS
+from bertjax.convert.executable.network import input_names
+from bertjax.convert.executable.onnx_format import MODEL_FILE, write_onnx
+from bertjax.convert.executable.onnx_format import RUNTIME as ONNX
+from bertjax.convert.executable.runtime import Precision, gives_logits, output_names
+from bertjax.convert.executable.web_page import PACKAGES, page
+from bertjax.convert.folder import write_texts
+from bertjax.convert.format import Vectors
+from bertjax.convert.model_card import task_about
+from bertjax.families.registry import family_of
+from bertjax.model.network import head_of
+from bertjax.run.run_directory import TrainedModel
+
+PAGE_FILE, PACKAGES_FILE = "index.html", "package.json"
+# A browser gives WebAssembly 4 GiB, in which the file and the weights made of it must fit together.
+_LARGEST = 1 << 30
+_EXAMPLES = 3
+
+
+def write_web(model: TrainedModel, folder: Path, vectors: Vectors, precision: Precision) -> Path:
+    """Write the page and the graph, and return the graph's file; any server of static files can serve the folder.
+
+    The page loads the libraries of `package.json` from jsDelivr, or with `?local` in its address from `node_modules`
+    next to it, where `npm install` puts them. Nothing that is typed leaves the browser. Raises ValueError for an export
+    without vectors of texts and without logits, and for a graph above 1 GiB.
+    """
+    has_logits = gives_logits(model, vectors)
+    if vectors.pooling == "none" and not has_logits:
+        raise ValueError("--to web: a page shows vectors of texts or the logits of a head; choose a --pooling")
+    weights = write_onnx(model, folder, vectors, precision)
+    if (size := weights.stat().st_size) > _LARGEST:
+        raise ValueError(f"--to web: the graph has {size:,} bytes, and a page can load {_LARGEST:,}; use --to onnx")
+    config, head = model.config, head_of(model.config.model)
+    shows = ("tokens" if head.labelled else "spans") if head.per_token else "classes"
+    signature = {
+        "inputs": input_names(config.model),
+        "outputs": output_names(model, vectors),
+        "labels": model.labels if config.model.num_labels == len(model.labels) else (),
+        "longest": model.max_length,
+        "padding": model.tokenizer.pad_id,
+        "separators": family_of(config.model.family).template.separators,
+        "shows": shows if has_logits else "vectors",
+    }
+    if isinstance(config, FinetuneConfig):
+        signature |= {"max_answer": config.task.max_answer, "null_threshold": config.task.no_answer_threshold}
+    title = f"A model {task_about(model).replace('`', '')}" if has_logits else "An encoder of texts"
+    about = f"{title}. It runs in this browser: no text is sent anywhere."
+    joint = "\t" if head.outputs and not head.labelled else " "
+    files = {
+        PAGE_FILE: page(config.name, about, signature, [joint.join(pair) for pair in PAIRS[:_EXAMPLES]]),
+        PACKAGES_FILE: json.dumps({"private": True, "dependencies": PACKAGES}, indent=2) + "\n",
+    }
+    write_texts(folder, files)
+    return weights
+
+
+RUNTIME = replace(ONNX, name="web", write=write_web, weights=(MODEL_FILE,), others=(PAGE_FILE, PACKAGES_FILE))
+FORMAT = RUNTIME.format(
+    "int8",
+    of_texts=True,
+    describe=lambda model, folder: [
+        f"next: python -m http.server --directory {folder}, and open http://localhost:8000 (without a network: "
+        "npm install in that folder, and http://localhost:8000/?local)"
+    ],
+)

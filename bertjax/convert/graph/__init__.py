@@ -1,1 +1,0 @@
-"""A network as a graph of ONNX's operators, which ONNX writes down and TensorFlow traces."""

@@ -1,1 +1,0 @@
-"""LiteRT (TensorFlow Lite): the network in one file for phones."""

@@ -1,1 +1,0 @@
-"""ONNX: the encoder as a graph that onnxruntime executes."""

@@ -1,1 +1,0 @@
-"""SavedModel: the network as TensorFlow Serving runs it."""

@@ -1,1 +1,0 @@
-"""StableHLO: the network as `jax.export` writes it, for any batch and length."""

@@ -1,1 +1,0 @@
-"""A page that runs the network in a browser."""
