@@ -1,6 +1,7 @@
-"""The number of a process in its job, and the coordinator, from the variables and metadata that each cluster documents.
+"""Find the number of a process in its job, and the coordinator, from the cluster's variables and metadata.
 
-`auto` takes the first that is found: a coordinator's address, Slurm, a TPU pod, Kubernetes; else the process is alone.
+`auto` takes the first match of: a coordinator's address, Slurm, a TPU pod, Kubernetes. Without a match the process is
+alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from bertjax.config import HostsConfig
 
-PORT = 8476  # of the coordinator, if the cluster names none and JAX_COORDINATOR_PORT is not set
+PORT = 8476  # of the coordinator, unless the cluster or JAX_COORDINATOR_PORT names another one
 _METADATA_SECONDS = 5
 
 
@@ -22,7 +23,7 @@ _METADATA_SECONDS = 5
 class ProcessInfo:
     """One process of a job."""
 
-    cluster: str  # where this information is from
+    cluster: str  # the source of this information
     coordinator: str  # HOST:PORT of process 0; empty for a single process
     processes: int
     process: int
@@ -40,38 +41,33 @@ def find_process(hosts: HostsConfig, environment: Environment | None = None) -> 
     Raises ValueError naming the key or variable that is missing or that contradicts another.
     """
     environment = os.environ if environment is None else environment
-    named = _CLUSTERS.get(hosts.cluster)
     if hosts.cluster == "one":
         info = ALONE
-    elif named:
-        info = named(hosts, environment)
+    elif read := _CLUSTERS.get(hosts.cluster):
+        info = read(hosts, environment)
         if info is None:
-            raise ValueError(f"hosts.cluster={hosts.cluster!r}: it was not found; {_SIGNS[hosts.cluster]}")
+            raise ValueError(f"hosts.cluster={hosts.cluster!r} was not found; {_REQUIREMENTS[hosts.cluster]}")
     else:
-        found = (read(hosts, environment) for read in _CLUSTERS.values())
-        info = next((info for info in found if info is not None), ALONE)
+        candidates = (read(hosts, environment) for read in _CLUSTERS.values())
+        info = next((info for info in candidates if info is not None), ALONE)
         if hosts.coordinator and info.cluster == "one":
             raise ValueError(
                 f"hosts.coordinator={hosts.coordinator!r}, but no cluster provides the number of this process; "
-                f"{_SIGNS['address']}"
+                f"{_REQUIREMENTS['address']}"
             )
-    return _checked(info, hosts)
-
-
-def _checked(info: ProcessInfo, hosts: HostsConfig) -> ProcessInfo:
-    said = f"(hosts.cluster={hosts.cluster!r}, found: {info.cluster!r})"
+    origin = f"(hosts.cluster={hosts.cluster!r}, found: {info.cluster!r})"
     if hosts.processes and info.processes != hosts.processes:
         raise ValueError(
-            f"hosts.processes={hosts.processes}, but there are {info.processes} processes {said}; "
+            f"hosts.processes={hosts.processes}, but there are {info.processes} processes {origin}; "
             "start that many, or leave the key out"
         )
     if not 0 <= info.process < info.processes:
         raise ValueError(
-            f"this is process {info.process} of {info.processes} {said}; processes are numbered from 0: "
+            f"this is process {info.process} of {info.processes} {origin}; processes are numbered from 0: "
             "set hosts.process and hosts.processes"
         )
     if hosts.process not in (-1, info.process):
-        raise ValueError(f"hosts.process={hosts.process}, but this is process {info.process} {said}; leave it out")
+        raise ValueError(f"hosts.process={hosts.process}, but this is process {info.process} {origin}; leave it out")
     if info.processes > 1:
         split_address(info.coordinator)
     return info
@@ -86,10 +82,10 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _address(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
-    """From hosts.coordinator, hosts.processes and hosts.process, or from JAX's variables for them."""
+    """Read hosts.coordinator, hosts.processes and hosts.process, or JAX's variables for them."""
     coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
     if not coordinator or (hosts.cluster == "auto" and hosts.process < 0 and "JAX_PROCESS_ID" not in environment):
-        return None  # a cluster may provide the rest
+        return None  # a cluster may provide the number
     process = hosts.process if hosts.process >= 0 else int(environment.get("JAX_PROCESS_ID", "-1"))
     processes = hosts.processes or int(environment.get("JAX_NUM_PROCESSES", "0"))
     if process < 0 or processes < 1:
@@ -101,7 +97,7 @@ def _address(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None
 
 
 def _slurm(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
-    """A task of a job step, as srun starts it."""
+    """Read the variables of a Slurm task that srun started."""
     if not {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID"} <= environment.keys():
         return None
     processes, node = int(environment["SLURM_NTASKS"]), _first_node(environment["SLURM_STEP_NODELIST"])
@@ -115,7 +111,7 @@ def _slurm(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
 
 
 def _share_of_gpus(tasks: int, environment: Environment) -> tuple[int, ...] | None:
-    """The indices of this task's GPUs, where the tasks of a node see the same GPUs."""
+    """The indices of this task's GPUs if all tasks of the node see the same GPUs, else None."""
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     if tasks < 2 or not visible or "SLURM_GPUS_PER_TASK" in environment:
         return None  # the task sees only its own GPUs
@@ -139,7 +135,7 @@ def _first_node(nodes: str) -> str:
 
 
 def _tpu(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
-    """A worker of one TPU slice or several: GKE and queued resources set variables, a TPU VM has metadata."""
+    """Read the variables (GKE, queued resources) or the metadata (TPU VM) of a worker of one TPU slice or several."""
     if not _has_tpu(environment):
         return None
     workers = environment.get("TPU_PROCESS_ADDRESSES") or environment.get("TPU_WORKER_HOSTNAMES")
@@ -152,10 +148,10 @@ def _tpu(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
         # Each is a name, or name:id:address in the older format.
         names = [endpoint.split(":")[-1] for endpoint in endpoints]
         worker = int(_metadata("agent-worker-number", environment))
-    described = {} if "MEGASCALE_NUM_SLICES" in environment or workers is not None else _described(environment)
-    known = {**described, **environment}
-    slices, number = int(known.get("MEGASCALE_NUM_SLICES") or 1), int(known.get("MEGASCALE_SLICE_ID") or 0)
-    host = (known.get("MEGASCALE_COORDINATOR_ADDRESS") or names[0]).partition(":")[0]
+    attributes = {} if "MEGASCALE_NUM_SLICES" in environment or workers is not None else _tpu_env(environment)
+    attributes |= environment
+    slices, number = int(attributes.get("MEGASCALE_NUM_SLICES") or 1), int(attributes.get("MEGASCALE_SLICE_ID") or 0)
+    host = (attributes.get("MEGASCALE_COORDINATOR_ADDRESS") or names[0]).partition(":")[0]
     return ProcessInfo(
         "tpu",
         hosts.coordinator or f"{host}:{environment.get('JAX_COORDINATOR_PORT', PORT)}",
@@ -177,7 +173,7 @@ def _is_google_machine() -> bool:
 
 
 def _metadata(key: str, environment: Environment) -> str:
-    """An attribute of a Google machine. Raises OSError."""
+    """An attribute of a Google machine, from its metadata server. Raises OSError."""
     server = environment.get("GCE_METADATA_IP", "metadata.google.internal")
     request = urllib.request.Request(
         f"http://{server}/computeMetadata/v1/instance/attributes/{key}", headers={"Metadata-Flavor": "Google"}
@@ -186,21 +182,22 @@ def _metadata(key: str, environment: Environment) -> str:
         return answer.read().decode().strip()
 
 
-def _described(environment: Environment) -> dict[str, str]:
-    """The lines `KEY: 'value'` of a TPU VM's own metadata."""
+def _tpu_env(environment: Environment) -> dict[str, str]:
+    """The attribute `tpu-env` of a TPU VM, lines of the form `KEY: 'value'`."""
     lines = (line.partition(":") for line in _metadata("tpu-env", environment).splitlines())
     return {key.strip(): value.strip().strip("'") for key, colon, value in lines if colon}
 
 
 def _kubernetes(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
-    """A pod of an indexed Job, alone or in a JobSet; its host name is `<job>-<index>.<subdomain>...`."""
+    """Read the index of a pod of an indexed Job or JobSet, whose host name is `<job>-<index>.<subdomain>...`."""
     if not {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= environment.keys():
         return None
     process = int(environment["JOB_COMPLETION_INDEX"])
     processes = hosts.processes or int(environment.get("JAX_NUM_PROCESSES", "0"))
     if not processes:
         raise ValueError(
-            "hosts.processes=0: Kubernetes does not give a pod their number; set the key, or hosts.cluster=one"
+            "hosts.processes=0, and Kubernetes does not give a pod the number of pods; set hosts.processes, or "
+            "hosts.cluster=one"
         )
     coordinator = hosts.coordinator or environment.get("JAX_COORDINATOR_ADDRESS", "")
     if not coordinator and processes > 1:
@@ -221,7 +218,7 @@ _CLUSTERS: dict[str, Callable[[HostsConfig, Environment], ProcessInfo | None]] =
     "tpu": _tpu,
     "kubernetes": _kubernetes,
 }
-_SIGNS = {
+_REQUIREMENTS = {
     "address": "set hosts.coordinator, hosts.processes and hosts.process",
     "slurm": "start the processes by srun, which sets SLURM_JOB_ID, SLURM_STEP_NODELIST, SLURM_NTASKS and SLURM_PROCID",
     "tpu": "this machine has no TPU, or is not a worker of a slice (TPU_WORKER_HOSTNAMES, TPU_WORKER_ID or metadata)",

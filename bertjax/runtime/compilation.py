@@ -1,4 +1,4 @@
-"""How programs are compiled: the options of XLA, and the cache of compiled programs that a restart reads."""
+"""Compilation: the options of XLA, and the cache of compiled programs that a restart reads."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from jax.sharding import PartitionSpec as P
 from bertjax.runtime.processes import Processes
 from bertjax.storage.remote import path_of
 
-ENVIRONMENT = "JAX_COMPILATION_CACHE_DIR"  # jax's own variable; it takes precedence
-KEPT_FROM_SECONDS = 0.5  # programs that compile faster are not cached
-_COMPILING = "/jax/core/compile/"  # jax's events of tracing, lowering and compiling
+ENVIRONMENT = "JAX_COMPILATION_CACHE_DIR"  # JAX's own variable, which takes precedence
+LEAST_SECONDS = 0.5  # programs that compile faster are not cached
+_COMPILE_EVENTS = "/jax/core/compile/"  # JAX's events of tracing, lowering and compiling
 
 
 def keep_compiled_programs(folder: str) -> str:
-    """Cache compiled programs below a folder or URL; returns its path, "" for no cache.
+    """Cache compiled programs below a folder or URL; returns the cache's path, "" for no cache.
 
-    An empty `folder` caches nothing, and the environment takes precedence. Call it before anything is compiled.
+    An empty `folder` disables the cache. The environment takes precedence. Call it before the first compilation.
     """
     if ENVIRONMENT in os.environ:
         return os.environ[ENVIRONMENT]
@@ -41,39 +41,41 @@ def keep_compiled_programs(folder: str) -> str:
         # Programs for a CPU use the instructions of its model, and different machines may share a folder.
         folder = f"{folder.rstrip('/')}/{_processor()}"
         jax.config.update("jax_compilation_cache_dir", folder)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", KEPT_FROM_SECONDS)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
     return folder
 
 
 def keep_only_what_is_shared(folder: str, processes: Processes) -> str:
-    """Cache nothing unless all processes read one `folder`; returns a line to print, "" if nothing changes.
+    """Disable the cache unless all processes read one `folder`; returns a line to print, "" if nothing changes.
 
-    Of several processes JAX lets process 0 alone write. On GPUs XLA divides the search for the fastest kernels among
-    all processes that compile a program, and they would wait for one that has read the program from its own folder.
+    Only process 0 writes JAX's cache. On GPUs XLA divides the search for the fastest kernels among all processes that
+    compile a program, so they would wait for a process that has read the program from its own folder.
     """
     if processes.count == 1:
         return ""
-    word = _written(folder) if processes.first else ""
-    theirs = [json.loads(text) for text in processes.gather("folder of compiled programs", json.dumps([folder, word]))]
-    if not any(other for other, _ in theirs):
+    probe = _write_probe(folder) if processes.first else ""
+    answers = processes.gather("folder of compiled programs", json.dumps([folder, probe]))
+    folders = [json.loads(answer) for answer in answers]
+    if not any(name for name, _ in folders):
         return ""
-    first, word = theirs[0]
-    reads = first == folder and word and _is_there(folder, word)
-    alone = [number for number, found in enumerate(processes.gather("who reads it", "1" if reads else "")) if not found]
-    if processes.first and word:
+    first, probe = folders[0]
+    is_shared = first == folder and probe and _exists(folder, probe)
+    answers = processes.gather("who reads it", "1" if is_shared else "")
+    alone = [number for number, answer in enumerate(answers) if not answer]
+    if processes.first and probe:
         with contextlib.suppress(OSError):
-            (path_of(folder) / word).unlink()
+            (path_of(folder) / probe).unlink()
     if not alone:
         return ""
     jax.config.update("jax_enable_compilation_cache", False)
     return (
-        f"compiled programs are not kept: {processes.called(alone)} cannot read what process 0 writes to "
+        f"compiled programs are not cached: {processes.called(alone)} cannot read what process 0 writes to "
         f"{first or 'no folder'}; name a folder that all share (--compilation-cache, or {ENVIRONMENT})"
     )
 
 
-def _written(folder: str) -> str:
-    """The name of a new file in the folder; "" if it cannot be written."""
+def _write_probe(folder: str) -> str:
+    """Write an empty file into the folder; returns its name, "" if that is not possible."""
     name = f"shared-{secrets.token_hex(8)}"
     with contextlib.suppress(OSError, ValueError):
         if folder:
@@ -83,7 +85,7 @@ def _written(folder: str) -> str:
     return ""
 
 
-def _is_there(folder: str, name: str) -> bool:
+def _exists(folder: str, name: str) -> bool:
     with contextlib.suppress(OSError):
         return (path_of(folder) / name).is_file()
     return False
@@ -92,15 +94,15 @@ def _is_there(folder: str, name: str) -> bool:
 @contextlib.contextmanager
 def compile_seconds() -> Iterator[Callable[[], float]]:
     """Yield a function that returns the seconds of tracing, lowering and compiling so far, within the context."""
-    taken: list[float] = []
+    seconds: list[float] = []
 
     def note(event: str, duration_secs: float, **metadata: str | int) -> None:
-        if event.startswith(_COMPILING):
-            taken.append(duration_secs)
+        if event.startswith(_COMPILE_EVENTS):
+            seconds.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(note)
     try:
-        yield lambda: math.fsum(taken)
+        yield lambda: math.fsum(seconds)
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
 
@@ -111,8 +113,8 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = [platform.processor()]
-    able = sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}) or lines[:1]
-    return f"{platform.machine()}-{hashlib.sha256(chr(10).join(able).encode()).hexdigest()[:8]}"
+    features = sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}) or lines[:1]
+    return f"{platform.machine()}-{hashlib.sha256(chr(10).join(features).encode()).hexdigest()[:8]}"
 
 
 _PACKAGES = (
@@ -130,14 +132,14 @@ _PACKAGES = (
 
 
 def environment() -> dict[str, str]:
-    """Name -> version of Python and the packages that matter (those installed), the system and the devices."""
-    found = {"python": platform.python_version()}
+    """Versions of Python and of the installed packages that matter, the system and the devices, by name."""
+    versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found | {
+    return versions | {
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPU cores",
         "devices": f"{jax.device_count()} × {jax.devices()[0].device_kind}",
         "processes": str(jax.process_count()),
@@ -149,15 +151,14 @@ Options = dict[str, bool | int | str]
 
 @dataclass(frozen=True)
 class Flag:
-    """One setting of the compiler, and why bertjax changes it."""
+    """An option of the compiler, and the reason to change it."""
 
     name: str
     value: bool | int
     reason: str
 
 
-# All options concern traffic between devices, and are not set for a single one. By the sources of XLA the first is off,
-# and the second 30 MiB, unless said otherwise.
+# All options concern traffic between devices, so a single device does not get them. XLA's defaults are off and 30 MiB.
 GPU = (
     Flag(
         "xla_gpu_enable_latency_hiding_scheduler",
@@ -179,8 +180,8 @@ DETERMINISTIC_GPU = (
     Flag(
         "xla_gpu_deterministic_ops",
         True,
-        "no kernel that adds in the order in which threads arrive, and none chosen by timing, which another start "
-        "may decide otherwise",
+        "excludes kernels that add in the order in which threads arrive, and kernels chosen by timing, which may vary "
+        "between starts",
     ),
 )
 FLAGS: dict[str, tuple[Flag, ...]] = {"gpu": GPU, "cuda": GPU, "tpu": TPU}
@@ -192,19 +193,19 @@ def compiler_options(
 ) -> Options:
     """The compiler options of a program for `devices` devices of a platform (cpu, gpu or cuda, tpu).
 
-    Options set in the environment are left out.
+    Options that the environment sets are left out.
     """
     flags = FLAGS.get(platform, ()) if devices > 1 else ()
     if deterministic:
         flags += DETERMINISTIC.get(platform, ())
-    said = f"{environ.get('XLA_FLAGS', '')} {environ.get('LIBTPU_INIT_ARGS', '')}"
-    return {flag.name: flag.value for flag in flags if not re.search(rf"--{flag.name}(=|\s|$)", said)}
+    variables = f"{environ.get('XLA_FLAGS', '')} {environ.get('LIBTPU_INIT_ARGS', '')}"
+    return {flag.name: flag.value for flag in flags if not re.search(rf"--{flag.name}(=|\s|$)", variables)}
 
 
 def known_options(options: Options, mesh: Mesh) -> Options:
-    """The options that the compiler for the mesh's devices knows; others are left out with a warning.
+    """Drop options that the compiler for the mesh's devices does not know, with a warning.
 
-    Names change between releases of XLA. Found by compiling a trivial program.
+    Names change between releases of XLA. This compiles a trivial program.
     """
     known = dict(options)
     nothing = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, P()))

@@ -1,4 +1,4 @@
-"""The memory of this machine, and of a step on its CPU, which keeps its pages from one step to the next."""
+"""The memory of this machine, and pages that a step on a CPU reuses from one step to the next."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/mem
 def keep_freed_memory() -> bool:
     """Let this process reuse the pages of freed buffers; returns whether that is possible (it needs glibc).
 
-    On CPU, XLA allocates a step's buffers in every step; glibc maps blocks of such sizes and unmaps them when they are
-    freed, and the kernel clears every page: a seventh of a BERT-Base step on two cores. Only the main thread's memory
-    can grow to any size without being mapped: so programs are run in the thread that calls them, not in one of XLA's.
+    On a CPU, XLA allocates the buffers of a step in every step. glibc maps blocks of such sizes and unmaps them when
+    they are freed, and the kernel clears every page: a seventh of a BERT-Base step on two cores. Only the main thread's
+    heap can grow to any size without being mapped, so programs run in the thread that calls them, not in one of XLA's.
     That costs nothing, since a run waits for each step on a CPU. XLA's own threads allocate a thousand blocks in a
-    step, each thread from its own memory: where all had the main thread's, they waited for one another for a sixth of
-    a small model's step. Call it before jax's first computation.
+    step, each thread from its own heap: when all shared the main thread's heap, they waited for one another for a sixth
+    of a small model's step. Call it before JAX's first computation.
     """
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # the environment has no variable for it
     try:
@@ -43,36 +43,36 @@ def keep_freed_memory() -> bool:
 
 
 class Temporaries:
-    """Keeps one set of pages, that of the last step's temporaries, for the next step.
+    """Keeps one set of pages, those of the last step's temporaries, for the next step.
 
-    The bytes after a freed block may be allocated before the next step requests the same size: then the block is too
-    small, and glibc takes another. Without this class the pages of the first block stay mapped too: five sets after a
-    hundred steps of a small model.
+    The bytes after a freed block may be allocated before the next step requests the same size. Then the block is too
+    small, and glibc takes another one. Without this class the pages of the first block stay mapped too: five sets after
+    a hundred steps of a small model.
     """
 
     def __init__(self) -> None:
-        # Programs for several devices run in threads of XLA's.
-        self._kept = jax.default_backend() == "cpu" and jax.local_device_count() == 1 and keep_freed_memory()
+        # Programs for several devices run in XLA's threads.
+        self._enabled = jax.default_backend() == "cpu" and jax.local_device_count() == 1 and keep_freed_memory()
         self._sizes: dict[int, int] = {}  # bytes of the temporaries of each live program
         self._bytes = 0
         self._address = 0
 
     def reuse(self) -> None:
         """Call it before a step. Releases free pages if the step would not reuse those of the last."""
-        if not self._kept or not self._known() or abs(self._next_address() - self._address) < _SHIFT:
+        if not self._enabled or not self._has_large_program() or abs(self._next_address() - self._address) < _SHIFT:
             return
         _glibc().malloc_trim(0)
         self._address = self._next_address()
         _prefer_huge_pages()  # after the trim, since released pages lose the advice
 
     def _next_address(self) -> int:
-        """The address that a block of that size would get now. It is freed at once; none of its pages is touched."""
+        """The address that a block of that size would get now; the block is freed at once, and no page is touched."""
         block = _glibc().malloc(self._bytes + _EXTRA)
         _glibc().free(block)
         return block
 
-    def _known(self) -> bool:
-        """Whether a program with large temporaries was compiled; the largest is assumed to be the step."""
+    def _has_large_program(self) -> bool:
+        """Whether a program with large temporaries is compiled; the largest one is assumed to be the step."""
         programs = jax.local_devices()[0].client.live_executables()
         if len(programs) != len(self._sizes):
             # The query takes half a millisecond for a large program, so each is queried once; weak references are not
@@ -84,7 +84,7 @@ class Temporaries:
 
 
 def machine_memory() -> int:
-    """Bytes of memory that this machine has, or its container may use."""
+    """Bytes of memory of this machine, or the limit of its container."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *filter(None, map(_container_limit, _CONTAINER_LIMITS))])
 

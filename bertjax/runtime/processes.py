@@ -1,4 +1,4 @@
-"""The processes of a run: how they connect, communicate, stop together and end."""
+"""The processes of a run: they connect, communicate, stop together and end together."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from bertjax.runtime.host_memory import keep_freed_memory
 
 _EXPECTED = (ValueError, OSError, RuntimeError, ModuleNotFoundError)
 _CLOSED_STREAM = (OSError, ValueError)
-_JAX_HEARTBEATS = 5  # of ours in one of JAX's, so that ours, which names the lost process, notices first
+_JAX_HEARTBEATS = 5  # of ours in one of JAX's: ours, which names the lost process, must notice first
 _SHUTDOWN_SECONDS = 60
-_HEAR_SECONDS = 2
+_HEAR_SECONDS = 2  # for the listening thread to notice a lost process
 
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Processes:
-    """All processes of a run, seen from one of them; a context manager around everything that they do together.
+    """The processes of a run, from the view of one of them; a context manager around all collective work.
 
-    While entered, SIGTERM and SIGINT to any of them stop all: at once if nothing would be lost, which raises
-    `Stopped`, and otherwise at the unit where `go_on` returns False. An error in one of several ends all.
+    While entered, SIGTERM and SIGINT to any process stop all: at once if nothing would be lost, which raises `Stopped`,
+    and otherwise at the unit where `go_on` returns False. An error in one of several processes ends all.
     """
 
-    _has_joined = False  # this Python process, others: JAX joins once
+    _has_joined = False  # whether this Python process has joined others; JAX joins once
 
     def __init__(self, info: ProcessInfo, hosts: HostsConfig, *, ends_process: bool = True) -> None:
         """`ends_process`: if this process is the only one, a signal may end it; otherwise it raises Stopped."""
@@ -63,7 +63,7 @@ class Processes:
                 "run (`bertjax reference` goes on if the same command is given again)"
             )
         keep_freed_memory()  # before the first computation
-        # In tests a run may be driven from a thread, which cannot have signals.
+        # Only the main thread can handle signals; tests run this in others.
         if threading.current_thread() is threading.main_thread():
             self._handlers = {number: signal.signal(number, self._receive) for number in EXIT_CODES}
         try:
@@ -120,21 +120,21 @@ class Processes:
         if others := self.differing(what, value):
             raise ValueError(f"{self.called(others)} and process 0 do not have the same {what}; {advice}")
 
-    def begin(self, words: str) -> None:
-        """Record that no unsaved work is in progress; `words` is the message if the run is stopped now.
+    def begin(self, message: str) -> None:
+        """Record that no unsaved work is in progress; `message` is printed if a signal stops the run now.
 
-        Raises Stopped if a signal requested it.
+        Raises Stopped if a signal was received.
         """
         assert self._heartbeat is not None
-        self._heartbeat.at_rest = words
+        self._heartbeat.at_rest = message
         self._agreement.rest()
         self._raise_if_unwinding()
 
     def go_on(self, *, first: bool = False, doing: str = "unit") -> bool:
-        """Whether to begin the next unit of collective work: a step, or a batch of an `evaluation`.
+        """Whether to begin the next unit of collective work: a step, or a batch of an evaluation (`doing`).
 
-        `first`: it must be compiled, and all work before it is saved. All processes get False at the same unit, and
-        from then on.
+        `first`: the unit must be compiled, and all work before it is saved. All processes get False at the same unit,
+        and from then on.
         """
         return self._agreement.go_on(first=first, doing=doing)
 
@@ -143,7 +143,7 @@ class Processes:
         self._agreement.begun()
 
     def taking_time(self, doing: str = "") -> AbstractContextManager[None]:
-        """Inside, slow work is not taken for a hang: never, or for `input` not within half an hour."""
+        """Inside, slow work does not count as a hang. `doing="input"` has a limit of half an hour, other work none."""
         return self._agreement.taking_time(doing)
 
     @property
@@ -157,16 +157,16 @@ class Processes:
         assert self._heartbeat is not None
         return self._heartbeat.exit_code if self.stopped else 0
 
-    def finished(self, words: str) -> None:
+    def finished(self, message: str) -> None:
         """Record that all collective work is done. Raises Stopped in all processes if one received a signal."""
-        self.begin(words)
+        self.begin(message)
         received = self._heartbeat.stop_signal if self._heartbeat is not None else None
-        stop = [number for number in self.gather("finished", str(int(received or 0))) if number != "0"]
-        if stop:
-            raise Stopped(int(stop[0]), words)
+        signals = [number for number in self.gather("finished", str(int(received or 0))) if number != "0"]
+        if signals:
+            raise Stopped(int(signals[0]), message)
 
     def called(self, numbers: list[int]) -> str:
-        """The numbers and hosts of some processes, for messages."""
+        """Numbers and hosts of these processes, at most five, for messages."""
         assert self._heartbeat is not None
         shown = ", ".join(f"{number} ({self._heartbeat.hosts[number]})" for number in numbers[:5])
         more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
@@ -205,15 +205,15 @@ class Processes:
             return
         counts = [sum(d.process_index == number for d in jax.devices()) for number in range(self.count)]
         usual = max(set(counts), key=counts.count)
-        unlike = [number for number, count in enumerate(counts) if count != usual]
-        odd = f"; most have {usual}, but not {self.called(unlike)}" if unlike else ""
+        others = [number for number, count in enumerate(counts) if count != usual]
+        detail = f"; most have {usual}, but not {self.called(others)}" if others else ""
         raise ValueError(
             f"hosts.devices={expected}, but the {self.count} processes have {jax.device_count()} "
-            f"{jax.devices()[0].platform} devices{odd}; check those hosts, or correct the key"
+            f"{jax.devices()[0].platform} devices{detail}; check those hosts, or correct the key"
         )
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """The signal handler of the main thread; the listening thread has received the signal before."""
+        """Handle a signal in the main thread; the listening thread has received it before."""
         if self._heartbeat is None:
             raise Stopped(number)
         self._raise_if_unwinding()
@@ -239,43 +239,40 @@ class Processes:
         if isinstance(error, Stopped):
             self._end(str(error), error.exit_code)
         if isinstance(error, _EXPECTED) and not os.environ.get("BERTJAX_TRACEBACK"):
-            words = str(error)
+            message = str(error)
         else:
-            words = f"{type(error).__name__}: {error}"
+            message = f"{type(error).__name__}: {error}"
             with contextlib.suppress(*_CLOSED_STREAM):
                 traceback.print_exception(error)
         code = getattr(error, "exit_code", FAILED)
         try:
-            # The error, of whatever class, may follow from the loss of another process, which the listening thread then
-            # reports.
-            of_jax = isinstance(error, jax.errors.JaxRuntimeError)
-            time.sleep(self._hosts.heartbeat_seconds if of_jax else _HEAR_SECONDS)
-            self._heartbeat.fail(words, code)
-            self._say(words)
+            # The loss of another process may have caused this error, whatever its class. Then the listening thread
+            # reports the loss.
+            is_jax_error = isinstance(error, jax.errors.JaxRuntimeError)
+            time.sleep(self._hosts.heartbeat_seconds if is_jax_error else _HEAR_SECONDS)
+            self._heartbeat.fail(message, code)
+            self._print(message)
         finally:
             os._exit(code)
 
-    def _end(self, words: str, code: int) -> None:
+    def _end(self, message: str, code: int) -> None:
         """End this process, from any thread, even if an error occurs meanwhile."""
         if not self._ends_process:
             return  # `_receive` raises as soon as the main thread is back in Python
         try:
             if self._heartbeat is not None and self.count > 1:
                 self._heartbeat.say_goodbye()
-            self._say(words)
+            self._print(message)
         finally:
             os._exit(code)
 
-    def _say(self, words: str) -> None:
+    def _print(self, message: str) -> None:
         """Print a message, unless the stream is closed."""
+        prefix = f"bertjax: process {self.number}/{self.count}: " if self.count > 1 else ""
         with contextlib.suppress(*_CLOSED_STREAM):
-            print(f"{self._prefix}{words}", file=sys.stderr, flush=True)
+            print(f"\n{prefix}{message}", file=sys.stderr, flush=True)
         with contextlib.suppress(*_CLOSED_STREAM):
             sys.stdout.flush()
-
-    @property
-    def _prefix(self) -> str:
-        return f"\nbertjax: process {self.number}/{self.count}: " if self.count > 1 else "\n"
 
     def _restore_signals(self) -> None:
         if not self._handlers:
@@ -288,14 +285,14 @@ class Processes:
 
 
 def join(hosts: HostsConfig, *, ends_process: bool = True) -> Processes:
-    """The processes of this run, to be entered before JAX touches a device; `ends_process` as in `Processes`.
+    """The processes of this run, to enter before JAX touches a device; `ends_process` as in `Processes`.
 
-    Entering raises TimeoutError naming the coordinator that cannot be reached or the processes that do not connect, and
-    ValueError for a job that differs from `hosts`.
+    Entering raises TimeoutError for a coordinator that does not answer or processes that do not connect, and ValueError
+    for a job that differs from `hosts`.
     """
     return Processes(find_process(hosts), hosts, ends_process=ends_process)
 
 
 def alone() -> Processes:
-    """This process without others."""
+    """A run of this process only."""
     return Processes(find_process(HostsConfig(cluster="one")), HostsConfig())

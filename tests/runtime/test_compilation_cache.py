@@ -117,5 +117,5 @@ def test_processes_agree_on_a_shared_cache(folder: str, is_kept: bool, tmp_path:
     with Group(command, 2, tmp_path / "program.log", address=as_words) as group:
         group.finish(60)
     assert all(f"\n{'' if is_kept else 'not '}cached\n" in f"\n{log}" for log in group.logs), group.output()
-    assert ("compiled programs are not kept: process 1 (" in group.logs[0]) != is_kept, group.output()
+    assert ("compiled programs are not cached: process 1 (" in group.logs[0]) != is_kept, group.output()
     assert not list(tmp_path.glob("*/*/shared-*"))
