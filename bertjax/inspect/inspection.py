@@ -81,7 +81,8 @@ def inspect_store(
             (
                 pair.group,
                 pair.similarity,
-                *(beginning(train, number, tokenizer) for number in (pair.first, pair.second)),
+                beginning(train, pair.first, tokenizer),
+                beginning(train, pair.second, tokenizer),
             )
             for pair in near.examples
         ),

@@ -86,7 +86,10 @@ def find_near_duplicates(
         groups=int(np.count_nonzero(sizes > 1)),
         copies=int(np.count_nonzero(is_copy)),
         copied_tokens=int(lengths[chosen[is_copy]].sum()),
-        examples=tuple(NearPair(*chosen[pairs[p]].tolist(), float(similarity[p]), size) for p, size in shown),
+        examples=tuple(
+            NearPair(int(chosen[pairs[p, 0]]), int(chosen[pairs[p, 1]]), float(similarity[p]), size)
+            for p, size in shown
+        ),
     )
 
 
@@ -233,7 +236,7 @@ def _digests(split: SplitView, share: float, count: Count) -> tuple[np.ndarray, 
     """Of the documents in the share: number int64 and the halves of the hash, uint64."""
     numbers, digests = [np.zeros(0, np.int64)], [np.zeros((0, 2), np.uint64)]
     for stretch in stretches(split):
-        content = memoryview(np.ascontiguousarray(stretch.ids)).cast("B")
+        content = np.ascontiguousarray(stretch.ids).data.cast("B")
         edges = np.concatenate([[0], np.cumsum(stretch.lengths)]) * stretch.ids.itemsize
         hashed = b"".join(
             hashlib.blake2b(content[start:stop], digest_size=16).digest()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+import numpy as np
+
 from bertjax.inspect.corpus_figures import Lengths
 from bertjax.inspect.inspection import Inspection
 from bertjax.inspect.inspection_tables import frequent_tokens, tables
@@ -66,7 +68,7 @@ def _lengths(all_lengths: Sequence[Lengths]) -> str:
     return "\n".join([_heading("Lengths"), *lines])
 
 
-def _bar(counts: Sequence[int], number: int) -> str:
+def _bar(counts: np.ndarray, number: int) -> str:
     share = counts[number] / max(sum(counts), 1) if number < len(counts) else 0.0
     largest = max(counts) / max(sum(counts), 1)
     bar = "█" * round(_BAR * share / largest) if share else ""

@@ -70,7 +70,7 @@ def removed_on_error(folder: AnyPath, bytes_needed: Callable[[], int]) -> Iterat
         remove_tree(folder)
         raise
     except OSError as error:
-        if error.errno not in _DISK_FULL or is_remote(folder):
+        if error.errno not in _DISK_FULL or not isinstance(folder, Path):
             raise
         remove_tree(folder)
         free = shutil.disk_usage(folder.parent).free

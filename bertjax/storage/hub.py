@@ -46,10 +46,10 @@ def download(
         raise ValueError(f"{here}, and a repository of the Hub is called NAME, ORG/NAME or ORG/NAME@REVISION")
     if importlib.util.find_spec("huggingface_hub") is None:
         raise ValueError(f"{here}; to look for {repository} on the Hugging Face Hub, {_EXTRA}")
+    from httpx import HTTPError
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.errors import (
         GatedRepoError,
-        HTTPError,
         LocalEntryNotFoundError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
@@ -121,8 +121,9 @@ def require_pushable(name: str) -> None:
         raise ValueError(f"{option}: a repository of the Hub is called NAME or ORG/NAME")
     if importlib.util.find_spec("huggingface_hub") is None:
         raise ValueError(f"{option}: needs the package huggingface_hub; {_EXTRA}")
+    from httpx import HTTPError
     from huggingface_hub import HfApi, get_token
-    from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import OfflineModeIsEnabled
 
     if get_token() is None:
         raise ValueError(f"{option}: not logged in to the Hugging Face Hub; {_LOGIN} to a token that may write")
@@ -143,8 +144,8 @@ def push(folder: Path, name: str, *, private: bool, message: str) -> str:
 
     Files of the repository that the folder does not have stay. Raises ValueError with the reason of the Hub.
     """
+    from httpx import HTTPError
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HTTPError
 
     api = HfApi()
     try:

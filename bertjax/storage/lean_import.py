@@ -25,7 +25,8 @@ def without(*modules: str) -> Iterator[None]:
     For libraries that try `import torch` and work without it: that saves seconds of start-up.
     """
     hidden = [name for name in modules if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # None: Python then raises ModuleNotFoundError
+    loaded: dict[str, Any] = sys.modules
+    loaded.update(dict.fromkeys(hidden))  # None: Python then raises ModuleNotFoundError
     try:
         yield
     finally:

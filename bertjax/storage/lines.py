@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import csv
 import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 from bertjax.storage.remote import RemoteError, is_remote, open_bytes
@@ -90,6 +91,27 @@ def read_table(
     return table
 
 
+def csv_records(path: object, lines: Iterable[str], **dialect: Any) -> Iterator[tuple[int, list[str]]]:
+    """(number of its first line, fields) of each record; a blank line has no fields.
+
+    `dialect` has the options of `csv.reader`. Raises ValueError naming `path` and the line for a malformed record.
+    """
+    csv.field_size_limit(RECORD_CAP)  # 128 KiB by default, which texts may have
+    reader = csv.reader(lines, strict=True, **dialect)
+    while True:
+        first = reader.line_num + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}:{reader.line_num}: bad CSV ({error}) in the row of line {first}; put fields with a "
+                "separator, quotation mark or new line between quotation marks, double those within"
+            ) from None
+        if fields is None:
+            return
+        yield first, fields
+
+
 def _decode(utf8: Utf8, block: bytes, offset: int) -> str:
     text = utf8.decode(block, offset, nul=False)
     if offset == 0:
@@ -151,7 +173,7 @@ def whole_content(path: str, most: int, remedy: str) -> bytes:
     return b"".join(held)
 
 
-def _open(path: str, span: Span | None) -> BinaryIO:
+def _open(path: str, span: Span | None) -> BinaryIO | gzip.GzipFile:
     if path.endswith(".gz"):
         return gzip.open(open_bytes(path) if is_remote(path) else path)
     if path.endswith(".bz2"):
@@ -198,7 +220,7 @@ class _Frames(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: bytearray) -> int:
+    def readinto(self, buffer: Any, /) -> int:
         while not self._output:
             if not self._fill():
                 return 0

@@ -14,12 +14,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import Any, BinaryIO
 
 from bertjax.config.credentials import refuse_credentials
-
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
 
 _READ_AT_ONCE = 8 << 20  # bytes; a request costs as long as some megabytes
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "hf": "hub"}
@@ -243,7 +240,7 @@ class _RemoteFile(io.RawIOBase):
         self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         return self._position
 
-    def readinto(self, buffer: bytearray) -> int:
+    def readinto(self, buffer: Any, /) -> int:
         end = min(self._position + len(buffer), self._size)
         if end <= self._position:
             return 0
@@ -263,8 +260,8 @@ def _matches(pattern: str) -> dict[str, dict]:
         return {storage.unstrip_protocol(name): info for name, info in found.items()}
 
 
-def _storage(url: str) -> tuple[AbstractFileSystem, str]:
-    """The file system of a URL and the path there. Raises ValueError if what opens it is not installed."""
+def _storage(url: str) -> tuple[Any, str]:
+    """The fsspec filesystem of a URL and the path in it. Raises ValueError if the library for it is not installed."""
     import fsspec
 
     refuse_credentials(url)

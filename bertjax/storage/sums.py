@@ -74,7 +74,7 @@ def check_sums(folder: Path, done: Done = lambda more: None, *, may_have_more: b
             yield f"{folder / name}: not in {SUMS_FILE}; it is of something else, or was left behind"
 
 
-def sha256_of_file(path: AnyPath, done: Done = lambda more: None) -> str:
+def sha256_of_file(path: str | AnyPath, done: Done = lambda more: None) -> str:
     """SHA-256 (hex) of a file's bytes."""
     digest = hashlib.sha256()
     with open_bytes(str(path)) as file:

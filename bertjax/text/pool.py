@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -67,20 +67,22 @@ def run_units(
                     yield unit, result
                 if stopped := states.stopped():
                     raise StoppedWorker(
-                        f"{what}: worker process {stopped.pid} is stopped (SIGSTOP?) at one of: {_files(running)}; "
+                        f"{what}: worker process {stopped.pid} is stopped (SIGSTOP?) at one of: "
+                        f"{_files(running.values())}; "
                         "run the command again to continue from here"
                     )
         except BrokenProcessPool:
             raise RuntimeError(
-                f"{what}: a worker process died (killed, or out of memory?) at one of: {_files(running)}; "
+                f"{what}: a worker process died (killed, or out of memory?) at one of: "
+                f"{_files(running.values())}; "
                 "run the command again to continue from here, with fewer processes (data.workers) if memory is short"
             ) from None
         finally:
             states.kill_stopped()  # the executor waits for the end of every worker
 
 
-def _files(running: Mapping[object, Unit]) -> str:
-    return ", ".join(file.path for unit in running.values() for file in unit.files)
+def _files(units: Iterable[Unit]) -> str:
+    return ", ".join(file.path for unit in units for file in unit.files)
 
 
 class _States:
@@ -125,9 +127,6 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-Result = TypeVar("Result")
 
 
 class Runner(Protocol):

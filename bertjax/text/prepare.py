@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from bertjax.config import DataConfig
@@ -69,29 +70,62 @@ def require_sources(data: DataConfig) -> None:
 
 
 def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> AnyPath:
-    """Return the token store of the sources, `<root>/store-<fingerprint>`, made if it is not there.
+    """Return the token store of the sources, `<root>/store-<fingerprint>`, made if it does not exist.
 
-    The runner does the work; without one, `data.workers` processes do. Raises ValueError for text that cannot be read
-    or is too little, and OSError if the disk is full; both leave no file behind.
+    The runner does the work; by default `data.workers` processes. Raises ValueError for text that cannot be read or is
+    too little, and OSError if the disk is full; both leave no file behind.
     """
     runner = runner or processes(data.workers)
     with SIGNS.doing("finding the text and taking its digests"):
         corpus = readable_corpus(data, progress, runner)
     with reporting_unreadable(corpus, progress, runner):
-        return _prepared(data, corpus, progress, runner)
+        division, tokenizer, job, target = _plan_store(data, corpus, progress, runner)
+        with exclusive_lock(path_of(data.root)):
+            # 1. Reuse a store of the same inputs
+            if is_complete(target, "manifest.json"):
+                # Opening a local store also checks that its files exist.
+                manifest = TokenStore.open(target).manifest if isinstance(target, Path) else read_manifest(target)
+                require_inputs(manifest["provenance"].get("inputs"), job.inputs, target)
+                return target
+            note = warn_of_stripped_accents(corpus.files) if tokenizer.rules.strip_accents else ""
 
+            # 2. Process the units that are not finished
+            records: dict[int, dict[str, Any]] = {}
+            preparing = SIGNS.doing("preparing text")
+            with preparing, removed_on_error(job.folder, lambda: _bytes_needed(corpus, records)):
+                job.folder.mkdir(exist_ok=True)
+                _fill(records, corpus.units, job, runner, progress)
+                corpus.require_unchanged()
 
-def _prepared(data: DataConfig, corpus: Corpus, progress: Progress, runner: Runner) -> AnyPath:
-    division, tokenizer, job, target = _plan_store(data, corpus, progress, runner)
-    with exclusive_lock(path_of(data.root)):
-        if is_complete(target, "manifest.json"):
-            # Opening a store of this machine also looks for its files.
-            manifest = read_manifest(target) if is_remote(target) else TokenStore.open(target).manifest
-            require_inputs(manifest["provenance"].get("inputs"), job.inputs, target)
-            return target
-        note = warn_of_stripped_accents(corpus.files) if tokenizer.rules.strip_accents else ""
-        _make_store(target, corpus, division, tokenizer, job, runner, progress, [note] if note else [])
-        _warn_of_unknown(read_manifest(target), tokenizer, data)
+                # 3. Check that both splits, and the units of data.units, have something to train on
+                shards = {
+                    split: [shard for unit in corpus.units if (shard := records[unit.number]["shards"][split])]
+                    for split in SPLITS
+                }
+                provenance = _provenance(corpus, records, job)
+                if notes := division.notes():
+                    provenance["division"] = notes
+                if note:
+                    provenance["notes"] = [note]
+                train, evaluation = (sum(shard["documents"] for shard in shards[split]) for split in SPLITS)
+                if min(train, evaluation) < LEAST_DOCUMENTS:
+                    raise ValueError(
+                        f"data.held_out={job.held_out} leaves {evaluation} of {train + evaluation} documents for "
+                        f"evaluation and {train} for training; each needs {LEAST_DOCUMENTS}: give another share, or "
+                        "more documents (a document is in one split as a whole)"
+                    )
+                if job.units and not provenance["units"]:
+                    raise ValueError(
+                        f"data.units={job.units!r}: no unit was found in the text; check the field's name or the list"
+                    )
+
+                # 4. Publish
+                if job.records == job.folder:  # where the records would become part of the store
+                    remove_records(job)
+                finish_store(job.folder, target, shards, tokenizer, provenance, job.planes)
+                if job.records != job.folder:
+                    remove_records(job)
+            _warn_of_unknown(read_manifest(target), tokenizer, data)
     return target
 
 
@@ -137,7 +171,12 @@ def _plan_store(
     if not tokenizer.rules.prefix_space:
         made_of["running_text"] = RUNNING_TEXT_VERSION
     if data.segmenter != "none":
-        made_of["segmenter"] = _segmenter(data, tokenizer)
+        if not tokenizer.splits_like_bert:
+            raise ValueError(
+                f"data.segmenter={data.segmenter!r} requires a WordPiece vocabulary with BERT's words, and this is "
+                f"{tokenizer.kind_name}; set it to none"
+            )
+        made_of["segmenter"] = f"{data.segmenter} {importlib.metadata.version(data.segmenter)}"
     inputs = fingerprint(made_of | {"versions": [FORMAT_VERSION, READING_VERSION]})
     target = path_of(data.root) / f"store-{inputs[:12]}"
     folder = target if is_remote(target) else target.with_name(f"{target.name}.partial")
@@ -153,16 +192,6 @@ def _plan_store(
         units["units"].get("list", "") if units else "",
     )
     return division, tokenizer, job, target
-
-
-def _segmenter(data: DataConfig, tokenizer: Tokenizer) -> str:
-    """The segmenter with its version. Raises ValueError for a tokenizer that has no use for it."""
-    if not tokenizer.splits_like_bert:
-        raise ValueError(
-            f"data.segmenter={data.segmenter!r} requires a WordPiece vocabulary with BERT's words, and this is "
-            f"{tokenizer.kind_name}; set it to none"
-        )
-    return f"{data.segmenter} {importlib.metadata.version(data.segmenter)}"
 
 
 def summary(store: TokenStore) -> str:
@@ -205,36 +234,6 @@ def text_changes(manifest: Mapping[str, Any], data: DataConfig) -> list[str]:
     return [] if earlier is None else Corpus.of(data).changes_since(earlier)
 
 
-def _make_store(
-    target: AnyPath,
-    corpus: Corpus,
-    division: Division,
-    tokenizer: Tokenizer,
-    job: ShardJob,
-    runner: Runner,
-    progress: Progress,
-    notes: list[str],
-) -> None:
-    records: dict[int, dict[str, Any]] = {}
-    preparing = SIGNS.doing("preparing text")
-    with preparing, removed_on_error(job.folder, lambda: _bytes_needed(corpus, records)):
-        job.folder.mkdir(exist_ok=True)
-        _fill(records, corpus.units, job, runner, progress)
-        corpus.require_unchanged()
-        shards = {
-            split: [s for unit in corpus.units if (s := records[unit.number]["shards"][split])] for split in SPLITS
-        }
-        lines = {"division": division.notes(), "notes": notes}
-        provenance = _provenance(corpus, records, job) | {key: value for key, value in lines.items() if value}
-        _require_enough(shards, job.held_out)
-        _require_units(provenance, job)
-        if job.records == job.folder:  # where they would become a part of the store
-            remove_records(job)
-        finish_store(job.folder, target, shards, tokenizer, provenance, job.planes)
-        if job.records != job.folder:
-            remove_records(job)
-
-
 def _fill(
     records: dict[int, dict[str, Any]], units: Sequence[Unit], job: ShardJob, runner: Runner, progress: Progress
 ) -> None:
@@ -258,6 +257,7 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
     for source, counts in zip(corpus.sources, reading, strict=True):
         require_documents(source, counts)
     divided = [file for unit in corpus.units for file in records[unit.number]["divided"]]
+    units = sum((Counter(record["units"]) for record in records.values()), Counter[str]()) if job.units else {}
     return {
         "inputs": job.inputs,
         "held_out": job.held_out,
@@ -268,33 +268,12 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
         "shard_sources": {
             split: [unit.source for unit in corpus.units if records[unit.number]["shards"][split]] for split in SPLITS
         },
-        **({"units": _units_of(records)} if job.units else {}),
+        **({"units": dict(sorted(units.items()))} if job.units else {}),
         **({"segmenter": job.segmenter} if job.segmenter != "none" else {}),
         **({"added_words": added} if (added := added_words(job.vocab)) is not None else {}),
         "text_bytes": sum(record["text_bytes"] for record in records.values()),
         "unknown_tokens": sum(record["unknown_tokens"] for record in records.values()),
     }
-
-
-def _units_of(records: Mapping[int, Mapping[str, Any]]) -> dict[str, int]:
-    """The numbers of units by plane."""
-    units = sum((Counter(record["units"]) for record in records.values()), Counter[str]())
-    return dict(sorted(units.items()))
-
-
-def _require_enough(shards: Mapping[str, Sequence[Mapping[str, Any]]], held_out: float) -> None:
-    train, evaluation = (sum(shard["documents"] for shard in shards[split]) for split in ("train", "held_out"))
-    if min(train, evaluation) < LEAST_DOCUMENTS:
-        raise ValueError(
-            f"data.held_out={held_out} leaves {evaluation} of {train + evaluation} documents for evaluation and "
-            f"{train} for training; each needs {LEAST_DOCUMENTS}: give another share, or more documents "
-            "(a document is in one split as a whole)"
-        )
-
-
-def _require_units(provenance: Mapping[str, Any], job: ShardJob) -> None:
-    if job.units and not provenance["units"]:
-        raise ValueError(f"data.units={job.units!r}: no unit was found in the text; check the field's name or the list")
 
 
 def _warn_of_unknown(manifest: Mapping[str, Any], tokenizer: Tokenizer, data: DataConfig) -> None:

@@ -199,4 +199,4 @@ def _word_ends(word: str, alone: bool, line: str, after: int) -> bool:
 
 def _starter(line: str, after: int) -> bool:
     word = _WORD.match(line, after)
-    return word[0] in _STARTERS and line[word.end() : word.end() + 1] != "."
+    return word is not None and word[0] in _STARTERS and line[word.end() : word.end() + 1] != "."

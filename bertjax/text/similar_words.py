@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.storage.files import read_whole
 from bertjax.storage.lines import read_table
-from bertjax.storage.remote import path_of
+from bertjax.storage.remote import open_bytes, path_of
 from bertjax.tokenization.tokenizer import Tokenizer, is_unspaced
 
 SimilarWords = Mapping[str, Sequence[str]]  # a word -> others, the nearest first
@@ -67,7 +67,7 @@ def read_vectors(path: str, most: int) -> tuple[list[str], np.ndarray]:
     words: dict[str, None] = {}
     vectors: list[np.ndarray] = []
     width = 0
-    with path_of(path).open("rb") as file:
+    with open_bytes(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), start=1):
             where = f"{path}, line {number}"
             if len(line) > _LONGEST_LINE:
@@ -122,8 +122,8 @@ def nearest_words(
         unit = vectors[alike] / norms[alike, None]
         for begin in range(0, len(alike), _BLOCK):
             for row, others in enumerate(_nearest(unit, begin, count), start=begin):
-                near[int(alike[row])] = tuple(words[alike[other]] for other in others)
-    return {words[number]: near[number] for number in kept.tolist() if near[number]}
+                near[int(alike[row])] = tuple(words[int(alike[other])] for other in others)
+    return {words[int(number)]: near[number] for number in kept.tolist() if near[number]}
 
 
 def _nearest(unit: np.ndarray, begin: int, count: int) -> Iterable[list[int]]:

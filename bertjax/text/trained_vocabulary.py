@@ -222,7 +222,7 @@ def keep_vocabulary(
             write_durably(unfinished / name, content)
         write_durably(unfinished / "made.json", json.dumps(about | dict(how), indent=1).encode())
         if isinstance(unfinished, Path):
-            unfinished.rename(folder)
+            unfinished.rename(str(folder))
 
 
 def _count_unit(unit: Unit, data: DataConfig, share: float, division: Division | None = None) -> Counter[str]:

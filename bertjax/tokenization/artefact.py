@@ -128,7 +128,7 @@ def is_valid_charsmap(table: bytes) -> bool:
 
 def kind_of_model(document: Artefact) -> str:
     """`wordpiece`, `unigram`, `byte_bpe` or `bpe`, as `DataConfig.tokenizer` names them; another type's own name."""
-    model = document["model"].get("type", "")
+    model = str(document["model"].get("type", ""))
     if model == "BPE":
         return "byte_bpe" if is_byte_level(document) else "bpe"
     return {"WordPiece": "wordpiece", "Unigram": "unigram"}.get(model, model)

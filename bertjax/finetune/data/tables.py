@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.finetune.data.examples import SPLIT_NAMES, TextExample, missing, number_of, split_file
-from bertjax.storage.csv_records import csv_records
-from bertjax.storage.lines import COMPRESSED, RECORD_CAP, read_lines, whole_content
+from bertjax.storage.lines import COMPRESSED, RECORD_CAP, csv_records, read_lines, whole_content
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet
 

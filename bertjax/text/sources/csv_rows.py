@@ -11,8 +11,7 @@ import itertools
 import json
 from collections.abc import Iterator
 
-from bertjax.storage.csv_records import csv_records
-from bertjax.storage.lines import RECORD_CAP, read_lines
+from bertjax.storage.lines import RECORD_CAP, csv_records, read_lines
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import paragraphs_of
 from bertjax.text.sources.globs import has_name

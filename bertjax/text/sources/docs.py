@@ -81,7 +81,7 @@ def _installed() -> dict[str, str]:
             path = os.path.join(root, entry)
             if name.isidentifier() and (name != entry or os.path.isdir(path)) and not name.startswith("__"):
                 found.setdefault(name, path)
-    found.pop(__package__.partition(".")[0], None)
+    found.pop("bertjax", None)
     return found
 
 
@@ -124,7 +124,7 @@ def _documents(path: str, counts: ReadCounts) -> Iterator[list[str]]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         counts.unreadable_modules += 1  # for another version of Python, or a template
         return
-    classes: list[ast.AST] = [tree]
+    classes: list[ast.Module | ast.ClassDef] = [tree]
     for node in classes:
         docstrings = []
         for inner in _definitions(node):
@@ -136,7 +136,7 @@ def _documents(path: str, counts: ReadCounts) -> Iterator[list[str]]:
         yield [docstring for docstring in (own, *docstrings) if docstring]
 
 
-def _definitions(node: ast.AST) -> Iterator[ast.AST]:
+def _definitions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     """The functions and classes of a body, also under `if` and `try`, in order."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

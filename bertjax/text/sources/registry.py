@@ -8,12 +8,12 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from bertjax.storage.remote import is_remote, open_bytes
+from bertjax.storage.remote import is_remote
+from bertjax.storage.sums import sha256_of_file
 from bertjax.storage.utf8 import ReadCounts, UnreadableFileError
 from bertjax.text.documents import Document, assemble, divided
 from bertjax.text.sources import csv_rows, docs, generated, jsonl, lines, parquet, text, tfds, tfrecord, wikiextractor
 from bertjax.text.sources.globs import NoFilesError, has_name, is_folder, matching_files, where_books_are
-from bertjax.text.sources.hub import hub_data_set
 from bertjax.text.sources.source import DEFAULT_FIELD, Source, SourceFile, SourceKind
 from bertjax.text.sources.wikipedia import dump as wikipedia
 
@@ -35,7 +35,23 @@ KINDS: dict[str, SourceKind] = {
 }
 # A field differs from a file's name in what it cannot have: no folder, no suffix, no wildcard.
 _FIELD = re.compile(r"(?P<glob>.+):(?P<field>[^:./*?\[\]]+)", re.DOTALL)
+_DATA_SET = re.compile(r"(?P<name>[\w.-]+/[\w.-]+(?:@[^/:]+)?)(?:/(?P<path>[^:]*))?(?P<field>:.*)?")
 _COMPRESSION = 4  # bytes of text for a byte of a compressed file
+
+
+def hub_data_set(pattern: str) -> Source:
+    """The `parquet` source of `ORG/NAME[/GLOB][:FIELD]`; without a glob, of all Parquet files of the data set.
+
+    Raises ValueError for another form.
+    """
+    found = _DATA_SET.fullmatch(pattern)
+    if not found:
+        raise ValueError(
+            f"source hf:{pattern}: write hf:ORG/NAME, as in hf:wikimedia/wikipedia/20231101.en/*, or the name of a "
+            "column behind it, hf:ORG/NAME:COLUMN"
+        )
+    glob = found["path"] or "**/*.parquet"
+    return Source(parquet.KIND.name, f"hf://datasets/{found['name']}/{glob}{found['field'] or ''}")
 
 
 # A name that stands for a pattern of another kind.
@@ -203,10 +219,6 @@ def require_documents(source: Source, counts: ReadCounts) -> None:
 
 def digest(file: SourceFile) -> str:
     """SHA-256 (hex) of a file's bytes as they lie on disk; of several files, of their digests in order."""
-    parts = [_sha256(path) for path in file.members or (file.path,)]
-    return parts[0].hex() if not file.members else hashlib.sha256(b"".join(parts)).hexdigest()
-
-
-def _sha256(path: str) -> bytes:
-    with open_bytes(path) as stream:
-        return hashlib.file_digest(stream, "sha256").digest()
+    if not file.members:
+        return sha256_of_file(file.path)
+    return hashlib.sha256(b"".join(bytes.fromhex(sha256_of_file(path)) for path in file.members)).hexdigest()

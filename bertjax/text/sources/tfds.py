@@ -10,16 +10,12 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.utf8 import ReadCounts, Utf8
 from bertjax.text.documents import paragraphs_of
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, Source, SourceFile, SourceKind
-
-if TYPE_CHECKING:
-    from tensorflow_datasets.core import ReadOnlyBuilder
-    from tensorflow_datasets.features import FeaturesDict
 
 PUBLIC_COPY = "gs://tfds-data/datasets"
 SPLIT = "train"
@@ -89,7 +85,7 @@ def examples(name: str, split: str) -> Iterator[dict[str, Any]] | None:
     return (_as_python(path, record, info.features) for path in paths for record in _records(path))
 
 
-def _as_python(path: str, record: bytes, features: FeaturesDict) -> dict[str, Any]:
+def _as_python(path: str, record: bytes, features: Any) -> dict[str, Any]:
     values = features.deserialize_example_np(record)
     for key, kind in features.items():
         if _is_text(kind) and isinstance(values[key], bytes):
@@ -134,7 +130,7 @@ def _is_prepared(folder: Path) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _builder(folder: Path) -> ReadOnlyBuilder:
+def _builder(folder: Path) -> Any:
     import tensorflow_datasets
 
     return tensorflow_datasets.builder_from_directory(str(folder))

@@ -118,9 +118,10 @@ class SplitView:
     @cached_property
     def works(self) -> np.ndarray | None:
         """int64 [documents]: the work that each document is a piece of; None where every document is a whole work."""
-        if not self._shards or any(shard.works is None for shard in self._shards):
+        works = [shard.works for shard in self._shards if shard.works is not None]
+        if not works or len(works) < len(self._shards):
             return None
-        pieces = np.concatenate([shard.works for shard in self._shards])
+        pieces = np.concatenate(works)
         return np.repeat(np.arange(len(pieces)), pieces)
 
     @property
@@ -261,7 +262,7 @@ class _CheckedFile:
         return self._array.take(indices)
 
     def _check(self, blocks: np.ndarray) -> None:
-        content = memoryview(self._array).cast("B")
+        content = self._array.data.cast("B")
         for block in blocks[~self._checked[blocks]].tolist():
             start = block * BLOCK_BYTES
             if hashlib.sha256(content[start : start + BLOCK_BYTES]).hexdigest() != self._digests[block]:

@@ -190,7 +190,7 @@ def finish_store(
     write_durably(folder / MANIFEST_FILE, json.dumps(manifest, indent=1, sort_keys=True).encode())
     if isinstance(folder, Path):
         sync(folder)
-        os.rename(folder, target)
+        folder.rename(str(target))
         sync(folder.parent)
 
 
