@@ -83,19 +83,19 @@ _KINDS = "give a run, one of its checkpoints/<step>, a token store, an export or
 
 
 def _store(folder: Path) -> list[Part]:
-    from bertjax.storage.sums import bytes_in
+    from bertjax.storage.sums import folder_size
     from bertjax.text.store.verify import check_store
 
-    return [Part(f"token store {folder}", bytes_in(folder), lambda done: check_store(folder, done))]
+    return [Part(f"token store {folder}", folder_size(folder), lambda done: check_store(folder, done))]
 
 
 def _listed(kind: str) -> Callable[[Path], list[Part]]:
     """A folder whose files are in its SHA256SUMS."""
 
     def parts(folder: Path) -> list[Part]:
-        from bertjax.storage.sums import bytes_in, check_sums
+        from bertjax.storage.sums import check_sums, folder_size
 
-        return [Part(f"{kind} {folder}", bytes_in(folder), lambda done: check_sums(folder, done))]
+        return [Part(f"{kind} {folder}", folder_size(folder), lambda done: check_sums(folder, done))]
 
     return parts
 

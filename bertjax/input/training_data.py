@@ -24,7 +24,7 @@ from bertjax.text.prepare import reading_notes
 from bertjax.text.similar_words import digest
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.local_copy import open_store, open_store_of
-from bertjax.text.store.manifest import SPLITS, Split, size_of
+from bertjax.text.store.manifest import SPLITS, Split, describe_split
 from bertjax.tokenization.tokenizer import Tokenizer
 
 
@@ -120,7 +120,7 @@ class StoredText:
 
     def size(self, split: Split) -> str:
         """Documents, sentences, tokens."""
-        return size_of(self._store.manifest, split)
+        return describe_split(self._store.manifest, split)
 
 
 def open_training_data(

@@ -124,7 +124,7 @@ def count_store(
     return tuple(amounts), totals
 
 
-def lengths_of(view: SplitView) -> tuple[Lengths, Lengths, Lengths]:
+def measure_lengths(view: SplitView) -> tuple[Lengths, Lengths, Lengths]:
     """Tokens per sentence, sentences per document and tokens per document."""
     sentences, documents = view.sentence_offsets, view.document_offsets
     return (
@@ -134,7 +134,9 @@ def lengths_of(view: SplitView) -> tuple[Lengths, Lengths, Lengths]:
     )
 
 
-def words_of(counts: TokenCounts, tokenizer: Tokenizer, added: Collection[str] | None, most_frequent: int) -> Words:
+def measure_words(
+    counts: TokenCounts, tokenizer: Tokenizer, added: Collection[str] | None, most_frequent: int
+) -> Words:
     """Word statistics of a split, with its `most_frequent` tokens; `added` are the words of an extension."""
     by_id = counts.by_id
     continuations = int(by_id[tokenizer.is_continuation].sum())

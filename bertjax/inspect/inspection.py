@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertjax.inspect.corpus_figures import Amount, Count, Lengths, Words, count_store, lengths_of, words_of
+from bertjax.inspect.corpus_figures import Amount, Count, Lengths, Words, count_store, measure_lengths, measure_words
 from bertjax.inspect.evaluation_texts import EvaluationTexts, held_out_texts
 from bertjax.inspect.near_duplicates import Duplicates, NearDuplicates, find_duplicates, find_near_duplicates
 from bertjax.inspect.overlap import MEASURES, Overlap, find_overlaps
@@ -71,8 +71,8 @@ def inspect_store(
         fingerprint=store.fingerprint,
         text_bytes=provenance.get("text_bytes"),
         amounts=amounts,
-        lengths=lengths_of(train),
-        words=words_of(counts["train"], tokenizer, provenance.get("added_words"), MOST_FREQUENT),
+        lengths=measure_lengths(train),
+        words=measure_words(counts["train"], tokenizer, provenance.get("added_words"), MOST_FREQUENT),
         rows=rows,
         duplicates=duplicates,
         duplicate_texts=tuple((size, beginning(train, number, tokenizer)) for number, size in duplicates.largest),

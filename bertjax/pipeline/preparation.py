@@ -16,7 +16,7 @@ from bertjax.storage.remote import AnyPath
 from bertjax.text import prepare as store_maker
 from bertjax.text.pool import Runner
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.manifest import SPLITS, read_manifest, size_of
+from bertjax.text.store.manifest import SPLITS, describe_split, read_manifest
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,7 +33,7 @@ class PrepareResult:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes), f"token store: {self.path}"])
 
 
-def maskings_of(config: Config) -> list[str]:
+def stage_maskings(config: Config) -> list[str]:
     """The `data.masking` of each stage."""
     return [config.data.masking, *(stage.masking for stage in config.stages if stage.masking)]
 
@@ -45,18 +45,18 @@ def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
     `require_marked` and `bertjax.text.prepare.prepare` do.
     """
     config = with_vocabulary(validate(config))
-    require_marked(config.data, maskings_of(config))
+    require_marked(config.data, stage_maskings(config))
     with SIGNS.speaking("preparing the token store"):
         path = store_maker.prepare(config.data, ProgressLine(), runner)
     manifest = read_manifest(path)
-    sizes = {split: size_of(manifest, split) for split in SPLITS}
+    sizes = {split: describe_split(manifest, split) for split in SPLITS}
     notes = [*store_maker.reading_notes(manifest), *_notes_on_rows(path, manifest, config)]
     return PrepareResult(path, sizes, tuple(notes))
 
 
 def _notes_on_rows(path: AnyPath, manifest: Mapping[str, Any], config: Config) -> list[str]:
     """Lines about what a run of the config cannot learn from a store; masks are looked at on this machine only."""
-    stages = [replace(config.data, masking=masking) for masking in maskings_of(config)]
+    stages = [replace(config.data, masking=masking) for masking in stage_maskings(config)]
     notes = pair_notes(manifest, stages, config.training.objectives)
     if isinstance(path, Path):
         store = TokenStore.open(path)

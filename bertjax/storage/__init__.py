@@ -1,1 +1,1 @@
-"""Files wherever they lie: a path or a URL, replaced atomically, locked, copied, read line by line."""
+"""Local and remote files: paths and URLs, atomic replacement, locks, checksums, lines of text."""

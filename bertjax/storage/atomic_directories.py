@@ -1,4 +1,4 @@
-"""Directories below `data.root` that are complete or absent, named after a fingerprint of their inputs."""
+"""Directories below `data.root` that appear atomically, named after a fingerprint of their inputs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 def acquire(file: IO[str], shared: bool = False) -> None:
-    """Lock an open file, waiting for it: exclusively, or `shared` with other processes that request the same."""
+    """Lock an open file, waiting for it: exclusively, or `shared` with other shared holders."""
     _flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
 def try_acquire(file: IO[str]) -> bool:
-    """Lock an open file exclusively unless another process has it locked; returns whether that succeeded."""
+    """Lock an open file exclusively without waiting. Returns whether that succeeded."""
     try:
         _flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -34,9 +34,9 @@ def try_acquire(file: IO[str]) -> bool:
     return True
 
 
-def _flock(file: IO[str], how: int) -> None:
+def _flock(file: IO[str], operation: int) -> None:
     try:
-        fcntl.flock(file, how)
+        fcntl.flock(file, operation)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -50,20 +50,20 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # fcntl.h, linux/fs.h of Linux
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def require_inputs(found: Any, inputs: str, where: AnyPath) -> None:
-    """Raise ValueError unless a directory named after the first digits of a fingerprint has all of it."""
-    if found != inputs:
-        raise ValueError(f"{where} was made from other inputs ({found}, needed {inputs}); delete it")
+def require_inputs(recorded: Any, inputs: str, where: AnyPath) -> None:
+    """Raise ValueError unless a directory records these inputs: its name has only their first digits."""
+    if recorded != inputs:
+        raise ValueError(f"{where} was made from other inputs ({recorded}, needed {inputs}); delete it")
 
 
 def is_complete(folder: AnyPath, last: str) -> bool:
-    """Whether a directory is complete: a local one appears in one step, a remote one is once it has the file `last`."""
+    """Whether a directory is complete. A local one appears atomically, a remote one ends with the file `last`."""
     return (folder / last).is_file() if is_remote(folder) else folder.exists()
 
 
 @contextlib.contextmanager
 def removed_on_error(folder: AnyPath, bytes_needed: Callable[[], int]) -> Iterator[None]:
-    """Remove a directory if making it raises ValueError or the disk is full; in that case raise how much is needed."""
+    """Remove a directory if filling it raises ValueError or fills the disk; then the error has the space needed."""
     try:
         yield
     except ValueError:
@@ -82,12 +82,12 @@ def removed_on_error(folder: AnyPath, bytes_needed: Callable[[], int]) -> Iterat
 
 
 def exclusive_lock(root: AnyPath) -> contextlib.AbstractContextManager[None]:
-    """Hold the lock of `root` alone, waiting for it. A remote root has no lock: the user must run one job at a time."""
+    """Hold the exclusive lock of `root`, waiting for it. A remote root has no locks: run one job at a time."""
     return _locked(root, shared=False)
 
 
 def shared_lock(root: AnyPath) -> contextlib.AbstractContextManager[None]:
-    """Hold the lock of `root` together with other processes that share it, waiting for one that holds it alone."""
+    """Hold the shared lock of `root`, waiting for an exclusive holder."""
     return _locked(root, shared=True)
 
 
@@ -103,12 +103,12 @@ def _locked(root: AnyPath, shared: bool) -> Iterator[None]:
 
 
 def scratch_dir(folder: AnyPath, prefix: str = "") -> tempfile.TemporaryDirectory[str]:
-    """A temporary directory for files to be published in `folder`: inside it, or local if it is remote."""
+    """Make a temporary directory for files to publish in `folder`: inside it, or local if `folder` is remote."""
     return tempfile.TemporaryDirectory(prefix=prefix, dir=None if is_remote(folder) else str(folder))
 
 
 def publish(file: Path, folder: AnyPath) -> None:
-    """Move a file that was synced to disk into a directory in one step, replacing one of the same name."""
+    """Move a synced file into a directory atomically, replacing a file of the same name."""
     if isinstance(folder, RemotePath):
         (folder / file.name).upload(file)
     else:
@@ -116,9 +116,9 @@ def publish(file: Path, folder: AnyPath) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Swap two directories in one step; False where that is not possible, and nothing has changed.
+    """Swap two directories atomically. Returns False, with nothing changed, where that is unsupported.
 
-    Linux has it (renameat2(2), RENAME_EXCHANGE), for most of its local filesystems.
+    Linux supports it (renameat2(2), RENAME_EXCHANGE) on most local filesystems.
     """
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2

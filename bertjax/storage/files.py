@@ -1,4 +1,4 @@
-"""Small files: read whole within a bound, and written atomically: a reader sees the old file or the new one."""
+"""Read small files whole within a bound, and write files atomically: readers see the old file or the new one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from bertjax.storage.remote import AnyPath, RemotePath, bytes_of, open_bytes
+from bertjax.storage.remote import AnyPath, RemotePath, file_size, open_bytes
 
-# What a disk answers to a write or a sync; Python names the file in errors of opening alone.
-_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+# Errors of a write or a sync; Python puts the file name only into errors of opening.
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 MOST_WHOLE = 64 << 20  # bytes of a file that is read whole: vocabularies have 40 MB at most
 
 
 def read_whole(path: AnyPath, most: int = MOST_WHOLE) -> bytes:
-    """All bytes of a file that is held in memory. Raises ValueError, having read no more, if it has over `most`."""
-    if (size := bytes_of(str(path))) <= most:
+    """Read a whole file. Raises ValueError, without reading on, if it has more than `most` bytes."""
+    if (size := file_size(str(path))) <= most:
         with open_bytes(str(path)) as file:
             content = file.read(most + 1)  # a pipe has a size of 0
         if (size := len(content)) <= most:
@@ -28,22 +28,22 @@ def read_whole(path: AnyPath, most: int = MOST_WHOLE) -> bytes:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name the file in a disk's error that names none: it is written, flushed or synced while this is entered."""
+    """Add the file name to disk errors that lack one, while the file is written, flushed or synced."""
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.errno in _OF_DISKS:
+        if error.filename is None and error.errno in _DISK_ERRORS:
             error.filename = str(path)
         raise
 
 
 def replace_text(path: AnyPath, text: str) -> None:
-    """Write `text` as UTF-8 to `path` as `replace_bytes` does."""
+    """Write `text` as UTF-8, like `replace_bytes`."""
     replace_bytes(path, text.encode())
 
 
 def replace_bytes(path: AnyPath, content: bytes) -> None:
-    """Write `content` to `path` as `replacing` does; object storage replaces objects atomically by itself."""
+    """Replace a file atomically, see `replacing`; object storage replaces objects atomically by itself."""
     if isinstance(path, RemotePath):
         path.write_bytes(content)
         return
@@ -53,9 +53,9 @@ def replace_bytes(path: AnyPath, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which replaces `path` atomically at the end; after an error, `path` is unchanged.
+    """Open a file for writing that replaces `path` atomically on exit; after an error, `path` is unchanged.
 
-    It is a temporary file in the same directory that is flushed to disk and renamed.
+    It is a temporary file in the same directory, which is synced and renamed.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -69,7 +69,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_durably(path: AnyPath, content: bytes) -> None:
-    """Write a file atomically: after a crash at any moment it is complete or absent."""
+    """Write a file so that after a crash at any moment it is complete or absent."""
     if isinstance(path, RemotePath):
         path.write_bytes(content)
         return
@@ -86,7 +86,7 @@ def write_durably(path: AnyPath, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the entries of a directory, to disk."""
+    """Sync a file, or the entries of a directory, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         with naming(path):

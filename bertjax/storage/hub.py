@@ -1,4 +1,4 @@
-"""Files of repositories of the Hugging Face Hub, and a folder pushed to one.
+"""Download files from the Hugging Face Hub, and push a folder to it.
 
 huggingface_hub does the work, with its cache, its login and its environment (HF_TOKEN, HF_HOME, HF_ENDPOINT,
 HF_HUB_OFFLINE).
@@ -13,14 +13,14 @@ import warnings
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-PREFIX = "hf:"  # of a folder in Hugging Face's layout, or a repository
+PREFIX = "hf:"  # prefix of a folder in Hugging Face's layout, or of a repository
 _REPOSITORY = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 _EXTRA = "pip install 'bertjax[hf]'"
 _LOGIN = "run `hf auth login`, or set HF_TOKEN"
 
 
 def is_repository(name: str) -> bool:
-    """Whether a name is NAME or ORG/NAME, as repositories of the Hub are called."""
+    """Whether a name has the form of a Hub repository: NAME or ORG/NAME."""
     return _REPOSITORY.fullmatch(name) is not None
 
 
@@ -30,20 +30,20 @@ def download(
     follow: Callable[[Path], Iterable[str]] = lambda file: (),
     is_complete: Callable[[Path], bool] = lambda folder: True,
 ) -> tuple[Path, str]:
-    """(the folder with files of a repository, its name with the commit), downloaded unless they are in the cache.
+    """Download files of a repository unless they are cached. Returns (folder, NAME@COMMIT).
 
     Args:
-        name: NAME, ORG/NAME or either with @REVISION, and no folder here.
-        choose: The files to download of those that the repository has.
-        follow: Further files that a downloaded one leads to, such as the shards of an index.
-        is_complete: Whether a folder of the cache can be used where the Hub cannot be reached.
+        name: NAME, ORG/NAME or either with @REVISION; not a local folder.
+        choose: Selects the files to download from the names of all files.
+        follow: Further files that a downloaded one refers to, such as the shards of an index.
+        is_complete: Whether a cached folder can be used while the Hub is unreachable.
 
-    Raises ValueError that names the folder, the repository, and the reason why neither can be read.
+    Raises ValueError naming the folder, the repository, and why neither can be read.
     """
     repository, _, revision = name.partition("@")
     here = f"{PREFIX}{name}: there is no folder {os.path.abspath(name)}"
     if not is_repository(repository):
-        raise ValueError(f"{here}, and a repository of the Hub is called NAME, ORG/NAME or ORG/NAME@REVISION")
+        raise ValueError(f"{here}, and a Hub repository is written NAME, ORG/NAME or ORG/NAME@REVISION")
     if importlib.util.find_spec("huggingface_hub") is None:
         raise ValueError(f"{here}; to look for {repository} on the Hugging Face Hub, {_EXTRA}")
     from httpx import HTTPError
@@ -57,15 +57,15 @@ def download(
     )
 
     try:
-        about = HfApi().model_info(repository, revision=revision or None)
-        present = {sibling.rfilename for sibling in about.siblings or ()}
-        # By the name of the revision, which the cache then knows offline too.
+        info = HfApi().model_info(repository, revision=revision or None)
+        present = {sibling.rfilename for sibling in info.siblings or ()}
+        # By the revision's name, so that the cache finds it offline.
         files = [hf_hub_download(repository, file, revision=revision or None) for file in choose(present)]
-        if files and Path(files[0]).parent.name != about.sha:
+        if files and Path(files[0]).parent.name != info.sha:
             raise ValueError(f"{PREFIX}{name}: the repository changed during the download; run the command again")
         for further in (follow(Path(file)) for file in files):
             for file in present.intersection(further):
-                hf_hub_download(repository, file, revision=about.sha)
+                hf_hub_download(repository, file, revision=info.sha)
     except GatedRepoError:
         raise ValueError(
             f"{here}, and {repository} of the Hub is open only to those who accepted its terms; accept them on its "
@@ -80,18 +80,16 @@ def download(
         raise ValueError(f"{here}, and {repository} of the Hub has no revision {revision}") from None
     except (HTTPError, OSError, LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
         refusal = f"{here}, and the Hub cannot be reached for {repository}"
-        return _downloaded_before(name, refusal, error, is_complete)
+        return _cached_files(name, refusal, error, is_complete)
     if not files:
         raise ValueError(
             f"{here}, and {repository} of the Hub has none of the files needed; is it a model of transformers?"
         )
-    return Path(files[0]).parent, f"{repository}@{about.sha}"
+    return Path(files[0]).parent, f"{repository}@{info.sha}"
 
 
-def _downloaded_before(
-    name: str, refusal: str, error: Exception, is_complete: Callable[[Path], bool]
-) -> tuple[Path, str]:
-    """The files of the cache, for a Hub that cannot be reached. Raises ValueError if there are none."""
+def _cached_files(name: str, refusal: str, error: Exception, is_complete: Callable[[Path], bool]) -> tuple[Path, str]:
+    """Return the cached files while the Hub is unreachable. Raises ValueError if there are none."""
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -107,20 +105,20 @@ def _downloaded_before(
             f"hf download {repository} --local-dir {repository.rpartition('/')[2]}"
         ) from None
     if not constants.is_offline_mode():
-        warnings.warn(f"{PREFIX}{name}: the Hub cannot be reached; the files downloaded before are used", stacklevel=2)
+        warnings.warn(f"{PREFIX}{name}: the Hub cannot be reached; using the files downloaded before", stacklevel=2)
     return folder, f"{repository}@{folder.name}"
 
 
 def require_pushable(name: str) -> None:
-    """Refuse, before any work, what could not be pushed: a wrong name, no login, an account that may not write there.
+    """Check before any work that a push can succeed: the name, the login, and write access.
 
     Raises ValueError naming the repository and the remedy.
     """
     option = f"--push {name}"
     if not is_repository(name):
-        raise ValueError(f"{option}: a repository of the Hub is called NAME or ORG/NAME")
+        raise ValueError(f"{option}: a Hub repository is written NAME or ORG/NAME")
     if importlib.util.find_spec("huggingface_hub") is None:
-        raise ValueError(f"{option}: needs the package huggingface_hub; {_EXTRA}")
+        raise ValueError(f"{option} requires the package huggingface_hub; {_EXTRA}")
     from httpx import HTTPError
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import OfflineModeIsEnabled
@@ -140,22 +138,22 @@ def require_pushable(name: str) -> None:
 
 
 def push(folder: Path, name: str, *, private: bool, message: str) -> str:
-    """Upload a folder as one commit to a repository, which is made if it is not there; the address of the commit.
+    """Upload a folder as one commit to a repository, created if needed. Returns the URL of the commit.
 
-    Files of the repository that the folder does not have stay. Raises ValueError with the reason of the Hub.
+    Files that only the repository has stay. Raises ValueError with the Hub's reason.
     """
     from httpx import HTTPError
     from huggingface_hub import HfApi
 
     api = HfApi()
     try:
-        made = api.create_repo(name, exist_ok=True, private=private or None)
-        return str(api.upload_folder(repo_id=made.repo_id, folder_path=folder, commit_message=message).commit_url)
+        created = api.create_repo(name, exist_ok=True, private=private or None)
+        return str(api.upload_folder(repo_id=created.repo_id, folder_path=folder, commit_message=message).commit_url)
     except (HTTPError, OSError) as error:
         raise ValueError(f"--push {name}: the Hub refused it: {_brief(error)}; the export is in {folder}") from None
 
 
 def _brief(error: Exception) -> str:
-    """The first sentence of an error of the library, which writes several lines."""
+    """The first line of a library error, which has several."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"

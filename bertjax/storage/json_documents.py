@@ -1,8 +1,8 @@
-"""JSON documents of files that may be damaged or hostile: bounded in size and depth, each value of its declared type.
+"""Read JSON that may be damaged or hostile, with bounded size and depth, and check each value's declared type.
 
-The type of a document is written as Python has it: `int`, `float`, `str`, `bool`, `None`, `Any`, `list[T]`,
+Types are written as in Python: `int`, `float`, `str`, `bool`, `None`, `Any`, `list[T]`,
 `dict[str, T]`, `Literal`, unions, a `TypedDict` whose keys may be `NotRequired`, and `Annotated[int, Between(1, 9)]`.
-A mapping may have other keys than its TypedDict, whose values are not checked.
+A mapping may have keys that its TypedDict lacks; their values are not checked.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from bertjax.storage.remote import AnyPath
 
 T = TypeVar("T")
 
-MOST_DEPTH = 64  # of lists and mappings in each other; functions that descend may recurse
-# What may be a surrogate; `json.loads` lets both a lone escape and a lone one in UTF-8 pass.
+MOST_DEPTH = 64  # of nested lists and mappings; functions that descend may recurse
+# Possible surrogates; `json.loads` accepts lone ones, as escapes and as UTF-8.
 _SURROGATE = re.compile(r"\\u[dD]|[\ud800-\udfff]")
 _SURROGATE_BYTES = re.compile(rb"\\u[dD]|\xed[\xa0-\xbf]")
 _SHOWN = 80  # characters of a value in a message
@@ -54,7 +54,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Between:
-    """The least and the largest of numbers, of elements of a list, or of characters of a string."""
+    """Bounds of a number, of the elements of a list, or of the characters of a string."""
 
     least: float
     most: float = math.inf
@@ -65,17 +65,17 @@ Sha256 = Annotated[str, Between(64, 64)]  # in hex
 
 
 class Misfit(NamedTuple):
-    """A value that is not of its type: its path in the document, and what it should be."""
+    """A value of the wrong type: its path in the document, and what it should be."""
 
     path: str
     value: Any
-    wanted: str
+    expected: str
 
 
 def read_json(
     path: AnyPath, shape: type[T] | Any = dict[str, Any], *, remedy: str = "", most_bytes: int = MOST_WHOLE
 ) -> T:
-    """The document of a file. Raises ValueError as `parse_json` does, and OSError if the file cannot be read."""
+    """Read the document of a file. Raises ValueError like `parse_json`, and OSError if the file cannot be read."""
     return parse_json(read_whole(path, most_bytes), str(path), shape, remedy=remedy, most_bytes=most_bytes)
 
 
@@ -87,17 +87,18 @@ def parse_json(
     remedy: str = "",
     most_bytes: int = MOST_WHOLE,
 ) -> T:
-    """A document of type `shape`; `origin` names it in messages, which end with `remedy`.
+    """Parse a document of type `shape`; messages begin with `origin` and end with `remedy`.
 
-    Raises ValueError for what is no JSON, is larger than `most_bytes` or nested deeper than `MOST_DEPTH`, for a string
-    with a lone surrogate, and naming the path of the first value that is not of its type.
+    Raises ValueError if it is not JSON, is larger than `most_bytes`, is nested deeper than `MOST_DEPTH` or has a lone
+    surrogate, and naming the path of the first value of the wrong type.
     """
-    _require_size(len(content), most_bytes, origin, remedy)
+    if (size := len(content)) > most_bytes:
+        raise ValueError(_with_remedy(f"{origin}: {size:,} bytes of JSON, and at most {most_bytes:,} are read", remedy))
     try:
         value = json.loads(content)
     except RecursionError:
         raise _too_deep(origin, remedy) from None
-    except ValueError as error:  # that of int() for a number of too many digits is one too
+    except ValueError as error:  # also from int(), for a number of too many digits
         raise ValueError(_with_remedy(f"{origin}: not JSON ({error})", remedy)) from None
     if _is_deep(value):
         raise _too_deep(origin, remedy)
@@ -107,23 +108,22 @@ def parse_json(
 
 
 def checked(value: Any, shape: type[T] | Any, origin: str, *, remedy: str = "") -> T:
-    """The value, if it is of type `shape`. Raises ValueError naming the path of the first part that is not."""
-    found = next(_misfits(value, shape, ""), None)
-    if found is None:
+    """Return the value if it is of type `shape`. Raises ValueError naming the path of the first part that is not."""
+    misfit = next(_misfits(value, shape, ""), None)
+    if misfit is None:
         return cast("T", value)
-    if found.value is _MISSING:
-        raise ValueError(_with_remedy(f"{origin}: no {found.path}, which is {found.wanted}", remedy))
-    shown = _shown(found.value)
-    at = f"{found.path} is" if found.path else "it holds"
-    raise ValueError(_with_remedy(f"{origin}: {at} {shown}, not {found.wanted}", remedy))
+    if misfit.value is _MISSING:
+        raise ValueError(_with_remedy(f"{origin}: no {misfit.path}, which is {misfit.expected}", remedy))
+    at = f"{misfit.path} is" if misfit.path else "it holds"
+    raise ValueError(_with_remedy(f"{origin}: {at} {_excerpt(misfit.value)}, not {misfit.expected}", remedy))
 
 
 def _with_remedy(message: str, remedy: str) -> str:
     return f"{message}; {remedy}" if remedy else message
 
 
-def _shown(value: Any) -> str:
-    """The beginning of a value as JSON has it."""
+def _excerpt(value: Any) -> str:
+    """The beginning of a value in JSON."""
     if isinstance(value, dict | list):
         kind = "a mapping" if isinstance(value, dict) else "a list"
         return f"{kind} of {len(value)}"
@@ -131,17 +131,12 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _require_size(size: int, most: int, origin: str, remedy: str) -> None:
-    if size > most:
-        raise ValueError(_with_remedy(f"{origin}: {size:,} bytes of JSON, and at most {most:,} are read", remedy))
-
-
 def _too_deep(origin: str, remedy: str) -> ValueError:
     return ValueError(_with_remedy(f"{origin}: JSON nested deeper than {MOST_DEPTH} lists and mappings", remedy))
 
 
 def _has_lone_surrogate(content: bytes | str, value: Any) -> bool:
-    """Whether a string of a document can be written in no encoding, such as U+D800."""
+    """Whether a string has a lone surrogate, such as U+D800, which no encoding can write."""
     if not (_SURROGATE.search(content) if isinstance(content, str) else _SURROGATE_BYTES.search(content)):
         return False
     try:
@@ -152,7 +147,7 @@ def _has_lone_surrogate(content: bytes | str, value: Any) -> bool:
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether lists and mappings are nested deeper than `MOST_DEPTH`; looks at one level after the other."""
+    """Whether lists and mappings are nested deeper than `MOST_DEPTH`, level by level."""
     level = [value]
     for _ in range(MOST_DEPTH):
         level = [
@@ -168,7 +163,7 @@ def _is_deep(value: Any) -> bool:
 
 
 def _misfits(value: Any, kind: Any, path: str) -> Iterator[Misfit]:
-    """The parts of a value that are not of its type, from the first."""
+    """Yield the parts of a value that are of the wrong type."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return
@@ -210,7 +205,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _fits(value: Any, kind: Any, origin: Any, inner: tuple[Any, ...], path: str) -> bool:
-    """Whether a value is of a type without parts; a whole number is also a number, true and false are none."""
+    """Whether a value is of a type without parts: int counts as float, bool does not count as int."""
     if origin in (Union, UnionType):
         return any(next(_misfits(value, option, path), None) is None for option in inner)
     if origin is Literal:
@@ -225,7 +220,7 @@ def _within(path: str, key: str) -> str:
 
 
 def _name(kind: Any) -> str:
-    """A type in words."""
+    """Describe a type in words."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         (base, between) = inner

@@ -1,4 +1,4 @@
-"""Importing a library without its heavy optional dependencies, and naming one that is missing before the work."""
+"""Import libraries without their heavy optional dependencies, and report missing ones before the work."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from types import ModuleType
 from typing import Any, Literal, overload
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
-_GOOGLE = "0x1ae0"  # as a vendor of PCI devices, of which bertjax knows TPUs only
-_ONE_AT_A_TIME = threading.Lock()  # `without` changes what all threads see
+_GOOGLE = "0x1ae0"  # PCI vendor id of TPUs
+_ONE_AT_A_TIME = threading.Lock()  # `without` affects all threads
 
 
 @contextmanager
 def without(*modules: str) -> Iterator[None]:
-    """Make imports of these modules fail inside, as if they were not installed, unless they are imported already.
+    """Hide modules that are not imported yet, as if they were not installed.
 
     For libraries that try `import torch` and work without it: that saves seconds of start-up.
     """
@@ -35,9 +35,9 @@ def without(*modules: str) -> Iterator[None]:
 
 
 def require_package(module: str, install: str, what: str, called: str = "") -> None:
-    """Raise ModuleNotFoundError if a module is missing, before the work begins and without importing it.
+    """Raise ModuleNotFoundError if a module is not installed, without importing it.
 
-    `what` is the option or value that needs it, `install` what pip is to be given, `called` the library's name.
+    `what` is the option or value that needs it, `install` the argument for pip, `called` the library's name.
     """
     if module in sys.modules:
         is_there = sys.modules[module] is not None
@@ -48,9 +48,9 @@ def require_package(module: str, install: str, what: str, called: str = "") -> N
 
 
 def quiet_libtpu() -> None:
-    """Keep libtpu, where it is installed and no TPU is, from printing what it did not find; before jax is imported.
+    """Silence libtpu on a machine without a TPU; call it before jax is imported.
 
-    jax tries every accelerator that has a library. A TPU is on the PCI bus; where there is one nothing is hidden.
+    jax tries every accelerator whose library is installed. With a TPU on the PCI bus nothing is silenced.
     """
     vendors = (path.read_text(errors="replace").strip() for path in PCI_DEVICES.glob("*/vendor"))
     if _GOOGLE not in vendors:
@@ -59,16 +59,16 @@ def quiet_libtpu() -> None:
 
 @contextmanager
 def tensorflow_ahead() -> Iterator[None]:
-    """While inside, TensorFlow is imported by a thread, which takes seconds in which this one may have a compiler work.
+    """Import TensorFlow in a thread, which takes seconds, while this one compiles.
 
-    What goes wrong with it is for the import that needs it to say.
+    Its errors are left to the import that needs it.
     """
 
     def run() -> None:
         with suppress(Exception):
             import_tensorflow()
 
-    # TensorFlow imports requests, which adds this filter; if meanwhile jax leaves `catch_warnings` here, it is lost.
+    # TensorFlow imports requests, which adds this filter; jax, leaving `catch_warnings` meanwhile, would drop it.
     warnings.filterwarnings("ignore", message="SOCKS support in urllib3")
     thread = threading.Thread(target=run, name="import-tensorflow")
     thread.start()
@@ -87,9 +87,9 @@ def import_tensorflow(required: bool = False) -> ModuleType | None: ...
 
 
 def import_tensorflow(required: bool = False) -> ModuleType | None:
-    """TensorFlow, without log messages and accelerators; None if it is neither installed nor required."""
+    """Import TensorFlow without log messages and accelerators. Returns None if it is neither installed nor required."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # oneDNN logs a message, and no TensorFlow arithmetic runs
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # oneDNN logs a message, and TensorFlow does no arithmetic here
     try:
         with _ONE_AT_A_TIME, without("keras"):
             import tensorflow as tf

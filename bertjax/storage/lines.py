@@ -1,4 +1,4 @@
-"""Lines of text files, compressed or not, in bounded memory; errors name the file and the position."""
+"""Read lines of text files, compressed or not, in bounded memory; errors name the file and the position."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from bertjax.storage.utf8 import UTF8, ReadCounts, Utf8, transcoded
 
 CHUNK = 1 << 20  # bytes of text read at once
 LINE_CAP = 1 << 20  # bytes; a line that is longer by a chunk or more is cut
-RECORD_CAP = 32 << 20  # bytes of a line, or of a row of another format, that is a record and cannot be cut
+RECORD_CAP = 32 << 20  # bytes of a record (a line, or a row of another format), which is never cut
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-_FED = 1 << 10  # compressed bytes at once: 4 bytes of Zstandard can expand to 128 KiB, so the output is 32 MiB at most
-_ZSTD_WINDOW = 1 << 31  # bytes, `zstd --long=31`; memory that a file does not expand into is not touched
+_FED = 1 << 10  # compressed bytes at once; 4 bytes of Zstandard can expand to 128 KiB, so output is at most 32 MiB
+_ZSTD_WINDOW = 1 << 31  # bytes, `zstd --long=31`; memory is touched only as far as a file expands
 
-Span = tuple[int, int]  # the compressed bytes [start, end) of a .bz2 file that are whole streams
+Span = tuple[int, int]  # compressed bytes [start, end) of a .bz2 file, whole streams
 
 
 def read_lines(
@@ -36,10 +36,9 @@ def read_lines(
     """Yield the lines of a text file without their ends (LF, CRLF or CR), decompressed by suffix.
 
     A line of more than `cap` + `CHUNK` bytes is never held: `on_cut` gets its number (from 1), and pieces of at most
-    `cap` bytes, cut at a space where there is one, are yielded instead. Where lines are cut depends on the text
-    alone, not on its compression. NUL bytes and invalid UTF-8 become U+FFFD, added to `counts`. Raises ValueError
-    naming the file and the byte offset in the decompressed text where they are more than `Utf8` lets pass, and for
-    damaged compressed data.
+    `cap` bytes are yielded, cut at spaces where there are any. The cuts depend on the text, not on its compression. NUL
+    bytes and invalid UTF-8 become U+FFFD, counted in `counts`. Raises ValueError naming the file and the byte offset in
+    the decompressed text if there are more of them than `Utf8` accepts, and for damaged compressed data.
     """
     name = path if span is None else f"{path}, bytes {span[0]} to {span[1]}"
     remedy = _remedy(path) if encoding == UTF8 else "correct data.encoding, or leave the file out of the source"
@@ -70,10 +69,10 @@ def read_lines(
 def read_table(
     content: bytes, origin: str, *, called: str, form: str, is_row: Callable[[list[str]], bool]
 ) -> dict[str, list[str]]:
-    """The first field of each line -> its other fields, with tabs between; `origin` names the file in messages.
+    """Parse tab-separated lines into first field -> other fields; `origin` names the file in messages.
 
-    Raises ValueError naming the line for bytes that are not UTF-8 (`called` is what the file is), for fields that are
-    no row (`form` says what a line has), and for a first field that has a line already.
+    Raises ValueError naming the line if it is not UTF-8 (`called` is the kind of file), if its fields are not a row
+    (`form` describes one), or if its first field repeats.
     """
     table: dict[str, list[str]] = {}
     for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).removesuffix(b"\n").split(b"\n"), 1):
@@ -92,11 +91,11 @@ def read_table(
 
 
 def csv_records(path: object, lines: Iterable[str], **dialect: Any) -> Iterator[tuple[int, list[str]]]:
-    """(number of its first line, fields) of each record; a blank line has no fields.
+    """Yield (number of the first line, fields) of each CSV record; a blank line has no fields.
 
     `dialect` has the options of `csv.reader`. Raises ValueError naming `path` and the line for a malformed record.
     """
-    csv.field_size_limit(RECORD_CAP)  # 128 KiB by default, which texts may have
+    csv.field_size_limit(RECORD_CAP)  # texts may exceed the default, 128 KiB
     reader = csv.reader(lines, strict=True, **dialect)
     while True:
         first = reader.line_num + 1
@@ -138,9 +137,9 @@ def _cut(line: bytes, cap: int) -> int:
 
 
 def read_chunks(path: str, name: str, span: Span | None = None) -> Iterator[bytes]:
-    """The decompressed bytes, `CHUNK` at a time: every chunk but the last is full, however they are compressed.
+    """Yield the decompressed bytes in chunks of `CHUNK`, all full but the last, however they are compressed.
 
-    `name` is the file's in messages. Raises ValueError for damaged compressed data.
+    `name` names the file in messages. Raises ValueError for damaged compressed data.
     """
     read = 0
     try:
@@ -161,9 +160,9 @@ def read_chunks(path: str, name: str, span: Span | None = None) -> Iterator[byte
 
 
 def whole_content(path: str, most: int, remedy: str) -> bytes:
-    """All bytes of a file that cannot be read as a stream, decompressed by suffix.
+    """Read a whole file that cannot be streamed, decompressed by suffix.
 
-    Raises ValueError naming the file, and saying what to do, once it has more than `most`.
+    Raises ValueError naming the file and the remedy if it has more than `most` bytes.
     """
     held: list[bytes] = []
     for number, chunk in enumerate(read_chunks(path, path)):
@@ -190,7 +189,7 @@ def _open(path: str, span: Span | None) -> BinaryIO | gzip.GzipFile:
 
 
 class _Slice:
-    """Some bytes of a file, as if they were a file."""
+    """A span of a file as a file."""
 
     def __init__(self, path: str, span: Span) -> None:
         self._file = open_bytes(path, 0)
@@ -205,16 +204,16 @@ class _Slice:
 
 
 class _Frames(io.RawIOBase):
-    """The text of a file of any number of compressed frames (bz2 and xz call them streams).
+    """Decompress a file of any number of frames (bz2 and xz call them streams).
 
-    Unlike the readers of the libraries it detects a truncated Zstandard file, and damage at the beginning of a bz2 or
-    xz stream, after which those readers silently drop the rest.
+    Kept because the libraries' readers do not detect a truncated Zstandard file, and silently drop the rest of a bz2 or
+    xz file after damage at the beginning of a stream.
     """
 
     def __init__(self, file: BinaryIO | _Slice, begin: Callable[[], Any], error: type[Exception]) -> None:
         self._file, self._begin, self._error = file, begin, error
         self._frame = begin()
-        self._fed = False  # whether the frame has begun
+        self._fed = False  # whether the current frame has begun
         self._input = self._output = b""
 
     def readable(self) -> bool:
@@ -236,7 +235,7 @@ class _Frames(io.RawIOBase):
                 raise EOFError("the last frame is not complete")
             return False
         if not self._fed:
-            self._input = self._input.lstrip(b"\0")  # which may pad .xz files
+            self._input = self._input.lstrip(b"\0")  # padding of .xz files
             if not self._input:
                 return True
         try:

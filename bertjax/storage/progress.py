@@ -1,4 +1,4 @@
-"""What a long job says while it works: a bar or lines for what can be counted, and a sign of life for the rest."""
+"""Progress of a long job: a bar or lines for what can be counted, and signs of life for the rest."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
-Progress = Callable[[str, int, int], None]  # called with the name of the job, how much is done, and the total
+Progress = Callable[[str, int, int], None]  # (name of the job, amount done, total)
 
 _LINE_EVERY = 10.0  # seconds
 _SIGN_EVERY = 4.0  # seconds without a line
 _LOOK_EVERY = 0.25  # seconds
-_LATER_EVERY = 30.0  # the same, of what takes more than a minute
+_LATER_EVERY = 30.0  # the same, after a minute of the same work
 
 
 def no_progress(what: str, done: int, total: int) -> None:
@@ -23,32 +23,32 @@ def no_progress(what: str, done: int, total: int) -> None:
 
 
 def print_sign(line: str) -> None:
-    """Print a line among those about the stages of the work, in place of a terminal's bar; stderr is for what fails."""
+    """Print a line to stdout, over a terminal's bar; stderr is for failures."""
     print(f"\r\033[K{line}" if sys.stdout.isatty() else line, flush=True)
 
 
 class Signs:
-    """Says what is being done whenever nothing was printed for a few seconds, so that no silence looks like a hang.
+    """Prints the current work after a few silent seconds, so that silence never looks like a hang.
 
-    Whatever prints calls `spoke`; whatever takes long is done inside `doing`. Nothing is printed outside of `speaking`.
+    Code that prints calls `spoke`; slow code runs inside `doing`. Nothing is printed outside `speaking`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._doing: list[_Work] = []
-        self._says: list[Callable[[str], None]] = []  # the last one speaks
+        self._says: list[Callable[[str], None]] = []  # the last one is used
         self._last = clock()
 
     def spoke(self) -> None:
-        """Something was printed."""
+        """Record that something was printed."""
         self._last = self._clock()
 
     @contextlib.contextmanager
     def doing(self, what: str | Callable[[], str], later_every: float = _LATER_EVERY) -> Iterator[None]:
-        """While inside, `what` is printed if it takes long; an inner one replaces an outer one.
+        """Print `what` while the work inside takes long; an inner one replaces an outer one.
 
         It is printed every few seconds, after a minute every `later_every` seconds. A function returns the whole line;
-        to a string the time is added.
+        a string gets the time added.
         """
         work = _Work(what, self._clock(), later_every)
         self._doing.append(work)
@@ -59,7 +59,7 @@ class Signs:
 
     @contextlib.contextmanager
     def by(self, say: Callable[[str], None]) -> Iterator[None]:
-        """While inside, signs are given by `say`, which must not print into the middle of another line."""
+        """Print signs by `say`, which must not print into the middle of another line."""
         self._says.append(say)
         try:
             yield
@@ -68,7 +68,7 @@ class Signs:
 
     @contextlib.contextmanager
     def speaking(self, what: str, say: Callable[[str], None] = print_sign) -> Iterator[None]:
-        """While inside, a thread gives signs by `say`; `what` is what is done where nothing else is named."""
+        """Run a thread that prints signs by `say`; `what` is the work where no inner one is named."""
         with self.doing(what), self.by(say):
             if len(self._says) > 1:  # a thread speaks already
                 yield
@@ -84,7 +84,7 @@ class Signs:
                 thread.join()
 
     def due(self) -> str | None:
-        """What is to be said now; None while something was said lately, or nothing is done."""
+        """The line to print now; None if something was printed recently, or nothing is being done."""
         if not self._doing:
             return None
         work, now = self._doing[-1], self._clock()
@@ -117,10 +117,10 @@ class ProgressLine:
         self._stream = stream or sys.stderr
         self._what = ""
         self._started = self._spoken = 0.0
-        self._already = 0  # done by an earlier, interrupted job; does not count for the speed
+        self._already = 0  # done before an interruption; does not count for the speed
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Report that `done` of `total` is done; a new `what` starts a new bar, `done == total` ends it."""
+        """Report `done` of `total`; a new `what` starts a new bar, `done == total` ends it."""
         now = time.monotonic()
         if what != self._what:
             self._what, self._started, self._spoken, self._already = what, now, now, done

@@ -2,6 +2,10 @@
 
 Objects appear atomically, and cannot be renamed, locked or memory-mapped. fsspec is used because Orbax and TensorFlow
 Datasets depend on it, and because it reports when an object changed, which their `etils.epath` does not.
+
+`RemotePath` is ours rather than universal_pathlib's: listings are never cached, since other machines write too;
+`exists` and `is_file` raise on a failed request instead of returning False; errors name the URL, the command that lists
+it and the missing extra; and many small objects are uploaded and downloaded together.
 """
 
 from __future__ import annotations
@@ -18,16 +22,16 @@ from typing import Any, BinaryIO
 
 from bertjax.config.credentials import refuse_credentials
 
-_READ_AT_ONCE = 8 << 20  # bytes; a request costs as long as some megabytes
+_READ_AT_ONCE = 8 << 20  # bytes; a request takes as long as some megabytes
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "hf": "hub"}
 _LISTING = {"gs": "gcloud storage ls", "s3": "aws s3 ls"}
-# A data set on the Hugging Face Hub, and what is named of it.
+# A data set on the Hugging Face Hub: its name, revision and path.
 _DATA_SET = re.compile(r"hf://datasets/(?P<name>[^/]+/[^/@]+)(?:@(?P<revision>[^/]+))?/?(?P<path>.*)")
 _NO_NETWORK = ("ConnectionError", "NetworkError", "TimeoutException")  # of Python, and of httpx
 
 
 class RemoteError(OSError):
-    """An operation on object storage failed. What was written before is intact, and the command can be run again."""
+    """An operation on object storage failed. Earlier writes are intact, and the command can be run again."""
 
 
 @dataclass(frozen=True, order=True)
@@ -97,13 +101,13 @@ class RemotePath:
         yield from (self / name for name in sorted(names))
 
     def read_bytes(self) -> bytes:
-        """All of the object. Raises FileNotFoundError if there is none."""
+        """Read the whole object. Raises FileNotFoundError if there is none."""
         with _explained(self.url, "read"):
             storage, path = _storage(self.url)
             return storage.cat_file(path)
 
     def read_text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """All of the object as text. Raises FileNotFoundError if there is none."""
+        """Read the whole object as text. Raises FileNotFoundError if there is none."""
         return self.read_bytes().decode(encoding, errors)
 
     def write_bytes(self, content: bytes) -> None:
@@ -135,7 +139,7 @@ class RemotePath:
                 storage.get([f"{path}/{name}" for name in names], [str(folder / name) for name in names])
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of every object below, by its name relative to this URL."""
+        """Name relative to this URL -> bytes, of every object below."""
         with _explained(self.url, "listed"):
             storage, path = _storage(self.url)
             found = storage.find(path, detail=True)
@@ -150,7 +154,7 @@ class RemotePath:
                 storage.copy(names, [there + name.removeprefix(path) for name in names])
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the object; some storages raise nothing for a missing one, whatever `missing_ok` is."""
+        """Remove the object. Some storages do not raise for a missing one, whatever `missing_ok` is."""
         if missing_ok and not self.is_file():
             return
         with _explained(self.url, "removed"):
@@ -179,19 +183,19 @@ def is_remote(path: str | AnyPath) -> bool:
 
 
 def path_of(path: str) -> AnyPath:
-    """The path as an object."""
+    """Convert a path or URL to its path object."""
     return RemotePath(path) if is_remote(path) else Path(path)
 
 
 def open_bytes(path: str, buffer: int = -1) -> BinaryIO:
-    """Open a local or remote file for reading; a remote one is fetched in ranges as it is read."""
+    """Open a local or remote file for reading; a remote one is fetched in ranges."""
     if not is_remote(path):
         return open(path, "rb", buffer)
     return io.BufferedReader(_RemoteFile(path), _READ_AT_ONCE)
 
 
-def bytes_of(path: str) -> int:
-    """The size of a local or remote file."""
+def file_size(path: str) -> int:
+    """The size of a local or remote file in bytes."""
     if not is_remote(path):
         return os.path.getsize(path)
     with _explained(path, "looked up"):
@@ -199,8 +203,8 @@ def bytes_of(path: str) -> int:
         return storage.size(inner)
 
 
-def state_of(url: str) -> tuple[int, int]:
-    """The size of an object, and a number that changes with its content."""
+def object_state(url: str) -> tuple[int, int]:
+    """The size of an object in bytes, and a number that changes with its content."""
     with _explained(url, "looked up"):
         storage, path = _storage(url)
         info = storage.info(path)  # with the object's ETag, generation or time of change
@@ -208,12 +212,12 @@ def state_of(url: str) -> tuple[int, int]:
 
 
 def remote_files(pattern: str) -> dict[str, int]:
-    """URL -> bytes of the objects that a pattern matches. Raises ValueError as opening one does."""
+    """URL -> bytes of the objects that a pattern matches. Raises ValueError for a URL that cannot be opened."""
     return {url: info["size"] for url, info in _matches(pattern).items() if info["type"] == "file"}
 
 
 def listing_command(url: str) -> str:
-    """The command or the page that lists what is there."""
+    """The command or page that lists the objects at a URL."""
     if data_set := _DATA_SET.fullmatch(url):
         return f"https://huggingface.co/datasets/{data_set['name']}/tree/{data_set['revision'] or 'main'}"
     scheme = url.partition("://")[0]
@@ -222,7 +226,7 @@ def listing_command(url: str) -> str:
 
 
 class _RemoteFile(io.RawIOBase):
-    """An object as a seekable file; every read is a request."""
+    """An object as a seekable file without fsspec's caches and read-ahead; every read is one request."""
 
     def __init__(self, url: str) -> None:
         self._url, self._position = url, 0
@@ -279,7 +283,7 @@ def _storage(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def _explained(url: str, what: str, missing: type[OSError] = FileNotFoundError) -> Iterator[None]:
-    """Raise the errors of any storage library as `RemoteError`, with how to look into them."""
+    """Convert errors of any storage library to `RemoteError`, with the command that shows the objects."""
     try:
         yield
     except (ValueError, RemoteError):
@@ -295,13 +299,13 @@ def _explained(url: str, what: str, missing: type[OSError] = FileNotFoundError) 
 
 
 def _download(url: str, error: Exception) -> str:
-    """How to get a data set of the Hub by other means, if an error is that there is no network; else ''."""
+    """How to download a Hub data set elsewhere, if the error is a missing network; else ''."""
     data_set = _DATA_SET.fullmatch(url)
     if not data_set or not any(kind.__name__ in _NO_NETWORK for kind in type(error).__mro__):
         return ""
     folder = data_set["name"].rpartition("/")[2]
     revision = f" --revision {data_set['revision']}" if data_set["revision"] else ""
-    path = data_set["path"].removeprefix("**/")  # a `*` of the command is of any depth
+    path = data_set["path"].removeprefix("**/")  # the command's `*` matches any depth
     include = f" --include '{path}'" if path else ""
     return (
         f"where there is one, run `hf download {data_set['name']} --repo-type dataset{revision}{include} --local-dir "
@@ -309,4 +313,4 @@ def _download(url: str, error: Exception) -> str:
     )
 
 
-DEFAULT_CACHE = "data/cache"  # of remote stores
+DEFAULT_CACHE = "data/cache"  # for copies of remote stores

@@ -1,7 +1,7 @@
-"""A run whose directory is a URL: which job owns it, and the staging directory of each process.
+"""Runs whose directory is a URL: which job owns one, and the staging directory of each process.
 
-Object storage has no locks. There the job that started last owns the run, and an earlier job stops at its next save. A
-job that is restarted after its machine was preempted therefore waits for no lease to expire.
+Object storage has no locks. The job that started last owns the run, and an earlier job stops at its next save, so that
+a job restarted after preemption need not wait for a lease to expire.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ OWNER_FILE = "owner.json"  # within the run's directory
 class LostClaim(RuntimeError):
     """Another job trains in this run's directory."""
 
-    exit_code = 2  # no launcher restarts after this: two jobs would take the run from each other forever
+    exit_code = 2  # launchers do not restart after this, or two jobs would take the run from each other forever
 
 
 class Claim:
-    """The ownership of a run by one job: an object that process 0 writes, with an id drawn when the job starts.
+    """One job's ownership of a run: an object that process 0 writes, with an id drawn when the job starts.
 
-    It is read again before each write to the run. If another job starts between that read and the write, both jobs
-    write this one thing, and only the later job writes anything after it.
+    It is read again before each write to the run. If another job starts between that read and the write, both jobs do
+    this one write, and only the later job writes after it.
     """
 
     def __init__(self, run: RemotePath) -> None:
@@ -45,14 +45,14 @@ class Claim:
         self._owner = {"job": uuid.uuid4().hex, "host": socket.gethostname(), "process": os.getpid(), "since": _now()}
 
     def take(self) -> str | None:
-        """Make this job the owner. Returns a line to print if the previous job did not end in order, else None."""
+        """Make this job the owner. Returns a line to print if the previous job did not end cleanly, else None."""
         before = self._found()
         self._write(ended=None)
         if before is None or before.get("ended"):
             return None
         return (
             f"{self.run}: the job of process {before.get('process')} on {before.get('host')}, since "
-            f"{before.get('since')}, did not end in order; if it still runs, it stops at its next save"
+            f"{before.get('since')}, did not end cleanly; if it still runs, it stops at its next save"
         )
 
     def require(self) -> None:
@@ -89,14 +89,14 @@ class Claim:
 
 
 def refuse_a_second(lock: IO[str], run: AnyPath) -> None:
-    """Lock an open file until this process ends. Raises ValueError if another process on this machine has it locked."""
+    """Lock an open file until this process ends. Raises ValueError if another process on this machine holds it."""
     if not try_acquire(lock):
         raise ValueError(f"run_dir={run}: another process is training there; wait for it, or use another --run-dir")
 
 
 @dataclass(frozen=True)
 class StagingDir:
-    """The local directory in which a process of a remote run prepares what it uploads."""
+    """The local directory in which a process of a remote run prepares its uploads."""
 
     folder: Path  # empty at the start, removed at the end
     claim: Claim | None  # of process 0
@@ -104,7 +104,7 @@ class StagingDir:
 
 @contextlib.contextmanager
 def staging_dir(run: RemotePath, cache_dir: str, process: int) -> Iterator[StagingDir]:
-    """Make the staging directory of one process of a run, below `data.cache_dir`, and remove it at the end.
+    """Make a process's staging directory of a run, below `data.cache_dir`, and remove it on exit.
 
     Does not claim the run. Raises ValueError if the same process of the same run is already running on this machine.
     """
@@ -132,7 +132,7 @@ UPLOAD_SECONDS = 60.0  # between two uploads in the background; each sends whole
 
 
 class Mirror:
-    """Uploads the files of a directory under the same names whenever they have changed."""
+    """Uploads the changed files of a directory under the same names."""
 
     def __init__(self, folder: Path, target: RemotePath, claim: Claim, seconds: float = UPLOAD_SECONDS) -> None:
         self._folder, self._target, self._claim, self._seconds = folder, target, claim, seconds
@@ -142,7 +142,7 @@ class Mirror:
         self._last = time.monotonic()
 
     def publish(self) -> None:
-        """Upload what has changed, and wait for it. Raises LostClaim if another job owns the run."""
+        """Upload the changed files and wait. Raises LostClaim if another job owns the run."""
         with self._alone:
             self._last = time.monotonic()
             found = {path: _state(path) for path in sorted(self._folder.rglob("*")) if path.is_file()}
@@ -151,21 +151,21 @@ class Mirror:
                 self._claim.require()
                 names = [path.relative_to(self._folder).as_posix() for path in changed]
                 self._target.upload_all(self._folder, names)
-                # A file that was written during the upload has another state, and is uploaded next time.
+                # A file written during the upload has another state by now, and is uploaded next time.
                 self._sent |= {path: found[path] for path in changed}
 
     @property
     def is_due(self) -> bool:
-        """Whether the last upload is long enough ago and none is running."""
+        """Whether the last upload was long enough ago and none is running."""
         return not self._alone.locked() and time.monotonic() - self._last >= self._seconds
 
     def publish_in_background(self) -> None:
-        """Upload what has changed in the background."""
+        """Upload the changed files in the background."""
         self._thread = threading.Thread(target=self._try, name="upload of logs", daemon=True)
         self._thread.start()
 
     def _try(self) -> None:
-        # The next `publish` uploads what failed here, and raises if it fails again.
+        # The next `publish` retries what failed here, and raises if it fails again.
         with contextlib.suppress(OSError, LostClaim):
             self.publish()
 

@@ -1,7 +1,7 @@
 """`SHA256SUMS`: the digest of every file of a folder, in the format of coreutils (`sha256sum -c SHA256SUMS`).
 
-The first line says how many files follow, so that a list that was cut off is known; coreutils skips it. The file is
-written last, so a folder that was cut off while it was written has none.
+The first line counts the files, which reveals a truncated list; coreutils skips it. The file is written last, so a
+folder whose writing was interrupted has none.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _HEAD = re.compile(r"# (\d{1,9}) files")
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\\\n]+)")
 _CHUNK = 1 << 20
 
-Done = Callable[[int], object]  # called with the number of bytes that were checked
+Done = Callable[[int], object]  # called with the number of bytes checked
 
 
 def write_sums(folder: AnyPath, names: Sequence[str] | None = None) -> None:
-    """Write the digests of these files of a folder, as paths within it; of a local one by default of all in it."""
+    """Write the digests of files of a folder, given as paths within it; by default of all files of a local folder."""
     if names is None:
         assert isinstance(folder, Path), "a folder in object storage names its files"
         names = _files_in(folder)
@@ -34,7 +34,7 @@ def write_sums(folder: AnyPath, names: Sequence[str] | None = None) -> None:
 
 
 def read_sums(folder: AnyPath) -> dict[str, str]:
-    """Path within the folder -> SHA-256 (hex). Raises ValueError naming the line that is none, FileNotFoundError."""
+    """Path within the folder -> SHA-256 (hex). Raises ValueError naming a malformed line, or FileNotFoundError."""
     path = folder / SUMS_FILE
     text = read_whole(path).decode("utf-8", "replace")
     head, *lines = text.removesuffix("\n").split("\n")
@@ -42,7 +42,7 @@ def read_sums(folder: AnyPath) -> dict[str, str]:
     for number, line in enumerate(lines, 2):
         match = _LINE.fullmatch(line)
         if match is None or match[2] in found or {"..", ""} & {*match[2].split("/")}:
-            raise ValueError(f"{path}, line {number}: {line[:120]!r} is no digest and file of this folder")
+            raise ValueError(f"{path}, line {number}: {line[:120]!r} is not a digest and a file of this folder")
         found[match[2]] = match[1]
     count = _HEAD.fullmatch(head)
     if count is None or int(count[1]) != len(found) or not text.endswith("\n"):
@@ -51,14 +51,14 @@ def read_sums(folder: AnyPath) -> dict[str, str]:
 
 
 def check_sums(folder: Path, done: Done = lambda more: None, *, may_have_more: bool = False) -> Iterator[str]:
-    """What is not as `SHA256SUMS` of a folder says, a sentence for each file; nothing if all is as it was written.
+    """Yield a sentence for each file that differs from the folder's `SHA256SUMS`.
 
-    `may_have_more`: files that are not listed are no finding.
+    `may_have_more`: files that are not listed are allowed.
     """
     try:
         sums = read_sums(folder)
     except FileNotFoundError:
-        yield f"{folder / SUMS_FILE}: missing; nothing says what the other files were"
+        yield f"{folder / SUMS_FILE}: missing; the other files cannot be verified"
         return
     except ValueError as error:
         yield str(error)
@@ -71,7 +71,7 @@ def check_sums(folder: Path, done: Done = lambda more: None, *, may_have_more: b
             yield f"{path}: its SHA-256 is not the one in {SUMS_FILE}"
     if not may_have_more:
         for name in sorted({*_files_in(folder)} - sums.keys() - {SUMS_FILE}):
-            yield f"{folder / name}: not in {SUMS_FILE}; it is of something else, or was left behind"
+            yield f"{folder / name}: not in {SUMS_FILE}; it belongs to something else, or was left behind"
 
 
 def sha256_of_file(path: str | AnyPath, done: Done = lambda more: None) -> str:
@@ -84,7 +84,7 @@ def sha256_of_file(path: str | AnyPath, done: Done = lambda more: None) -> str:
     return digest.hexdigest()
 
 
-def bytes_in(folder: Path) -> int:
+def folder_size(folder: Path) -> int:
     """The bytes of all files in a folder and below."""
     return sum(os.path.getsize(folder / name) for name in _files_in(folder))
 

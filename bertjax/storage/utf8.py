@@ -1,4 +1,4 @@
-"""Decoding text: invalid bytes become U+FFFD and are counted; a file with more than 1 % of them is refused."""
+"""Decode text: invalid bytes become U+FFFD and are counted; a file with more than 1 % of them is refused."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 UTF8 = "utf-8"
 MOST_REPLACED = 0.01  # share of a file's characters that may be replaced; with more, the file is not UTF-8 text
-JUDGED_EARLY = 16 << 20  # characters; a file is refused before its end if its share is above the limit for so many
+JUDGED_EARLY = 16 << 20  # characters; a file is refused early if its share exceeds the limit for this many
 
 _REPLACEMENT = "\ufffd"
-_SAMPLE = 32 << 10  # bytes before and after the first invalid one by which the encoding is guessed
-_WESTERN = "cp1252"  # the most frequent of those that a text may be in
+_SAMPLE = 32 << 10  # bytes before and after the first invalid one, for guessing the encoding
+_WESTERN = "cp1252"  # the most frequent alternative
 _FEWEST_IN_UTF8 = 10  # characters beyond ASCII; a few bytes of another encoding can be valid UTF-8 by chance
 
 
@@ -22,7 +22,7 @@ class UnreadableFileError(ValueError):
 
 
 class NotTextError(UnreadableFileError):
-    """A file that is not text in the expected encoding. `likely` is the encoding that it seems to have, or ''."""
+    """A file that is not text in the expected encoding; `likely` is the encoding it seems to have, or ''."""
 
     likely = ""
 
@@ -31,17 +31,17 @@ class Utf8:
     """Decodes the blocks of one file in order, adding to `counts.replaced_characters`."""
 
     def __init__(self, path: str, remedy: str, counts: ReadCounts, encoding: str = UTF8) -> None:
-        """`encoding` is that of a file whose blocks were transcoded, for messages."""
+        """`encoding` is the original encoding of transcoded blocks, for messages."""
         self._path, self._remedy, self._counts, self._encoding = path, remedy, counts, encoding
         self._characters = self._replaced = 0
         self._first = ""  # the first replaced byte, with its position
         self._sample = b""  # the bytes around it
 
     def decode(self, block: bytes, offset: int = 0, record: str = "", nul: bool = True) -> str:
-        """The block as text; if `nul` is false, NUL bytes are replaced like invalid UTF-8.
+        """Decode a block; if `nul` is false, NUL bytes are replaced like invalid UTF-8.
 
-        `offset` and `record` (such as `row 3, `) say where the block begins. Raises NotTextError as `finish` does once
-        the rest of the file cannot bring the share below the limit.
+        `offset` and `record` (such as `row 3, `) locate the block in messages. Raises NotTextError like `finish` once
+        the share is above the limit for `JUDGED_EARLY` characters.
         """
         try:
             text, replaced = block.decode(), 0
@@ -91,13 +91,13 @@ class Utf8:
 
 
 def encoding_name(name: str) -> str:
-    """The name of an encoding as Python spells it; ASCII and UTF-8 with a byte order mark are UTF-8."""
+    """Python's name of an encoding; ASCII and UTF-8 with a byte order mark count as UTF-8."""
     name = codecs.lookup(name).name
     return UTF8 if name in ("ascii", "utf-8-sig") else name
 
 
 def likely_encoding(sample: bytes) -> str:
-    """Guess the encoding of text, by its name in Python and iconv; '' for bytes that do not look like text."""
+    """Guess the encoding of text (a name for Python and iconv); '' for bytes that do not look like text."""
     from charset_normalizer import from_bytes
 
     matches = list(from_bytes(sample))
@@ -110,9 +110,9 @@ def likely_encoding(sample: bytes) -> str:
 
 
 def transcoded(chunks: Iterable[bytes], path: str, encoding: str) -> Iterator[bytes]:
-    """The chunks of a file in another encoding, in UTF-8; invalid bytes become U+FFFD.
+    """Transcode the chunks of a file to UTF-8; invalid bytes become U+FFFD.
 
-    Raises NotTextError for a file that is UTF-8 already.
+    Raises NotTextError for a file that already is UTF-8.
     """
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
     for number, chunk in enumerate(chunks):
@@ -134,14 +134,14 @@ def _is_clearly_utf8(chunk: bytes) -> bool:
 
 @dataclass
 class ReadCounts:
-    """What reading a source found; readers add to it, and it is complete when all documents have been read."""
+    """Counts of a source's reading; readers add to them while documents are read."""
 
-    documents: int = 0  # with text; one read in parts counts once
+    documents: int = 0  # with text; a document read in parts counts once
     characters: int = 0
     empty_documents: int = 0  # without text, left out
     split_documents: int = 0  # longer than DOCUMENT_CAP, read in parts and stored as one document
-    divided_works: int = 0  # long documents of a small corpus, of which several were made
-    pieces: int = 0  # the documents that were made of them
+    divided_works: int = 0  # long documents of a small corpus that were divided
+    pieces: int = 0  # documents made of them
     cut_paragraphs: int = 0  # longer than DOCUMENT_CAP, cut at a space
     cut_lines: int = 0  # lines too long to hold, cut at a space
     unterminated_documents: int = 0  # wikiextractor: no </doc> before the next <doc> or the end of the file
@@ -150,6 +150,6 @@ class ReadCounts:
     replaced_characters: int = 0  # invalid UTF-8, NUL bytes and lone surrogates in JSON, now U+FFFD
 
     def add(self, other: ReadCounts) -> None:
-        """Add the counts of another file to these."""
+        """Add the counts of another file."""
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))

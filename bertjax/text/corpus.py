@@ -15,7 +15,7 @@ from typing import Any
 from bertjax.config import DataConfig
 from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import read_json
-from bertjax.storage.remote import AnyPath, is_remote, path_of, state_of
+from bertjax.storage.remote import AnyPath, is_remote, object_state, path_of
 from bertjax.storage.utf8 import UTF8, encoding_name
 from bertjax.text.documents import Document
 from bertjax.text.sources.registry import (
@@ -250,12 +250,12 @@ def _stamps(files: Sequence[SourceFile]) -> tuple[tuple[int, ...], ...]:
 
 
 def _stamp(file: SourceFile) -> tuple[int, ...]:
-    """Bytes and times of the last change of a file, or over its members; `state_of` a remote one.
+    """Bytes and times of the last change of a file, or over its members; `object_state` a remote one.
 
     The second time is that of the inode: programs can restore the first one after a change, and not this one.
     """
     if is_remote(file.path):
-        return state_of(file.path)
+        return object_state(file.path)
     states = [os.stat(path) for path in file.members or (file.path,)]
     changed, inode_changed = (max(getattr(state, key) for state in states) for key in ("st_mtime_ns", "st_ctime_ns"))
     return sum(state.st_size for state in states), changed, inode_changed

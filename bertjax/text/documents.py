@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sentences import cut_at_spaces, split_sentences
-from bertjax.text.spans import join, pieces_of
+from bertjax.text.spans import join, split_spans
 
 DOCUMENT_CAP = 1 << 20  # characters; a longer document is read in parts, so that memory stays bounded
 PIECE_ENDS = ""  # in a stream of paragraphs: a document ends, and the next one is of the same work
@@ -43,7 +43,7 @@ class Document:
     def sentences(self) -> list[str]:
         """The sentences, never empty strings; a line of a one-sentence-per-line source is not split."""
         if not self.sentence_per_line:
-            return [*pieces_of(self.text, split_sentences(self.text))]
+            return [*split_spans(self.text, split_sentences(self.text))]
         return [piece for line in self.text.split("\n") for piece in cut_at_spaces(line.strip()) if piece]
 
     def bare(self, sentences: Sequence[str]) -> list[bool]:
@@ -60,9 +60,9 @@ class Document:
         return found
 
 
-def paragraphs_of(text: str) -> Iterator[str | None]:
+def split_paragraphs(text: str) -> Iterator[str | None]:
     """The lines of a document that is one string, as its paragraphs; None ends it."""
-    yield from pieces_of(text, filter(None, map(str.strip, text.splitlines())))
+    yield from split_spans(text, filter(None, map(str.strip, text.splitlines())))
     yield None
 
 
@@ -81,7 +81,7 @@ def divided(paragraphs: Iterable[str | None], longest: int, counts: ReadCounts) 
             yield None
             continue
         begins = size >= longest // 8 and len(paragraph) <= _HEADING_SIZE and _HEADING.match(paragraph) is not None
-        for part in pieces_of(paragraph, _cut_after_sentences(paragraph, longest)):
+        for part in split_spans(paragraph, _cut_after_sentences(paragraph, longest)):
             if begins or (size and size + len(part) > longest):
                 yield PIECE_ENDS
                 size, pieces, begins = 0, pieces + 1, False
@@ -135,7 +135,7 @@ def assemble(
         pieces: Iterable[str] = (paragraph,)
         if len(paragraph) > DOCUMENT_CAP:
             counts.cut_paragraphs += 1
-            pieces = pieces_of(paragraph, cut_at_spaces(paragraph, DOCUMENT_CAP))
+            pieces = split_spans(paragraph, cut_at_spaces(paragraph, DOCUMENT_CAP))
         for piece in pieces:
             if held and size + len(piece) > DOCUMENT_CAP:
                 yield part()
@@ -144,7 +144,7 @@ def assemble(
             size += len(piece) + 1
 
 
-def notes_of(counts: ReadCounts) -> list[str]:
+def describe_counts(counts: ReadCounts) -> list[str]:
     """What reading split, cut, replaced or left out, with its count; empty where it changed nothing."""
     descriptions = {
         "empty_documents": "documents without text, which were left out",

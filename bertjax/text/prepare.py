@@ -28,20 +28,20 @@ from bertjax.storage.remote import AnyPath, is_remote, path_of
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Corpus, Unit, fingerprint
 from bertjax.text.division import LEAST_DOCUMENTS, Division, divide
-from bertjax.text.documents import DIVIDING_VERSION, notes_of
+from bertjax.text.documents import DIVIDING_VERSION, describe_counts
 from bertjax.text.marks import warn_of_stripped_accents
 from bertjax.text.pool import Runner, processes
 from bertjax.text.readable import readable_corpus, reporting_unreadable
 from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_records
 from bertjax.text.sources.registry import KINDS, parse_sources, require_documents, source_files
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.manifest import FORMAT_VERSION, SPLITS, read_manifest, size_of
+from bertjax.text.store.manifest import FORMAT_VERSION, SPLITS, read_manifest
 from bertjax.text.store.writer import finish_store
 from bertjax.text.trained_vocabulary import (
     READING_VERSION,
     added_words,
     load_vocabulary,
-    vocabulary_of,
+    resolve_vocabulary,
     vocabulary_with_entities,
 )
 from bertjax.text.units import require_spans, units_fingerprint
@@ -162,7 +162,7 @@ def _plan_store(
     if data.segmenter != "none":
         load_segmenter(data.segmenter)  # before the long work of a vocabulary
     with SIGNS.doing("training the vocabulary"):
-        vocab = vocabulary_of(data, corpus, division, progress, runner)
+        vocab = resolve_vocabulary(data, corpus, division, progress, runner)
     rules = TextRules.of(data)
     tokenizer = load_vocabulary(vocab, rules)
     made_of = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, **division.made_of(), **units}
@@ -194,21 +194,6 @@ def _plan_store(
     return division, tokenizer, job, target
 
 
-def summary(store: TokenStore) -> str:
-    """A line to print about the contents of a store."""
-    splits = [f"{name.replace('_', ' ')}: {size_of(store.manifest, name)}" for name in SPLITS]
-    about = store.manifest["provenance"]
-    tokens = sum(store.split(name).num_tokens for name in SPLITS)
-    units = "".join(
-        f"; {number:,} marked {'words' if plane == 'continues' else plane}"
-        for plane, number in about.get("units", {}).items()
-    )
-    return (
-        f"{'; '.join(splits)}{units}; from {about['text_bytes'] / 1e6:.1f} MB of text, "
-        f"{about['unknown_tokens'] / tokens:.3%} of the tokens are [UNK]"
-    )
-
-
 def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
     """What reading a store's text split, held out, cut, replaced or left out, a line for each to print."""
     counts = ReadCounts()
@@ -225,7 +210,12 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
         if len(skipped) > _LISTED_FILES:
             files.append(f"and so on, {len(skipped):,} files in all; they are in the store's manifest.json")
     # The files of the pieces are reported instead of their number.
-    return notes_of(dataclasses.replace(counts, pieces=0)) + files + about.get("division", []) + about.get("notes", [])
+    return (
+        describe_counts(dataclasses.replace(counts, pieces=0))
+        + files
+        + about.get("division", [])
+        + about.get("notes", [])
+    )
 
 
 def text_changes(manifest: Mapping[str, Any], data: DataConfig) -> list[str]:

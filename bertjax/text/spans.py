@@ -30,12 +30,12 @@ class MarkedText(str):
         return made
 
 
-def spans_of(text: str) -> tuple[Span, ...]:
+def get_spans(text: str) -> tuple[Span, ...]:
     """The spans that a text carries; none of a plain one."""
     return text.spans if isinstance(text, MarkedText) else ()
 
 
-def pieces_of(text: str, pieces: Iterable[str]) -> Iterable[str]:
+def split_spans(text: str, pieces: Iterable[str]) -> Iterable[str]:
     """Successive pieces of a text, between which there is white space at most, each with its part of the spans.
 
     A span that reaches over the end of a piece is a span of either piece.
@@ -63,7 +63,7 @@ def join(texts: Sequence[str], between: str) -> str:
         return joined
     found, begin = [], 0
     for text in texts:
-        found += [Span(span.start + begin, span.end + begin, span.kind) for span in spans_of(text)]
+        found += [Span(span.start + begin, span.end + begin, span.kind) for span in get_spans(text)]
         begin += len(text) + len(between)
     return MarkedText(joined, found)
 

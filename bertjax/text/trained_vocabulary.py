@@ -46,13 +46,13 @@ def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runne
     require_text(parse_sources(data.sources))
     runner = runner or processes(data.workers)
     if data.vocab:
-        return vocabulary_of(data, None, None, progress, runner)
+        return resolve_vocabulary(data, None, None, progress, runner)
     corpus = readable_corpus(data, progress, runner)
     with reporting_unreadable(corpus, progress, runner):
-        return vocabulary_of(data, corpus, divide(corpus, data), progress, runner)
+        return resolve_vocabulary(data, corpus, divide(corpus, data), progress, runner)
 
 
-def vocabulary_of(
+def resolve_vocabulary(
     data: DataConfig, corpus: Corpus | None, division: Division | None, progress: Progress, runner: Runner
 ) -> AnyPath:
     """As `prepare_vocabulary`, of a corpus that was found and divided already; without `data.vocab` it must be."""

@@ -24,7 +24,7 @@ from bertjax.storage.lines import read_table
 from bertjax.storage.remote import path_of
 from bertjax.text.sources.registry import KINDS, parse_sources, read_documents
 from bertjax.text.sources.source import SourceFile
-from bertjax.text.spans import PLANE_OF_KIND, USUAL_KIND, Span, spans_of
+from bertjax.text.spans import PLANE_OF_KIND, USUAL_KIND, Span, get_spans
 from bertjax.tokenization.chunks import SEPARATOR
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -90,7 +90,7 @@ def require_spans(data: DataConfig, sources: Iterable[Sequence[SourceFile]]) -> 
     field = spans_field(data)
     able = [[file for file in files if KINDS[file.kind].has_fields] for files in sources]
     if field and not any(
-        spans_of(document.text)
+        get_spans(document.text)
         for files in able
         for document in itertools.islice((one for file in files for one in read_documents(file)), _SEARCHED)
     ):
@@ -112,7 +112,7 @@ def find_units(written: str, lowercase: bool, digest: str = "") -> FindUnits:
             "list:FILE, a file with a unit on each line"
         )
     if kind == "spans":
-        return spans_of
+        return get_spans
     content = _content(written)
     if digest and hashlib.sha256(content).hexdigest() != digest:
         raise ValueError(

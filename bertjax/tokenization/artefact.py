@@ -126,7 +126,7 @@ def is_valid_charsmap(table: bytes) -> bool:
     return bool((begins < len(texts)).all() and (texts[begins] & 0xC0 != 0x80).all())
 
 
-def kind_of_model(document: Artefact) -> str:
+def model_kind(document: Artefact) -> str:
     """`wordpiece`, `unigram`, `byte_bpe` or `bpe`, as `DataConfig.tokenizer` names them; another type's own name."""
     model = str(document["model"].get("type", ""))
     if model == "BPE":

@@ -35,7 +35,7 @@ def parse(content: bytes, origin: str) -> dict[str, str]:
     return {surface: token for surface, (token,) in table.items()}
 
 
-def words_of_map(
+def map_words(
     tokens: Mapping[str, str],
     ids: Mapping[str, int],
     special: Sequence[int],

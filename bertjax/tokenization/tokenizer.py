@@ -107,7 +107,7 @@ class Tokenizer:
         that are missing, and for an entity map that does not fit.
         """
         document = artefacts.parsed(backend)
-        self.kind = artefacts.kind_of_model(document)
+        self.kind = artefacts.model_kind(document)
         if self.kind not in _NAMES:
             raise ValueError(f"{origin}: its model is {self.kind!r}; bertjax reads WordPiece, Unigram and BPE")
         self.tokens = _numbered(backend.get_vocab(with_added_tokens=True))
@@ -319,7 +319,7 @@ class Tokenizer:
         entries = entity_map.parse(entities, origin)
         ids = {token: number for number, token in enumerate(self.tokens)}
         special = list(self.special.values())
-        words = entity_map.words_of_map(entries, ids, special, self._plain.normalizer.normalize_str, origin)
+        words = entity_map.map_words(entries, ids, special, self._plain.normalizer.normalize_str, origin)
         return {word: number for word, number in words.items() if self.unk_id in _word_ids(self._plain, word)}
 
     def _with_entities(self, chunk: str, ids: list[int]) -> list[int]:

@@ -49,7 +49,7 @@ class WordPiece(Tokenizer):
         """Check the tokens and look up the special ones; `origin` names the vocabulary in messages.
 
         `entities` is the content of an entity map. Raises ValueError if a special token is missing, a token is empty or
-        occurs twice, or as `entity_map.words_of_map` does.
+        occurs twice, or as `entity_map.map_words` does.
         """
         refuse_bare_start(rules, origin)
         ids = require_ids(tokens, origin)

@@ -24,8 +24,9 @@ from pathlib import Path
 from bertjax.config import DataConfig
 from bertjax.storage.progress import ProgressLine
 from bertjax.text.pool import cores
-from bertjax.text.prepare import prepare, summary
+from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
+from bertjax.text.store.manifest import SPLITS, describe_split
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 
 SAMPLED_EVERY = 0.2  # seconds
@@ -106,7 +107,7 @@ def main() -> None:
         store = TokenStore.open(prepare(data, progress))
         seconds, peak = time.perf_counter() - start, watch.stop()
         text_bytes = store.manifest["provenance"]["text_bytes"]
-        print(summary(store))
+        print("; ".join(f"{split}: {describe_split(store.manifest, split)}" for split in SPLITS))
         print(
             f"prepare: {text_bytes / 1e6:.1f} MB of text in {seconds:.1f} s = {text_bytes / 1e6 / seconds:.2f} MB/s, "
             f"{data.workers or cores()} processes; {_processor_seconds() - processor:.1f} s of processor time; "

@@ -105,7 +105,7 @@ def test_a_model_of_the_hub_is_loaded_as_its_folder_is(folder, hub, do):
     assert not {"pytorch_model.bin", "modeling.py", "README.md"} & hub.downloaded()
     code, cached = do("load", f"hf:ada/novels@{commit}", endpoint=f"http://127.0.0.1:{free_port()}")
     (told,) = assert_same_model(cached, folder / "exported")
-    assert code == 0 and "the Hub cannot be reached; the files downloaded before are used" in told
+    assert code == 0 and "the Hub cannot be reached; using the files downloaded before" in told
 
 
 def test_vocabulary_of_the_hub_is_downloaded_alone(folder, hub, do):
@@ -160,7 +160,7 @@ REFUSALS = {
     "ada/secret": r"and the Hub has no repository ada/secret that you may read; .* private one run `hf auth login`",
     "ada/novels@v9": r"and ada/novels of the Hub has no revision v9",
     "ada/bare": r"and ada/bare of the Hub has none of the files needed; is it a model of transformers\?",
-    "a/b/c": r"no folder /.*a/b/c, and a repository of the Hub is called NAME, ORG/NAME or ORG/NAME@REVISION",
+    "a/b/c": r"no folder /.*a/b/c, and a Hub repository is written NAME, ORG/NAME or ORG/NAME@REVISION",
 }
 
 
@@ -209,7 +209,7 @@ def test_a_push_that_cannot_be_is_refused_before_the_export(folder, hub, do, tmp
     code, said = do("refused", "push", "others/novels", "a/b/c", HF_TOKEN=TOKEN)
     others, wrong = said.splitlines()
     assert others == "--push others/novels: ada may write to ada, team, and others is none of them"
-    assert wrong == "--push a/b/c: a repository of the Hub is called NAME or ORG/NAME"
+    assert wrong == "--push a/b/c: a Hub repository is written NAME or ORG/NAME"
     code, said = do("refused", "push", "team/novels", HF_TOKEN="hf_wrong")
     assert said.startswith("--push team/novels: the Hub did not accept the login (") and said.count("\n") == 1
     assert not hub.repositories

@@ -12,7 +12,7 @@ import pytest
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.input.layout import Template
-from bertjax.inspect.corpus_figures import Lengths, count_store, lengths_of, words_of
+from bertjax.inspect.corpus_figures import Lengths, count_store, measure_lengths, measure_words
 from bertjax.inspect.row_figures import SAMPLE_ROWS, Piece, RowKind, joined, measure_rows, readable_rows
 from bertjax.inspect.stretches import stretches
 from bertjax.text.store.format import TokenStore
@@ -91,7 +91,7 @@ def test_a_store_that_does_not_record_sources_has_an_amount_for_each_split(tmp_p
     amounts, counts = count_store(store, TOKENIZER, lambda more: None)
     assert [(a.split, a.source, a.tokens) for a in amounts] == [("train", "", len(flat(TRAIN))), ("held_out", "", 0)]
     assert counts["held_out"].by_id.sum() == 0
-    assert [one.mean for one in lengths_of(store.split("held_out"))] == [0, 0, 0]
+    assert [one.mean for one in measure_lengths(store.split("held_out"))] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1 << 22])
@@ -102,7 +102,7 @@ def test_lengths_are_those_of_the_documents(store, monkeypatch, at_once):
         [len(d) for d in TRAIN],
         [sum(map(len, d)) for d in TRAIN],
     ]  # fmt: skip
-    for lengths, values in zip(lengths_of(store.split("train")), wanted, strict=True):
+    for lengths, values in zip(measure_lengths(store.split("train")), wanted, strict=True):
         assert lengths.counts.tolist() == [values.count(n) for n in range(max(values) + 1)]
         assert lengths.mean == pytest.approx(np.mean(values))
         for share in (0.5, 0.9, 0.99, 1.0):
@@ -122,7 +122,7 @@ def test_bins_hold_every_length_once(per_octave, longest):
 
 def test_words_are_counted_as_a_plain_loop_counts_them(store):
     _, counts = count_store(store, TOKENIZER, lambda more: None)
-    words = words_of(counts["train"], TOKENIZER, None, 4)
+    words = measure_words(counts["train"], TOKENIZER, None, 4)
     continues = [TOKENIZER.tokens[t].startswith("##") for t in flat(TRAIN)]
     assert (words.tokens, words.continuations, words.words) == (
         len(continues), sum(continues), len(continues) - sum(continues)
@@ -132,7 +132,7 @@ def test_words_are_counted_as_a_plain_loop_counts_them(store):
     assert words.unknown == frequency[TOKENIZER.unk_id] > 0
     assert (words.unknown_are, words.added) == ("words", None)
     added = TOKENIZER.tokens[9:12]
-    assert words_of(counts["train"], TOKENIZER, added, 4).added == sum(frequency[n] for n in range(9, 12)) > 0
+    assert measure_words(counts["train"], TOKENIZER, added, 4).added == sum(frequency[n] for n in range(9, 12)) > 0
     usable = [n for n, token in enumerate(TOKENIZER.tokens) if token not in ("[PAD]", "[CLS]", "[SEP]", "[MASK]")]
     assert words.never == sum(frequency[n] == 0 for n in usable) >= 21
     assert words.rare == sum(0 < count < 10 for count in frequency.values()) > 0

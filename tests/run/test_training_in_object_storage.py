@@ -60,7 +60,7 @@ def trained(server, tmp_path_factory):
 
 def test_it_goes_on_and_ends_with_the_bits_of_one_that_was_not_killed(trained):
     run, folder, logs = trained
-    assert f"resuming {run} at step" in logs[0] and "did not end in order" in logs[0]
+    assert f"resuming {run} at step" in logs[0] and "did not end cleanly" in logs[0]
     assert digests(str(run)) == digests(folder / "undisturbed")
     assert Checkpoints(run / "checkpoints", keep_last=2).steps() == [STEPS - SAVED_EVERY, STEPS]
     assert {place.name for place in (run / "checkpoints").iterdir()} == {str(STEPS - SAVED_EVERY), str(STEPS)}

@@ -30,7 +30,7 @@ from bertjax.text.sources.registry import parse_source, read_documents, source_f
 from bertjax.text.store import local_copy
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.local_copy import open_near, open_store
-from bertjax.text.store.manifest import SPLITS, files_of, read_manifest
+from bertjax.text.store.manifest import SPLITS, file_records, read_manifest
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
@@ -317,7 +317,7 @@ def test_a_copy_that_was_interrupted_goes_on(store, tmp_path, monkeypatch):
     assert not [path for path in tmp_path.glob("store-*") if path.suffix != ".partial"]
     (partial,) = tmp_path.glob("store-*.partial")
     finished = len(list(partial.iterdir()))
-    size = sum(file["bytes"] for file in files_of(read_manifest(store)))
+    size = sum(file["bytes"] for file in file_records(read_manifest(store)))
     assert told[0][1:] == (0, size) and f"copying the token store, {size / 1e6:.1f} MB, to {tmp_path}" in told[0][0]
     copied = []
     copy = local_copy._copy_file
@@ -362,7 +362,7 @@ def test_reading_requests_pieces(bucket, monkeypatch):
         assert [file.read(3), file.seek(1000), file.read(5)] == [content[:3], 1000, content[1000:1005]]
         assert file.seek(-6, 2) == 2554 and file.read() == content[-6:] and file.read(1) == b""
         assert file.seek(0) == 0 and file.read() == content
-    assert remote.bytes_of(f"{bucket}/a") == 2560
+    assert remote.file_size(f"{bucket}/a") == 2560
 
 
 def test_paths_are_listed_moved_and_removed(bucket, tmp_path):

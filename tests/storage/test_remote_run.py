@@ -183,7 +183,7 @@ def test_a_younger_job_owns_the_run(run, staging, tmp_path):
     saved.wait()
     with staging_dir(run, str(tmp_path / "elsewhere"), process=0) as younger:
         assert saved.save(5, state_at(5), metadata()) and not saved.wait()
-        assert "did not end in order" in younger.claim.take()
+        assert "did not end cleanly" in younger.claim.take()
         with pytest.raises(LostClaim, match=f"{run}: another job trains there now") as lost:
             saved.save(6, state_at(6), metadata())
         assert lost.value.exit_code == 2, "what launch/keep_running.py does not start again"

@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources.registry import parse_source, read_documents, source_files
-from bertjax.text.spans import spans_of
+from bertjax.text.spans import get_spans
 
 
 def documents(path, content, source="", counts=None):
@@ -56,10 +56,10 @@ def test_csv_reads_tsv_without_quoting(tmp_path):
 def test_csv_reads_marked_spans(tmp_path):
     spans = json.dumps([[0, 3]]).replace('"', '""')
     (found,) = documents(tmp_path / "a.csv", f'text,marks\nBig apple.,"{spans}"\n')
-    assert spans_of(found.text) == ()
+    assert get_spans(found.text) == ()
     (file,) = source_files(parse_source(f"csv:{tmp_path}/a.csv"))
     (found,) = read_documents(type(file)(**{**vars(file), "spans": "marks"}))
-    assert [(span.start, span.end) for span in spans_of(found.text)] == [(0, 3)]
+    assert [(span.start, span.end) for span in get_spans(found.text)] == [(0, 3)]
 
 
 @pytest.mark.parametrize(

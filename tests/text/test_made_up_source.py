@@ -17,12 +17,12 @@ MADE_UP = '''
 
 from dataclasses import replace
 
-from bertjax.text.sources.source import SourceKind, lines_of
+from bertjax.text.sources.source import SourceKind, source_lines
 
 
 def read(file, counts):
     first, last = file.span or (0, file.size)
-    for number, card in enumerate(lines_of(file, counts)):
+    for number, card in enumerate(source_lines(file, counts)):
         if not first <= number * 100 < last:
             continue
         if card.startswith("?"):

@@ -13,7 +13,7 @@ from bertjax.input.plan import build_plan
 from bertjax.storage.progress import no_progress
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Corpus
-from bertjax.text.documents import notes_of
+from bertjax.text.documents import describe_counts
 from bertjax.text.pool import processes
 from bertjax.text.prepare import prepare, reading_notes
 from bertjax.text.store.format import TokenStore
@@ -97,9 +97,9 @@ def test_what_was_split_is_reported(novels, capsys):
 def test_every_count_of_what_reading_changed_has_a_note():
     names = {field.name for field in dataclasses.fields(ReadCounts)} - {"documents", "characters"}
     for name in names:
-        (note,) = notes_of(ReadCounts(**{name: 1234}))
+        (note,) = describe_counts(ReadCounts(**{name: 1234}))
         assert note.endswith(": 1,234")
-    assert notes_of(ReadCounts(documents=3, characters=9)) == []
+    assert describe_counts(ReadCounts(documents=3, characters=9)) == []
 
 
 def test_a_part_without_tokens_does_not_join_its_document_to_another(tmp_path):

@@ -293,7 +293,7 @@ def _require_unicode(where: str, name: str, value: Any) -> None:
 
 
 def _read_parquet(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
-    has = parquet.fields_of(str(path))
+    has = parquet.column_names(str(path))
     _require(str(path), wanted.columns, has)
     names = [name for name in (*wanted.columns, *wanted.optional) if name in has]
     for number, values in enumerate(parquet.records(str(path), names), 1):

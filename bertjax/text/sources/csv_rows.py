@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from bertjax.storage.lines import RECORD_CAP, csv_records, read_lines
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.documents import paragraphs_of
+from bertjax.text.documents import split_paragraphs
 from bertjax.text.sources.globs import has_name
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
 from bertjax.text.spans import marked
@@ -43,7 +43,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
                 "the row"
             )
         listed = _spans(fields[spans], file.spans, where) if spans is not None else None
-        yield from paragraphs_of(marked(fields[column], listed, file.spans, where))
+        yield from split_paragraphs(marked(fields[column], listed, file.spans, where))
 
 
 def _column(file: SourceFile, header: list[str]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertjax.storage.lines import RECORD_CAP, UTF8, read_lines
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.documents import paragraphs_of
+from bertjax.text.documents import split_paragraphs
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
 from bertjax.text.spans import marked
 
@@ -21,7 +21,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     field = file.feature or DEFAULT_FIELD
     for where, record in json_records(file.path, counts, file.encoding):
         text = text_in(record, field, where, counts)
-        yield from paragraphs_of(marked(text, record.get(file.spans), file.spans, where) if file.spans else text)
+        yield from split_paragraphs(marked(text, record.get(file.spans), file.spans, where) if file.spans else text)
 
 
 def json_texts(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Iterator[str]:

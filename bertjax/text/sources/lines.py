@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, lines_of
+from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, source_lines
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """The sentences of the file's documents; the end of the file ends a document too."""
     inside = False
-    for line in lines_of(file, counts):
+    for line in source_lines(file, counts):
         line = line.strip()
         if line:
             inside = True

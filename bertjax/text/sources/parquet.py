@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bertjax.storage.lines import COMPRESSED, RECORD_CAP
 from bertjax.storage.remote import RemoteError, is_remote, open_bytes
 from bertjax.storage.utf8 import ReadCounts, Utf8
-from bertjax.text.documents import paragraphs_of
+from bertjax.text.documents import split_paragraphs
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
 from bertjax.text.spans import marked
 
@@ -53,10 +53,10 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """The file's rows, a document each, whose lines are paragraphs. Raises ValueError as `texts` and `marked` do."""
     field = file.feature or DEFAULT_FIELD
     listed: Iterator[Any] = repeat(None)
-    if file.spans and file.spans in fields_of(file.path):
+    if file.spans and file.spans in column_names(file.path):
         listed = (record[file.spans] for record in records(file.path, [file.spans]))
     for number, (text, spans) in enumerate(zip(texts(file.path, counts, field), listed, strict=False), 1):
-        yield from paragraphs_of(marked(text, spans, file.spans, f"{file.path}, row {number}"))
+        yield from split_paragraphs(marked(text, spans, file.spans, f"{file.path}, row {number}"))
 
 
 def texts(path: str, counts: ReadCounts, field: str) -> Iterator[str]:
@@ -76,7 +76,7 @@ def texts(path: str, counts: ReadCounts, field: str) -> Iterator[str]:
     utf8.finish()
 
 
-def fields_of(path: str) -> list[str]:
+def column_names(path: str) -> list[str]:
     """The names of a file's columns. Raises ValueError naming the file if it is neither Parquet nor Arrow."""
     with _reading(path) as pa:
         return _schema(path, pa).names

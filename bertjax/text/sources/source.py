@@ -78,7 +78,7 @@ class SourceKind:
         assert (self.read is None) == bool(self.no_text), self.name
 
 
-def lines_of(file: SourceFile, counts: ReadCounts) -> Iterator[str]:
+def source_lines(file: SourceFile, counts: ReadCounts) -> Iterator[str]:
     """The lines of a file of text, compressed or not; those that are too long to hold are cut, and counted.
 
     Raises ValueError as `read_lines` does.

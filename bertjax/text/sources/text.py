@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import DOCUMENT_CAP
-from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, lines_of
+from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, source_lines
 
 WRAP_LIMIT = 200  # characters; hand-wrapped lines are shorter
 
@@ -17,7 +17,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """
     block: list[str] = []
     size = 0
-    for line in lines_of(file, counts):
+    for line in source_lines(file, counts):
         line = line.strip()
         if line and size < DOCUMENT_CAP:
             block.append(line)

@@ -14,7 +14,7 @@ from typing import Any
 
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.utf8 import ReadCounts, Utf8
-from bertjax.text.documents import paragraphs_of
+from bertjax.text.documents import split_paragraphs
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, Source, SourceFile, SourceKind
 
 PUBLIC_COPY = "gs://tfds-data/datasets"
@@ -62,7 +62,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     utf8 = Utf8(path, f"is {feature} really text? Prepare the data set again, or name another feature", counts)
     for number, record in enumerate(_records(path)):
         text = features.deserialize_example_np(record)[feature]
-        yield from paragraphs_of(text if isinstance(text, str) else utf8.decode(text, record=f"example {number}, "))
+        yield from split_paragraphs(text if isinstance(text, str) else utf8.decode(text, record=f"example {number}, "))
     utf8.finish()
 
 

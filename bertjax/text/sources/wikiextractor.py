@@ -8,7 +8,7 @@ import re
 
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources.globs import DUMPS
-from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, lines_of
+from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, source_lines
 
 # Notes, with their content, and comments.
 _NOTES = re.compile(r"<ref\b[^<>]{0,500}/>|<ref\b[^<>]{0,500}>.{0,5000}?</ref\s*>|<!--.{0,5000}?-->", re.IGNORECASE)
@@ -36,7 +36,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """
     inside, title, seen, outside = False, "", False, 0
     first_outside = ""
-    for line in lines_of(file, counts):
+    for line in source_lines(file, counts):
         if line[:1] == "<":
             if line.startswith("<doc "):
                 if inside:

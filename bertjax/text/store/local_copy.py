@@ -17,7 +17,7 @@ from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath, is_remote, open_bytes, path_of, remote_files
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.manifest import FileRecord, files_of, read_manifest
+from bertjax.text.store.manifest import FileRecord, file_records, read_manifest
 
 _CHUNK = 8 << 20
 
@@ -71,7 +71,7 @@ def local_copy(store: AnyPath, cache_dir: str, progress: Progress = no_progress)
 def _copy(store: AnyPath, manifest: Mapping[str, Any], target: Path, progress: Progress) -> None:
     folder = target.with_name(f"{target.name}.partial")
     folder.mkdir(exist_ok=True)
-    files = files_of(manifest)
+    files = file_records(manifest)
     total = sum(file["bytes"] for file in files)
     what = f"copying the token store, {total / 1e6:,.1f} MB, to {target}"
     done = sum(file["bytes"] for file in files if _is_there(folder, file))

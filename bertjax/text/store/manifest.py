@@ -136,12 +136,12 @@ def read_manifest(path: AnyPath) -> dict[str, Any]:
     return manifest
 
 
-def files_of(manifest: Mapping[str, Any]) -> list[FileRecord]:
+def file_records(manifest: Mapping[str, Any]) -> list[FileRecord]:
     """The records of all files of arrays."""
     return [file for _, shard in _shards(manifest) for file in shard["files"].values()]
 
 
-def size_of(manifest: Mapping[str, Any], split: Split) -> str:
+def describe_split(manifest: Mapping[str, Any], split: Split) -> str:
     """The numbers of documents, sentences and tokens of a split, to print."""
     about = manifest["splits"][split]
     return f"{about['documents']:,} documents, {about['sentences']:,} sentences, {about['tokens']:,} tokens"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertjax.storage.sums import Done
-from bertjax.text.store.manifest import BLOCK_BYTES, MANIFEST_FILE, FileRecord, files_of, read_manifest
+from bertjax.text.store.manifest import BLOCK_BYTES, MANIFEST_FILE, FileRecord, file_records, read_manifest
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 
@@ -26,7 +26,7 @@ def check_store(folder: Path, done: Done = lambda more: None) -> Iterator[str]:
     except ValueError as error:
         yield str(error)
         return
-    files = files_of(manifest)
+    files = file_records(manifest)
     for record in files:
         if finding := _check_file(folder / record["name"], record, done):
             yield finding

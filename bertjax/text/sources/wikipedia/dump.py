@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from xml.parsers import expat
 
 from bertjax.storage.lines import Span, read_lines
-from bertjax.storage.remote import bytes_of
+from bertjax.storage.remote import file_size
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources.globs import DUMPS
 from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind
@@ -101,7 +101,7 @@ class Dump:
             if self._done:
                 yield from self._done
                 self._done.clear()
-        if self._span is not None and self._span[1] < bytes_of(self.path):
+        if self._span is not None and self._span[1] < file_size(self.path):
             self._parse("</mediawiki>", number)
         self._parse("", number, last=True)
 
