@@ -46,15 +46,8 @@ def download(
         raise ValueError(f"{here}, and a Hub repository is written NAME, ORG/NAME or ORG/NAME@REVISION")
     if importlib.util.find_spec("huggingface_hub") is None:
         raise ValueError(f"{here}; to look for {repository} on the Hugging Face Hub, {_EXTRA}")
-    from httpx import HTTPError
     from huggingface_hub import HfApi, hf_hub_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         info = HfApi().model_info(repository, revision=revision or None)
@@ -78,7 +71,7 @@ def download(
         ) from None
     except RevisionNotFoundError:
         raise ValueError(f"{here}, and {repository} of the Hub has no revision {revision}") from None
-    except (HTTPError, OSError, LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
+    except _network_errors() as error:
         refusal = f"{here}, and the Hub cannot be reached for {repository}"
         return _cached_files(name, refusal, error, is_complete)
     if not files:
@@ -119,15 +112,13 @@ def require_pushable(name: str) -> None:
         raise ValueError(f"{option}: a Hub repository is written NAME or ORG/NAME")
     if importlib.util.find_spec("huggingface_hub") is None:
         raise ValueError(f"{option} requires the package huggingface_hub; {_EXTRA}")
-    from httpx import HTTPError
     from huggingface_hub import HfApi, get_token
-    from huggingface_hub.errors import OfflineModeIsEnabled
 
     if get_token() is None:
         raise ValueError(f"{option}: not logged in to the Hugging Face Hub; {_LOGIN} to a token that may write")
     try:
         user = HfApi().whoami()
-    except (HTTPError, OSError, OfflineModeIsEnabled) as error:
+    except _network_errors() as error:
         raise ValueError(
             f"{option}: the Hub did not accept the login ({_brief(error)}); {_LOGIN} to a token that may write"
         ) from None
@@ -142,15 +133,25 @@ def push(folder: Path, name: str, *, private: bool, message: str) -> str:
 
     Files that only the repository has stay. Raises ValueError with the Hub's reason.
     """
-    from httpx import HTTPError
     from huggingface_hub import HfApi
 
     api = HfApi()
     try:
         created = api.create_repo(name, exist_ok=True, private=private or None)
         return str(api.upload_folder(repo_id=created.repo_id, folder_path=folder, commit_message=message).commit_url)
-    except (HTTPError, OSError) as error:
+    except _network_errors() as error:
         raise ValueError(f"--push {name}: the Hub refused it: {_brief(error)}; the export is in {folder}") from None
+
+
+def _network_errors() -> tuple[type[Exception], ...]:
+    # HTTPError is that of the HTTP library which the installed huggingface_hub uses.
+    from huggingface_hub.errors import (
+        HTTPError,  # pyright: ignore[reportPrivateImportUsage]
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
+
+    return HTTPError, OSError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
 
 def _brief(error: Exception) -> str:
