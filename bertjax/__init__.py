@@ -40,11 +40,11 @@ def recipe(name: str | Path, keys: Mapping[str, Any] | None = None) -> Config:
     command line. Raises ValueError for a recipe or a key that there is not, naming the nearest one, and for a value of
     a wrong type.
     """
-    from bertjax.cli.recipe import scaled
+    from bertjax.cli.recipe import scale_to_steps
     from bertjax.config import load_recipe, with_values
 
     made, keys = load_recipe(name), keys or {}
-    return scaled(with_values(made, keys), made, keys.keys())
+    return scale_to_steps(with_values(made, keys), made, keys.keys())
 
 
 def prepare(config: Config) -> PrepareResult:

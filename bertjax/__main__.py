@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if words[:1] == [_COMPLETE]:
                 from bertjax.cli.completion import candidates
 
-                print(*candidates(words[1:], VERBS, lambda name: (verb_of(name), parser_of(name))), sep="\n")
+                print(*candidates(words[1:], VERBS, lambda name: (load_verb(name), make_parser(name))), sep="\n")
                 code = 0
             elif not words or words[0] not in VERBS:
                 code = _help(words)
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(words: list[str]) -> tuple[Verb, argparse.Namespace]:
     """Parse a verb's words. Ends the program for `--help` and for words that the verb does not take."""
     name = words[0]
-    verb, parser = verb_of(name), parser_of(name)
+    verb, parser = load_verb(name), make_parser(name)
     behind: list[str] = []
     if verb.takes_dashes and "--" in words:
         dashes = words.index("--")
@@ -121,9 +121,9 @@ def _report(error: Exception, name: str) -> int:
 
     if os.environ.get("BERTJAX_TRACEBACK") or (isinstance(error, BrokenPipeError) and _output_has_no_reader()):
         raise error
-    from bertjax.cli.advice import message_of
+    from bertjax.cli.advice import error_message
 
-    print(f"bertjax {name}: {message_of(error)}", file=sys.stderr)
+    print(f"bertjax {name}: {error_message(error)}", file=sys.stderr)
     return getattr(error, "exit_code", _FAILED)
 
 
@@ -132,20 +132,20 @@ def _warning_line(message: Warning | str, *_: object, **__: object) -> str:
     return f"Warning: {message}\n"
 
 
-def verb_of(name: str) -> Verb:
+def load_verb(name: str) -> Verb:
     """Import a verb."""
     import importlib
 
     return importlib.import_module(f"bertjax.cli.{VERBS[name][0]}").VERB
 
 
-def parser_of(name: str) -> VerbParser:
+def make_parser(name: str) -> VerbParser:
     """Return the parser of a verb's arguments."""
     import argparse
 
     from bertjax.cli.verb import VerbParser
 
-    verb, does = verb_of(name), VERBS[name][1]
+    verb, does = load_verb(name), VERBS[name][1]
     parser = VerbParser(
         prog=f"bertjax {name}",
         description=f"{does[0].upper()}{does[1:]}.",

@@ -205,10 +205,10 @@ def configured(pretrain: Sequence[str]) -> Any:
 
     Raises SystemExit for an unknown key, as the run itself does.
     """
-    from bertjax.__main__ import parser_of
+    from bertjax.__main__ import make_parser
     from bertjax.config import load_recipe, override
 
-    asked, keys = parser_of("pretrain").parse_known_args(list(pretrain))
+    asked, keys = make_parser("pretrain").parse_known_args(list(pretrain))
     return override(load_recipe(asked.config), keys, "bertjax pretrain")
 
 

@@ -235,7 +235,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
         ["embed", "run", "texts.txt", "--output", "out.npy", "--field", "body"],
         ["texts.txt: --field body is for .jsonl"],
     ),
-    (["search", "run", "a", "--index", "nowhere"], ["--index nowhere: there is no index", "--documents FILE"]),
+    (["search", "run", "a", "--index", "nowhere"], ["--index nowhere: no index there", "--documents FILE"]),
     (
         ["search", "run", "a", "--index", "index", "--documents", "nowhere.txt"],
         ["nowhere.txt", "--documents nowhere.txt: no such file"],

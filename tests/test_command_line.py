@@ -24,8 +24,8 @@ from generated_corpus import write_corpus
 from tiny_runs import command, finish, news_of, start, write_recipe
 
 import bertjax as bertjax_package
-from bertjax.__main__ import VERBS, main, parser_of, verb_of
-from bertjax.cli.recipe import command_with
+from bertjax.__main__ import VERBS, load_verb, main, make_parser
+from bertjax.cli.recipe import shell_command
 from bertjax.input.masking.similar import SimilarTable
 from bertjax.interpret.checkpoint_predictions import checkpoint_predictions
 from bertjax.interpret.fill_mask import fill_mask
@@ -79,7 +79,7 @@ def test_help_of_a_recipe_imports_what_parses_its_keys_and_no_jax(tmp_path: Path
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_says_what_it_does_and_gives_an_example(verb: str) -> None:
-    shown = parser_of(verb).format_help()
+    shown = make_parser(verb).format_help()
     assert VERBS[verb][1][1:] in re.sub(r"\s+", " ", shown)
     assert f"example: bertjax {verb} " in shown
 
@@ -103,10 +103,10 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
 def test_an_option_of_several_values_may_be_given_again() -> None:
     """What stood behind the first is not dropped."""
     for verb in VERBS:
-        lists = [action for action in parser_of(verb)._actions if action.option_strings and action.nargs == "+"]
+        lists = [action for action in make_parser(verb)._actions if action.option_strings and action.nargs == "+"]
         # The options of finetune are settings of its config, of which the last counts.
         assert verb == "finetune" or all(isinstance(action, argparse._ExtendAction) for action in lists), verb
-    parsed = parser_of("inspect").parse_args(["store", "--length", "128", "--length", "256", "512"])
+    parsed = make_parser("inspect").parse_args(["store", "--length", "128", "--length", "256", "512"])
     assert parsed.length == [128, 256, 512]
 
 
@@ -150,7 +150,7 @@ def test_so_it_is_in_a_process_of_its_own(tmp_path: Path) -> None:
     ended, here = in_a_process(*words), bertjax(*words)
     assert (ended.returncode, ended.stderr) == (here.returncode, here.stderr)
     assert news_of(ended.stdout) == news_of(here.stdout)
-    assert ended.returncode == 1 and ended.stderr.startswith("bertjax pretrain: training.budget='soon' is no length")
+    assert ended.returncode == 1 and ended.stderr.startswith("bertjax pretrain: training.budget='soon' is not a duration")
 
 
 def test_python_does_not_look_through_all_objects_while_libraries_are_imported(tmp_path: Path) -> None:
@@ -336,10 +336,10 @@ def test_a_command_for_the_same_recipe_repeats_its_options() -> None:
     overrides = ["--data.sources", "text:a b/*.txt", "lines:c", "--data.vocab=old.txt", "--name", "x"]
     given = argparse.Namespace(config="my recipe.py:small", overrides=overrides)
     sources = "bertjax prepare 'my recipe.py:small' --data.sources 'text:a b/*.txt' lines:c"
-    assert command_with("prepare", given) == f"{sources} --data.vocab=old.txt --name x"
-    assert command_with("prepare", given, {"data.vocab": "new.txt"}) == f"{sources} --name x --data.vocab new.txt"
+    assert shell_command("prepare", given) == f"{sources} --data.vocab=old.txt --name x"
+    assert shell_command("prepare", given, {"data.vocab": "new.txt"}) == f"{sources} --name x --data.vocab new.txt"
     given.overrides = ["--data.vocab_size", "9", "--data.sources", "docs:"]
-    assert command_with("plan", given, {"data.vocab-size": "8"}).endswith("--data.sources docs: --data.vocab-size 8")
+    assert shell_command("plan", given, {"data.vocab-size": "8"}).endswith("--data.sources docs: --data.vocab-size 8")
 
 
 def test_a_damaged_checkpoint_is_one_message(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
@@ -418,6 +418,6 @@ def test_main_formats_warnings_without_path_and_code(monkeypatch: pytest.MonkeyP
         formatted.append(warnings.formatwarning(UserWarning("accents are lost"), UserWarning, "a.py", 3, "code()"))
         return 0
 
-    monkeypatch.setattr("bertjax.cli.recipes.VERB", replace(verb_of("recipes"), run=run))
+    monkeypatch.setattr("bertjax.cli.recipes.VERB", replace(load_verb("recipes"), run=run))
     assert main(["recipes"]) == 0
     assert formatted == ["Warning: accents are lost\n"] and warnings.formatwarning is before

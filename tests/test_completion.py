@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.__main__ import VERBS, main, parser_of, verb_of
+from bertjax.__main__ import VERBS, load_verb, main, make_parser
 from bertjax.cli import completion
 from bertjax.cli.completion import script_for
 from bertjax.cli.finetune import TASKS
@@ -17,7 +17,7 @@ from bertjax.config.recipes import recipe_names
 
 
 def candidates(words: list[str]) -> list[str]:
-    return completion.candidates(words, VERBS, lambda name: (verb_of(name), parser_of(name)))
+    return completion.candidates(words, VERBS, lambda name: (load_verb(name), make_parser(name)))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_every_verb_recipe_and_option_is_offered() -> None:
     assert candidates(["bench", ""]) == list(recipe_names())
     for verb in VERBS:
         offered = candidates([verb, "--"])
-        assert {name for name in parser_of(verb)._option_string_actions if name.startswith("--")} <= set(offered)
+        assert {name for name in make_parser(verb)._option_string_actions if name.startswith("--")} <= set(offered)
 
 
 def test_the_tasks_offered_are_those_that_there_are() -> None:

@@ -16,7 +16,7 @@ from exported_models import trained_model
 from tiny_runs import write_recipe
 
 from bertjax.__main__ import main
-from bertjax.cli.advice import ADVICE, message_of
+from bertjax.cli.advice import ADVICE, error_message
 from bertjax.config import Config, DataConfig
 from bertjax.convert.sources import write_run
 from bertjax.report.run_summary import Completion, Summary, last_words
@@ -36,25 +36,25 @@ sys.exit(main(sys.argv[1:]))
         (errno.EACCES, "permission denied", "chmod"),
         (errno.EMFILE, "too many files are open", "ulimit -n"),
         (errno.EISDIR, "it is a folder", "name a file"),
-        (errno.EROFS, "its disk can only be read", "name a folder that can be written"),
+        (errno.EROFS, "its disk is read-only", "name a folder that can be written"),
         (errno.ENOENT, "no such file or folder", "correct the path"),
     ],
 )
 def test_an_error_of_the_system_says_what_helps(number: int, what: str, remedy: str) -> None:
-    said = message_of(OSError(number, os.strerror(number), "folder/file"))
+    said = error_message(OSError(number, os.strerror(number), "folder/file"))
     assert said.startswith(f"folder/file: {what}") and remedy in said and "Errno" not in said
 
 
 def test_other_errors_stay_as_they_are() -> None:
-    assert message_of(OSError("gs://bucket: cannot be read")) == "gs://bucket: cannot be read"
-    assert message_of(ValueError("data.root='': name one")) == "data.root='': name one"
-    assert "smaller batches" in message_of(MemoryError())
-    assert "a -> b: it exists already" in message_of(FileExistsError(errno.EEXIST, "File exists", "a", None, "b"))
+    assert error_message(OSError("gs://bucket: cannot be read")) == "gs://bucket: cannot be read"
+    assert error_message(ValueError("data.root='': name one")) == "data.root='': name one"
+    assert "smaller batches" in error_message(MemoryError())
+    assert "a -> b: it exists already" in error_message(FileExistsError(errno.EEXIST, "File exists", "a", None, "b"))
 
 
 def test_what_a_hostile_file_says_gives_a_terminal_no_orders() -> None:
-    assert message_of(ValueError("a.txt: \x1b[2J\r'\u202e\ud800' é")) == "a.txt: \\x1b[2J\\r'\\u202e\\ud800' é"
-    long = message_of(ValueError(f"a.txt: {'x' * 100_000}; correct it"))
+    assert error_message(ValueError("a.txt: \x1b[2J\r'\u202e\ud800' é")) == "a.txt: \\x1b[2J\\r'\\u202e\\ud800' é"
+    long = error_message(ValueError(f"a.txt: {'x' * 100_000}; correct it"))
     assert len(long) < 5000 and long.startswith("a.txt: x") and long.endswith("x; correct it")
 
 

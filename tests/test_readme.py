@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bertjax.__main__ import VERBS, parser_of, verb_of
+from bertjax.__main__ import VERBS, load_verb, make_parser
 from bertjax.config import Config, FinetuneConfig, load_recipe, override
 from bertjax.training.stages import stages_of
 
@@ -27,7 +27,7 @@ RECIPES = {
 }
 FENCES = re.findall(r"^```\n(.*?)^```", ALL, re.M | re.S)
 OUTSIDE = re.sub(r"^```\n.*?^```", "", ALL, flags=re.M | re.S)
-PARSERS = {name: parser_of(name) for name in VERBS}
+PARSERS = {name: make_parser(name) for name in VERBS}
 NO_KEYS = {"--long", *(name for verb in PARSERS.values() for name in verb._option_string_actions)}
 
 
@@ -65,8 +65,8 @@ def test_a_command_is_understood(command: str) -> None:
     parsed, keys = PARSERS[verb].parse_known_args(
         arguments[: arguments.index("--")] if "--" in arguments else arguments
     )
-    assert verb_of(verb).takes_dashes or "--" not in arguments
-    assert verb_of(verb).takes_keys or not keys
+    assert load_verb(verb).takes_dashes or "--" not in arguments
+    assert load_verb(verb).takes_keys or not keys
     config = override(FinetuneConfig() if verb == "finetune" else recipe_of(parsed), keys, "bertjax")
     assert_holds(config, keys)
 

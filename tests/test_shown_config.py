@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.__main__ import parser_of
-from bertjax.cli.recipe import configured_unseen
+from bertjax.__main__ import make_parser
+from bertjax.cli.recipe import resolve_config
 from bertjax.config import Config, flatten, to_dict
 
 QUICKSTART = str(Path(__file__).resolve().parents[1] / "configs" / "quickstart.py")
@@ -18,8 +18,8 @@ BASE = str(Path(__file__).resolve().parents[1] / "configs" / "bert_base.py")
 
 def configured(*words: str, recipe: str = QUICKSTART) -> tuple[Config, list[str]]:
     """The config of `bertjax pretrain RECIPE WORDS`, and the lines that are shown."""
-    parsed, overrides = parser_of("pretrain").parse_known_args([recipe, *words])
-    config, shown = configured_unseen(argparse.Namespace(**vars(parsed), verb="pretrain", overrides=overrides))
+    parsed, overrides = make_parser("pretrain").parse_known_args([recipe, *words])
+    config, shown = resolve_config(argparse.Namespace(**vars(parsed), verb="pretrain", overrides=overrides))
     return config, shown.splitlines()
 
 

@@ -16,7 +16,7 @@ import pytest
 from exported_models import trained_model, wordpiece
 
 from bertjax.__main__ import main
-from bertjax.cli.verify import DAMAGED, parts_of
+from bertjax.cli.verify import DAMAGED, find_parts
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import write_run
@@ -70,7 +70,7 @@ each_kind = pytest.mark.parametrize("copy", KINDS, indirect=True)
 
 
 def findings(folder: Path) -> list[str]:
-    return [finding for part in parts_of(str(folder)) for finding in part.check(lambda more: None)]
+    return [finding for part in find_parts(str(folder)) for finding in part.check(lambda more: None)]
 
 
 def files_of(folder: Path) -> Iterator[Path]:
@@ -127,7 +127,7 @@ def test_cut_missing_and_foreign_files_are_named(copy: Path, made: dict[str, Pat
         for damage in ("cut", "missing"):
             path.unlink() if damage == "missing" else path.write_bytes(whole[: len(whole) // 2])
             if copy.name == "run" and path.name == SUMS_FILE and damage == "missing":
-                (part, *_) = parts_of(str(copy))
+                (part, *_) = find_parts(str(copy))
                 assert "not finished" in part.name
             elif copy.name == "0":
                 assert findings(copy) or same_state(copy, made["checkpoint"]), (damage, path)

@@ -1,4 +1,4 @@
-"""Errors of the operating system as a sentence: which file, what is wrong with it, and what helps."""
+"""Operating system errors as a sentence: which file, what is wrong, and what to do."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ _NO_SPACE = "free some space, or name a folder on another disk (--run-dir, --dat
 _FORBIDDEN = "give yourself the right to it (chmod, chown), or name another folder"
 _TOO_MANY = "raise the limit of this shell, as in `ulimit -n 65536`, and run the same command again"
 _LONGEST = 4000  # characters of a message
-_NETWORK = "see that the address is right and the network is up, and run the same command again"
+_NETWORK = "check the address and the network, and run the same command again"
 
-# Error number -> what is wrong, and what helps.
+# Error number -> (what is wrong, what to do).
 ADVICE: dict[int, tuple[str, str]] = {
     errno.ENOSPC: ("no space is left on its disk", _NO_SPACE),
     errno.EDQUOT: ("your quota of its disk is used up", _NO_SPACE),
     errno.EFBIG: ("the file would be larger than its file system allows", _NO_SPACE),
     errno.EACCES: ("permission denied", _FORBIDDEN),
     errno.EPERM: ("permission denied", _FORBIDDEN),
-    errno.EROFS: ("its disk can only be read", "name a folder that can be written"),
+    errno.EROFS: ("its disk is read-only", "name a folder that can be written"),
     errno.EMFILE: ("too many files are open in this process", _TOO_MANY),
     errno.ENFILE: ("too many files are open on this machine", "end other programs, and run the same command again"),
     errno.EISDIR: ("it is a folder", "name a file"),
@@ -26,14 +26,14 @@ ADVICE: dict[int, tuple[str, str]] = {
     errno.EEXIST: ("it exists already", "name another, or move it away"),
     errno.ENOTEMPTY: ("the folder is not empty", "name another, or move it away"),
     errno.ENAMETOOLONG: ("the name is too long", "name a shorter one"),
-    errno.ELOOP: ("its links lead in a circle", "name the file that is meant"),
-    errno.EIO: ("its disk or network failed", "see what the system's log says of the disk, and try again"),
-    errno.ESTALE: ("the network disk has lost it", "mount the disk again, and run the same command again"),
+    errno.ELOOP: ("its links lead in a circle", "name the target file"),
+    errno.EIO: ("its disk or network failed", "check the system's log, and try again"),
+    errno.ESTALE: ("the network disk no longer has it", "mount the disk again, and run the same command again"),
     errno.EBUSY: ("it is in use", "end the program that uses it, or name another"),
     errno.ETXTBSY: ("it is in use", "end the program that uses it, or name another"),
     errno.ENOMEM: ("no memory is left", "end other programs, or use smaller batches and fewer workers"),
-    errno.EAGAIN: ("the system has no more processes or threads to give", "lower --data.workers and --data.threads"),
-    errno.EPIPE: ("whoever read the output has closed it", "run the same command again"),
+    errno.EAGAIN: ("the system has no more processes or threads", "lower --data.workers and --data.threads"),
+    errno.EPIPE: ("the reader of the output has closed it", "run the same command again"),
     errno.ECONNREFUSED: ("nothing answers there", _NETWORK),
     errno.ECONNRESET: ("the other side closed the connection", _NETWORK),
     errno.ETIMEDOUT: ("there was no answer in time", _NETWORK),
@@ -43,28 +43,28 @@ ADVICE: dict[int, tuple[str, str]] = {
 }
 
 
-def message_of(error: BaseException) -> str:
-    """An error as a message for people: the operating system's with advice, ours unchanged.
+def error_message(error: BaseException) -> str:
+    """Return an error's message, with advice for operating system errors.
 
-    It is `printable`, and repeats no password of a URL.
+    The message is `printable` and without passwords of URLs.
     """
     from bertjax.config.credentials import without_credentials
 
-    return printable(without_credentials(_said(error)))
+    return printable(without_credentials(_plain_message(error)))
 
 
-def printable(said: str) -> str:
-    """A message that may quote a hostile file, for a terminal or a log.
+def printable(message: str) -> str:
+    """Make a message that may quote a hostile file safe for a terminal or a log.
 
-    What does not print is escaped, so that it gives a terminal no orders; of more than `_LONGEST` characters the
-    beginning and the end are shown.
+    Unprintable characters are escaped, so that they cannot control the terminal. A message of more than `_LONGEST`
+    characters is shortened in the middle.
     """
-    if len(said) > _LONGEST:
-        said = f"{said[: _LONGEST // 2]} [...] {said[-_LONGEST // 2 :]}"
-    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in said)
+    if len(message) > _LONGEST:
+        message = f"{message[: _LONGEST // 2]} [...] {message[-_LONGEST // 2 :]}"
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in message)
 
 
-def _said(error: BaseException) -> str:
+def _plain_message(error: BaseException) -> str:
     if isinstance(error, MemoryError) and not str(error):
         return "; ".join(ADVICE[errno.ENOMEM])
     if not isinstance(error, OSError) or error.errno not in ADVICE or error.strerror is None:

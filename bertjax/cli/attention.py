@@ -1,4 +1,4 @@
-"""`bertjax attention`: what each head of a model attends to, as a page."""
+"""`bertjax attention`: a page that shows what each head of a model attends to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write a page about the attention of every head, and print which head shows which pattern."""
+    """Write the page, and print which head shows which pattern."""
     from bertjax.convert.sources import open_source
     from bertjax.interpret.attention_page import render_attention
     from bertjax.interpret.attention_view import EXAMPLE, view_attention
@@ -62,13 +62,13 @@ def _print_patterns(view: AttentionView) -> None:
     found = zip(PATTERNS, view.clearest, view.patterns.shares, view.patterns.strengths, strict=True)
     for number, (pattern, best, shares, strengths) in enumerate(found):
         if best is None:
-            said = "not measured"
+            line = "not measured"
         elif strengths[best] < SHOWN_FROM:
-            said = "no head shows it"
+            line = "no head shows it"
         else:
-            said = f"layer {best[0] + 1}, head {best[1] + 1}: {shares[best]:.0%} of the attention"
-            said += f" ({view.patterns.chances[number]:.0%} if it were even)"
-        print(f"  {pattern.name:{width}}  {said}")
+            line = f"layer {best[0] + 1}, head {best[1] + 1}: {shares[best]:.0%} of the attention"
+            line += f" ({view.patterns.chances[number]:.0%} if it were even)"
+        print(f"  {pattern.name:{width}}  {line}")
 
 
 VERB = Verb(

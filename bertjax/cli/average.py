@@ -11,12 +11,14 @@ from bertjax.cli.verb import Verb
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `average`."""
     parser.add_argument("run", metavar="RUN", help="a run's directory")
-    parser.add_argument("--last", type=int, default=5, metavar="N", help="newest checkpoints that count (%(default)s)")
+    parser.add_argument(
+        "--last", type=int, default=5, metavar="N", help="number of newest checkpoints to average (%(default)s)"
+    )
     parser.add_argument("--output", default="", metavar="DIR", help="directory of the run to write (RUN-average)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the mean as a run."""
+    """Write the mean as a new run."""
     from bertjax.run.averaging import average
 
     made = average(arguments.run, arguments.last, arguments.output)

@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertjax.cli.recipe import add_recipe, configured
+from bertjax.cli.recipe import add_recipe, load_config
 from bertjax.cli.verb import Verb
 from bertjax.config import Config
 
 if TYPE_CHECKING:
     from bertjax.run.bench import MakeRows
 
-_MADE_UP_STEPS = 64  # steps that made-up text is enough for, within these limits
+_MADE_UP_STEPS = 64  # steps that random text must suffice for, within these limits
 _MADE_UP_TOKENS = (2_000_000, 50_000_000)
 
 
@@ -31,13 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="duration of each stage's measurement, after compilation (%(default)s)",
     )
     parser.add_argument(
-        "--made-up", action="store_true", help="use random tokens even where the recipe's text is there"
+        "--made-up", action="store_true", help="use random tokens even if the recipe's text is available"
     )
     parser.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the figures of every stage of a recipe."""
+    """Measure every stage of a recipe and print its figures."""
     from bertjax.report.bench_lines import as_json, machine_line, stage_text, total_line
     from bertjax.run.bench import bench
     from bertjax.run.job import preflight
@@ -45,10 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.storage.files import replace_text
 
     keep_freed_memory()
-    config = preflight(configured(arguments))
+    config = preflight(load_config(arguments))
     if arguments.seconds <= 0:
         raise ValueError(f"--seconds {arguments.seconds}: give a time above 0")
-    config, make_rows, text = rows_of(config, arguments.made_up)
+    config, make_rows, text = open_rows(config, arguments.made_up)
     print(f"\ntext: {text}", flush=True)
     machine, figures = bench(config, make_rows, arguments.seconds)
     print("\n".join([machine_line(machine), *map(stage_text, figures), total_line(figures)]))
@@ -58,11 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def rows_of(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
-    """The config with the size of its vocabulary, the maker of its rows, and a description of their text.
+def open_rows(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
+    """Return the config with its vocabulary size, a function that makes its rows, and a description of their text.
 
-    Without the recipe's text, or with `made_up`, the rows are of random tokens. A run that has begun in the recipe's
-    directory has its own text, also where the sources have changed since.
+    Without the recipe's text, or with `made_up`, rows hold random tokens. A run that has started in the recipe's
+    directory keeps its own text, even if the sources have changed since.
     """
     from bertjax.input.made_up_text import ABOUT, made_up_batches
     from bertjax.run.bench import slots
@@ -72,7 +72,7 @@ def rows_of(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
     from bertjax.training.stages import open_data, stages_of
 
     objectives = config.training.objectives
-    missing = "--made-up" if made_up else why_there_is_no_text(config.data.sources)
+    missing = "--made-up" if made_up else missing_text_reason(config.data.sources)
     if missing:
         size, vocabulary = vocabulary_size(config.data)
         steps = max(slots(stage) for stage in stages_of(config))
@@ -86,8 +86,8 @@ def rows_of(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
     return config, content.train, f"{content.name}, {content.size('train')}"
 
 
-def why_there_is_no_text(sources: Sequence[str]) -> str:
-    """What is missing of a recipe's sources; empty if nothing is."""
+def missing_text_reason(sources: Sequence[str]) -> str:
+    """Return why a recipe's text is not available; empty if it is."""
     from bertjax.text.sources.registry import parse_source, source_files
 
     if not sources:

@@ -1,4 +1,4 @@
-"""`bertjax checkpoints`: what each checkpoint of a run predicts for one text."""
+"""`bertjax checkpoints`: the predictions of each checkpoint of a run for one text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what each checkpoint predicts, from the first to the newest."""
+    """Print the predictions of each checkpoint, oldest first."""
     from bertjax.interpret.checkpoint_predictions import checkpoint_predictions
 
     sentences = one_or_two(arguments.sentences)

@@ -1,4 +1,4 @@
-"""`bertjax compare`: runs on the same held-out rows or the same task, with intervals and p-values."""
+"""`bertjax compare`: compare runs on the same held-out rows or task, with intervals and p-values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Completion in a shell: the script for each shell, and the words that may follow.
+"""Shell completion: a script for each shell, and the candidates for the next word.
 
-A script calls `bertjax --complete WORDS...` at every Tab, so this code imports no library: options are those of the
-verb's parser, keys those of the config's dataclasses.
+The script calls `bertjax --complete WORDS...` at every Tab, so this code imports no library. It is not done with shtab,
+whose static scripts cannot complete the keys of a config or the names of recipes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from bertjax.cli.verb import Verb, VerbParser
 from bertjax.config.recipes import recipe_names
 from bertjax.config.run import Config, FinetuneConfig
 
-# No candidates: the shell completes names of files.
+# Without candidates the shell completes file names.
 _SCRIPTS = {
     "bash": """\
 _bertjax() {
-  # Not COMP_WORDS, which a colon divides; for the same reason an answer is what follows the last colon of the word.
+  # COMP_WORDS is split at colons, so it is not used, and an answer is what follows the last colon of the word.
   local IFS=$' \\t\\n' words=(${COMP_LINE:0:COMP_POINT}) word
   [[ ${COMP_LINE:0:COMP_POINT} == *' ' ]] && words+=('')
   word=${words[-1]}
@@ -53,12 +53,12 @@ def script_for(shell: str) -> str:
 
 
 def candidates(
-    words: Sequence[str], verbs: Collection[str], opened: Callable[[str], tuple[Verb, VerbParser]]
+    words: Sequence[str], verbs: Collection[str], load: Callable[[str], tuple[Verb, VerbParser]]
 ) -> list[str]:
-    """The words that may stand in place of the last one, which may be empty, after the others.
+    """Return the candidates for the last word, which may be empty, after the others.
 
-    `verbs` are the names of all verbs, and `opened` gives one of them with its parser. An empty list where a file or a
-    text is expected.
+    `verbs` are the names of all verbs; `load` returns one with its parser. The list is empty where a file or a text is
+    expected.
     """
     *before, word = words or [""]
     if not before:
@@ -67,7 +67,7 @@ def candidates(
         return _beginning(word, _SCRIPTS)
     if before[0] not in verbs:
         return []
-    return _beginning(word, _following(before[0], *opened(before[0]), before[1:], word))
+    return _beginning(word, _following(before[0], *load(before[0]), before[1:], word))
 
 
 def _beginning(word: str, known: Iterable[str]) -> list[str]:
@@ -94,7 +94,7 @@ def _following(name: str, verb: Verb, parser: VerbParser, before: list[str], wor
 
 
 def _values(action: argparse.Action, verb: str) -> Sequence[str]:
-    """The values of a positional argument, where they are known."""
+    """The known values of a positional argument."""
     if action.dest == "config":
         return TASKS if verb == "finetune" else recipe_names()
     if action.dest == "name" and verb == "recipes":
@@ -103,7 +103,7 @@ def _values(action: argparse.Action, verb: str) -> Sequence[str]:
 
 
 def _fields(config: type, before: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The options that are keys of a config, with their choices, if they have some."""
+    """Yield the keys of a config as options, with their choices, if any."""
     kinds: dict[str, type] = typing.get_type_hints(config)
     for field in dataclasses.fields(config):
         name, kind = f"{before}{field.name.replace('_', '-')}", kinds[field.name]

@@ -1,4 +1,4 @@
-"""`bertjax correct`: words of a text that a model finds far less likely than others, and likelier replacements."""
+"""`bertjax correct`: replace words that a model finds much less likely than others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import add_overwrite, add_source, add_texts, require_free, require_texts, texts_of
+from bertjax.cli.model_source import add_overwrite, add_source, add_texts, input_texts, require_free, require_texts
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from bertjax.interpret.correction import Correction, Examined
     from bertjax.loaded import LoadedModel
 
-_TOGETHER = 256  # texts
-_SHOWN = 8  # words that are not examined
+_BATCH = 256  # texts
+_SHOWN = 8  # skipped words to list
 _CHARACTERS = 60  # of a text in a message
 
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the words of each text to replace and their proposals, or figures on pairs of texts."""
+    """Print the corrections of each text, or figures on pairs of texts."""
     from bertjax.loaded import open_model
 
     require_texts(arguments, "evaluate", "FILE.tsv")
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.evaluate:
         return _evaluate(model, arguments)
     with _writer(output) as write:
-        for examined in _examined(model, arguments):
+        for examined in _examine(model, arguments):
             correction = examined.correction(_threshold(arguments))
             write(examined, correction)
             print(*_lines(examined, correction), sep="\n")
@@ -87,17 +87,17 @@ def _threshold(arguments: argparse.Namespace) -> float:
     return default_threshold(arguments.masked) if arguments.threshold is None else arguments.threshold
 
 
-def _examined(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Examined]:
-    """The texts, some of them at a time."""
-    texts = texts_of(arguments)
+def _examine(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Examined]:
+    """Examine the texts in batches."""
+    texts = input_texts(arguments)
     number = 1
-    while some := list(itertools.islice(texts, _TOGETHER)):
-        yield from model.examine(some, masked=arguments.masked, top=arguments.top, number_from=number)
-        number += len(some)
+    while batch := list(itertools.islice(texts, _BATCH)):
+        yield from model.examine(batch, masked=arguments.masked, top=arguments.top, number_from=number)
+        number += len(batch)
 
 
 def _lines(examined: Examined, correction: Correction) -> list[str]:
-    """The corrected text, and a line for each word that is replaced."""
+    """Return the corrected text and a line for each replaced word."""
     skipped = ""
     if examined.skipped:
         shown = ", ".join(examined.skipped[:_SHOWN]) + (", ..." if len(examined.skipped) > _SHOWN else "")
@@ -113,7 +113,7 @@ def _lines(examined: Examined, correction: Correction) -> list[str]:
 
 @contextlib.contextmanager
 def _writer(output: Path | None) -> Iterator[Callable[[Examined, Correction], None]]:
-    """A function that writes a text, to a file that is replaced at the end."""
+    """Yield a function that writes a text to a file, which is replaced atomically at the end."""
     if output is None:
         yield lambda examined, correction: None
         return

@@ -1,4 +1,4 @@
-"""`bertjax embed`: the vectors of texts, from files to a file."""
+"""`bertjax embed`: write the vectors of texts to a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import POOLINGS, add_encoding, add_overwrite, given_encoding, print_replaced, require_free
+from bertjax.cli.model_source import (
+    POOLINGS,
+    add_encoding,
+    add_overwrite,
+    encoding_options,
+    print_replaced,
+    require_free,
+)
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -49,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the vectors of all texts; print how many there were, and how those longer than a row were cut or split."""
+    """Write the vectors of all texts; print their number and how long texts were cut or split."""
     from bertjax.convert.sentence_transformers.reader import vector_options
     from bertjax.convert.sources import open_source
     from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
@@ -62,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_free(output, arguments)
     total = count_texts(arguments.texts, arguments.field)
     model, untrained = open_source(arguments.model)
-    encoding = Encoding(**vector_options(model, given_encoding(arguments)))
+    encoding = Encoding(**vector_options(model, encoding_options(arguments)))
     require_trained(encoding.pooling, untrained, arguments.model)
     encoder = TextEncoder(model, encoding)
     read, started = ReadCounts(), time.monotonic()

@@ -1,4 +1,4 @@
-"""`bertjax evaluate`: the held-out figures of a run's newest checkpoint."""
+"""`bertjax evaluate`: evaluate a run's newest checkpoint on held-out text."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertjax.cli.model_source import add_page, page_path
-from bertjax.cli.recipe import KEYS, add_show_config, command_with, configured
+from bertjax.cli.recipe import KEYS, add_show_config, load_config, shell_command
 from bertjax.cli.verb import Verb
 from bertjax.config import Config, DataConfig
 from bertjax.config.recipes import names_recipe
@@ -86,7 +86,7 @@ def _store_and_rows(arguments: argparse.Namespace, lengths: list[int]) -> tuple[
             f"{arguments.config}: neither the directory of a token store nor a recipe; "
             "`bertjax prepare RECIPE` makes a store and prints where it is"
         )
-    config = configured(arguments)
+    config = load_config(arguments)
     store = open_store(config.data, ProgressLine())
     return store, _rows_of(config, lengths) if lengths else _rows_of_stages(config)
 
@@ -133,7 +133,7 @@ def _last_words(arguments: argparse.Namespace, page: Path | None) -> str:
     against = "" if arguments.against else "; to look for evaluation texts add --against FILE"
     is_recipe = not _is_store(arguments.config)
     following = (
-        command_with("pretrain", arguments) if is_recipe else "bertjax pretrain RECIPE, with this store's recipe"
+        shell_command("pretrain", arguments) if is_recipe else "bertjax pretrain RECIPE, with this store's recipe"
     )
     return f"{shown}{against}; next: {following}"
 

@@ -1,4 +1,4 @@
-"""Ctrl-C on the command line: one line and exit code 130, from the first import on."""
+"""Handle Ctrl-C from the first import on: one line and exit code 130."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _IMPORTS = "<frozen importlib"
 
 @contextmanager
 def interruptible(importers: tuple[str, ...], message: Callable[[], str]) -> Iterator[None]:
-    """While entered, Ctrl-C raises KeyboardInterrupt, but ends the process at once while a verb imports its modules.
+    """Let Ctrl-C raise KeyboardInterrupt, but end the process at once while a verb imports its modules.
 
-    Inside an import, Python or the library may print the exception, or catch it; and as the verb has not started, no
-    work is lost. `importers` are the files, or folders of files, that import what a verb needs as it starts.
+    During an import, Python or the library may print or swallow the exception; and no work is lost yet. `importers`
+    are the files or folders that import a verb's modules.
     """
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # whoever set another handler, or ignores the signal, knows why
+        yield  # another handler was set on purpose
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -41,7 +41,7 @@ def interruptible(importers: tuple[str, ...], message: Callable[[], str]) -> Ite
 
 
 def _imported_by(frame: FrameType | None) -> str:
-    """The file whose import is under way; of nested imports the outermost. Empty if there is none."""
+    """Return the file that started the outermost import in progress; empty if there is none."""
     found = ""
     while frame is not None:
         name = frame.f_code.co_filename
@@ -52,7 +52,7 @@ def _imported_by(frame: FrameType | None) -> str:
 
 
 def _end(message: str) -> NoReturn:
-    """End the process without its cleanup, which waits for the threads of half-imported libraries."""
+    """End the process without cleanup, which would wait for threads of half-imported libraries."""
     sys.stdout.flush()
     os.write(sys.stderr.fileno(), f"{message}\n".encode())
     os._exit(INTERRUPTED)

@@ -1,4 +1,4 @@
-"""What the verbs with a trained model share: options for the model, its text, its vectors and the page to write."""
+"""Options that verbs with a trained model share: the model, its text, its vectors and the page to write."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_text(parser: argparse.ArgumentParser) -> None:
 
 
 def add_texts(parser: argparse.ArgumentParser, about: str) -> None:
-    """Add the argument TEXT, whose help is `about`, and the options `--file` and `--field`."""
+    """Add the argument TEXT, with `about` as its help, and the options `--file` and `--field`."""
     parser.add_argument("text", nargs="*", metavar="TEXT", help=about)
     parser.add_argument(
         "--file",
@@ -49,7 +49,7 @@ def add_texts(parser: argparse.ArgumentParser, about: str) -> None:
 
 
 def require_texts(arguments: argparse.Namespace, instead: str, file: str = "FILE") -> None:
-    """Raise ValueError unless texts are given, or a file of them, or the option `instead`, which takes a `file`."""
+    """Raise ValueError unless exactly one of TEXT, `--file` and the option `instead` is given."""
     given = [name for name in ("text", "file", instead) if getattr(arguments, name)]
     if len(given) != 1:
         called = " and ".join({"text": "TEXT"}.get(name, f"--{name}") for name in given) or "nothing"
@@ -58,8 +58,8 @@ def require_texts(arguments: argparse.Namespace, instead: str, file: str = "FILE
         raise ValueError(f"--field {arguments.field} without --file: it names the column or field of a file's text")
 
 
-def texts_of(arguments: argparse.Namespace) -> Iterator[str]:
-    """The texts that `add_texts` adds the arguments for, read as they are asked for; at the end `print_replaced`."""
+def input_texts(arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield the texts of the arguments that `add_texts` added, then report replaced characters."""
     from bertjax.embed.texts import read_texts
     from bertjax.storage.utf8 import ReadCounts
 
@@ -69,13 +69,13 @@ def texts_of(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def print_replaced(read: ReadCounts, what: str = "") -> None:
-    """Say how many characters of what was read were not UTF-8, if any; `what` is its beginning."""
+    """Print how many characters were not UTF-8, if any, after the prefix `what`."""
     if read.replaced_characters:
         print(f"{what}{read.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
 
 
 def one_or_two(sentences: Sequence[str]) -> tuple[str, ...]:
-    """One sentence or a pair. Raises ValueError for more."""
+    """Return one sentence or a pair. Raises ValueError for more."""
     if len(sentences) > 2:
         raise ValueError(f"{len(sentences)} sentences: give one or two, each in quotes")
     return tuple(sentences)
@@ -85,9 +85,9 @@ POOLINGS = ("mean", "cls", "pooler", "max", "none")  # those of bertjax.model.po
 
 
 def add_encoding(parser: argparse.ArgumentParser, poolings: Sequence[str], pooled: str) -> None:
-    """Add the options of `bertjax.embed.encoder.Encoding`; an option that is not given is None.
+    """Add the options of `bertjax.embed.encoder.Encoding`; an omitted option is None.
 
-    Its default is that of `Encoding`, or the setting of a sentence-transformers folder.
+    Defaults come from `Encoding` or from a sentence-transformers folder.
     """
     parser.add_argument("--pooling", choices=poolings, help=pooled)
     parser.add_argument(
@@ -112,8 +112,8 @@ def add_encoding(parser: argparse.ArgumentParser, poolings: Sequence[str], poole
     parser.add_argument("--prompt", metavar="TEXT", help="text to put before every text (none)")
 
 
-def given_encoding(arguments: argparse.Namespace) -> EncodingOptions:
-    """The encoding options that the command line gives."""
+def encoding_options(arguments: argparse.Namespace) -> EncodingOptions:
+    """Return the encoding options given on the command line."""
     from dataclasses import fields
 
     from bertjax.embed.encoder import Encoding, EncodingOptions
@@ -133,7 +133,7 @@ def add_page(parser: argparse.ArgumentParser, default: str | None = None) -> Non
 
 
 def page_path(name: str) -> Path:
-    """The file that `--html` names, checked before the long work. Raises ValueError if it cannot be written."""
+    """Return the path of `--html`. Raises ValueError, before the long work, if it cannot be written."""
     path = Path(name)
     if path.is_dir():
         raise ValueError(f"--html {name}: it is a directory; name a file in it")
@@ -148,9 +148,9 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
 
 
 def require_free(output: AnyPath, arguments: argparse.Namespace) -> None:
-    """Raise ValueError if the output exists and may not be replaced; on a terminal the user is prompted."""
-    is_there = any(output.iterdir()) if output.is_dir() else output.exists()
-    if not is_there or arguments.overwrite:
+    """Raise ValueError if the output exists and may not be replaced; prompts on a terminal."""
+    exists = any(output.iterdir()) if output.is_dir() else output.exists()
+    if not exists or arguments.overwrite:
         return
     if sys.stdin.isatty() and sys.stderr.isatty():
         print(f"{output} exists. Replace it? [y/N] ", end="", file=sys.stderr, flush=True)
@@ -160,7 +160,7 @@ def require_free(output: AnyPath, arguments: argparse.Namespace) -> None:
 
 
 def comparison_line(reference: str, difference: Difference | None) -> str:
-    """The result of a comparison with a reference implementation; None if there was no comparison."""
+    """Describe a comparison with a reference implementation; None means that it was not available."""
     if difference is None:
         return f"Not verified: {reference} is not installed"
     return f"compared with {reference} on real text: {difference}"

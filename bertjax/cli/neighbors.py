@@ -1,4 +1,4 @@
-"""`bertjax neighbors`: the nearest words of a word, in the embedding table and in its contexts."""
+"""`bertjax neighbors`: the nearest words to a word, in the embedding table and in context."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the nearest words of a word, in the embedding table and in its contexts."""
+    """Print the nearest words to a word."""
     from bertjax.convert.sources import open_source
     from bertjax.interpret.neighbors import find_neighbors
     from bertjax.interpret.sample_text import sample_text

@@ -1,4 +1,4 @@
-"""`bertjax plan`: whether a recipe fits a machine that need not be here, how fast it can be and what it costs."""
+"""`bertjax plan`: estimate memory, time and cost of a recipe on a machine that need not be available."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from bertjax.cli.model_source import add_page, page_path
-from bertjax.cli.recipe import add_recipe, configured
+from bertjax.cli.recipe import add_recipe, load_config
 from bertjax.cli.verb import Verb
 from bertjax.plan.topologies import LOCAL, parse_name, set_environment
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the plan of a recipe and, if requested, write it as a page. The exit code is 3 if it does not fit."""
+    """Print the plan and, if requested, write it as a page. Returns 3 if the recipe does not fit."""
     if arguments.topology != LOCAL:
         parse_name(arguments.topology, arguments.slices)
     page = None if arguments.html is None else page_path(arguments.html)
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     set_environment(arguments.topology)
     from bertjax.plan.answer import answer
 
-    config = configured(arguments)
+    config = load_config(arguments)
     found = answer(config, arguments, _say)
     print(found.text)
     if page is not None:

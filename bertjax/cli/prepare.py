@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from bertjax.cli.recipe import add_recipe, add_runner, chosen_runner, command_with, configured, require_processes
+from bertjax.cli.recipe import add_recipe, add_runner, load_config, open_runner, require_processes, shell_command
 from bertjax.cli.verb import Verb
 from bertjax.config import Config
 
@@ -25,12 +25,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Make the token store, or find the one made before."""
     from bertjax.pipeline.preparation import prepare
 
-    config = configured(arguments)
+    config = load_config(arguments)
     if arguments.shard:
         require_processes(arguments, "--shard")
         return _prepare_share(config, arguments)
-    print(prepare(config, runner=chosen_runner(arguments, config)))
-    print(f"next: {command_with('pretrain', arguments)}")
+    print(prepare(config, runner=open_runner(arguments, config)))
+    print(f"next: {shell_command('pretrain', arguments)}")
     return 0
 
 
@@ -48,7 +48,7 @@ def _prepare_share(config: Config, arguments: argparse.Namespace) -> int:
     require_marked(config.data, stage_maskings(config))
     done, units = prepare_share(config.data, int(found[1]), int(found[2]), ProgressLine())
     print(f"shard {arguments.shard} is done: {done} of {units} units of text are prepared")
-    print(f"next, after the last shard: {command_with('prepare', arguments)}")
+    print(f"next, after the last shard: {shell_command('prepare', arguments)}")
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection
 
-from bertjax.cli.recipe import add_log, add_recipe, configured_unseen
+from bertjax.cli.recipe import add_log, add_recipe, resolve_config
 from bertjax.cli.verb import Verb
 from bertjax.config import Config
 from bertjax.config.rescale import keys_given
@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run what is missing of the way from text to a trained model, and print what it reached; every process does it."""
     from bertjax.storage.progress import SIGNS
 
-    config, shown = configured_unseen(arguments)
+    config, shown = resolve_config(arguments)
     given = keys_given(arguments.overrides)
     _check_budget(config, given)
     with SIGNS.speaking("importing jax"):

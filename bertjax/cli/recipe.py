@@ -1,4 +1,4 @@
-"""What the verbs with a recipe share: its config with the overrides, who does the work, what comes next."""
+"""What the verbs with a recipe share: the config with its overrides, the runner, and the next command."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ def add_log(parser: argparse.ArgumentParser) -> None:
 
 
 def with_loggers(config: C, names: Sequence[str]) -> C:
-    """The config with these loggers too, each once."""
+    """Return the config with these loggers added, each once."""
     return replace(config, log=tuple(dict.fromkeys((*config.log, *names))))
 
 
-def configured(arguments: argparse.Namespace) -> Config:
-    """The recipe with its overrides, valid, once what it changes of the recipe is printed."""
-    config, shown = configured_unseen(arguments)
+def load_config(arguments: argparse.Namespace) -> Config:
+    """Return the recipe with its overrides, validated, after printing the changed settings."""
+    config, shown = resolve_config(arguments)
     validate(config)
     print(shown, flush=True)
     return config
 
 
-def configured_unseen(arguments: argparse.Namespace) -> tuple[Config, str]:
-    """The recipe with its overrides, and its text to print: of several processes only one prints it.
+def resolve_config(arguments: argparse.Namespace) -> tuple[Config, str]:
+    """Return the recipe with its overrides, and the text of the changed settings, which only one process prints.
 
-    Where `training.steps` is changed, what follows from it changes in proportion, unless it is given too.
+    If `training.steps` changes, the settings that depend on it change in proportion, unless they are given too.
     """
     recipe = load_recipe(arguments.config)
     given = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
     given = with_loggers(given, getattr(arguments, "log", ()))
-    config = scaled(given, recipe, keys_given(arguments.overrides))
+    config = scale_to_steps(given, recipe, keys_given(arguments.overrides))
     _require_packages(config)
     shown = render(given, recipe)
     if following := differences(config, given):
@@ -80,16 +80,16 @@ def configured_unseen(arguments: argparse.Namespace) -> tuple[Config, str]:
     return config, f"{shown}\n{render_all(config)}" if arguments.show_config else shown
 
 
-def scaled(config: Config, recipe: Config, given: Collection[str]) -> Config:
-    """The config with all that follows from the number of steps, where that is not the recipe's.
+def scale_to_steps(config: Config, recipe: Config, given: Collection[str]) -> Config:
+    """Scale the settings that depend on the number of steps, if that number is not the recipe's.
 
-    A run that is there keeps the schedule it began with, so that it can be trained for longer.
+    An existing run keeps the schedule that it started with, so that it can be trained for longer.
     """
     steps = config.training.steps
     if steps == recipe.training.steps or steps <= len(config.stages):
         return config
     changed = rescale(replace(config, training=replace(config.training, steps=recipe.training.steps)), steps, given)
-    begun = _begun(config)
+    begun = _saved_config(config)
     if begun is None or begun.training.steps == steps:
         return changed
     kept = {
@@ -101,8 +101,8 @@ def scaled(config: Config, recipe: Config, given: Collection[str]) -> Config:
     return replace(changed, optimizer=replace(changed.optimizer, **kept), stages=stages)
 
 
-def _begun(config: Config) -> Config | None:
-    """The config of the run that is in the run's directory; None if there is none, or it cannot be read."""
+def _saved_config(config: Config) -> Config | None:
+    """The config of an existing run in the run's directory; None if there is none or it cannot be read."""
     try:
         return from_dict(read_json(path_of(config.directory) / "config.json"))
     except (OSError, ValueError):
@@ -110,7 +110,7 @@ def _begun(config: Config) -> Config | None:
 
 
 def _require_packages(config: Config) -> None:
-    """Raise ModuleNotFoundError for the first package that a config needs and that is not installed."""
+    """Raise ModuleNotFoundError for the first missing package that a config needs."""
     from bertjax.text.sources.registry import KINDS
 
     data = config.data
@@ -128,26 +128,26 @@ def _require_packages(config: Config) -> None:
         require_package(data.segmenter, "'bertjax[chinese]'", f"data.segmenter={data.segmenter!r}")
 
 
-def command_with(
+def shell_command(
     verb: str,
     arguments: argparse.Namespace,
     keys: Mapping[str, str] | None = None,
     *,
     leaving_out: Collection[str] = (),
 ) -> str:
-    """A command for the same recipe with the same overrides, as one line for a shell.
+    """Return a shell command for the same recipe and overrides.
 
-    `keys` replace theirs; those in `leaving_out` are left out.
+    `keys` replace overrides; keys in `leaving_out` are left out.
     """
     keys = keys or {}
     changed = [word for key, value in keys.items() for word in (f"--{key}", value)]
     return shlex.join(
-        ["bertjax", verb, arguments.config, *_without(arguments.overrides, {*keys, *leaving_out}), *changed]
+        ["bertjax", verb, arguments.config, *_drop_keys(arguments.overrides, {*keys, *leaving_out}), *changed]
     )
 
 
-def _without(overrides: Sequence[str], keys: Collection[str]) -> list[str]:
-    """The overrides without these keys and their values."""
+def _drop_keys(overrides: Sequence[str], keys: Collection[str]) -> list[str]:
+    """Return the overrides without these keys and their values."""
     kept, dropping = [], False
     for word in overrides:
         if word.startswith("--"):
@@ -168,8 +168,8 @@ def add_runner(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def chosen_runner(arguments: argparse.Namespace, config: Config) -> Runner:
-    """The runner that `--runner` names. Raises ValueError for options of Beam without Beam."""
+def open_runner(arguments: argparse.Namespace, config: Config) -> Runner:
+    """Return the runner that `--runner` names. Raises ValueError for Beam options without Beam."""
     from bertjax.text import beam
     from bertjax.text.pool import processes
 
@@ -184,13 +184,13 @@ def chosen_runner(arguments: argparse.Namespace, config: Config) -> Runner:
 
 
 def require_processes(arguments: argparse.Namespace, option: str) -> None:
-    """Refuse Beam with an option that only processes of this machine carry out. Raises ValueError."""
+    """Raise ValueError if Beam is combined with an option that only local processes support."""
     if arguments.runner != "processes" or arguments.behind_dashes:
         raise ValueError(f"{option} runs in processes of this machine; leave out --runner and the words after --")
 
 
-def runner_words(arguments: argparse.Namespace) -> str:
-    """The end of a command that uses the same runner."""
+def runner_arguments(arguments: argparse.Namespace) -> str:
+    """Return the arguments of a command that uses the same runner."""
     if arguments.runner == "processes":
         return ""
     return f" --runner {arguments.runner} " + shlex.join(["--", *arguments.behind_dashes])

@@ -1,4 +1,4 @@
-"""`bertjax recipes`: the recipes of the package, what they train and at what cost, and a copy of one to change."""
+"""`bertjax recipes`: list the recipes with their cost, show one, or copy one to change it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertjax.config.recipes import describe_recipe, load_recipe, recipe_file, re
 from bertjax.config.run import Config
 
 _INDENT, _WIDTH = "    ", 100
-_MOST_VARIANTS = 8  # of which a list shows the names
+_MOST_VARIANTS = 8  # variants to list by name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the recipes, or show or copy one. Raises ValueError for an unknown name, and for a file that is there."""
+    """List the recipes, or show or copy one. Raises ValueError for an unknown name or an existing file."""
     if arguments.action == "list":
-        print("\n\n".join(_described(name) for name in recipe_names()))
+        print("\n\n".join(_describe(name) for name in recipe_names()))
         print("\nbertjax pretrain NAME starts one, bertjax recipes copy NAME makes a copy to change.")
         return 0
     if not arguments.name:
@@ -64,8 +64,8 @@ def _target(arguments: argparse.Namespace, source: Path) -> Path:
     return target
 
 
-def _described(name: str) -> str:
-    """A recipe's entry in the list: what it is, its size, its cost, and what it reproduces."""
+def _describe(name: str) -> str:
+    """Return a recipe's entry in the list: title, size, cost, and what it reproduces."""
     said, variants = describe_recipe(name), variants_of(name)
     rows = {"size": _size(load_recipe(name)), "cost": said.sections.get("Cost", "")}
     rows["reproduces"] = said.sections.get("Reproduces", "").partition(" Variants: ")[0]
@@ -73,7 +73,7 @@ def _described(name: str) -> str:
         more = len(variants) - _MOST_VARIANTS
         shown = ", ".join(f"{name}:{variant}" for variant in variants[:_MOST_VARIANTS])
         rows["variants"] = f"{shown}{f' and {more} more' if more > 0 else ''}; without one: {variants[0]}"
-    return "\n".join([_wrapped(f"{name}: {said.title}", ""), *(_row(key, text) for key, text in rows.items() if text)])
+    return "\n".join([_wrap(f"{name}: {said.title}", ""), *(_row(key, text) for key, text in rows.items() if text)])
 
 
 def _size(config: Config) -> str:
@@ -87,16 +87,16 @@ def _size(config: Config) -> str:
 
 
 def _row(key: str, text: str) -> str:
-    """A line about a recipe: as many sentences of the text as fit into two lines, the first in any case."""
+    """Return a line about a recipe: the first sentence, and more as long as they fit into two lines."""
     shown, *others = re.split(r"\. (?=[A-Z`])", text)
     for sentence in others:
         if len(shown) + len(sentence) > 2 * (_WIDTH - 20):
             break
         shown = f"{shown}. {sentence}"
-    return _wrapped(f"{_INDENT}{key + ':':12}{shown.rstrip('.')}", " " * (len(_INDENT) + 12))
+    return _wrap(f"{_INDENT}{key + ':':12}{shown.rstrip('.')}", " " * (len(_INDENT) + 12))
 
 
-def _wrapped(text: str, indent: str) -> str:
+def _wrap(text: str, indent: str) -> str:
     return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 

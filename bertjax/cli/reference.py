@@ -1,4 +1,4 @@
-"""`bertjax reference`: the curves of a recipe from runs with several seeds, as a file to compare later runs with."""
+"""`bertjax reference`: train a recipe with several seeds, and write its curves to compare later runs with."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bertjax.cli.recipe import add_recipe, command_with, configured
+from bertjax.cli.recipe import add_recipe, load_config, shell_command
 from bertjax.cli.verb import Verb
 from bertjax.config import Config
 from bertjax.storage.remote import AnyPath
 
-_FOLDERS = ("run-dir", "data.root")  # of this machine; the curves do not depend on them
+_FOLDERS = ("run-dir", "data.root")  # they do not affect the curves
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,17 +36,17 @@ def run(arguments: argparse.Namespace) -> int:
     seeds = arguments.seeds or [0, 1, 2]
     if len(set(seeds)) < len(seeds) or len(seeds) < 2:
         raise ValueError(f"--seeds {' '.join(map(str, seeds))}: give two seeds or more, each once")
-    config = configured(arguments)
+    config = load_config(arguments)
     if config.training.budget:
         raise ValueError(f"training.budget={config.training.budget!r}: runs of a reference have one length; give steps")
     output = Path(arguments.output or f"{config.name}.json")
     if output.suffix != ".json" or not output.parent.is_dir():
-        raise ValueError(f"--output {output}: name a .json file in a folder that is there")
+        raise ValueError(f"--output {output}: name a .json file in an existing folder")
 
     from bertjax.run.reference_curve import reference_of, write_reference
 
-    command = command_with("pretrain", arguments, leaving_out=_FOLDERS)
-    reference = reference_of(config.name, command, _trained(config, seeds))
+    command = shell_command("pretrain", arguments, leaving_out=_FOLDERS)
+    reference = reference_of(config.name, command, _train(config, seeds))
     write_reference(output, reference)
     for name, curve in reference.curves.items():
         print(f"  {name:20} {curve.mean[-1]:.4f} ± {curve.spread[-1]:.4f} after {curve.steps[-1]:,} steps")
@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _trained(config: Config, seeds: Sequence[int]) -> list[AnyPath]:
-    """The directories of the runs with these seeds; finished ones are not trained again, and stopped ones go on."""
+def _train(config: Config, seeds: Sequence[int]) -> list[AnyPath]:
+    """Train with each seed and return the runs' directories. Finished runs are kept, stopped ones resume."""
     from bertjax.run.pretrain import pretrain
 
     runs = []

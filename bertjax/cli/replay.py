@@ -1,4 +1,4 @@
-"""`bertjax replay`: one step of a run again, with its rows: what a loss spike came from."""
+"""`bertjax replay`: repeat one step of a run and show its rows, to find the cause of a loss spike."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from bertjax.cli.verb import Verb
 if TYPE_CHECKING:
     from bertjax.pipeline.replay import ReplayOfRun
 
-OTHER = 3  # exit code
+DIFFERENT = 3  # exit code
 
-_EXIT_CODES = (
-    f"Exit code 0: the log's figures are those that came out here, or it has none to compare; {OTHER}: they differ."
-)
+_EXIT_CODES = f"Exit code 0: the figures equal those in the log, or the log has none; {DIFFERENT}: they differ."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Rebuild the step from the checkpoint before it, and print what it did."""
+    """Rebuild the step from the checkpoint before it, and print its figures and rows."""
     if arguments.rows < 0:
         raise ValueError(f"--rows {arguments.rows}: give 0 or more")
     from bertjax.pipeline.replay import replay_step
@@ -39,14 +37,14 @@ def run(arguments: argparse.Namespace) -> int:
     keep_freed_memory()
     found = replay_step(arguments.run, arguments.step, ProgressLine())
     print(*_lines(found, arguments.run, arguments.rows), sep="\n")
-    return OTHER if found.replayed.comparison.different else 0
+    return DIFFERENT if found.replayed.comparison.different else 0
 
 
 def _lines(found: ReplayOfRun, directory: str, rows: int) -> list[str]:
     step = found.replayed
-    whence = f"the checkpoint of step {step.start:,}" if step.start else "the run's first state"
-    lines = [f"step {step.step:,} of {directory}, rebuilt from {whence}"]
-    lines += [f"note: {notice}" for notice in found.notices] + _compared(found)
+    origin = f"the checkpoint of step {step.start:,}" if step.start else "the run's first state"
+    lines = [f"step {step.step:,} of {directory}, rebuilt from {origin}"]
+    lines += [f"note: {notice}" for notice in found.notices] + _comparison_lines(found)
     figures = {name: value for name, value in step.figures.items() if not name.startswith("skipped")}
     lines += ["", *(f"  {name:22} {value:.6g}" for name, value in figures.items())]
     lines += ["", "norm of the gradient, before clipping", *(f"  {name:22} {x:.4g}" for name, x in step.layers.items())]
@@ -63,8 +61,8 @@ def _lines(found: ReplayOfRun, directory: str, rows: int) -> list[str]:
     return lines
 
 
-def _compared(found: ReplayOfRun) -> list[str]:
-    """The result of the comparison with the log."""
+def _comparison_lines(found: ReplayOfRun) -> list[str]:
+    """Describe the comparison with the log."""
     comparison = found.replayed.comparison
     if not comparison.compared:
         return ["the log has no record of these steps alone, so nothing was compared"]

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import add_overwrite, add_source, add_texts, require_free, require_texts, texts_of
+from bertjax.cli.model_source import add_overwrite, add_source, add_texts, input_texts, require_free, require_texts
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from bertjax.loaded import LoadedModel
 
-_VARIANTS = ("original", "word-l2r", "whole-word")  # those of bertjax.interpret.pseudo_likelihood, which imports jax
+_VARIANTS = ("original", "word-l2r", "whole-word")  # a copy: bertjax.interpret.pseudo_likelihood imports jax
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     require_texts(arguments, "pairs")
     output = _output(arguments)
-    records = _judged(arguments) if arguments.pairs else _scored(open_model(arguments.run), arguments)
+    records = _score_pairs(arguments) if arguments.pairs else _score_texts(open_model(arguments.run), arguments)
     if output is not None:
         from bertjax.storage.files import replace_text
 
@@ -63,12 +63,12 @@ def _output(arguments: argparse.Namespace) -> Path | None:
     return output
 
 
-def _scored(model: LoadedModel, arguments: argparse.Namespace) -> list[dict[str, object]]:
-    """Print a line for each text, and the pseudo-perplexity of all."""
+def _score_texts(model: LoadedModel, arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Print a line per text and the pseudo-perplexity of all texts. Returns the scores as records."""
     from bertjax.interpret.pseudo_likelihood import perplexity
     from bertjax.storage.progress import ProgressLine, no_progress
 
-    texts = list(texts_of(arguments))
+    texts = list(input_texts(arguments))
     if not texts:
         raise ValueError(f"--file {arguments.file}: it has no text; give a file with some")
     scores = model.score(texts, arguments.variant, ProgressLine() if arguments.file else no_progress)
@@ -78,8 +78,8 @@ def _scored(model: LoadedModel, arguments: argparse.Namespace) -> list[dict[str,
     return [{"text": text, **score._asdict()} for text, score in zip(texts, scores, strict=True)]
 
 
-def _judged(arguments: argparse.Namespace) -> list[dict[str, object]]:
-    """Print a line for each set of minimal pairs, and for all of several."""
+def _score_pairs(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Print the accuracy on each set of minimal pairs, and on all of them. Returns it as records."""
     from pathlib import Path
 
     from bertjax.interpret.pseudo_likelihood import Judgement, read_pair_sets

@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build the index if it does not exist; print or write what it finds for each query, or how good that is."""
+    """Build the index if needed; print or write the results of each query, or their figures."""
     from bertjax.cli.search_index import open_or_build_index
     from bertjax.cli.search_results import named_rankings, print_figures, print_results, write_pairs
     from bertjax.convert.sources import open_source
@@ -207,7 +207,7 @@ def _rankings(
 
 
 def _own_documents(arguments: argparse.Namespace, queries: Sequence[Record], index: SearchIndex) -> np.ndarray:
-    """The document that each query itself is, or -1; always -1 without judgements, where ids may be line numbers."""
+    """Return the document that equals each query, or -1. Without judgements always -1: ids may be line numbers."""
     import numpy as np
 
     from bertjax.search.records import own_documents

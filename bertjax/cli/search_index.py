@@ -1,4 +1,4 @@
-"""The index of `bertjax search`: opened and checked against the command line, or built."""
+"""Open the index of `bertjax search` and check it against the command line, or build it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from bertjax.cli.model_source import given_encoding, print_replaced
+from bertjax.cli.model_source import encoding_options, print_replaced
 from bertjax.convert.sentence_transformers.reader import vector_options
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, TextEncoder, require_trained
@@ -68,7 +68,7 @@ def _encoding(arguments: argparse.Namespace, index: SearchIndex | None, model: T
 
     A new index compares cosines unless --no-normalize is given; its other defaults come from the model's folder.
     """
-    options = given_encoding(arguments)
+    options = encoding_options(arguments)
     if index is None:
         return Encoding(**vector_options(model, {"normalize": True} | options))
     # The size of batches does not change vectors.

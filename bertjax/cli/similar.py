@@ -1,4 +1,4 @@
-"""`bertjax similar`: a table of similar words, of word vectors."""
+"""`bertjax similar`: make a table of similar words from word vectors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the table; print how many words are in it, and the first of them."""
+    """Write the table, and print its size and first rows."""
     from bertjax.storage.files import replace_text
     from bertjax.storage.remote import path_of
     from bertjax.text.similar_words import nearest_words, to_text, usable_ids
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_free(output, arguments)
     if not output.parent.is_dir():
         raise ValueError(f"--output {output}: there is no directory {output.parent}; make it, or name another file")
-    tokenizer, words, vectors = (_of_file if Path(arguments.vectors).is_file() else _of_run)(arguments)
+    tokenizer, words, vectors = (_file_vectors if Path(arguments.vectors).is_file() else _run_vectors)(arguments)
     table = nearest_words(words, usable_ids(tokenizer, words), vectors, arguments.nearest)
     if not table:
         raise ValueError(
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _of_file(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], np.ndarray]:
+def _file_vectors(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], np.ndarray]:
     from bertjax.text.similar_words import read_vectors
     from bertjax.text.trained_vocabulary import load_vocabulary
     from bertjax.tokenization.tokenizer import TextRules
@@ -78,7 +78,7 @@ def _of_file(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], np.nd
     return tokenizer, *read_vectors(arguments.vectors, arguments.most)
 
 
-def _of_run(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], np.ndarray]:
+def _run_vectors(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], np.ndarray]:
     from bertjax.convert.sources import open_source
     from bertjax.interpret.neighbors import static_vectors
 
@@ -86,13 +86,13 @@ def _of_run(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], np.nda
         raise ValueError("--vocab and --cased are for a file of vectors; a run has its vocabulary: leave them out")
     listed = None
     if arguments.words:
-        listed = _listed(arguments.words)[: arguments.most]
+        listed = _read_words(arguments.words)[: arguments.most]
     model, _ = open_source(arguments.vectors)
     words, vectors = static_vectors(model, listed)
     return model.tokenizer, words[: arguments.most], vectors[: arguments.most]
 
 
-def _listed(name: str) -> list[str]:
+def _read_words(name: str) -> list[str]:
     try:
         lines = Path(name).read_text(encoding="utf-8-sig").splitlines()
     except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError) as error:

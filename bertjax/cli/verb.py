@@ -1,4 +1,4 @@
-"""What the file of a verb says of it, and the parser of its words, which names the nearest known one."""
+"""The description of a verb, and its argument parser, which suggests the nearest known word."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Any, NoReturn
 class Verb:
     """A verb of the command line.
 
-    Its file is imported for `--help`, so it imports nothing heavy at its top; `run` imports what it works with.
+    Its module is imported for `--help`, so heavy imports belong in `run`.
     """
 
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    # Takes the parsed arguments, with `verb` (its name), `overrides` (the words for keys of a config) and
-    # `behind_dashes` (the words after `--`); returns the exit code.
+    # Takes the parsed arguments, with `verb` (its name), `overrides` (config keys and values) and `behind_dashes` (the
+    # words after `--`); returns the exit code.
     run: Callable[[argparse.Namespace], int]
     example: str
     interrupted: str = "run the same command again to continue from what is finished"
-    takes_keys: bool = False  # whether words that no argument takes are keys of a config
-    takes_dashes: bool = False  # whether the words after `--` are for another program
+    takes_keys: bool = False  # whether unknown words are config keys
+    takes_dashes: bool = False  # whether words after `--` go to another program
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """What to say of an unknown word: the known one that is nearest, or all of them."""
+    """Return a suggestion for an unknown word: the nearest known word, or all of them."""
     known = [str(name) for name in known]
     near = difflib.get_close_matches(word.lower(), known, 1) or [
         name for name in known if name.startswith(word.lower())
@@ -37,14 +37,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 class VerbParser(argparse.ArgumentParser):
-    """A parser whose errors name the nearest value of a choice, and the nearest option."""
+    """An argument parser whose errors suggest the nearest choice or option."""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(action, f"{value!r} is unknown; {nearest(str(value), action.choices)}")
 
     def error(self, message: str) -> NoReturn:
-        """End the program with exit code 2: what is wrong, and where something is missing, an example."""
+        """Exit with code 2 and the message, plus an example if an argument is missing."""
         message = re.sub(r"invalid int value: (.*)", r"\1 is not a whole number", message)
         message = re.sub(r"invalid float value: (.*)", r"\1 is not a number", message)
         if message.startswith("the following arguments are required") and self.epilog:
@@ -55,7 +55,7 @@ class VerbParser(argparse.ArgumentParser):
         super().error(printable(without_credentials(message)))
 
     def refuse(self, words: list[str]) -> None:
-        """End the program with exit code 2 because the verb does not take these words."""
+        """Exit with code 2 because the verb does not take these words."""
         hint = ""
         if words[0].startswith("--"):
             near = difflib.get_close_matches(words[0].partition("=")[0], self._option_string_actions, 1)

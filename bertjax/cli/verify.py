@@ -21,7 +21,7 @@ Done = Callable[[int], object]
 
 
 class Part(NamedTuple):
-    """What is checked by itself: its name for people, its bytes, and the check, which gets a callback for bytes."""
+    """One thing to check: its display name, its bytes, and the check, which takes a progress callback."""
 
     name: str
     size: int
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check every file of every path against its checksum, and print the damaged ones."""
-    parts = [part for path in arguments.paths for part in parts_of(path)]
+    parts = [part for path in arguments.paths for part in find_parts(path)]
     from bertjax.storage.progress import ProgressLine
 
     progress, total, checked = ProgressLine(), sum(part.size for part in parts), 0
@@ -64,8 +64,8 @@ def _verdict(found: list[str]) -> str:
     return f"{len(found)} finding{'s' * (len(found) > 1)}" if found else "OK"
 
 
-def parts_of(name: str) -> list[Part]:
-    """What there is to check at a path. Raises ValueError for one that is nothing of bertjax."""
+def find_parts(name: str) -> list[Part]:
+    """Return the parts to check at a path. Raises ValueError if bertjax did not write it."""
     from bertjax.storage.remote import is_remote
 
     folder = Path(name)
@@ -89,8 +89,8 @@ def _store(folder: Path) -> list[Part]:
     return [Part(f"token store {folder}", folder_size(folder), lambda done: check_store(folder, done))]
 
 
-def _listed(kind: str) -> Callable[[Path], list[Part]]:
-    """A folder whose files are in its SHA256SUMS."""
+def _sums_parts(kind: str) -> Callable[[Path], list[Part]]:
+    """Return a function that makes the part of a folder with SHA256SUMS."""
 
     def parts(folder: Path) -> list[Part]:
         from bertjax.storage.sums import check_sums, folder_size
@@ -109,7 +109,7 @@ def _checkpoint(folder: Path) -> list[Part]:
 
 
 def _run(folder: Path) -> list[Part]:
-    """A run's own files, its checkpoints and its exports."""
+    """Return the parts of a run: its own files, its checkpoints and its exports."""
     from bertjax.run.verify import check_run, checkpoints_in
     from bertjax.storage.sums import SUMS_FILE
 
@@ -121,7 +121,7 @@ def _run(folder: Path) -> list[Part]:
     return [
         own,
         *(part for path in checkpoints_in(folder) for part in _checkpoint(path)),
-        *(part for path in exports for part in _listed("export")(path)),
+        *(part for path in exports for part in _sums_parts("export")(path)),
     ]
 
 
@@ -130,7 +130,7 @@ def _all_checkpoints(folder: Path) -> list[Part]:
 
 
 def _has(*names: str) -> Callable[[Path], bool]:
-    """Whether a folder has one of these files or folders; damage may have taken the others."""
+    """Return a check for any of these names in a folder; damage may have removed the others."""
     return lambda folder: any(next(folder.glob(name), None) for name in names)
 
 
@@ -142,9 +142,9 @@ _BY_KIND: tuple[tuple[Callable[[Path], bool], Callable[[Path], list[Part]]], ...
     (lambda folder: folder.absolute().name.isdecimal() and _has("state", "metadata")(folder), _checkpoint),
     (_has("checkpoints"), _run),
     (lambda folder: folder.absolute().name in ("checkpoints", "best") and _has("[0-9]*")(folder), _all_checkpoints),
-    (_has("vectors.npy", "bm25", "documents.jsonl"), _listed("search index")),
+    (_has("vectors.npy", "bm25", "documents.jsonl"), _sums_parts("search index")),
     (_has("*.tokens", "*.sentences", "*.documents", "manifest.json"), _store),
-    (_is_export, _listed("export")),
+    (_is_export, _sums_parts("export")),
 )
 
 VERB = Verb(

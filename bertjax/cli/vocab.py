@@ -8,11 +8,11 @@ from dataclasses import replace
 from bertjax.cli.recipe import (
     add_recipe,
     add_runner,
-    chosen_runner,
-    command_with,
-    configured,
+    load_config,
+    open_runner,
     require_processes,
-    runner_words,
+    runner_arguments,
+    shell_command,
 )
 from bertjax.cli.verb import Verb
 from bertjax.config import Config
@@ -37,13 +37,13 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.storage.progress import SIGNS, ProgressLine
     from bertjax.text.trained_vocabulary import prepare_vocabulary
 
-    config = configured(arguments)
+    config = load_config(arguments)
     if arguments.extend:
         require_processes(arguments, "--extend")
         return _extend(config, arguments)
     with SIGNS.speaking("training the vocabulary"):
-        path = prepare_vocabulary(config.data, ProgressLine(), chosen_runner(arguments, config))
-    following = command_with("prepare", arguments, {"data.vocab": str(path)}) + runner_words(arguments)
+        path = prepare_vocabulary(config.data, ProgressLine(), open_runner(arguments, config))
+    following = shell_command("prepare", arguments, {"data.vocab": str(path)}) + runner_arguments(arguments)
     print(f"vocabulary: {path}\nnext: {following}")
     return 0
 
@@ -60,7 +60,7 @@ def _extend(config: Config, arguments: argparse.Namespace) -> int:
     )
     print(f"tokens per word of this text: {made.pieces_after:.3f} (before: {made.pieces_before:.3f})")
     print(f"vocabulary: {made.path}")
-    following = command_with("pretrain", arguments, {"data.vocab": str(made.path)})
+    following = shell_command("pretrain", arguments, {"data.vocab": str(made.path)})
     print(f"next: {following} --init-from WEIGHTS_OF_THE_OLD_ONE")
     return 0
 

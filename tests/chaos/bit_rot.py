@@ -18,7 +18,7 @@ from exported_models import trained_model, wordpiece
 from outcomes import Share, Table, require_known
 
 from bertjax.__main__ import main
-from bertjax.cli.verify import parts_of
+from bertjax.cli.verify import find_parts
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sources import write_run
@@ -50,12 +50,12 @@ class Kind:
 
 
 def _verified(folder: Path) -> list[str]:
-    return [finding for part in parts_of(str(folder)) for finding in part.check(lambda more: None)]
+    return [finding for part in find_parts(str(folder)) for finding in part.check(lambda more: None)]
 
 
 def _own_files(folder: Path) -> list[str]:
     """Of a run without its checkpoints, which are a kind of their own; a run without its list of digests is another."""
-    part = parts_of(str(folder))[0]
+    part = find_parts(str(folder))[0]
     return list(part.check(lambda more: None)) or [f"no {SUMS_FILE}: {part.name}"] * ("not finished" in part.name)
 
 

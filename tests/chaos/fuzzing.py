@@ -26,7 +26,7 @@ from typing import Any
 
 from fuzzing_readers import Reader
 
-from bertjax.cli.advice import message_of
+from bertjax.cli.advice import error_message
 
 MOST_SECONDS, MOST_BYTES = 10, 1 << 30
 _WARMING = 20  # inputs that are not counted
@@ -240,7 +240,7 @@ class Trial:
 
 def unclean(error: BaseException, folder: Path) -> str:
     """What is wrong with an exception as a refusal; "" for a clean one."""
-    kind, message = type(error), message_of(error)
+    kind, message = type(error), error_message(error)
     named = f"{kind.__name__}: {message[:200]!r}"
     if isinstance(error, OSError):
         return "" if error.filename else f"an OSError without a file, {named}"

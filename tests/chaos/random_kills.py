@@ -28,7 +28,7 @@ from several_processes import surroundings, zygote
 from small_tasks import write_classes
 from tiny_runs import checkpoints, command, digests, write_recipe
 
-from bertjax.cli.verify import parts_of
+from bertjax.cli.verify import find_parts
 from bertjax.convert.sources import write_run
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.storage.remote import RemotePath, path_of
@@ -160,7 +160,7 @@ def run_result(trial: Path) -> dict[str, Any]:
     saved = sorted(checkpoints(run), key=lambda name: int(name) if name.isdecimal() else 0)
     # A process that is killed while it removes an old checkpoint leaves a part of it until the next save.
     older = {f"{run.name}/checkpoints/{name}" for name in saved[:-_KEPT]}
-    parts = [part for part in parts_of(str(run)) if not part.name.endswith(tuple(older))]
+    parts = [part for part in find_parts(str(run)) if not part.name.endswith(tuple(older))]
     findings = [finding for part in parts for finding in part.check(lambda more: None)]
     exports = [path.parent for path in sorted(run.glob("*/model.safetensors"))]
     return {
@@ -189,7 +189,7 @@ def _export_files(folder: Path) -> dict[str, str]:
 
 
 def _export(trial: Path) -> Any:
-    findings = [finding for part in parts_of(str(trial / "export")) for finding in part.check(lambda more: None)]
+    findings = [finding for part in find_parts(str(trial / "export")) for finding in part.check(lambda more: None)]
     return _export_files(trial / "export"), findings, _left_over(trial)
 
 

@@ -13,7 +13,7 @@ import pytest
 from exported_models import trained_model
 from small_models import small_model
 
-from bertjax.__main__ import main, parser_of
+from bertjax.__main__ import main, make_parser
 from bertjax.convert.sources import write_run
 from bertjax.interpret.correction import Examined, Proposal, Word, default_threshold, examine
 from bertjax.interpret.correction_figures import ErrorPair, judge, read_error_pairs
@@ -295,7 +295,7 @@ def test_the_verb_says_that_a_file_is_not_all_utf8(
 
 
 def test_the_help_has_the_thresholds() -> None:
-    shown = " ".join(parser_of("correct").format_help().split())
+    shown = " ".join(make_parser("correct").format_help().split())
     assert f"above X ({default_threshold(False):g}, with --masked {default_threshold(True):g})" in shown
 
 

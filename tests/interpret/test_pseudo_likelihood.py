@@ -14,7 +14,7 @@ import pytest
 from exported_models import trained_model
 from small_models import random_sentences, small_model
 
-from bertjax.__main__ import main, parser_of
+from bertjax.__main__ import main, make_parser
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.interpret import masked_tokens
 from bertjax.interpret.pseudo_likelihood import (
@@ -242,7 +242,7 @@ def test_the_verb_says_that_a_file_is_not_all_utf8(
 
 
 def test_the_verb_offers_the_variants_that_there_are() -> None:
-    (action,) = [one for one in parser_of("score")._actions if one.dest == "variant"]
+    (action,) = [one for one in make_parser("score")._actions if one.dest == "variant"]
     assert tuple(action.choices) == tuple(VARIANTS)
 
 

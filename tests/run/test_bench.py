@@ -12,7 +12,7 @@ from generated_corpus import write_corpus
 from tiny_runs import write_recipe
 
 from bertjax.__main__ import main
-from bertjax.cli.bench import why_there_is_no_text
+from bertjax.cli.bench import missing_text_reason
 from bertjax.config import Config, DataConfig, TrainingConfig
 from bertjax.input.made_up_text import made_up_batches
 from bertjax.run.bench import shortened
@@ -95,6 +95,6 @@ def test_the_recipes_own_text_is_used_if_it_is_there(capsys: pytest.CaptureFixtu
 
 def test_what_is_missing_of_a_text_is_named(tmp_path: Path) -> None:
     there = write_corpus(tmp_path / "corpus.txt", 2)
-    assert why_there_is_no_text([f"lines:{there}"]) == ""
-    assert "nowhere-*.txt" in why_there_is_no_text([f"lines:{there}", f"lines:{tmp_path}/nowhere-*.txt"])
-    assert "data.sources" in why_there_is_no_text([])
+    assert missing_text_reason([f"lines:{there}"]) == ""
+    assert "nowhere-*.txt" in missing_text_reason([f"lines:{there}", f"lines:{tmp_path}/nowhere-*.txt"])
+    assert "data.sources" in missing_text_reason([])

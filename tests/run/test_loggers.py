@@ -12,8 +12,8 @@ import pytest
 from generated_corpus import write_corpus
 from tiny_runs import write_recipe
 
-from bertjax.__main__ import main, parser_of
-from bertjax.cli.recipe import configured_unseen
+from bertjax.__main__ import main, make_parser
+from bertjax.cli.recipe import resolve_config
 from bertjax.config import Config, load_recipe
 from bertjax.run import loggers
 from bertjax.run.callbacks import Callback
@@ -213,9 +213,9 @@ def test_a_logger_that_cannot_log_is_refused_before_anything_is_done(name, messa
 
 def test_the_verbs_take_loggers_and_refuse_before_any_work(tmp_path, capsys):
     recipe, arguments = write_recipe(tmp_path), ["--log", "wandb", "--log", "mlflow", "--log", "wandb"]
-    parsed, keys = parser_of("pretrain").parse_known_args([str(recipe), *arguments])
+    parsed, keys = make_parser("pretrain").parse_known_args([str(recipe), *arguments])
     parsed.verb, parsed.overrides = "pretrain", keys
-    assert configured_unseen(parsed)[0].log == ("tensorboard", "wandb", "mlflow")
+    assert resolve_config(parsed)[0].log == ("tensorboard", "wandb", "mlflow")
     for words in (["pretrain", str(recipe)], ["finetune", "sst2", "--init-from", str(tmp_path / "nowhere")]):
         assert main([*words, "--run-dir", str(tmp_path / "run"), "--log", "wanbd"]) == 1
         assert "no logger 'wanbd' (--log wanbd); did you mean wandb?" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from generated_corpus import write_corpus
 
-from bertjax.cli.bench import rows_of
+from bertjax.cli.bench import open_rows
 from bertjax.config import Config, DataConfig, to_dict
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints
@@ -91,7 +91,7 @@ def test_data_to_resume_opens_the_runs_store(begun: Config, monkeypatch: pytest.
 
 def test_bench_measures_rows_of_the_runs_own_store(begun: Config) -> None:
     change_text(begun)
-    assert stores(begun)[0] in rows_of(begun, made_up=False)[2] and len(stores(begun)) == 1
+    assert stores(begun)[0] in open_rows(begun, made_up=False)[2] and len(stores(begun)) == 1
 
 
 def test_own_data_need_the_same_settings(begun: Config) -> None:
