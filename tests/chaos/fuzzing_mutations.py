@@ -16,7 +16,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bertjax.input.tfrecords.files import masked_crc32c
 from bertjax.text.store.manifest import content_fingerprint, sha256_of
 
 Mutation = Callable[[bytes, Random, Sequence[bytes]], bytes]  # content, randomness, other contents to splice from
@@ -255,8 +254,18 @@ def tf_records(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> by
 
 def _framed(record: bytes) -> bytes:
     length = len(record).to_bytes(8, "little")
-    sums = masked_crc32c([length]).tobytes(), masked_crc32c([record]).tobytes()
-    return length + sums[0] + record + sums[1]
+    return length + _masked_crc32c(length) + record + _masked_crc32c(record)
+
+
+def _masked_crc32c(content: bytes) -> bytes:
+    """The checksum in TFRecord files."""
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    crc = ~crc & 0xFFFFFFFF
+    return ((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 def protobuf(content: bytes, draw: Random, others: Sequence[bytes] = (), depth: int = 0) -> bytes:

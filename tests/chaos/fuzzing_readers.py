@@ -29,13 +29,12 @@ from bertjax.finetune.data.questions import read_questions
 from bertjax.finetune.data.tables import Columns, Wanted, read_rows, read_table
 from bertjax.finetune.data.tags import read_tagged, tag_layout
 from bertjax.input.masking.similar import SimilarTable
-from bertjax.input.tfrecords.files import scan
+from bertjax.input.tfrecords.record_files import read_record_batches
 from bertjax.input.tfrecords.rows import parse, rows_of, shape_of
 from bertjax.run.checkpoint_metadata import parse_document
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.search.records import count_records, read_judgements, read_records
 from bertjax.storage.json_documents import read_json
-from bertjax.storage.lines import read_chunks
 from bertjax.storage.sums import check_sums
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.similar_words import read_vectors
@@ -120,7 +119,7 @@ def _records(path: Path) -> object:
 
 def _tf_records(path: Path) -> object:
     name = str(path)
-    read = [record for _, records in scan(read_chunks(name, name), name) for record in records]
+    read = [record for records in read_record_batches(name, name) for record in records]
     if not read:
         return None
     shape = shape_of(read[0], name)

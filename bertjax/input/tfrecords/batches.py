@@ -15,9 +15,8 @@ from bertjax.config import DataConfig
 from bertjax.input.batches import Spec, batch_spec, rows_of_batch
 from bertjax.input.layout import Vocabulary
 from bertjax.input.randomness import derive_key, permute
-from bertjax.input.tfrecords.files import contents, damaged, read_frames
-from bertjax.input.tfrecords.index import RecordFile
-from bertjax.input.tfrecords.rows import RECORDED, Name, RowShape, Segments, parse, rows_of, text_of
+from bertjax.input.tfrecords.record_files import RecordFile
+from bertjax.input.tfrecords.rows import RECORDED, RowShape, Segments, parse, rows_of, text_of
 from bertjax.text.ragged import grouped
 
 _AT_A_TIME = 1 << 10  # rows, where many are read for their text
@@ -37,30 +36,24 @@ class RecordView:
     def _ends(self) -> np.ndarray:
         return np.cumsum([len(chosen) for chosen in self.chosen])
 
-    @cached_property
-    def _records(self) -> np.ndarray:
-        return np.concatenate(self.chosen)
+    def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The file, int64 [n], and the record in it, int64 [n], of each record by its number in the view."""
+        home = np.searchsorted(self._ends, numbers, side="right")
+        return home, np.concatenate(self.chosen)[numbers]
 
-    def read(self, numbers: np.ndarray) -> tuple[list[bytes], Name]:
-        """The contents of records by their numbers, int64 [n], checked, and what to call each of them.
+    def read(self, numbers: np.ndarray) -> list[bytes]:
+        """The contents of records by their numbers, int64 [n]. Raises ValueError as `RecordFile.read` does."""
+        home, record = self.locate(numbers)
+        contents = [b""] * len(numbers)
+        for file, rows in grouped(home):
+            for row, content in zip(rows.tolist(), self.files[file].read(record[rows]), strict=True):
+                contents[row] = content
+        return contents
 
-        Raises ValueError naming file and record if one is damaged, or has changed since its offset was read.
-        """
-        home, record = np.searchsorted(self._ends, numbers, side="right"), self._records[numbers]
-        frames = [b""] * len(numbers)
-        for file in np.unique(home).tolist():
-            rows = np.flatnonzero(home == file)
-            begin = self.files[file].edges[record[rows]].tolist()
-            end = self.files[file].edges[record[rows] + 1].tolist()
-            for row, frame in zip(rows.tolist(), read_frames(self.files[file].path, begin, end), strict=True):
-                frames[row] = frame
-
-        def name(n: int) -> str:
-            return f"{self.files[home[n]].name}, record {record[n]}"
-
-        for n in damaged(frames):
-            raise ValueError(f"{name(n)}: damaged (CRC-32C), or changed since this run began; get the file again")
-        return contents(frames), name
+    def names(self, numbers: np.ndarray) -> list[str]:
+        """File and record of each number."""
+        home, record = self.locate(numbers)
+        return [f"{self.files[file].name}, record {n}" for file, n in zip(home.tolist(), record.tolist(), strict=True)]
 
 
 class RecordBatches:
@@ -96,13 +89,17 @@ class RecordBatches:
         """The rows of the run with these numbers, int64[B], as the arrays that `spec` describes."""
         if not len(numbers):
             return {key: np.zeros(shape, dtype) for key, (shape, dtype) in self.spec(0).items()}
-        records, name = self._view.read(self._records(numbers))
-        return rows_of(parse(records, RowShape.of(self._data), name), self._vocabulary, name, self._objectives)
+        records = self._records(numbers)
+
+        def name(row: int) -> str:
+            return self._view.names(records[[row]])[0]
+
+        features = parse(self._view.read(records), RowShape.of(self._data), name)
+        return rows_of(features, self._vocabulary, name, self._objectives)
 
     def names(self, numbers: np.ndarray) -> list[str]:
         """File and record of the rows of the run with these numbers, int64 [n]."""
-        _, name = self._view.read(self._records(numbers))
-        return [name(row) for row in range(len(numbers))]
+        return self._view.names(self._records(numbers))
 
     def _records(self, numbers: np.ndarray) -> np.ndarray:
         """The numbers in the view of the records of some rows of the run."""

@@ -15,14 +15,12 @@ from bertjax.config import DataConfig
 from bertjax.input.layout import Vocabulary
 from bertjax.input.masking.options import MASKING_OPTIONS
 from bertjax.input.tfrecords.batches import RecordBatches, RecordView, require_recorded
-from bertjax.input.tfrecords.files import scan
-from bertjax.input.tfrecords.index import RecordFile, indexed
+from bertjax.input.tfrecords.record_files import RecordFile, open_record_files
 from bertjax.input.tfrecords.rows import RECORDED, RowShape, Segments, parse, require_special_tokens, rows_of, shape_of
-from bertjax.storage.lines import read_chunks
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import is_remote
 from bertjax.text.corpus import Corpus, fingerprint
-from bertjax.text.sources.registry import is_text, parse_sources, source_files
+from bertjax.text.sources.registry import is_text, parse_sources
 from bertjax.text.sources.tfrecord import KIND
 from bertjax.text.store.manifest import SPLITS, Split
 from bertjax.text.trained_vocabulary import load_vocabulary
@@ -30,7 +28,7 @@ from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
 ORDER_VERSION = 1  # of what becomes of the records' order; a change makes other runs
 TEXT_RECORDS = 1 << 14  # held-out records of each size that are read for their text: a million tokens or more
-_FIRST_RECORDS = 16  # of each file, looked at before anything else is done
+_FIRST_RECORDS = 16  # of each file, checked before the run starts
 
 _DRAWN_ALREADY = (
     "entity_map",
@@ -57,7 +55,7 @@ class Records:
 
     def __init__(
         self,
-        files: Sequence[RecordFile],
+        files: Sequence[tuple[RecordFile, RowShape]],
         tokenizer: Tokenizer,
         data: DataConfig,
         fingerprint: str,
@@ -84,14 +82,12 @@ class Records:
         _require_local(data)
         tokenizer = load_vocabulary(data.vocab, TextRules.of(data))
         sources = parse_sources(data.sources)
-        # Before all of it is read: what is wrong with the first records is wrong with the rest.
-        paths = [file.path for source in sources for file in source_files(source, data.exclude)]
-        shapes = {path: shape for path in paths if (shape := _first_shape(path, tokenizer))}
-        _require_sizes(shapes, stages)
         corpus = Corpus.of_sources(sources, data.root, data)
+        files = [(file, _first_shape(file, tokenizer)) for file in open_record_files(corpus, data, progress)]
+        _require_sizes({file.name: shape for file, shape in files}, stages)
         order = [digest for group in corpus.digests for digest in group]
         made_of = fingerprint({"records": order, "version": ORDER_VERSION})
-        records = cls(indexed(corpus, shapes, data, progress), tokenizer, data, made_of, objectives)
+        records = cls(files, tokenizer, data, made_of, objectives)
         for stage in stages:
             records._require_both_splits(RowShape.of(stage))
         return records
@@ -123,7 +119,7 @@ class Records:
 
     @property
     def _shapes(self) -> list[RowShape]:
-        return sorted({file.shape for file in self._files})
+        return sorted({shape for _, shape in self._files})
 
     def _require_both_splits(self, shape: RowShape) -> None:
         train, held_out = (len(self._view(split, shape)) for split in SPLITS)
@@ -135,9 +131,9 @@ class Records:
 
     def _view(self, split: Split, shape: RowShape, source: int | None = None) -> RecordView:
         """The records of a split whose rows have a size, of all sources or of one."""
-        files = tuple(file for file in self._files if file.shape == shape and source in (None, file.source))
+        files = tuple(file for file, size in self._files if size == shape and source in (None, file.source))
         share, is_held = self._data.held_out, split == "held_out"
-        return RecordView(files, tuple(np.flatnonzero((file.draws < share) == is_held) for file in files))
+        return RecordView(files, tuple(np.flatnonzero(file.is_held_out(share) == is_held) for file in files))
 
 
 def _require_records_only(data: DataConfig) -> None:
@@ -160,20 +156,16 @@ def _require_records_only(data: DataConfig) -> None:
             )
 
 
-def _first_shape(path: str, vocabulary: Vocabulary) -> RowShape | None:
-    """The size of a file's rows by its first records, which must be of the vocabulary; None if it has none."""
-    for _, records in scan(read_chunks(path, path), path):
-        first = records[:_FIRST_RECORDS]
-        if not first:
-            continue
+def _first_shape(file: RecordFile, vocabulary: Vocabulary) -> RowShape:
+    """The size of a file's rows, from its first records. Raises ValueError if they are of another vocabulary."""
+    first = file.read(np.arange(min(_FIRST_RECORDS, len(file))))
 
-        def name(n: int) -> str:
-            return f"{path}, record {n}"
+    def name(n: int) -> str:
+        return f"{file.name}, record {n}"
 
-        shape = shape_of(first[0], name(0))
-        require_special_tokens(rows_of(parse(first, shape, name), vocabulary, name), vocabulary, name)
-        return shape
-    return None
+    shape = shape_of(first[0], name(0))
+    require_special_tokens(rows_of(parse(first, shape, name), vocabulary, name), vocabulary, name)
+    return shape
 
 
 def _require_local(data: DataConfig) -> None:

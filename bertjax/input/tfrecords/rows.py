@@ -17,7 +17,7 @@ from bertjax.config import DataConfig
 from bertjax.input.layout import Vocabulary
 from bertjax.input.targets.nsp import RECORDED_LABEL
 from bertjax.input.targets.registry import TARGETS
-from bertjax.storage.lean_import import import_tensorflow
+from bertjax.input.tfrecords.record_files import tensorflow
 from bertjax.text.ragged import range_indices
 
 Name = Callable[[int], str]  # of record n of those that are read, for messages
@@ -75,7 +75,7 @@ def shape_of(record: bytes, name: str) -> RowShape:
     Raises ValueError for what is no tf.train.Example, or lacks a feature, or has features that do not fit together;
     ModuleNotFoundError where TensorFlow is missing.
     """
-    tf = _tensorflow()
+    tf = tensorflow()
     any_length = {key: tf.io.FixedLenSequenceFeature([], _dtype(tf, key), allow_missing=True) for key in _FEATURES}
     try:
         sizes = {key: len(values) for key, values in tf.io.parse_single_example(record, any_length).items()}
@@ -101,7 +101,7 @@ def parse(records: Sequence[bytes], shape: RowShape, name: Name) -> dict[str, np
 
     Raises ValueError naming the first record that is of another shape, and as `shape_of` does.
     """
-    tf = _tensorflow()
+    tf = tensorflow()
     features = {key: tf.io.FixedLenFeature([_size(key, shape)], _dtype(tf, key)) for key in _FEATURES}
     try:
         return {key: values.numpy() for key, values in tf.io.parse_example(list(records), features).items()}
@@ -196,12 +196,3 @@ def _size(key: str, shape: RowShape) -> int:
 
 def _dtype(tf: Any, key: str) -> Any:
     return tf.float32 if key == "masked_lm_weights" else tf.int64
-
-
-def _tensorflow() -> Any:
-    try:
-        return import_tensorflow(required=True)
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "tfrecord sources are read by TensorFlow, which is not installed here; install it, or pretrain from text"
-        ) from None
