@@ -1,1 +1,1 @@
-"""What a run would take on hardware that need not be here."""
+"""Memory, time and cost of a run on hardware that need not be available."""

@@ -1,4 +1,4 @@
-"""What would make a recipe fit that does not: changes to it, single ones first, each tried with the compiler."""
+"""Find changes that make a recipe fit, single ones first, each tried with the compiler."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ REMAT = ("none", "dots", "full")
 
 @dataclass(frozen=True)
 class Change:
-    """Values of the keys that decide how a stage is laid out on a machine."""
+    """The settings that decide how a stage is laid out on a machine."""
 
     mesh: MeshConfig
     remat: str
     grad_accum_steps: int
 
     def applied(self, config: Config, stage: Stage) -> tuple[Config, Stage]:
-        """A config and a stage of it with these values."""
+        """Return a config and a stage with these settings."""
         execution = replace(config.execution, remat=self.remat)
         training = replace(stage.training, grad_accum_steps=self.grad_accum_steps)
         return replace(config, mesh=self.mesh, execution=execution), replace(stage, training=training)
 
     def flags(self, config: Config, stage: Stage) -> str:
-        """What of it differs from a config, as it is written on the command line."""
+        """Return the command-line flags for the settings that differ from a config's."""
         flags = []
         for axis in ("data", "fsdp", "tensor", "dcn_data", "dcn_fsdp"):
             value = getattr(self.mesh, axis)
@@ -47,25 +47,25 @@ class Change:
 
 
 def flags_for(plan: Plan, stage: StagePlan, change: Change) -> str:
-    """What is to be added to the command line that was planned, so that a stage has a change."""
-    # A mesh that stays as it is need not be written otherwise than the user has it.
+    """Return the flags that add a change to the planned command line."""
+    # An unchanged mesh keeps the user's own flags.
     recipe = replace(plan.recipe, mesh=change.mesh) if change.mesh == plan.config.mesh else plan.recipe
     return change.flags(recipe, stages_of(plan.recipe)[stage.stage.number])
 
 
-def as_it_is(config: Config, stage: Stage) -> Change:
-    """The values of a config."""
+def current_settings(config: Config, stage: Stage) -> Change:
+    """Return the settings of a config."""
     return Change(config.mesh, config.execution.remat, stage.training.grad_accum_steps)
 
 
 def microbatches(stage: Stage, shards: int) -> Iterator[int]:
-    """Every number of microbatches that splits the batch evenly over so many parts of a mesh, few first."""
+    """Yield every number of microbatches that splits the batch evenly over `shards`, smallest first."""
     rows = stage.training.global_batch_size
     yield from (n for n in range(1, rows // shards + 1) if rows % (n * shards) == 0)
 
 
 def meshes(config: Config, devices: int, slices: int) -> Iterator[MeshConfig]:
-    """Meshes over data and fsdp with the config's tensor axis, whole copies of the weights first.
+    """Yield meshes over data and fsdp with the config's tensor axis, fully replicated weights first.
 
     fsdp stays within a slice: gathering weights over the network every step costs more than it saves.
     """
@@ -77,8 +77,8 @@ def meshes(config: Config, devices: int, slices: int) -> Iterator[MeshConfig]:
             yield replace(config.mesh, data=-1, fsdp=fsdp, dcn_data=-1, dcn_fsdp=1)
 
 
-def shards_of(mesh: MeshConfig, devices: int) -> int:
-    """Into how many parts a mesh of so many devices splits a batch."""
+def count_shards(mesh: MeshConfig, devices: int) -> int:
+    """Return into how many shards a mesh splits a batch."""
     assert len(BATCH_AXES) == 2, "a batch is split over data and fsdp"
     return devices // mesh.tensor
 
@@ -88,7 +88,7 @@ _MOST_TRIES = 8  # compilations per stage
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change, and the stage as it is with it."""
+    """A change, and the plan of the stage with it."""
 
     flags: str
     planned: StagePlan
@@ -96,23 +96,23 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Advice:
-    """For each stage that does not fit, the changes that make it fit, the best first; none if none was found."""
+    """For each stage that does not fit, the changes that make it fit, best first."""
 
     remedies: tuple[tuple[StagePlan, tuple[Remedy, ...]], ...]
 
     @property
     def text(self) -> str:
-        """For the terminal."""
+        """Text for the terminal."""
         lines = []
         for stage, remedies in self.remedies:
             if not remedies:
                 lines.append(
-                    f"Nothing that was compiled makes {label(stage)} fit: more devices, a smaller "
-                    "global batch or --mesh.tensor are left."
+                    f"No compiled change makes {label(stage)} fit; use more devices, a smaller global batch or "
+                    "--mesh.tensor."
                 )
                 continue
-            lines.append(f"What makes {label(stage)} fit, each compiled:")
-            lines += [f"  {remedy.flags:<60} {_summary(remedy.planned)}" for remedy in remedies]
+            lines.append(f"Changes that make {label(stage)} fit, each compiled:")
+            lines += [f"  {remedy.flags:<60} {_summarise(remedy.planned)}" for remedy in remedies]
         return "\n".join(lines)
 
 
@@ -122,8 +122,8 @@ def advise(plan: Plan, say: Say) -> Advice:
 
 
 def _remedies(plan: Plan, stage: StagePlan, say: Say) -> tuple[Remedy, ...]:
-    """The first change of each kind that fits: more microbatches, rematerialisation, fsdp; and of all three if none."""
-    found: list[Remedy] = []
+    """Return the first fitting change of each kind: microbatches, rematerialisation, fsdp; then all three together."""
+    remedies: list[Remedy] = []
     tries = _MOST_TRIES
     for kind in _kinds(plan, stage):
         for change in kind:
@@ -137,16 +137,16 @@ def _remedies(plan: Plan, stage: StagePlan, say: Say) -> tuple[Remedy, ...]:
             counted = stage.counted_flops if change.remat == stage.config.execution.remat else None
             planned = plan_stage(config, changed, plan.topology, mesh_on(config, plan.topology), counted)
             if planned.fits:
-                found.append(Remedy(flags, planned))
+                remedies.append(Remedy(flags, planned))
                 break
-    return tuple(sorted(found, key=lambda remedy: remedy.planned.bound.overlapped if remedy.planned.bound else 0.0))
+    return tuple(sorted(remedies, key=lambda remedy: remedy.planned.bound.overlapped if remedy.planned.bound else 0.0))
 
 
 def _kinds(plan: Plan, stage: StagePlan) -> Iterator[list[Change]]:
-    """Lists of changes of one kind, the least first; a list ends at the first that fits."""
-    now = as_it_is(stage.config, stage.stage)
+    """Yield lists of changes of one kind, smallest first; a list is tried up to the first that fits."""
+    now = current_settings(stage.config, stage.stage)
     devices, slices = len(plan.topology.devices), len(set(plan.topology.slices))
-    shards = shards_of(stage.config.mesh, devices)
+    shards = count_shards(stage.config.mesh, devices)
     more = [n for n in microbatches(stage.stage, shards) if n > now.grad_accum_steps]
     jump = _jump(stage, more)
     yield [replace(now, grad_accum_steps=n) for n in jump]
@@ -158,7 +158,7 @@ def _kinds(plan: Plan, stage: StagePlan) -> Iterator[list[Change]]:
 
 
 def _jump(stage: StagePlan, more: list[int]) -> list[int]:
-    """Numbers of microbatches worth a try: temporaries shrink with them, so that the first guess is near."""
+    """Return the numbers of microbatches worth trying. Temporaries shrink with them, so the first guess is close."""
     if not more or stage.needed is None or stage.capacity is None:
         return more[:2]
     over = stage.needed / stage.capacity
@@ -166,6 +166,6 @@ def _jump(stage: StagePlan, more: list[int]) -> list[int]:
     return (enough or more[-1:])[:2]
 
 
-def _summary(planned: StagePlan) -> str:
+def _summarise(planned: StagePlan) -> str:
     step = f", a step of at least {step_time(planned.bound.overlapped)}" if planned.bound else ""
     return f"{gib(planned.needed or 0)} of {gib(planned.capacity or 0)} GiB{step}"

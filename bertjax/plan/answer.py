@@ -1,4 +1,4 @@
-"""The answer of `bertjax plan`, as text and as a page: the plan, advice where it does not fit, a better plan."""
+"""The result of `bertjax plan` as text and as a page: the plan, advice if it does not fit, a better plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bertjax.config import Config
 from bertjax.plan.advice import Advice, advise
 from bertjax.plan.compiling import Program
 from bertjax.plan.estimates import Plan, Say, StagePlan, make_plan
-from bertjax.plan.figures import about, as_text, described, gib, headline, label, step_time, tables
+from bertjax.plan.figures import as_text, describe_mesh, describe_stage, gib, headline, label, step_time, tables
 from bertjax.plan.suggest import Suggestion, pick_microbatches, suggest
 from bertjax.plan.topologies import LOCAL, open_topology
 from bertjax.report.bars import Bars, Part, horizontal_bars, parts_bar
@@ -29,10 +29,10 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """For the terminal."""
+        """Text for the terminal."""
         plan = self.plan
-        stages = "\n".join(described(stage) for stage in plan.stages)
-        parts = [f"\n{about(plan)}\n{self.vocabulary}\n{stages}", *(as_text(table) for table in tables(plan))]
+        stages = "\n".join(describe_stage(stage) for stage in plan.stages)
+        parts = [f"\n{describe_mesh(plan)}\n{self.vocabulary}\n{stages}", *(as_text(table) for table in tables(plan))]
         parts += [*_warnings(plan), f"{headline(plan)}."]
         if self.advice is not None:
             parts.append(self.advice.text)
@@ -42,7 +42,7 @@ class Answer:
 
 
 def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
-    """Make the plan that the command line requests, and its consequences.
+    """Make the plan that the command line requests, with advice and suggestions.
 
     Raises ValueError like `open_topology` and `make_plan`.
     """
@@ -51,7 +51,7 @@ def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
     topology = open_topology(arguments.topology, arguments.slices)
     plan = make_plan(config, topology, stage=arguments.stage, price=arguments.price, adapt=arguments.suggest, say=say)
     suggestion = suggest(plan, say) if arguments.suggest else None
-    # On a CPU, larger microbatches are not faster: they are picked only where the given ones do not fit.
+    # On a CPU, larger microbatches are not faster, so they are chosen only if the given ones do not fit.
     may_gain = topology.capacity is not None and (topology.platform != "cpu" or not plan.fits)
     if arguments.topology == LOCAL and suggestion is None and may_gain:
         suggestion = pick_microbatches(plan, say)
@@ -61,11 +61,11 @@ def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
 
 
 def _warnings(plan: Plan) -> list[str]:
-    """Lines about weights that every device keeps, and about a run that takes too long."""
-    found = [f"Warning: {plan.replicated}"] if plan.replicated.is_much else []
+    """Warn about weights that every device keeps, and about a run that takes too long."""
+    warnings = [f"Warning: {plan.replicated}"] if plan.replicated.is_much else []
     if plan.fits and plan.hours is not None:
-        found.append(long_run_warning(plan.hours[0], sum(stage.steps for stage in plan.stages)))
-    return list(filter(None, found))
+        warnings.append(long_run_warning(plan.hours[0], sum(stage.steps for stage in plan.stages)))
+    return list(filter(None, warnings))
 
 
 _OWN_STYLE = """
@@ -76,7 +76,7 @@ _COLOURS = ("blue", "violet", "green", "orange", "grey")
 
 
 def render_plan(answer: Answer) -> str:
-    """The page as HTML; all text is escaped."""
+    """Render the page as HTML; all text is escaped."""
     plan = answer.plan
     title = f"Plan: {plan.config.name} on {plan.topology.name}"
     verdict = "verdict" if plan.fits else "verdict bad"
@@ -85,14 +85,14 @@ def render_plan(answer: Answer) -> str:
     memory, *others = tables(plan)
     body = [
         f"<h1>{escaped(title)}</h1>",
-        f'<p class="about">{escaped(about(plan))}; planned by bertjax, compiled with the real compiler</p>',
+        f'<p class="about">{escaped(describe_mesh(plan))}; planned by bertjax, compiled with the real compiler</p>',
         f'<p class="about">{escaped(answer.vocabulary)}</p>',
-        *(f'<p class="about">{escaped(described(stage))}</p>' for stage in plan.stages),
+        *(f'<p class="about">{escaped(describe_stage(stage))}</p>' for stage in plan.stages),
         f'<p class="{verdict}">{escaped(headline(plan))}.</p>',
         *(f'<pre class="card">{escaped(text)}</pre>' for text in words),
-        "<h2>Where the memory goes</h2>",
+        "<h2>Memory</h2>",
         _charts([_memory_bar(stage) for stage in plan.stages if isinstance(stage.result, Program)]),
-        "<h2>What each part of a step takes</h2>",
+        "<h2>Time of each part of a step</h2>",
         _charts([_time_bars(stage) for stage in plan.stages if stage.bound is not None]),
         table_html(memory),
         *(table_html(table) for table in others),
@@ -122,7 +122,7 @@ def _memory_bar(stage: StagePlan) -> str:
 
 
 def _time_bars(stage: StagePlan) -> str:
-    """A bar for each part from 0: parts run at the same time, so that their sum would mean nothing."""
+    """Draw a bar from 0 for each part: parts overlap, so their sum would be meaningless."""
     b = stage.bound
     assert b is not None
     parts = {"compute": b.compute, "memory": b.memory, "links": b.interconnect, "network": b.network}
@@ -131,7 +131,7 @@ def _time_bars(stage: StagePlan) -> str:
         f"{label(stage).capitalize()}: at least {step_time(b.overlapped)}",
         list(parts),
         [Bars("least time", seconds, "blue", list(map(step_time, seconds)))],
-        note=f"limited by {b.limited_by}; the parts overlap, and the longest is the least that a step takes",
+        note=f"limited by {b.limited_by}; the parts overlap, so a step takes at least as long as the longest",
     )
 
 

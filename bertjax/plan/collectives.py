@@ -1,4 +1,4 @@
-"""What the devices send each other in one step, read from the compiled program: how much, along which mesh axes."""
+"""Collectives of one step, read from the compiled program: how many bytes, along which mesh axes."""
 
 from __future__ import annotations
 
@@ -24,51 +24,52 @@ _PAIRS = re.compile(r"source_target_pairs=\{([\d,{}]*)\}")
 
 @dataclass(frozen=True)
 class Collective:
-    """One instruction that makes devices exchange data, with how often a step runs it."""
+    """One instruction that exchanges data between devices, and how often a step runs it."""
 
     name: str
     kind: str  # one of KINDS
-    payload: int  # bytes of the whole array: what is reduced, or what is there when it has been gathered
+    payload: int  # bytes of the whole array, reduced or after gathering
     largest: int  # bytes of the largest single array in it
     shapes: tuple[str, ...]
     times: int  # per step
     axes: tuple[str, ...]  # of the mesh
-    group: tuple[int, ...]  # mesh indices of the devices that exchange, those of the first group
-    slices: int  # that the group spreads over
+    group: tuple[int, ...]  # mesh indices of the devices in the first group
+    slices: int  # slices that the group spans
 
     @property
     def moved(self) -> float:
-        """Bytes that each device sends, at the least, every time."""
-        return self.payload * sent_share(self.kind, len(self.group))
+        """Bytes that each device sends at least, each time."""
+        return self.payload * min_sent_share(self.kind, len(self.group))
 
 
-def sent_share(kind: str, devices: int) -> float:
-    """Of an array, what each of so many devices sends to the others of its group, at the least."""
+def min_sent_share(kind: str, devices: int) -> float:
+    """Return the least share of an array that each device sends to the others in its group."""
     if kind == "collective-permute":
         return 1  # whole, to another device
     return (devices - 1) / devices * (2 if kind == "all-reduce" else 1)
 
 
-def collectives_of(module: Module, mesh: Mesh, slices: Sequence[int]) -> list[Collective]:
-    """Every exchange between devices of a compiled step, in the program's order; `slices` by index in the mesh.
+def find_collectives(module: Module, mesh: Mesh, slices: Sequence[int]) -> list[Collective]:
+    """Return the collectives of a compiled step in program order; `slices` are indexed like the mesh.
 
-    Parts of one that runs in the background are counted once. Raises ValueError if devices are named in another way
-    than is known here.
+    An asynchronous collective is counted once. Raises ValueError if the program names devices in an unknown way.
     """
-    found = []
+    collectives = []
     for name, times in module.runs.items():
         computation = module.computations[name]
         for instruction in computation.values():
             kind = instruction.opcode.removesuffix("-start")
-            if kind in KINDS and not _goes_on(instruction, computation):
-                found.append(_collective(kind, instruction, computation, name in module.fused, times, mesh, slices))
+            if kind in KINDS and not _continues_another(instruction, computation):
+                collectives.append(
+                    _collective(kind, instruction, computation, name in module.fused, times, mesh, slices)
+                )
             elif instruction.opcode == "send" and (between := _BETWEEN_SLICES.search(instruction.attributes)):
-                found.append(_between_slices(between.group(1), instruction, times, mesh, slices))
-    return [collective for collective in found if len(collective.group) > 1]
+                collectives.append(_between_slices(between.group(1), instruction, times, mesh, slices))
+    return [collective for collective in collectives if len(collective.group) > 1]
 
 
-def _goes_on(instruction: Instruction, computation: Computation) -> bool:
-    """Whether it only carries on what another instruction began: a TPU spreads a gather over several fusions."""
+def _continues_another(instruction: Instruction, computation: Computation) -> bool:
+    """Return whether it continues another instruction: a TPU spreads a gather over several fusions."""
     return "chain_id=" in instruction.attributes and not any(
         'custom_call_target="AsyncCollectiveStart"' in other.attributes for other in computation.values()
     )
@@ -85,7 +86,7 @@ def _collective(
 ) -> Collective:
     group = _first_group(instruction, mesh.devices.size)
     shapes = instruction.shapes
-    if instruction.opcode.endswith("-start") and kind != "all-reduce":  # its result: what goes in, what comes out
+    if instruction.opcode.endswith("-start") and kind != "all-reduce":  # its result is (inputs, outputs)
         shapes = shapes[len(instruction.operands) : 2 * len(instruction.operands)]
     payload, largest = sum(shape.bytes for shape in shapes), max((shape.bytes for shape in shapes), default=0)
     if kind == "reduce-scatter":
@@ -108,7 +109,7 @@ def _collective(
 def _between_slices(
     transfer: str, instruction: Instruction, times: int, mesh: Mesh, slices: Sequence[int]
 ) -> Collective:
-    """What TPU slices exchange over the network is a send to the compiler, which the runtime answers."""
+    """Describe an exchange between TPU slices, which the compiler shows as a send that the runtime answers."""
     kind = transfer.lower().replace("_", "-")
     group = tuple(slices.index(number) for number in sorted(set(slices)))  # one device in every slice
     payload = instruction.shapes[0].bytes * (len(group) if kind == "all-gather" else 1)
@@ -117,19 +118,19 @@ def _between_slices(
 
 
 def _is_sliced(computation: Computation) -> bool:
-    """Whether it is the inside of a TPU's all-reduce-scatter fusion, which sends no more than a reduce-scatter."""
+    """Return whether this is the body of a TPU's all-reduce-scatter fusion, which sends as much as a reduce-scatter."""
     (root,) = [one for one in computation.values() if one.is_root]
     return root.opcode == "dynamic-slice"
 
 
 def _axes(group: Sequence[int], mesh: Mesh) -> tuple[str, ...]:
-    """The mesh axes along which the devices of a group differ."""
+    """Return the mesh axes along which the devices of a group differ."""
     coordinates = np.array(np.unravel_index(np.array(group), mesh.devices.shape))
     return tuple(axis for axis, along in zip(mesh.axis_names, coordinates, strict=True) if len(set(along)) > 1)
 
 
 def _first_group(instruction: Instruction, devices: int) -> tuple[int, ...]:
-    """The devices that exchange with the first one, by their index in the mesh."""
+    """Return the group of the first device, as mesh indices."""
     text = instruction.attributes
     if pairs := _PAIRS.search(text):
         source, target = pairs.group(1).strip("{}").split("},{")[0].split(",")
@@ -150,13 +151,13 @@ def _first_group(instruction: Instruction, devices: int) -> tuple[int, ...]:
         picked = numbers[tuple(slice(None) if i in inside else 0 for i in range(len(sizes)))]
         return tuple(int(number) for number in picked.reshape(-1))
     raise ValueError(
-        f"the compiled program names the devices of {instruction.name} in a way that is not known here "
-        f"({text[:160]}); this version of jax writes them otherwise"
+        f"the compiled program names the devices of {instruction.name} in an unknown format ({text[:160]}); this "
+        "version of jax is not supported by bertjax plan"
     )
 
 
 def _iota(shape: str, order: str | None) -> np.ndarray:
-    """Numbers from 0 in a shape `4,2`, its dims in another order `1,0`."""
+    """Return arange in a shape such as `4,2`, transposed by an order such as `1,0`."""
     sizes = [int(size) for size in shape.split(",")]
     numbers = np.arange(math.prod(sizes)).reshape(sizes)
     return numbers.transpose([int(dim) for dim in order.split(",")]) if order else numbers

@@ -1,4 +1,4 @@
-"""A stage's train step, lowered and put through the real compiler, and what the compiler says of its memory."""
+"""Compile a stage's train step with the real compiler, and read its memory."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from bertjax.training.teacher import assumed_teacher, frozen_networks
 
 
 def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, platform: str) -> jax.stages.Lowered:
-    """The step that a run of `config` takes in a stage, on a mesh of devices of a platform (tpu, cuda, cpu).
+    """Lower the train step of a stage for a mesh of devices of a platform (tpu, cuda, cpu).
 
-    Makes no array and needs no device but the one that jax runs on. Raises ValueError if the mesh does not fit.
+    Makes no array and needs no device except the one that jax runs on. Raises ValueError if the mesh does not fit.
     """
     check_stages_divisible(config, cast(Mesh, mesh), [stage])
     optimizer = make_optimizer(config.optimizer)
-    with _on(mesh):
+    with _mesh_context(mesh):
         blueprint = _blueprint(config, optimizer, mesh)
         step = stage_step(config, stage, blueprint, optimizer, platform)
         traced = step.trace(blueprint.state, batch_shapes(stage, mesh), *frozen_shapes(blueprint))
@@ -40,7 +40,7 @@ def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, pl
 
 
 def batch_shapes(stage: Stage, mesh: Mesh | AbstractMesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """The arrays of a stage's batch, with their shardings."""
+    """Return the shapes of a stage's batch, with their shardings."""
     rows = NamedSharding(mesh, P(BATCH_AXES))
     return {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows)
@@ -51,8 +51,8 @@ def batch_shapes(stage: Stage, mesh: Mesh | AbstractMesh) -> dict[str, jax.Shape
 
 
 def blueprint_on(config: Config, mesh: Mesh | AbstractMesh) -> Blueprint:
-    """The state of a run of `config` on a mesh."""
-    with _on(mesh):
+    """Return the abstract state of a run on a mesh."""
+    with _mesh_context(mesh):
         return _blueprint(config, make_optimizer(config.optimizer), mesh)
 
 
@@ -62,7 +62,7 @@ def _blueprint(config: Config, optimizer: optax.GradientTransformation, mesh: Me
     return draw_blueprint(config.model, optimizer, cast(Mesh, mesh), config.execution, drawn)
 
 
-def _on(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager:
+def _mesh_context(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager:
     return jax.set_mesh(mesh) if isinstance(mesh, Mesh) else jax.sharding.use_abstract_mesh(mesh)
 
 
@@ -75,43 +75,43 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one device that a step needs."""
+    """Bytes that a step needs on one device."""
 
     parameters: int
     optimizer: int  # moments
     batch: int
-    other: int  # the rest of the arguments: counters, and the padding of layouts
+    other: int  # remaining arguments: counters and layout padding
     results: int  # that do not reuse an argument's memory
     temporaries: int  # activations, gradients, copies of weights in the compute dtype
     program: int
 
     @property
     def total(self) -> int:
-        """All of it."""
-        kept = self.parameters + self.optimizer + self.batch + self.other
-        return kept + self.results + self.temporaries + self.program
+        """Sum of all parts."""
+        arguments = self.parameters + self.optimizer + self.batch + self.other
+        return arguments + self.results + self.temporaries + self.program
 
 
 @dataclass(frozen=True)
 class Program:
-    """A step that the compiler has compiled."""
+    """A compiled step."""
 
     memory: Memory
     module: Module
-    seconds: float  # that compiling took
+    seconds: float  # compile time
 
 
 @dataclass(frozen=True)
 class TooLarge:
-    """A step that the compiler refuses because it needs more memory than a device has."""
+    """A step that the compiler refuses because a device has too little memory."""
 
     arguments: int  # bytes: parameters, moments, batch
-    needed: int | None  # bytes in all, as far as the compiler says
+    needed: int | None  # total bytes, if the compiler reports them
     seconds: float
 
 
 def compile_stage(config: Config, stage: Stage, mesh: Mesh, platform: str) -> Program | TooLarge:
-    """Compile a stage's step, with its real shardings, for a mesh whose devices need not be here.
+    """Compile a stage's step, with its real shardings, for a mesh whose devices need not be available.
 
     Raises ValueError if the mesh does not fit the batch or the model.
     """
@@ -123,7 +123,7 @@ def compile_stage(config: Config, stage: Stage, mesh: Mesh, platform: str) -> Pr
     except jax.errors.JaxRuntimeError as error:
         if not _TOO_LARGE.search(str(error)):
             raise
-        return TooLarge(sum(sizes), _needed(str(error), sum(sizes)), time.perf_counter() - start)
+        return TooLarge(sum(sizes), _parse_needed(str(error), sum(sizes)), time.perf_counter() - start)
     seconds = time.perf_counter() - start
     analysis, text = compiled.memory_analysis(), compiled.as_text()
     assert analysis is not None and text is not None, "XLA reports both for every program that it compiles"
@@ -141,7 +141,7 @@ def compile_stage(config: Config, stage: Stage, mesh: Mesh, platform: str) -> Pr
 
 
 def argument_sizes(config: Config, stage: Stage, mesh: Mesh) -> tuple[int, int, int]:
-    """Bytes on one device of the parameters, frozen ones included, of the optimizer's state and of the batch."""
+    """Return the bytes per device of parameters (frozen ones included), optimizer state and batch."""
     blueprint = blueprint_on(config, mesh)
     state = blueprint.state
 
@@ -154,11 +154,11 @@ def argument_sizes(config: Config, stage: Stage, mesh: Mesh) -> tuple[int, int, 
 
 
 def compiler_flops(config: Config, stage: Stage) -> float:
-    """FLOPs of one step over the global batch as XLA counts them, element-wise work and rematerialisation included.
+    """Return XLA's FLOP count of one step over the global batch, with element-wise work and rematerialisation.
 
-    XLA's count takes the body of a loop once; so this is of the same step with its layers unrolled, one microbatch and
-    one chunk of predictions, on a mesh of one device, with the attention that runs anywhere, whose blocks of queries
-    are a loop still where rows are long. It is not compiled: the count needs the program only.
+    XLA counts the body of a loop once, so the step is lowered with unrolled layers, one microbatch, one chunk of
+    predictions, one device and XLA attention, whose blocks of queries remain a loop for long rows. The count needs no
+    compilation.
     """
     # A teacher may have more layers than the model: a scan is unrolled up to its own length.
     execution = replace(config.execution, attention="xla", scan_unroll=1 << 20, logits_chunk=1 << 40)
@@ -170,7 +170,7 @@ def compiler_flops(config: Config, stage: Stage) -> float:
     return float(costs["flops"])
 
 
-def _needed(message: str, arguments: int) -> int | None:
+def _parse_needed(message: str, arguments: int) -> int | None:
     found = _NEEDED.search(message)
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""A plan: what each stage of a recipe needs and takes on a machine, from its compiled steps."""
+"""Plan memory and time of each stage of a recipe on a machine, from its compiled steps."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jax.sharding import Mesh
 from bertjax.config import Config
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import Replicated, most_microbatches, replicated
-from bertjax.plan.collectives import Collective, collectives_of
+from bertjax.plan.collectives import Collective, find_collectives
 from bertjax.plan.compiling import Program, TooLarge, blueprint_on, compile_stage, compiler_flops
-from bertjax.plan.roofline import Bound, bound_of, memory_traffic
-from bertjax.plan.topologies import Topology, at_measured_speed
+from bertjax.plan.roofline import Bound, memory_traffic, step_bound
+from bertjax.plan.topologies import Topology, with_measured_speed
 from bertjax.training.stages import Stage, check_stages_divisible, stages_of
 from bertjax.training.teacher import assumed_teacher, flops_of_run
 
@@ -23,15 +23,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One stage on one machine. What is None is unknown: the step does not fit, or nothing is known of the chip."""
+    """One stage on one machine. Fields are None if the step does not fit or the chip is unknown."""
 
     stage: Stage
     config: Config
     mesh: Mesh
     result: Program | TooLarge
     capacity: float | None
-    flops: float  # of a step over the global batch: our formula
-    counted_flops: float  # of the same: the compiler's count of the unrolled step
+    flops: float  # of a step over the global batch, by our formula
+    counted_flops: float  # the same by the compiler, for the unrolled step
     traffic: float | None  # bytes that a device reads and writes in a step
     collectives: tuple[Collective, ...]
     bound: Bound | None
@@ -39,36 +39,36 @@ class StagePlan:
 
     @property
     def fits(self) -> bool:
-        """Whether the compiler made it and it is within what a device has."""
+        """Whether the step compiles and its memory is within the capacity of a device."""
         if isinstance(self.result, TooLarge):
             return False
         return self.capacity is None or self.result.memory.total <= self.capacity
 
     @property
     def needed(self) -> int | None:
-        """Bytes of a device."""
+        """Bytes that the step needs on a device."""
         return self.result.needed if isinstance(self.result, TooLarge) else self.result.memory.total
 
     @property
     def rows_of_a_device(self) -> int:
-        """Of a microbatch."""
+        """Rows of a microbatch on one device."""
         return self.stage.training.rows_at_a_time // batch_shards(self.mesh)
 
     @property
     def steps(self) -> int:
-        """Of the stage."""
+        """Number of steps of the stage."""
         return self.stage.stop - self.stage.start
 
     @property
     def mfu_bound(self) -> float | None:
-        """Model FLOPs utilisation that a step cannot exceed."""
+        """Upper bound of the model FLOPs utilisation."""
         if self.bound is None or self.peak is None:
             return None
         return self.flops / (self.peak * self.mesh.devices.size * self.bound.overlapped)
 
     @property
     def hours(self) -> tuple[float, float] | None:
-        """Of the stage: at best, and if nothing that devices send each other is hidden."""
+        """Hours of the stage: at best, and if no communication is overlapped."""
         if self.bound is None:
             return None
         return self.steps * self.bound.overlapped / HOUR, self.steps * self.bound.serial / HOUR
@@ -78,26 +78,26 @@ class StagePlan:
 class Plan:
     """A recipe on a machine."""
 
-    recipe: Config  # as the user has it
-    config: Config  # the same with the sizes that the axes of the mesh have
+    recipe: Config  # as given
+    config: Config  # the same with resolved mesh sizes
     topology: Topology
     stages: tuple[StagePlan, ...]
     replicated: Replicated
-    price: float | None  # of a chip and hour
+    price: float | None  # per chip-hour
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is of every stage of the recipe."""
+        """Whether every stage of the recipe is planned."""
         return len(self.stages) == 1 + len(self.recipe.stages)
 
     @property
     def fits(self) -> bool:
-        """Whether every stage does."""
+        """Whether every stage fits."""
         return all(stage.fits for stage in self.stages)
 
     @property
     def hours(self) -> tuple[float, float] | None:
-        """Of the planned stages together, as `StagePlan.hours`."""
+        """Hours of the planned stages together, like `StagePlan.hours`."""
         hours = [stage.hours for stage in self.stages if stage.hours is not None]
         if len(hours) < len(self.stages):
             return None
@@ -113,9 +113,9 @@ def make_plan(
     adapt: bool = False,
     say: Say,
 ) -> Plan:
-    """Compile every stage of a recipe, or one, for a machine, whose speed is measured if no data sheet says it.
+    """Compile every stage of a recipe, or one, for a machine. A chip without a data sheet is measured.
 
-    With `adapt` a stage whose microbatches have too few rows for the machine is planned with fewer, which is reported.
+    With `adapt`, a stage whose microbatches have too few rows for the machine is planned with fewer microbatches.
     Raises ValueError if the mesh does not fit the machine, or the batch or the model the mesh.
     """
     stages = stages_of(config)
@@ -133,7 +133,7 @@ def make_plan(
         say(f"distillation.teacher: assumed to have {depth} layers that are {width} wide")
     planned = []
     if topology.chip is None:
-        topology = at_measured_speed(topology, config.execution.dtype)
+        topology = with_measured_speed(topology, config.execution.dtype)
     for one in chosen:
         say(f"compiling stage {one.number + 1} of {len(stages)} for {topology.name}")
         planned.append(plan_stage(config, one, topology, mesh))
@@ -142,7 +142,7 @@ def make_plan(
 
 
 def _with_rows_for_all(stage: Stage, mesh: Mesh, say: Say) -> Stage:
-    """A stage, with fewer microbatches if its own leave devices without rows and fewer do not."""
+    """Return the stage with fewer microbatches if its own leave devices without rows."""
     given, most = stage.training.grad_accum_steps, most_microbatches(stage.training, batch_shards(mesh))
     if most is None or most == given:
         return stage
@@ -154,14 +154,14 @@ def _with_rows_for_all(stage: Stage, mesh: Mesh, say: Say) -> Stage:
 
 
 def mesh_on(config: Config, topology: Topology) -> Mesh:
-    """The mesh of a config on a machine's devices. Raises ValueError like `make_mesh`."""
+    """Make a config's mesh on a machine's devices. Raises ValueError like `make_mesh`."""
     return make_mesh(config.mesh, topology.devices, topology.slices)
 
 
 def plan_stage(
     config: Config, stage: Stage, topology: Topology, mesh: Mesh, counted_flops: float | None = None
 ) -> StagePlan:
-    """Compile a stage and work out what it takes."""
+    """Compile a stage and estimate its memory and time."""
     result = compile_stage(config, stage, mesh, topology.platform)
     tokens = stage.training.global_batch_size * stage.data.sequence_length
     flops = tokens * flops_of_run(config, stage.data, assumed_teacher(config))
@@ -170,11 +170,11 @@ def plan_stage(
     devices = list(mesh.devices.flat)
     if isinstance(result, Program):
         traffic = memory_traffic(result.module)
-        collectives = tuple(collectives_of(result.module, mesh, _slices_in_mesh(topology, devices)))
+        collectives = tuple(find_collectives(result.module, mesh, _slices_in_mesh(topology, devices)))
         if topology.chip is not None:
-            # The compiler counts the body of a loop once, and attention of long rows, or with relative positions, is
-            # a loop over blocks of queries.
-            bound = bound_of(max(counted, flops) / len(devices), traffic, collectives, devices, topology)
+            # The compiler counts a loop body once; attention of long rows, or with relative positions, loops over
+            # blocks of queries.
+            bound = step_bound(max(counted, flops) / len(devices), traffic, collectives, devices, topology)
     return StagePlan(
         stage=stage,
         config=config,
@@ -191,6 +191,6 @@ def plan_stage(
 
 
 def _slices_in_mesh(topology: Topology, devices: Sequence[object]) -> list[int]:
-    """The slice of each device, in the order of the mesh."""
+    """Return the slice of each device, in mesh order."""
     numbers = {id(device): number for device, number in zip(topology.devices, topology.slices, strict=True)}
     return [numbers[id(device)] for device in devices]

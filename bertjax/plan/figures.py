@@ -1,4 +1,4 @@
-"""The tables of a plan, which the terminal and the page share."""
+"""The tables of a plan, shared by the terminal and the page."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bertjax.report.page import Table, text_lines
 from bertjax.run.progress import LONG_RUN_HOURS, duration
 
 SMALL = 1 << 20  # smaller collectives share one row
-_NOT_KNOWN = "–"
-_LEAST_SECONDS = 10.0  # a shorter time is given in milliseconds
+_UNKNOWN = "–"
+_LEAST_SECONDS = 10.0  # shorter times are shown in milliseconds
 
 
 def tables(plan: Plan) -> tuple[Table, ...]:
@@ -28,7 +28,7 @@ def tables(plan: Plan) -> tuple[Table, ...]:
 
 
 def memory_table(plan: Plan) -> Table:
-    """Memory of one device, from the compiler."""
+    """Tabulate the memory of one device, from the compiler."""
     what = "a chip" if not plan.topology.chip or plan.topology.chip.cores_of_a_chip == 1 else "a device (half a chip)"
     rows = []
     for stage in plan.stages:
@@ -37,26 +37,26 @@ def memory_table(plan: Plan) -> Table:
             parts = (m.parameters, m.optimizer, m.batch + m.other, m.results + m.temporaries, m.program)
             cells = tuple(gib(part) for part in parts)
         else:
-            cells = (_NOT_KNOWN,) * 5
-        needed = _NOT_KNOWN if stage.needed is None else gib(stage.needed)
+            cells = (_UNKNOWN,) * 5
+        needed = _UNKNOWN if stage.needed is None else gib(stage.needed)
         limit = "no limit known" if stage.capacity is None else gib(stage.capacity)
         rows.append((label(stage), *cells, needed, limit, verdict(stage)))
     return Table(
         f"Memory of {what}",
-        "GiB, as the compiler lays the step out; activations are with gradients and every other temporary",
-        ("stage", "parameters", "optimizer", "batch", "activations", "program", "in all", "it has", ""),
+        "GiB, by the compiler; activations include gradients and all other temporaries",
+        ("stage", "parameters", "optimizer", "batch", "activations", "program", "total", "capacity", ""),
         tuple(rows),
     )
 
 
 def speed_table(plan: Plan) -> Table:
-    """The roofline of each stage's step."""
+    """Tabulate the roofline of each stage's step."""
     rows = []
     for stage in plan.stages:
         counted = stage.counted_flops
         flops = (f"{stage.flops / 1e12:,.1f}", f"{counted / 1e12:,.1f}")
         if stage.bound is None:
-            rows.append((label(stage), *flops, *(_NOT_KNOWN,) * 7))
+            rows.append((label(stage), *flops, *(_UNKNOWN,) * 7))
             continue
         b = stage.bound
         parts = (b.compute, b.memory, b.interconnect, b.network)
@@ -72,16 +72,16 @@ def speed_table(plan: Plan) -> Table:
         )
     return Table(
         "A step at best",
-        "TFLOP of the whole step, ours and the compiler's count of the unrolled one, of which the larger is computed; "
-        "then the time that each part takes by itself at its full rate, in ms where no unit is given; a step takes the "
-        "longest of them if all overlap, up to the second figure if devices wait for what they send",
+        "TFLOP of the whole step by our formula and by the compiler for the unrolled step (the larger counts); then "
+        "the time of each part alone at full rate, in ms unless a unit is given; a step takes as long as the longest "
+        "part if all overlap, up to the second figure if communication does not overlap",
         ("stage", "TFLOP", "compiler's", "compute", "memory", "links", "network", "step", "limit", "MFU at most"),
         tuple(rows),
     )
 
 
 def cost_table(plan: Plan) -> Table:
-    """Time, chip-hours and cost of each stage and of all."""
+    """Tabulate time, chip-hours and cost of each stage and of all."""
     rows = [_cost_row(label(stage), stage.steps, stage.hours, plan) for stage in plan.stages]
     if plan.stages[1:]:
         rows.append(_cost_row("all", sum(stage.steps for stage in plan.stages), plan.hours, plan))
@@ -97,14 +97,14 @@ def cost_table(plan: Plan) -> Table:
 
 def _cost_row(name: str, steps: int, hours: tuple[float, float] | None, plan: Plan) -> tuple[str, ...]:
     if hours is None:
-        return (name, f"{steps:,}", _NOT_KNOWN, _NOT_KNOWN, _NOT_KNOWN)
+        return (name, f"{steps:,}", _UNKNOWN, _UNKNOWN, _UNKNOWN)
     chip_hours = [hour * plan.topology.chips for hour in hours]
-    cost = _NOT_KNOWN if plan.price is None else _span([hour * plan.price for hour in chip_hours], "{:,.0f}")
+    cost = _UNKNOWN if plan.price is None else _span([hour * plan.price for hour in chip_hours], "{:,.0f}")
     return (name, f"{steps:,}", _span(hours, "{:,.1f}"), _span(chip_hours, "{:,.0f}"), cost)
 
 
 def collectives_table(stage: StagePlan) -> Table:
-    """The collectives of a step: large ones grouped by kind and axes, the rest together."""
+    """Tabulate the collectives of a step: large ones by kind and axes, the rest together."""
     groups: dict[tuple, list[Collective]] = {}
     for one in stage.collectives:
         key = (one.kind, one.axes, one.slices > 1, one.times) if one.payload >= SMALL else ()
@@ -118,18 +118,18 @@ def collectives_table(stage: StagePlan) -> Table:
             shown = (kind, " × ".join(axes), "yes" if crosses else "no")
         else:
             crossing = sum(one.times for one in members if one.slices > 1)
-            shown = ("each below 1 MiB", _NOT_KNOWN, f"{crossing} of them" if crossing else "no")
+            shown = ("each below 1 MiB", _UNKNOWN, f"{crossing} of them" if crossing else "no")
         rows.append((*shown, f"{runs:,}", mb(payload), mb(moved)))
     return Table(
-        f"What devices send each other in a step of {label(stage)}",
-        "MB: the arrays that are reduced or gathered, and what each device sends for them at the least",
+        f"Communication between devices in a step of {label(stage)}",
+        "MB: the reduced or gathered arrays, and the least that each device sends for them",
         ("what", "mesh axes", "between slices", "times", "arrays", "sent"),
         tuple(rows),
     )
 
 
 def headline(plan: Plan) -> str:
-    """The result in one sentence."""
+    """Return the result in one sentence."""
     name = plan.config.name if plan.is_whole else f"{label(plan.stages[0])} of {plan.config.name}"
     if not plan.fits:
         first = next(stage for stage in plan.stages if not stage.fits)
@@ -149,8 +149,8 @@ def headline(plan: Plan) -> str:
     return f"{whole} and takes at least {hours}, {chip_hours:,.0f} chip-hours{cost}"
 
 
-def about(plan: Plan) -> str:
-    """The mesh, and the speed of its devices if it was measured."""
+def describe_mesh(plan: Plan) -> str:
+    """Describe the mesh, and the measured speed of its devices, if any."""
     mesh = plan.stages[0].mesh
     axes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     slices = len(set(plan.topology.slices))
@@ -161,12 +161,12 @@ def about(plan: Plan) -> str:
 
 
 def label(stage: StagePlan) -> str:
-    """A stage by its number, from 1."""
+    """Name a stage by its number, from 1."""
     return f"stage {stage.stage.number + 1}"
 
 
-def described(stage: StagePlan) -> str:
-    """The rows of a stage, and how they are divided."""
+def describe_stage(stage: StagePlan) -> str:
+    """Describe the rows of a stage and how they are divided."""
     training = stage.stage.training
     times = f", in {training.grad_accum_steps} microbatches" if training.grad_accum_steps > 1 else ""
     return (
@@ -176,30 +176,30 @@ def described(stage: StagePlan) -> str:
 
 
 def verdict(stage: StagePlan) -> str:
-    """Whether it fits."""
+    """Return whether the stage fits, in words."""
     if stage.capacity is None:
-        return _NOT_KNOWN
+        return _UNKNOWN
     return "fits" if stage.fits else "TOO LARGE"
 
 
 def gib(size: float) -> str:
-    """Bytes in GiB."""
+    """Format bytes in GiB."""
     return f"{size / GIB:,.2f}"
 
 
 def mb(size: float) -> str:
-    """Bytes in MB."""
+    """Format bytes in MB."""
     return f"{size / 1e6:,.1f}"
 
 
 def milliseconds(seconds: float) -> str:
-    """Three digits of them."""
+    """Format milliseconds with three digits."""
     value = 1e3 * seconds
     return "0" if value == 0 else f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
 
 
 def step_time(seconds: float) -> str:
-    """The time of a step with its unit: ms below ten seconds, from there on s."""
+    """Format a step time: in ms below ten seconds, else in s."""
     return f"{seconds:,.1f} s" if seconds >= _LEAST_SECONDS else f"{milliseconds(seconds)} ms"
 
 
@@ -213,6 +213,6 @@ def _span(values: Sequence[float], form: str) -> str:
 
 
 def as_text(table: Table) -> str:
-    """A table in columns; words and mesh axes to the left, figures to the right."""
+    """Format a table in columns; words and mesh axes left-aligned, figures right-aligned."""
     left = {0} | ({1} if "axes" in table.columns[1] else set())
     return "\n".join([table.title, *textwrap.wrap(f"({table.note})", 118), *text_lines(table, left)])

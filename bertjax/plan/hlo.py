@@ -1,4 +1,4 @@
-"""A parser for compiled programs as HLO text: which instructions run, how often, and on which shapes."""
+"""Parse compiled programs as HLO text: which instructions run, how often, and on which shapes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BITS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Shape:
-    """One array: `space` 0 is the device's main memory, anything else is nearer to its cores."""
+    """One array. `space` 0 is the device's main memory; others are closer to its cores."""
 
     dtype: str
     dims: tuple[int, ...]
@@ -44,12 +44,12 @@ class Instruction:
     opcode: str
     shapes: tuple[Shape, ...]  # the leaves of the result
     operands: tuple[str, ...]
-    literal: str  # the text between the brackets
+    literal: str  # the text between the parentheses
     attributes: str
     is_root: bool
 
     def called(self, *keys: str) -> tuple[str, ...]:
-        """Computations named by these attributes."""
+        """Return the computations that these attributes name."""
         return tuple(name for key, name in _CALLED.findall(self.attributes) if key in keys)
 
 
@@ -65,9 +65,9 @@ class Module:
 
     @cached_property
     def runs(self) -> dict[str, int]:
-        """How often each computation runs in one call of the program; those inside fusions and loops too.
+        """How often each computation runs in one call of the program, including those inside fusions and loops.
 
-        Of a conditional's branches each is taken to run. Raises ValueError for a loop whose length is not to be found.
+        Every branch of a conditional counts. Raises ValueError for a loop of unknown length.
         """
         counts: dict[str, int] = defaultdict(int)
 
@@ -106,7 +106,7 @@ class Module:
                 return [(name, trips) for name in instruction.called("body", "condition")]
             case "fusion" | "async-start":
                 return [(name, 1) for name in instruction.called("calls")]
-            case "call" | "call-start":  # the latter what a TPU7x has its sparse cores do meanwhile
+            case "call" | "call-start":  # call-start: work for the sparse cores of a TPU7x
                 return [(name, 1) for name in instruction.called("to_apply")]
             case "conditional":
                 listed = _BRANCHES.search(instruction.attributes)
@@ -115,7 +115,7 @@ class Module:
         return []
 
     def _trips(self, where: str, loop: Instruction) -> int:
-        """The trip count of a loop: as the compiler annotates it, or the bound of a counter from 0."""
+        """Return the trip count of a loop, from the compiler's annotation or the bound of a counter from 0."""
         noted = _TRIPS.search(loop.attributes)
         if noted:
             return int(noted.group(1))
@@ -126,38 +126,37 @@ class Module:
         if test.opcode == "compare" and "direction=LT" in test.attributes and len(constants) == 1:
             return constants[0]
         raise ValueError(
-            f"the compiled program has a loop {loop.name} in {where} whose number of rounds cannot be read from its "
-            f"condition ({test.opcode} {test.attributes[:60]}); this version of jax writes loops in another way"
+            f"the compiled program has a loop {loop.name} in {where} with an unknown trip count ({test.opcode} "
+            f"{test.attributes[:60]}); this version of jax is not supported by bertjax plan"
         )
 
 
 def parse(text: str) -> Module:
-    """The text of `Compiled.as_text()` as a module. Raises ValueError if there is no entry computation."""
+    """Parse the text of `Compiled.as_text()`. Raises ValueError if there is no entry computation."""
     computations: dict[str, Computation] = {}
     entry: str = ""
     current: Computation | None = None
     for line in text.splitlines():
-        opened = _COMPUTATION.match(line)
-        if opened:
-            current = computations.setdefault(opened.group(2), {})
-            entry = opened.group(2) if opened.group(1) else entry
+        if header := _COMPUTATION.match(line):
+            current = computations.setdefault(header.group(2), {})
+            entry = header.group(2) if header.group(1) else entry
             continue
-        if current is not None and (found := _INSTRUCTION.match(line)):
-            root, name, result, opcode, operands, attributes = found.groups()
+        if current is not None and (match := _INSTRUCTION.match(line)):
+            root, name, result, opcode, operands, attributes = match.groups()
             current[name] = Instruction(
                 name, opcode, _shapes(result), tuple(_NAME.findall(operands)), operands, attributes, bool(root)
             )
     if not entry:
         raise ValueError(
-            "the compiled program's text has no entry computation; this version of jax writes it otherwise"
+            "the compiled program has no entry computation; this version of jax is not supported by bertjax plan"
         )
     return Module(computations, entry)
 
 
 def _shapes(text: str) -> tuple[Shape, ...]:
-    found = []
+    shapes = []
     for dtype, dims, layout in _SHAPE.findall(text):
         space = _SPACE.search(layout)
         sizes = tuple(int(size) for size in dims.split(",") if size)
-        found.append(Shape(dtype, sizes, int(space.group(1)) if space else 0))
-    return tuple(found)
+        shapes.append(Shape(dtype, sizes, int(space.group(1)) if space else 0))
+    return tuple(shapes)

@@ -1,9 +1,9 @@
-"""The roofline of a step: the bytes that it moves, and the least time of each part alone at the full rate of the chip.
+"""The roofline of a step: the bytes that it moves, and the least time of each part at the chip's full rate.
 
-Assumed: matmuls run at the data sheet's bf16 peak, main memory and links at theirs; latency costs nothing. A ring along
-a dim of a TPU's torus uses its links in both directions where the dim closes and the group has all of it, in one where
-not; groups that lie between each other share links; one that spreads over several dims uses the links of all. Between
-slices (of GPUs: hosts) each device has its share of the network.
+Assumptions: matmuls, main memory and links run at the peak of the data sheet, and latency is free. A ring along a dim
+of a TPU's torus uses its links in both directions if the dim closes and the group spans it, else in one; interleaved
+groups share links; a group over several dims uses the links of all. Between slices (for GPUs: hosts) each device has
+its share of the network.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertjax.plan.collectives import Collective, sent_share
+from bertjax.plan.collectives import Collective, min_sent_share
 from bertjax.plan.hlo import Computation, Instruction, Module
 from bertjax.plan.topologies import Chip, Topology
 
-_DIE_TO_DIE = 6  # times a link: between the halves of a TPU7x chip (cloud.google.com/tpu/docs/tpu7x)
+_DIE_TO_DIE = 6  # links: between the halves of a TPU7x chip (cloud.google.com/tpu/docs/tpu7x)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Seconds of one step that each part takes at the least."""
+    """Least seconds of each part of one step."""
 
     compute: float
     memory: float
@@ -31,12 +31,12 @@ class Bound:
 
     @property
     def overlapped(self) -> float:
-        """The time if all parts overlap: that of the slowest."""
+        """The time if all parts overlap: the slowest one's."""
         return max(self.compute, self.memory, self.interconnect, self.network)
 
     @property
     def serial(self) -> float:
-        """The time if communication overlaps with nothing, and compute overlaps with memory."""
+        """The time if communication overlaps with nothing and compute overlaps with memory traffic."""
         return max(self.compute, self.memory) + self.interconnect + self.network
 
     @property
@@ -51,14 +51,14 @@ class Bound:
         return max(parts, key=parts.__getitem__)
 
 
-def bound_of(
+def step_bound(
     flops_per_device: float,
     traffic: float,
     collectives: Sequence[Collective],
     devices: Sequence[Any],
     topology: Topology,
 ) -> Bound:
-    """The bound of a step: FLOPs and bytes are those of one device, `devices` in the order of the mesh."""
+    """Return the bound of a step. FLOPs and bytes are per device; `devices` are in mesh order."""
     chip = topology.chip
     assert chip is not None, "a device of unknown speed has no bound"
     interconnect = network = 0.0
@@ -71,22 +71,22 @@ def bound_of(
 
 
 def _seconds(collective: Collective, members: Sequence[Any], topology: Topology, chip: Chip) -> tuple[float, float]:
-    """Seconds within slices and between them, of one run of a collective."""
+    """Return the seconds of one collective within slices and between them."""
     kind, payload = collective.kind, collective.payload
     slices = collective.slices
     within = len(members) // slices
     near = far = 0.0
     if within > 1:
         local = members[:within] if slices > 1 else members
-        near = payload * sent_share(kind, within) / _rate(local, topology, chip)
+        near = payload * min_sent_share(kind, within) / _rate(local, topology, chip)
     if slices > 1:
-        # What the slices exchange is spread over the network shares of the group's devices in each.
-        far = payload * sent_share(kind, slices) / within / chip.network
+        # The exchange between slices uses the network shares of all devices of the group in a slice.
+        far = payload * min_sent_share(kind, slices) / within / chip.network
     return near, far
 
 
 def _rate(members: Sequence[Any], topology: Topology, chip: Chip) -> float:
-    """Bytes/s that each device of a group can send to others of it, within a slice."""
+    """Return the bytes/s that each device can send to its group within a slice."""
     if not chip.is_tpu:
         return chip.link
     coordinates = [tuple(member.coords) for member in members]
@@ -98,16 +98,16 @@ def _rate(members: Sequence[Any], topology: Topology, chip: Chip) -> float:
 
 
 def _links(along: Sequence[int], dim: int, topology: Topology) -> float:
-    """How many links along a dim a device of a group has for itself, by the group's coordinates there."""
+    """Return how many links along a dim each device of a group has, by the group's coordinates."""
     coordinates = sorted(set(along))
     extent = 1 + max(device.coords[dim] for device in topology.devices)
     is_ring = topology.wraps[dim] and len(coordinates) == extent
-    # Devices between those of one group belong to other groups, which use the same links.
+    # Devices in between belong to other groups, which use the same links.
     stride = min(after - before for before, after in itertools.pairwise(coordinates))
     return (2 if is_ring else 1) / stride
 
 
-_MOVES_NOTHING = {
+_NO_TRAFFIC = {
     "parameter",
     "constant",
     "tuple",
@@ -124,27 +124,27 @@ _MOVES_NOTHING = {
     "add-dependency",
 }
 _BOOKKEEPING = ("AllocateBuffer", "ConcatBitcast", "Sharding", "AsyncCollective", "BarrierStart", "BarrierDone")
-_PICKS = ("dynamic-slice", "slice", "gather")
-_PASSES = ("bitcast", "copy", "convert")  # inside a fusion only the elements that are needed are computed
+_SLICES = ("dynamic-slice", "slice", "gather")
+_ELEMENTWISE = ("bitcast", "copy", "convert")  # a fusion computes only the needed elements
 
 
 def memory_traffic(module: Module) -> int:
-    """Bytes read and written in one step by one device."""
+    """Return the bytes that one device reads and writes in one step."""
     return sum(
-        times * _moved(instruction, module.computations[name], module)
+        times * _instruction_traffic(instruction, module.computations[name], module)
         for name, times in module.runs.items()
         if name not in module.fused
         for instruction in module.computations[name].values()
     )
 
 
-def _moved(instruction: Instruction, computation: Computation, module: Module) -> int:
+def _instruction_traffic(instruction: Instruction, computation: Computation, module: Module) -> int:
     opcode, operands = instruction.opcode, [computation[name] for name in instruction.operands if name in computation]
-    if opcode in _MOVES_NOTHING or opcode.endswith("-start"):
+    if opcode in _NO_TRAFFIC or opcode.endswith("-start"):
         return 0
     if opcode == "call-done":
         return 0  # the called computation counts itself
-    if opcode.endswith("-done"):  # of a copy between memories: what arrives
+    if opcode.endswith("-done"):  # a copy between memories counts when it arrives
         return sum(shape.bytes for shape in instruction.shapes)
     if opcode == "custom-call" and any(word in instruction.attributes for word in _BOOKKEEPING):
         return 0
@@ -152,11 +152,11 @@ def _moved(instruction: Instruction, computation: Computation, module: Module) -
         inner = module.computations[instruction.called("calls")[0]]
         parameters = sorted((i for i in inner.values() if i.opcode == "parameter"), key=lambda i: int(i.literal))
         read = sum(
-            min(_size(operand), _read(parameter, inner, module))
+            min(_size(operand), _bytes_read(parameter, inner, module))
             for operand, parameter in zip(operands, parameters, strict=False)
         )
-        return read + _written(instruction, inner)
-    if opcode in _PICKS:
+        return read + _bytes_written(instruction, inner)
+    if opcode in _SLICES:
         return 2 * _size(instruction)
     if opcode == "dynamic-update-slice":
         return 2 * _size(operands[1])
@@ -164,51 +164,51 @@ def _moved(instruction: Instruction, computation: Computation, module: Module) -
 
 
 def _size(instruction: Instruction) -> int:
-    """Bytes of a result in main memory."""
+    """Return the bytes of a result in main memory."""
     return sum(shape.bytes for shape in instruction.shapes if shape.space == 0)
 
 
-def _whole(instruction: Instruction) -> int:
+def _total_bytes(instruction: Instruction) -> int:
     return sum(shape.bytes for shape in instruction.shapes)
 
 
-def _read(parameter: Instruction, inner: Computation, module: Module) -> int:
-    """Bytes that a fusion reads of one of its operands: all, unless it only picks slices, or overwrites one."""
+def _bytes_read(parameter: Instruction, inner: Computation, module: Module) -> int:
+    """Return the bytes that a fusion reads of an operand: all, unless it reads slices or overwrites one."""
     total = 0
     for user in inner.values():
         if parameter.name not in user.operands:
             continue
         operand = user.operands.index(parameter.name)
-        if user.opcode in _PICKS and operand == 0:
-            total += _whole(user)
+        if user.opcode in _SLICES and operand == 0:
+            total += _total_bytes(user)
         elif user.opcode == "dynamic-update-slice" and operand == 0:
             continue
-        elif _passes(user, operand, module):
+        elif _is_elementwise(user, operand, module):
             if user.is_root:
-                return _whole(parameter)
-            total += _read(user, inner, module)
+                return _total_bytes(parameter)
+            total += _bytes_read(user, inner, module)
         elif user.opcode == "fusion":
             nested = module.computations[user.called("calls")[0]]
             deeper = next(i for i in nested.values() if i.opcode == "parameter" and int(i.literal) == operand)
-            total += _read(deeper, nested, module)
+            total += _bytes_read(deeper, nested, module)
         else:
-            return _whole(parameter)
+            return _total_bytes(parameter)
     return total
 
 
-def _passes(user: Instruction, operand: int, module: Module) -> bool:
-    """Whether a part of its result takes no more than the same part of operand number `operand`."""
+def _is_elementwise(user: Instruction, operand: int, module: Module) -> bool:
+    """Return whether each element of the result needs only the same element of operand number `operand`."""
     if user.opcode != "fusion":
-        return user.opcode in _PASSES
+        return user.opcode in _ELEMENTWISE
     nested = module.computations[user.called("calls")[0]]
     (made,) = [instruction for instruction in nested.values() if instruction.is_root]
-    while made.opcode in _PASSES:
+    while made.opcode in _ELEMENTWISE:
         made = nested[made.operands[0]]
     return made.opcode == "parameter" and int(made.literal) == operand
 
 
-def _written(fusion: Instruction, inner: Computation) -> int:
-    """Bytes that a fusion writes: its results, of which one made by overwriting a slice counts as the slice."""
+def _bytes_written(fusion: Instruction, inner: Computation) -> int:
+    """Return the bytes that a fusion writes: its results; an updated slice counts as the slice."""
     (root,) = [instruction for instruction in inner.values() if instruction.is_root]
     made = [inner[name] for name in root.operands] if root.opcode == "tuple" else [root]
     if len(made) != len(fusion.shapes):
@@ -220,5 +220,5 @@ def _written(fusion: Instruction, inner: Computation) -> int:
         if shape.space:
             continue
         is_update = instruction.opcode == "dynamic-update-slice"
-        written += _whole(inner[instruction.operands[1]]) if is_update else shape.bytes
+        written += _total_bytes(inner[instruction.operands[1]]) if is_update else shape.bytes
     return written

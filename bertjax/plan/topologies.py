@@ -1,4 +1,4 @@
-"""Machines by name, `v5p:8x8x8` or `h100:8`: their chips, and their devices for ahead-of-time compilation."""
+"""Machines by name, such as `v5p:8x8x8` or `h100:8`: their chips, and devices for ahead-of-time compilation."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     from bertjax.training.flops import Peak
 
 GIB = 1 << 30
-_GPU_SHARE = 0.75  # of its memory is what jax takes unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise
+_GPU_SHARE = 0.75  # jax's default share of a GPU's memory (XLA_PYTHON_CLIENT_MEM_FRACTION)
 
 
 @dataclass(frozen=True)
 class Chip:
-    """What one jax device of a kind has; sizes in bytes, rates in bytes/s."""
+    """Properties of one jax device of a kind; sizes in bytes, rates in bytes/s."""
 
     name: str
     device_kind: str  # as jax calls it
     memory: float
     memory_bandwidth: float
-    link: float  # one direction of one link of a TPU's torus; of a GPU all of its NVLinks, one direction
+    link: float  # one direction: one link of a TPU's torus, or all NVLinks of a GPU
     dims: int  # of the torus; 0 for a switch
     network: float  # this device's share of its host's network, one direction
     cores_of_a_chip: int = 1  # jax devices that share a chip and its links
-    measured: Peak | None = None  # of a device that has no data sheet here
+    measured: Peak | None = None  # for a device without a data sheet
 
     @property
     def flops(self) -> float:
         """Dense bf16 FLOP/s, or what was measured."""
         if self.measured is not None:
             return self.measured.flops
-        from bertjax.training.flops import peak_flops  # which imports jax: names are read before that may be
+        from bertjax.training.flops import peak_flops  # imports jax, which must wait for `set_environment`
 
         peak = peak_flops(self.device_kind)
         assert peak is not None, f"flops.py has no peak for {self.device_kind}"
@@ -46,7 +46,7 @@ class Chip:
 
     @property
     def is_tpu(self) -> bool:
-        """Whether it is a TPU; else it is a GPU."""
+        """Whether the chip is a TPU rather than a GPU."""
         return self.dims > 0
 
     @property
@@ -56,7 +56,7 @@ class Chip:
 
 
 def gpu_memory_share() -> float:
-    """The share of a GPU's memory that jax takes."""
+    """Return the share of a GPU's memory that jax uses."""
     return float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", _GPU_SHARE))
 
 
@@ -76,20 +76,20 @@ CHIPS = {
 }
 
 
-def chip_of(device_kind: str) -> Chip | None:
-    """The chip that jax calls by this name, or None if the table does not have it."""
-    # A TPU v5p is "TPU v5p" where it is real and "TPU v5" where it is planned for.
+def find_chip(device_kind: str) -> Chip | None:
+    """Return the chip with this jax device kind, or None if it is not in the table."""
+    # A real TPU v5p is "TPU v5p", a planned one "TPU v5".
     wanted = {"TPU v5p": "TPU v5", "TPU v5e": "TPU v5 lite", "TPU v6e": "TPU v6 lite"}.get(device_kind, device_kind)
     return next((chip for chip in CHIPS.values() if wanted.startswith(chip.device_kind) and _same(wanted, chip)), None)
 
 
 def _same(device_kind: str, chip: Chip) -> bool:
-    """Whether nothing but a GPU's variant follows the chip's name: TPU v5 is no TPU v5 lite."""
+    """Return whether only a GPU's variant follows the chip's name: TPU v5 is not TPU v5 lite."""
     return device_kind == chip.device_kind or not chip.is_tpu
 
 
 LOCAL = "local"
-# Usual shapes, for the message about an unknown name; the compiler takes others too.
+# Usual shapes, to suggest for an unknown name; the compiler accepts others too.
 SHAPES = {
     "v4": ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16"),
     "v5e": ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"),
@@ -100,7 +100,7 @@ SHAPES = {
     "h200": ("8", "2x8", "4x8", "8x8", "16x8", "32x8"),
     "b200": ("8", "2x8", "4x8", "8x8", "16x8", "32x8"),
 }
-# Other names of kinds, for the same message.
+# Aliases of kinds, for the same suggestions.
 ALIASES = {
     "v5litepod": "v5e",
     "v5lite": "v5e",
@@ -109,14 +109,14 @@ ALIASES = {
     "v7x": "tpu7x",
     "tpu7": "tpu7x",
 }
-_CORES_IN_TYPES = ("v4", "v5p")  # whose accelerator types, as v5p-16, count two cores a chip
+_CORES_IN_TYPES = ("v4", "v5p")  # accelerator types such as v5p-16 count two cores per chip
 _FULL_TORUS = 16  # chips along a dim of a v5e or v6e slice that closes into a ring
 _CUBE = 4  # chips along each dim of the blocks that v4, v5p and tpu7x are built of; whole blocks close into rings
 _MEGACORE = ("v4", "v5p")  # where both cores of a chip are one jax device
 _QUIET = {
-    # No TPU is used, so any number of compilers may run at the same time.
+    # No TPU is used, so any number of compilers may run at once.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    # libtpu would query Google's metadata server which TPU this machine is, wait for it, and warn.
+    # libtpu would query Google's metadata server, wait for it, and warn.
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -126,8 +126,8 @@ _QUIET = {
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
 }
 
-# Descriptions of GPUs for XLA's compiler where none is here (`GpuTargetConfigProto` as text). Figures: NVIDIA's data
-# sheets and the CUDA C++ Programming Guide's table of compute capabilities.
+# Descriptions of GPUs for XLA's compiler on a machine without one (`GpuTargetConfigProto` as text). Figures: NVIDIA's
+# data sheets and the CUDA C++ Programming Guide's table of compute capabilities.
 _TARGET = """
 gpu_device_info {{
   threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
@@ -171,7 +171,7 @@ class Name:
 
     @property
     def wraps(self) -> tuple[bool, ...]:
-        """Per dim of a TPU slice: whether its links close into a ring."""
+        """Whether the links along each dim of a TPU slice close into a ring."""
         if self.chip.dims == 3:
             return (all(size % _CUBE == 0 for size in self.shape),) * len(self.shape)
         return tuple(size == _FULL_TORUS for size in self.shape)
@@ -179,18 +179,18 @@ class Name:
 
 @dataclass(frozen=True)
 class Topology:
-    """Devices to plan for. `chip` is None where the kind is not in the table, as no CPU is; see `at_measured_speed`."""
+    """Devices to plan for. `chip` is None for a kind that is not in the table, such as a CPU."""
 
     name: str
     devices: tuple[Any, ...]
     chip: Chip | None
     wraps: tuple[bool, ...]
     capacity: float | None  # bytes that a program may use on each device; None: no limit
-    slices: tuple[int, ...] = ()  # of each device: the TPU slice, or the host of GPUs, that it is in
+    slices: tuple[int, ...] = ()  # per device: its TPU slice or GPU host
 
     @property
     def platform(self) -> str:
-        """tpu, gpu or cpu, as jax calls it."""
+        """The jax platform: tpu, gpu or cpu."""
         return self.devices[0].platform
 
     @property
@@ -199,10 +199,10 @@ class Topology:
         return len(self.devices) / (self.chip.cores_of_a_chip if self.chip else 1)
 
 
-def prepare_process(name: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """What to set in the environment, before jax is imported, to plan for a machine that is not here.
+def planning_environment(name: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables to set before jax is imported, to plan for a machine that is not available.
 
-    Without it jax would look for the accelerator, and libtpu would print what it did not find.
+    Without them jax would look for the accelerator and libtpu would print warnings.
     """
     if name == LOCAL:
         return {}
@@ -214,12 +214,14 @@ def parse_name(name: str, slices: int = 1) -> Name:
     kind, _, shape = name.partition(":")
     chip = CHIPS.get(kind)
     if chip is None or not re.fullmatch(r"\d+(x\d+)*", shape) or "0" in shape.split("x"):
-        raise ValueError(f"--topology {name}: unknown; {_nearest(name)}")
+        raise ValueError(f"--topology {name}: unknown; {_suggest_names(name)}")
     sizes = tuple(int(size) for size in shape.split("x"))
     if chip.is_tpu and len(sizes) != chip.dims:
-        raise ValueError(f"--topology {name}: a {kind} slice has {chip.dims} dims; {_nearest(name)}")
+        raise ValueError(f"--topology {name}: a {kind} slice has {chip.dims} dims; {_suggest_names(name)}")
     if not chip.is_tpu and len(sizes) > 2:
-        raise ValueError(f"--topology {name}: GPUs are counted as HOSTSxGPUS, or GPUS of one host; {_nearest(name)}")
+        raise ValueError(
+            f"--topology {name}: GPUs are counted as HOSTSxGPUS, or GPUS of one host; {_suggest_names(name)}"
+        )
     if slices < 1 or (slices > 1 and not chip.is_tpu):
         raise ValueError(
             f"--slices {slices} with --topology {name}: a number of TPU slices, 1 or more; "
@@ -228,7 +230,7 @@ def parse_name(name: str, slices: int = 1) -> Name:
     return Name(chip, sizes, slices)
 
 
-def _nearest(name: str) -> str:
+def _suggest_names(name: str) -> str:
     known = [f"{kind}:{shape}" for kind, shapes in SHAPES.items() for shape in shapes]
     name = name.lower()
     shape = name.lstrip(string.ascii_lowercase + string.digits)
@@ -249,20 +251,22 @@ def _nearest(name: str) -> str:
 
 
 def open_topology(name: str, slices: int = 1) -> Topology:
-    """The devices of a machine. Needs the compiler of its platform: libtpu, or jax's CUDA plug-in.
+    """Open the devices of a machine. Needs the compiler of its platform: libtpu or jax's CUDA plug-in.
 
-    Raises ValueError for an unknown name (with the nearest ones) or a shape that the compiler does not have, and
-    ModuleNotFoundError, with what to install, without the compiler.
+    Raises ValueError for an unknown name or a shape that the compiler does not support, and ModuleNotFoundError without
+    the compiler.
     """
     from bertjax.parallel.mesh import slice_numbers
 
     if name == LOCAL:
         if slices != 1:
-            raise ValueError(f"--slices {slices} with --topology local: this machine says itself which slices it has")
+            raise ValueError(
+                f"--slices {slices} with --topology local: the slices of this machine are known; leave --slices out"
+            )
         return _local()
     parsed = parse_name(name, slices)
     devices = _tpu_devices(parsed) if parsed.chip.is_tpu else _gpu_devices(parsed)
-    # The compiler gives GPUs of different hosts no slice of their own.
+    # The compiler does not assign slices to GPU hosts.
     numbers = slice_numbers(devices) if parsed.chip.is_tpu else tuple(device.process_index for device in devices)
     return Topology(str(parsed), devices, parsed.chip, parsed.wraps, parsed.chip.usable, numbers)
 
@@ -274,7 +278,7 @@ def _local() -> Topology:
     from bertjax.runtime.host_memory import machine_memory
 
     devices = tuple(jax.devices())
-    chip = chip_of(devices[0].device_kind)
+    chip = find_chip(devices[0].device_kind)
     stats = devices[0].memory_stats() or {}
     limit = stats.get("bytes_limit") or (chip.usable if chip else None)
     if limit is None and devices[0].platform == "cpu":
@@ -284,11 +288,11 @@ def _local() -> Topology:
     return Topology(name, devices, chip, (False,) * dims, limit, slice_numbers(devices))
 
 
-def at_measured_speed(topology: Topology, dtype: str) -> Topology:
-    """A machine whose chip is not in the table, with the rate of the fastest product that it computes in a dtype.
+def with_measured_speed(topology: Topology, dtype: str) -> Topology:
+    """Give an unknown chip the rate of its fastest measured matmul in a dtype.
 
-    Its memory, links and network count as infinitely fast, so that what follows is the least that a step takes: a CPU's
-    caches keep an unknown part of what its kernels read and write.
+    Memory, links and network count as infinitely fast, so that times are lower bounds: a CPU's caches hold an unknown
+    part of its kernels' traffic.
     """
     from bertjax.training.flops import device_peak
 
@@ -311,7 +315,7 @@ def _tpu_devices(name: Name) -> tuple[Any, ...]:
         options["chip_config_name"] = "megacore"
     if name.slices > 1:
         options["num_slices"] = name.slices
-    if math.prod(name.shape) == 1:  # the compiler takes hosts of 2 x 2 chips by default
+    if math.prod(name.shape) == 1:  # the default host has 2 x 2 chips
         options["chips_per_host_bounds"] = (1, 1, 1)
     shape = "x".join(str(size) for size in name.shape)
     try:
@@ -320,7 +324,7 @@ def _tpu_devices(name: Name) -> tuple[Any, ...]:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"--topology {name.chip.name}:{shape}: the TPU compiler has no such slice ({reason}); "
-            f"{_nearest(f'{name.chip.name}:{shape}')}"
+            f"{_suggest_names(f'{name.chip.name}:{shape}')}"
         ) from error
     return tuple(described.devices)
 
@@ -345,5 +349,5 @@ def _gpu_devices(name: Name) -> tuple[Any, ...]:
 
 
 def set_environment(name: str) -> None:
-    """Put `prepare_process` into this process's environment."""
-    os.environ.update(prepare_process(name, os.environ))
+    """Put `planning_environment` into this process's environment."""
+    os.environ.update(planning_environment(name, os.environ))

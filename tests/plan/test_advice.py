@@ -28,7 +28,7 @@ from bertjax.plan.advice import advise, flags_for, meshes
 from bertjax.plan.compiling import argument_sizes, compiler_flops
 from bertjax.plan.estimates import Plan, _with_rows_for_all, make_plan, mesh_on
 from bertjax.plan.figures import cost_table, headline
-from bertjax.plan.suggest import Suggestion, _starts, _widths, pick_microbatches
+from bertjax.plan.suggest import Suggestion, _candidate_meshes, _starts, pick_microbatches
 from bertjax.plan.topologies import CHIPS, open_topology
 from bertjax.training.stages import stages_of
 
@@ -87,7 +87,7 @@ def test_the_best_plan_is_searched_from_the_given_settings(too_large: Plan) -> N
 
 def test_widths_that_cannot_hold_the_weights_are_left_out(too_large: Plan) -> None:
     (stage,) = too_large.stages
-    assert [mesh.fsdp for mesh in _widths(too_large, stage)] == [1, 2]
+    assert [mesh.fsdp for mesh in _candidate_meshes(too_large, stage)] == [1, 2]
     one, two = (
         sum(
             argument_sizes(
@@ -99,9 +99,9 @@ def test_widths_that_cannot_hold_the_weights_are_left_out(too_large: Plan) -> No
         for n in (1, 2)
     )
     tight = replace(too_large, topology=replace(too_large.topology, capacity=(one + two) / 2))
-    assert [mesh.fsdp for mesh in _widths(tight, stage)] == [2]
+    assert [mesh.fsdp for mesh in _candidate_meshes(tight, stage)] == [2]
     none = replace(too_large, topology=replace(too_large.topology, capacity=two / 2))
-    assert not _widths(none, stage)
+    assert not _candidate_meshes(none, stage)
 
 
 @pytest.mark.parametrize(("recipe", "widest"), [("electra:small", 64), ("albert:base", 128), ("bert_base", 256)])

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import is_names, spec
-from bertjax.plan.collectives import Collective, collectives_of
+from bertjax.plan.collectives import Collective, find_collectives
 from bertjax.plan.compiling import blueprint_on, compile_stage
 from bertjax.plan.hlo import parse
 from bertjax.training.stages import stages_of
@@ -72,7 +72,7 @@ def compiled(mesh: MeshConfig, microbatches: int) -> Step:
         axes = tuple(spec(logical))
         shard = math.prod(leaf.shape) * FLOAT // (made.shape["tensor"] if "tensor" in axes else 1)
         sizes["fsdp" in axes and made.shape["fsdp"] > 1] += shard
-    return Step(collectives_of(program.module, made, (0,) * 8), sizes[True], sizes[False])
+    return Step(find_collectives(program.module, made, (0,) * 8), sizes[True], sizes[False])
 
 
 def test_a_permutation_sends_the_whole_array() -> None:
@@ -84,7 +84,7 @@ def test_a_permutation_sends_the_whole_array() -> None:
         out_specs=PartitionSpec("data"),
     )
     text = jax.jit(rotated).lower(jax.ShapeDtypeStruct((8, 1024), jax.numpy.float32)).compile().as_text()
-    (found,) = collectives_of(parse(text), mesh, (0,) * 8)
+    (found,) = find_collectives(parse(text), mesh, (0,) * 8)
     assert (found.kind, found.payload, found.moved) == ("collective-permute", 4096, 4096)
 
 

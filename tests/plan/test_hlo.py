@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from bertjax.plan.collectives import collectives_of
+from bertjax.plan.collectives import find_collectives
 from bertjax.plan.hlo import parse
 from bertjax.plan.roofline import memory_traffic
 
@@ -60,21 +60,21 @@ ENTRY %main (a: (s32[], f32[128])) -> (s32[], f32[128]) {{
     ],
 )
 def test_groups_are_read_in_every_notation(groups: str, first: tuple[int, ...], axes: tuple[str, ...]) -> None:
-    (found,) = collectives_of(parse(program(groups)), mesh_of(2, 2, 2), (0,) * 4 + (1,) * 4)
+    (found,) = find_collectives(parse(program(groups)), mesh_of(2, 2, 2), (0,) * 4 + (1,) * 4)
     assert (found.group, found.axes, found.times, found.payload) == (first, axes, 3, 512)
     assert found.slices == (2 if 4 in first else 1)
 
 
 def test_an_unknown_notation_is_refused() -> None:
-    with pytest.raises(ValueError, match="names the devices of r in a way that is not known"):
-        collectives_of(parse(program("replica_groups=[[spiral]]")), mesh_of(8), (0,) * 8)
+    with pytest.raises(ValueError, match="names the devices of r in an unknown format"):
+        find_collectives(parse(program("replica_groups=[[spiral]]")), mesh_of(8), (0,) * 8)
 
 
 def test_what_carries_on_a_gather_that_began_elsewhere_is_not_counted_again() -> None:
     attributes = 'replica_groups={}, frontend_attributes={chain_id="2"}'
     begins = '\n  %c = s32[2]{0:S(4)} custom-call(%r), custom_call_target="AsyncCollectiveStart"'
-    assert not collectives_of(parse(program(attributes)), mesh_of(8), (0,) * 8)
-    assert len(collectives_of(parse(program(attributes, fusion=begins)), mesh_of(8), (0,) * 8)) == 1
+    assert not find_collectives(parse(program(attributes)), mesh_of(8), (0,) * 8)
+    assert len(find_collectives(parse(program(attributes, fusion=begins)), mesh_of(8), (0,) * 8)) == 1
 
 
 def test_what_slices_send_each_other_is_found() -> None:
@@ -83,7 +83,7 @@ def test_what_slices_send_each_other_is_found() -> None:
         'frontend_attributes={_xla_megascale_transfer_type="ALL_REDUCE"}'
     )
     module = parse(program("replica_groups={{0,1},{2,3},{4,5},{6,7}}", fusion=send))
-    _, between = collectives_of(module, mesh_of(2, 2, 2), (0,) * 4 + (1,) * 4)
+    _, between = find_collectives(module, mesh_of(2, 2, 2), (0,) * 4 + (1,) * 4)
     assert (between.kind, between.payload, between.times, between.slices) == ("all-reduce", 2048, 3, 2)
     assert between.axes == ("data",)
 
@@ -109,7 +109,7 @@ ENTRY %main (a: f32[128]) -> f32[128] {
 }
 """
     module = parse(text)
-    (found,) = collectives_of(module, mesh_of(8), (0,) * 8)
+    (found,) = find_collectives(module, mesh_of(8), (0,) * 8)
     assert (found.kind, found.payload, found.times) == ("all-reduce", 512, 1)
     assert memory_traffic(module) == 512 + 512
 
@@ -186,7 +186,7 @@ def test_a_collective_in_a_loop_counts_as_often_as_it_runs() -> None:
         jax.shard_map(body, mesh=mesh, in_specs=P(("data", "fsdp")), out_specs=P("data"), check_vma=False)
     )
     module = parse(function.lower(jax.ShapeDtypeStruct((64, 16), jnp.float32)).compile().as_text())
-    found = {one.kind: one for one in collectives_of(module, mesh, (0,) * 8)}
+    found = {one.kind: one for one in find_collectives(module, mesh, (0,) * 8)}
     assert (found["all-gather"].axes, found["all-gather"].times) == (("fsdp",), 1)
     assert found["all-gather"].payload == 16 * 16 * 4
     assert (found["all-reduce"].axes, found["all-reduce"].times) == (("data",), ROUNDS)

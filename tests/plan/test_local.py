@@ -17,7 +17,7 @@ from bertjax.config import ExecutionConfig
 from bertjax.config.recipes import load_recipe
 from bertjax.plan.answer import Answer
 from bertjax.plan.estimates import Plan, make_plan
-from bertjax.plan.figures import about, headline, step_time
+from bertjax.plan.figures import describe_mesh, headline, step_time
 from bertjax.plan.roofline import Bound
 from bertjax.plan.topologies import LOCAL, open_topology
 from bertjax.runtime.host_memory import machine_memory
@@ -74,7 +74,7 @@ def test_the_least_time_of_a_step_is_its_arithmetic_at_the_measured_speed(monkey
     assert stage.collectives  # which take no time here
     assert stage.mfu_bound == stage.flops / arithmetic
     assert plan.hours == (1_000 * arithmetic / 4e9 / 3600,) * 2
-    assert "2 devices, each of 0.002 TFLOP/s (of this test); memory and links are left out" in about(plan)
+    assert "2 devices, each of 0.002 TFLOP/s (of this test); memory and links are left out" in describe_mesh(plan)
     assert f"fits local: {len(jax.devices())} × cpu and takes at least" in headline(plan)
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from bertjax.plan.roofline import _rate
-from bertjax.plan.topologies import CHIPS, SHAPES, Topology, chip_of, open_topology, parse_name
+from bertjax.plan.topologies import CHIPS, SHAPES, Topology, find_chip, open_topology, parse_name
 
 
 @pytest.mark.parametrize("kind", CHIPS)
@@ -67,10 +67,10 @@ def test_rings_close_where_the_hardware_closes_them() -> None:
 
 def test_chips_are_known_by_the_names_of_real_devices() -> None:
     for kind, name in [("TPU v5 lite", "v5e"), ("TPU v5p", "v5p"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e")]:
-        assert chip_of(kind) is CHIPS[name]
-    assert chip_of("NVIDIA H200") is CHIPS["h200"]
-    assert chip_of("NVIDIA H100 80GB HBM3") is CHIPS["h100"]
-    assert chip_of("cpu") is None
+        assert find_chip(kind) is CHIPS[name]
+    assert find_chip("NVIDIA H200") is CHIPS["h200"]
+    assert find_chip("NVIDIA H100 80GB HBM3") is CHIPS["h100"]
+    assert find_chip("cpu") is None
 
 
 def test_without_the_cuda_compiler_it_says_what_to_install() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.plan.topologies import prepare_process
+from bertjax.plan.topologies import planning_environment
 
 RECIPE = """
 from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, OptimizerConfig, TrainingConfig
@@ -120,7 +120,7 @@ def test_a_recipe_of_the_full_size_fits_a_tpu(recipe: str) -> None:
 def window_on_a_tpu(length: int) -> tuple[int, int, str]:
     """Of the gradient of attention with a window: bytes of temporaries, calls of kernels, the chosen back end."""
     script = str(Path(__file__).with_name("window_on_tpu.py"))
-    environment = os.environ | prepare_process("v5e:1x1", os.environ)
+    environment = os.environ | planning_environment("v5e:1x1", os.environ)
     command = [sys.executable, script, str(length)]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
     assert ended.returncode == 0, ended.stderr
