@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from bertjax.config import ModelConfig
 from bertjax.families.family import Class, Family, HuggingFace, Tensor, dense, norm, tables
+from bertjax.families.hf_config import HfConfig, read_fields, write_fields
 
 _LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
 _ENCODER = (
@@ -28,22 +30,53 @@ _MLM = (
 )
 
 
+_CONSTANTS = {"inner_group_num": 1}
+
+
+def _to_hf_config(model: ModelConfig) -> dict[str, Any]:
+    return write_fields(model, task_dropout="") | _CONSTANTS | {
+        "embedding_size": model.embedding_size,
+        "num_hidden_groups": model.layer_groups,
+        "classifier_dropout_prob": model.task_dropout_prob,
+    }  # fmt: skip
+
+
+def _from_hf_config(config: HfConfig) -> dict[str, Any]:
+    config.require(_CONSTANTS)
+    # AlbertConfig's defaults are xxlarge, version 2.
+    defaults = {
+        "hidden_size": 4096,
+        "num_attention_heads": 64,
+        "intermediate_size": 16_384,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "classifier_dropout_prob": 0.1,
+    }
+    fields = read_fields(config, defaults=defaults, task_dropout="classifier_dropout_prob", causal=False)
+    return fields | {
+        "embedding_size": config.size("embedding_size", 128),
+        "layer_groups": config.size("num_hidden_groups", 1),
+    }
+
+
 def _sizes() -> dict[str, ModelConfig]:
     """The four sizes of google-research/albert: "base" and on of version 1, "base-v2" and on without dropout."""
     base = ModelConfig(family="albert", vocab_size=30_000, embedding_size=128, layer_groups=1, hidden_act="gelu_tanh")
     wider = {"large": (1024, 24, 16), "xlarge": (2048, 24, 16), "xxlarge": (4096, 12, 64)}
-    found = {"base": base}
+    presets = {"base": base}
     for name, (width, depth, heads) in wider.items():
-        found[name] = replace(
+        presets[name] = replace(
             base,
             hidden_size=width,
             num_hidden_layers=depth,
             num_attention_heads=heads,
             intermediate_size=4 * width,
         )
-    without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout_prob": 0.1}
-    found["xxlarge"] = replace(found["xxlarge"], **without)
-    return found | {f"{name}-v2": replace(preset, **without) for name, preset in found.items()}
+    no_dropout: dict[str, Any] = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    no_dropout["classifier_dropout_prob"] = 0.1
+    presets["xxlarge"] = replace(presets["xxlarge"], **no_dropout)
+    return presets | {f"{name}-v2": replace(preset, **no_dropout) for name, preset in presets.items()}
 
 
 ALBERT = Family(
@@ -67,24 +100,8 @@ ALBERT = Family(
             "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
             "predictions.decoder.bias": "predictions.bias",
         },
-        fields={"embedding_size": "embedding_size", "layer_groups": "num_hidden_groups"},
-        # AlbertConfig's defaults are xxlarge, version 2.
-        defaults={
-            "hidden_size": 4096,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 64,
-            "intermediate_size": 16_384,
-            "hidden_act": "gelu_new",
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
-            "embedding_size": 128,
-            "num_hidden_groups": 1,
-            "classifier_dropout_prob": 0.1,
-        },
-        constants={"inner_group_num": 1},
-        task_dropout="classifier_dropout_prob",
-        copies={"classifier_dropout_prob": "task_dropout_prob"},
-        causal=False,
+        to_hf_config=_to_hf_config,
+        from_hf_config=_from_hf_config,
         token_ids={"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"},
     ),
 )

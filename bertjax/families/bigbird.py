@@ -14,13 +14,13 @@ has no dropout on the probabilities of blocks: there `model.attention_probs_drop
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from bertjax.config import ModelConfig
 from bertjax.families.bert import MLM, NSP, layers
-from bertjax.families.family import Class, Family, HuggingFace, Keys, dense, norm, tables
+from bertjax.families.family import Class, Family, HuggingFace, dense, norm, tables
+from bertjax.families.hf_config import HfConfig, read_fields, write_fields
 
 _ENCODER = (*tables("bert.embeddings"), *layers("bert."))
 _POOLER = dense("pooler/dense", "bert.pooler")
@@ -36,37 +36,39 @@ _SEED = "bertjax_random_blocks_seed"  # a key of ours
 _LIKE_TRANSFORMERS = -1
 
 
-def _written(model: ModelConfig) -> dict[str, Any]:
+_CONSTANTS = {"use_bias": True, "rescale_embeddings": False}
+_ARCHITECTURE: dict[str, Any] = {"embedding_norm": "dropout_norm", "task_heads": "deep"}
+
+
+def _to_hf_config(model: ModelConfig) -> dict[str, Any]:
+    written = write_fields(model) | _CONSTANTS
     if not model.attention_block:
-        return {"attention_type": _FULL}
-    seed = model.random_blocks_seed
-    return {
+        return written | {"attention_type": _FULL}
+    written |= {
         "attention_type": _SPARSE,
         "block_size": model.attention_block,
         "num_random_blocks": model.random_blocks,
-        **({} if seed == _LIKE_TRANSFORMERS else {_SEED: seed}),
     }
+    seed = model.random_blocks_seed
+    return written if seed == _LIKE_TRANSFORMERS else written | {_SEED: seed}
 
 
-def _read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Blocks, or none. Raises ValueError for another kind of attention, and for numbers that are none."""
-    kind = values.get("attention_type", _SPARSE)
+def _from_hf_config(config: HfConfig) -> dict[str, Any]:
+    config.require(_CONSTANTS)
+    defaults = {"vocab_size": 50_358, "hidden_act": "gelu_new", "max_position_embeddings": 4096}
+    fields = read_fields(config, defaults=defaults, causal=False) | _ARCHITECTURE
+    kind = config.get("attention_type", _SPARSE)
     if kind == _FULL:
-        return {}
+        return fields
     if kind != _SPARSE:
-        raise ValueError(f"{where}: attention_type is {kind!r}; bertjax has {_SPARSE!r} and {_FULL!r}")
-    found = {
-        "attention_block": values.get("block_size", _BLOCK),
-        "random_blocks": values.get("num_random_blocks", _RANDOM),
-        "random_blocks_seed": values.get(_SEED, _LIKE_TRANSFORMERS),
+        raise ValueError(f"{config.where}: attention_type is {kind!r}; bertjax has {_SPARSE!r} and {_FULL!r}")
+    return fields | {
+        "attention_block": config.integer("block_size", _BLOCK, least=1),
+        "random_blocks": config.integer("num_random_blocks", _RANDOM, least=1),
+        "random_blocks_seed": config.integer(_SEED, _LIKE_TRANSFORMERS, least=-1, most=2**63),
     }
-    for name, least in (("attention_block", 1), ("random_blocks", 1), ("random_blocks_seed", -1)):
-        if type(found[name]) is not int or found[name] < least:
-            raise ValueError(f"{where}: {name} would be {found[name]!r}, which is not a whole number from {least} on")
-    return found
 
 
-_ARCHITECTURE = {"embedding_norm": "dropout_norm", "task_heads": "deep"}
 _BASE = ModelConfig(
     family="bigbird",
     vocab_size=50_358,
@@ -110,11 +112,8 @@ BIGBIRD = Family(
             "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias",
         },
-        defaults={"vocab_size": 50_358, "hidden_act": "gelu_new", "max_position_embeddings": 4096},
-        constants={"use_bias": True, "rescale_embeddings": False},
-        implied=_ARCHITECTURE,
-        causal=False,
+        to_hf_config=_to_hf_config,
+        from_hf_config=_from_hf_config,
         token_ids={"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep", "sep_token_id": "sep"},
-        keys=Keys(write=_written, read=_read),
     ),
 )

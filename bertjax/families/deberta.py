@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from bertjax.config import ModelConfig
-from bertjax.families.family import Class, Family, HuggingFace, Keys, Tensor, dense, norm, tables
+from bertjax.families.family import Class, Family, HuggingFace, Tensor, dense, norm, tables
+from bertjax.families.hf_config import HfConfig, read_fields, write_fields
 from bertjax.input.layout import Template
 
 TEMPLATE = Template(separators=1, token_types=False)
@@ -76,48 +77,51 @@ IGNORED = ("deberta.embeddings.position_embeddings.", "mask_predictions.")
 SEQUENCE = (*dense("pooler/dense", "pooler.dense"), *dense("head/dense", "classifier"))
 
 
-def written(model: ModelConfig) -> dict[str, Any]:
-    """Keys of both versions."""
+ARCHITECTURE: dict[str, Any] = {"type_vocab_size": 0, "pooler": "gelu"}
+CONSTANTS = {"type_vocab_size": 0, "pooler_hidden_act": "gelu", "talking_head": False}
+_WITHOUT = ("type_vocab_size",)
+
+
+def to_hf_config(model: ModelConfig) -> dict[str, Any]:
+    """The keys of both versions."""
     has_terms = model.position_embedding == "relative"
-    return {
+    return write_fields(model, without=_WITHOUT, task_dropout="") | CONSTANTS | {
         "relative_attention": has_terms,
         "position_biased_input": model.position_embedding == "learned",
         "max_relative_positions": model.relative_max or -1,
         "pos_att_type": sorted(_OF_DISTANCES) if has_terms else [],
         "legacy": False,
-    }
+    }  # fmt: skip
 
 
-def read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The fields of both versions that say where positions are."""
-    terms, biased = values.get("relative_attention", False), values.get("position_biased_input", True)
+def from_hf_config(config: HfConfig, defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The fields of both versions; `defaults` as in `read_fields`."""
+    config.require(CONSTANTS)
+    defaults = {"layer_norm_eps": 1e-7} | dict(defaults or {})
+    fields = read_fields(config, without=_WITHOUT, task_dropout="", defaults=defaults, causal=False) | ARCHITECTURE
+    terms, biased = config.get("relative_attention", False), config.get("position_biased_input", True)
     if terms and biased:
         raise ValueError(
-            f"{where}: relative_attention and position_biased_input are true; bertjax has relative positions or a "
-            "table of positions, not both"
+            f"{config.where}: relative_attention and position_biased_input are true; bertjax has relative positions or "
+            "a table of positions, not both"
         )
     if not terms:
-        return {"position_embedding": "learned" if biased else "none"}
-    kinds = values.get("pos_att_type") or []
+        return fields | {"position_embedding": "learned" if biased else "none"}
+    kinds = config.get("pos_att_type") or []
     kinds = [kind.strip() for kind in kinds.lower().split("|")] if isinstance(kinds, str) else kinds
     if not isinstance(kinds, list) or sorted(map(str, kinds)) != sorted(_OF_DISTANCES):
-        raise ValueError(f"{where}: pos_att_type is {kinds!r}; bertjax has both {' and '.join(sorted(_OF_DISTANCES))}")
-    farthest = whole_number(values, "max_relative_positions", -1, where)
+        both = " and ".join(sorted(_OF_DISTANCES))
+        raise ValueError(f"{config.where}: pos_att_type is {kinds!r}; bertjax has both {both}")
+    farthest = config.integer("max_relative_positions", -1, least=-1)
     if farthest < 1:
-        farthest = whole_number(values, "max_position_embeddings", 512, where)
-    return {"position_embedding": "relative", "relative_max": farthest}
+        farthest = config.integer("max_position_embeddings", 512, least=-1)
+    return fields | {"position_embedding": "relative", "relative_max": farthest}
 
 
-def whole_number(values: Mapping[str, Any], key: str, default: int, where: str) -> int:
-    """A key of `config.json` that is a number from -1 on. Raises ValueError for any other value."""
-    found = values.get(key, default)
-    if type(found) is not int or not -1 <= found <= 1 << 20:
-        raise ValueError(f"{where}: {key} is {found!r}, which is not a sensible number")
-    return found
+def _from_hf_config(config: HfConfig) -> dict[str, Any]:
+    return from_hf_config(config) | {"attention_bias": "query_value"}
 
 
-IMPLIED = {"type_vocab_size": 0, "pooler": "gelu"}
-CONSTANTS = {"type_vocab_size": 0, "pooler_hidden_act": "gelu", "talking_head": False}
 _BASE = ModelConfig(
     family="deberta",
     vocab_size=50_265,
@@ -125,7 +129,7 @@ _BASE = ModelConfig(
     position_embedding="relative",
     relative_max=512,
     attention_bias="query_value",
-    **IMPLIED,
+    **ARCHITECTURE,
 )
 _LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 
@@ -147,11 +151,7 @@ DEBERTA = Family(
         tied=TIED,
         aliases=ALIASES,
         ignored=IGNORED,
-        defaults={"layer_norm_eps": 1e-7},
-        task_dropout="",  # its classes have other keys
-        constants=CONSTANTS,
-        implied=IMPLIED | {"attention_bias": "query_value"},
-        causal=False,
-        keys=Keys(write=written, read=read),
+        to_hf_config=to_hf_config,
+        from_hf_config=_from_hf_config,
     ),
 )

@@ -15,21 +15,20 @@ from typing import Any
 from bertjax.config import ModelConfig
 from bertjax.families.deberta import (
     ALIASES,
-    CONSTANTS,
+    ARCHITECTURE,
     IGNORED,
-    IMPLIED,
     MLM,
     SEQUENCE,
     TEMPLATE,
     TIED,
     embeddings,
+    from_hf_config,
     layer,
     optional,
-    read,
-    whole_number,
-    written,
+    to_hf_config,
 )
-from bertjax.families.family import Class, Family, HuggingFace, Keys, Tensor, dense, norm
+from bertjax.families.family import Class, Family, HuggingFace, Tensor, dense, norm
+from bertjax.families.hf_config import HfConfig
 
 
 def _layer(ours: str, theirs: str) -> tuple[Tensor, ...]:
@@ -58,27 +57,37 @@ _ENCODER = (
 )
 
 
-def _written(model: ModelConfig) -> dict[str, Any]:
+_CONSTANTS = {"conv_groups": 1}
+
+
+def _to_hf_config(model: ModelConfig) -> dict[str, Any]:
     convolution = {"conv_kernel_size": model.conv_kernel, "conv_act": "gelu"} if model.conv_kernel else {}
-    return written(model) | convolution | {
+    return to_hf_config(model) | _CONSTANTS | convolution | {
         "position_buckets": model.relative_buckets or -1,
         "share_att_key": model.relative_shared,
         "norm_rel_ebd": "layer_norm" if model.relative_norm else "none",
     }  # fmt: skip
 
 
-def _read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    taps = whole_number(values, "conv_kernel_size", 0, where)
-    if taps > 0 and (act := values.get("conv_act", "tanh")) != "gelu":
-        raise ValueError(f"{where}: conv_act is {act!r}; bertjax has a convolution with 'gelu' alone")
-    found = read(values, where) | {"conv_kernel": max(taps, 0)}
-    if found["position_embedding"] != "relative":
-        return found
-    return found | {
-        "relative_buckets": max(whole_number(values, "position_buckets", -1, where), 0),
-        "relative_shared": bool(values.get("share_att_key", False)),
-        "relative_norm": "layer_norm" in str(values.get("norm_rel_ebd", "none")).lower().split("|"),
+def _from_hf_config(config: HfConfig) -> dict[str, Any]:
+    config.require(_CONSTANTS)
+    taps = config.integer("conv_kernel_size", 0, least=-1)
+    if taps > 0 and (act := config.get("conv_act", "tanh")) != "gelu":
+        raise ValueError(f"{config.where}: conv_act is {act!r}; bertjax has a convolution with 'gelu' alone")
+    # DebertaV2Config's sizes are those of xlarge.
+    xlarge = {"hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24, "intermediate_size": 6144}
+    fields = from_hf_config(config, xlarge) | {"conv_kernel": max(taps, 0)}
+    if fields["position_embedding"] != "relative":
+        return fields
+    return fields | {
+        "relative_buckets": max(config.integer("position_buckets", -1, least=-1), 0),
+        "relative_shared": bool(config.get("share_att_key", False)),
+        "relative_norm": "layer_norm" in str(config.get("norm_rel_ebd", "none")).lower().split("|"),
     }
+
+
+def _from_hf_config_of_v3(config: HfConfig) -> dict[str, Any]:
+    return _from_hf_config(config) | {"rtd_context": True}
 
 
 def _sized(width: int, depth: int, **fields: Any) -> ModelConfig:
@@ -95,7 +104,7 @@ def _sized(width: int, depth: int, **fields: Any) -> ModelConfig:
         relative_buckets=256,
         relative_shared=True,
         relative_norm=True,
-        **IMPLIED,
+        **ARCHITECTURE,
         **fields,
     )
 
@@ -115,19 +124,8 @@ _OF_V2 = HuggingFace(
     tied=TIED,
     aliases=ALIASES,
     ignored=IGNORED,
-    # DebertaV2Config's sizes are those of xlarge.
-    defaults={
-        "hidden_size": 1536,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 24,
-        "intermediate_size": 6144,
-        "layer_norm_eps": 1e-7,
-    },
-    task_dropout="",  # its classes have other keys
-    constants=CONSTANTS | {"conv_groups": 1},
-    implied=IMPLIED,
-    causal=False,
-    keys=Keys(write=_written, read=_read),
+    to_hf_config=_to_hf_config,
+    from_hf_config=_from_hf_config,
 )
 
 DEBERTA_V2 = Family(
@@ -153,6 +151,6 @@ DEBERTA_V3 = Family(
         pretraining=Class("DebertaV2Model", _ENCODER, bare=True),
         left_out=("rtd_head", "generator"),
         ignored=(*IGNORED, "lm_predictions."),
-        implied=IMPLIED | {"rtd_context": True},
+        from_hf_config=_from_hf_config_of_v3,
     ),
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bertjax.config import ModelConfig
 from bertjax.families.family import Class, Family, HuggingFace, Tensor, dense, norm, tables
+from bertjax.families.hf_config import HfConfig, read_fields, write_fields
 from bertjax.input.layout import Template
 
 _LAYER = "distilbert.transformer.layer.{}"
@@ -27,11 +30,35 @@ _MLM = (
 _CLASSES = (*dense("pooler/dense", "pre_classifier"), *dense("head/dense", "classifier"))
 # BERT's layers that a student of half its depth starts as (transformers, extract_distilbert.py).
 LAYERS_OF_BERT = (0, 2, 4, 7, 9, 11)
+_KEYS = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+}
+_CONSTANTS = {"sinusoidal_pos_embds": False}
+_ARCHITECTURE: dict[str, Any] = {"pooler": "relu", "type_vocab_size": 0}
+_WITHOUT = ("type_vocab_size", "layer_norm_eps")
+
+
+def _to_hf_config(model: ModelConfig) -> dict[str, Any]:
+    return write_fields(model, keys=_KEYS, without=_WITHOUT, task_dropout="") | _CONSTANTS
+
+
+def _from_hf_config(config: HfConfig) -> dict[str, Any]:
+    config.require(_CONSTANTS)
+    defaults = {"num_hidden_layers": 6}
+    fields = read_fields(config, keys=_KEYS, without=_WITHOUT, task_dropout="", defaults=defaults, causal=False)
+    return fields | _ARCHITECTURE | {"layer_norm_eps": 1e-12}
+
 
 DISTILBERT = Family(
     name="distilbert",
     title="DistilBERT",
-    presets={"base": ModelConfig(family="distilbert", num_hidden_layers=6, type_vocab_size=0, pooler="relu")},
+    presets={"base": ModelConfig(family="distilbert", num_hidden_layers=6, **_ARCHITECTURE)},
     heads=("mlm_head",),
     template=Template(separators=1, token_types=False),
     huggingface=HuggingFace(
@@ -43,19 +70,7 @@ DISTILBERT = Family(
         pretraining=Class("DistilBertForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),
         own_heads={"ForSequenceClassification": _CLASSES, "ForMultipleChoice": _CLASSES},
         tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
-        renamed={
-            "hidden_size": "dim",
-            "num_hidden_layers": "n_layers",
-            "num_attention_heads": "n_heads",
-            "intermediate_size": "hidden_dim",
-            "hidden_act": "activation",
-            "hidden_dropout_prob": "dropout",
-            "attention_probs_dropout_prob": "attention_dropout",
-        },
-        defaults={"n_layers": 6},
-        task_dropout="",  # its classes have other keys
-        constants={"sinusoidal_pos_embds": False},
-        implied={"pooler": "relu", "type_vocab_size": 0, "layer_norm_eps": 1e-12},
-        causal=False,
+        to_hf_config=_to_hf_config,
+        from_hf_config=_from_hf_config,
     ),
 )

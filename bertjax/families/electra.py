@@ -6,10 +6,12 @@ transformers has a class for each of the two; what fine-tuning and vectors of te
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from bertjax.config import ModelConfig
 from bertjax.families.bert import layers
 from bertjax.families.family import Class, Family, HuggingFace, Tensor, dense, norm, tables
+from bertjax.families.hf_config import HfConfig, read_fields, write_fields
 
 _PROJECTION = dense("encoder/embeddings/projection", "electra.embeddings_project")
 _ENCODER = (
@@ -36,6 +38,18 @@ _BASE = ModelConfig(family="electra", pooler="gelu")
 _SMALL = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 _LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 
+
+def _to_hf_config(model: ModelConfig) -> dict[str, Any]:
+    return write_fields(model) | {"embedding_size": model.embedding_size or model.hidden_size}
+
+
+def _from_hf_config(config: HfConfig) -> dict[str, Any]:
+    # Some heads compute GELU whatever `hidden_act` says. ElectraConfig's defaults are the small discriminator.
+    fields = read_fields(config, defaults=_SMALL, activations=("gelu",), causal=False)
+    width = config.size("embedding_size", 128)
+    return fields | {"embedding_size": 0 if width == fields["hidden_size"] else width, "pooler": "gelu"}
+
+
 ELECTRA = Family(
     name="electra",
     title="ELECTRA",
@@ -56,13 +70,8 @@ ELECTRA = Family(
         left_out=("generator",),
         own_heads={"ForSequenceClassification": _SEQUENCE, "ForMultipleChoice": _CHOICE},
         head_constants={"ForMultipleChoice": _SUMMARY},
-        fields={"embedding_size": "embedding_size"},
-        # ElectraConfig's defaults are the small discriminator.
-        defaults=_SMALL | {"embedding_size": 128},
-        projects=False,
-        implied={"pooler": "gelu"},
-        activations=("gelu",),  # some heads compute it whatever `hidden_act` says
-        causal=False,
+        to_hf_config=_to_hf_config,
+        from_hf_config=_from_hf_config,
     ),
 )
 # Shares of a discriminator's width that its generator has (section 3.2).
@@ -86,7 +95,7 @@ ELECTRA_GENERATOR = Family(
     },
     heads=("mlm_head",),
     huggingface=replace(
-        ELECTRA.huggingface,
+        ELECTRA.transformers,
         pretraining=Class("ElectraForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),
         left_out=(),
         tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},

@@ -15,10 +15,12 @@ so a published model's two outputs mean the reverse.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from bertjax.config import ModelConfig
 from bertjax.families.bert import BERT, MLM, NSP, layers
 from bertjax.families.family import Class, Family, Tensor, dense, tables
+from bertjax.families.hf_config import HfConfig, read_fields, write_fields
 
 _TASKS = Tensor("encoder/embeddings/task_type", "ernie.embeddings.task_type_embeddings.weight", optional=True)
 _ENCODER = (*tables("ernie.embeddings"), _TASKS, *layers("ernie."))
@@ -28,6 +30,17 @@ _BASE = ModelConfig(
     family="ernie", vocab_size=18_000, hidden_act="relu", max_position_embeddings=513, layer_norm_eps=1e-5
 )
 _ENGLISH = ModelConfig(family="ernie", type_vocab_size=4, task_type_vocab_size=16)
+
+
+def _to_hf_config(model: ModelConfig) -> dict[str, Any]:
+    rows = model.task_type_vocab_size
+    return write_fields(model) | ({"task_type_vocab_size": rows} if rows else {}) | {"use_task_id": rows > 0}
+
+
+def _from_hf_config(config: HfConfig) -> dict[str, Any]:
+    rows = config.size("task_type_vocab_size", 3)
+    return read_fields(config) | {"task_type_vocab_size": rows if config.get("use_task_id", False) else 0}
+
 
 ERNIE = Family(
     name="ernie",
@@ -44,7 +57,7 @@ ERNIE = Family(
     },
     heads=BERT.heads,
     huggingface=replace(
-        BERT.huggingface,
+        BERT.transformers,
         model_type="ernie",
         prefix="ernie.",
         beginning="Ernie",
@@ -63,8 +76,7 @@ ERNIE = Family(
             "cls.predictions.decoder.weight": "ernie.embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias",
         },
-        fields={"task_type_vocab_size": "task_type_vocab_size"},
-        switches={"task_type_vocab_size": "use_task_id"},
-        defaults={"task_type_vocab_size": 3},
+        to_hf_config=_to_hf_config,
+        from_hf_config=_from_hf_config,
     ),
 )

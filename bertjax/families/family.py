@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertjax.config import ModelConfig
+from bertjax.families.hf_config import HfConfig, read_fields, write_fields
 from bertjax.input.layout import BERT as BERT_TEMPLATE
 from bertjax.input.layout import Template
-
-MOST_LAYERS = 1 << 10  # of a model that is read: names of tensors are made for each
 
 
 @dataclass(frozen=True)
@@ -98,15 +97,6 @@ class Class:
 
 
 @dataclass(frozen=True)
-class Keys:
-    """Keys of `config.json` that say together what several fields of ModelConfig say."""
-
-    write: Callable[[ModelConfig], Mapping[str, Any]]
-    # (the values of a file, its name for messages) -> fields. Raises ValueError for what bertjax lacks.
-    read: Callable[[Mapping[str, Any], str], Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
 class HuggingFace:
     """A family in transformers.
 
@@ -127,20 +117,11 @@ class HuggingFace:
         tied: Tensors that may be stored though they are another one -> that other.
         aliases: Beginnings of names in other files -> what replaces them in the names of these tensors.
         ignored: Beginnings of tensors in published files that none of the classes has.
-        fields: Fields of ModelConfig with a key of `config.json`, in addition to those that all families have.
-        switches: Of `fields`, one that is 0 where a key is false -> that key, which is false where it is absent.
-        renamed: Of those that all families have -> the key, where it is not the field's name.
-        defaults: Key -> value that transformers takes where the key is absent, if not that of BertConfig.
-        projects: Whether a dense layer maps the tables' width to the layers' also where both are equal.
-        constants: Keys that must have this value; they are written, and a folder with another one is refused.
-        task_dropout: The key of `classifier_dropout_prob`; null there means `hidden_dropout_prob`. Empty: it has none.
-        copies: Keys that are written with the value of a field of ModelConfig, and not read.
-        implied: Fields of ModelConfig that the family fixes, without a key of `config.json`.
-        activations: Values of `ModelConfig.hidden_act` that the classes compute.
-        causal: Whether the classes have a mode in which a token sees no token to its right.
+        to_hf_config: The keys of `config.json` for a model, without ids of special tokens.
+        from_hf_config: Fields of ModelConfig for a `config.json`. Raises ValueError for what bertjax lacks.
         positions_from_padding: The position table has rows for 0 up to the padding token's id, which no token uses.
+        pad_token_id: The padding token's id where `config.json` does not name it.
         token_ids: Key -> role of the special token whose id it is.
-        keys: Keys of `config.json` that are no single field of ModelConfig.
     """
 
     model_type: str
@@ -157,20 +138,11 @@ class HuggingFace:
     tied: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
-    fields: Mapping[str, str] = field(default_factory=dict)
-    switches: Mapping[str, str] = field(default_factory=dict)
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    projects: bool = True
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    task_dropout: str = "classifier_dropout"
-    copies: Mapping[str, str] = field(default_factory=dict)
-    implied: Mapping[str, Any] = field(default_factory=dict)
-    activations: tuple[str, ...] = ("gelu", "gelu_tanh", "relu", "silu")
-    causal: bool = True
+    to_hf_config: Callable[[ModelConfig], dict[str, Any]] = write_fields
+    from_hf_config: Callable[[HfConfig], dict[str, Any]] = read_fields
     positions_from_padding: bool = False
+    pad_token_id: int = 0
     token_ids: Mapping[str, str] = field(default_factory=lambda: {"pad_token_id": "pad"})
-    keys: Keys | None = None
 
     def rows_before_positions(self, pad_id: int) -> int:
         """Rows of the position table in front of that of the first position."""

@@ -10,8 +10,8 @@ from dataclasses import replace
 from bertjax.families.bert import BERT, SIZES
 from bertjax.families.family import Class, Family, dense
 
-_OF_BERT = BERT.huggingface
-_MASKED_LM = _OF_BERT.partial[0]
+_BERT = BERT.transformers
+_MASKED_LM = _BERT.partial[0]
 _SOP = dense("sop_head/dense", "cls.seq_relationship")
 
 MACBERT = Family(
@@ -20,10 +20,10 @@ MACBERT = Family(
     presets={name: replace(preset, family="macbert", vocab_size=21_128) for name, preset in SIZES.items()},
     heads=("pooler", "mlm_head", "sop_head"),
     huggingface=replace(
-        _OF_BERT,
+        _BERT,
         pretraining=Class(
             "BertForPreTraining",
-            (*_MASKED_LM.tensors, *_OF_BERT.pooler, *_SOP),
+            (*_MASKED_LM.tensors, *_BERT.pooler, *_SOP),
             outputs={"mlm_head": "prediction_logits", "sop_head": "seq_relationship_logits"},
         ),
         partial=(_MASKED_LM,),

@@ -6,12 +6,12 @@ where it is not 0, in training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from bertjax.config import ModelConfig
-from bertjax.families.family import MOST_LAYERS, Class, Family, HuggingFace, Keys, Tensor
+from bertjax.families.family import Class, Family, HuggingFace, Tensor
+from bertjax.families.hf_config import MOST_LAYERS, HfConfig, read_fields, write_fields
 from bertjax.input.layout import Template
 from bertjax.storage.json_documents import Between, Count, checked
 
@@ -59,13 +59,17 @@ _TASKS = (
     "ForMultipleChoice",
 )
 _FULL, _LOCAL = "full_attention", "sliding_attention"
-_Rope = TypedDict("_Rope", dict.fromkeys((_FULL, _LOCAL), NotRequired[dict[str, Any] | None]))
 _THETA = {_FULL: 160_000.0, _LOCAL: 10_000.0}  # where the file says nothing
 _EVERY, _WINDOW = 3, 128
 
 
-class _KeysOfConfig(TypedDict):
-    """What `_read` reads of a `config.json`."""
+class _Rope(TypedDict):
+    full_attention: NotRequired[dict[str, Any] | None]
+    sliding_attention: NotRequired[dict[str, Any] | None]
+
+
+class _CheckedKeys(TypedDict):
+    """Keys of a `config.json` whose types are checked."""
 
     classifier_pooling: NotRequired[str]
     architectures: NotRequired[list[str] | None]
@@ -76,53 +80,23 @@ class _KeysOfConfig(TypedDict):
     rope_parameters: NotRequired[_Rope | None]
 
 
-def _written(model: ModelConfig) -> dict[str, Any]:
-    thetas = {_FULL: model.rope_theta, _LOCAL: model.rope_theta_local or model.rope_theta}
-    return {
-        "local_attention": 2 * model.window,
-        "global_attn_every_n_layers": model.global_every,
-        "layer_types": _types(model.num_hidden_layers, model.global_every if model.window else 1),
-        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()},
-        "classifier_pooling": "cls",
-    }
-
-
-def _types(layers: int, every: int) -> list[str]:
-    return [_FULL if every and number % every == 0 else _LOCAL for number in range(layers)]
-
-
-def _read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Windows and the two bases of the angles, in the spelling of transformers 5 or in that of before."""
-    checked(values, _KeysOfConfig, where)
-    pooling, classes = values.get("classifier_pooling", "cls"), values.get("architectures") or [""]
-    if pooling != "cls" and str(classes[0]).endswith((_TASKS[0], _TASKS[3])):
-        raise ValueError(f"{where}: classifier_pooling is {pooling!r}; bertjax has heads that read [CLS] alone")
-    layers, every = values.get("num_hidden_layers", 22), values.get("global_attn_every_n_layers")
-    types = values.get("layer_types") or _types(layers, _EVERY if every is None else every)
-    second = types.index(_FULL, 1) if _FULL in types[1:] else layers
-    possible = (*[every] * (every is not None), second, 0)
-    fitting = [every for every in possible if types == _types(layers, every)]
-    if not fitting:
-        raise ValueError(f"{where}: layer_types is {types}; bertjax has {_FULL} in every n-th layer from the first")
-    every = fitting[0]
-    window = 0 if every == 1 else values.get("local_attention", _WINDOW) // 2
-    found = {"window": window, "global_every": every}
-    found["rope_theta"] = _theta(values, _FULL, "global_rope_theta", where)
-    return found | ({"rope_theta_local": _theta(values, _LOCAL, "local_rope_theta", where)} if window else {})
-
-
-def _theta(values: Mapping[str, Any], kind: str, old: str, where: str) -> float:
-    given = values.get("rope_parameters") or {}
-    of_kind = given.get(kind) or {}
-    if of_kind.get("rope_type", "default") != "default":
-        raise ValueError(f"{where}: rope_type is {of_kind['rope_type']!r}; bertjax has 'default' alone")
-    theta = of_kind.get("rope_theta", values.get(old, _THETA[kind]))
-    if isinstance(theta, bool) or not isinstance(theta, int | float) or theta <= 0:
-        raise ValueError(f"{where}: rope_theta of {kind} is {theta!r}, which is not a number above 0")
-    return float(theta)
-
-
-_ARCHITECTURE = {
+_KEYS = {
+    "hidden_act": "hidden_activation",
+    "hidden_dropout_prob": "mlp_dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "layer_norm_eps": "norm_eps",
+}
+_WITHOUT = ("type_vocab_size",)
+_CONSTANTS = {
+    "norm_bias": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "decoder_bias": True,
+    "classifier_bias": False,
+    "classifier_activation": "gelu",
+    "embedding_dropout": 0.0,
+}
+_ARCHITECTURE: dict[str, Any] = {
     "type_vocab_size": 0,
     "position_embedding": "rope",
     "norm_bias": False,
@@ -134,6 +108,73 @@ _ARCHITECTURE = {
     "pooler": "gelu_norm",
     "initializer": "scaled",
 }
+
+
+def _to_hf_config(model: ModelConfig) -> dict[str, Any]:
+    thetas = {_FULL: model.rope_theta, _LOCAL: model.rope_theta_local or model.rope_theta}
+    return write_fields(model, keys=_KEYS, without=_WITHOUT, task_dropout="") | _CONSTANTS | {
+        "local_attention": 2 * model.window,
+        "global_attn_every_n_layers": model.global_every,
+        "layer_types": _types(model.num_hidden_layers, model.global_every if model.window else 1),
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()},
+        "classifier_pooling": "cls",
+        "classifier_dropout": model.task_dropout_prob,
+    }  # fmt: skip
+
+
+def _types(layers: int, every: int) -> list[str]:
+    return [_FULL if every and number % every == 0 else _LOCAL for number in range(layers)]
+
+
+def _from_hf_config(config: HfConfig) -> dict[str, Any]:
+    """Windows and the two bases of the angles may have the spelling of transformers 5 or the one before."""
+    config.require(_CONSTANTS)
+    defaults = {
+        "num_hidden_layers": 22,
+        "intermediate_size": 1152,
+        "max_position_embeddings": 8192,
+        "layer_norm_eps": 1e-5,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "classifier_dropout": 0.0,
+    }
+    # Heads compute GELU whatever `hidden_activation` says.
+    fields = read_fields(
+        config, keys=_KEYS, without=_WITHOUT, defaults=defaults, activations=("gelu",), causal=False
+    )  # fmt: skip
+    checked(config.values, _CheckedKeys, str(config.where))
+    pooling, classes = config.get("classifier_pooling", "cls"), config.get("architectures") or [""]
+    if pooling != "cls" and str(classes[0]).endswith((_TASKS[0], _TASKS[3])):
+        raise ValueError(
+            f"{config.where}: classifier_pooling is {pooling!r}; bertjax has heads that read [CLS] alone"
+        )  # fmt: skip
+    layers, every = fields["num_hidden_layers"], config.get("global_attn_every_n_layers")
+    types = config.get("layer_types") or _types(layers, _EVERY if every is None else every)
+    second = types.index(_FULL, 1) if _FULL in types[1:] else layers
+    periods = (second, 0) if every is None else (every, second, 0)
+    fitting = [period for period in periods if types == _types(layers, period)]
+    if not fitting:
+        raise ValueError(
+            f"{config.where}: layer_types is {types}; bertjax has {_FULL} in every n-th layer from the first"
+        )  # fmt: skip
+    window = 0 if fitting[0] == 1 else config.get("local_attention", _WINDOW) // 2
+    fields |= _ARCHITECTURE | {"window": window, "global_every": fitting[0]}
+    fields["rope_theta"] = _theta(config, _FULL, "global_rope_theta")
+    if window:
+        fields["rope_theta_local"] = _theta(config, _LOCAL, "local_rope_theta")
+    return fields
+
+
+def _theta(config: HfConfig, kind: str, old: str) -> float:
+    parameters = (config.get("rope_parameters") or {}).get(kind) or {}
+    if parameters.get("rope_type", "default") != "default":
+        raise ValueError(f"{config.where}: rope_type is {parameters['rope_type']!r}; bertjax has 'default' alone")
+    theta = parameters.get("rope_theta", config.get(old, _THETA[kind]))
+    if isinstance(theta, bool) or not isinstance(theta, int | float) or theta <= 0:
+        raise ValueError(f"{config.where}: rope_theta of {kind} is {theta!r}, which is not a number above 0")
+    return float(theta)
+
+
 _BASE = ModelConfig(
     family="modernbert",
     vocab_size=50_368,
@@ -168,35 +209,9 @@ MODERNBERT = Family(
         pretraining=Class("ModernBertForMaskedLM", (*_ENCODER, *_MLM), outputs={"mlm_head": "logits"}),
         own_heads=dict.fromkeys(_TASKS, _TASK),
         tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
-        renamed={
-            "hidden_act": "hidden_activation",
-            "hidden_dropout_prob": "mlp_dropout",
-            "attention_probs_dropout_prob": "attention_dropout",
-            "layer_norm_eps": "norm_eps",
-        },
-        defaults={
-            "num_hidden_layers": 22,
-            "intermediate_size": 1152,
-            "max_position_embeddings": 8192,
-            "norm_eps": 1e-5,
-            "mlp_dropout": 0.0,
-            "attention_dropout": 0.0,
-            "classifier_dropout": 0.0,
-            "pad_token_id": 50_283,
-        },
-        constants={
-            "norm_bias": False,
-            "attention_bias": False,
-            "mlp_bias": False,
-            "decoder_bias": True,
-            "classifier_bias": False,
-            "classifier_activation": "gelu",
-            "embedding_dropout": 0.0,
-        },
-        copies={"classifier_dropout": "task_dropout_prob"},
-        implied=_ARCHITECTURE,
-        activations=("gelu",),  # of heads, whatever `hidden_activation` says
-        causal=False,
+        to_hf_config=_to_hf_config,
+        from_hf_config=_from_hf_config,
+        pad_token_id=50_283,
         token_ids={
             "pad_token_id": "pad",
             "cls_token_id": "cls",
@@ -204,6 +219,5 @@ MODERNBERT = Family(
             "bos_token_id": "cls",
             "eos_token_id": "sep",
         },
-        keys=Keys(write=_written, read=_read),
     ),
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from bertjax.config import ModelConfig
 from bertjax.families.bert import layers
 from bertjax.families.family import Class, Family, HuggingFace, Tensor, dense, norm, tables
+from bertjax.families.hf_config import HfConfig, read_fields
 from bertjax.input.layout import Template
 
 _MLM = (
@@ -16,14 +18,19 @@ _MLM = (
 )
 # The dense layer and tanh in front of the classes is a pooler under another name.
 _SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *dense("head/dense", "classifier.out_proj"))
+ACTIVATIONS = ("gelu",)  # the MLM head computes it whatever `hidden_act` says
 TEMPLATE = Template(separators=2, token_types=False)
 
 
 def sizes(family: str, vocab_size: int) -> dict[str, ModelConfig]:
     """The two published sizes. 512 positions: transformers' 514 has two rows that no token uses."""
     base = ModelConfig(family=family, vocab_size=vocab_size, type_vocab_size=1, layer_norm_eps=1e-5, pooler="none")
-    large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
-    return {"base": base, "large": replace(base, **large)}
+    large = replace(base, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+    return {"base": base, "large": large}
+
+
+def _from_hf_config(config: HfConfig) -> dict[str, Any]:
+    return read_fields(config, activations=ACTIVATIONS) | {"pooler": "none"}
 
 
 def huggingface(
@@ -49,10 +56,9 @@ def huggingface(
             "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
             "lm_head.decoder.bias": "lm_head.bias",
         },
-        defaults={"pad_token_id": 1},
-        implied={"pooler": "none"},
-        activations=("gelu",),  # the MLM head computes it whatever `hidden_act` says
+        from_hf_config=_from_hf_config,
         positions_from_padding=True,
+        pad_token_id=1,
         token_ids={"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"},
     )
 

@@ -6,12 +6,19 @@ In transformers it is a BERT: its classes have no head for span boundaries.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from bertjax.families.bert import BERT, SIZES
 from bertjax.families.family import Family
+from bertjax.families.hf_config import HfConfig, read_fields
 
-_OF_BERT = BERT.huggingface
-_MASKED_LM = _OF_BERT.partial[0]
+_BERT = BERT.transformers
+_MASKED_LM = _BERT.partial[0]
+
+
+def _from_hf_config(config: HfConfig) -> dict[str, Any]:
+    return read_fields(config) | {"pooler": "none"}
+
 
 SPANBERT = Family(
     name="spanbert",
@@ -21,6 +28,6 @@ SPANBERT = Family(
     },
     heads=("mlm_head", "sbo_head"),
     huggingface=replace(
-        _OF_BERT, pretraining=_MASKED_LM, partial=(), left_out=("sbo_head",), implied={"pooler": "none"}
+        _BERT, pretraining=_MASKED_LM, partial=(), left_out=("sbo_head",), from_hf_config=_from_hf_config
     ),
 )

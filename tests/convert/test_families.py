@@ -468,7 +468,7 @@ def test_windows_and_blocks_that_are_not_one_for_all_layers_are_refused() -> Non
         (longformer, {"attention_window": [8, 8, 16]}, "attention_window is .8, 8, 16.; bertjax has one even window"),
         (longformer, {"attention_window": 7}, "attention_window is 7; bertjax has one even window"),
         (bigbird, {"attention_type": "ring"}, "attention_type is 'ring'; bertjax has 'block_sparse'"),
-        (bigbird, {"block_size": -1}, "attention_block would be -1, which is not a whole number from 1 on"),
+        (bigbird, {"block_size": -1}, "block_size is -1, which is not a sensible number"),
         (bigbird, {"rescale_embeddings": True}, "rescale_embeddings is True; bertjax imports models with"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -13,12 +13,13 @@ import numpy as np
 from bertjax.config import ModelConfig
 from bertjax.convert.folder import read_object, require_content
 from bertjax.convert.foreign import ForeignModel, foreign_model
-from bertjax.convert.huggingface.config import from_config_json, pad_id_of, require_values
+from bertjax.convert.huggingface.config import from_config_json, pad_id_of
 from bertjax.convert.huggingface.exporter import NULL_THRESHOLD, default_labels
 from bertjax.convert.huggingface.names import architecture, class_of, head_named, tensors_of, their_shapes
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, read_tokenizer
 from bertjax.convert.huggingface.weights_files import read_weights
 from bertjax.families.family import HuggingFace
+from bertjax.families.hf_config import HfConfig
 from bertjax.families.registry import family_of
 from bertjax.finetune.kinds import KINDS, kind_of
 from bertjax.model.network import HEADS
@@ -46,7 +47,7 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     config = replace(from_config_json(values, where), **_head(kind, labels))
     if kind:
         constants = family_of(config.family).transformers.head_constants
-        require_values(values, constants.get(kind_of(kind).network.transformers, {}), where)
+        HfConfig(values, where).require(constants.get(kind_of(kind).network.transformers, {}))
     for name in TOKENIZER_FILES:
         if (folder / name).is_file():
             require_content(folder / name)
