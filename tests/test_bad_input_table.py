@@ -296,7 +296,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     ),
     (
         ["finetune", "glue", "--init-from", "run", "--data", "exported"],
-        ["exported holds no training and development set"],
+        ["exported has no task of GLUE"],
     ),
     (
         ["finetune", "sst2", "--init-from", "run", "--data", "nowhere"],

@@ -12,7 +12,7 @@ from bertjax.convert.foreign import ForeignModel, module_label
 from bertjax.convert.sources import read_source
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of
-from bertjax.finetune.distillation import taught_objective, with_projection
+from bertjax.finetune.distillation import distillation_objective, with_projection
 from bertjax.finetune.kinds.kind import Kind
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import Params
@@ -51,7 +51,7 @@ def read_task_teacher(config: FinetuneConfig, kind: Kind) -> ForeignModel | None
         raise ValueError("task.distil='layers' without a teacher; name one (--teacher), or leave it out")
     if not config.distillation.teacher:
         return None
-    objective, found = taught_objective(kind, config.task), read_source(config.distillation.teacher)
+    objective, found = distillation_objective(kind, config.task), read_source(config.distillation.teacher)
     if found.kind != kind.name:
         was = f"was fine-tuned for {found.kind}" if found.kind else "was only pretrained"
         raise _refused(config, f"it {was}, and the task is one of {kind.name}; name a model that was fine-tuned for it")

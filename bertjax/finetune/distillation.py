@@ -1,15 +1,13 @@
-"""What a run of a task learns from a teacher that was fine-tuned for it (Jiao et al. 2020, "TinyBERT", section 3.2).
+"""Distillation of a task from a teacher that was fine-tuned for it (Jiao et al. 2020, "TinyBERT", section 3.2).
 
-First a student learns the teacher's layers, as in pretraining (`--distil layers`), then, in a run that starts from the
-first, its predictions (`--distil predictions`). The kind of task says what the second loss is. Labels of the training
-data are not learned; development sets are measured as in any run of the task. The paper's augmentation of the training
-data is not part of this.
+A student first learns the teacher's layers, as in pretraining (`--distil layers`); a second run, which starts from the
+first, learns its predictions (`--distil predictions`), with a loss that the kind of task defines. Labels of the
+training data are not learned. The paper's data augmentation is not implemented.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +23,8 @@ from bertjax.training.objectives.objective import OfTeacher
 PREDICTIONS = "distil_predictions"
 
 
-def taught_objective(kind: Kind, task: TaskConfig) -> Objective:
-    """The objective of a run with a teacher: `task.distil` of it.
+def distillation_objective(kind: Kind, task: TaskConfig) -> Objective:
+    """The objective of a run with a teacher, which `task.distil` names.
 
     Raises ValueError for predictions of a kind of task that has no loss for them.
     """
@@ -34,31 +32,30 @@ def taught_objective(kind: Kind, task: TaskConfig) -> Objective:
         return DISTIL_LAYERS
     if not kind.learns_predictions:
         raise ValueError(
-            f"task.distil='predictions': predictions of a teacher cannot be learned in tasks of the kind {kind.name}; "
+            f"task.distil='predictions': tasks of the kind {kind.name} cannot learn a teacher's predictions; "
             "use --distil layers, or leave the teacher out"
         )
-    sums = partial(_sums, kind, task)
+
+    def sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
+        ours, theirs = kind.logits(forward, batch, keys), kind.logits(forward, batch, None, TEACHER)
+        loss = kind.soft_loss(ours, jax.lax.stop_gradient(theirs))
+        # The other figures, such as accuracy, are measured by the labels.
+        return kind.sums(task, forward, batch, keys) | {"loss": jnp.sum(loss * batch["label_weights"])}
+
     return Objective(PREDICTIONS, "label_weights", sums, figures=kind.figures, teacher=OfTeacher())
 
 
-def _sums(kind: Kind, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
-    ours, theirs = kind.logits(forward, batch, keys), kind.logits(forward, batch, None, TEACHER)
-    loss = kind.soft_loss(ours, jax.lax.stop_gradient(theirs))
-    # What else there is, such as accuracy, is of the labels.
-    return kind.sums(task, forward, batch, keys) | {"loss": jnp.sum(loss * batch["label_weights"])}
-
-
-def taught_rows(rows: TaskRows, objective: Objective) -> TaskRows:
-    """The training examples, with a weight for every token where the objective compares tokens."""
+def with_token_weights(rows: TaskRows, objective: Objective) -> TaskRows:
+    """Add a weight for every token if the objective compares tokens with a teacher's."""
     if objective.weight_key != DISTIL_LAYERS.weight_key:
         return rows
     return rows.extended(tokens={DISTIL_LAYERS.weight_key: np.ones(len(rows.tokens["input_ids"]), np.float32)})
 
 
 def with_projection(config: FinetuneConfig, teacher: ModelConfig | None) -> FinetuneConfig:
-    """The config, with a projection to the teacher's width where layers are compared, and without one elsewhere.
+    """Add a projection to the teacher's width if layers are compared and widths differ; else remove it.
 
-    A student continues with the projection that it was pretrained with; it needs none for vectors as wide as its own.
+    A student continues with the projection that it was pretrained with.
     """
     model, width = config.model, 0
     if teacher is not None and config.task.distil == "layers":

@@ -1,6 +1,6 @@
-"""A fine-tuning run put together, for the trainer that also pretrains.
+"""Assembles a fine-tuning run for the trainer that also pretrains.
 
-Networks and `Job` are made as for pretraining; batches, objective, baselines and evaluation are those of a task.
+Networks and `Job` are made as for pretraining; batches, objective, baselines and evaluation belong to the task.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import optax
 from bertjax.config import FinetuneConfig, ModelConfig, validate
 from bertjax.families.registry import family_of
 from bertjax.finetune.batches import TaskBatches
-from bertjax.finetune.distillation import taught_objective, taught_rows
+from bertjax.finetune.distillation import distillation_objective, with_token_weights
 from bertjax.finetune.encoding.global_tokens import with_global_tokens
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds.kind import Kind, Split, TaskContent
@@ -30,7 +30,6 @@ from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
 from bertjax.run.best import Patience
 from bertjax.run.job import Job, Rows, check_redundancy, draw_networks, make_job
-from bertjax.run.metrics import Shown
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.evaluate import make_predict_step
 from bertjax.training.objectives import Objective
@@ -43,7 +42,7 @@ from bertjax.training.teacher import Teacher, flops_of_networks
 
 @dataclass(frozen=True)
 class DevSets:
-    """The evaluation of a run: the figures of each development set, those of the first as `eval/...`."""
+    """The evaluation of a run: figures of each development set, named `eval/...` for the first one."""
 
     predictor: Predictor
     objective: Objective
@@ -52,54 +51,64 @@ class DevSets:
 
     @property
     def batches(self) -> int:
-        """Of all sets."""
+        """Number of batches, over all sets."""
         return sum(1 for split in self.splits.values() for _ in self.predictor.batches(split.rows.lengths))
 
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
-        """As `bertjax.training.evaluate.Evaluation` has it."""
+        """Evaluate; see `bertjax.training.evaluate.Evaluation`."""
         measured = self.measure(params, go_on)
         return measured[0] if measured else {}
 
     def measure(
         self, params: Params, go_on: Callable[[], bool] = lambda: True
     ) -> tuple[dict[str, float], dict[str, np.ndarray]] | None:
-        """(figures, the outputs for each set by its name); None once `go_on` is False."""
+        """(figures, outputs of the network by set); None once `go_on` is False."""
         figures: dict[str, float] = {}
         outputs: dict[str, np.ndarray] = {}
+        loss = f"{self.objective.name}_loss"
         for number, (name, split) in enumerate(self.splits.items()):
-            found = self.predictor.predict(params, split.rows, self.objective, go_on)
-            if found is None:
+            predicted = self.predictor.predict(params, split.rows, self.objective, go_on)
+            if predicted is None:
                 return None
             assert split.figures is not None, "a development set has labels"
-            outputs[name], losses = found
+            outputs[name], losses = predicted
             prefix = f"eval/{name}" if number else "eval"
-            loss = losses[f"{self.objective.name}_loss"]
-            of_it = {f"{self.objective.name}_loss": loss} | split.figures(outputs[name])
-            figures |= {f"{prefix}/{figure}": value for figure, value in of_it.items()}
+            of_set = {loss: losses[loss]} | split.figures(outputs[name])
+            figures |= {f"{prefix}/{figure}": value for figure, value in of_set.items()}
         return figures, outputs
 
 
 def check_before_data(config: FinetuneConfig, kind: Kind) -> None:
     """Refuse a config that no data of this kind of task could make valid, before any data is read.
 
-    Steps and periods of 0 follow from the data (see `resolved`), and the length of rows is checked when examples are
-    encoded. Raises ValueError like `validate` and `check_head`.
+    Values that follow from the data (see `resolved`) get placeholders, and the length of rows is checked when examples
+    are encoded. Raises ValueError like `validate` and `check_head`.
     """
-    training, optimizer, model = config.training, config.optimizer, config.model
-    periods = {name: getattr(training, name) or 1 for name in ("log_every", "eval_every", "checkpoint_every")}
-    steps = training.steps or optimizer.warmup_steps + 1
+    training, model = config.training, config.model
     headed = kind.headed(model, 1, model.features, model.lstm_size)
-    data = replace(config.data, sequence_length=model.max_position_embeddings)
-    validate(replace(config, model=headed, data=data, training=replace(training, steps=steps, **periods)))
     check_head(headed)
+    validate(
+        replace(
+            config,
+            model=headed,
+            data=replace(config.data, sequence_length=model.max_position_embeddings),
+            training=replace(
+                training,
+                steps=training.steps or config.optimizer.warmup_steps + 1,
+                log_every=training.log_every or 1,
+                eval_every=training.eval_every or 1,
+                checkpoint_every=training.checkpoint_every or 1,
+            ),
+        )
+    )
 
 
 def resolved(config: FinetuneConfig, content: TaskContent) -> FinetuneConfig:
-    """The config with all that depends on the data: labels, the head, steps, warm-up, one evaluation per epoch."""
+    """Fill in what depends on the data: labels, the head, steps, warm-up, one evaluation per epoch."""
     task, training, optimizer = config.task, config.training, config.optimizer
-    an_epoch = len(content.train) / training.global_batch_size
-    steps = training.steps or max(1, int(an_epoch * task.epochs))
-    period = training.eval_every or max(1, min(steps, round(an_epoch)))
+    steps_per_epoch = len(content.train) / training.global_batch_size
+    steps = training.steps or max(1, int(steps_per_epoch * task.epochs))
+    period = training.eval_every or max(1, min(steps, round(steps_per_epoch)))
     return replace(
         config,
         model=content.kind.headed(config.model, len(content.labels), config.model.features, config.model.lstm_size),
@@ -119,77 +128,84 @@ def resolved(config: FinetuneConfig, content: TaskContent) -> FinetuneConfig:
 def assemble_task(
     config: FinetuneConfig, content: TaskContent, tokenizer: Tokenizer, teacher: Teacher | None = None
 ) -> Job:
-    """Put a run of a `resolved` config together; `teacher` is what `distillation.teacher` names.
+    """Assemble a run of a `resolved` config; `teacher` is the model that `distillation.teacher` names.
 
     Raises ValueError naming the key, its value and what to do.
     """
+    # 1. Networks and optimizer
     length = config.data.sequence_length
     laid_out = replace(config, model=for_sequences(config.model, length))
     (stage,) = stages_of(laid_out)
     mesh = make_mesh(config.mesh)
     check_redundancy(config, mesh)
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
-    content.kind.check_run(config, content)
+    kind = content.kind
+    kind.check_run(config, content)
     optimizer = optax.chain(make_optimizer(config.optimizer), scale_by_depth(config.model, config.task.layer_decay))
     if teacher is not None:
         teacher = replace(teacher, model=for_sequences(teacher.model, length))
     blueprint, frozen = draw_networks(laid_out, mesh, optimizer, teacher)
-    objective = content.kind.objective(config.task)
-    untaught = replace(blueprint, frozen={})  # development sets are measured by their labels
-    learned = objective if teacher is None else taught_objective(content.kind, config.task)
-    longest = length * content.train.rows["cls_positions"].shape[1]
-    template = family_of(config.model.family).template
-    mark = partial(
+
+    # 2. Training: objective and batches
+    objective = kind.objective(config.task)
+    learned = objective if teacher is None else distillation_objective(kind, config.task)
+    step = stage_step(laid_out, stage, blueprint, optimizer, objectives=(learned,), packed=several_sequences)
+    mark_global_tokens = partial(
         with_global_tokens,
-        part=content.kind.global_tokens,
+        part=kind.global_tokens,
         model=config.model,
         sep_id=tokenizer.sep_id,
-        template=template,
+        template=family_of(config.model.family).template,
     )
-    train = mark(taught_rows(content.train, learned))
+    train = mark_global_tokens(with_token_weights(content.train, learned))
+    longest = length * train.rows["cls_positions"].shape[1]
     batches = TaskBatches(
         train,
         tokenizer.pad_id,
         longest,
         config.training.seed,
-        packed=_packs(laid_out, train, teacher) and content.kind.packed,
+        packed=_can_pack(laid_out, train, teacher) and kind.packed,
         shards=batch_shards(mesh),
         microbatches=config.training.grad_accum_steps,
     )
+
+    # 3. Evaluation on the development sets, by their labels, without a teacher
+    untaught = replace(blueprint, frozen={})
     predictor = Predictor(
-        make_predict_step(untaught, (objective,), content.kind.outputs, deterministic=config.deterministic),
+        make_predict_step(untaught, (objective,), kind.outputs, deterministic=config.deterministic),
         laid_out.model,
         mesh,
         config.training.rows_at_a_time,
         tokenizer.pad_id,
         longest,
-        content.kind.network.per_token,
-        mark,
+        kind.network.per_token,
+        mark_global_tokens,
     )
     rows = Rows(
         stage,
-        replace(
-            stage_step(laid_out, stage, blueprint, optimizer, objectives=(learned,), packed=several_sequences),
-            frozen=frozen,
-        ),
+        replace(step, frozen=frozen),
         batches,
         DevSets(predictor, objective, content.dev, content.baselines),
         flops_of_networks(laid_out.model, None if teacher is None else teacher.model, length),
     )
+    losses = dict.fromkeys(f"{one.name}_loss" for one in (learned, objective))
     return replace(
         make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher),
         stages=(rows,),
         doing=config.name,
-        shown=_shown((learned, objective), content.metrics),
+        shown=(
+            *(("loss", name, "{:.4f}") for name in losses),
+            *((name, name, "{:.4f}") for name in content.metrics),
+        ),
         patience=Patience(f"eval/{content.metrics[0]}", config.task.patience) if config.task.patience else None,
     )
 
 
-def _packs(config: FinetuneConfig, rows: TaskRows, teacher: Teacher | None) -> bool:
-    """Whether rows of one example can be put together, so that each is as it would be alone.
+def _can_pack(config: FinetuneConfig, rows: TaskRows, teacher: Teacher | None) -> bool:
+    """Whether several examples can share a row and each is computed as it would be alone.
 
-    Not where a network has blocks, which are those of a row; global tokens are packed where every example has one.
-    `config` and `teacher` are `for_sequences`. Raises ValueError where rows of several sequences would have blocks.
+    Block-sparse attention forbids it, because blocks belong to a row; global tokens allow it if every example has
+    exactly one. `config` and `teacher` are `for_sequences`. Raises ValueError for several sequences in a row of blocks.
     """
     models = {"model": config.model} | ({} if teacher is None else {"the teacher's model": teacher.model})
     for name, model in models.items():
@@ -205,28 +221,23 @@ def _packs(config: FinetuneConfig, rows: TaskRows, teacher: Teacher | None) -> b
     return GLOBAL_POSITIONS not in rows.rows or rows.rows[GLOBAL_POSITIONS].shape[1] == 1
 
 
-def dev_sets_of(job: Job) -> DevSets:
-    """The evaluation of a job of a task; its predictor takes other rows of the task too."""
+def dev_sets(job: Job) -> DevSets:
+    """The evaluation of a fine-tuning job; its predictor also takes other rows of the task."""
     evaluation = job.stages[0].evaluation
-    assert isinstance(evaluation, DevSets), "a job of a task"
+    assert isinstance(evaluation, DevSets), "a fine-tuning job"
     return evaluation
-
-
-def _shown(objectives: tuple[Objective, ...], metrics: tuple[str, ...]) -> tuple[Shown, ...]:
-    losses = dict.fromkeys(f"{objective.name}_loss" for objective in objectives)
-    return (*(("loss", name, "{:.4f}") for name in losses), *((name, name, "{:.4f}") for name in metrics))
 
 
 def scale_by_depth(model: ModelConfig, decay: float) -> optax.GradientTransformation:
     """Scale updates by `decay` to the power of the depth below the head; head and pooler have depth 0.
 
-    Of N layers the last has depth 1, the embeddings have N + 1 (ULMFiT's discriminative learning rates, as BERT's
-    successors use them). A group of layers that share parameters has the depth of its last layer. Where the encoder is
-    frozen (`model.features`) its updates are 0, weight decay included.
+    The last of N layers has depth 1, the embeddings have depth N + 1 (ULMFiT's discriminative learning rates, as BERT's
+    successors use them). A group of layers that share parameters has the depth of its last layer. If the encoder is
+    frozen (`model.features`), its updates are 0, weight decay included.
     """
     below = 0.0 if model.features else decay
     N = model.num_hidden_layers
-    # Layers up to the last of each group; a first layer of another kind is not in the stack.
+    # The number of each stacked layer, or of a group's last; a first layer of another kind is not in the stack.
     ends = np.cumsum(layers_per_group(model)) if model.layer_groups else range(1 + model.first_layer_apart, N + 1)
     layers = below ** (N + 1.0 - jnp.asarray(ends, jnp.float32))
 
@@ -238,7 +249,7 @@ def scale_by_depth(model: ModelConfig, decay: float) -> optax.GradientTransforma
             return update * below
         if names[1] != "layers":
             return update * below ** (N if names[1] == "first_layer" else N + 1)
-        # Layers, or groups of them, are stacked; each has its own factor.
+        # Stacked layers (or groups) have a factor each.
         return update * layers.reshape(-1, *[1] * (update.ndim - 1))
 
     return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scale, updates))

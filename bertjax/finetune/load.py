@@ -1,4 +1,4 @@
-"""From a config to a task's data: its files read, its splits chosen, its examples encoded."""
+"""Loading of a task's data: reads its files, chooses its splits, encodes its examples."""
 
 from __future__ import annotations
 
@@ -19,36 +19,29 @@ from bertjax.finetune.tasks import task_for
 from bertjax.input.randomness import derive_key, permute
 from bertjax.tokenization.tokenizer import Tokenizer
 
-_TO_SHOW, _LONGEST_SHOWN = 100, 500  # examples to choose one to show from, and its most characters
+_CANDIDATES, _LONGEST_SHOWN = 100, 500  # for the example to show: so many examples, at most so many characters
 _HELD_OUT = 10  # without a development set, one in so many training examples is held out
-# Keys of a task that decide which predictions are made of a network's outputs.
-_OF_PREDICTIONS = ("name", "doc_stride", "max_query", "max_answer", "n_best", "null_threshold")
 
 
 def load_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskContent:
-    """The data of the config's task. Raises ValueError naming file and line of what is wrong in them."""
+    """Load the data of the config's task. Raises ValueError naming file and line of what is wrong in them."""
     task = task_for(config.task)
     splits = read_splits(task, config)
-    task = replace(task, labels=labels_of(task, splits.train))
-    chosen = replace(splits, train=_drawn(splits.train, config))
-    content = task.kind.load(task, config, tokenizer, chosen)
+    task = replace(task, labels=task_labels(task, splits.train))
+    content = task.kind.load(task, config, tokenizer, replace(splits, train=_draw_examples(splits.train, config)))
+    # An example for the commands that are printed at the end, unless all are too long.
+    candidates = [one.inputs for one in next(iter(splits.dev.values()))[:_CANDIDATES]]
+    example = min(candidates, key=lambda texts: sum(map(len, texts)), default=())
     return replace(
         content,
-        example=_example(splits),
+        example=example if sum(map(len, example)) <= _LONGEST_SHOWN else (),
         averaged=task.averaged,
         measured_by=measured_by(config.task, splits),
         baselines=content.baselines | baselines_of_sets(content),
     )
 
 
-def _example(splits: Splits) -> tuple[str, ...]:
-    """The texts of the shortest of the first development examples, none if even they are long for a command."""
-    first = next(iter(splits.dev.values()))[:_TO_SHOW]
-    texts = min((one.inputs for one in first), key=lambda texts: sum(map(len, texts)), default=())
-    return texts if sum(map(len, texts)) <= _LONGEST_SHOWN else ()
-
-
-def labels_of(task: Task, train: Sequence[Any]) -> tuple[str, ...]:
+def task_labels(task: Task, train: Sequence[Any]) -> tuple[str, ...]:
     """The labels of a task in the order of their numbers: its own, or those of its training set.
 
     There are none for numbers, vectors and spans; those of choices are their indices. Raises ValueError if there are
@@ -58,21 +51,21 @@ def labels_of(task: Task, train: Sequence[Any]) -> tuple[str, ...]:
 
 
 def read_split(task: Task, data: Path, split: str, notify: Notify = print, *, named: bool = False) -> list[Any] | None:
-    """The examples of a split: `train`, one of the task's `dev_splits`, or a test split; None if that is missing.
+    """Read a split: `train`, one of the task's `dev_splits`, or a test split; None for a missing test split.
 
     A split whose file was `named` must not be missing. `notify` is called with notices about the files. Raises
     ValueError naming the folder if another split is missing or empty, and file and line of what is wrong in it, such
     as a label that is not one of `task.labels`.
     """
-    may_be_missing = split.startswith("test") and not named
+    optional = split.startswith("test") and not named
     try:
         examples = task.read(data, split, notify)
     except MissingSplitError:
-        if may_be_missing:
+        if optional:
             return None
         raise
     if not examples:
-        if may_be_missing:
+        if optional:
             return None
         raise ValueError(f"{data}: its {split} set is empty; name another file as --{split.partition('_')[0]}")
     task.kind.check_examples(examples, task.labels)
@@ -80,21 +73,21 @@ def read_split(task: Task, data: Path, split: str, notify: Notify = print, *, na
 
 
 def read_dev(task: Task, data: Path, notify: Notify = print) -> dict[str, list[Any]]:
-    """The development sets by split: one, for MNLI two, or the `dev` of a subset.
+    """Read the development sets by split: one, for MNLI two, or the `dev` of a subset.
 
     Raises ValueError as `read_split` does if there is none.
     """
-    found: dict[str, list[Any]] = {}
+    sets: dict[str, list[Any]] = {}
     missing = None
     for split in dict.fromkeys((*task.dev_splits, "dev")):
         try:
             if (examples := read_split(task, data, split, notify)) is not None:
-                found[split] = examples
+                sets[split] = examples
         except MissingSplitError as error:
             missing = missing or error
-    if missing and not found:
+    if missing and not sets:
         raise missing
-    return found
+    return sets
 
 
 def read_splits(task: Task, config: FinetuneConfig) -> Splits:
@@ -103,86 +96,82 @@ def read_splits(task: Task, config: FinetuneConfig) -> Splits:
     Without a development set, a tenth of the training set becomes it. A hash of the examples decides which tenth, so
     that equal examples stay together. Raises ValueError naming file and line of what is wrong.
     """
-    given = config.task
-    if given.data and Path(given.data).is_file():
-        raise ValueError(f"task.data={given.data}: a file; name it as --train, and with --dev what measures the model")
-    notes: list[str] = []
-    if not given.data and not given.train:
+    options = config.task
+    if options.data and Path(options.data).is_file():
+        raise ValueError(f"task.data={options.data}: a file, not a folder; give it as --train, and a --dev file")
+    if not options.data and not options.train:
         raise ValueError(
-            f"{given.name}: no data; name the folder of its files (--data), or its training file (--train)"
+            f"{options.name}: no data; name the folder of its files (--data), or its training file (--train)"
         )
+    notes: list[str] = []
+    folder = Path(options.data)
 
-    def named(split: str) -> list[Any]:
-        return list(read_split(task, Path(getattr(given, split)), split, notes.append, named=True) or ())
+    def read(path: Path, split: str, *, named: bool = True) -> list[Any]:
+        return list(read_split(task, path, split, notes.append, named=named) or ())
 
-    folder = Path(given.data)
-    train = named("train") if given.train else list(read_split(task, folder, "train", notes.append) or ())
-    test = {"test": named("test")} if given.test else {}
-    if given.data and not given.test:
+    train = read(Path(options.train), "train") if options.train else read(folder, "train")
+    test = {"test": read(Path(options.test), "test")} if options.test else {}
+    if options.data and not options.test:
         names = dict.fromkeys((*task.submissions, *task.test_splits))
-        found = {split: read_split(task, folder, split, notes.append) for split in names}
-        test = {split: list(examples) for split, examples in found.items() if examples}
-    if given.dev:
-        return Splits(train, {"dev": named("dev")}, test, tuple(notes))
+        sets = {split: read(folder, split, named=False) for split in names}
+        test = {split: examples for split, examples in sets.items() if examples}
+    if options.dev:
+        return Splits(train, {"dev": read(Path(options.dev), "dev")}, test, tuple(notes))
     try:
-        if not given.data:
-            raise MissingSplitError(f"{given.train}: no development set")
+        if not options.data:
+            raise MissingSplitError(f"{options.train}: no development set")
         dev: Mapping[str, Sequence[Any]] = read_dev(task, folder, notes.append)
     except MissingSplitError:
-        train, held = _held_out(train, task.kind)
-        dev = {"dev": held}
-        notes.append(f"no development set; {len(held):,} of the training examples are held out for it")
+        train, held_out = _hold_out(train, task.kind)
+        dev = {"dev": held_out}
+        notes.append(f"no development set; {len(held_out):,} of the training examples are held out for it")
     return Splits(train, dev, test, tuple(notes))
 
 
-def _drawn(examples: Sequence[Any], config: FinetuneConfig) -> Sequence[Any]:
-    """`task.examples` of the examples, drawn by the seed, in the order of the file; all of them for 0."""
-    wanted, there = config.task.examples, len(examples)
-    if wanted > there:
-        raise ValueError(f"task.examples={wanted:,}: the training set has {there:,}; give fewer, or 0 for all")
-    if not wanted:
+def _draw_examples(examples: Sequence[Any], config: FinetuneConfig) -> Sequence[Any]:
+    """Draw `task.examples` examples by the seed, in the order of the file; 0 takes all."""
+    count = config.task.examples
+    if count > len(examples):
+        raise ValueError(f"task.examples={count:,}: the training set has {len(examples):,}; give fewer, or 0 for all")
+    if not count:
         return examples
     key = derive_key(config.training.seed, "which examples")
-    return [examples[index] for index in np.sort(permute(np.arange(wanted), there, key))]
+    return [examples[index] for index in np.sort(permute(np.arange(count), len(examples), key))]
 
 
-def _held_out(examples: Sequence[Any], kind: Kind) -> tuple[list[Any], list[Any]]:
-    """(those that stay, those held out), by a hash of their `shared_part`, of which at least one is held out.
+def _hold_out(examples: Sequence[Any], kind: Kind) -> tuple[list[Any], list[Any]]:
+    """Split examples into (training, held out) by a hash of their `shared_part`; at least one is held out.
 
-    No label is held out everywhere. Raises ValueError naming the first example if none can be held out so.
+    Training keeps an example of every label. Raises ValueError naming the first example if that is impossible.
     """
-    hashes = [_hash(repr(kind.shared_part(example))) for example in examples]
-    held = {number for number in hashes if number % _HELD_OUT == 0}
-    both = list(zip(examples, hashes, strict=True))
-    known = {label for example, number in both if number not in held for label in kind.labels_of(example)}
-    held -= {number for example, number in both if not known.issuperset(kind.labels_of(example))}
-    if not (held := held or _one_to_hold_out(both, kind)):
+    parts = [repr(kind.shared_part(example)).encode() for example in examples]
+    hashes = [int.from_bytes(hashlib.sha256(part).digest()[:8], "big") for part in parts]
+    labels: dict[int, set[str]] = {}
+    for example, number in zip(examples, hashes, strict=True):
+        labels.setdefault(number, set()).update(kind.labels_of(example))
+
+    held = {number for number in labels if number % _HELD_OUT == 0}
+    known = {label for number, some in labels.items() if number not in held for label in some}
+    held = {number for number in held if known >= labels[number]}
+    if not held and len(labels) > 1:
+        holders = Counter(label for some in labels.values() for label in some)
+        movable = [number for number, some in labels.items() if all(holders[label] > 1 for label in some)]
+        held = {min(movable)} if movable else set()
+    if not held:
         raise ValueError(
             f"{examples[0].where}: too few examples to hold out a development set: the {len(examples):,} from here on "
             f"are about one {kind.unit}, or each is the only one with its label; pass --dev FILE"
         )
-    return [one for one, number in both if number not in held], [one for one, number in both if number in held]
-
-
-def _one_to_hold_out(both: Sequence[tuple[Any, int]], kind: Kind) -> set[int]:
-    """The lowest hash whose examples have no label that only they have; none of a single one."""
-    labels: dict[int, set[str]] = {}
-    for example, number in both:
-        labels.setdefault(number, set()).update(kind.labels_of(example))
-    holders = Counter(label for some in labels.values() for label in some)
-    able = [number for number, some in labels.items() if all(holders[label] > 1 for label in some)]
-    return {min(able)} if able and len(labels) > 1 else set()
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    train = [example for example, number in zip(examples, hashes, strict=True) if number not in held]
+    return train, [example for example, number in zip(examples, hashes, strict=True) if number in held]
 
 
 def measured_by(task: TaskConfig, splits: Splits) -> str:
-    """SHA-256 (hex) over the examples of the development and test sets, and the settings of predictions."""
-    found = hashlib.sha256(repr([getattr(task, key) for key in _OF_PREDICTIONS]).encode())
-    for name, some in (*splits.dev.items(), *splits.test.items()):
-        found.update(f"\n{name}: {len(some)}\n".encode())
-        for example in some:
-            found.update(repr(replace(example, where="")).encode())
-    return found.hexdigest()
+    """SHA-256 (hex) over the examples of the development and test sets, and the options that change predictions."""
+    options = [task.name, task.doc_stride, task.max_query, task.max_answer, task.n_best, task.null_threshold]
+    digest = hashlib.sha256(repr(options).encode())
+    for name, examples in (*splits.dev.items(), *splits.test.items()):
+        digest.update(f"\n{name}: {len(examples)}\n".encode())
+        for example in examples:
+            digest.update(repr(replace(example, where="")).encode())
+    return digest.hexdigest()

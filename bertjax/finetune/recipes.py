@@ -1,4 +1,4 @@
-"""The configs of a task's runs: its recipe, and one run for each setting that is tried and each seed."""
+"""Configs of a task's runs: its recipe, and a run for each setting and each seed."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from bertjax.storage.remote import path_of
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.tokenization.training import Kind
 
-# Keys that may have several values, and their names in the directories of runs.
+# Options with several values, and their names in the directories of runs.
 TRIED = {"learning_rate": "lr", "batch_size": "batch", "epochs": "epochs"}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A combination of values: its name, "" if it is the only one, and the configs of its runs by seed."""
+    """A combination of values."""
 
-    name: str
-    runs: tuple[FinetuneConfig, ...]
+    name: str  # "" for the only one
+    runs: tuple[FinetuneConfig, ...]  # one for each seed
 
 
 def config_for(name: str, task: Task, origin: str, model: ModelConfig, tokenizer: Tokenizer) -> FinetuneConfig:
-    """The recipe of a task, google-research/bert's run_classifier.py and run_squad.py unless the task says otherwise.
+    """The recipe of a task: that of google-research/bert's run_classifier.py and run_squad.py by default.
 
     Steps, warm-up and periods of 0 follow from the data (see `job.resolved`).
     """
@@ -55,46 +55,48 @@ def config_for(name: str, task: Task, origin: str, model: ModelConfig, tokenizer
     )
 
 
-def settings_of(config: FinetuneConfig, tried: Mapping[str, Sequence[float]], seeds: int) -> list[Setting]:
-    """All combinations of the values of `tried`, each run under `seeds` seeds from the config's own on.
+def make_settings(config: FinetuneConfig, tried: Mapping[str, Sequence[float]], seeds: int) -> list[Setting]:
+    """All combinations of the values of `tried`, with `seeds` seeds each, starting at the config's own.
 
     Each run has a directory below the config's; a single run has the config's. Raises ValueError naming a value that is
-    given twice, or that is out of range.
+    repeated or out of range.
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: give 1 or more")
     for key, values in tried.items():
         names = [f"{value:g}" for value in values]
         if len({*names}) < len(names):
-            raise ValueError(f"--{key.replace('_', '-')} {' '.join(names)}: one is there twice; give each once")
-    several = {key: values for key, values in tried.items() if len(values) > 1}
-    found = []
+            raise ValueError(f"--{key.replace('_', '-')} {' '.join(names)}: a value is repeated; give each once")
+    first = config.training.seed
+    settings = []
     for values in itertools.product(*tried.values()):
         chosen = dict(zip(tried, values, strict=True))
-        name = "-".join(f"{TRIED[key]}{chosen[key]:g}" for key in several)
-        one = _with(config, chosen)
-        _require_possible(one)
-        first = config.training.seed
-        runs = [_with_directory(one, name, seed, seeds) for seed in range(first, first + seeds)]
-        found.append(Setting(name, tuple(runs)))
-    return found
+        name = "-".join(f"{TRIED[key]}{chosen[key]:g}" for key in tried if len(tried[key]) > 1)
+        one = replace(
+            config,
+            optimizer=replace(
+                config.optimizer, learning_rate=chosen.get("learning_rate", config.optimizer.learning_rate)
+            ),
+            training=replace(
+                config.training, global_batch_size=int(chosen.get("batch_size", config.training.global_batch_size))
+            ),
+            task=replace(config.task, epochs=chosen.get("epochs", config.task.epochs)),
+        )
+        _check_ranges(one)
+        runs = []
+        for seed in range(first, first + seeds):
+            directory = path_of(config.directory)
+            for part in (name, f"seed-{seed}" if seeds > 1 else ""):
+                directory = directory / part if part else directory
+            runs.append(replace(one, run_dir=str(directory), training=replace(one.training, seed=seed)))
+        settings.append(Setting(name, tuple(runs)))
+    return settings
 
 
-def _with(config: FinetuneConfig, chosen: Mapping[str, float]) -> FinetuneConfig:
-    optimizer, training, task = config.optimizer, config.training, config.task
-    if "learning_rate" in chosen:
-        optimizer = replace(optimizer, learning_rate=chosen["learning_rate"])
-    if "batch_size" in chosen:
-        training = replace(training, global_batch_size=int(chosen["batch_size"]))
-    if "epochs" in chosen:
-        task = replace(task, epochs=chosen["epochs"])
-    return replace(config, optimizer=optimizer, training=training, task=task)
-
-
-def _require_possible(config: FinetuneConfig) -> None:
+def _check_ranges(config: FinetuneConfig) -> None:
     """Raise ValueError naming the first key of a task's training whose value is out of range."""
     task, rate, batch = config.task, config.optimizer.learning_rate, config.training.global_batch_size
-    for key, value, possible, wanted in (
+    for key, value, valid, expected in (
         ("optimizer.learning_rate (--learning-rate)", rate, 0 < rate < math.inf, "a number above 0"),
         ("training.global_batch_size (--batch-size)", batch, batch >= 1, "1 or more"),
         ("task.epochs (--epochs)", task.epochs, 0 < task.epochs < math.inf, "a number above 0"),
@@ -105,12 +107,5 @@ def _require_possible(config: FinetuneConfig) -> None:
         ("task.n_best", task.n_best, task.n_best >= 1, "1 or more"),
         ("task.temperature", task.temperature, task.temperature > 0, "a number above 0"),
     ):
-        if not possible:
-            raise ValueError(f"{key} is {value}; give {wanted}")
-
-
-def _with_directory(config: FinetuneConfig, name: str, seed: int, seeds: int) -> FinetuneConfig:
-    directory = path_of(config.directory)
-    for part in (name, f"seed-{seed}" if seeds > 1 else ""):
-        directory = directory / part if part else directory
-    return replace(config, run_dir=str(directory), training=replace(config.training, seed=seed))
+        if not valid:
+            raise ValueError(f"{key} is {value}; give {expected}")

@@ -7,7 +7,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -16,8 +16,8 @@ import numpy as np
 
 from bertjax.config import FinetuneConfig, ModelConfig, from_dict
 from bertjax.families.networks import init_params
-from bertjax.finetune.job import DevSets, assemble_task, dev_sets_of, resolved
-from bertjax.finetune.kinds.kind import Split, TaskContent, text_of_run
+from bertjax.finetune.job import assemble_task, dev_sets, resolved
+from bertjax.finetune.kinds.kind import Split, TaskContent, read_run_file
 from bertjax.model.attention.sparse import with_copied_projections
 from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.network import Params
@@ -39,8 +39,6 @@ from bertjax.training.teacher import Teacher
 RESULTS_FILE = "results.json"
 PREDICTIONS = "predictions"
 
-_OF_A_HEAD = ("head", "num_labels", "features", "lstm_size")  # fields of ModelConfig
-
 
 @dataclass(frozen=True)
 class Start:
@@ -50,14 +48,14 @@ class Start:
     model: ModelConfig
     tokenizer: Tokenizer
     params: Params  # NumPy float32
-    drawn: tuple[str, ...] = ()  # modules that it lacks, whose weights are random
-    labels: tuple[str, ...] = ()  # of its head, if it has one of a task
-    kind: str = ""  # name of that kind of task
+    drawn: tuple[str, ...] = ()  # modules without trained weights, which are random
+    labels: tuple[str, ...] = ()  # of its task head, if it has one
+    kind: str = ""  # name of that head's kind of task
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run. `figures` are of the weights that are kept: the last, or with patience the best."""
+    """The result of a run. `figures` belong to the weights that are kept: the last, or the best with patience."""
 
     directory: str
     step: int
@@ -65,13 +63,11 @@ class Result:
     baselines: dict[str, float]
     seconds: float  # of this process's training
     predictions: tuple[str, ...]  # files, within the directory
-    exit_code: int = 0  # not 0: a signal ended it early, and there are no figures
+    exit_code: int = 0  # not 0: a signal ended the run early, and there are no figures
     measured_by: str = ""  # `TaskContent.measured_by`
 
 
 class _Values(TypedDict):
-    """The fields of `Result`."""
-
     step: Count
     figures: dict[str, float | None]
     baselines: dict[str, float]
@@ -81,15 +77,15 @@ class _Values(TypedDict):
     measured_by: str
 
 
-class _Measured(TypedDict):
+class _Metadata(TypedDict):
     config: dict[str, Any]
 
 
 class _Results(TypedDict):
-    """What `RESULTS_FILE` holds."""
+    """The content of `RESULTS_FILE`."""
 
     result: _Values
-    metadata: _Measured
+    metadata: _Metadata
 
 
 def finetune(
@@ -103,15 +99,17 @@ def finetune(
 ) -> Result:
     """Train, evaluate, predict and write results, unless that was done before; every process of the run calls this.
 
-    Raises ValueError as `assemble_task` and `train` do, and for results that are not those of the weights.
+    Raises ValueError as `assemble_task` and `train` do, and for results that do not belong to the weights.
     """
     config = resolved(config, content)
     job = assemble_task(config, content, start.tokenizer, teacher)
-    if not content.kind.network.outputs:  # nothing trains a pooler that no logits are read from
+    if not content.kind.network.outputs:  # no logits depend on the pooler, so that nothing trains it
         job = replace(job, metadata=job.metadata | {DRAWN: [name for name in start.drawn if name == "pooler"]})
     directory = path_of(config.directory)
-    seconds = 0.0
-    if (done := finished(directory, job, processes)) is None:
+
+    # 1. Train, unless the run is finished
+    done = finished(directory, job, processes)
+    if done is None:
         outcome = train(job, say, lambda: initial_params(config, start, say), processes, callbacks)
         if outcome.exit_code:
             return Result(config.directory, outcome.step, {}, {}, outcome.seconds, (), outcome.exit_code)
@@ -120,155 +118,149 @@ def finetune(
         say(f"{config.directory}: finished before")
         return replace(done, baselines=dict(content.baselines))
     else:
-        if (there := read_metadata(directory)["step"]) != done.step:
+        if (step := read_metadata(directory)["step"]) != done.step:
             raise ValueError(
-                f"run_dir={config.directory}: its results are of step {done.step:,} and its weights of step {there:,}; "
-                "finish what went on with it, or name another folder"
+                f"run_dir={config.directory}: its results are of step {done.step:,} and its weights of step {step:,}; "
+                "finish the training that changed the weights, or name another folder"
             )
-        say(f"{config.directory}: finished before, and measured by other data or settings; done again with its weights")
+        say(f"{config.directory}: finished before, with other evaluation data or settings; evaluating it again")
         seconds = done.seconds
-    return _measured(job, content, directory, seconds, processes)
+
+    # 2. Evaluate and predict with the weights that are kept, as they are on disk
+    with jax.set_mesh(job.mesh):
+        with processes.taking_time():
+            params = restore_params(directory, job.blueprint.state.params)
+        measured = _measure(job, params, content, functools.partial(processes.go_on, doing="evaluation"))
+    step = read_metadata(directory)["step"]
+    if measured is None:
+        return Result(config.directory, step, {}, {}, seconds, (), processes.exit_code)
+    figures, outputs = measured
+
+    # 3. Write the predictions, then the results
+    files: list[str] = []
+    if processes.first:
+        splits = {**content.test, **content.dev}
+        files = [path for name, array in outputs.items() for path in _write_predictions(splits[name], array, directory)]
+    baselines = dict(content.baselines)
+    measured_by = content.measured_by
+    result = Result(config.directory, step, figures, baselines, seconds, tuple(files), measured_by=measured_by)
+    if processes.first:
+        # JSON has no NaN.
+        finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+        metadata = {name: job.metadata[name] for name in ("config", *FINGERPRINTS)}
+        document = {"result": asdict(result) | {"figures": finite}, "metadata": metadata}
+        replace_text(directory / RESULTS_FILE, json.dumps(document, indent=1, allow_nan=False) + "\n")
+        seal(directory)
+    return result
 
 
 def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
-    """Encoder and pooler of a model, with its head if that is of the same task, else with one drawn by the seed.
+    """Take encoder and pooler from a model, and its head if it is one for the same task; draw what is missing.
 
-    If a pooler on every token precedes the heads (ModernBERT), pretraining trained it before the vocabulary projection.
+    A pooler on every token, below the heads (ModernBERT), was trained in pretraining as the transform of the MLM head.
     """
-    drawn = jax.jit(lambda key: init_params(config.model, key))(jax.random.key(config.training.seed))
-    fresh = jax.device_get(drawn)
-    taken = ["encoder", "pooler"]
-    if start.model.teacher_width == config.model.teacher_width:
-        taken.append("teacher_projection")
-    if "head" in start.params and _has_its_head(config, start):
-        taken.append("head")
-    elif "head" in start.params:
-        say(f"{start.origin} has a head for other outputs ({start.kind}); one for these starts at random")
-    there = with_own_words(start.params)
-    if config.model.pooler == POOLER_OF_TOKENS and "pooler" not in there and "mlm_head" in there:
-        there = there | {"pooler": {"dense": there["mlm_head"]["transform"], "norm": there["mlm_head"]["norm"]}}
-    found = {name: there[name] if name in taken and name in there else fresh[name] for name in fresh}
-    if _has_unused_projections(config, start):
-        say("projections of global tokens, which no token used in pretraining, start as the ordinary ones")
-        layers = found["encoder"]["layers"]
-        layers = layers | {"attention": with_copied_projections(layers["attention"])}
-        found["encoder"] = found["encoder"] | {"layers": layers}
-    return found
-
-
-def _has_unused_projections(config: FinetuneConfig, start: Start) -> bool:
-    """Whether a model comes from pretraining in which no token was global, with heads of pretraining that say so."""
     model = config.model
-    of_pretraining = not start.kind and not start.drawn
-    return model.global_projections and model.global_tokens == "marked" and of_pretraining
-
-
-def _has_its_head(config: FinetuneConfig, start: Start) -> bool:
-    """Whether a head has the same shape and meaning: a score is not a logit, though both are one number."""
-    same = all(getattr(start.model, name) == getattr(config.model, name) for name in _OF_A_HEAD)
-    return same and (start.kind,) == config.training.objectives and start.labels == config.task.labels
+    drawn = jax.device_get(jax.jit(lambda key: init_params(model, key))(jax.random.key(config.training.seed)))
+    names = ["encoder", "pooler"]
+    if start.model.teacher_width == model.teacher_width:
+        names.append("teacher_projection")
+    if "head" in start.params:
+        # A regression score is not a logit, although both are one number.
+        shapes = [(one.head, one.num_labels, one.features, one.lstm_size) for one in (start.model, model)]
+        same_task = (start.kind,) == config.training.objectives and start.labels == config.task.labels
+        if same_task and shapes[0] == shapes[1]:
+            names.append("head")
+        else:
+            say(f"{start.origin} has a head for other outputs ({start.kind}); a new head starts at random")
+    trained = with_own_words(start.params)
+    if model.pooler == POOLER_OF_TOKENS and "pooler" not in trained and "mlm_head" in trained:
+        trained = trained | {"pooler": {"dense": trained["mlm_head"]["transform"], "norm": trained["mlm_head"]["norm"]}}
+    params = {name: trained[name] if name in names and name in trained else drawn[name] for name in drawn}
+    only_pretrained = not start.kind and not start.drawn
+    if model.global_projections and model.global_tokens == "marked" and only_pretrained:
+        say("projections of global tokens, which pretraining did not use, start as copies of the ordinary ones")
+        layers = params["encoder"]["layers"]
+        layers = layers | {"attention": with_copied_projections(layers["attention"])}
+        params["encoder"] = params["encoder"] | {"layers": layers}
+    return params
 
 
 def finished(directory: AnyPath, job: Job, processes: Processes) -> Result | None:
-    """The result of a run that was completed before, by the same training; None if there is none.
+    """Read the result of a run that the same training has completed; None if there is none.
 
-    All processes have it from the first. Raises ValueError, as for a checkpoint, if it is of another run.
+    The first process reads for all. Raises ValueError, as for a checkpoint, if the result belongs to another run.
     """
     path = directory / RESULTS_FILE
     text = processes.broadcast("results", path.read_text() if processes.first and path.is_file() else "")
     if not text:
         return None
-    saved = _parsed(text, path)
-    check_compatible(saved["metadata"], job.metadata)
+    saved = _parse_results(text, path)
+    check_compatible(dict(saved["metadata"]), job.metadata)
     if from_dict(saved["metadata"]["config"]).training.steps != job.config.training.steps:
-        return None  # it goes on
-    result = saved["result"]
-    figures = {name: math.nan if value is None else value for name, value in result["figures"].items()}
-    own = {"directory": job.config.directory, "figures": figures, "predictions": tuple(result["predictions"])}
-    known = {field.name for field in fields(Result)}
-    return Result(**{name: value for name, value in (result | own).items() if name in known})
-
-
-def measured_by_of(directory: AnyPath) -> str:
-    """By what data and settings a finished run was measured, see `Result`. Raises ValueError if it is not finished."""
-    path = directory / RESULTS_FILE
-    return _parsed(text_of_run(path), path)["result"]["measured_by"]
-
-
-def _parsed(text: str, path: AnyPath) -> dict[str, Any]:
-    return parse_json(text, str(path), _Results, remedy="remove the file, and it is made again")
-
-
-def _measured(job: Job, content: TaskContent, directory: AnyPath, seconds: float, processes: Processes) -> Result:
-    """Evaluate the weights that are kept, as they are on disk, and write the results; `seconds` of training."""
-    with jax.set_mesh(job.mesh):
-        with processes.taking_time():
-            params = restore_params(directory, job.blueprint.state.params)
-        go_on = functools.partial(processes.go_on, doing="evaluation")
-        measured = _predicted(dev_sets_of(job), params, content, go_on)
-    step = read_metadata(directory)["step"]
-    if measured is None:
-        return Result(job.config.directory, step, {}, {}, seconds, (), processes.exit_code)
-    figures, predicted = measured
-    files = [path for each in predicted for path in _write(*each, directory)] if processes.first else []
-    result = Result(
-        job.config.directory,
-        step,
-        figures,
-        dict(content.baselines),
-        seconds,
-        tuple(files),
-        measured_by=content.measured_by,
+        return None  # it continues
+    values = saved["result"]
+    return Result(
+        directory=job.config.directory,
+        step=values["step"],
+        figures={name: math.nan if value is None else value for name, value in values["figures"].items()},
+        baselines=values["baselines"],
+        seconds=values["seconds"],
+        predictions=tuple(values["predictions"]),
+        measured_by=values["measured_by"],
     )
-    if processes.first:
-        replace_text(directory / RESULTS_FILE, _document(result, job))
-        seal(directory)
-    return result
 
 
-def _document(result: Result, job: Job) -> str:
-    """The text of results.json; NaN is written as null, since JSON has no NaN."""
-    figures = {name: value if math.isfinite(value) else None for name, value in result.figures.items()}
-    metadata = {name: job.metadata[name] for name in ("config", *FINGERPRINTS)}
-    document: dict[str, Any] = {"result": asdict(result) | {"figures": figures}, "metadata": metadata}
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+def read_measured_by(directory: AnyPath) -> str:
+    """Read `Result.measured_by` of a finished run. Raises ValueError if the run is not finished."""
+    path = directory / RESULTS_FILE
+    return _parse_results(read_run_file(path), path)["result"]["measured_by"]
 
 
-def _predicted(
-    dev_sets: DevSets, params: Params, content: TaskContent, go_on: Callable[[], bool]
-) -> tuple[dict[str, float], list[tuple[Split, np.ndarray]]] | None:
-    """(figures of the sets with labels, outputs for each set); None once `go_on` is False."""
-    measured = dev_sets.measure(params, go_on)
+def _parse_results(text: str, path: AnyPath) -> _Results:
+    return parse_json(text, str(path), _Results, remedy="remove the file; the same command writes it again")
+
+
+def _measure(
+    job: Job, params: Params, content: TaskContent, go_on: Callable[[], bool]
+) -> tuple[dict[str, float], dict[str, np.ndarray]] | None:
+    """(figures of the sets with labels, outputs by set); None once `go_on` is False."""
+    evaluation = dev_sets(job)
+    measured = evaluation.measure(params, go_on)
     if measured is None:
         return None
     figures, outputs = measured
-    predicted = [(split, outputs[name]) for name, split in content.dev.items()]
     for name, split in content.test.items():
-        found = dev_sets.predictor.predict(params, split.rows, dev_sets.objective, go_on)
-        if found is None:
+        predicted = evaluation.predictor.predict(params, split.rows, evaluation.objective, go_on)
+        if predicted is None:
             return None
+        outputs[name] = predicted[0]
         if split.figures is not None:
-            figures |= {f"{name}/{figure}": value for figure, value in split.figures(found[0]).items()}
-        predicted.append((split, found[0]))
+            figures |= {f"{name}/{figure}": value for figure, value in split.figures(predicted[0]).items()}
     if content.averaged:
         figures |= by_set_and_mean(figures, content)
-    return figures, predicted
+    return figures, outputs
 
 
 def by_set_and_mean(figures: Mapping[str, float], content: TaskContent) -> dict[str, float]:
-    """Of sets that are one in several languages: the first metric of the first set under its name, and the means.
+    """Figures of a task in several languages: the first metric of each development set, and means over the sets.
 
-    A single set, as a named file is, needs neither.
+    A single set, such as a file named by the user, adds nothing.
     """
     metric, first = content.metrics[0], next(iter(content.dev))
-    dev = {f"eval/{name}/{metric}": figures[f"eval/{metric}" if name == first else f"eval/{name}/{metric}"]
-           for name in content.dev}  # fmt: skip
+    dev = {
+        f"eval/{name}/{metric}": figures[f"eval/{metric}" if name == first else f"eval/{name}/{metric}"]
+        for name in content.dev
+    }
     test = [figures[f"{name}/{metric}"] for name, split in content.test.items() if split.figures is not None]
-    means = {f"test/mean_{metric}": math.fsum(test) / len(test)} if len(test) > 1 else {}
-    return (dev | {f"eval/mean_{metric}": math.fsum(dev.values()) / len(dev)} if len(dev) > 1 else {}) | means
+    added: dict[str, float] = {}
+    if len(dev) > 1:
+        added = dev | {f"eval/mean_{metric}": math.fsum(dev.values()) / len(dev)}
+    if len(test) > 1:
+        added[f"test/mean_{metric}"] = math.fsum(test) / len(test)
+    return added
 
 
-def _write(split: Split, outputs: np.ndarray, directory: AnyPath) -> list[str]:
+def _write_predictions(split: Split, outputs: np.ndarray, directory: AnyPath) -> list[str]:
     """Write the predictions; returns the files' paths within the run's directory."""
     paths = []
     with tempfile.TemporaryDirectory(prefix="bertjax-predictions-") as folder:

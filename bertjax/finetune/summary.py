@@ -1,4 +1,4 @@
-"""The summary of a task's runs: means and deviations over seeds, the best run, and published figures."""
+"""Summary of a task's runs: means and deviations over seeds, the best run, and published figures."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from bertjax.finetune.kinds.kind import Kind, baseline_name
 from bertjax.finetune.run import Result
 from bertjax.report.page import Table
 
-_PER_CENT = 100.0  # as in the papers
 _CONSTANT = "constant answer"  # the row of baselines: one answer for every example
 
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """The results of a task by setting, one for each seed; the first of `metrics` decides which is best."""
+    """The results of a task: by setting, one for each seed. The first of `metrics` decides which is best."""
 
     task: str
     metrics: tuple[str, ...]
@@ -27,16 +26,17 @@ class TaskSummary:
     kind: Kind | None = None
     example: tuple[str, ...] = ()  # the texts of a development example
     labels: tuple[str, ...] = ()
-    averaged: bool = False  # the sets are one in several languages
+    averaged: bool = False  # the sets are one set in several languages
 
     @property
     def best(self) -> Result:
-        """The run that is best on the (first) development set; the first of equals, one without a figure last."""
-        return max((r for some in self.results.values() for r in some), key=lambda r: _rank(r.figures[self._first]))
+        """The best run on the (first) development set: the first of equals; runs without a figure rank last."""
+        runs = [run for runs in self.results.values() for run in runs]
+        return max(runs, key=lambda run: _rank(run.figures[self._first]))
 
     @property
     def best_setting(self) -> str:
-        """The setting whose mean is highest."""
+        """The setting with the highest mean."""
         return max(self.results, key=lambda name: _rank(statistics.fmean(self._values(name, self._first))))
 
     @property
@@ -47,77 +47,80 @@ class TaskSummary:
         return [result.figures[figure] for result in self.results[setting]]
 
     def _figures(self) -> list[str]:
-        """Names of the shares among the figures, those of further sets after those of the first."""
+        """Names of the figures that are shares, the first set's first."""
         names = next(iter(self.results.values()))[0].figures
         shares = [name for name in names if not name.endswith(("_loss", *NO_SHARES))]
         return [name for name in shares if not (self.averaged and _language(name))]
 
     def cells(self, setting: str) -> list[str]:
-        """A setting's figures: the mean, with the deviation of several seeds."""
+        """A setting's figures: the mean, and the standard deviation if there are several seeds."""
         return [_spread(self._values(setting, figure)) for figure in self._figures()]
 
     def table(self) -> Table:
         """A row per setting and a column per figure."""
         figures = self._figures()
-        columns = ["setting", "seeds", *(_called(name) for name in figures), "minutes a run"]
+        titles = [name.removeprefix("eval/").replace("/", " ") for name in figures]
+        columns = ["setting", "seeds", *titles, "minutes a run"]
         rows = []
         for name, results in self.results.items():
             minutes = statistics.fmean(result.seconds for result in results) / 60
             rows.append((name or "default", str(len(results)), *self.cells(name), f"{minutes:.1f}"))
-        note = "development set, or the one named, in % (mean ± s.d. over seeds)"
+        note = "development set unless named, in % (mean ± s.d. over seeds)"
         baselines = [self.baseline(name) for name in figures]
         if any(value is not None for value in baselines):
-            cells = ["none" if value is None else f"{_PER_CENT * value:.2f}" for value in baselines]
-            rows.append((_CONSTANT, "", *cells, ""))
+            rows.append((_CONSTANT, "", *map(_baseline_cell, baselines), ""))
         else:
-            note += "; no baseline: one answer for every example has none of these figures"
+            note += "; no baseline: these figures are undefined for one answer to every example"
         return Table(self.task, note, tuple(columns), tuple(rows))
 
     def baseline(self, figure: str) -> float | None:
-        """The figure of one answer for every example; None where it is not defined."""
+        """The figure of one answer for every example; None if it is undefined."""
         return next(iter(self.results.values()))[0].baselines.get(baseline_name(figure))
 
     def by_language(self) -> list[Table]:
-        """A table with a row per language of the best setting, where sets have one; else none."""
+        """A table of the best setting with a row per language, if the sets have languages."""
         if not self.averaged:
             return []
         setting = self.best_setting
-        found: dict[str, dict[str, str]] = {}
+        cells: dict[str, dict[str, str]] = {}
         for name in next(iter(self.results.values()))[0].figures:
             if (language := _language(name)) and name.endswith(f"/{self.metrics[0]}"):
                 split = "test" if name.startswith("test_") else "dev"
-                found.setdefault(language, {})[split] = _spread(self._values(setting, name))
-        rows = tuple((language, of.get("dev", ""), of.get("test", "")) for language, of in sorted(found.items()))
-        note = f"{self.metrics[0]} in per cent" + (f", of {setting}" if setting else "")
+                cells.setdefault(language, {})[split] = _spread(self._values(setting, name))
+        rows = tuple((language, one.get("dev", ""), one.get("test", "")) for language, one in sorted(cells.items()))
+        note = f"{self.metrics[0]} in %" + (f", setting {setting}" if setting else "")
         return [Table(f"{self.task} by language", note, ("language", "dev", "test"), rows)] if rows else []
 
     def published_line(self) -> str:
-        """The published figures in a line; "" if there are none."""
+        """The published figures as a line; "" if there are none."""
         return ";  ".join(f"{system} {figure:g}" for system, figure in self.published.items())
 
 
 def overall(summaries: Sequence[TaskSummary], systems: Sequence[str]) -> Table:
-    """A row per task: its first metric under the best setting, next to the published figures of these systems."""
+    """A row per task: its first metric under the best setting, and the published figures of these systems."""
     rows = []
     for summary in summaries:
-        name = summary.best_setting
-        shown = [f"{summary.published[system]:g}" if system in summary.published else "" for system in systems]
-        value = summary.baseline(f"eval/{summary.metrics[0]}")
-        baseline = "none" if value is None else f"{_PER_CENT * value:.2f}"
-        rows.append((summary.task, summary.metrics[0], summary.cells(name)[0], *shown, baseline))
-    return Table("GLUE", "development sets, in per cent", ("task", "metric", "ours", *systems, _CONSTANT), tuple(rows))
+        ours = summary.cells(summary.best_setting)[0]
+        published = [f"{summary.published[system]:g}" if system in summary.published else "" for system in systems]
+        baseline = _baseline_cell(summary.baseline(f"eval/{summary.metrics[0]}"))
+        rows.append((summary.task, summary.metrics[0], ours, *published, baseline))
+    return Table("GLUE", "development sets, in %", ("task", "metric", "ours", *systems, _CONSTANT), tuple(rows))
+
+
+def _baseline_cell(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2%}".removesuffix("%")
 
 
 def _spread(values: Sequence[float]) -> str:
     mean = statistics.fmean(values)
-    shown = f"{_PER_CENT * mean:.2f}"
-    if len(values) == 1 or math.isnan(mean):  # of NaN there is no deviation
+    shown = f"{100 * mean:.2f}"
+    if len(values) == 1 or math.isnan(mean):  # NaN has no deviation
         return shown
-    return f"{shown} ± {_PER_CENT * statistics.stdev(values):.2f}"
+    return f"{shown} ± {100 * statistics.stdev(values):.2f}"
 
 
 def _rank(figure: float) -> float:
-    """The figure to choose by; NaN is worse than any number."""
+    """The sort key of a figure; NaN is worse than any number."""
     return -math.inf if math.isnan(figure) else figure
 
 
@@ -125,7 +128,3 @@ def _language(figure: str) -> str:
     """The language of a figure such as eval/dev_de/accuracy or test_de/accuracy; "" for others."""
     split, _, name = figure.removeprefix("eval/").partition("/")
     return split.partition("_")[2] if name else ""
-
-
-def _called(figure: str) -> str:
-    return figure.removeprefix("eval/").replace("/", " ")

@@ -11,8 +11,8 @@ import numpy as np
 
 from bertjax.config import Config, FinetuneConfig, MeshConfig
 from bertjax.finetune.kinds.kind import Measure, Task
-from bertjax.finetune.load import labels_of, measured_by, read_splits
-from bertjax.finetune.run import PREDICTIONS, measured_by_of
+from bertjax.finetune.load import measured_by, read_splits, task_labels
+from bertjax.finetune.run import PREDICTIONS, read_measured_by
 from bertjax.finetune.tasks import task_for
 from bertjax.interpret.paired_bootstrap import RESAMPLES, Difference, Statistic, paired_bootstrap, ratio_of_sums
 from bertjax.parallel.mesh import make_mesh
@@ -151,7 +151,7 @@ def _of_task(models: Sequence[TrainedModel]) -> tuple[str, list[Compared]]:
                 f"{model.directory}: its development set is not that of {models[0].directory}; compare runs of one task"
             )
         measured.append(first.task.kind.measured(first.task, own.name, own.examples, model.directory / PREDICTIONS))
-        if measured_by_of(model.directory) != own.measured_by:
+        if read_measured_by(model.directory) != own.measured_by:
             raise ValueError(
                 f"{model.directory}: its files of data have changed since it predicted; run its finetune command "
                 "again, which trains no more and predicts again"
@@ -187,7 +187,7 @@ class DevSet:
         task = task_for(config.task)
         splits = read_splits(task, config)
         name, examples = next(iter(splits.dev.items()))
-        labelled = replace(task, labels=labels_of(task, splits.train))
+        labelled = replace(task, labels=task_labels(task, splits.train))
         return cls(config.task.name, labelled, name, examples, measured_by(config.task, splits))
 
     @property

@@ -1,4 +1,4 @@
-"""Fine-tuning, whole: one task, or every task of GLUE, under every setting and seed; figures, tables and exports."""
+"""Fine-tuning for one task, or every task of GLUE, with every setting and seed; figures, tables and exports."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from bertjax.convert.sources import open_source, require_source
 from bertjax.convert.teacher import fit_task_teacher, read_task_teacher
 from bertjax.finetune.distillation import with_projection
 from bertjax.finetune.job import check_before_data
-from bertjax.finetune.kinds.kind import Task, TaskContent
+from bertjax.finetune.kinds.kind import TaskContent
 from bertjax.finetune.load import load_task
-from bertjax.finetune.recipes import TRIED, config_for, settings_of
+from bertjax.finetune.recipes import TRIED, config_for, make_settings
 from bertjax.finetune.run import PREDICTIONS, Result, Start
 from bertjax.finetune.run import finetune as finetune_once
 from bertjax.finetune.summary import TaskSummary, overall
@@ -48,22 +48,23 @@ class TaskRequest:
     init_from: str
     teacher: str = ""  # a model that was fine-tuned for the task, to learn from
     task: Mapping[str, Any] = field(default_factory=dict)  # keys of TaskConfig that differ from the task's recipe
-    tried: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of `recipes.TRIED` -> the values to try
+    tried: Mapping[str, Sequence[float]] = field(default_factory=dict)  # keys of `recipes.TRIED`: values to try
     grid: bool = False  # try the learning rates of the paper
     seeds: int = 1  # runs of each setting
     max_length: int | None = None  # tokens per row
     run_dir: str = ""  # runs/<name>
-    change: Callable[[FinetuneConfig], FinetuneConfig] = lambda config: config  # of other keys, made last
-    show_config: bool = False  # print every setting, not only those that differ from the task's recipe
+    change: Callable[[FinetuneConfig], FinetuneConfig] = lambda config: config  # overrides of other keys, applied last
+    show_config: bool = False  # print every key, not only those that differ from the task's recipe
 
 
 @dataclass(frozen=True, repr=False)
 class FinetuneResult:
-    """Finished runs, by task. In a notebook it shows their tables and the curves of the best run."""
+    """Finished runs, by task. A notebook shows their tables and the curves of the best run."""
 
     summaries: tuple[TaskSummary, ...]  # one for each task
-    exported: tuple[str, ...]  # for each task, where its best model is in Hugging Face's layout, or why it is not;
-    # empty in all processes but the first
+    # For each task the folder with its best model in Hugging Face's layout, or why there is none. Only the first
+    # process has them.
+    exported: tuple[str, ...]
 
     @property
     def best(self) -> Result:
@@ -72,36 +73,53 @@ class FinetuneResult:
 
     @property
     def directory(self) -> str:
-        """Where that run is: `bertjax.load` takes it."""
+        """The directory of the best run, for `bertjax.load`."""
         return self.best.directory
 
     @property
     def figures(self) -> dict[str, float]:
-        """Its held-out figures by their names in the log, such as eval/accuracy."""
+        """The best run's held-out figures by their names in the log, such as eval/accuracy."""
         return self.best.figures
 
     def tables(self) -> list[Table]:
-        """A table for each task, and for several one with published figures."""
+        """A table for each task; for several tasks also one with published figures."""
         tables = [summary.table() for summary in self.summaries]
         tables += [table for summary in self.summaries for table in summary.by_language()]
         return [*tables, overall(self.summaries, (OTHERS_DEV, BASE_TEST))] if len(self.summaries) > 1 else tables
 
     def __repr__(self) -> str:
-        """Show the tables, the output, and what to do next."""
-        return "\n".join(_last_words(self))
+        """Show the tables, the paths of the results, and commands to try next."""
+        lines = []
+        for summary, exported in zip(self.summaries, self.exported, strict=True):
+            table = summary.table()
+            lines += [f"\n{table.title}, {table.note}", *text_lines(table)]
+            if published := summary.published_line():
+                lines.append(f"  published: {published}")
+            lines += [
+                f"  best run     {summary.best.directory}",
+                f"  predictions  {path_of(summary.best.directory) / PREDICTIONS}",
+                f"  Hugging Face {exported}",
+            ]
+        for table in self.tables()[len(self.summaries) :]:
+            lines += [f"\n{table.title}, {table.note}", *text_lines(table, left=(0, 1))]
+        lines += ["\nNext:", *_prediction_commands(self.summaries[0])]
+        if self.exported[0] != _NO_CLASS:
+            lines.append(f"  bertjax export {shlex.quote(self.directory)} --to onnx")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return in_cell(tables_and_curves(self.summaries[0].task, self.tables(), path_of(self.directory)))
 
 
 def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_process: bool = False) -> FinetuneResult:
-    """Fine-tune for one task, or for every task of GLUE that has data, under every setting and seed, and export.
+    """Fine-tune for one task, or for every task of GLUE that has data, with every setting and seed, and export.
 
     Every process of the runs calls this; the first prints, calls the callbacks of each run in turn, and exports for
-    all. The same call resumes what was stopped, and repeats nothing. `ends_process` as in `session`. Raises ValueError
-    for what cannot be used, and Stopped, a KeyboardInterrupt, if a signal ended a run early.
+    all. The same call resumes a stopped run and repeats no finished one. `ends_process` as in `session`. Raises
+    ValueError for unsupported requests, and Stopped, a KeyboardInterrupt, if a signal ended a run early.
     """
-    # Processes must join before the model is read, which uses devices; the rest of the config needs the model.
+    # 1. Refuse what cannot work. Processes must join before the model is read, which uses devices, and the whole config
+    # needs the model; this one is enough to join.
     early = request.change(
         FinetuneConfig(task=TaskConfig(**request.task), distillation=DistillationConfig(teacher=request.teacher))
     )
@@ -111,44 +129,46 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
             "training.steps"
         )
     if is_probed(early):
-        raise ValueError(f"probe={early.probe}: a fine-tuned model is not probed; leave it out, or probe pretraining")
-    _require_teachable(request, early)
+        raise ValueError(f"probe={early.probe}: fine-tuning takes no probes; leave it out, or probe pretraining")
+    _check_distillation(request, early)
     require_loggers(early.log)
     for source in filter(None, (request.init_from, request.teacher)):
         require_source(source)
-    with session(early, ends_process=ends_process) as (processes, say):
-        exit_code, result = _finetune(request, processes, say, callbacks)
-    raise_if_stopped(exit_code, "stopped by a signal; to continue, run the same command again.")
-    assert result is not None, "runs that were not stopped have a result"
-    return result
-
-
-def _finetune(
-    request: TaskRequest, processes: Processes, say: Say, callbacks: Sequence[Callback]
-) -> tuple[int, FinetuneResult | None]:
-    """(0, the result), or (the exit code of a signal, None)."""
     names = _glue_names(request) if request.name == GLUE else (request.name,)
     for name in names:
-        task_for(TaskConfig(name=name, **request.task))  # an unknown one is refused before the model is read
-    start = read_start(request.init_from)
-    configured = [_configured(name, start, request, len(names) > 1) for name in names]
-    for base, _ in configured:
-        require_same_config(base, processes)
-    summaries = []
-    for base, shown in configured:
-        say(shown)
-        exit_code, summary = _run_task(base, start, request, processes, say, callbacks)
-        if summary is None:
-            return exit_code, None
-        summaries.append(summary)
-    processes.finished("stopped by a signal when training was complete; run the same command again for the rest.")
-    pairs = zip(summaries, configured, strict=True) if processes.first else ()
-    exported = tuple(_exported(summary.best.directory, base) for summary, (base, _) in pairs)
-    return 0, FinetuneResult(tuple(summaries), exported)
+        task_for(TaskConfig(name=name, **request.task))
+
+    exit_code, summaries, exported = 0, [], []
+    with session(early, ends_process=ends_process) as (processes, say):
+        # 2. Read the model, and make a config for each task
+        start = read_start(request.init_from)
+        configs = [_make_config(name, start, request, len(names) > 1) for name in names]
+        for config, _ in configs:
+            require_same_config(config, processes)
+
+        # 3. Train
+        for config, text in configs:
+            say(text)
+            exit_code, summary = _run_task(config, start, request, processes, say, callbacks)
+            if summary is None:
+                break
+            summaries.append(summary)
+        else:
+            processes.finished("stopped by a signal after training; run the same command again for the rest.")
+
+            # 4. Export the best run of each task
+            for summary, (config, _) in zip(summaries, configs, strict=True) if processes.first else ():
+                if has_class(config.model):
+                    folder = path_of(config.directory) / "huggingface"
+                    exported.append(str(export_huggingface(load_run(summary.best.directory), folder)))
+                else:
+                    exported.append(_NO_CLASS)
+    raise_if_stopped(exit_code, "stopped by a signal; to continue, run the same command again.")
+    return FinetuneResult(tuple(summaries), tuple(exported))
 
 
-def _require_teachable(request: TaskRequest, config: FinetuneConfig) -> None:
-    """Raise ValueError for what cannot be learned from a teacher, and for its options without one."""
+def _check_distillation(request: TaskRequest, config: FinetuneConfig) -> None:
+    """Raise ValueError for a request that a teacher does not support, and for distillation options without one."""
     teacher, distil = config.distillation.teacher, config.task.distil
     if config.distillation.temperature != DistillationConfig.temperature:
         raise ValueError(
@@ -168,13 +188,13 @@ def _require_teachable(request: TaskRequest, config: FinetuneConfig) -> None:
     several += ["seeds"] * (request.seeds > 1) + ["grid"] * request.grid + ["patience"] * (config.task.patience > 0)
     if several:
         raise ValueError(
-            f"--distil layers with --{several[0].replace('_', '-')}: the run does not train the head, so figures of "
-            "the development set choose nothing; leave it out here, and give it to the run with --distil predictions"
+            f"--distil layers with --{several[0].replace('_', '-')}: the run does not train the head, so that the "
+            "development set cannot choose a run; leave the option out here, and give it with --distil predictions"
         )
 
 
 def read_start(source: str) -> Start:
-    """The model of a source, whole."""
+    """Read the model of a source into memory."""
     model, drawn = open_source(source)
     params = jax.tree.map(np.asarray, jax.device_get(model.params))
     task = model.config.task if isinstance(model.config, FinetuneConfig) else None
@@ -186,12 +206,12 @@ def _glue_names(request: TaskRequest) -> tuple[str, ...]:
         raise ValueError("finetune glue: --data is missing; give the folder that holds the folders of the tasks")
     names = glue_tasks_in(Path(data))
     if not names:
-        raise ValueError(f"finetune glue: {data} holds no training and development set of any task of GLUE")
+        raise ValueError(f"finetune glue: {data} has no task of GLUE with a training and a development set")
     return names
 
 
-def _configured(name: str, start: Start, request: TaskRequest, one_of_several: bool) -> tuple[FinetuneConfig, str]:
-    """The recipe of a task with the requested settings, and its text to print."""
+def _make_config(name: str, start: Start, request: TaskRequest, one_of_several: bool) -> tuple[FinetuneConfig, str]:
+    """The recipe of a task with the requested overrides, and its text to print."""
     task = task_for(TaskConfig(name=name, **request.task))
     recipe = config_for(name, task, start.origin, start.model, start.tokenizer)
     length = recipe.data.sequence_length if request.max_length is None else request.max_length
@@ -216,35 +236,45 @@ def _run_task(
     say: Say,
     callbacks: Sequence[Callback],
 ) -> tuple[int, TaskSummary | None]:
-    """Every run of a task, in turn; runs that were finished before are not repeated. As `_finetune` returns it."""
+    """Run every setting and seed of a task in turn: (0, its summary), or (the exit code of a signal, None)."""
+    # 1. The settings
     task = task_for(base.task)
-    found = read_task_teacher(base, task.kind)
-    base = with_projection(base, None if found is None else found.config)
-    settings = settings_of(base, _tried(task, request), request.seeds)
-    for config in (setting.runs[0] for setting in settings):
-        check_before_data(config, task.kind)
-    content, is_described = None, False
+    teacher_source = read_task_teacher(base, task.kind)
+    base = with_projection(base, None if teacher_source is None else teacher_source.config)
+    tried = {key: request.tried[key] for key in TRIED if key in request.tried}
+    if request.grid and "learning_rate" in tried:
+        rates = " ".join(f"{rate:g}" for rate in tried["learning_rate"])
+        raise ValueError(f"--grid and --learning-rate {rates}: give one of them")
+    if request.grid:
+        tried = {"learning_rate": task.recipe.learning_rates} | tried
+    settings = make_settings(base, tried, request.seeds)
+    for setting in settings:
+        check_before_data(setting.runs[0], task.kind)
+
+    # 2. Their runs
+    content = None
     results: dict[str, list[Result]] = {}
     for setting in settings:
         for config in setting.runs:
+            first = content is None
             if content is None or config.task.examples:  # the seed draws which examples
                 content = load_task(config, start.tokenizer)
                 same = f"{content.fingerprint} {content.measured_by}"
                 processes.require_same("data of the task", same, "give every host the same files")
-            if not is_described:
-                is_described = True
-                say(described(base.name, start, content))
+            if first:
+                say(_describe_data(base.name, start, content))
             say(f"\n{config.directory}")
             teacher = None
-            if found is not None:
-                teacher = fit_task_teacher(found, config, start.tokenizer, content.kind, content.labels)
+            if teacher_source is not None:
+                teacher = fit_task_teacher(teacher_source, config, start.tokenizer, content.kind, content.labels)
                 processes.require_same("teacher", teacher.digest, "give every host the same weights")
             result = finetune_once(config, start, content, processes, say, callbacks, teacher)
             if result.exit_code:
                 return result.exit_code, None
             results.setdefault(setting.name, []).append(result)
-            say(_figures_line(result))
-    assert content is not None, "there is a setting, and a seed"
+            figures = (f"{name.removeprefix('eval/')} {value:.4f}" for name, value in result.figures.items())
+            say(f"step {result.step:,}: {', '.join(figures)}")
+    assert content is not None, "there is at least one setting with one seed"
     return 0, TaskSummary(
         base.name,
         content.metrics,
@@ -257,61 +287,23 @@ def _run_task(
     )
 
 
-def _tried(task: Task, request: TaskRequest) -> dict[str, Sequence[float]]:
-    """The values to try for each hyperparameter of `TRIED` that has any."""
-    tried = {key: request.tried[key] for key in TRIED if key in request.tried}
-    if request.grid and "learning_rate" in tried:
-        rates = " ".join(f"{rate:g}" for rate in tried["learning_rate"])
-        raise ValueError(f"--grid and --learning-rate {rates}: give one of them")
-    if request.grid:
-        tried = {"learning_rate": task.recipe.learning_rates} | tried
-    return tried
-
-
-def described(name: str, start: Start, content: TaskContent) -> str:
+def _describe_data(name: str, start: Start, content: TaskContent) -> str:
     """The data and the starting point of a task, as lines for the log."""
-    sets = [f"{split} {len(of.rows):,}" for split, of in {**content.dev, **content.test}.items()]
+    sets = [f"{split} {len(data.rows):,}" for split, data in {**content.dev, **content.test}.items()]
     lines = [f"{name}: rows: train {len(content.train):,}, {', '.join(sets)}", *content.notes]
     if content.labels:
         shown = ", ".join(content.labels[:_SHOWN_LABELS])
         more = len(content.labels) - _SHOWN_LABELS
         lines.append(f"labels: {shown}{f' and {more} more' if more > 0 else ''}")
-    if missing := [module for module in start.drawn if module == "pooler"]:
-        lines.append(f"{start.origin} has no {missing[0]}; it is initialized at random")
+    if "pooler" in start.drawn:
+        lines.append(f"{start.origin} has no pooler; it is initialized at random")
     return "\n".join(lines)
 
 
-def _figures_line(result: Result) -> str:
-    shown = {name.removeprefix("eval/"): value for name, value in result.figures.items()}
-    return f"step {result.step:,}: " + ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
-
-
-def _last_words(result: FinetuneResult) -> list[str]:
-    lines = []
-    for summary, exported in zip(result.summaries, result.exported, strict=True):
-        table = summary.table()
-        lines += [f"\n{table.title}, {table.note}", *text_lines(table)]
-        if published := summary.published_line():
-            lines.append(f"  published: {published}")
-        lines += [
-            f"  best run     {summary.best.directory}",
-            f"  predictions  {path_of(summary.best.directory) / PREDICTIONS}",
-            f"  Hugging Face {exported}",
-        ]
-    for table in result.tables()[len(result.summaries) :]:
-        lines += [f"\n{table.title}, {table.note}", *text_lines(table, left=(0, 1))]
-    best = result.directory
-    lines.append("\nNext:")
-    lines += _to_predict(result.summaries[0])
-    if result.exported[0] != _NO_CLASS:
-        lines.append(f"  bertjax export {shlex.quote(best)} --to onnx")
-    return lines
-
-
-def _to_predict(summary: TaskSummary) -> list[str]:
-    """Commands that use the best run, with an example of the task's own."""
+def _prediction_commands(summary: TaskSummary) -> list[str]:
+    """Commands that use the best run, with an example of the task."""
     best, kind = summary.best.directory, summary.kind
-    assert kind is not None, "a task that was run has a kind"
+    assert kind is not None, "a finished task has a kind"
     if kind.no_prediction:
         return [f"  bertjax embed {shlex.quote(best)} TEXTS.txt --output vectors.npy --normalize    # a vector a line"]
     texts = summary.example or ("A text.",)
@@ -322,11 +314,4 @@ def _to_predict(summary: TaskSummary) -> list[str]:
     ]
 
 
-_NO_CLASS = "has no network of layers' features or a BiLSTM: use the run itself, as below"
-
-
-def _exported(best: str, base: FinetuneConfig) -> str:
-    """The directory that the best run of a task is exported to, or why there is none."""
-    if not has_class(base.model):
-        return _NO_CLASS
-    return str(export_huggingface(load_run(best), path_of(base.directory) / "huggingface"))
+_NO_CLASS = "has no class for features of layers or a BiLSTM: use the run itself, as below"

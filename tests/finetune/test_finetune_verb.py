@@ -160,7 +160,7 @@ def test_questions_that_may_have_no_answer(encoder: Path, tmp_path: Path, capsys
     assert most_answers() > 3
     assert main([*arguments, "--task.null-threshold", "-1000", "--task.n-best", "2"]) == 0
     printed = capsys.readouterr().out
-    assert "finished before, and measured by other data or settings" in printed and "NoAns_exact 1.0000" in printed
+    assert "finished before, with other evaluation data or settings" in printed and "NoAns_exact 1.0000" in printed
     assert set(json.loads((places / "predictions.json").read_text()).values()) == {""}
     assert most_answers() <= 3  # with no answer, which is always among them
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == logged
@@ -254,7 +254,7 @@ def test_what_is_missing_is_named(encoder: Path, tmp_path: Path, capsys: pytest.
         ("rte", encoder, [], "rte: no data; name the folder of its files (--data), or its training file (--train)"),
         ("rte", tmp_path / "none", ["--data", str(tmp_path)], "none: no such directory"),
         ("rte", encoder, ["--data", str(tmp_path)], f"{tmp_path}: no train set"),
-        ("glue", encoder, ["--data", str(tmp_path)], "holds no training and development set of any task of GLUE"),
+        ("glue", encoder, ["--data", str(tmp_path)], "has no task of GLUE with a training and a development set"),
     ):
         assert main(["finetune", task, "--init-from", str(source), *data, "--run-dir", str(tmp_path / "run")]) == 1
         assert message in capsys.readouterr().err

@@ -103,7 +103,7 @@ def test_unused_projections_start_as_the_ordinary_ones(tmp_path) -> None:
     said: list[str] = []
     config = FinetuneConfig(model=KINDS["sequence"].headed(start.model, 2), task=TaskConfig(labels=("no", "yes")))
     attention = initial_params(config, start, said.append)["encoder"]["layers"]["attention"]
-    assert "start as the ordinary ones" in said[0]
+    assert "start as copies of the ordinary ones" in said[0]
     jax.tree.map(np.testing.assert_array_equal, attention["query_global"], attention["query"])
     tuned = replace(start, kind="sequence")
     kept = initial_params(config, tuned, said.append)["encoder"]["layers"]["attention"]

@@ -116,7 +116,7 @@ def test_a_finished_run_is_measured_by_other_data_without_training(start: Start,
     with alone() as processes:
         again = finetune(config, start, content_of(config, start), processes, said.append)
         assert processes._agreement.progress().units == 4, "each batch is one that all begin together, or none"
-    assert len(said) == 1 and said[0].startswith(f"{config.run_dir}: finished before, and measured by other data")
+    assert len(said) == 1 and said[0].startswith(f"{config.run_dir}: finished before, with other evaluation data")
     assert (tmp_path / "run" / METRICS_FILE).read_bytes() == logged
     assert again.figures == first.figures | {"test/accuracy": first.figures["eval/accuracy"],
                                              "test/macro_f1": first.figures["eval/macro_f1"]}  # fmt: skip
@@ -188,7 +188,7 @@ def test_a_head_is_drawn_by_the_seed_unless_it_is_of_the_same_task(start: Start,
     assert np.array_equal(kernel(initial_params(second, tuned, said.append)), kernel(drawn)) and not said
     strange = replace(tuned, labels=("x", "y", "z"))
     assert not np.array_equal(kernel(initial_params(second, strange, said.append)), kernel(drawn))
-    assert said == ["tuned has a head for other outputs (sequence); one for these starts at random"]
+    assert said == ["tuned has a head for other outputs (sequence); a new head starts at random"]
 
 
 def test_a_head_of_scores_is_none_of_logits_and_one_of_another_shape_none_at_all(start: Start, tmp_path: Path) -> None:

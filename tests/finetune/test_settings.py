@@ -17,7 +17,7 @@ from bertjax.finetune.kinds.sequence import SEQUENCE
 from bertjax.finetune.kinds.span import no_answer_figures
 from bertjax.finetune.kinds.tokens import constant_tag_figures
 from bertjax.finetune.kinds.vector import VECTOR
-from bertjax.finetune.recipes import settings_of
+from bertjax.finetune.recipes import make_settings
 from bertjax.finetune.run import Result
 from bertjax.finetune.summary import TaskSummary, overall
 from bertjax.report.page import text_lines
@@ -25,7 +25,7 @@ from bertjax.report.page import text_lines
 
 def test_every_combination_has_a_run_for_every_seed_in_its_own_directory() -> None:
     config = FinetuneConfig(run_dir="runs/x", training=TrainingConfig(seed=3))
-    settings = settings_of(config, {"learning_rate": (5e-5, 2e-5), "batch_size": (16,), "epochs": (2.0, 3.0)}, 2)
+    settings = make_settings(config, {"learning_rate": (5e-5, 2e-5), "batch_size": (16,), "epochs": (2.0, 3.0)}, 2)
     assert [setting.name for setting in settings] == [
         f"lr{rate}-epochs{epochs}" for rate in ("5e-05", "2e-05") for epochs in (2, 3)
     ]
@@ -38,7 +38,7 @@ def test_every_combination_has_a_run_for_every_seed_in_its_own_directory() -> No
 
 
 def test_one_run_lies_where_the_task_does() -> None:
-    (setting,) = settings_of(FinetuneConfig(run_dir="runs/x"), {"learning_rate": (1e-5,)}, 1)
+    (setting,) = make_settings(FinetuneConfig(run_dir="runs/x"), {"learning_rate": (1e-5,)}, 1)
     assert setting.name == "" and [run.run_dir for run in setting.runs] == ["runs/x"]
 
 
@@ -49,7 +49,7 @@ def test_one_run_lies_where_the_task_does() -> None:
         ({"epochs": (0.0,)}, {}, r"task.epochs \(--epochs\) is 0.0; give a number above 0"),
         ({"epochs": (float("nan"),)}, {}, r"task.epochs \(--epochs\) is nan"),
         ({"learning_rate": (-1e-5,)}, {}, r"learning_rate \(--learning-rate\) is -1e-05; give a number above 0"),
-        ({"learning_rate": (2e-5, 0.00002)}, {}, "--learning-rate 2e-05 2e-05: one is there twice; give each once"),
+        ({"learning_rate": (2e-5, 0.00002)}, {}, "--learning-rate 2e-05 2e-05: a value is repeated; give each once"),
         ({}, {"epochs": -1.0}, r"task.epochs \(--epochs\) is -1.0"),
         ({}, {"n_best": 0}, r"task.n_best is 0; give 1 or more"),
         ({}, {"max_answer": 0}, r"task.max_answer is 0; give 1 or more"),
@@ -60,7 +60,7 @@ def test_one_run_lies_where_the_task_does() -> None:
 )
 def test_values_that_no_run_can_have(tried: dict, task: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        settings_of(FinetuneConfig(task=TaskConfig(**task)), tried, 1)
+        make_settings(FinetuneConfig(task=TaskConfig(**task)), tried, 1)
 
 
 def result(directory: str, accuracy: float) -> Result:
@@ -97,7 +97,7 @@ def test_table_has_baseline_of_every_figure() -> None:
     )
     assert overall([TaskSummary("mrpc", ("f1",), {"": [done]}, {})], ()).rows == (("mrpc", "f1", "81.22", "81.22"),)
     undefined = TaskSummary("stsb", ("spearman",), {"": [replace(done, baselines={})]}, {}).table()
-    assert len(undefined.rows) == 1 and "no baseline: one answer for every example has none" in undefined.note
+    assert len(undefined.rows) == 1 and "no baseline: these figures are undefined" in undefined.note
 
 
 @pytest.mark.parametrize(

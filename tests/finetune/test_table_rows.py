@@ -15,7 +15,7 @@ import pytest
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.tables import Columns, read_table
 from bertjax.finetune.kinds import KINDS
-from bertjax.finetune.load import labels_of, read_dev, read_split
+from bertjax.finetune.load import read_dev, read_split, task_labels
 
 PAIRS = [('A comma, a "quote" and\u2028more', "ja", "yes"), ("Zweiter", "nein", "no"), ("Third", "x", "yes")]
 COLUMNS = Columns("one", "two", "gold")
@@ -110,7 +110,7 @@ def test_choices_of_columns_and_of_a_list(tmp_path: Path) -> None:
     task = KINDS["choice"].table_task(listed)
     (tmp_path / "train.json").write_text(path.read_text())
     train = read_split(task, tmp_path, "train")
-    assert labels_of(task, train) == ("0", "1")
+    assert task_labels(task, train) == ("0", "1")
 
 
 def test_a_test_set_needs_no_labels_and_may_be_missing(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_test_set_needs_no_labels_and_may_be_missing(tmp_path: Path) -> None:
     table(tmp_path, "text,label\nd,\ne,x\n", "test.csv")
     assert [e.label for e in read_split(task, tmp_path, "test")] == [None, "x"]
     assert list(read_dev(task, tmp_path)) == ["dev"]
-    assert labels_of(task, read_split(task, tmp_path, "train")) == ("x", "y")
+    assert task_labels(task, read_split(task, tmp_path, "train")) == ("x", "y")
 
 
 def test_files_of_other_names(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_labels_outside_the_set_are_refused(tmp_path: Path) -> None:
     table(tmp_path, "text,label\na,x\nb,x\n", "train.csv")
     task = KINDS["sequence"].table_task(Columns())
     with pytest.raises(ValueError, match=r"train.csv:2: all labels from here on are 'x'; a task needs two or more"):
-        labels_of(task, read_split(task, tmp_path, "train"))
+        task_labels(task, read_split(task, tmp_path, "train"))
 
 
 def test_missing_and_ambiguous_files_are_refused(tmp_path: Path) -> None:

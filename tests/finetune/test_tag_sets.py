@@ -12,7 +12,7 @@ from bertjax.finetune.data.examples import MissingSplitError
 from bertjax.finetune.data.tags import TagColumns, write_words
 from bertjax.finetune.kinds.kind import Task
 from bertjax.finetune.kinds.tokens import TOKENS
-from bertjax.finetune.load import labels_of, read_dev, read_split
+from bertjax.finetune.load import read_dev, read_split, task_labels
 from bertjax.finetune.tasks import task_of
 
 CONLL = "EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\n"
@@ -33,7 +33,7 @@ def test_conll_sets(tmp_path: Path, train: str, dev: str, test: str) -> None:
     assert tags(ner, tmp_path, "train") == [["B-ORG", "O"], ["B-PER"]]
     assert read_dev(ner, tmp_path)["dev"][0].where == f"{tmp_path / dev}:1"
     assert tags(ner, tmp_path, "test") == [None, None]
-    assert labels_of(ner, read_split(ner, tmp_path, "train")) == ("B-ORG", "B-PER", "O")
+    assert task_labels(ner, read_split(ner, tmp_path, "train")) == ("B-ORG", "B-PER", "O")
     assert tags(TOKENS.tag_task(TagColumns("2")), tmp_path, "train") == [["NNP", "VBZ"], ["NNP"]]
     with pytest.raises(ValueError, match=f"{train}:1: tag 'NNP' of token 1: a tag is O, or one of"):
         read_split(TOKENS.tag_task(TagColumns("2"), entities=True), tmp_path, "train")

@@ -18,7 +18,7 @@ from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.teacher import fit_task_teacher, read_task_teacher
 from bertjax.families.networks import abstract_network, init_params
-from bertjax.finetune.distillation import PREDICTIONS, taught_objective, with_projection
+from bertjax.finetune.distillation import PREDICTIONS, distillation_objective, with_projection
 from bertjax.finetune.job import assemble_task, resolved
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.kinds.kind import TaskContent
@@ -104,7 +104,7 @@ def test_the_loss_of_predictions_and_its_gradients_are_its_formula(name: str, st
     configs = {"model": kind.headed(start.model, CLASSES), TEACHER: kind.headed(wide.model, CLASSES)}
     graphs = {key: abstract_network(config)[0] for key, config in configs.items()}
     params = {key: init_params(config, jax.random.key(seed)) for seed, (key, config) in enumerate(configs.items())}
-    objective = taught_objective(kind, TaskConfig())
+    objective = distillation_objective(kind, TaskConfig())
 
     def compute(params: dict, batch: dict) -> tuple:
         forward = Forward({key: bind(graphs[key], params[key]) for key in graphs}, None, packed=True)
@@ -131,9 +131,9 @@ def test_the_loss_of_predictions_and_its_gradients_are_its_formula(name: str, st
 
 def test_kinds_without_such_a_loss_are_refused() -> None:
     for name in KINDS.keys() - LOSSES.keys():
-        with pytest.raises(ValueError, match=f"cannot be learned in tasks of the kind {name}; use --distil layers"):
-            taught_objective(KINDS[name], TaskConfig())
-        assert taught_objective(KINDS[name], TaskConfig(distil="layers")).name == "distil_layers"
+        with pytest.raises(ValueError, match=f"tasks of the kind {name} cannot learn a teacher's predictions"):
+            distillation_objective(KINDS[name], TaskConfig())
+        assert distillation_objective(KINDS[name], TaskConfig(distil="layers")).name == "distil_layers"
 
 
 def taught(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds import KINDS
-from bertjax.finetune.load import labels_of, read_split
+from bertjax.finetune.load import read_split, task_labels
 from bertjax.finetune.tasks import task_of
 from bertjax.input.lengths import LengthCounts
 from bertjax.tokenization.tokenizer import TextRules
@@ -199,7 +199,7 @@ def test_choices_as_transformers_on_real_files(real_data: Path, uncased, max_len
     ours, theirs = uncased
     task = task_of("swag")
     examples = read_split(task, real_data / "swag" / "swag_sample", "dev")
-    rows = task.kind.encode(examples, labels_of(task, examples), ours, max_length, LengthCounts())
+    rows = task.kind.encode(examples, task_labels(task, examples), ours, max_length, LengthCounts())
     starts = [example.texts[0] for example in examples for _ in range(4)]
     ends = [end for example in examples for end in example.texts[1:]]
     wanted = theirs(starts, ends, truncation="longest_first", max_length=max_length)

@@ -215,4 +215,4 @@ def test_too_few_tagged_sentences_are_refused(model: TrainedModel) -> None:
 
 def test_fine_tuning_has_no_probes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["finetune", "classification", "--init-from", "hf:nowhere", "--probe.attention", "True"]) == 1
-    assert "a fine-tuned model is not probed; leave it out" in capsys.readouterr().err
+    assert "fine-tuning takes no probes; leave it out" in capsys.readouterr().err

@@ -281,7 +281,7 @@ def baselines_of_sets(content: TaskContent) -> Figures:
     }
 
 
-def text_of_run(path: AnyPath) -> str:
+def read_run_file(path: AnyPath) -> str:
     """The content of a file that a finished run has written. Raises ValueError if it is not there."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file; fine-tune to the end, which writes it")

@@ -37,7 +37,7 @@ from bertjax.finetune.kinds.kind import (
     TaskContent,
     of_others,
     pair_of,
-    text_of_run,
+    read_run_file,
 )
 from bertjax.finetune.metrics.squad import squad2_figures, squad_figures
 from bertjax.model.task_heads import SpanNetwork
@@ -133,7 +133,7 @@ class SpanKind(Kind):
     def measured(self, task: Task, name: str, examples: Sequence[Question], folder: AnyPath) -> dict[str, Measure]:
         """As `Kind.measured`; every figure is a mean over questions."""
         path = folder / name / PREDICTIONS
-        found = json.loads(text_of_run(path))
+        found = json.loads(read_run_file(path))
         if found.keys() != {one.id for one in examples}:
             raise of_others(path)
         figures = squad2_figures if "exact" in task.metrics else squad_figures

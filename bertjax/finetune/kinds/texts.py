@@ -30,9 +30,9 @@ from bertjax.finetune.kinds.kind import (
     Task,
     TaskContent,
     of_others,
+    read_run_file,
     refuse_options,
     shown,
-    text_of_run,
 )
 from bertjax.finetune.metrics.classification import figures_of, probabilities_of, require_finite
 from bertjax.input.layout import BERT, Template
@@ -123,7 +123,7 @@ class TextKind(Kind):
     def measured(self, task: Task, name: str, examples: Sequence[TextExample], folder: AnyPath) -> dict[str, Measure]:
         """As `Kind.measured`."""
         path = folder / f"{name}.tsv"
-        head, *lines = [line.split("\t") for line in text_of_run(path).removesuffix("\n").split("\n")]
+        head, *lines = [line.split("\t") for line in read_run_file(path).removesuffix("\n").split("\n")]
         ids = [one.id.translate(WITHOUT_TABS) for one in examples]
         if head[:2] != ["id", "prediction"] or [line[0] for line in lines] != ids:
             raise of_others(path)

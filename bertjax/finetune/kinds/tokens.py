@@ -47,9 +47,9 @@ from bertjax.finetune.kinds.kind import (
     Task,
     TaskContent,
     of_others,
+    read_run_file,
     refuse_options,
     shown,
-    text_of_run,
 )
 from bertjax.finetune.metrics.classification import accuracy, probabilities_of
 from bertjax.finetune.metrics.entities import EntityFigures, entity_figures
@@ -152,7 +152,7 @@ class TokenKind(Kind):
     ) -> dict[str, Measure]:
         """As `Kind.measured`, of sentences."""
         path = folder / f"{name}.conll"
-        sentences = [part.split("\n") for part in text_of_run(path).removesuffix("\n\n").split("\n\n")]
+        sentences = [part.split("\n") for part in read_run_file(path).removesuffix("\n\n").split("\n\n")]
         lines = [[line.rpartition("\t") for line in sentence] for sentence in sentences]
         written = [[word.translate(WITHOUT_TABS) for word in one.words] for one in examples]
         if [[word for word, _, _ in one] for one in lines] != written:
