@@ -94,7 +94,7 @@ class LoadedModel:
     def fill_mask(self, texts: str, top: int = 5) -> list[list[Guess]]: ...
 
     @overload
-    def fill_mask(self, texts: Sequence[Text], top: int = 5) -> list[list[list[Guess]]]: ...
+    def fill_mask(self, texts: list[str] | list[Text] | tuple[Text, ...], top: int = 5) -> list[list[list[Guess]]]: ...
 
     def fill_mask(self, texts: str | Sequence[Text], top: int = 5) -> list[list[Guess]] | list[list[list[Guess]]]:
         """The `top` likeliest entries, (token, probability) best first, for each [MASK] of a text.
@@ -112,7 +112,7 @@ class LoadedModel:
 
     @overload
     def correct(
-        self, texts: Sequence[str], threshold: float | None = None, masked: bool = False, top: int = 5
+        self, texts: list[str] | tuple[str, ...], threshold: float | None = None, masked: bool = False, top: int = 5
     ) -> list[Correction]: ...
 
     def correct(
@@ -191,13 +191,14 @@ class LoadedModel:
         ValueError for a model that was not fine-tuned, or was fine-tuned for vectors, and for an input of another form,
         naming its number.
         """
-        task, one = self._fine_tuned(), isinstance(inputs, str | tuple)
-        if not one and not isinstance(inputs, list):
+        task = self._fine_tuned()
+        if not isinstance(inputs, str | tuple | list):
             raise ValueError(f"inputs={_shown(inputs)}: give a text, a tuple, or a list of them")
-        found = task.predict([inputs] if one else inputs, null_threshold)
+        batch: list[Any] = inputs if isinstance(inputs, list) else [inputs]
+        outputs = task.predict(batch, null_threshold)
         for line in task.notices():
             warnings.warn(line, stacklevel=2)
-        return found[0] if one else found
+        return outputs if isinstance(inputs, list) else outputs[0]
 
     def describe(self, texts: Sequence[str], null_threshold: float | None = None) -> list[str]:
         """`predict` for the one input that these texts form, as lines of text."""

@@ -18,7 +18,7 @@ from exported_models import trained_model, wordpiece
 from bertjax.__main__ import main
 from bertjax.cli.verify import DAMAGED, find_parts
 from bertjax.convert.huggingface.exporter import export_huggingface
-from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
+from bertjax.convert.sentence_transformers.sentence_format import export_sentence_transformers
 from bertjax.convert.sources import write_run
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.run_directory import load_run, seal

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from bertjax.cli.model_source import POOLINGS, add_overwrite, comparison_line, require_free
 from bertjax.cli.verb import Verb
-from bertjax.convert.formats import exported, format_of, require_extra
+from bertjax.convert.formats import exported, load_format, require_extra
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bertjax.convert.folder import Prove
-    from bertjax.convert.format import Format, Vectors
+    from bertjax.convert.formats import Format, Vectors
     from bertjax.run.run_directory import TrainedModel
     from bertjax.storage.remote import AnyPath
 
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         require_pushable(arguments.push)
     elif arguments.private:
         raise ValueError("--private is about the repository of --push; name one, or leave it out")
-    model, form = load_own_run(arguments.run), format_of(arguments.to)
+    model, form = load_own_run(arguments.run), load_format(arguments.to)
     if arguments.head:
         if form.with_head is None:
             raise ValueError(f"--head {arguments.head}: --to {arguments.to} writes all heads or none; leave --head out")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.convert.foreign import module_label
-from bertjax.convert.format import Vectors
+from bertjax.convert.formats import Vectors
 from bertjax.convert.huggingface.names import class_of, encoder_of
-from bertjax.convert.sentence_transformers.exporter import MODULES_FILE
-from bertjax.convert.tf1.checkpoint import read_arrays
-from bertjax.convert.tf1.forward import TensorflowBert
 from bertjax.families.family import Class
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of
@@ -26,12 +22,12 @@ from bertjax.finetune.encoding.global_tokens import global_positions
 from bertjax.finetune.kinds import kind_of
 from bertjax.model.family_heads import HEADS
 from bertjax.model.network import Params, bind, head_of
-from bertjax.model.pooling import Pooling, pool, token_vectors
+from bertjax.model.pooling import pool, token_vectors
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization import huggingface
 
 LIMIT = 1e-5  # of the relative difference, float32
-STATES, VECTORS, LOGITS, _MLM, _NSP = "hidden states", "vectors", "logits", "MLM logits", "NSP logits"
+STATES, VECTORS, LOGITS = "hidden states", "vectors", "logits"
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 _MASKED = -1e5  # logits below it are no model's
 _MARKS = "global_attention_mask"  # transformers' input for global tokens
@@ -111,25 +107,6 @@ def _class_without(model: TrainedModel, drawn: Collection[str]) -> Class:
     return class_of(encoder_of(config))
 
 
-def compare_with_tensorflow(
-    model: TrainedModel, directory: str | Path, pairs: Sequence[tuple[str, str]] = PAIRS
-) -> Difference:
-    """As `compare_with_transformers`, with what google-research/bert computes from a checkpoint of its layout.
-
-    Heads that the checkpoint lacks are not compared.
-    """
-    batch = pair_batch(model, pairs)
-    ours = our_outputs(model, batch)
-    outputs = TensorflowBert(read_arrays(directory), model.config.model)(*batch.values())
-    names = {"bert": STATES, "cls/predictions": _MLM, "cls/seq_relationship": _NSP}
-    theirs = {name: outputs[part] for part, name in names.items() if part in outputs}
-    if _MLM in theirs:
-        theirs[_MLM] = theirs[_MLM][..., : model.config.model.vocab_size]
-    absent = tuple(name for name in names.values() if name not in theirs)
-    real = batch["attention_mask"] == 1
-    return replace(within_limit(ours, theirs, real, f"{directory}: google-research/bert"), not_compared=absent)
-
-
 def pair_batch(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
     """Pairs of texts as padded rows, cut to the longest that the model was trained on: int64 [B, L]."""
     rows = [_row(model, pair) for pair in pairs]
@@ -206,7 +183,8 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
     # Of a task a family that transformers lacks has logits too.
     heads = [] if head_of(config).of_task else [head for head in class_of(config).outputs if head in model.params]
     ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in INPUTS)
-    marked = _marked(model, batch)
+    positions = _marked(model, batch)
+    marked = None if positions is None else jnp.asarray(positions)
 
     @jax.jit
     def outputs(params: Params) -> dict[str, jax.Array]:
@@ -257,7 +235,7 @@ def _their_outputs(
     network: Any, batch: Mapping[str, np.ndarray], made: Class, vocab_size: int
 ) -> dict[str, np.ndarray]:
     """The same of transformers' network, as far as its class has them."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     # A class without token types has no such input.
     has_types = getattr(network.config, "type_vocab_size", 0)
@@ -279,32 +257,6 @@ def _their_outputs(
     return found
 
 
-def compare_with_sentence_transformers(
-    model: TrainedModel, directory: str | Path, pooling: Pooling, normalize: bool
-) -> Difference | None:
-    """Compare our float32 vectors with those of a folder's model; None without torch and transformers.
-
-    transformers' forward is pooled as the folder's own files say, which is what sentence-transformers does. Raises
-    RuntimeError if token ids or vectors differ.
-    """
-    if any(importlib.util.find_spec(package) is None for package in ("torch", "transformers")):
-        return None
-    from transformers import AutoModel, AutoTokenizer
-
-    texts = [text for pair in PAIRS for text in pair]
-    tokenizer = AutoTokenizer.from_pretrained(directory)
-    inputs = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
-    for row, ids in zip(inputs["input_ids"].tolist(), model.tokenizer.encode_sentences(texts), strict=True):
-        kept = [model.tokenizer.cls_id, *ids.tolist()[: model.max_length - 2], model.tokenizer.sep_id]
-        if row[: len(kept)] != kept:
-            raise RuntimeError(f"{directory}: its tokenizer encodes a text as {row}, ours as {kept}")
-    theirs = _by_the_modules(Path(directory), AutoModel.from_pretrained(directory).float().eval(), inputs)
-    # A family without token types has no such input.
-    batch = {name: inputs[name].numpy() if name in inputs else np.zeros_like(inputs["input_ids"]) for name in INPUTS}
-    ours = our_vectors(model, batch, Vectors(pooling, normalize))
-    return within_limit(ours, {VECTORS: theirs}, batch["attention_mask"] == 1, f"{directory}: transformers")
-
-
 def our_vectors(model: TrainedModel, batch: Mapping[str, np.ndarray], vectors: Vectors) -> dict[str, np.ndarray]:
     """Hidden states [B, L, D] and, of a pooling, vectors of texts [B, D]; in float32 always."""
     graphdef = abstract_network(model.config.model)[0]
@@ -321,31 +273,6 @@ def our_vectors(model: TrainedModel, batch: Mapping[str, np.ndarray], vectors: V
     if vectors.normalize:
         found[VECTORS] = found[VECTORS] / np.linalg.norm(found[VECTORS], axis=-1, keepdims=True)
     return found
-
-
-def _by_the_modules(folder: Path, network: Any, inputs: Any) -> np.ndarray:
-    """Vectors by transformers' network and torch, following `modules.json`."""
-    import torch
-    from safetensors.torch import load_file
-
-    with torch.no_grad():
-        x = hidden = network(**inputs).last_hidden_state
-        real = inputs["attention_mask"][..., None].bool()
-        for module in json.loads((folder / MODULES_FILE).read_text())[1:]:
-            module_folder = folder / module["path"]
-            kind = module["type"].rpartition(".")[2]
-            if kind == "Pooling":
-                settings = json.loads((module_folder / "config.json").read_text())
-                means = (hidden * real).sum(1) / real.sum(1)
-                of = {"cls_token": hidden[:, 0], "mean_tokens": means}
-                of["max_tokens"] = hidden.masked_fill(~real, -torch.inf).amax(1)
-                x = torch.cat([vector for mode, vector in of.items() if settings[f"pooling_mode_{mode}"]], dim=1)
-            elif kind == "Dense":
-                linear = load_file(module_folder / "model.safetensors")
-                x = torch.tanh(torch.nn.functional.linear(x, linear["linear.weight"], linear["linear.bias"]))
-            else:
-                x = torch.nn.functional.normalize(x)
-    return x.numpy()
 
 
 def relative_difference(ours: np.ndarray, theirs: np.ndarray, real: np.ndarray) -> float:

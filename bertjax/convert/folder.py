@@ -15,12 +15,12 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from bertjax.convert.model_card import CARD_FILE, digest_in_card, sha256_of_file
+from bertjax.convert.model_card import CARD_FILE, digest_in_card
 from bertjax.storage.atomic_directories import exchange, try_acquire
 from bertjax.storage.files import sync
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.remote import AnyPath, RemotePath, path_of
-from bertjax.storage.sums import SUMS_FILE
+from bertjax.storage.sums import SUMS_FILE, sha256_of_file
 
 Prove = Callable[[Path], None]  # raises if the folder that is written there is wrong
 

@@ -1,34 +1,103 @@
-"""The formats of other systems: one line each. A format's module is imported when the format is used."""
+"""The formats of other systems: a line each. A format's module is imported when the format is used."""
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from bertjax.storage.lean_import import require_package
 
 if TYPE_CHECKING:
-    from bertjax.convert.format import Format
+    from bertjax.convert.compare import Difference
+    from bertjax.convert.folder import Prove
+    from bertjax.convert.foreign import ForeignModel
+    from bertjax.model.pooling import Pooling
+    from bertjax.run.run_directory import TrainedModel
+    from bertjax.storage.remote import AnyPath
+
+
+class Vectors(NamedTuple):
+    """How the token vectors of a text become one vector."""
+
+    pooling: Pooling = "none"
+    normalize: bool = False  # to length 1
+
+
+class Compare(Protocol):
+    """Compares our float32 outputs with those of the format's own system; None if it is not installed."""
+
+    def __call__(
+        self, model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()
+    ) -> Difference | None:
+        """`drawn` names the modules that the folder lacks. Raises RuntimeError for different outputs."""
+        ...
+
+
+class Export(Protocol):
+    """Writes a folder and returns its path."""
+
+    def __call__(
+        self, model: TrainedModel, directory: str | AnyPath, vectors: Vectors, prove: Prove | None = None
+    ) -> AnyPath:
+        """`prove` is called with the new folder before it replaces an earlier one, as in `written_whole`."""
+        ...
 
 
 @dataclass(frozen=True)
-class Entry:
+class Format:
+    """A format: one object in one module."""
+
+    reference: str  # the system whose outputs are compared, for people
+    compare: Compare
+    export: Export | None = None
+    read: Callable[[str], ForeignModel] | None = None  # reads a folder
+    # Downloads a name that is not a folder here: (the folder, the name of exactly that content).
+    fetch: Callable[[str], tuple[Path, str]] | None = None
+    # Fields of DataConfig by which a run uses the vocabulary of a source, kind:DIR or kind:NAME, and its folder.
+    vocabulary: Callable[[str, Path], Mapping[str, Any]] | None = None
+    needs_pooling: bool = False  # a model without a head is exported with vectors of texts, also without --pooling
+    pooling: Pooling | None = None  # the default of --pooling; None: the format has no vectors of texts
+    describe: Callable[[TrainedModel, AnyPath], list[str]] = lambda model, target: []  # lines about an export
+    with_head: Callable[[str], Format] | None = None  # the format for one head of pretraining
+    precisions: Mapping[str, Callable[[], Format]] = field(default_factory=dict)  # of weights -> the format with them
+    gives: Callable[[TrainedModel, Vectors], str] = lambda model, vectors: ""  # the outputs of an export, for people
+
+    def vectors(self, model: TrainedModel, pooling: Pooling | None, normalize: bool) -> Vectors:
+        """Choose the vectors to export; a model trained for vectors has those of its training by default.
+
+        Raises ValueError for options that the format does not have.
+        """
+        if self.pooling is None:
+            if pooling or normalize:
+                raise ValueError("this format has no vectors of texts; leave --pooling and --normalize out")
+            return Vectors()
+        from bertjax.model.network import head_of
+
+        head = head_of(model.config.model)
+        if (head.of_task or self.needs_pooling) and not head.outputs and pooling is None:
+            return Vectors("mean", True)
+        return Vectors(pooling or self.pooling, normalize)
+
+
+class Entry(NamedTuple):
     """A line of the registry."""
 
     module: str  # has the format as `FORMAT`
     source: str = ""  # the prefix of DIR in a source to read: hf:DIR; "" if nothing is read
     exports: bool = True
-    needs: tuple[tuple[str, str], ...] = ()  # modules that an export takes, each with what pip is to be given
+    needs: tuple[tuple[str, str], ...] = ()  # modules that an export takes, each with the argument of pip install
 
 
 _ONNX, _RUNTIME = ("onnx", "'bertjax[onnx]'"), ("onnxruntime", "'bertjax[onnx]'")
 _TENSORFLOW, _LITERT = ("tensorflow", "tensorflow"), ("ai_edge_litert", "'bertjax[litert]'")
 
 FORMATS: dict[str, Entry] = {
-    "huggingface": Entry("bertjax.convert.huggingface.format", source="hf"),
-    "tf1": Entry("bertjax.convert.tf1.format", source="tf1"),
-    "sentence-transformers": Entry("bertjax.convert.sentence_transformers.format"),
+    "huggingface": Entry("bertjax.convert.huggingface.huggingface_format", source="hf"),
+    "tf1": Entry("bertjax.convert.tf1.tf1_format", source="tf1"),
+    "sentence-transformers": Entry("bertjax.convert.sentence_transformers.sentence_format"),
     "onnx": Entry("bertjax.convert.executable.onnx_format", needs=(_ONNX,)),
     "web": Entry("bertjax.convert.executable.web_format", needs=(_ONNX, _RUNTIME)),
     "stablehlo": Entry("bertjax.convert.executable.stablehlo_format"),
@@ -37,7 +106,7 @@ FORMATS: dict[str, Entry] = {
 }
 
 
-def format_of(name: str) -> Format:
+def load_format(name: str) -> Format:
     """The format of that name, one of `FORMATS`."""
     return importlib.import_module(FORMATS[name].module).FORMAT
 

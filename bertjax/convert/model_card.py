@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,8 @@ from bertjax.finetune.kinds import kind_of
 from bertjax.model.attention.block_sparse import longest_full
 from bertjax.run.run_directory import TrainedModel
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
-from bertjax.storage.remote import AnyPath, open_bytes
+from bertjax.storage.remote import AnyPath
+from bertjax.storage.sums import sha256_of_file
 from bertjax.training.objectives import OBJECTIVES, choose, measures_of
 from bertjax.training.stages import stages_of
 
@@ -142,12 +142,6 @@ def digest_in_card(path: AnyPath, weights: str = "model.safetensors") -> str | N
         if line.startswith(label):
             return line.removeprefix(label)
     return None
-
-
-def sha256_of_file(path: AnyPath) -> str:
-    """SHA-256 of a file's bytes, hex."""
-    with open_bytes(str(path)) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _about(model: TrainedModel, parameters: int) -> str:

@@ -6,7 +6,7 @@ import difflib
 import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -14,8 +14,7 @@ import numpy as np
 from bertjax.config import Config, DataConfig, FinetuneConfig, TaskConfig, TrainingConfig, from_dict, to_dict
 from bertjax.convert.folder import folder_of
 from bertjax.convert.foreign import ForeignModel, module_label
-from bertjax.convert.format import Format
-from bertjax.convert.formats import format_of, source_kinds
+from bertjax.convert.formats import Format, load_format, source_kinds
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of
 from bertjax.model.network import GENERATOR
@@ -26,6 +25,7 @@ from bertjax.run.run_directory import TrainedModel, describe_run, load_run, own_
 from bertjax.storage.hub import is_repository
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.training import Kind
 
 _USED = ("pooler", "mlm_head")  # modules that vectors of texts and the filling of masks need
 
@@ -54,7 +54,7 @@ def foreign_folder(source: str) -> ForeignFolder | None:
     kind, _, name_or_path = source.partition(":")
     if (name := source_kinds().get(kind)) is None:
         return None
-    form, path = format_of(name), Path(os.path.expanduser(name_or_path))
+    form, path = load_format(name), Path(os.path.expanduser(name_or_path))
     if path.is_dir():
         return ForeignFolder(form, path, source)
     if form.fetch is None:
@@ -172,7 +172,7 @@ def _trained(model: ForeignModel, directory: AnyPath) -> TrainedModel:
     """The model as if it had been trained in a directory, on rows as long as its position table."""
     length = model.config.max_position_embeddings
     data = DataConfig(
-        tokenizer=model.tokenizer.kind,
+        tokenizer=cast(Kind, model.tokenizer.kind),
         vocab_size=model.tokenizer.vocab_size,
         **asdict(model.tokenizer.rules),
         sequence_length=length,

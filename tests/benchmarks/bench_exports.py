@@ -22,8 +22,7 @@ import tokenizers
 from bertjax.__main__ import main as verb
 from bertjax.config import FinetuneConfig
 from bertjax.convert.executable.network import input_names
-from bertjax.convert.format import Vectors
-from bertjax.convert.formats import FORMATS, format_of
+from bertjax.convert.formats import FORMATS, Vectors, load_format
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.tasks import TASKS
 from bertjax.run.run_directory import TrainedModel, load_run
@@ -87,7 +86,7 @@ def main() -> None:
     print(f"{len(examples)} examples, step {model.step}")
     for which in arguments.formats:
         name, _, precision = which.partition(":")
-        form = format_of(name).precisions[precision]() if precision else format_of(name)
+        form = load_format(name).precisions[precision]() if precision else load_format(name)
         assert form.export is not None
         folder = Path(form.export(model, arguments.folder / which.replace(":", "-"), Vectors()))
         found, begun = form.compare(model, folder, Vectors()), time.perf_counter()

@@ -20,7 +20,7 @@ from outcomes import Share, Table, require_known
 from bertjax.__main__ import main
 from bertjax.cli.verify import find_parts
 from bertjax.convert.huggingface.exporter import export_huggingface
-from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
+from bertjax.convert.sentence_transformers.sentence_format import export_sentence_transformers
 from bertjax.convert.sources import write_run
 from bertjax.input import plan_files as plans
 from bertjax.run.checkpoint import read_metadata

@@ -23,7 +23,7 @@ from bertjax.convert.huggingface.config import from_config_json, pad_id_of
 from bertjax.convert.huggingface.safetensors_reader import read_safetensors
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
 from bertjax.convert.huggingface.torch_reader import read_torch_tensors
-from bertjax.convert.tf1 import checkpoint as tf1
+from bertjax.convert.tf1 import tf1_format as tf1
 from bertjax.finetune.data.choices import read_swag
 from bertjax.finetune.data.questions import read_questions
 from bertjax.finetune.data.tables import Columns, Wanted, read_rows, read_table

@@ -19,7 +19,7 @@ import numpy as np
 from bertjax.config import Config, ModelConfig, to_dict
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.tokenizer_files import tokenizer_texts
-from bertjax.convert.tf1.checkpoint import _write_arrays
+from bertjax.convert.tf1.tf1_format import _write_arrays
 from bertjax.families.registry import FAMILIES
 from bertjax.run.checkpoint_metadata import document_of
 from bertjax.text.store.writer import write_store

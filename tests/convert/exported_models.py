@@ -21,8 +21,7 @@ from bertjax.config import (
     TrainingConfig,
 )
 from bertjax.convert.compare import Difference
-from bertjax.convert.format import Vectors
-from bertjax.convert.formats import format_of
+from bertjax.convert.formats import Vectors, load_format
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of
 from bertjax.model.network import GENERATOR
@@ -100,14 +99,14 @@ def export_onnx(
     model: TrainedModel, directory: str | AnyPath, pooling: Pooling = "none", normalize: bool = False
 ) -> AnyPath:
     """Export to ONNX in float32, without a comparison."""
-    return format_of("onnx").export(model, directory, Vectors(pooling, normalize))
+    return load_format("onnx").export(model, directory, Vectors(pooling, normalize))
 
 
 def compare_with_onnxruntime(
     model: TrainedModel, folder: Path, pooling: Pooling = "none", normalize: bool = False
 ) -> Difference | None:
     """Compare a folder of `export_onnx` with the model."""
-    return format_of("onnx").compare(model, folder, Vectors(pooling, normalize))
+    return load_format("onnx").compare(model, folder, Vectors(pooling, normalize))
 
 
 def assert_same(ours: dict, theirs: dict) -> None:

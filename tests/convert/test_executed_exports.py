@@ -22,8 +22,7 @@ from bertjax.convert.executable.runtime import HIDDEN, LIMITS
 from bertjax.convert.executable.stablehlo_format import MODEL_FILE as FUNCTION_FILE
 from bertjax.convert.executable.stablehlo_format import SIGNATURE_FILE
 from bertjax.convert.executable.stablehlo_format import load as load_function
-from bertjax.convert.format import Format, Vectors
-from bertjax.convert.formats import FORMATS, format_of
+from bertjax.convert.formats import FORMATS, Format, Vectors, load_format
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.model_card import CARD_FILE
 from bertjax.convert.sources import write_run
@@ -50,7 +49,7 @@ def format_here(name: str, precision: str = "") -> Format:
     """The format, where its packages are installed."""
     for package in PACKAGES[name]:
         pytest.importorskip(package, reason=f"needs {package}")
-    return format_of(name).precisions[precision]() if precision else format_of(name)
+    return load_format(name).precisions[precision]() if precision else load_format(name)
 
 
 def difference(form: Format, model: TrainedModel, folder: Path, vectors: Vectors = Vectors()) -> float:  # noqa: B008

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from their_families import IN_TRANSFORMERS
 
 from bertjax.__main__ import main
-from bertjax.convert.formats import format_of
+from bertjax.convert.formats import load_format
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import classes_of
@@ -88,7 +88,7 @@ def test_the_class_of_an_export_loads_it_without_a_word(transformers, tmp_path, 
 @pytest.mark.parametrize(("family", "head"), [(family, head) for family, head in HEADS if family in OF_NAMES])
 def test_what_is_left_computes_the_same_and_comes_back(transformers, tmp_path, family, head):
     model = family_model(tmp_path / "run", family)
-    form = format_of("huggingface").with_head(head)
+    form = load_format("huggingface").with_head(head)
     folder = form.export(model, tmp_path / "out", form.vectors(model, None, False))
     found = form.compare(model, Path(folder), form.vectors(model, None, False))
     wanted = {"hidden states"} | {

@@ -21,15 +21,18 @@ from their_families import IN_TRANSFORMERS
 
 from bertjax.__main__ import main
 from bertjax.config import ModelConfig
-from bertjax.convert.compare import compare_with_sentence_transformers, compare_with_transformers
+from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import architecture, class_of, left_out
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
-from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
+from bertjax.convert.sentence_transformers.sentence_format import (
+    compare_with_sentence_transformers,
+    export_sentence_transformers,
+)
 from bertjax.convert.sources import read_source, write_run
-from bertjax.convert.tf1.checkpoint import export_tensorflow
+from bertjax.convert.tf1.tf1_format import export_tensorflow
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES, family_of
 from bertjax.finetune.kinds import kind_of

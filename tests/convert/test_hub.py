@@ -33,7 +33,7 @@ print(json.dumps({"vector": model.encode("the museum").tolist(), "said": [str(on
 """
 REFUSED = """
 import sys
-from bertjax.convert.huggingface.hub import fetch
+from bertjax.convert.huggingface.huggingface_format import fetch
 from bertjax.storage.hub import require_pushable
 for name in sys.argv[2:]:
     try:

@@ -253,7 +253,9 @@ def test_import_reads_a_published_albert_of_molecules(real_data: Path, tmp_path:
 def test_export_refuses_a_tokenizer_that_transformers_cannot_read(tmp_path: Path, capsys, monkeypatch) -> None:
     write_run(trained_model(tmp_path / "run"))
     difference = compare.Difference({"hidden states": 0.0}, ("token ids, for a reason",))
-    monkeypatch.setattr("bertjax.convert.huggingface.format.compare_with_transformers", lambda *a, **k: difference)
+    monkeypatch.setattr(
+        "bertjax.convert.huggingface.huggingface_format.compare_with_transformers", lambda *a, **k: difference
+    )
     assert main(["export", str(tmp_path / "run"), "--output", str(tmp_path / "out")]) == 1
     assert "not compared: token ids, for a reason; correct the export" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -30,7 +30,7 @@ from bertjax.config import ModelConfig
 from bertjax.convert.compare import Difference
 from bertjax.convert.folder import folder_of, written_whole
 from bertjax.convert.foreign import ForeignModel
-from bertjax.convert.format import Format
+from bertjax.convert.formats import Format
 from bertjax.families.networks import abstract_network
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.model.parameters import named_arrays
@@ -106,7 +106,6 @@ def test_its_missing_options_are_refused(
 
 
 def _exported(model, folder: Path) -> Path:
-    from bertjax.convert.format import Vectors
-    from bertjax.convert.formats import format_of
+    from bertjax.convert.formats import Vectors, load_format
 
-    return format_of("numpy-archive").export(model, folder, Vectors())
+    return load_format("numpy-archive").export(model, folder, Vectors())

@@ -14,8 +14,8 @@ from exported_models import trained_model
 
 import bertjax
 from bertjax.__main__ import main
-from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
 from bertjax.convert.sentence_transformers.reader import vector_options
+from bertjax.convert.sentence_transformers.sentence_format import export_sentence_transformers
 from bertjax.convert.sources import open_source
 from bertjax.search.index import open_index
 

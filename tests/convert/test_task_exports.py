@@ -22,9 +22,9 @@ from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import architecture
-from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
+from bertjax.convert.sentence_transformers.sentence_format import export_sentence_transformers
 from bertjax.convert.sources import as_run, open_source, read_source, write_run
-from bertjax.convert.tf1.checkpoint import export_tensorflow
+from bertjax.convert.tf1.tf1_format import export_tensorflow
 from bertjax.interpret.fill_mask import fill_mask
 from bertjax.run.run_directory import TrainedModel, load_run
 from bertjax.run.telemetry import METRICS_FILE

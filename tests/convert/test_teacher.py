@@ -17,7 +17,7 @@ from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import read_source
 from bertjax.convert.teacher import fit_teacher, read_teacher
-from bertjax.convert.tf1.checkpoint import export_tensorflow
+from bertjax.convert.tf1.tf1_format import export_tensorflow
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES
 from bertjax.model.parameters import named_arrays

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from exported_models import assert_same, trained_model
 
-from bertjax.convert import compare
 from bertjax.convert.sources import as_run, write_run
-from bertjax.convert.tf1.checkpoint import (
+from bertjax.convert.tf1.tf1_format import (
     PREFIX,
     _write_arrays,
+    compare_with_tensorflow,
     export_tensorflow,
     read_adam_slots,
     read_arrays,
@@ -88,7 +88,7 @@ def test_a_published_tensorflow_checkpoint_comes_in(real_data: Path, tmp_path: P
     np.testing.assert_array_equal(moments, reader.get_tensor(f"{layer}/kernel/adam_m"))
     assert (jax.tree.leaves(slots.nu)[0] >= 0).all() and slots.step == reader.get_tensor("global_step")
     run = load_run(write_run(as_run(found, tmp_path / "run")))
-    assert compare.compare_with_tensorflow(run, source).of.keys() == {"hidden states", "MLM logits", "NSP logits"}
+    assert compare_with_tensorflow(run, source).of.keys() == {"hidden states", "MLM logits", "NSP logits"}
     exported = read_tensorflow(export_tensorflow(run, tmp_path / "again"))
     assert_same(exported.params, found.params)
 
@@ -96,7 +96,7 @@ def test_a_published_tensorflow_checkpoint_comes_in(real_data: Path, tmp_path: P
 def test_what_goes_to_tensorflow_computes_the_same_there(model: TrainedModel, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     folder = export_tensorflow(model, tmp_path / "tf1")
-    assert compare.compare_with_tensorflow(model, folder).largest < 5e-6
+    assert compare_with_tensorflow(model, folder).largest < 5e-6
     for turned in ("query", "output"):
         layers = jax.tree.map(np.array, model.params["encoder"]["layers"])
         kernel = layers["attention"][turned]["kernel"]
@@ -105,7 +105,7 @@ def test_what_goes_to_tensorflow_computes_the_same_there(model: TrainedModel, tm
             model, params=model.params | {"encoder": model.params["encoder"] | {"layers": layers}}
         )
         with pytest.raises(RuntimeError, match="google-research/bert computes other outputs"):
-            compare.compare_with_tensorflow(other, folder)
+            compare_with_tensorflow(other, folder)
 
 
 def test_a_classifiers_head_is_left_out_of_tensorflow_and_named(model: TrainedModel, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_read_tensorflow_leaves_out_a_squad_head(model: TrainedModel, tmp_path: 
     )
     assert found.drawn == ("MLM head", "NSP head")
     assert_same(found.params["encoder"], model.params["encoder"])
-    difference = compare.compare_with_tensorflow(as_run(found, tmp_path / "run"), folder)
+    difference = compare_with_tensorflow(as_run(found, tmp_path / "run"), folder)
     assert [*difference.of] == ["hidden states"] and difference.not_compared == ("MLM logits", "NSP logits")
 
 

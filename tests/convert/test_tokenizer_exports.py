@@ -9,7 +9,7 @@ from exported_models import trained_model, wordpiece
 from bertjax.convert.compare import PAIRS, compare_with_transformers
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
-from bertjax.convert.tf1.checkpoint import export_tensorflow
+from bertjax.convert.tf1.tf1_format import export_tensorflow
 from bertjax.interpret.fill_mask import encode_with_masks, fill_mask, held_out_completions
 from bertjax.run.run_directory import describe_run
 from bertjax.text.store.format import TokenStore

@@ -14,13 +14,16 @@ from exported_models import compare_with_onnxruntime, export_onnx, trained_model
 
 from bertjax.__main__ import main
 from bertjax.convert import compare
-from bertjax.convert.compare import PAIRS, compare_with_sentence_transformers
+from bertjax.convert.compare import PAIRS
 from bertjax.convert.executable import onnx_format
 from bertjax.convert.executable.onnx_format import DATA_FILE, MODEL_FILE
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE, export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.model_card import CARD_FILE
-from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
+from bertjax.convert.sentence_transformers.sentence_format import (
+    compare_with_sentence_transformers,
+    export_sentence_transformers,
+)
 from bertjax.convert.sources import open_source, write_run
 from bertjax.embed.encoder import Encoding, TextEncoder
 from bertjax.families.networks import abstract_network

@@ -27,7 +27,7 @@ from bertjax.convert.executable.network import input_names
 from bertjax.convert.executable.onnx_format import load
 from bertjax.convert.executable.web_format import FORMAT, PACKAGES_FILE, PAGE_FILE
 from bertjax.convert.executable.web_page import PACKAGES
-from bertjax.convert.format import Vectors
+from bertjax.convert.formats import Vectors
 from bertjax.convert.sources import write_run
 from bertjax.finetune.data.examples import Question
 from bertjax.finetune.encoding.answers import find_answers

@@ -17,7 +17,7 @@ from exported_models import fine_tuned_model, trained_model
 import bertjax
 from bertjax.config import to_dict
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE, export_huggingface
-from bertjax.convert.sentence_transformers.exporter import export_sentence_transformers
+from bertjax.convert.sentence_transformers.sentence_format import export_sentence_transformers
 from bertjax.interpret.correction import Correction, examine
 from bertjax.interpret.fill_mask import fill_mask
 from bertjax.loaded import LoadedModel

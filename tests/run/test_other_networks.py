@@ -14,7 +14,7 @@ from tiny_runs import command, finish, write_recipe
 from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.importer import read_huggingface
-from bertjax.convert.tf1.checkpoint import export_tensorflow, read_tensorflow
+from bertjax.convert.tf1.tf1_format import export_tensorflow, read_tensorflow
 from bertjax.model.parameters import named_arrays
 from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import curves, read_metrics

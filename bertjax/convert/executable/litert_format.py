@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.convert.executable.runtime import PRECISIONS, Arrays, Precision, Run, Runtime
 from bertjax.convert.executable.savedmodel_format import SIGNATURE, VERSION, write_savedmodel
-from bertjax.convert.format import Vectors
+from bertjax.convert.formats import Vectors
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.lean_import import import_tensorflow
 
@@ -36,7 +36,7 @@ def write_litert(model: TrainedModel, folder: Path, vectors: Vectors, precision:
 
 def load(folder: Path) -> Run:
     """The signature of a folder."""
-    from ai_edge_litert.interpreter import Interpreter
+    from ai_edge_litert.interpreter import Interpreter  # pyright: ignore[reportMissingImports]
 
     interpreter = Interpreter(str(folder / MODEL_FILE))
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import tempfile
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import bertjax
 from bertjax.convert.executable.graph import Graph
 from bertjax.convert.executable.runtime import PRECISIONS, Arrays, Precision, Run, Runtime, network_graph
-from bertjax.convert.format import Vectors
+from bertjax.convert.formats import Vectors
 from bertjax.run.run_directory import TrainedModel
 
 if TYPE_CHECKING:
@@ -62,9 +62,8 @@ def _proto(graph: Graph) -> onnx.ModelProto:
     dtypes = {"float32": TensorProto.FLOAT, "bool": TensorProto.BOOL, "integer": TensorProto.INT64}
     nodes = []
     for kind, inputs, output, attributes in graph.nodes:
-        if kind == "Cast":
-            attributes = {"to": dtypes[attributes["to"]]}
-        nodes.append(helper.make_node(kind, list(inputs), [output], name=output, **attributes))
+        onnx_attributes: dict[str, Any] = {"to": dtypes[attributes["to"]]} if kind == "Cast" else attributes
+        nodes.append(helper.make_node(kind, list(inputs), [output], name=output, **onnx_attributes))
     inputs = [helper.make_tensor_value_info(x, TensorProto.INT64, ("batch", "length")) for x in graph.inputs]
     outputs = [helper.make_tensor_value_info(x, TensorProto.FLOAT, shape) for x, shape in graph.outputs.items()]
     constants = [numpy_helper.from_array(array, name) for name, array in graph.constants.items()]

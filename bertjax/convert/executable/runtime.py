@@ -26,12 +26,12 @@ from bertjax.convert.compare import (
 )
 from bertjax.convert.executable.network import NetworkGraph, input_names
 from bertjax.convert.folder import Prove, as_json, folder_of, refuse_to_lose, write_texts, written_whole
-from bertjax.convert.format import Format, Vectors
+from bertjax.convert.formats import Format, Vectors
 from bertjax.convert.huggingface.exporter import model_config
 from bertjax.convert.huggingface.names import encoder_of, has_class
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.model_card import CARD_FILE, part_card
-from bertjax.convert.sentence_transformers.exporter import encoder_config
+from bertjax.convert.sentence_transformers.sentence_format import encoder_config
 from bertjax.finetune.kinds import kind_of
 from bertjax.model.network import head_of
 from bertjax.model.parameters import named_arrays
@@ -156,7 +156,7 @@ class Runtime:
             types=_TYPES.format(dtype=self.dtype) if has_types else "",
             call=self.call.format(
                 names=", ".join(f'"{name}"' for name in names),
-                results=", ".join(names) if len(names) > 1 else f"({names[0]},)",
+                results=", ".join(names) if len(names) > 1 else f"({', '.join(names)},)",
             ),
             most=f", up to {most:,} tokens" if most else "",
             meaning=meaning,

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.convert.executable.graph import Graph
 from bertjax.convert.executable.runtime import Arrays, Precision, Run, Runtime, network_graph
-from bertjax.convert.format import Vectors
+from bertjax.convert.formats import Vectors
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.lean_import import import_tensorflow
 

@@ -27,7 +27,7 @@ from bertjax.convert.executable.runtime import (
     output_names,
 )
 from bertjax.convert.folder import as_json, write_texts
-from bertjax.convert.format import Vectors
+from bertjax.convert.formats import Vectors
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of
 from bertjax.model.network import bind, head_of

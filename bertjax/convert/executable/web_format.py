@@ -14,7 +14,7 @@ from bertjax.convert.executable.onnx_format import RUNTIME as ONNX
 from bertjax.convert.executable.runtime import Precision, gives_logits, output_names
 from bertjax.convert.executable.web_page import PACKAGES, page
 from bertjax.convert.folder import write_texts
-from bertjax.convert.format import Vectors
+from bertjax.convert.formats import Vectors
 from bertjax.convert.model_card import task_about
 from bertjax.families.registry import family_of
 from bertjax.model.network import head_of
@@ -66,7 +66,7 @@ def write_web(model: TrainedModel, folder: Path, vectors: Vectors, precision: Pr
 RUNTIME = replace(ONNX, name="web", write=write_web, weights=(MODEL_FILE,), others=(PAGE_FILE, PACKAGES_FILE))
 FORMAT = RUNTIME.format(
     "int8",
-    of_texts=True,
+    needs_pooling=True,
     describe=lambda model, folder: [
         f"next: python -m http.server --directory {folder}, and open http://localhost:8000 (without a network: "
         "npm install in that folder, and http://localhost:8000/?local)"

@@ -15,12 +15,12 @@ from bertjax.convert.folder import Prove, as_json, folder_of, refuse_to_lose, wr
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.names import architecture, bare_names, class_with, tensors_of, to_huggingface_tensors
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
-from bertjax.convert.model_card import CARD_FILE, model_card, sha256_of_file
+from bertjax.convert.model_card import CARD_FILE, model_card
 from bertjax.families.family import Class
 from bertjax.finetune.kinds import kind_of
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import AnyPath, path_of
-from bertjax.storage.sums import SUMS_FILE, write_sums
+from bertjax.storage.sums import SUMS_FILE, sha256_of_file, write_sums
 
 WEIGHTS_FILE = "model.safetensors"
 FILES = ("config.json", WEIGHTS_FILE, "tokenizer.json", "tokenizer_config.json", CARD_FILE, SUMS_FILE)

@@ -100,10 +100,11 @@ def _labels(values: Mapping[str, Any], where: Path) -> tuple[str, ...]:
     They are LABEL_0, LABEL_1, ... without names, and where `num_labels` is another number than that of the names, as
     in transformers. Raises ValueError for names that are not numbered from 0.
     """
-    names = values.get("id2label")
-    numbers = [str(number) for number in range(len(names))] if isinstance(names, dict) else []
-    is_named = numbers and sorted(names) == sorted(numbers) and all(isinstance(name, str) for name in names.values())
-    if names is not None and not is_named:
+    value = values.get("id2label")
+    names: dict[str, str] = value if isinstance(value, dict) else {}
+    numbers = [str(number) for number in range(len(names))]
+    is_named = names and {*names} == {*numbers} and all(isinstance(name, str) for name in names.values())
+    if value is not None and not is_named:
         raise ValueError(f"{where}: id2label does not give each label, from 0 on, a name")
     count = values.get("num_labels")
     count = (len(numbers) or 2) if count is None else count

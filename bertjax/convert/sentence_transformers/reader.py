@@ -17,12 +17,12 @@ import numpy as np
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE
 from bertjax.convert.huggingface.safetensors_reader import read_safetensors
 from bertjax.convert.huggingface.torch_reader import read_torch_tensors
-from bertjax.convert.sentence_transformers.exporter import MODULES_FILE
 from bertjax.model.pooling import Pooling
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.remote import AnyPath
 
+MODULES_FILE = "modules.json"
 _TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")

@@ -1,4 +1,4 @@
-"""Export to a folder that `SentenceTransformer` loads: the encoder, and how its vectors are pooled.
+"""sentence-transformers: a folder with the encoder, and how its vectors are pooled.
 
     config.json, model.safetensors, tokenizer files   the encoder, as transformers' BertModel
     modules.json                                      the steps from text to vector, in order
@@ -9,19 +9,25 @@ It is written in the names that every version of sentence-transformers reads, of
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from bertjax.convert.compare import INPUTS, PAIRS, VECTORS, Difference, our_vectors, within_limit
 from bertjax.convert.folder import Prove, as_json, folder_of, refuse_to_lose, write_tensors, write_texts, written_whole
+from bertjax.convert.formats import Format, Vectors
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE
 from bertjax.convert.huggingface.names import architecture, bare_names, classes_of, encoder_of, to_huggingface_tensors
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.model_card import CARD_FILE, part_card
+from bertjax.convert.sentence_transformers.reader import MODULES_FILE
 from bertjax.families.registry import family_of
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.run.run_directory import TrainedModel
@@ -29,7 +35,7 @@ from bertjax.storage.remote import AnyPath, path_of
 from bertjax.storage.sums import write_sums
 
 LIBRARY = "sentence-transformers"
-MODULES_FILE, POOLING_FILE = "modules.json", "1_Pooling/config.json"
+POOLING_FILE = "1_Pooling/config.json"
 
 _DENSE, _NORMALIZE = "2_Dense", "Normalize"
 _FILES = (
@@ -146,3 +152,71 @@ def _modules(pooling: Pooling, normalize: bool) -> list[dict[str, Any]]:
         }
         for number, kind in enumerate(kinds)
     ]
+
+
+def compare_with_sentence_transformers(
+    model: TrainedModel, directory: str | Path, pooling: Pooling, normalize: bool
+) -> Difference | None:
+    """Compare our float32 vectors with those of a folder's model; None without torch and transformers.
+
+    transformers' forward is pooled as the folder's own files say, which is what sentence-transformers does. Raises
+    RuntimeError if token ids or vectors differ.
+    """
+    if any(importlib.util.find_spec(package) is None for package in ("torch", "transformers")):
+        return None
+    from transformers import AutoModel, AutoTokenizer
+
+    texts = [text for pair in PAIRS for text in pair]
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    inputs = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+    for row, ids in zip(inputs["input_ids"].tolist(), model.tokenizer.encode_sentences(texts), strict=True):
+        kept = [model.tokenizer.cls_id, *ids.tolist()[: model.max_length - 2], model.tokenizer.sep_id]
+        if row[: len(kept)] != kept:
+            raise RuntimeError(f"{directory}: its tokenizer encodes a text as {row}, ours as {kept}")
+    theirs = _by_the_modules(Path(directory), AutoModel.from_pretrained(directory).float().eval(), inputs)
+    # A family without token types has no such input.
+    batch = {name: inputs[name].numpy() if name in inputs else np.zeros_like(inputs["input_ids"]) for name in INPUTS}
+    ours = our_vectors(model, batch, Vectors(pooling, normalize))
+    return within_limit(ours, {VECTORS: theirs}, batch["attention_mask"] == 1, f"{directory}: transformers")
+
+
+def _by_the_modules(folder: Path, network: Any, inputs: Any) -> np.ndarray:
+    """Vectors by transformers' network and torch, following `modules.json`."""
+    import torch  # pyright: ignore[reportMissingImports]
+    from safetensors.torch import load_file
+
+    with torch.no_grad():
+        x = hidden = network(**inputs).last_hidden_state
+        real = inputs["attention_mask"][..., None].bool()
+        for module in json.loads((folder / MODULES_FILE).read_text())[1:]:
+            module_folder = folder / module["path"]
+            kind = module["type"].rpartition(".")[2]
+            if kind == "Pooling":
+                settings = json.loads((module_folder / "config.json").read_text())
+                means = (hidden * real).sum(1) / real.sum(1)
+                of = {"cls_token": hidden[:, 0], "mean_tokens": means}
+                of["max_tokens"] = hidden.masked_fill(~real, -torch.inf).amax(1)
+                x = torch.cat([vector for mode, vector in of.items() if settings[f"pooling_mode_{mode}"]], dim=1)
+            elif kind == "Dense":
+                linear = load_file(module_folder / "model.safetensors")
+                x = torch.tanh(torch.nn.functional.linear(x, linear["linear.weight"], linear["linear.bias"]))
+            else:
+                x = torch.nn.functional.normalize(x)
+    return x.numpy()
+
+
+def _export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors, prove: Prove | None = None) -> AnyPath:
+    return export_sentence_transformers(model, directory, vectors.pooling, vectors.normalize, prove)
+
+
+def _compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference | None:
+    return compare_with_sentence_transformers(model, folder, vectors.pooling, vectors.normalize)
+
+
+FORMAT = Format(
+    reference="transformers with the pooling of the export",
+    compare=_compare,
+    export=_export,
+    pooling="mean",
+    gives=lambda model, vectors: f"pooling {vectors.pooling}",
+)

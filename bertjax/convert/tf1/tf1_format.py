@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import ModelConfig
+from bertjax.convert.compare import PAIRS, STATES, Difference, logits_name, our_outputs, pair_batch, within_limit
 from bertjax.convert.folder import Prove, folder_of, read_object, require_content, written_whole
 from bertjax.convert.foreign import ForeignModel, foreign_model
+from bertjax.convert.formats import Format, Vectors
 from bertjax.convert.huggingface.config import from_config_json
 from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
-from bertjax.convert.tf1.names import from_tensorflow, tensorflow_name, to_tensorflow
+from bertjax.convert.tf1.forward import TensorflowBert
 from bertjax.families.bert import BERT
 from bertjax.families.registry import family_of
 from bertjax.model.network import Params
@@ -46,6 +48,17 @@ _LAYER_NORM_EPS = 1e-12  # is written into modeling.py
 # Since 2018 the "gelu" of google-research/bert has been the tanh form; the very first checkpoints had the erf form, and
 # Hugging Face reads them all as erf.
 ACTIVATIONS = {"gelu": "gelu_tanh"}
+
+# (a part of Hugging Face's name, the same part of TensorFlow's), tried in order.
+_PARTS = (
+    (r"bert\.encoder\.layer\.(\d+)\.", r"bert/encoder/layer_\1/"),
+    (r"bert\.embeddings\.(\w+_embeddings)\.weight", r"bert/embeddings/\1"),
+    (r"bert\.pooler\.dense\.", r"bert/pooler/dense/"),
+    (r"cls\.seq_relationship\.weight", r"cls/seq_relationship/output_weights"),
+    (r"cls\.seq_relationship\.bias", r"cls/seq_relationship/output_bias"),
+    (r"cls\.predictions\.bias", r"cls/predictions/output_bias"),
+)
+_KERNEL = "/kernel"
 
 
 @dataclass(frozen=True)
@@ -219,13 +232,16 @@ def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
 
 def _prefix(folder: Path) -> Path:
     """The one checkpoint of a folder, the newest step if they are numbered."""
-    found = [path.with_suffix("") for path in folder.glob("*.ckpt*.index")]
-    steps = {path: re.search(r"-(\d+)$", path.name) for path in found}
-    if not found:
+    prefixes = [path.with_suffix("") for path in folder.glob("*.ckpt*.index")]
+    if not prefixes:
         raise ValueError(f"tf1:{folder}: no checkpoint there (bert_model.ckpt.index)")
-    if len(found) > 1 and not all(steps.values()):
-        raise ValueError(f"tf1:{folder}: several checkpoints ({', '.join(sorted(p.name for p in found))}); leave one")
-    return max(found, key=lambda path: int(steps[path][1]) if steps[path] else 0)
+    if len(prefixes) == 1:
+        return prefixes[0]
+    steps = {int(match[1]): path for path in prefixes if (match := re.search(r"-(\d+)$", path.name))}
+    if len(steps) < len(prefixes):
+        names = ", ".join(sorted(path.name for path in prefixes))
+        raise ValueError(f"tf1:{folder}: several checkpoints ({names}); leave one")
+    return steps[max(steps)]
 
 
 def _read_arrays(prefix: Path) -> dict[str, np.ndarray]:
@@ -248,3 +264,63 @@ def _write_arrays(prefix: Path, arrays: Mapping[str, np.ndarray]) -> None:
             shape_and_slices=[""] * len(arrays),
             tensors=[tf.constant(array) for array in arrays.values()],
         )
+
+
+def compare_with_tensorflow(
+    model: TrainedModel, directory: str | Path, pairs: Sequence[tuple[str, str]] = PAIRS
+) -> Difference:
+    """As `compare_with_transformers`, with what google-research/bert computes from a checkpoint of its layout.
+
+    Heads that the checkpoint lacks are not compared.
+    """
+    batch = pair_batch(model, pairs)
+    ours = our_outputs(model, batch)
+    outputs = TensorflowBert(read_arrays(directory), model.config.model)(*batch.values())
+    mlm, nsp = logits_name("mlm_head"), logits_name("nsp_head")
+    names = {"bert": STATES, "cls/predictions": mlm, "cls/seq_relationship": nsp}
+    theirs = {name: outputs[part] for part, name in names.items() if part in outputs}
+    if mlm in theirs:
+        theirs[mlm] = theirs[mlm][..., : model.config.model.vocab_size]
+    absent = tuple(name for name in names.values() if name not in theirs)
+    real = batch["attention_mask"] == 1
+    return replace(within_limit(ours, theirs, real, f"{directory}: google-research/bert"), not_compared=absent)
+
+
+def tensorflow_name(name: str) -> str:
+    """TensorFlow's name of a tensor that Hugging Face names so."""
+    for pattern, replacement in _PARTS:
+        name = re.sub(pattern, replacement, name)
+    name = name.replace(".", "/")
+    if "LayerNorm/" in name:
+        return name.replace("LayerNorm/weight", "LayerNorm/gamma").replace("LayerNorm/bias", "LayerNorm/beta")
+    return re.sub(r"/weight$", _KERNEL, name)
+
+
+def to_tensorflow(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Hugging Face's tensors under TensorFlow's names; a kernel is [inputs, outputs] there."""
+    return {tensorflow_name(name): _transposed(tensorflow_name(name), array) for name, array in tensors.items()}
+
+
+def from_tensorflow(arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[str, np.ndarray]:
+    """TensorFlow's arrays under Hugging Face's names, for those of `names` that are there."""
+    theirs = {name: tensorflow_name(name) for name in names}
+    return {ours: _transposed(name, arrays[name]) for ours, name in theirs.items() if name in arrays}
+
+
+def _transposed(name: str, array: np.ndarray) -> np.ndarray:
+    # The next-sentence weights are [labels, D] in both, as they are multiplied transposed in TensorFlow.
+    return np.ascontiguousarray(array.T) if name.endswith(_KERNEL) else array
+
+
+def _compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference:
+    return compare_with_tensorflow(model, folder)
+
+
+FORMAT = Format(
+    reference="google-research/bert",
+    compare=_compare,
+    export=lambda model, directory, vectors, prove=None: export_tensorflow(model, directory, prove),
+    read=read_tensorflow,
+    vocabulary=source_vocabulary,
+    describe=lambda model, folder: ["read back: the same bits"],
+)

@@ -1,20 +1,48 @@
-"""Hugging Face's layout as a format."""
+"""Hugging Face's layout as a format, and the files of a repository of its Hub that are downloaded."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from bertjax.convert.compare import Difference, compare_with_transformers
 from bertjax.convert.foreign import module_label
-from bertjax.convert.format import Format, Vectors
+from bertjax.convert.formats import Format, Vectors
 from bertjax.convert.huggingface.exporter import export_huggingface
-from bertjax.convert.huggingface.hub import fetch
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import class_with, modules_without
+from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES
+from bertjax.convert.huggingface.weights_files import WEIGHTS_FILES, is_index, shard_files
 from bertjax.convert.model_card import left_out_lines
 from bertjax.run.run_directory import TrainedModel
+from bertjax.storage.hub import download
 from bertjax.storage.remote import AnyPath, is_remote
+
+CONFIG_FILE = "config.json"
+# How a repository of sentence-transformers makes vectors of texts.
+_VECTOR_FILES = re.compile(
+    r"modules\.json|config_sentence_transformers\.json|sentence_[\w-]+_config\.json|"
+    r"\w+_(Pooling|Dense|Normalize)/(config\.json|model\.safetensors|pytorch_model\.bin)"
+)
+
+
+def fetch(name: str) -> tuple[Path, str]:
+    """(the folder with the files of a repository, its name with the commit), as `download` gets them."""
+    return download(name, _choose, _shards, lambda folder: any((folder / file).is_file() for file in WEIGHTS_FILES))
+
+
+def _choose(present: Collection[str]) -> list[str]:
+    """The files to download of those that a repository has."""
+    if CONFIG_FILE not in present:
+        return []
+    weights = [name for name in WEIGHTS_FILES if name in present][:1]
+    vectors = sorted(name for name in present if _VECTOR_FILES.fullmatch(name))
+    return [CONFIG_FILE, *weights, *(name for name in TOKENIZER_FILES if name in present), *vectors]
+
+
+def _shards(file: Path) -> Iterable[str]:
+    return shard_files(file) if is_index(file.name) else ()
 
 
 def _format(head: str = "") -> Format:
