@@ -162,9 +162,9 @@ def test_an_int_may_stand_for_a_float() -> None:
 WRONG = [None, True, -1, 0.5, float("nan"), "x", [], [[1]], {}, {"a": 1}, 10**40]
 
 
-@pytest.mark.parametrize("kind", [Config, FinetuneConfig], ids=lambda kind: kind.__name__)
-def test_a_value_of_a_saved_config_is_taken_or_refused_whatever_it_is(kind):
-    whole = to_dict(kind()) | {"stages": [to_dict(StageConfig(start=0))]}
+def test_a_value_of_a_saved_config_is_taken_or_refused_whatever_it_is():
+    """Of a fine-tuning config, which has every key of a pretraining one too."""
+    whole = to_dict(FinetuneConfig()) | {"stages": [to_dict(StageConfig(start=0))]}
     refused = 0
 
     def change(holder, key):

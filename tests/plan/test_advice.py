@@ -56,12 +56,16 @@ def too_large() -> Plan:
     return make_plan(RECIPE, replace(topology, capacity=0.7 * whole.stages[0].needed), say=silent)
 
 
-def test_what_does_not_fit_gets_advice(too_large: Plan) -> None:
+def test_plan_that_does_not_fit_is_headlined(too_large: Plan) -> None:
     assert not too_large.fits
     assert too_large.is_whole and headline(too_large).startswith(RECIPE.name)
-    of_several = replace(too_large, recipe=replace(RECIPE, stages=(StageConfig(start=50),)))
-    assert headline(of_several).startswith(f"stage 1 of {RECIPE.name} does not fit")
-    assert cost_table(of_several).title == "Stage 1 of the recipe"
+    one_of_two = replace(too_large, recipe=replace(RECIPE, stages=(StageConfig(start=50),)))
+    assert headline(one_of_two).startswith(f"stage 1 of {RECIPE.name} does not fit")
+    assert cost_table(one_of_two).title == "Stage 1 of the recipe"
+
+
+@pytest.mark.long
+def test_what_does_not_fit_gets_advice(too_large: Plan) -> None:
     ((stage, remedies),) = advise(too_large, silent).remedies
     assert {remedy.flags.split()[0] for remedy in remedies} >= {"--training.grad-accum-steps", "--execution.remat"}
     for remedy in remedies:

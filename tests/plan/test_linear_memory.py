@@ -38,12 +38,11 @@ def growth(recipe: str) -> float:
     return long / short
 
 
-SELDOM = ("bigbird", "bert_base", "longformer", "mosaicbert", "neobert", "deberta")
+pytestmark = pytest.mark.long  # tests/model measures each kind of attention alone
 
 
 @pytest.mark.parametrize(
-    "recipe",
-    ["modernbert", *(pytest.param(name, marks=pytest.mark.long) for name in SELDOM)],
+    "recipe", ["modernbert", "bigbird", "bert_base", "longformer", "mosaicbert", "neobert", "deberta"]
 )
 def test_twice_the_length_needs_twice_the_memory(recipe):
     assert growth(recipe) < 2.1

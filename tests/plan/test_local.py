@@ -38,6 +38,7 @@ def config():
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc to measure a peak")
 def test_the_peak_grows_by_what_the_plan_says(tmp_path: Path) -> None:
     recipe = tmp_path / "measured.py"
