@@ -1,11 +1,11 @@
 # Functions of all launchers, which source this file: their options, the recipe, and dry runs.
 # shellcheck shell=bash
 
-# read_arguments OPTIONS SWITCHES ARGUMENT...: the launcher's own options up to the recipe, each into the variable of
-# its name, which must have a default; the recipe and its overrides into the array `pretrain`; `dry_run` is yes or no.
-# Every launcher has --extras NAME,NAME: extras of setup.cfg to install beside those that platform and storage need.
+# read_arguments OPTIONS SWITCHES ARGUMENT...: stores each option of the launcher, up to the recipe, in the variable of
+# its name, which must have a default; the recipe and its overrides in the array `pretrain`; yes or no in `dry_run`.
+# Every launcher has --extras NAME,NAME: extras of setup.cfg to install beside those for the platform and the storage.
 read_arguments() {
-  # Named so that they hide none of the launchers' variables.
+  # The underscores avoid hiding variables of the launchers.
   local _options=" $1 extras " _switches=" $2 dry-run help " _option
   dry_run=no help=no extras=''
   shift 2
@@ -23,14 +23,14 @@ read_arguments() {
     fi
   done
   if [[ $help == yes ]]; then
-    # The comment that the launcher begins with.
+    # Print the comment at the beginning of the launcher.
     awk 'NR > 1 && !/^#/ { exit } NR > 1 { sub(/^# ?/, ""); print }' "$0"
     exit
   fi
   pretrain=("$@")
 }
 
-# needs NAME...: stop with an error if one of these variables is empty.
+# needs NAME...: ends with an error if one of these variables is empty.
 needs() {
   local _name
   for _name; do
@@ -58,7 +58,7 @@ quoted() {
   printf '%s' "${line# }"
 }
 
-# Runs a command that changes something; in a dry run it is only printed.
+# Runs a command that changes something; prints it in a dry run.
 perform() {
   if [[ $dry_run == yes ]]; then
     quoted "$@"
@@ -68,13 +68,13 @@ perform() {
   fi
 }
 
-# The same for a command that replaces this shell, so that it receives the signals.
+# The same for a command that replaces this shell, so that it receives signals.
 perform_last() {
   [[ $dry_run == yes ]] || exec "$@"
   perform "$@"
 }
 
-# perform_with TEXT COMMAND...: the same for a command that reads TEXT from its standard input.
+# perform_with TEXT COMMAND...: the same for a command that reads TEXT from standard input.
 perform_with() {
   local text=$1
   shift
@@ -87,7 +87,7 @@ perform_with() {
 
 note() { printf '\n# %s\n' "$*"; }
 
-# The values of a key in the overrides, such as --data.sources, which takes several, a line each.
+# The values of a key in the overrides, one a line; --data.sources has several.
 values_of() {
   local word taking=no
   for word in "${pretrain[@]:1}"; do
@@ -103,14 +103,14 @@ values_of() {
   done
 }
 
-# The value of a key that takes one, such as --run-dir; the last one counts.
+# The value of a key with one value, such as --run-dir; the last one counts.
 override_of() {
   local values
   values=$(values_of "$1")
   printf '%s' "${values##*$'\n'}"
 }
 
-# After a preemption a host has an empty disk: data and runs must be in object storage, and the recipe in configs/.
+# A preempted host loses its disk: data and runs must be in object storage, and the recipe in configs/.
 needs_object_storage() {
   local key value
   for key in --run-dir --data.root; do
@@ -122,24 +122,23 @@ needs_object_storage() {
     [[ -z $value || $value == *://* ]] || die "$key $value is a file of this machine; copy it to the bucket"
   done
   while IFS= read -r value; do
-    # What is no URL names files of this machine, but for these kinds.
+    # Sources other than URLs and these kinds are files of this machine.
     case $value in
       '' | *://* | docs | docs:* | generated | generated:* | tfds:*) ;;
       *) die "--data.sources '$value' names files of this machine; copy them to the bucket" ;;
     esac
   done < <(values_of --data.sources)
-  # A name is one of the package's recipes.
+  # A name without a dot or slash is a recipe of the package.
   [[ ${pretrain[0]} == configs/* || ${pretrain[0]} != *[./]* ]] ||
     die "${pretrain[0]} is not copied to the hosts; put your recipe into configs/"
 }
 
-# It may take a day until preempted slices are available again: the other hosts wait that long.
-# Adds that option to the array `pretrain`, unless the user has set it.
+# Lets hosts wait a day for preempted slices: adds hosts.join_seconds to the array `pretrain` unless it is there.
 wait_for_slices() {
   [[ -n $(override_of --hosts.join-seconds) ]] || pretrain+=(--hosts.join-seconds 86400)
 }
 
-# Each variable that --env names must have a value of one line.
+# Requires a value of one line for each variable that --env names.
 needs_environment() {
   local variable
   # shellcheck disable=SC2154 # set by what sources this file
@@ -148,15 +147,15 @@ needs_environment() {
   done
 }
 
-# write_environment FILE: those variables, NAME=VALUE in lines that nobody else may read, for as long as this script
-# runs. A dry run tells their names alone.
+# write_environment FILE: writes these variables as lines NAME=VALUE that only this user can read, and removes the file
+# at the end of the script. A dry run prints only their names.
 write_environment() {
   [[ -n $env ]] || return 0
   if [[ $dry_run == yes ]]; then
     note "$1: ${env//,/, } of this machine's environment"
     return
   fi
-  # shellcheck disable=SC2064 # the name is known now, and not when the script ends
+  # shellcheck disable=SC2064 # expand the name now
   trap "rm -f $(quoted "$1")" EXIT
   mkdir -p "$(dirname "$1")"
   (umask 077 && host_environment >"$1")
@@ -167,18 +166,16 @@ host_environment() {
   for variable in ${env//,/ }; do printf '%s=%s\n' "$variable" "${!variable}"; done
 }
 
-# extras_for cuda: the extras to install for a platform, for the storage that the overrides name, and those that the
-# launcher's --extras adds: [cuda,gcs]
+# extras_for cuda: the extras for a platform, for the storage in the overrides, and from --extras, such as [cuda,gcs]
 extras_for() {
-  local found=$1
-  if [[ ${pretrain[*]} == *gs://* ]]; then found+=,gcs; fi
-  if [[ ${pretrain[*]} == *s3://* ]]; then found+=,s3; fi
-  found+=${extras:+,$extras}
-  printf '[%s]' "${found#,}"
+  local names=$1
+  if [[ ${pretrain[*]} == *gs://* ]]; then names+=,gcs; fi
+  if [[ ${pretrain[*]} == *s3://* ]]; then names+=,s3; fi
+  names+=${extras:+,$extras}
+  printf '[%s]' "${names#,}"
 }
 
-# Builds the container image of this checkout that the variable `image` names, and pushes it. TPU hosts are x86-64,
-# which this machine need not be.
+# Builds the container image `image` of this checkout and pushes it, for x86-64, which TPU hosts have.
 build_image() {
   local installed
   installed=$(extras_for tpu)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command that continues after the connection is closed; one at a time in this checkout.
-#   ./launch/detached.sh start COMMAND...    starts it unless it runs; its output goes to build/detached/log
+# Runs a command that continues after the connection closes, one at a time in this checkout.
+#   ./launch/detached.sh start COMMAND...    starts it unless one runs; the output goes to build/detached/log
 #   ./launch/detached.sh status              the last line of the log, and `state: running` or `state: EXIT CODE`
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -14,11 +14,11 @@ case ${1-} in
     shift
     mkdir -p $folder
     if is_running; then
-      echo "it runs already, as process $(<$folder/pid)"
+      echo "already running, as process $(<$folder/pid)"
       exit
     fi
     rm -f $folder/exit_code
-    if [[ -f environment ]]; then # what the launcher's --env names
+    if [[ -f environment ]]; then # the variables of the launcher's --env
       while IFS= read -r line; do export "${line?}"; done <environment
     fi
     # shellcheck disable=SC2016 # the inner shell expands them
@@ -31,7 +31,7 @@ case ${1-} in
     if is_running; then
       echo 'state: running'
     else
-      # A host that was switched off left no exit code; its command must run again.
+      # A host that was switched off has no exit code; its command must run again.
       echo "state: $(cat $folder/exit_code 2>/dev/null || echo 75)"
     fi
     ;;

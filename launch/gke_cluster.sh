@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a GKE cluster with TPU slices and JobSet, for ./launch/gke.sh; existing resources are not changed.
+# Creates a GKE cluster with TPU slices and JobSet, for ./launch/gke.sh. Existing resources are not changed.
 #   ./launch/gke_cluster.sh --cluster bert --zone us-west4-a --machine ct5lp-hightpu-4t --topology 4x4
 # Options: --slices 1, --on-demand (instead of spot), --dry-run prints the commands.
 set -euo pipefail
@@ -21,7 +21,7 @@ unless_there() {
   done
   shift
   if [[ $dry_run == no ]] && "${describe[@]}" >/dev/null 2>&1; then
-    say "exists already: ${describe[*]}"
+    say "already exists: ${describe[*]}"
   else
     perform "$@"
   fi
@@ -32,7 +32,7 @@ unless_there gcloud container clusters describe "$cluster" --location="$zone" --
 
 tier=() shape=(--tpu-topology="$topology") hosts=$(hosts_of_slice)
 if [[ $machine == tpu7x-* ]]; then
-  # A workload policy, which belongs to a region, makes a slice of several hosts of TPU7x; one host needs none.
+  # A slice of several TPU7x hosts requires a workload policy of the region; one host does not.
   shape=()
   if ((hosts > 1)); then
     policy=tpu7x-$topology region=${zone%-*}

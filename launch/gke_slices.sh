@@ -4,18 +4,18 @@
 chips_of_host() {
   # shellcheck disable=SC2154 # set by what sources this file
   local chips=${machine##*-}
-  [[ $chips =~ ^[1-9][0-9]*t$ ]] || die "--machine $machine: a TPU machine type ends in its number of chips, as ct5lp-hightpu-4t"
+  [[ $chips =~ ^[1-9][0-9]*t$ ]] || die "--machine $machine: a TPU machine type ends in its number of chips, as in ct5lp-hightpu-4t"
   echo "${chips%t}"
 }
 
-# In jax each of the two halves of a TPU7x chip is a device.
+# In JAX each half of a TPU7x chip is a device.
 devices_of_chip() {
   if [[ $machine == tpu7x-* ]]; then echo 2; else echo 1; fi
 }
 
 hosts_of_slice() {
   # shellcheck disable=SC2154
-  [[ $topology =~ ^[0-9]+(x[0-9]+){1,2}$ ]] || die "--topology $topology: write it as 4x4 or 4x4x4"
+  [[ $topology =~ ^[0-9]+(x[0-9]+){1,2}$ ]] || die "--topology $topology: write it as in 4x4 or 4x4x4"
   local chips=$((${topology//x/*})) host
   host=$(chips_of_host)
   ((chips > 0 && chips % host == 0)) || die "--topology $topology: $chips chips do not fill hosts of $host ($machine)"
@@ -26,7 +26,7 @@ hosts_of_slice() {
   echo $((chips / host))
 }
 
-# The label that the nodes of a machine type have.
+# The accelerator label of the nodes of a machine type.
 accelerator() {
   case $machine in
     ct4p-*) echo tpu-v4-podslice ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Pretrains on the GPUs of this machine, one or several, with one process; resumes after a crash.
+# Pretrains on the GPUs of this machine with one process; resumes after a crash.
 #   ./launch/gpu.sh configs/bert_base.py --data.sources 'text:corpus/*.txt' --data.vocab vocab.txt
-# Options, before the recipe: --dry-run prints what would be run.
+# Options, before the recipe: --dry-run prints the command.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
@@ -10,6 +10,6 @@ source launch/arguments.sh
 read_arguments '' '' "$@"
 needs_recipe
 if [[ $dry_run == no ]]; then
-  nvidia-smi --list-gpus || die "no GPU was found: nvidia-smi must list it before jax can use it"
+  nvidia-smi --list-gpus || die "no GPU: nvidia-smi must list it before JAX can use it"
 fi
 perform_last ./launch/run.sh "$(extras_for cuda)" python launch/keep_running.py bertjax pretrain "${pretrain[@]}"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Pretrains with several processes of this machine that share its devices; resumes after one of them is killed.
+# Pretrains with several processes on this machine that share its devices; resumes if one of them is killed.
 #   ./launch/local.sh --processes 2 --fake-devices 4 configs/quickstart.py     (simulated CPU devices)
 #   ./launch/local.sh --processes 2 --gpus 4 configs/bert_base.py ...          (GPUs 0-3 and 4-7)
-# Options, before the recipe: --port P (a free one), --dry-run prints the command of each process.
+# Options, before the recipe: --port P (default: a free one), --dry-run prints the command of each process.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets everything up and runs the main job: a small BERT pretrained on the documentation inside the installed packages.
+# Installs bertjax and pretrains a small BERT on the documentation of the installed packages.
 # Arguments override the recipe: ./launch/quickstart.sh --training.steps 100
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Pretrains on GPUs of whichever cloud SkyPilot finds, as a managed job: preempted machines are replaced, and the run
-# resumes on them.
+# Pretrains on GPUs of any cloud with a managed SkyPilot job, which replaces preempted machines and resumes the run.
 #   ./launch/skypilot.sh --gpus H100:8 --nodes 2 configs/bert_base.py \
 #       --run-dir s3://BUCKET/runs/bert --data.root s3://BUCKET/data --data.sources 'text:s3://BUCKET/text/*.txt'
 # Options, before the recipe: --name bert, --nodes 1, --on-demand (instead of spot), --dry-run prints the task;
-# --extras wandb --env WANDB_API_KEY,WANDB_PROJECT gives hosts more packages, and variables of this machine.
+# --extras wandb --env WANDB_API_KEY,WANDB_PROJECT adds packages, and variables of this machine, on the hosts.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
@@ -37,7 +36,7 @@ resources:
   job_recovery:
     recover_on_exit_codes: [75]
 setup: |
-  # A managed job gets its files through a bucket, which keeps no links and no modes.
+  # A managed job gets its files through a bucket, which loses links and modes.
   [ -e bertjax/recipes ] || ln -s ../configs bertjax/recipes
   bash ./launch/run.sh '$installed'
 run: |

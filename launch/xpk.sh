@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Pretrains on a cluster that xpk made (xpk cluster create), as an xpk workload.
+# Pretrains on a cluster of xpk (xpk cluster create), as an xpk workload.
 #   ./launch/xpk.sh --build --cluster bert --image IMAGE --type v5litepod-16 configs/bert_base.py \
 #       --run-dir gs://BUCKET/runs/bert --data.root gs://BUCKET/data --data.sources 'text:gs://BUCKET/text/*.txt'
 # Options, before the recipe: --name bert, --slices 1, --project and --zone (those of gcloud's configuration), --build
 # (build the image of this checkout and push it; otherwise it must exist), --dry-run prints the command; --extras wandb
-# --env WANDB_API_KEY,WANDB_PROJECT gives hosts more packages, and variables of this machine.
-# A workload that has ended keeps its name: xpk workload delete --cluster CLUSTER --workload NAME comes before the next.
+# --env WANDB_API_KEY,WANDB_PROJECT adds packages, and variables of this machine, on the hosts.
+# A workload that has ended keeps its name: run xpk workload delete --cluster CLUSTER --workload NAME before the next.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
@@ -22,7 +22,7 @@ wait_for_slices
 [[ $build == no ]] || build_image
 environment=build/$name/environment
 write_environment "$environment"
-# Preempted and lost hosts exit with 75 or are killed (127-255 restart anyway); an error of the run ends the workload.
+# Preempted and lost hosts exit with 75 or are killed (127-255 always restart); an error of the run ends the workload.
 perform xpk workload create --cluster="$cluster" --workload="$name" --tpu-type="$type" --num-slices="$slices" \
   ${project:+--project="$project"} ${zone:+--zone="$zone"} \
   --docker-image="$image" ${env:+--env-file="$environment"} --restart-on-exit-codes=75 --max-restarts=1000 \

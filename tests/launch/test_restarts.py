@@ -91,7 +91,7 @@ def test_hand_back_gives_up_without_progress(place: str, with_stand_in: dict[str
 
 def test_options_of_the_verb_are_not_config_keys() -> None:
     words = ["--show-config", "quickstart", "--log", "tensorboard", "--training.steps", "30", "--run-dir", "r"]
-    config = keep_running.configured(words)
+    config = keep_running.read_config(words)
     assert (config.training.steps, config.run_dir) == (30, "r")
 
 

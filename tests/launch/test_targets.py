@@ -188,7 +188,7 @@ def test_ended_jobset_is_replaced(state: str, cloud: Callable[..., subprocess.Po
     assert (process.returncode, (tmp_path / "cloud" / "manifest").exists()) == ((0, True) if state else (1, False)), (
         output
     )
-    assert ("has ended" if state else "the JobSet mine runs already") in output
+    assert ("has ended" if state else "the JobSet mine is already running") in output
     assert "kubectl logs --follow --tail=-1 --selector jobset.sigs.k8s.io/jobset-name=mine,jobset" in output
 
 
@@ -208,7 +208,7 @@ def test_preempted_tpu_is_requested_again(cloud: Callable[..., subprocess.Popen]
     first, second = (world / "sent").read_text().split("-\n")[:2]
     assert first == second  # the code of the run, without later changes
     assert not list((tmp_path / "checkout" / "build" / "mine").iterdir())  # the next run has a package of its own
-    assert "the TPU was preempted; asking for another one" in output and "done; everything is in" in output
+    assert "the TPU was preempted; requesting another one" in output and "done; everything is in" in output
     calls = [" ".join(line.split()[2:4]) for line in (world / "calls").read_text().splitlines()]
     assert calls.count("queued-resources create") == 2 and calls.count("queued-resources delete") == 2
     assert (run / "checkpoints" / "20").is_dir() and not (world / "state").exists()
@@ -227,7 +227,7 @@ def test_tpu_is_requested_again_only_after_it_was_active(
     process = cloud("tpu_vm.sh", *TPU, *keys, stand_in="0:7:wait")
     switch_off_hosts("FAILED", world, run, process)
     output = output_of(process)
-    assert "the TPU is lost; asking for another one" in output and "done; everything is in" in output
+    assert "the TPU is lost; requesting another one" in output and "done; everything is in" in output
 
 
 def test_tpu_needs_gclouds_key_in_the_ssh_agent(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
