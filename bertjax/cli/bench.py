@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure every stage of a recipe and print its figures."""
     from bertjax.report.bench_lines import as_json, machine_line, stage_text, total_line
     from bertjax.run.bench import bench
-    from bertjax.run.job import preflight
+    from bertjax.run.checks import preflight
     from bertjax.runtime.host_memory import keep_freed_memory
     from bertjax.storage.files import replace_text
 

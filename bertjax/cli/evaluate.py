@@ -19,8 +19,8 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.convert.teacher import fit_teacher, read_teacher
     from bertjax.finetune.run import RESULTS_FILE
     from bertjax.run.checkpoint import read_metadata
+    from bertjax.run.job import evaluate_params
     from bertjax.run.run_directory import data_of
-    from bertjax.run.trainer import evaluate_params
     from bertjax.storage.progress import ProgressLine
     from bertjax.storage.remote import path_of
 

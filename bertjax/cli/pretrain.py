@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
 
 from bertjax.cli.recipe import add_log, add_recipe, resolve_config
 from bertjax.cli.verb import Verb
-from bertjax.config import Config
 from bertjax.config.rescale import keys_given
 
 
@@ -18,37 +16,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run what is missing of the way from text to a trained model, and print what it reached; every process does it."""
+    """Run the missing part of the way from text to a trained model in every process, and print the result."""
     from bertjax.storage.progress import SIGNS
 
     config, shown = resolve_config(arguments)
     given = keys_given(arguments.overrides)
-    _check_budget(config, given)
-    with SIGNS.speaking("importing jax"):
-        return _run(config, given, shown)
-
-
-def _check_budget(config: Config, given: Collection[str]) -> None:
     if config.training.budget and "training.steps" in given:
         raise ValueError(
             f"training.budget={config.training.budget!r} with training.steps: the steps follow from the budget; give "
             "one of them"
         )
+    with SIGNS.speaking("importing jax"):
+        from bertjax.run.pretrain import pretrain
+        from bertjax.run.session import print_now
+        from bertjax.runtime.processes import Stopped
 
-
-def _run(config: Config, given: Collection[str], shown: str) -> int:
-    from bertjax.run.pretrain import pretrain
-    from bertjax.run.session import print_now
-    from bertjax.runtime.processes import Stopped
-
-    try:
-        result = pretrain(config, given=given, announce=shown, ends_process=True)
-    except Stopped as stopped:
-        print_now(f"\n{stopped}")
-        return stopped.exit_code
-    if result.summary is not None:
-        print_now(str(result))
-    return 0
+        try:
+            result = pretrain(config, given=given, announce=shown, ends_process=True)
+        except Stopped as stopped:
+            print_now(f"\n{stopped}")
+            return stopped.exit_code
+        if result.summary is not None:
+            print_now(str(result))
+        return 0
 
 
 VERB = Verb(

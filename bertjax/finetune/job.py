@@ -28,15 +28,16 @@ from bertjax.model.network import Params, check_head
 from bertjax.model.stack import layers_per_group
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import check_divisible
-from bertjax.run.best import Patience
-from bertjax.run.job import Job, Rows, check_redundancy, draw_networks, make_job
+from bertjax.run.checks import check_redundancy
+from bertjax.run.hooks.early_stopping import Patience
+from bertjax.run.job import Job, RunStage, draw_networks, make_job
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.evaluate import make_predict_step
 from bertjax.training.objectives import Objective
 from bertjax.training.objectives.objective import GLOBAL_POSITIONS
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import stage_step, stages_of
-from bertjax.training.step import several_sequences
+from bertjax.training.step import GradientMetrics, several_sequences
 from bertjax.training.teacher import Teacher, flops_of_networks
 
 
@@ -126,9 +127,15 @@ def resolved(config: FinetuneConfig, content: TaskContent) -> FinetuneConfig:
 
 
 def assemble_task(
-    config: FinetuneConfig, content: TaskContent, tokenizer: Tokenizer, teacher: Teacher | None = None
+    config: FinetuneConfig,
+    content: TaskContent,
+    tokenizer: Tokenizer,
+    teacher: Teacher | None = None,
+    gradient_metrics: GradientMetrics | None = None,
 ) -> Job:
     """Assemble a run of a `resolved` config; `teacher` is the model that `distillation.teacher` names.
+
+    `gradient_metrics` as `make_train_step` has it.
 
     Raises ValueError naming the key, its value and what to do.
     """
@@ -149,7 +156,15 @@ def assemble_task(
     # 2. Training: objective and batches
     objective = kind.objective(config.task)
     learned = objective if teacher is None else distillation_objective(kind, config.task)
-    step = stage_step(laid_out, stage, blueprint, optimizer, objectives=(learned,), packed=several_sequences)
+    step = stage_step(
+        laid_out,
+        stage,
+        blueprint,
+        optimizer,
+        objectives=(learned,),
+        packed=several_sequences,
+        gradient_metrics=gradient_metrics,
+    )
     mark_global_tokens = partial(
         with_global_tokens,
         part=kind.global_tokens,
@@ -181,7 +196,7 @@ def assemble_task(
         kind.network.per_token,
         mark_global_tokens,
     )
-    rows = Rows(
+    run_stage = RunStage(
         stage,
         replace(step, frozen=frozen),
         batches,
@@ -191,7 +206,7 @@ def assemble_task(
     losses = dict.fromkeys(f"{one.name}_loss" for one in (learned, objective))
     return replace(
         make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher),
-        stages=(rows,),
+        stages=(run_stage,),
         doing=config.name,
         shown=(
             *(("loss", name, "{:.4f}") for name in losses),

@@ -22,13 +22,13 @@ from bertjax.model.attention.sparse import with_copied_projections
 from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.network import Params
 from bertjax.model.shared_tables import with_own_words
-from bertjax.run.callbacks import Callback
+from bertjax.run.callbacks import Callback, gradient_metrics_of
 from bertjax.run.checkpoint import read_metadata, restore_params
 from bertjax.run.checkpoint_metadata import DRAWN
 from bertjax.run.compatibility import FINGERPRINTS, check_compatible
 from bertjax.run.job import Job
 from bertjax.run.run_directory import seal
-from bertjax.run.trainer import Say, train
+from bertjax.run.train_job import Say, train_job
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
 from bertjax.storage.json_documents import Count, parse_json
@@ -99,10 +99,10 @@ def finetune(
 ) -> Result:
     """Train, evaluate, predict and write results, unless that was done before; every process of the run calls this.
 
-    Raises ValueError as `assemble_task` and `train` do, and for results that do not belong to the weights.
+    Raises ValueError as `assemble_task` and `train_job` do, and for results that do not belong to the weights.
     """
     config = resolved(config, content)
-    job = assemble_task(config, content, start.tokenizer, teacher)
+    job = assemble_task(config, content, start.tokenizer, teacher, gradient_metrics_of(callbacks))
     if not content.kind.network.outputs:  # no logits depend on the pooler, so that nothing trains it
         job = replace(job, metadata=job.metadata | {DRAWN: [name for name in start.drawn if name == "pooler"]})
     directory = path_of(config.directory)
@@ -110,7 +110,7 @@ def finetune(
     # 1. Train, unless the run is finished
     done = finished(directory, job, processes)
     if done is None:
-        outcome = train(job, say, lambda: initial_params(config, start, say), processes, callbacks)
+        outcome = train_job(job, say, lambda: initial_params(config, start, say), processes, callbacks)
         if outcome.exit_code:
             return Result(config.directory, outcome.step, {}, {}, outcome.seconds, (), outcome.exit_code)
         seconds = outcome.seconds

@@ -36,6 +36,7 @@ from bertjax.interpret.sample_text import SampleText
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.model.network import Params
 from bertjax.parallel.mesh import without_mesh
+from bertjax.run.callbacks import Callback, Figures
 from bertjax.run.job import Job
 from bertjax.run.run_directory import TrainedModel
 from bertjax.runtime.compilation import compile_seconds
@@ -86,15 +87,15 @@ def _drawn(total: int, count: int) -> list[int]:
     return sorted(drawn.tolist())
 
 
-def probed(job: Job, content: TrainingData, files: ProbeFiles, processes: Processes) -> Job:
-    """The job, whose evaluations are followed by the probes of its config.
+def probes_of(job: Job, content: TrainingData, files: ProbeFiles, processes: Processes) -> tuple[Probes, ...]:
+    """The probes of a config as a hook of its run, if it names any.
 
     Raises ValueError for a model that they do not apply to, and for texts that are too long for it.
     """
     if not is_probed(job.config):
-        return job
+        return ()
     instruments = _instruments(_model(job, job.stages[0].stage, None), content, files)
-    return replace(job, probe=Probes(job, instruments, processes))
+    return (Probes(job, instruments, processes),)
 
 
 def _model(job: Job, stage: Stage, params: Params | None) -> TrainedModel:
@@ -150,8 +151,10 @@ def _tagged(probe: TagProbe, model: TrainedModel) -> dict[str, float]:
     return layers | {"probe/tags_accuracy": max(accuracies), "probe/tags_by_form": probe.baseline}
 
 
-class Probes:
-    """Called after every evaluation; takes the probes where their time allows it."""
+class Probes(Callback):
+    """Takes the probes after every evaluation where their time allows it."""
+
+    every_process = True
 
     def __init__(
         self, job: Job, instruments: list[Instrument], processes: Processes, clock: Callable[[], float] = time.monotonic
@@ -162,12 +165,16 @@ class Probes:
         self._next = 0.0  # seconds that the next are expected to take, from the second time on
         self.taken = self.passed_over = 0
 
-    def __call__(self, stage: Stage, params: Params, evaluated: float) -> dict[str, float]:
+    def evaluation_figures(self, seconds: float) -> Figures:
         """The figures of the probes, or none where they would take too long; every process has the same.
 
-        `evaluated`: seconds that the evaluation took. At the first, each instrument is expected to take as long, for it
-        is compiled like that; later all of them as long as the time before, less what was compiled then.
+        At the first evaluation, each instrument is expected to take as long as that, for it is compiled like that;
+        later all of them as long as the time before, less what was compiled then.
         """
+        return self.take(self.run.stage.stage, self.run.state.params, seconds)
+
+    def take(self, stage: Stage, params: Params, evaluated: float) -> dict[str, float]:
+        """The figures for weights of a stage, whose evaluation took so many seconds."""
         with self._processes.taking_time():
             due = self._processes.broadcast("whether to probe", str(int(self._is_due(evaluated)))) == "1"
             if not due:

@@ -31,8 +31,8 @@ from bertjax.report.page import Table, text_lines
 from bertjax.run.callbacks import Callback
 from bertjax.run.loggers import require_loggers
 from bertjax.run.run_directory import load_run
-from bertjax.run.session import raise_if_stopped, require_same_config, session
-from bertjax.run.trainer import Say
+from bertjax.run.session import raise_stopped, require_same_config, session
+from bertjax.run.train_job import Say
 from bertjax.runtime.processes import Processes
 from bertjax.storage.remote import path_of
 
@@ -163,7 +163,8 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
                     exported.append(str(export_huggingface(load_run(summary.best.directory), folder)))
                 else:
                     exported.append(_NO_CLASS)
-    raise_if_stopped(exit_code, "stopped by a signal; to continue, run the same command again.")
+    if exit_code:
+        raise_stopped(exit_code, "stopped by a signal; to continue, run the same command again.")
     return FinetuneResult(tuple(summaries), tuple(exported))
 
 

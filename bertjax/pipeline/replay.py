@@ -20,10 +20,10 @@ from bertjax.parallel.sharding import put_on_devices
 from bertjax.run.checkpoint import DIRECTORY, read_metadata, restore_arrays, saved_steps
 from bertjax.run.checkpoint_metadata import version_notices
 from bertjax.run.compatibility import check_compatible
+from bertjax.run.hooks.spike_recovery import with_skips
 from bertjax.run.job import Job, assemble
 from bertjax.run.replay import Replayed, replay, source_of
 from bertjax.run.run_directory import CONFIG_FILE
-from bertjax.run.spikes import with_skips
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.runtime.compilation import keep_compiled_programs
 from bertjax.storage.json_documents import read_json
@@ -144,11 +144,11 @@ def _state(job: Job, run: AnyPath, start: int, saved: dict | None) -> TrainState
 
 def _texts(job: Job, replayed: Replayed) -> tuple[RowText, ...]:
     """The text of each row, and its source."""
-    rows = next(rows for rows in job.stages if rows.stage.start < replayed.step <= rows.stage.stop)
-    config, stage = job.config, rows.stage
+    stage = next(stage for stage in job.stages if stage.start < replayed.step <= stage.stop)
+    config = job.config
     template = family_of(config.model.family).template
-    kind = RowKind("", stage.data, stage.seed, config.training.objectives, template)
-    sources = origins(source_of(rows), replayed.rows_read, stage.data.sources)
+    kind = RowKind("", stage.data, stage.stage.seed, config.training.objectives, template)
+    sources = origins(source_of(stage), replayed.rows_read, stage.data.sources)
     found = []
     for number, where in enumerate(sources):
         row = {name: values[number] for name, values in replayed.batch.items()}

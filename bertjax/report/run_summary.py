@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bertjax.config import Config
 from bertjax.input.training_data import TrainingData
-from bertjax.run.trainer import Outcome
+from bertjax.run.loop import Outcome
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.text.sources.registry import KINDS, parse_source
 from bertjax.training.objectives import Measure, Objective, choose, measures_of

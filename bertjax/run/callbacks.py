@@ -1,79 +1,83 @@
-"""Callbacks: what `pretrain` and `finetune` report to a program during a run."""
+"""The protocol of hooks: what a run calls between its steps. Every feature of the loop is one, and so is a user's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bertjax.parallel.mesh import without_mesh
-
 if TYPE_CHECKING:
-    from bertjax.run.checkpoint import Checkpoints
-    from bertjax.run.trainer import Outcome
+    import jax
 
-Figures = Mapping[str, float]  # by their names in the log: train/mlm_loss, perf/tokens_per_second, eval/mlm_loss
+    from bertjax.model.network import Params
+    from bertjax.run.loop import Outcome, Run
 
-
-@dataclass(frozen=True)
-class RunStart:
-    """A run that is about to take its first step, or its next one if it was resumed."""
-
-    name: str
-    directory: str
-    step: int  # that it resumes from; 0: it starts
-    steps: int  # that it ends at
+Figures = Mapping[str, float]  # by name in the log: train/mlm_loss, perf/tokens_per_second, eval/mlm_loss
 
 
 class Callback:
     """Override what you need; every method does nothing. Called in the process and thread that trains.
 
-    Of several processes, only the first has callbacks. An exception in one ends the run like any other error: the
-    checkpoints that are written stay, and the same call resumes from the newest.
+    `self.run` is the run: its `config`, `stage`, `step`, `state` (weights and moments, on the devices) and the last
+    step's `metrics` (arrays on the devices: reading one makes the host wait). `run.stop()` ends training after the
+    step; `run.add_figures({...})` adds to the next line of the log.
+
+    With several processes, only process 0 calls the callbacks, unless `every_process` is set; those that call
+    `run.stop()` or compute with `run.state` need it. An exception ends the run like any other error: checkpoints that
+    are written stay, and the same call resumes from the newest.
     """
 
-    def on_start(self, run: RunStart) -> None:
+    run: Run
+    every_process = False
+
+    def on_start(self) -> None:
         """The state exists; the first step is not compiled yet."""
 
-    def on_step(self, step: int) -> None:
-        """A step was handed to the devices, which may still compute it. Called after every step: be quick."""
+    def on_stage(self) -> None:
+        """The next step is the first of `run.stage`, or the first one in it since the run resumed."""
+
+    def before_step(self, step: int) -> None:
+        """`step` steps were taken, and the next one is due."""
+
+    def after_step(self, step: int) -> None:
+        """Step number `step` was handed to the devices, which may still compute it. Be quick."""
 
     def on_log(self, step: int, figures: Figures) -> None:
         """Every `training.log_every` steps: means over the steps that finished since the last call."""
 
+    def evaluation_figures(self, seconds: float) -> Figures:
+        """More figures of an evaluation, which took so many seconds, by name in the log."""
+        return {}
+
     def on_evaluation(self, step: int, figures: Figures) -> None:
         """Every `training.eval_every` steps and at the end of a stage: the held-out figures and the baselines."""
 
-    def on_checkpoint(self, step: int, directory: str) -> None:
+    def before_save(self, step: int) -> None:
+        """The state after `step` steps is about to be saved."""
+
+    def on_save(self, step: int, directory: str) -> None:
         """The checkpoint of a step is complete. Files are written during training, so `step` is a past one."""
 
-    def on_end(self, outcome: Outcome) -> None:
-        """The last step was taken, or a signal ended the run early (`exit_code` is not 0 then)."""
+    def after_training(self) -> None:
+        """The last step was taken, or a signal ended the run early; final figures and files are not made yet."""
+
+    def on_finish(self, outcome: Outcome) -> None:
+        """Everything is saved (`outcome.exit_code` is not 0 after a signal)."""
+
+    def gradient_metrics(self, gradient: Params) -> dict[str, jax.Array]:
+        """Scalars of the gradient, unclipped and over the global batch, logged as `gradient/NAME`.
+
+        Computed inside the jitted step, in every process.
+        """
+        return {}
 
 
-class Callbacks:
-    """All callbacks of a run, in their order, and the checkpoints that they have not been notified of yet."""
+def gradient_metrics_of(callbacks: Sequence[Callback]) -> Callable[[Params], dict[str, jax.Array]] | None:
+    """The `gradient_metrics` of callbacks that have them, as one function with the names of the log; None without."""
+    measuring = [one for one in callbacks if type(one).gradient_metrics is not Callback.gradient_metrics]
+    if not measuring:
+        return None
 
-    def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
-        self._callbacks = tuple(callbacks)
-        self._being_written: dict[int, str] = {}
+    def metrics(gradient: Params) -> dict[str, jax.Array]:
+        return {f"gradient/{name}": x for one in measuring for name, x in one.gradient_metrics(gradient).items()}
 
-    def notify(self, event: Callable[[Callback], None]) -> None:
-        """Call each: `notify(lambda callback: callback.on_step(step))`. They may load and use other models."""
-        for callback in self._callbacks:
-            with without_mesh():
-                event(callback)
-
-    def saving(self, step: int, directory: str) -> None:
-        """The checkpoint of a step has begun to be written."""
-        if self._callbacks:
-            self._being_written[step] = directory
-
-    def look_for_checkpoints(self, saved: Checkpoints) -> None:
-        """Notify of those that are complete by now; does not wait."""
-        if not self._being_written or saved.is_saving:
-            return
-        whole = self._being_written.keys() & {*saved.steps()}
-        for step in sorted(whole):
-            directory = self._being_written.pop(step)
-            self.notify(lambda callback, step=step, directory=directory: callback.on_checkpoint(step, directory))
+    return metrics

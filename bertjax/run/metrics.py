@@ -77,6 +77,7 @@ class StepMetrics:
         self.tokens += tokens
         losses = {f"train/{name}": value for name, value in mean.items() if name.endswith(_LOGGED)}
         figures = losses | {_NAMES[name]: mean[name] for name in _NAMES}
+        figures |= {name: value for name, value in mean.items() if "/" in name}  # of the gradient
         figures |= {_LAST[name]: float(fetched[-1][name]) for name in _LAST} | {TOKENS_SEEN: self.tokens}
         timed, self._untimed = fetched[self._untimed :], 0
         if not timed:

@@ -16,27 +16,31 @@ from bertjax.convert.sources import read_source, require_source
 from bertjax.convert.teacher import fit_teacher, read_teacher
 from bertjax.input.training_data import TrainingData, sizes
 from bertjax.interpret.fill_mask import held_out_completions
-from bertjax.interpret.probes import probed, read_probe_files
+from bertjax.interpret.probes import probes_of, read_probe_files
 from bertjax.model.network import Params
 from bertjax.pipeline.notebook import in_cell
 from bertjax.pipeline.vocabulary import vocabulary_line, with_vocabulary
 from bertjax.report.run_report import REPORT_FILE, write_report
 from bertjax.report.run_summary import Summary, last_words, summarise
-from bertjax.run.callbacks import Callback
+from bertjax.run.callbacks import Callback, gradient_metrics_of
 from bertjax.run.checkpoint import saved_steps
 from bertjax.run.checkpoint_metadata import DRAWN
-from bertjax.run.job import Job, assemble, describe, describe_process, preflight
+from bertjax.run.checks import preflight
+from bertjax.run.describe import describe, describe_process
+from bertjax.run.job import Job, assemble
+from bertjax.run.loop import Outcome
 from bertjax.run.reference_curve import reference_for
 from bertjax.run.run_directory import data_to_resume, load_run, require_own_run, seal
-from bertjax.run.session import print_now, raise_if_stopped, require_same_config, session
-from bertjax.run.time_budget import Clock, as_begun, fit_to_budget, seconds_of_this_process
-from bertjax.run.trainer import Outcome, Say, train, untrained
+from bertjax.run.session import print_now, raise_stopped, require_same_config, session
+from bertjax.run.time_budget import as_begun, fit_to_budget, seconds_of_this_process
+from bertjax.run.train_job import Say, train_job
 from bertjax.runtime.compilation import environment
 from bertjax.runtime.processes import Processes
 from bertjax.storage.lean_import import tensorflow_ahead
 from bertjax.storage.progress import SIGNS, ProgressLine, no_progress
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.text.prepare import require_sources
+from bertjax.training.flops import Peak
 from bertjax.training.objectives import choose
 
 _COMPLETIONS = 5
@@ -87,68 +91,71 @@ def pretrain(
     began = time.monotonic()
     clock = seconds_of_this_process if ends_process else lambda: time.monotonic() - began
     with session(config, ends_process=ends_process) as (processes, say):
-        outcome, result = _pretrain(config, processes, say, callbacks, announce, given, clock)
-    raise_if_stopped(
-        outcome.exit_code,
-        f"stopped by a signal after step {outcome.step:,}; saved in {outcome.config.directory}.\n"
-        "To continue, run the same command again.",
-    )
-    assert result is not None, "a run that was not stopped has a result"
+        # 1. Config: refused before text is prepared, which may take hours
+        require_same_config(config, processes)
+        with SIGNS.doing("checking the config"):
+            named = config.data
+            config = with_vocabulary(preflight(config))
+            require_sources(config.data)
+            config = as_begun(config, given)
+            require_own_run(config)
+            start, teacher, probe_files = _read_start(config), read_teacher(config), read_probe_files(config)
+        if announce:
+            say(announce)
+        if config.data != named:
+            say(vocabulary_line(config.data))
+
+        # 2. Data
+        with SIGNS.doing("opening the training text"):
+            content = _open_together(config, processes)
+        say("\n".join([content.name, sizes(content), *(f"note: {note}" for note in content.notes)]))
+
+        with tensorflow_ahead():
+            # 3. Mesh, networks and programs
+            with SIGNS.doing("planning the first epoch"):
+                fitted = None if teacher is None else fit_teacher(teacher, config, content.tokenizer)
+                gradient_metrics = gradient_metrics_of(callbacks)
+                job = assemble(config, content, teacher=fitted, gradient_metrics=gradient_metrics)
+                probes = probes_of(job, content, probe_files, processes)
+            processes.require_same("teacher", job.metadata["teacher_digest"], "give every host the same weights")
+            if config.training.budget:
+                job = fit_to_budget(job, given, clock, functools.partial(_finish_untrained, content), processes, say)
+            if (reference := reference_for(job.metadata)) is not None:
+                job = replace(job, remark=reference.remark(job.shown))
+                say(
+                    f"held-out losses are compared with {len(reference.seeds)} runs of {reference.name} on the same "
+                    "text"
+                )
+            say(describe(job))
+            if processes.count > 1:
+                print_now(describe_process(job))
+
+            # 4. State, hooks and training; weights to begin with are read only if there is no checkpoint
+            initial = None
+            if start is not None:
+                job = replace(job, metadata=job.metadata | {DRAWN: drawn_modules(start, job.config.model)})
+                initial = functools.partial(_initial_params, start, job, say)
+            outcome = train_job(job, say, initial, processes, [*callbacks, *probes])
+        for probe in probes:
+            say(str(probe))
+
+        # 5. Report and export
+        result = None
+        if not outcome.exit_code:
+            processes.finished(
+                "stopped by a signal when training was complete; run the same command again for the rest."
+            )
+            with SIGNS.doing("writing the report and the export"):
+                result = _finish(outcome.config, content, outcome, processes.first)
+                if processes.first:
+                    seal(result.directory)
+    if result is None:
+        raise_stopped(
+            outcome.exit_code,
+            f"stopped by a signal after step {outcome.step:,}; saved in {outcome.config.directory}.\n"
+            "To continue, run the same command again.",
+        )
     return result
-
-
-def _pretrain(
-    config: Config,
-    processes: Processes,
-    say: Say,
-    callbacks: Sequence[Callback],
-    announce: str,
-    given: Collection[str],
-    clock: Clock,
-) -> tuple[Outcome, PretrainResult | None]:
-    require_same_config(config, processes)
-    with SIGNS.doing("checking the config"):
-        named = config.data
-        config = with_vocabulary(preflight(config))
-        require_sources(config.data)
-        config = as_begun(config, given)
-        require_own_run(config)
-        start, teacher, probe_files = _start_of(config), read_teacher(config), read_probe_files(config)
-    if announce:
-        say(announce)
-    if config.data != named:
-        say(vocabulary_line(config.data))
-    with SIGNS.doing("opening the training text"):
-        content = _open_together(config, processes)
-    say("\n".join([content.name, sizes(content), *(f"note: {note}" for note in content.notes)]))
-    with tensorflow_ahead():
-        with SIGNS.doing("planning the first epoch"):
-            fitted = None if teacher is None else fit_teacher(teacher, config, content.tokenizer)
-            job = probed(assemble(config, content, teacher=fitted), content, probe_files, processes)
-        processes.require_same("teacher", job.metadata["teacher_digest"], "give every host the same weights")
-        if config.training.budget:
-            job = fit_to_budget(job, given, clock, functools.partial(_rehearsed_end, content), processes, say)
-        if (reference := reference_for(job.metadata)) is not None:
-            job = replace(job, remark=reference.remark(job.shown))
-            say(f"held-out losses are compared with {len(reference.seeds)} runs of {reference.name} on the same text")
-        say(describe(job))
-        if processes.count > 1:
-            print_now(describe_process(job))
-        initial = None
-        if start:
-            job = replace(job, metadata=job.metadata | {DRAWN: drawn_modules(start, job.config.model)})
-            initial = functools.partial(_initial_params, start, job, say)
-        outcome = train(job, say, initial, processes, callbacks)
-    if job.probe is not None:
-        say(str(job.probe))
-    if outcome.exit_code:
-        return outcome, None
-    processes.finished("stopped by a signal when training was complete; run the same command again for the rest.")
-    with SIGNS.doing("writing the report and the export"):
-        result = _finish(outcome.config, content, outcome, processes.first)
-        if processes.first:
-            seal(result.directory)
-        return outcome, result
 
 
 def _open_together(config: Config, processes: Processes) -> TrainingData:
@@ -167,7 +174,7 @@ def _open_together(config: Config, processes: Processes) -> TrainingData:
     return content
 
 
-def _start_of(config: Config) -> ForeignModel | None:
+def _read_start(config: Config) -> ForeignModel | None:
     """The model that `init_from` names, if the run has still to begin.
 
     Raises ValueError if it cannot be read or is of another shape than the config's.
@@ -189,9 +196,9 @@ def _initial_params(start: ForeignModel, job: Job, say: Say) -> Params:
     return params
 
 
-def _rehearsed_end(content: TrainingData, config: Config) -> None:
-    """What becomes of a finished run, done to a run that was not trained, so that it can be timed."""
-    _finish(config, content, untrained(config), first=True)
+def _finish_untrained(content: TrainingData, config: Config) -> None:
+    """Write the report and the export of a run that was not trained, to time them."""
+    _finish(config, content, Outcome(config, 0, {}, {}, 0.0, 0.0, 0.0, 0.0, Peak(0.0, ""), 0), first=True)
 
 
 def _finish(config: Config, content: TrainingData, outcome: Outcome, first: bool) -> PretrainResult:

@@ -23,9 +23,9 @@ from bertjax.input.feed import Batch, open_feed
 from bertjax.input.training_data import RunBatches
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards
 from bertjax.parallel.sharding import local_rows, to_global
-from bertjax.run.job import Job, Rows
+from bertjax.run.hooks.spike_recovery import SkippedBatches
+from bertjax.run.job import Job, RunStage
 from bertjax.run.metrics import LOSS, TOKENS_SEEN, StepMetrics
-from bertjax.run.spikes import SkippedBatches
 from bertjax.run.telemetry import Record, logged_value
 from bertjax.training.state import TrainState
 from bertjax.training.step import Metrics, batch_weights
@@ -71,21 +71,21 @@ def replay(job: Job, state: TrainState, step: int, logged: list[Record], done: C
     Under `jax.set_mesh(job.mesh)`. `logged` are all records of the run's log; `done` is called after every step.
     """
     start = int(state.step)
-    assert start < step <= job.stages[-1].stage.stop
+    assert start < step <= job.stages[-1].stop
     marks = [record for record in logged if LOSS in record]
     last = max(step, next((record["step"] for record in marks if record["step"] >= step), step))
     log = _Log(marks, start)
     metrics = StepMetrics(job.peak.flops, log.tokens_before)
     found: dict[str, Any] = {}
-    for rows, number, local in _batches(job, start, last):
+    for stage, number, local in _batches(job, start, last):
         batch = to_global(job.mesh, local)
         if number + 1 == step:
-            found = _inspected(job, rows, state, batch, local)
-        state, of_step = rows.train_step(state, batch)
+            found = _inspected(job, stage, state, batch, local)
+        state, of_step = stage.train_step(state, batch)
         metrics.add(of_step)
         if number + 1 == step:
             found["figures"] = {name: float(value) for name, value in of_step.items()}
-            found["rows_read"] = _rows_read(rows, number)
+            found["rows_read"] = _rows_read(stage, number)
         if number + 1 in log.steps:
             metrics.drain()
             log.compare(number + 1, metrics.window(1.0))
@@ -117,16 +117,15 @@ class _Log:
         self.comparison = Comparison((*now.compared, step), now.different | ({step: unlike} if unlike else {}))
 
 
-def _batches(job: Job, start: int, stop: int) -> Iterator[tuple[Rows, int, Batch]]:
+def _batches(job: Job, start: int, stop: int) -> Iterator[tuple[RunStage, int, Batch]]:
     """The batches of steps `start` to `stop`, with their stage."""
-    for rows in job.stages:
-        stage = rows.stage
+    for stage in job.stages:
         first, last = max(start, stage.start), min(stop, stage.stop)
         if first >= last:
             continue
         size = stage.training.global_batch_size
         with open_feed(
-            rows.batches,
+            stage.batches,
             start_step=first - stage.start,
             stop_step=last - stage.start,
             global_batch_size=size,
@@ -134,28 +133,28 @@ def _batches(job: Job, start: int, stop: int) -> Iterator[tuple[Rows, int, Batch
             threads=stage.data.threads,
         ) as feed:
             for number, batch in zip(itertools.count(first), feed, strict=False):
-                yield rows, number, batch
+                yield stage, number, batch
 
 
-def _rows_read(rows: Rows, step: int) -> np.ndarray:
+def _rows_read(stage: RunStage, step: int) -> np.ndarray:
     """The numbers in their stage of the rows of a step's batch."""
-    number, size = step - rows.stage.start, rows.stage.training.global_batch_size
-    if isinstance(rows.batches, SkippedBatches):
-        number = rows.batches.number(number)
+    number, size = step - stage.start, stage.training.global_batch_size
+    if isinstance(stage.batches, SkippedBatches):
+        number = stage.batches.number(number)
     return number * size + np.arange(size)
 
 
-def source_of(rows: Rows) -> RunBatches:
+def source_of(stage: RunStage) -> RunBatches:
     """The batches of a stage as they are when none is skipped."""
-    return rows.batches.source if isinstance(rows.batches, SkippedBatches) else rows.batches
+    return stage.batches.source if isinstance(stage.batches, SkippedBatches) else stage.batches
 
 
-def _inspected(job: Job, rows: Rows, state: TrainState, batch: Any, local: Batch) -> dict[str, Any]:
+def _inspected(job: Job, stage: RunStage, state: TrainState, batch: Any, local: Batch) -> dict[str, Any]:
     """The gradient of the step by layer, and what each row contributes."""
-    step, parts = rows.train_step, rows.train_step.gradient
+    step, parts = stage.train_step, stage.train_step.gradient
     weights = jax.jit(functools.partial(batch_weights, objectives=parts.objectives))(batch)
     keys = jax.jit(parts.keys)(state.step, batch)
-    whole = parts.make(rows.stage.training.grad_accum_steps)
+    whole = parts.make(stage.training.grad_accum_steps)
 
     @functools.partial(jax.jit, compiler_options=parts.options)
     def by_layer(*given: Any) -> dict[str, jax.Array]:

@@ -6,9 +6,10 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import NoReturn
 
 from bertjax.config import Config, flatten, to_dict
-from bertjax.run.trainer import Say
+from bertjax.run.train_job import Say
 from bertjax.runtime.compilation import keep_compiled_programs, keep_only_what_is_shared
 from bertjax.runtime.heartbeat import EXIT_CODES
 from bertjax.runtime.processes import Processes, Stopped, join
@@ -49,11 +50,10 @@ def _say_nothing(line: str) -> None:
     pass
 
 
-def raise_if_stopped(exit_code: int, words: str) -> None:
-    """Raise Stopped with these words if a run ended with the exit code of a signal; 0 is that of its end."""
-    if exit_code:
-        (number,) = (number for number, code in EXIT_CODES.items() if code == exit_code)
-        raise Stopped(number, words)
+def raise_stopped(exit_code: int, words: str) -> NoReturn:
+    """Raise Stopped with these words for a run that ended with the exit code of a signal."""
+    (number,) = (number for number, code in EXIT_CODES.items() if code == exit_code)
+    raise Stopped(number, words)
 
 
 def require_same_config(config: Config, processes: Processes) -> None:

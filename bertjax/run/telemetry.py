@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypedDict
 
 from bertjax.run.metrics import LOSS, TOKENS_SEEN
 from bertjax.storage.files import naming, replace_text
@@ -220,17 +220,24 @@ def logged_until(directory: AnyPath, start: int) -> list[Record]:
     return [record for record in read_metrics(path) if record["step"] <= start] if path.exists() else []
 
 
-def past_of(logged: list[Record], start: int, figure: str, losses: int) -> dict[str, Any]:
-    """The part of a run's log that its loop continues from: process 0 reads it and sends it to the others.
+class Past(TypedDict):
+    """The part of a run's log that its loop continues from."""
 
-    `tokens` without padding trained on; `evaluated`, whether step `start` was; `figures` of that name of the
-    evaluations, in order; `losses`, the last so many, with the steps that they were logged at.
-    """
+    step: int  # at which this process begins
+    evaluated: bool  # whether that step was
+    tokens: float  # trained on, without padding
+    figures: list[float]  # of early stopping, at the evaluations so far
+    losses: list[tuple[int, float | None]]  # the last ones, with the steps that they were logged at
+
+
+def past_of(logged: list[Record], start: int, figure: str, losses: int) -> Past:
+    """The past that process 0 reads and sends to the others: `figure` by name, and so many losses."""
     figures = [record[figure] for record in logged if figure in record]
     names = {name for record in logged if record["step"] == start for name in record}
     return {
-        "tokens": max((record.get(TOKENS_SEEN, 0.0) for record in logged), default=0.0),
+        "step": start,
         "evaluated": any(name.startswith("eval/") for name in names),
+        "tokens": max((record.get(TOKENS_SEEN, 0.0) for record in logged), default=0.0),
         "figures": [math.nan if value is None else value for value in figures],
         "losses": [(record["step"], record[LOSS]) for record in logged if LOSS in record][-losses:] if losses else [],
     }

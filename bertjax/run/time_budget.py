@@ -29,7 +29,7 @@ from bertjax.input.feed import open_feed
 from bertjax.model.network import Params
 from bertjax.parallel.sharding import local_rows, to_global
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints, saved_steps
-from bertjax.run.job import HeldOutText, Job, Rows, rescheduled
+from bertjax.run.job import HeldOutText, Job, RunStage, rescheduled
 from bertjax.run.metrics import StepMetrics
 from bertjax.run.progress import duration
 from bertjax.run.run_directory import CONFIG_FILE, describe_run, own_directory, require_shared
@@ -231,11 +231,11 @@ def measure(job: Job, seconds: float, processes: Processes, finish: Finish) -> C
         state = init_state(job.blueprint, job.config.model, job.optimizer, job.config.training.seed)
         jax.block_until_ready(state)
         start = time.perf_counter() - began
-        for rows in job.stages:
-            state, opening, step = _measure_steps(job, rows, state, seconds / len(job.stages), processes)
+        for stage in job.stages:
+            state, opening, step = _measure_steps(job, stage, state, seconds / len(job.stages), processes)
             start += opening
             steps.append(step)
-            evaluations.append(_measure_evaluation(rows, state.params, seconds / 2 / len(job.stages), processes))
+            evaluations.append(_measure_evaluation(stage, state.params, seconds / 2 / len(job.stages), processes))
     if not isinstance(directory, Path):
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(job.blueprint.state))
         save = _OVERHEAD + size / _BYTES_PER_SECOND
@@ -263,18 +263,18 @@ def measure(job: Job, seconds: float, processes: Processes, finish: Finish) -> C
 
 
 def _measure_steps(
-    job: Job, rows: Rows, state: TrainState, seconds: float, processes: Processes
+    job: Job, stage: RunStage, state: TrainState, seconds: float, processes: Processes
 ) -> tuple[TrainState, float, float]:
     """The state after some steps, the seconds until the first batch, and those of a step that is compiled."""
-    training = rows.stage.training
+    training = stage.training
     metrics, temporaries = StepMetrics(job.peak.flops), Temporaries()
     opened = time.perf_counter()
     with open_feed(
-        rows.batches,
+        stage.batches,
         start_step=0,
         global_batch_size=training.global_batch_size,
         rows=local_rows(job.mesh, training.global_batch_size),
-        threads=rows.stage.data.threads,
+        threads=stage.data.threads,
     ) as feed:
         first = next(feed)
         opening = time.perf_counter() - opened
@@ -284,7 +284,7 @@ def _measure_steps(
             began = time.perf_counter()
             for batch in itertools.islice(itertools.chain((first,), feed), count):
                 temporaries.reuse()
-                state, figures = rows.train_step(state, to_global(job.mesh, batch))
+                state, figures = stage.train_step(state, to_global(job.mesh, batch))
                 metrics.add(figures)
             metrics.drain()
             return (time.perf_counter() - began) / count
@@ -307,9 +307,9 @@ def _measure_save(job: Job, folder: Path, state: TrainState, processes: Processe
         return seconds_warm(save, processes)
 
 
-def _measure_evaluation(rows: Rows, params: Params, seconds: float, processes: Processes) -> float:
+def _measure_evaluation(stage: RunStage, params: Params, seconds: float, processes: Processes) -> float:
     """The seconds of an evaluation, from as many of its batches as there is time for, once it has been compiled."""
-    evaluation, total = rows.evaluation, 0.0
+    evaluation, total = stage.evaluation, 0.0
     assert isinstance(evaluation, HeldOutText), "pretraining evaluates on held-out text"
     for held_out in evaluation.sets:
 

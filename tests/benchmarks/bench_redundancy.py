@@ -44,8 +44,8 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
 
     from bertjax.config import Config, ExecutionConfig, ModelConfig
     from bertjax.parallel.sharding import to_global
+    from bertjax.run.hooks.redundancy import Redundancy
     from bertjax.run.job import assemble
-    from bertjax.run.redundancy import Redundancy
     from bertjax.runtime.processes import alone
     from bertjax.storage.progress import no_progress
     from bertjax.training.stages import open_data
@@ -77,7 +77,7 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
 
         def step(number: int) -> None:
             nonlocal state
-            state, metrics = checks.take(rows, number, state, batch)
+            state, metrics = checks.verified(rows, number, state, batch) if number else rows.train_step(state, batch)
             jax.block_until_ready(metrics)
 
         kinds: dict[str, Callable[[], Any]] = {

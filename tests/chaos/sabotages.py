@@ -406,10 +406,10 @@ SABOTAGES = (
     ),
     # figures, readers, pages
     Sabotage(
-        "run/best.py",
+        "run/hooks/early_stopping.py",
         "better = value > self._best",
         "better = value >= self._best",
-        "run/test_best.py",
+        "run/test_early_stopping.py",
     ),
     Sabotage(
         "training/evaluate.py",

@@ -22,7 +22,7 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints, Restored
 from bertjax.run.checkpoint_metadata import DRAWN, run_metadata
 from bertjax.run.run_directory import describe_run, load_run
-from bertjax.run.trainer import starting_state
+from bertjax.run.train_job import starting_state
 
 
 @pytest.fixture

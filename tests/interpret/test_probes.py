@@ -119,7 +119,7 @@ def test_probes_wait_until_they_cost_their_share_at_most(compiling: float, secon
         taken = []
         for _ in range(30):
             now[0] += 10.0
-            if probes(None, {}, evaluated=1.5):  # type: ignore[arg-type]
+            if probes.take(None, {}, evaluated=1.5):  # type: ignore[arg-type]
                 taken.append(now[0])
                 assert probes.share <= 0.1 or len(taken) == 1
         assert taken[:2] == [20.0 + 6.0, second] and 3 <= len(taken) <= most

@@ -36,11 +36,11 @@ class Signals(bertjax.Callback):
     def __init__(self, at: int) -> None:
         self.at, self.steps = at, 0
 
-    def on_start(self, run) -> None:
+    def on_start(self) -> None:
         if self.at == 0:
             os.kill(os.getpid(), signal.SIGINT)
 
-    def on_step(self, step) -> None:
+    def after_step(self, step) -> None:
         self.steps += 1
         if step == self.at:
             os.kill(os.getpid(), signal.SIGINT)

@@ -20,7 +20,7 @@ from bertjax.config import from_dict, load_recipe
 from bertjax.pipeline.replay import ReplayOfRun, _for_this_machine, replay_step
 from bertjax.run.checkpoint import read_metadata, saved_steps
 from bertjax.run.job import assemble
-from bertjax.run.trainer import train
+from bertjax.run.train_job import train_job
 from bertjax.storage.progress import no_progress
 from bertjax.text.store.format import TokenStore
 from bertjax.training.stages import open_data
@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             config.training, steps=STEPS, global_batch_size=16, skips=("8+1",), grad_accum_steps=2, **periods
         ),
     )
-    train(assemble(config, open_data(config, no_progress)), lambda line: None)
+    train_job(assemble(config, open_data(config, no_progress)), lambda line: None)
     assert saved_steps(folder / "run") == [6, 12]
     return folder / "run"
 

@@ -31,8 +31,7 @@ class Stopper(bertjax.Callback):
     def __init__(self, step: int) -> None:
         self._step = step
 
-    def on_step(self, step: int) -> None:
-        """As `bertjax.Callback` has it."""
+    def after_step(self, step: int) -> None:
         if step == self._step:
             Stopper.sent = True
             os.kill(os.getpid(), signal.SIGTERM)

@@ -2,8 +2,8 @@
 
 python killed_run.py RECIPE KEYS EVENT STEP
 
-KEYS is a JSON object of dotted keys of the config. EVENT is the name of a method of `bertjax.Callback` without `on_`,
-or `never`: the process dies inside the first call of it at step STEP or later.
+KEYS is a JSON object of dotted keys of the config. EVENT is the name of a method of `bertjax.Callback`, or
+`never`: the process dies inside the first call of it at step STEP or later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Killer(bertjax.Callback):
 
     def __init__(self, event: str, step: int) -> None:
         self._at = step
-        setattr(self, f"on_{event}", self._die)
+        setattr(self, event, self._die)
 
     def _die(self, moment: Any, *_: Any) -> None:
         if (moment if isinstance(moment, int) else moment.step) >= self._at:

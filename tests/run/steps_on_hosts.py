@@ -24,7 +24,8 @@ from bertjax.input.training_data import open_training_data
 from bertjax.model.parameters import named_arrays
 from bertjax.parallel.sharding import local_rows, put_on_devices, to_global
 from bertjax.run.checkpoint import Checkpoints
-from bertjax.run.job import Job, assemble, preflight
+from bertjax.run.checks import preflight
+from bertjax.run.job import Job, assemble
 from bertjax.runtime.processes import join
 from bertjax.storage.progress import no_progress
 from bertjax.training.stages import stages_of

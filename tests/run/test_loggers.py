@@ -18,10 +18,11 @@ from bertjax.config import Config, load_recipe
 from bertjax.run import loggers
 from bertjax.run.callbacks import Callback
 from bertjax.run.checkpoint import saved_steps
-from bertjax.run.job import assemble, preflight
+from bertjax.run.checks import preflight
+from bertjax.run.job import assemble
 from bertjax.run.loggers.logger import Logger, logged_id, remember_id, without_secrets
 from bertjax.run.telemetry import LOGGED_AS_FILE, curves, read_metrics
-from bertjax.run.trainer import train
+from bertjax.run.train_job import train_job
 from bertjax.storage.progress import no_progress
 from bertjax.training.stages import open_data
 
@@ -36,10 +37,10 @@ class Told(Callback):
     def __init__(self) -> None:
         self.events: list[tuple] = []
 
-    def on_start(self, run) -> None:
-        self.events.append(("start", run.step, run.steps, run.name))
+    def on_start(self) -> None:
+        self.events.append(("start", self.run.step, self.run.last_step, self.run.config.name))
 
-    def on_step(self, step) -> None:
+    def after_step(self, step) -> None:
         self.events.append(("step", step))
 
     def on_log(self, step, figures) -> None:
@@ -48,11 +49,11 @@ class Told(Callback):
     def on_evaluation(self, step, figures) -> None:
         self.events.append(("evaluation", step, dict(figures)))
 
-    def on_checkpoint(self, step, directory) -> None:
+    def on_save(self, step, directory) -> None:
         assert (Path(directory) / "metadata" / "metadata").is_file(), "it is whole when it is told of"
         self.events.append(("checkpoint", step, directory))
 
-    def on_end(self, outcome) -> None:
+    def on_finish(self, outcome) -> None:
         self.events.append(("end", outcome.step, outcome.evaluation))
 
     def of(self, kind: str) -> list[tuple]:
@@ -93,7 +94,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, lis
         for steps in STEPS:
             config = preflight(run_config(folder, corpus, steps, ("tensorboard", "wandb", "mlflow")))
             told.append(Told())
-            train(assemble(config, open_data(config, no_progress)), lambda line: None, callbacks=[told[-1]])
+            train_job(assemble(config, open_data(config, no_progress)), lambda line: None, callbacks=[told[-1]])
         yield folder / "run", told, uri
 
 

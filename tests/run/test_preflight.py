@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from bertjax.config import Config, DataConfig, ModelConfig, TrainingConfig
-from bertjax.run.job import epochs_warning, preflight
+from bertjax.run.checks import preflight
+from bertjax.run.describe import epochs_warning
+from bertjax.run.job import RunStage
 from bertjax.training.stages import stages_of
 
 
@@ -54,5 +56,6 @@ def test_objectives_that_the_network_has_heads_for_pass(objectives: tuple[str, .
 )
 def test_epochs_warning_of_a_run_that_reads_its_text_too_often(steps: int, rows: int, warning: str) -> None:
     (stage,) = stages_of(Config(training=TrainingConfig(steps=steps, global_batch_size=256)))
-    run = SimpleNamespace(stages=(SimpleNamespace(stage=stage, batches=SimpleNamespace(rows_per_epoch=rows)),))
+    batches = SimpleNamespace(rows_per_epoch=rows)
+    run = SimpleNamespace(stages=(RunStage(stage, None, batches, None, 0.0),))
     assert epochs_warning(run) == warning

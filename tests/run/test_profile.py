@@ -6,12 +6,13 @@ import contextlib
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from bertjax.run.profile import Profile, steps_to_profile
+from bertjax.run.hooks.profile import Profile, steps_to_profile
 
 
 def test_steps_are_counted_from_0_and_the_last_is_left_out() -> None:
@@ -27,21 +28,30 @@ def test_what_is_no_stretch_of_the_run_is_refused(text: str) -> None:
 
 
 class Stepping:
-    """A loop of small steps under a profile; remembers at which of them it was made to wait."""
+    """A loop of small steps under a profile, as its run; remembers at which of them it was made to wait."""
 
     def __init__(self, folder: Path, steps: range, start: int = 0) -> None:
-        self.folder, self.said, self.waits = folder, [], []
-        self.profile = Profile(steps, start, folder, self.said.append)
-        self.start, self.product = start, jax.jit(lambda x: x @ x / 8)
+        self.folder, self.said, self.waits, self.step = folder, [], [], start
+        self.product = jax.jit(lambda x: x @ x / 8)
+        self.profile = Profile(steps, folder)
+        self.profile.run = self
+        self.progress = SimpleNamespace(note=self.said.append)
+        self.processes = SimpleNamespace(taking_time=contextlib.nullcontext)
+
+    def settle(self) -> None:
+        self.waits.append(self.step)
 
     def run(self, stop: int, fail_at: int = -1) -> None:
         x = jnp.ones((8, 8))
         with self.profile:
-            for number in range(self.start, stop):
-                with self.profile.step(number, lambda: self.waits.append(number)):  # noqa: B023
-                    if number == fail_at:
-                        raise RuntimeError("stopped")
-                    x = self.product(x)
+            self.profile.on_start()
+            while self.step < stop:
+                self.profile.before_step(self.step)
+                if self.step == fail_at:
+                    raise RuntimeError("stopped")
+                x = self.product(x)
+                self.step += 1
+                self.profile.after_step(self.step)
 
     def traced(self) -> list[str]:
         """Numbers of the steps in the trace."""
@@ -54,7 +64,7 @@ def test_the_trace_has_those_steps_and_the_loop_waits_nowhere_else(tmp_path: Pat
     loop = Stepping(tmp_path, range(3, 6))
     loop.run(9)
     assert loop.traced() == ["3", "4", "5"]
-    assert loop.waits == [3, 5]
+    assert loop.waits == [3, 6]
     assert "steps 3 to 5" in loop.said[0] and str(tmp_path) in loop.said[0]
     assert sorted(file.name.split(".", 2)[2] for file in tmp_path.rglob("process_0.*")) == [
         "trace.json.gz",
@@ -88,11 +98,12 @@ def test_a_loop_that_breaks_off_leaves_what_was_traced(tmp_path: Path) -> None:
 
 
 def test_starting_and_writing_a_trace_may_take_time(tmp_path: Path) -> None:
-    taken: list[str] = []
-    profile = Profile(range(1), 0, tmp_path, taken.append, lambda: contextlib.nullcontext(taken.append("time")))
-    with profile, profile.step(0, lambda: taken.append("settled")):
-        taken.append("step")
-    assert taken[:5] == ["settled", "time", "step", "settled", "time"]
+    loop, taken = Stepping(tmp_path, range(1)), []
+    loop.settle = lambda: taken.append("settled")
+    loop.processes.taking_time = lambda: contextlib.nullcontext(taken.append("time"))
+    loop.product = lambda x: taken.append("step")
+    loop.run(1)
+    assert taken == ["settled", "time", "step", "settled", "time"]
 
 
 def test_a_trace_that_cannot_begin_is_not_ended(tmp_path: Path) -> None:

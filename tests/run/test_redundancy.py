@@ -20,9 +20,10 @@ from bertjax.config import Config, MeshConfig, load_recipe
 from bertjax.input.training_data import TrainingData
 from bertjax.model.parameters import named_arrays
 from bertjax.run.checkpoint import saved_steps
-from bertjax.run.job import Job, Rows, assemble, check_redundancy
-from bertjax.run.redundancy import WRONG_BITS, Redundancy, WrongBits
-from bertjax.run.trainer import train
+from bertjax.run.checks import check_redundancy
+from bertjax.run.hooks.redundancy import WRONG_BITS, Redundancy, WrongBits
+from bertjax.run.job import Job, RunStage, assemble
+from bertjax.run.train_job import train_job
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
 from bertjax.training import step as step_module
@@ -106,7 +107,7 @@ def in_folder(job: Job, folder: Path) -> Job:
 def ended(job: Job) -> str:
     """What the run that finds something says, with all that is the same of every finding checked."""
     with pytest.raises(WrongBits) as found:
-        train(job, lambda line: None)
+        train_job(job, lambda line: None)
     assert found.value.exit_code == WRONG_BITS == 76
     assert "nothing of it was saved" in str(found.value) and "run the same command again" in str(found.value)
     return str(found.value)
@@ -122,7 +123,7 @@ def undisturbed(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose every check is off."""
     folder = tmp_path_factory.mktemp("undisturbed")
     training = replace(job.config.training, verify_every=0, digest_every=0)
-    train(in_folder(replace(job, config=replace(job.config, training=training)), folder), lambda line: None)
+    train_job(in_folder(replace(job, config=replace(job.config, training=training)), folder), lambda line: None)
     return folder
 
 
@@ -133,7 +134,7 @@ def test_a_run_that_is_checked_has_the_bits_of_one_that_is_not(job: Job, undistu
     program = rows.train_step.program
     counted = replace(rows.train_step, program=lambda *given: (calls.append(1), program(*given))[1])
     checked = replace(checked, stages=(replace(rows, train_step=counted),))
-    train(in_folder(checked, tmp_path), lambda line: None)
+    train_job(in_folder(checked, tmp_path), lambda line: None)
     assert len(calls) == STEPS + STEPS // VERIFY
     assert digests(tmp_path) == digests(undisturbed)
 
@@ -160,7 +161,7 @@ def test_a_gradient_that_is_wrong_once_before_the_sum(
     assert "on every device; one of the 8 devices was wrong before gradients were summed" in message
     assert named(message) == []
     # The command that is run again ends as if nothing had been.
-    train(in_folder(job, tmp_path), lambda line: None)
+    train_job(in_folder(job, tmp_path), lambda line: None)
     assert digests(tmp_path) == digests(undisturbed)
 
 
@@ -170,7 +171,7 @@ def test_a_device_that_goes_on_to_be_wrong_is_named(job: Job, monkeypatch: pytes
     wrong = wrong_step(job, monkeypatch, before_sum=True)
     right, after = Redundancy._gradients_of, with_wrong_gradients(job).stages[0]
 
-    def gradients_of(checks: Redundancy, rows: Rows) -> Callable[..., Any]:
+    def gradients_of(checks: Redundancy, rows: RunStage) -> Callable[..., Any]:
         programs, calls = (right(checks, rows), right(checks, after)), itertools.count()
         return lambda *given: programs[next(calls) >= 2](*given)
 
@@ -247,12 +248,11 @@ def test_off_is_the_same_program_and_calls_nothing_else(job: Job) -> None:
         traced = [str(one.trace(job.blueprint.state, batch).jaxpr) for one in (rows.train_step, other)]
         programs = [re.sub(r"0x[0-9a-f]+", "", text) for text in traced]  # addresses of functions
         assert programs[0] == programs[1]
-        calls = []
-        step = replace(rows, train_step=lambda state, batch: calls.append((state, batch)) or ("state", "metrics"))
         checks = Redundancy(off, processes)
-        assert [checks.take(step, number, "given", "rows") for number in range(12)] == [("state", "metrics")] * 12
-        checks.before_save(12, "state")
-        assert calls == [("given", "rows")] * 12
+        assert checks.checked(rows) is rows
+        for number in range(12):  # without a run, whose state would be read
+            checks.before_step(number)
+            checks.before_save(number)
 
 
 def test_a_gpu_must_be_deterministic_for_it(job: Job) -> None:

@@ -79,8 +79,8 @@ def test_killed_at_random_moments(networks: str, whole: tuple[Path, Path, Path],
 
 # An event of the loop, and the step from which on its first one is the end.
 CHOSEN = {
-    "behind a checkpoint, in the middle of a window of the log": ("step", 75),
-    "behind the last checkpoint, before the report": ("end", 120),
+    "behind a checkpoint, in the middle of a window of the log": ("after_step", 75),
+    "behind the last checkpoint, before the report": ("on_finish", 120),
 }
 
 

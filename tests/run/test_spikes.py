@@ -19,11 +19,11 @@ from bertjax.config import Config, TrainingConfig, load_recipe, validate
 from bertjax.config.skips import batch_of, parse_skips, with_skip
 from bertjax.run.callbacks import Callback
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_steps
+from bertjax.run.hooks.spike_recovery import MOST, Spike, SpikeWatch
 from bertjax.run.job import Job, assemble
 from bertjax.run.metrics import LOSS
-from bertjax.run.spikes import MOST, Spike, SpikeWatch
 from bertjax.run.telemetry import past_of, read_metrics
-from bertjax.run.trainer import train
+from bertjax.run.train_job import train_job
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
 from bertjax.training.stages import Stage, open_data, stages_of
@@ -165,7 +165,7 @@ class Crash(Callback):
     def __init__(self, after: int) -> None:
         self._left = after
 
-    def on_step(self, step: int) -> None:
+    def after_step(self, step: int) -> None:
         self._left -= 1
         if not self._left:
             raise OSError("the disk is gone")
@@ -200,7 +200,7 @@ def with_training(job: Job, folder: Path, **training: Any) -> Job:
 def answered(job: Job, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """A run that finds the spike, and what it said."""
     folder, said = tmp_path_factory.mktemp("answered"), []
-    outcome = train(with_training(job, folder), said.append)
+    outcome = train_job(with_training(job, folder), said.append)
     assert outcome.step == STEPS and outcome.config.training.skips == ("24+2",)
     return folder, said
 
@@ -218,7 +218,7 @@ def test_a_run_goes_back_and_on_without_the_rows(answered: tuple[Path, list[str]
         skips = read_metadata(run / DIRECTORY / str(step))["config"]["training"]["skips"]
         assert skips == (["24+2"] if step > 24 else []), step
     # As if those batches had never been: the same bits, and the same log, each step once.
-    train(with_training(job, tmp_path, skips=("24+2",), spike_deviations=0.0), lambda line: None)
+    train_job(with_training(job, tmp_path, skips=("24+2",), spike_deviations=0.0), lambda line: None)
     assert digests(run) == digests(tmp_path)
     assert losses(run) == losses(tmp_path)
 
@@ -236,7 +236,7 @@ def test_going_back_is_not_taken_for_a_step_that_hangs(
             doing.append(processes._agreement.progress().activity)
 
         monkeypatch.setattr(Checkpoints, "close", lambda saved: (note(), close(saved)))
-        outcome = train(with_training(job, tmp_path), note, processes=processes)
+        outcome = train_job(with_training(job, tmp_path), note, processes=processes)
     assert outcome.config.training.skips == ("24+2",)
     *meanwhile, at_the_end = doing
     assert meanwhile == [""] * 4 and at_the_end == "evaluation"
@@ -250,8 +250,8 @@ def test_a_run_that_dies_meanwhile_ends_with_the_same_bits(
 ) -> None:
     mine = with_training(job, tmp_path)
     with pytest.raises(OSError, match="the disk is gone"):
-        train(mine, lambda line: None, callbacks=[Crash(after)])
-    outcome = train(mine, lambda line: None)
+        train_job(mine, lambda line: None, callbacks=[Crash(after)])
+    outcome = train_job(mine, lambda line: None)
     assert outcome.config.training.skips == ("24+2",)
     assert digests(tmp_path) == digests(answered[0])
     assert losses(tmp_path) == losses(answered[0])
@@ -259,7 +259,7 @@ def test_a_run_that_dies_meanwhile_ends_with_the_same_bits(
 
 @pytest.mark.long
 def test_without_the_option_a_spike_is_trained_through(job: Job, tmp_path: Path) -> None:
-    train(with_training(job, tmp_path, spike_deviations=0.0), lambda line: None)
+    train_job(with_training(job, tmp_path, spike_deviations=0.0), lambda line: None)
     curve = dict(losses(tmp_path))
     assert curve[26] > curve[24] + 1, "the poison makes no spike"
     assert read_metadata(tmp_path)["config"]["training"]["skips"] == []

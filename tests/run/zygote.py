@@ -30,7 +30,7 @@ def main(address: str) -> None:
     import bertjax.pipeline.finetuning
     import bertjax.pipeline.preparation
     import bertjax.run.pretrain
-    import bertjax.run.trainer  # noqa: F401
+    import bertjax.run.train_job  # noqa: F401
     from bertjax.config import Config
     from bertjax.config.recipes import override
 

@@ -12,7 +12,8 @@ import pytest
 
 from bertjax.config import Config, ExecutionConfig, OptimizerConfig, TrainingConfig
 from bertjax.parallel.mesh import make_mesh
-from bertjax.run.job import _attention, _describe_attention, _describe_deterministic, preflight
+from bertjax.run.checks import choose_stage_attention, preflight
+from bertjax.run.describe import _describe_attention, _describe_deterministic
 from bertjax.training.stages import stages_of
 
 PROGRAM = """
@@ -59,7 +60,7 @@ def test_the_log_says_what_became_of_it() -> None:
 
 def test_the_log_says_who_computes_the_attention_and_why() -> None:
     config = Config()
-    choices = _attention(config, make_mesh(config.mesh), stages_of(config))
+    choices = choose_stage_attention(config, make_mesh(config.mesh), stages_of(config))
     assert _describe_attention(choices) == "attention: xla (the only backend for cpu)"
     assert _describe_attention([*choices, *choices]) == _describe_attention(choices)
 

@@ -21,7 +21,7 @@ from bertjax.model.network import bind
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import put_on_devices, to_global
 from bertjax.run.checkpoint import read_metadata
-from bertjax.run.job import preflight
+from bertjax.run.checks import preflight
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.training.evaluate import make_eval_step
 from bertjax.training.objectives import TEACHER, Forward, objectives_of

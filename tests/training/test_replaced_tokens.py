@@ -21,7 +21,7 @@ from bertjax.families.registry import generator_config
 from bertjax.input.batches import PairBatches, batch_spec
 from bertjax.model.family_heads import sampled_tokens
 from bertjax.model.network import bind
-from bertjax.run.job import preflight
+from bertjax.run.checks import preflight
 from bertjax.run.run_directory import generator_of
 from bertjax.training.objectives import choose
 from bertjax.training.objectives.objective import Forward

@@ -29,8 +29,8 @@ from bertjax.input.batches import PairBatches
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.run.checkpoint import read_metadata
+from bertjax.run.checks import preflight
 from bertjax.run.compatibility import check_compatible
-from bertjax.run.job import preflight
 from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import read_metrics
 from bertjax.text.store.format import TokenStore

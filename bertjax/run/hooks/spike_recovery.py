@@ -10,29 +10,27 @@ from the log alone: a run that is killed before the record is saved finds the sa
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertjax.config import TrainingConfig, to_dict
-from bertjax.config.skips import Skip, batch_of, parse_skips, with_skip
+from bertjax.config.skips import Skip, batch_of, parse_skips
 from bertjax.input.training_data import RunBatches
+from bertjax.run.callbacks import Callback, Figures
 from bertjax.run.checkpoint import DIRECTORY, read_metadata, saved_steps
 from bertjax.run.checkpoint_metadata import DamagedCheckpoint
 from bertjax.run.job import Job
+from bertjax.run.metrics import LOSS
 from bertjax.runtime.processes import Processes
 from bertjax.storage.remote import AnyPath, path_of
-from bertjax.training.stages import Stage
-
-if TYPE_CHECKING:
-    from bertjax.run.trainer import Outcome, Say
+from bertjax.training.stages import Stage, stage_at
 
 MOST = 10  # spikes skipped in one run; more need another learning rate
 _LEVEL, _USUAL = 8, 20  # windows for the median, and for the usual change
@@ -127,39 +125,36 @@ class SpikeWatch:
         raise spike
 
 
-@contextlib.contextmanager
-def going_back(processes: Processes, wait_for_save: Callable[[], None]) -> Iterator[None]:
-    """At a spike inside, say that the steps have ended, before the run is closed and restored, which may take long."""
-    try:
-        yield
-    except Spike:
-        with processes.taking_time():
-            wait_for_save()
-        where = "while it goes back before a loss spike; no checkpoint is lost"
-        processes.begin(f"stopped by a signal {where}. To continue, run the same command again.")
-        raise
+class SpikeRecovery(Callback):
+    """Ends the loop at a spike by raising it; `train_job` then goes back and skips its batches."""
+
+    def __init__(self, training: TrainingConfig, logged: Iterable[tuple[int, float | None]]) -> None:
+        """`logged` as `SpikeWatch` has it."""
+        self._watch = SpikeWatch(training, logged)
+
+    def on_log(self, step: int, figures: Figures) -> None:
+        run = self.run
+        try:
+            self._watch.look(stage_at(tuple(stage.stage for stage in run.stages), step), step, figures[LOSS])
+        except Spike:
+            # Said before the run is closed and restored, which may take longer than any step.
+            with run.processes.taking_time():
+                run.checkpoints.wait()
+            where = "while it goes back before a loss spike; no checkpoint is lost"
+            run.processes.begin(f"stopped by a signal {where}. To continue, run the same command again.")
+            raise
 
 
-def run_skipping_spikes(job: Job, processes: Processes, say: Say, run: Callable[[Job, int | None], Outcome]) -> Outcome:
-    """`run(job, before)`, again after every spike: the job then skips more batches, from a step <= `before` on.
-
-    The skips recorded in the run's newest checkpoint apply from the beginning.
-    """
-    recorded = _recorded(path_of(job.config.directory)) if processes.first else ()
+def skips_to_begin_with(job: Job, processes: Processes, say: Callable[[str], None]) -> tuple[str, ...]:
+    """The config's `training.skips`, and those that the run's newest checkpoint records."""
+    recorded = _recorded_skips(path_of(job.config.directory)) if processes.first else ()
     given = job.config.training.skips
     recorded = tuple(json.loads(processes.gather("skipped batches", json.dumps(recorded))[0]))
-    skips = given if set(recorded) <= set(given) else tuple(sorted({*given, *recorded}, key=lambda s: parse_skips([s])))
-    if skips != given:
-        say(f"skipping the batches that the run's newest checkpoint records: training.skips={skips}")
-    before = None
-    while True:
-        try:
-            return run(with_skips(job, skips), before)
-        except Spike as spike:
-            before, words = spike.window.first, str(spike)
-            skips = with_skip(skips, before, spike.window.stop)
-        # After the handler, so that nothing references the state of the run that ended.
-        say(f"{words}; these rows are skipped from here on (training.skips={skips})")
+    if set(recorded) <= set(given):
+        return given
+    skips = tuple(sorted({*given, *recorded}, key=lambda skip: parse_skips([skip])))
+    say(f"skipping the batches that the run's newest checkpoint records: training.skips={skips}")
+    return skips
 
 
 def with_skips(job: Job, skips: Sequence[str]) -> Job:
@@ -192,7 +187,7 @@ class SkippedBatches:
         return self.source.spec(batch_size)
 
 
-def _recorded(directory: AnyPath) -> tuple[str, ...]:
+def _recorded_skips(directory: AnyPath) -> tuple[str, ...]:
     """`training.skips` of the run's newest readable checkpoint."""
     for step in reversed(saved_steps(directory)):
         try:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import jax
 
+from bertjax.run.callbacks import Callback
 from bertjax.storage.files import replace_bytes
 from bertjax.storage.remote import AnyPath
 
@@ -36,48 +35,42 @@ def steps_to_profile(profile: str, total: int) -> range:
     return steps
 
 
-class Profile:
+class Profile(Callback):
     """Traces the given steps when the loop reaches them.
 
     A context manager: if the loop ends during a trace, by a signal or an error, the trace is written then. Every
     process writes the trace of its own devices into one folder.
     """
 
-    def __init__(
-        self,
-        steps: range,
-        start: int,
-        directory: AnyPath,
-        note: Callable[[str], None],
-        taking_time: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
-    ) -> None:
-        """`start` is the first step of this process; `note` prints a line; traces are written inside `taking_time`."""
-        self._directory, self._note, self._taking_time = directory, note, taking_time
-        self._steps = range(max(steps.start, start), max(steps.stop, start))
+    def __init__(self, steps: range, directory: AnyPath) -> None:
+        self._steps, self._directory = steps, directory
         self._first = self._last = 0  # steps of the trace under way
         self._trace: tempfile.TemporaryDirectory | None = None
-        if steps and not self._steps:
-            note(f"profile: the run resumes at step {start:,}, after the steps to trace; nothing is traced")
+        self._annotation = contextlib.ExitStack()
 
-    @contextlib.contextmanager
-    def step(self, number: int, settle: Callable[[], None]) -> Iterator[None]:
-        """The context of a step, including its wait for input. `settle` waits for all dispatched steps.
+    def on_start(self) -> None:
+        step = self.run.step
+        if step >= self._steps.stop:
+            self.run.progress.note(
+                f"profile: the run resumes at step {step:,}, after the steps to trace; nothing is traced"
+            )
 
-        It is called before the first traced step and after the last, so that the trace has these steps and no others.
-        """
-        if number not in self._steps:
-            yield
+    def before_step(self, step: int) -> None:
+        """Wait for all dispatched steps before the first traced one, so that the trace has no other."""
+        if step not in self._steps:
             return
         if self._trace is None:
-            settle()
-            with self._taking_time():
-                self._start(number)
-        self._last = number
-        with jax.profiler.StepTraceAnnotation("train", step_num=number):
-            yield
-        if number + 1 == self._steps.stop:
-            settle()
-            with self._taking_time():
+            self.run.settle()
+            with self.run.processes.taking_time():
+                self._start(step)
+        self._last = step
+        self._annotation.enter_context(jax.profiler.StepTraceAnnotation("train", step_num=step))
+
+    def after_step(self, step: int) -> None:
+        self._annotation.close()
+        if self._trace is not None and step == self._steps.stop:
+            self.run.settle()
+            with self.run.processes.taking_time():
                 self._stop()
 
     def _start(self, number: int) -> None:
@@ -100,7 +93,7 @@ class Profile:
             # The file is named after its host, which may have several processes.
             for file in sorted(Path(folder, _SESSIONS, "trace").iterdir()):
                 replace_bytes(target / f"process_{jax.process_index()}.{file.name}", file.read_bytes())
-        self._note(
+        self.run.progress.note(
             f"profile: steps {self._first:,} to {self._last:,} are in {target}: xprof --logdir {self._directory}"
         )
 
@@ -108,6 +101,7 @@ class Profile:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._annotation.close()
         if self._trace is not None:
-            with self._taking_time():
+            with self.run.processes.taking_time():
                 self._stop()

@@ -10,15 +10,15 @@ import pytest
 
 from bertjax.config import MeshConfig
 from bertjax.parallel.mesh import make_mesh
-from bertjax.run.best import Best, Patience
 from bertjax.run.checkpoint import Checkpoints
+from bertjax.run.hooks.early_stopping import EarlyStopping, Patience
 from bertjax.training.evaluate import HeldOut
 
 
 @pytest.mark.parametrize(("past", "final"), [((1.0, 1.0, 1.0), True), ((1.0, 1.0, 2.0), False), ((3.0, 2.0), False)])
 def test_of_equal_evaluations_the_first_is_the_best(past: tuple[float, ...], final: bool, tmp_path: Path) -> None:
-    best = Best(Patience("eval/f1", 2), Checkpoints(tmp_path, keep_last=1), past)
-    assert best.is_final == final
+    hook = EarlyStopping(Patience("eval/f1", 2), Checkpoints(tmp_path, keep_last=1), past)
+    assert hook.is_final == final
 
 
 class Numbered:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -26,7 +27,8 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.model.parameters import named_arrays
 from bertjax.parallel.mesh import AXES, BATCH_AXES, batch_shards
-from bertjax.run.job import Job, Rows
+from bertjax.run.callbacks import Callback
+from bertjax.run.job import Job, RunStage
 from bertjax.runtime.processes import Processes
 from bertjax.training.digest import local_digest
 from bertjax.training.objectives import Batch
@@ -45,28 +47,36 @@ class WrongBits(RuntimeError):
     exit_code = WRONG_BITS
 
 
-class Redundancy:
+class Redundancy(Callback):
     """The checks of one run, in every process; all processes see the same digests and end together."""
 
     def __init__(self, job: Job, processes: Processes) -> None:
         self._mesh, self._state, self._processes = job.mesh, job.blueprint.state, processes
         training = job.config.training
         self._verify_every, self._digest_every = training.verify_every, training.digest_every
-        self._of_stages: dict[int, Callable[..., jax.Array]] = {}
+        self._gradients: dict[int, Callable[..., jax.Array]] = {}  # by stage
 
-    def take(self, rows: Rows, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        """Take step number `step` (from 0), checked if that is due. Raises WrongBits naming the devices."""
+    def checked(self, stage: RunStage) -> RunStage:
+        """The stage with its step taken twice where that is due. The step raises WrongBits naming the devices."""
+        if not self._verify_every:
+            return stage
+
+        def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+            if (self.run.step + 1) % self._verify_every:
+                return stage.train_step(state, batch)
+            with self._processes.taking_time():  # it compiles programs of its own
+                return self.verified(stage, self.run.step, state, batch)
+
+        return replace(stage, checked_step=step)
+
+    def before_step(self, step: int) -> None:
         if self._digest_every and step and step % self._digest_every == 0:
-            self.compare_replicas(step, state)
-        if not self._verify_every or (step + 1) % self._verify_every:
-            return rows.train_step(state, batch)
-        with self._processes.taking_time():  # programs of its own are compiled
-            return self._verified(rows, step, state, batch)
+            self.compare_replicas(step, self.run.state)
 
-    def before_save(self, step: int, state: TrainState) -> None:
-        """Compare the replicas of what is about to be saved. Raises as `take`."""
+    def before_save(self, step: int) -> None:
+        """Compare the replicas of what is about to be saved."""
         if self._digest_every:
-            self.compare_replicas(step, state)
+            self.compare_replicas(step, self.run.state)
 
     def compare_replicas(self, step: int, state: TrainState) -> None:
         """Raise WrongBits naming the devices whose part of the state after `step` steps differs from the others'."""
@@ -85,17 +95,18 @@ class Redundancy:
                 f"the same bits of {names}; {_ADVICE}"
             )
 
-    def _verified(self, rows: Rows, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        suspects = self._disagreeing_shards(rows, state, batch)
+    def verified(self, stage: RunStage, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        """Take step number `step` (from 0) twice and compare. Raises WrongBits naming the devices."""
+        suspects = self._disagreeing_shards(stage, state, batch)
         if suspects:
             raise WrongBits(
                 f"step {step + 1:,}: {self._named(suspects)} computed another gradient than another device from the "
                 f"same rows; {_ADVICE}"
             )
-        again, _ = rows.train_step(jax.tree.map(jnp.copy, state), batch)
+        again, _ = stage.train_step(jax.tree.map(jnp.copy, state), batch)
         expected = self._digests(again)
         del again
-        state, metrics = rows.train_step(state, batch)
+        state, metrics = stage.train_step(state, batch)
         differing = np.flatnonzero((self._digests(state) != expected).any(axis=(1, 2))).tolist()
         if not differing:
             return state, metrics
@@ -106,7 +117,7 @@ class Redundancy:
             )
         # The fault was in a part of the gradient before the sum over devices, which took it to all of them.
         for _ in range(_SEARCHES):
-            suspects = self._disagreeing_shards(rows, state, batch)
+            suspects = self._disagreeing_shards(stage, state, batch)
             if suspects:
                 break
         which = (
@@ -120,8 +131,8 @@ class Redundancy:
             f"device; {which}; {_ADVICE}"
         )
 
-    def _disagreeing_shards(self, rows: Rows, state: TrainState, batch: Batch) -> list[int]:
-        """Mesh indices of devices whose gradient differs from another device's on the same rows.
+    def _disagreeing_shards(self, stage: RunStage, state: TrainState, batch: Batch) -> list[int]:
+        """Mesh indices of devices whose gradient differs from another device's on the same stage.
 
         The gradient of each part of the batch is computed by its own device and by the next one. Where they differ, a
         third device decides; with only two devices, the first computes it again.
@@ -129,8 +140,8 @@ class Redundancy:
         shards = batch_shards(self._mesh)
         if shards == 1:
             return []
-        number = rows.stage.number
-        gradients = self._of_stages[number] = self._of_stages.get(number) or self._gradients_of(rows)
+        number = stage.number
+        gradients = self._gradients[number] = self._gradients.get(number) or self._gradients_of(stage)
         first, second = (np.asarray(gradients(state, batch, np.int32(shift))) for shift in (0, 1))
         differing = np.flatnonzero((first != second).any(axis=(1, 2)))
         if not len(differing):
@@ -148,18 +159,18 @@ class Redundancy:
         tensor = self._mesh.shape["tensor"]
         return sorted(shard * tensor + index for shard in odd for index in range(tensor))
 
-    def _gradients_of(self, rows: Rows) -> Callable[..., jax.Array]:
+    def _gradients_of(self, stage: RunStage) -> Callable[..., jax.Array]:
         """`(state, batch, shift) -> uint32 [shards, arrays, 5]`: digests of the gradient of each shard of the batch.
 
         It is computed by the device `shift` shards further on. No sum over devices is in it.
         """
-        train_step, shards = rows.train_step, batch_shards(self._mesh)
+        train_step, shards = stage.train_step, batch_shards(self._mesh)
         parts, everywhere = train_step.gradient, NamedSharding(self._mesh, P())
 
         def of_shard(grads: Any, sums: Metrics) -> jax.Array:
             return _stacked(grads)[None]
 
-        gradient = parts.make(rows.stage.training.grad_accum_steps, of_shard, P(BATCH_AXES))
+        gradient = parts.make(stage.training.grad_accum_steps, of_shard, P(BATCH_AXES))
 
         @functools.partial(jax.jit, out_shardings=everywhere, compiler_options=parts.options)
         def gradients(state: TrainState, batch: Batch, shift: jax.Array, *frozen: Any) -> jax.Array:

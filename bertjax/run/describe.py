@@ -1,0 +1,95 @@
+"""What a run prints about itself before its first step."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bertjax.config import Config
+from bertjax.model.attention.choice import AttentionChoice
+from bertjax.model.encoder import embedding_width, padded_vocab_size
+from bertjax.parallel.mesh import batch_shards
+from bertjax.parallel.sharding import local_rows, replicated
+from bertjax.run.checks import choose_stage_attention
+from bertjax.run.job import Job, RunStage
+from bertjax.runtime.compilation import DETERMINISTIC
+
+_MOST_EPOCHS = 100  # without a warning; BERT was trained for 40
+
+
+def describe(job: Job) -> str:
+    """The devices, sizes and corpus of a run, as lines for the log."""
+    config, mesh = job.config, job.mesh
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(job.blueprint.state.params))
+    padding = (padded_vocab_size(config.model) - config.model.vocab_size) * (embedding_width(config.model) + 1)
+    axes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+    lines = [
+        f"mesh {axes} of {mesh.devices.flat[0].device_kind} ({mesh.devices.size} devices); peak {job.peak}",
+        f"model: {parameters - padding:,} parameters",
+        _describe_attention(choose_stage_attention(config, mesh, tuple(stage.stage for stage in job.stages))),
+        *_describe_deterministic(config, mesh),
+    ]
+    whole = replicated(job.blueprint.state.params, mesh)
+    if whole.is_much:
+        lines.append(f"Warning: {whole}")
+    lines += _describe_sources(config.data.sources, job.stages[0].batches.shares)
+    lines += [_describe_stage(stage, batch_shards(mesh)) for stage in job.stages]
+    return "\n".join(filter(None, [*lines, epochs_warning(job)]))
+
+
+def epochs_warning(job: Job) -> str:
+    """A line about a run that reads its text too often, and what to change; empty for other runs."""
+    epochs = [_epochs(stage) for stage in job.stages]
+    if sum(epochs) <= _MOST_EPOCHS:
+        return ""
+    rows = job.stages[int(np.argmax(epochs))].batches.rows_per_epoch
+    return f"Warning: {sum(epochs):,.0f} passes over {rows:,} rows; add text or lower --training.steps"
+
+
+def _epochs(stage: RunStage) -> float:
+    return (stage.stop - stage.start) * stage.training.global_batch_size / stage.batches.rows_per_epoch
+
+
+def describe_process(job: Job) -> str:
+    """The devices and rows of this process, one of several, as a line for the log."""
+    mesh, training = job.mesh, job.stages[0].training
+    rows = local_rows(mesh, training.global_batch_size)
+    stretches = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)
+    ranges = ", ".join(f"{stretch[0]}-{stretch[-1]}" for stretch in stretches)
+    return (
+        f"process {jax.process_index()}/{jax.process_count()}, {len(mesh.local_devices)}/{mesh.devices.size} devices, "
+        f"reads rows {ranges} of each {training.global_batch_size}"
+    )
+
+
+def _describe_sources(sources: tuple[str, ...], shares: np.ndarray | None) -> list[str]:
+    """The names of several sources in the log."""
+    if len(sources) < 2:
+        return []
+    percentages = [""] * len(sources) if shares is None else [f", {share:.2%} of the tokens" for share in shares]
+    return [f"source_{number}: {source}{percentages[number]}" for number, source in enumerate(sources)]
+
+
+def _describe_attention(choices: list[AttentionChoice]) -> str:
+    """The attention back end and the reason for it, once if the stages agree."""
+    return "attention: " + ", then ".join(dict.fromkeys(map(str, choices)))
+
+
+def _describe_deterministic(config: Config, mesh: Mesh) -> list[str]:
+    """How `deterministic` is fulfilled, if it is set."""
+    if not config.deterministic:
+        return []
+    platform = mesh.devices.flat[0].platform
+    names = [flag.name for flag in DETERMINISTIC.get(platform, ())]
+    how = f"by {', '.join(names)}" if names else f"as every program on a {platform} is; no option is needed"
+    return [f"deterministic: {how}"]
+
+
+def _describe_stage(stage: RunStage, shards: int) -> str:
+    training, at_a_time = stage.training, stage.training.rows_at_a_time // shards
+    return (
+        f"steps {stage.start:,} to {stage.stop:,}: {training.global_batch_size:,} rows of "
+        f"{stage.data.sequence_length} tokens a step, {at_a_time} a device at a time in {training.grad_accum_steps} "
+        f"microbatch(es); {_epochs(stage):,.2f} epochs of {stage.batches.rows_per_epoch:,} rows"
+    )

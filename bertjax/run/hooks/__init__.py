@@ -1,0 +1,1 @@
+"""Features of a run, a file each: a hook does its work between the steps of the loop."""

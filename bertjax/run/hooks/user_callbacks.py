@@ -1,0 +1,66 @@
+"""Call the callbacks of the program that started the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bertjax.parallel.mesh import without_mesh
+from bertjax.run.callbacks import Callback, Figures
+from bertjax.run.loop import Outcome
+from bertjax.runtime.processes import Processes
+
+
+class UserCallbacks(Callback):
+    """Calls each outside of the run's mesh, so that it may load and use other models."""
+
+    def __init__(self, callbacks: Sequence[Callback], processes: Processes) -> None:
+        self._callbacks = [one for one in callbacks if processes.first or one.every_process]
+
+    def on_start(self) -> None:
+        for one in self._callbacks:
+            one.run = self.run
+        self._call(lambda one: one.on_start())
+
+    def on_stage(self) -> None:
+        self._call(lambda one: one.on_stage())
+
+    def before_step(self, step: int) -> None:
+        self._call(lambda one: one.before_step(step))
+
+    def after_step(self, step: int) -> None:
+        self._call(lambda one: one.after_step(step))
+
+    def on_log(self, step: int, figures: Figures) -> None:
+        self._call(lambda one: one.on_log(step, figures))
+
+    def evaluation_figures(self, seconds: float) -> Figures:
+        found: dict[str, float] = {}
+        self._call(lambda one: found.update(one.evaluation_figures(seconds)))
+        return found
+
+    def on_evaluation(self, step: int, figures: Figures) -> None:
+        self._call(lambda one: one.on_evaluation(step, figures))
+
+    def before_save(self, step: int) -> None:
+        self._call(lambda one: one.before_save(step))
+
+    def on_save(self, step: int, directory: str) -> None:
+        self._call(lambda one: one.on_save(step, directory))
+
+    def after_training(self) -> None:
+        self._call(lambda one: one.after_training())
+
+    def on_finish(self, outcome: Outcome) -> None:
+        self._call(lambda one: one.on_finish(outcome))
+
+    def _call(self, event: Callable[[Callback], None]) -> None:
+        for one in self._callbacks:
+            before = self.run.stop_is_requested
+            with without_mesh():
+                event(one)
+            alone = self.run.processes.count > 1 and not one.every_process
+            if self.run.stop_is_requested and not before and alone:
+                raise ValueError(
+                    f"{type(one).__name__} called run.stop() in one of {self.run.processes.count} processes; set "
+                    "every_process = True in the class, so that all of them stop"
+                )

@@ -1,0 +1,170 @@
+"""Train an assembled job in its directory: restore the state, open the logs, choose the hooks, run the loop."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import jax
+
+from bertjax.config.skips import with_skip
+from bertjax.model.network import Params
+from bertjax.parallel.sharding import put_on_devices
+from bertjax.run import checkpoint, checkpoint_metadata
+from bertjax.run.callbacks import Callback
+from bertjax.run.hooks.early_stopping import EarlyStopping
+from bertjax.run.hooks.evaluate import Evaluate
+from bertjax.run.hooks.log import Log
+from bertjax.run.hooks.nan_guard import NanGuard
+from bertjax.run.hooks.profile import DIRECTORY as PROFILE
+from bertjax.run.hooks.profile import Profile, steps_to_profile
+from bertjax.run.hooks.progress import ShowProgress
+from bertjax.run.hooks.redundancy import Redundancy
+from bertjax.run.hooks.save import Save
+from bertjax.run.hooks.spike_recovery import Spike, SpikeRecovery, SpikeWatch, skips_to_begin_with, with_skips
+from bertjax.run.hooks.stop_signal import StopSignal
+from bertjax.run.hooks.user_callbacks import UserCallbacks
+from bertjax.run.job import Job, RunStage
+from bertjax.run.loggers import openers
+from bertjax.run.loop import Outcome, Run, train
+from bertjax.run.progress import Progress
+from bertjax.run.run_directory import describe_run, own_directory, require_shared
+from bertjax.run.telemetry import Telemetry, logged_until, open_telemetry, past_of
+from bertjax.run.time_budget import times_due
+from bertjax.runtime.processes import Processes, alone
+from bertjax.storage.progress import SIGNS
+from bertjax.storage.remote import path_of
+from bertjax.training.out_of_memory import settings_named
+from bertjax.training.state import TrainState, init_state, state_of
+
+_EVALUATION = 1 / 3  # share of the time of a step with as many rows: an evaluation runs the forward pass only
+
+Say = Callable[[str], None]
+Initial = Callable[[], Params]
+
+
+def train_job(
+    job: Job,
+    say: Say,
+    initial: Initial | None = None,
+    processes: Processes | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Outcome:
+    """Train from the newest checkpoint, or from step 0, to the last step, and evaluate; or until a signal.
+
+    `initial` makes the initial weights, and is called only if there is no checkpoint. `processes` are those of the run,
+    entered; by default this one trains alone. Raises ValueError if a checkpoint cannot be used, RuntimeError after too
+    many successive updates that were not finite, Stopped for a signal before the first step.
+    """
+    if processes is None:
+        with alone() as processes:
+            return train_job(job, say, initial, processes, callbacks)
+    directory, training = path_of(job.config.directory), job.config.training
+    skips, first_skipped = skips_to_begin_with(job, processes, say), None
+    while True:  # again after a loss spike, from a checkpoint before it
+        skipping = with_skips(job, skips)
+        try:
+            with contextlib.ExitStack() as stack:
+                # 1. The directory and its checkpoints
+                staging = stack.enter_context(own_directory(directory, job.config.data.cache_dir, processes.number))
+                require_shared(directory, processes)
+                stack.enter_context(jax.set_mesh(job.mesh))
+                open_checkpoints = functools.partial(checkpoint.Checkpoints, staging=staging)
+                checkpoints = stack.enter_context(
+                    open_checkpoints(
+                        directory / checkpoint.DIRECTORY, keep_last=training.keep_last, keep_every=training.keep_every
+                    )
+                )
+
+                # 2. The state
+                making = "making or restoring the state"
+                with settings_named(making, job.config, job.mesh, saved=checkpoints.steps), SIGNS.doing(making):
+                    if first_skipped is not None:
+                        checkpoints.leave_out(first_skipped)
+                    state = starting_state(skipping, checkpoints, say, initial)
+                start, last_step = int(state.step), skipping.stages[-1].stop
+
+                # 3. The logs; only now, because a run that is refused must not change the files of the run there
+                telemetry, logged = Telemetry([]), []
+                if processes.first:
+                    if notice := describe_run(skipping.config, job.tokenizer, staging):
+                        say(notice)
+                    with SIGNS.doing("opening the logs"):
+                        loggers = openers(skipping.config)
+                        telemetry = open_telemetry(directory, start, loggers=loggers, staging=staging)
+                    logged = logged_until(directory, start)
+                stack.enter_context(telemetry)
+                stream = sys.stderr if processes.first else stack.enter_context(open(os.devnull, "w"))
+                progress = stack.enter_context(
+                    Progress(
+                        last_step,
+                        job.doing,
+                        initial=start,
+                        every=training.log_every,
+                        pauses_left=functools.partial(evaluations_left, skipping.stages),
+                        pause_units=job.stages[0].evaluation.batches * _EVALUATION / training.grad_accum_steps,
+                        stream=stream,
+                    )
+                )
+                figure = job.patience.figure if job.patience else ""
+                past = past_of(logged, start, figure, SpikeWatch.lines_needed(training))
+                past = json.loads(processes.gather("what was logged", json.dumps(past))[0])
+
+                # 4. The hooks, in the order of their calls: log before evaluate before save
+                hooks: list[Callback] = [StopSignal()]
+                if training.verify_every or training.digest_every:
+                    redundancy = Redundancy(job, processes)
+                    hooks.append(redundancy)
+                    skipping = replace(skipping, stages=tuple(map(redundancy.checked, skipping.stages)))
+                if job.patience is not None:
+                    best = stack.enter_context(open_checkpoints(directory / checkpoint.BEST, keep_last=1))
+                    hooks.append(EarlyStopping(job.patience, best, past["figures"]))
+                hooks += [UserCallbacks(callbacks, processes), stack.enter_context(ShowProgress())]
+                if traced := steps_to_profile(job.config.profile, last_step):
+                    hooks.append(stack.enter_context(Profile(traced, directory / PROFILE)))
+                hooks += [Log(telemetry), NanGuard()]
+                if training.spike_deviations:
+                    hooks.append(SpikeRecovery(skipping.config.training, past["losses"]))
+                hooks += [Evaluate(), Save()]
+
+                # 5. The loop
+                return train(Run(skipping, processes, checkpoints, progress, past, hooks, state))
+        except Spike as spike:
+            first_skipped, message = spike.window.first, str(spike)
+            skips = with_skip(skips, first_skipped, spike.window.stop)
+        state, hooks = None, []  # nothing may keep the state of the run that ended
+        say(f"{message}; these rows are skipped from here on (training.skips={skips})")
+
+
+def starting_state(job: Job, checkpoints: checkpoint.Checkpoints, say: Say, initial: Initial | None) -> TrainState:
+    """The initial state, in this order of precedence.
+
+    1. The run's own newest checkpoint (`restore=previous`: the newest that verifies), so that the same command resumes.
+    2. `initial`: weights of another model (`init_from`) at step 0, moments fresh.
+    3. Fresh weights from the seed.
+    """
+    config, blueprint = job.config, job.blueprint
+    restored = checkpoints.restore(blueprint.state, job.metadata, config.restore)
+    if restored is not None:
+        for notice in restored.notices:
+            say(notice)
+        say(f"resuming {config.directory} at step {restored.step:,}")
+        if checkpoint_metadata.DRAWN in restored.metadata:  # the weights the run began with are not read again
+            job.metadata[checkpoint_metadata.DRAWN] = restored.metadata[checkpoint_metadata.DRAWN]
+        return restored.state
+    if initial is not None:
+        params = put_on_devices(initial(), blueprint.shardings.params)
+        make = jax.jit(lambda params: state_of(params, job.optimizer), out_shardings=blueprint.shardings)
+        return make(params)
+    return init_state(blueprint, config.model, job.optimizer, config.training.seed)
+
+
+def evaluations_left(stages: tuple[RunStage, ...], done: int) -> int:
+    """The number of evaluations that remain after `done` steps."""
+    left = [stage for stage in stages if done < stage.stop]
+    return sum(times_due(stage.training.eval_every, max(done, stage.start), stage.stop, stage.stop) for stage in left)

@@ -1,0 +1,157 @@
+"""Hooks: their order, what a user's callback may do, and how few frames lie between the shell and the update."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from generated_corpus import write_corpus
+from tiny_runs import digests, write_recipe
+
+import bertjax
+from bertjax.__main__ import main
+from bertjax.run import job
+from bertjax.run.checkpoint import saved_steps
+from bertjax.run.metrics import LOSS
+from bertjax.run.telemetry import curves, read_metrics
+
+KEYS = {
+    "optimizer.warmup_steps": 2,
+    "training.steps": 6,
+    "training.log_every": 2,
+    "training.eval_every": 6,
+    "training.eval_rows": 16,
+    "training.checkpoint_every": 6,
+}
+PACKAGE = str(Path(bertjax.__file__).parent)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hooks")
+    write_corpus(folder / "corpus.txt", 60)
+    write_recipe(folder)
+    return folder
+
+
+def pretrain(folder: Path, run: str, *callbacks: bertjax.Callback, **keys: Any) -> bertjax.Callback:
+    where = {"data.sources": (f"lines:{folder / 'corpus.txt'}",), "data.root": str(folder / "data")}
+    config = bertjax.recipe(folder / "tiny_recipe.py", KEYS | where | {"run_dir": str(folder / run)} | keys)
+    return bertjax.pretrain(replace(config, log=()), callbacks=callbacks)
+
+
+class Recorder(bertjax.Callback):
+    """Writes down the order of its calls, and measures the gradient."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def before_step(self, step: int) -> None:
+        if step == 5:
+            self.calls.append("before step 6")
+
+    def after_step(self, step: int) -> None:
+        if step == 6:
+            self.calls.append("after step 6")
+            assert int(self.run.state.step) == self.run.step == 6
+            self.run.add_figures({"mine/loss": self.run.metrics["loss"]})
+
+    def on_log(self, step: int, figures: Any) -> None:
+        if step == 6:
+            self.calls.append("log 6")
+
+    def evaluation_figures(self, seconds: float) -> dict[str, float]:
+        return {"mine/seconds": seconds}
+
+    def on_evaluation(self, step: int, figures: Any) -> None:
+        assert figures["mine/seconds"] > 0
+        self.calls.append(f"evaluation {step}")
+
+    def before_save(self, step: int) -> None:
+        self.calls.append(f"before save {step}")
+
+    def on_save(self, step: int, directory: str) -> None:
+        self.calls.append(f"save {step}")
+
+    def after_training(self) -> None:
+        self.calls.append("after training")
+
+    def on_finish(self, outcome: Any) -> None:
+        self.calls.append(f"finish {outcome.step}")
+
+    def gradient_metrics(self, gradient: Any) -> dict[str, jax.Array]:
+        layers = gradient["encoder"]["layers"]
+        squares = sum(jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(layers))
+        norms = {f"layer_{number}": norm for number, norm in enumerate(jnp.sqrt(squares))}
+        return norms | {"whole": optax.tree.norm(gradient)}
+
+
+class Stopper(bertjax.Callback):
+    """Ends training after step 3."""
+
+    def after_step(self, step: int) -> None:
+        if step == 3:
+            self.run.stop()
+
+
+@pytest.fixture(scope="module")
+def recorded(folder: Path) -> Recorder:
+    pretrain(folder, "recorded", recorder := Recorder())
+    return recorder
+
+
+def test_log_comes_before_evaluation_before_save(recorded: Recorder) -> None:
+    assert recorded.calls == [
+        *("before step 6", "after step 6", "log 6", "evaluation 6", "before save 6"),
+        *("after training", "save 6", "finish 6"),
+    ]
+
+
+def test_gradient_metrics_are_logged_and_change_nothing(folder: Path, recorded: Recorder) -> None:
+    pretrain(folder, "plain")
+    assert digests(folder / "recorded") == digests(folder / "plain")
+    found = curves(read_metrics(folder / "recorded" / "metrics.jsonl"))
+    assert found["gradient/whole"] == found["train/grad_norm"]
+    assert all(
+        0 < layer < whole for layer, whole in zip(found["gradient/layer_1"][1], found["gradient/whole"][1], strict=True)
+    )
+    assert found["mine/loss"][0] == [6] and found["mine/loss"][1][0] == pytest.approx(found[LOSS][1][-1], abs=0.1)
+    assert found["mine/seconds"][0] == [6]
+
+
+def test_stop_ends_training_with_figures_and_a_checkpoint(folder: Path) -> None:
+    result = pretrain(folder, "stopped", Stopper())
+    assert result.step == 3 and "eval/mlm_loss" in result.figures and result.report.is_file()
+    assert saved_steps(folder / "stopped") == [3]
+    assert pretrain(folder, "stopped").step == 6, "the same call goes on"
+    assert digests(folder / "stopped") == digests(folder / "recorded")
+
+
+@pytest.mark.xfail(strict=False, reason="the command line and the step contribute frames of their own")
+def test_main_reaches_the_update_in_eight_frames(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stacks: list[list[str]] = []
+
+    def noted(update: Any) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
+            frame, found = sys._getframe(1), []
+            while frame is not None:
+                if frame.f_code.co_filename.startswith(PACKAGE):
+                    found.append(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
+                frame = frame.f_back
+            stacks.append(found[::-1])
+            return update(*given, **named)
+
+        return call
+
+    make = job.make_optimizer
+    monkeypatch.setattr(job, "make_optimizer", lambda config: (o := make(config))._replace(update=noted(o.update)))
+    words = [word for key, value in KEYS.items() for word in (f"--{key}", str(value))]
+    words += ["--data.sources", f"lines:{folder / 'corpus.txt'}", "--data.root", str(folder / "data")]
+    assert main(["pretrain", str(folder / "tiny_recipe.py"), *words, "--run-dir", str(folder / "frames")]) == 0
+    assert stacks and len(stacks[0]) <= 8, " > ".join(stacks[0])
