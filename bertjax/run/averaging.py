@@ -40,12 +40,12 @@ def average(run: str | AnyPath, last: int, output: str | AnyPath = "") -> Averag
         raise ValueError(f"average to {output}: it is not empty; choose another (--output), or move it away")
     sources = [run / DIRECTORY / str(step) for step in steps]
     records = [{"step": step, "digest": _digest_of(path)} for step, path in zip(steps, sources, strict=True)]
-    total: Any = None
-    for source in sources:
+    model = load_run(sources[0])
+    first_theta = model.config.model.rope_theta
+    total = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(model.params))
+    for source in sources[1:]:
         model = load_run(source)
         theta = model.config.model.rope_theta
-        if total is None:
-            total, first_theta = jax.tree.map(lambda x: np.zeros(x.shape, np.float64), model.params), theta
         if theta != first_theta:
             raise ValueError(
                 f"--last {last}: checkpoints {steps[0]} and {model.step} of {run} are of stages with rope_theta="

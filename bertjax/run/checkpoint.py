@@ -109,7 +109,7 @@ class Checkpoints:
         self._last_save = step
         self._saving.enter_context(_loops_that_wait())
         with self._failures_named():
-            if isinstance(self.directory, RemotePath):
+            if isinstance(self._manager, remote_checkpoint.RemoteCheckpoints):
                 self._manager.save(step, _nested(arrays), document)
             else:
                 items = {_STATE: ocp.args.StandardSave(_nested(arrays)), _METADATA: ocp.args.JsonSave(document)}
@@ -206,7 +206,10 @@ class Checkpoints:
     @property
     def _disk(self) -> Path:
         """The local folder that a save writes to."""
-        return self.directory if isinstance(self.directory, Path) else self._staging.folder
+        if isinstance(self.directory, Path):
+            return self.directory
+        assert self._staging is not None, "a run in object storage is written by way of a staging directory"
+        return self._staging.folder
 
     def _require_space(self, step: int, needed: int) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -247,9 +250,10 @@ class Checkpoints:
         multihost_utils.sync_global_devices(f"checkpoint {step} has been read by every process")
         if jax.process_index() == 0:
             if isinstance(source, RemotePath):
+                assert isinstance(target, RemotePath), "the same kind of path"
                 remote_checkpoint.set_aside(source, target)
             else:
-                source.rename(target)
+                source.rename(str(target))
         multihost_utils.sync_global_devices(f"checkpoint {step} has been set aside")
         return target
 

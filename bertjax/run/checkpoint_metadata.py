@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import jax
-import jaxlib
+import jaxlib.version
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
@@ -84,7 +84,7 @@ def run_metadata(
         "versions": {
             "bertjax": bertjax.__version__,
             "jax": jax.__version__,
-            "jaxlib": jaxlib.__version__,
+            "jaxlib": jaxlib.version.__version__,
             "orbax-checkpoint": ocp.__version__,
         },
         "device_kind": mesh.devices.flat[0].device_kind,

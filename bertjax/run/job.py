@@ -92,9 +92,13 @@ class HeldOutText:
     unigram: tuple[float, float]  # entropy of the text's tokens, share of the most frequent one
     mask_id: int
 
-    @cached_property
+    @property
     def baselines(self) -> dict[str, float]:
         """Figures of predictions without context, by their names in the log."""
+        return self._baselines
+
+    @cached_property
+    def _baselines(self) -> dict[str, float]:
         facts = objectives.HeldOutFacts(*self.unigram, self.mask_id, self.sets[0].whole_batches)
         return baselines_of(self.objectives, facts)
 

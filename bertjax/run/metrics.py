@@ -120,7 +120,7 @@ def brief(figures: Mapping[str, float], shown: Sequence[Shown]) -> str:
     return "  ".join(f"{label} {form.format(found[name])}" for label, name, form in (*shown, _RATE) if name in found)
 
 
-PARTS = ("step", "input_wait", "eval", "checkpoint")
+PARTS: tuple[str, ...] = ("step", "input_wait", "eval", "checkpoint")
 
 
 class TimeSplit:

@@ -69,12 +69,6 @@ class Progress:
         elif self._due(before, message):
             self._print_line()
 
-    def end_at(self, total: int, pauses_left: Callable[[int], int] | None = None) -> None:
-        """Change the total number of units, and `pauses_left`."""
-        self._total, self._pauses_left = total, pauses_left
-        if self._bar is not None:
-            self._bar.total = total
-
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
         """While inside, time counts for the end of the job but for no unit's rate."""

@@ -67,7 +67,7 @@ class Curve:
         """(mean, spread) at a step, on straight lines between those that were measured; None outside of them."""
         if not self.steps[0] <= step <= self.steps[-1]:
             return None
-        return tuple(float(np.interp(step, self.steps, values)) for values in (self.mean, self.spread))
+        return float(np.interp(step, self.steps, self.mean)), float(np.interp(step, self.steps, self.spread))
 
 
 @dataclass(frozen=True)

@@ -235,6 +235,7 @@ def _orders(sharding: Sharding) -> dict[frozenset[int], NamedSharding]:
     if not isinstance(sharding, NamedSharding):
         return {}
     mesh = sharding.mesh
+    assert isinstance(mesh, Mesh), "of arrays on devices"
     split = {name for names in sharding.spec if names for name in ((names,) if isinstance(names, str) else names)}
     axes = [axis for axis, name in enumerate(mesh.axis_names) if name not in split]
     found: dict[frozenset[int], NamedSharding] = {}

@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, TypedDict
 from bertjax.run.metrics import LOSS, TOKENS_SEEN
 from bertjax.storage.files import naming, replace_text
 from bertjax.storage.lean_import import without
-from bertjax.storage.remote import AnyPath, RemotePath
+from bertjax.storage.remote import AnyPath
 from bertjax.storage.remote_run import Mirror, StagingDir
 
 METRICS_FILE = "metrics.jsonl"  # within the run's directory
@@ -93,14 +93,15 @@ class TensorBoardWriter:
     def __init__(self, directory: Path, resume_step: int) -> None:
         with without("torch"):
             from tensorboardX.event_file_writer import EventsWriter
-            from tensorboardX.proto.event_pb2 import Event, SessionLog
+            from tensorboardX.proto import event_pb2
             from tensorboardX.summary import scalar
-        self._event, self._scalar, self._directory = Event, scalar, directory
+        event: Any = event_pb2  # protobuf makes its classes when it is imported
+        self._event, self._scalar, self._directory = event.Event, scalar, directory
         directory.mkdir(parents=True, exist_ok=True)
         # Event files are named by second and host: without the suffix a quick restart would write to the same file.
         self._file = EventsWriter(str(directory / "events"), f".{os.getpid()}")
-        started = SessionLog(status=SessionLog.START)
-        self._file.write_event(Event(wall_time=time.time(), step=resume_step + 1, session_log=started))
+        started = event.SessionLog(status=event.SessionLog.START)
+        self._file.write_event(self._event(wall_time=time.time(), step=resume_step + 1, session_log=started))
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record one scalar per metric."""
@@ -186,8 +187,10 @@ def open_telemetry(
     If its directory is a URL they write into the staging directory, which is uploaded. Raises as the loggers do; those
     that were open are closed then.
     """
-    folder, mirror = run_dir, None
-    if isinstance(run_dir, RemotePath):
+    mirror = None
+    if isinstance(run_dir, Path):
+        folder = run_dir
+    else:
         assert staging is not None and staging.claim is not None, (
             "a run in object storage is written by way of a staging directory"
         )

@@ -37,7 +37,9 @@ class MlflowWriter:
 
         now = int(time.time() * 1000)
         batch = [Metric(name, float(value), now, int(step)) for name, value in metrics.items()]
-        self._sent.append(self._client.log_batch(self._identity, metrics=batch, synchronous=False))
+        sent = self._client.log_batch(self._identity, metrics=batch, synchronous=False)
+        assert sent is not None, "asynchronous"
+        self._sent.append(sent)
 
     def flush(self) -> None:
         """Wait until everything queued is sent; a failure is reported once."""

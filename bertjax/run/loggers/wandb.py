@@ -46,12 +46,13 @@ def require_ready() -> None:
     if os.environ.get("WANDB_MODE", "online").lower() in _WITHOUT_ACCOUNT:
         return
     import wandb
+    from wandb.errors import Error
 
     why = "has no key"
     try:
         if wandb.login(prompt=False):
             return
-    except wandb.errors.Error as error:
+    except Error as error:
         why = f"cannot log in: {' '.join(str(error).split())}"
     raise ValueError(
         f"log: 'wandb' (--log wandb) {why}; run `wandb login` or set WANDB_API_KEY, or set WANDB_MODE=offline and send "
