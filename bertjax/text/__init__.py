@@ -1,1 +1,1 @@
-"""From raw text to a token store: sources, sentences, vocabularies, and what makes the store."""
+"""From raw text to a token store: sources, sentences, vocabularies, and the store itself."""

@@ -1,7 +1,7 @@
-"""Running a function on units of text with Apache Beam: on Dataflow, Flink, Spark, or locally by its DirectRunner.
+"""Run a function on units of text with Apache Beam: on Dataflow, Flink, Spark, or locally by its DirectRunner.
 
-A pipeline returns nothing to the program that started it. Therefore the result of each unit, or its error, is a file in
-a directory that the workers share with that program.
+A pipeline returns nothing to the program that starts it, so each unit's result or error is a file in a directory that
+the workers share with that program.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from bertjax.text.corpus import Unit
 
 Result = TypeVar("Result")
 
-_AT_A_TIME = threading.Lock()  # a worker's threads share its tokenizer, which one thread may use
+_TOKENIZER = threading.Lock()  # a worker's threads share its tokenizer, which is not thread-safe
 
 
 def run_units(
     function: Callable[[Unit], Result], units: Sequence[Unit], what: str, *, options: Sequence[str], folder: AnyPath
 ) -> Iterator[tuple[Unit, Result]]:
-    """As `Runner` says, by a pipeline with `options` (`--runner=FlinkRunner` and so on); yields when it has ended.
+    """A `Runner` by a pipeline with `options` (`--runner=FlinkRunner` and so on); yields after it has ended.
 
-    `folder` must have the same name on the workers, which need bertjax installed. Raises ValueError if
-    Apache Beam is not installed here.
+    `folder` must have the same name on the workers, which need bertjax installed. Raises ValueError if Apache Beam is
+    not installed here.
     """
     beam = _import_beam()
     if not units:
         return
-    for left in folder.glob("beam-*.partial"):  # by a program that was killed
+    for left in folder.glob("beam-*.partial"):  # left by a killed program
         remove_tree(left)
-    # A new name: the pipeline of a program that was killed may still write to the previous one.
+    # A new name: the pipeline of a killed program may still write to the previous one.
     results = folder / f"beam-{secrets.token_hex(4)}.partial"
     results.mkdir(parents=True)
     try:
@@ -46,7 +46,7 @@ def run_units(
             _run_pipeline(beam, function, units, results, options)
         except Exception as error:
             raise _failure(results, what, error) from error
-        yield from ((unit, _result_of(unit, results, what)) for unit in units)
+        yield from ((unit, _read_result(unit, results, what)) for unit in units)
     finally:
         remove_tree(results)
 
@@ -81,7 +81,7 @@ def _run_pipeline(
 
 def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: AnyPath) -> None:
     try:
-        with _AT_A_TIME:
+        with _TOKENIZER:
             result = function(unit)
     except Exception as error:
         files = ", ".join(file.path for file in unit.files)
@@ -99,18 +99,18 @@ def _write(results: AnyPath, name: str, content: Any) -> None:
         publish(Path(scratch) / name, results)
 
 
-def _result_of(unit: Unit, results: AnyPath, what: str) -> Any:
+def _read_result(unit: Unit, results: AnyPath, what: str) -> Any:
     try:
         return json.loads((results / f"unit-{unit.number:05}.json").read_bytes())
     except FileNotFoundError:
         raise RuntimeError(
-            f"{what}: the pipeline ended well, but its workers left nothing in {results}; set data.root to a folder "
+            f"{what}: the pipeline succeeded, but its workers left nothing in {results}; set data.root to a folder "
             "or URL that the workers and this machine access by the same absolute name"
         ) from None
 
 
 def _failure(results: AnyPath, what: str, error: Exception) -> Exception:
-    """The error to raise for one of a runner: the error of the unit that failed, if it left one."""
+    """The error to raise for a runner's error: that of the failed unit, if it left one."""
     for path in sorted(results.glob("failed-*.json")):
         failure = json.loads(path.read_bytes())
         if failure["is_unreadable"]:

@@ -31,13 +31,13 @@ from bertjax.text.sources.source import Source, SourceFile
 from bertjax.text.units import spans_field
 
 UNIT_BYTES = 8 << 20  # of text, about; small enough that the processes end together
-MOST_FILES = 5_000_000  # of which a store and the cache of digests can list the names: 200 bytes each, of 1 GiB
-MAX_UNITS = 64  # of a large corpus, about: every unit becomes a shard, and a batch reads from many shards
+MOST_FILES = 5_000_000  # whose names a store and the digest cache can list: 200 bytes each, in 1 GiB
+MAX_UNITS = 64  # of a large corpus, about; every unit becomes a shard, and a batch reads many shards
 
 _NAMED_FILES = 3  # in a message
 _HASHING_THREADS = 4
 _REQUESTS = 32  # to object storage, at a time
-_MOST_CACHE_BYTES = 1 << 30  # of digests: 200 bytes a file
+_MOST_CACHE_BYTES = 1 << 30  # of the digest cache; 200 bytes a file
 _SETTLED_SECONDS = 2.0
 _TO_SPACE = bytes(ord(" ") if byte < 128 and chr(byte).isspace() else byte for byte in range(256))
 _SPACES_BEYOND_ASCII = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
@@ -45,7 +45,7 @@ _SPACES_BEYOND_ASCII = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
 
 @dataclass(frozen=True)
 class Unit:
-    """Successive files of one source that one process works through; becomes one shard of each split."""
+    """Successive files of one source for one process; becomes one shard of each split."""
 
     number: int
     source: int  # index of the source in the corpus
@@ -60,8 +60,8 @@ class Corpus:
     sources: tuple[Source, ...]
     files: tuple[tuple[SourceFile, ...], ...]  # of each source
     digests: tuple[tuple[str, ...], ...]
-    stamps: tuple[tuple[int, ...], ...]  # bytes and times of change of every file when it was hashed
-    skipped: tuple[tuple[str, str], ...] = ()  # the files that were left out as unreadable, each with why
+    stamps: tuple[tuple[int, ...], ...]  # size and change times of every file when it was hashed
+    skipped: tuple[tuple[str, str], ...] = ()  # unreadable files that were left out, each with the reason
 
     @classmethod
     def of(cls, data: DataConfig) -> Corpus:
@@ -86,19 +86,19 @@ class Corpus:
     def of_sources(
         cls, sources: tuple[Source, ...], root: str, data: DataConfig | None = None, spans: str = ""
     ) -> Corpus:
-        """As `of`, for sources of any kind; the digests are cached below `root`.
+        """Like `of`, for sources of any kind; digests are cached below `root`.
 
-        `data` has the encoding of the files and which are left out. `spans` is the field of records with the spans of
-        their text, if there is one.
+        `data` has the files' encoding and exclusions. `spans` is the field of records with the spans of their text, if
+        there is one.
         """
         data = data or DataConfig()
 
-        def found(source: Source) -> Iterator[SourceFile]:
+        def find_files(source: Source) -> Iterator[SourceFile]:
             encoding = encoding_name(data.encoding) if KINDS[source.kind].takes_encoding else UTF8
             for file in source_files(source, data.exclude, check=data.on_error == "stop"):
                 yield replace(file, spans=spans, encoding=encoding)
 
-        files = tuple(tuple(found(source)) for source in sources)
+        files = tuple(tuple(find_files(source)) for source in sources)
         everything = [file for group in files for file in group]
         if len(everything) > MOST_FILES:
             raise ValueError(
@@ -110,7 +110,7 @@ class Corpus:
         return cls(sources, files, tuple(tuple(next(digested) for _ in group) for group in files), stamps)
 
     def description(self) -> list[dict[str, Any]]:
-        """The sources as JSON values that depend on kinds, file names and contents, but not on directories."""
+        """The sources as JSON: their kinds, file names and digests, without directories."""
         described = []
         for source, files, digests in zip(self.sources, self.files, self.digests, strict=True):
             names = [
@@ -126,26 +126,26 @@ class Corpus:
         return described
 
     def without(self, failures: Mapping[str, str]) -> Corpus:
-        """The corpus without the files of some paths, for which `failures` has the reasons.
+        """The corpus without the paths in `failures`, which maps each to its reason.
 
-        Raises ValueError for a source of which no file is left.
+        Raises ValueError for a source with no file left.
         """
         everything = zip(self.files, self.digests, strict=True)
-        kept = [[pair for pair in zip(*group, strict=True) if pair[0].path not in failures] for group in everything]
-        for source, group in zip(self.sources, kept, strict=True):
+        readable = [[pair for pair in zip(*group, strict=True) if pair[0].path not in failures] for group in everything]
+        for source, group in zip(self.sources, readable, strict=True):
             if not group:
                 raise ValueError(f"source {source}: none of its files can be read: {next(iter(failures.values()))}")
         paths = [file.path for group in self.files for file in group]
         return replace(
             self,
-            files=tuple(tuple(file for file, _ in group) for group in kept),
-            digests=tuple(tuple(digest for _, digest in group) for group in kept),
+            files=tuple(tuple(file for file, _ in group) for group in readable),
+            digests=tuple(tuple(digest for _, digest in group) for group in readable),
             stamps=tuple(stamp for path, stamp in zip(paths, self.stamps, strict=True) if path not in failures),
             skipped=(*self.skipped, *failures.items()),
         )
 
     def changes_since(self, earlier: Sequence[Mapping[str, Any]]) -> list[str]:
-        """What has changed since an earlier `description`, a phrase for each source; renamed files are the same."""
+        """Describe the changes since an earlier `description`, a phrase per source; renaming is no change."""
         now = self.description()
         if len(now) != len(earlier):
             return [f"data.sources had {len(earlier)} sources and has {len(now)}"]
@@ -157,9 +157,9 @@ class Corpus:
 
     @cached_property
     def units(self) -> list[Unit]:
-        """The files in groups of about equal amounts of text, which do not depend on the number of processes.
+        """The files in groups of about equal amounts of text, whatever the number of processes.
 
-        A large file that can be split is split into spans of its bytes, of which each is a unit.
+        A large file that can be split becomes several units, each a span of its bytes.
         """
         target = max(UNIT_BYTES, self.text_bytes // MAX_UNITS)
         units: list[Unit] = []
@@ -176,7 +176,7 @@ class Corpus:
 
     @property
     def text_bytes(self) -> int:
-        """The approximate bytes of text, by the sizes of the files."""
+        """The approximate bytes of text, estimated from file sizes."""
         return sum(text_bytes(file) for group in self.files for file in group)
 
     def require_unchanged(self) -> None:
@@ -194,7 +194,7 @@ def _contents(description: Mapping[str, Any]) -> tuple[str, list[list[str]]]:
 
 
 def _file_changes(earlier: Sequence[Sequence[str]], now: Sequence[Sequence[str]]) -> str:
-    """How two lists of [name, digest, ...] differ, with the first names."""
+    """Describe how two lists of [name, digest, ...] differ, with the first names."""
     before, after = ({name: content for name, *content in files} for files in (earlier, now))
     names = {
         "new": sorted(after.keys() - before.keys()),
@@ -215,7 +215,7 @@ def fingerprint(values: Any) -> str:
 
 
 def with_draws(documents: Iterable[Document]) -> Iterator[tuple[Document, tuple[float, float]]]:
-    """Each document or part of one with its document's `draws`, which go by the first part: parts stay together."""
+    """Yield each document part with its document's `draws`, taken from the first part, so that parts stay together."""
     drawn = (0.0, 0.0)
     for document in documents:
         if not document.is_continuation:
@@ -224,16 +224,16 @@ def with_draws(documents: Iterable[Document]) -> Iterator[tuple[Document, tuple[
 
 
 def draws(text: str) -> tuple[float, float]:
-    """Two independent uniform numbers in [0, 1) that depend on the words of a document alone.
+    """Two independent uniform numbers in [0, 1) that depend only on a document's words.
 
-    Below `data.held_out`, the first holds the document out; the second decides whether a vocabulary is trained on it.
+    A first number below `data.held_out` holds the document out; the second samples documents for training a vocabulary.
     """
     hashed = hashlib.blake2b(_words(text), digest_size=16).digest()
     return int.from_bytes(hashed[:8]) / 2**64, int.from_bytes(hashed[8:]) / 2**64
 
 
 def _words(text: str) -> bytes:
-    """The words of a text with a space between two of them: `" ".join(text.split())`, several times as fast."""
+    """The same as `" ".join(text.split()).encode()`, several times as fast."""
     if not text.isascii() and any(space in text for space in _SPACES_BEYOND_ASCII):
         return " ".join(text.split()).encode()
     words = text.encode().translate(_TO_SPACE).strip()
@@ -250,9 +250,9 @@ def _stamps(files: Sequence[SourceFile]) -> tuple[tuple[int, ...], ...]:
 
 
 def _stamp(file: SourceFile) -> tuple[int, ...]:
-    """Bytes and times of the last change of a file, or over its members; `object_state` a remote one.
+    """Size, mtime and ctime of a file, summed or maximal over its members; `object_state` of a remote one.
 
-    The second time is that of the inode: programs can restore the first one after a change, and not this one.
+    Programs can restore the mtime after a change, but not the ctime.
     """
     if is_remote(file.path):
         return object_state(file.path)
@@ -262,7 +262,7 @@ def _stamp(file: SourceFile) -> tuple[int, ...]:
 
 
 def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]], cache_path: AnyPath) -> list[str]:
-    """The SHA-256 of each file; those of plain files are cached by path and stamp."""
+    """The SHA-256 of each file; digests of plain files are cached by path and stamp."""
     try:
         cache: dict[str, str] = read_json(cache_path, dict[str, str], most_bytes=_MOST_CACHE_BYTES)
     except (FileNotFoundError, ValueError):
@@ -273,7 +273,7 @@ def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]], cac
             return "", digest(file)
         path = file.path if is_remote(file.path) else os.path.abspath(file.path)
         key = " ".join(map(str, (path, *stamp)))
-        # A file that was just written can change again within the resolution of its time stamp.
+        # A file that was just written can change again within the resolution of its timestamp.
         settled = is_remote(file.path) or time.time() - max(stamp[1:]) / 1e9 > _SETTLED_SECONDS
         return (key if settled else ""), cache.get(key) or digest(file)
 
@@ -282,6 +282,6 @@ def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]], cac
     fresh = {key: value for key, value in found if key}
     if not fresh.keys() <= cache.keys():
         cache_path.parent.mkdir(parents=True, exist_ok=True)
-        # Several processes may write the cache at once; the last one wins, and every one of them is right.
+        # Several processes may write the cache at once; the last one wins, and all of them are right.
         replace_text(cache_path, json.dumps(cache | fresh, indent=1))
     return [value for _, value in found]

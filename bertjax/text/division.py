@@ -1,8 +1,8 @@
-"""How a corpus becomes documents of two splits: whether long texts are split, and which documents are held out.
+"""Divide a corpus into the documents of two splits: whether to split long texts, and which documents to hold out.
 
 Both follow from the text alone. A corpus of many documents keeps them whole and holds out those whose draw is below
-`data.held_out`. Where that leaves a split without documents, those with the lowest draws are held out, as many as a
-measure needs; and where whole documents would be too large a share of the text for that, they are split first.
+`data.held_out`. If that leaves a split without documents, those with the lowest draws are held out, as many as an
+evaluation needs; if whole documents would be too large a share of the text for that, they are split first.
 """
 
 from __future__ import annotations
@@ -19,30 +19,33 @@ from bertjax.text.corpus import Corpus, with_draws
 from bertjax.text.documents import Document
 from bertjax.text.sources.registry import KINDS, read_documents, require_documents
 
-LEAST_DOCUMENTS = 2  # in each split: a random B needs another document
-LARGEST_SHARE = 0.1  # of the text in whole held-out documents; before more is held out, documents are split
-MOST_SHARE = 1 / 3  # in pieces; where two of them are more, the text is too little
-MEASURED, MEASURED_SHARE = 1 << 15, 0.05  # characters to hold out, about 64 rows of 128 tokens; at most that share
+LEAST_DOCUMENTS = 2  # in each split; a random B needs another document
+LARGEST_SHARE = 0.1  # of the text in whole held-out documents; beyond it, documents are split first
+MOST_SHARE = 1 / 3  # of the text in held-out pieces; beyond it, there is too little text
+MEASURED, MEASURED_SHARE = (
+    1 << 15,
+    0.05,
+)  # characters to hold out (about 64 rows of 128 tokens), and their largest share
 
-_SURVEYED = 512 << 20  # characters that are read at most to decide; a larger corpus is judged by its beginning
-_PIECES = 50  # of a small corpus, at least so many where its paragraphs allow it
-_SHORTEST, _LONGEST = 1_000, 1 << 16  # characters that the longest piece may have: some paragraphs, a long chapter
+_SURVEYED = 512 << 20  # characters to read at most; a larger corpus is judged by its beginning
+_PIECES = 50  # at least, of a small corpus, if its paragraphs allow
+_SHORTEST, _LONGEST = 1_000, 1 << 16  # bounds, in characters, of the longest piece: some paragraphs, a long chapter
 
 
 @dataclass(frozen=True)
 class Division:
-    """What makes documents of a corpus and assigns them to the splits."""
+    """The rule that makes documents of a corpus and assigns them to the splits."""
 
-    held_out: float  # a document is held out if its draw is below it
-    longest: int = 0  # characters that a document may have; 0: every document stays whole
-    share: float | None = None  # of the text, where more is held out than requested
+    held_out: float  # a document is held out if its draw is below this
+    longest: int = 0  # characters of a document at most; 0: documents stay whole
+    share: float | None = None  # of the text that is held out, if not the requested share
 
-    def made_of(self) -> dict[str, Any]:
-        """What a store or a vocabulary depends on, as JSON values."""
+    def inputs(self) -> dict[str, Any]:
+        """The inputs that a store or a vocabulary depends on, as JSON."""
         return {"held_out": self.held_out} | ({"longest_document": self.longest} if self.longest else {})
 
     def notes(self) -> list[str]:
-        """What is held out, if that is not the requested share, to print."""
+        """Lines to print if the held-out share is not the requested one."""
         if self.share is None:
             return []
         return [f"{self.share:.1%} of the text is held out: data.held_out leaves too few documents to measure with"]
@@ -50,9 +53,9 @@ class Division:
 
 @dataclass
 class _Survey:
-    """The documents of a corpus, or as many as were needed, with what is held out of them."""
+    """Sizes and draws of a corpus's documents, as far as they were read."""
 
-    documents: list[tuple[float, int]] = dataclasses.field(default_factory=list)  # draw and characters of each
+    documents: list[tuple[float, int]] = dataclasses.field(default_factory=list)  # (draw, characters) of each
     characters: int = 0
     held: int = 0  # documents with a draw below the requested share
     held_characters: int = 0
@@ -65,15 +68,15 @@ class _Survey:
         self.held_characters += characters * (draw < held_out)
 
     def is_enough(self, characters: int) -> bool:
-        """Whether both splits have documents, and what is held out has so many characters."""
+        """Whether both splits have documents, and the held-out one at least so many characters."""
         least = min(self.held, len(self.documents) - self.held)
         return least >= LEAST_DOCUMENTS and self.held_characters >= characters
 
 
 def divide(corpus: Corpus, data: DataConfig) -> Division:
-    """Decide before anything is tokenized, by reading as much of the corpus as that takes.
+    """Choose a division before tokenizing, by reading as much of the corpus as needed.
 
-    Raises ValueError for a source without text, for a corpus with too little for both splits, or as reading does.
+    Raises ValueError for a source without text, for too little text for both splits, or like reading.
     """
     survey = None
     if data.split_documents == "never" or (data.split_documents == "auto" and _may_be_enough(corpus)):
@@ -100,13 +103,13 @@ def divide(corpus: Corpus, data: DataConfig) -> Division:
 
 
 def _may_be_enough(corpus: Corpus) -> bool:
-    """Whether whole documents may fill both splits; False only where their number is known without reading."""
+    """Whether whole documents may fill both splits; False only if their number is known without reading."""
     counted = all(KINDS[source.kind].file_is_document for source in corpus.sources)
     return not counted or sum(map(len, corpus.files)) >= 2 * LEAST_DOCUMENTS
 
 
 def _survey(corpus: Corpus, data: DataConfig, longest: int, characters: int) -> _Survey:
-    """Read documents until there are enough for the requested share, or no more."""
+    """Read documents until there are enough for the requested share, or to the end."""
     survey = _Survey()
     for source, files in zip(corpus.sources, corpus.files, strict=True):
         counts = ReadCounts()
@@ -121,7 +124,7 @@ def _survey(corpus: Corpus, data: DataConfig, longest: int, characters: int) -> 
 
 
 def _sizes(documents: Iterator[Document]) -> Iterator[tuple[float, int]]:
-    """The draw and the characters of each document, whose parts count together."""
+    """Yield (draw, characters) of each document; its parts count together."""
     held: tuple[float, int] | None = None
     for document, (draw, _) in with_draws(documents):
         if document.is_continuation:
@@ -136,19 +139,19 @@ def _sizes(documents: Iterator[Document]) -> Iterator[tuple[float, int]]:
 
 
 def _adapted(survey: _Survey, data: DataConfig, most: float) -> Division | None:
-    """As few documents as give both the requested share and a measure.
+    """Hold out as few documents as give both the requested share and enough to measure.
 
-    None if they are over `most` of the text, and over half as much again as requested, or if few are left to train.
+    Returns None if they exceed `most` of the text and 1.5 times the request, or if too few are left for training.
     """
     most = max(most, 1.5 * data.held_out)
     if not 0 < data.held_out < 1:
         return None
-    wanted = max(data.held_out * survey.characters, min(MEASURED, MEASURED_SHARE * survey.characters))
+    target = max(data.held_out * survey.characters, min(MEASURED, MEASURED_SHARE * survey.characters))
     held = 0
     ordered = sorted(survey.documents)
     for count, (draw, characters) in enumerate(ordered, 1):
         held += characters
-        if count >= LEAST_DOCUMENTS and held >= wanted and ordered[count:][:1] != [(draw, characters)]:
+        if count >= LEAST_DOCUMENTS and held >= target and ordered[count:][:1] != [(draw, characters)]:
             if len(ordered) - count < LEAST_DOCUMENTS or held > most * survey.characters:
                 return None
             return Division(nextafter(draw, 1.0), share=held / survey.characters)

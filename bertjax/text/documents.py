@@ -1,4 +1,4 @@
-"""Documents, which is what every kind of source is read into, and the notes on what reading changed."""
+"""Documents, into which every kind of source is read, and notes on what reading changed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sentences import cut_at_spaces, split_sentences
 from bertjax.text.spans import join, split_spans
 
-DOCUMENT_CAP = 1 << 20  # characters; a longer document is read in parts, so that memory stays bounded
-PIECE_ENDS = ""  # in a stream of paragraphs: a document ends, and the next one is of the same work
-DIVIDING_VERSION = 2  # of the rules by which works are divided; a change makes other stores
+DOCUMENT_CAP = 1 << 20  # characters; a longer document is read in parts, to bound memory
+PIECE_ENDS = ""  # ends a document in a stream of paragraphs; the next one is of the same work
+DIVIDING_VERSION = 2  # of the rules that divide works; a change makes other stores
 
 _HEADING_SIZE = 100  # characters at most
 _HEADING = re.compile(
-    # a word for a part of a book and its number, or such a number alone
+    # a word for a part of a book with its number, or a number alone
     r"""(?xi)
     (?:chapter|book|part|volume|canto|act|scene|section|letter|stave|story|lecture|kapitel|teil|buch|chapitre|livre
     |partie|cap[ií]tulo|capitolo|parte|libro|hoofdstuk|deel|kapitola|rozdzia[łl]|luku|b[öo]l[üu]m|глава|часть|книга)
@@ -32,45 +32,45 @@ _SENTENCE_ENDS = (". ", "! ", "? ", '." ', ".” ", "。", "！", "？")
 class Document:
     """A document, or one part of a document of more than `DOCUMENT_CAP` characters.
 
-    `text` is paragraphs joined by newlines, or sentences where the source has one on each line; none is empty.
+    `text` is non-empty paragraphs joined by newlines, or sentences if the source has one per line.
     """
 
     text: str
     sentence_per_line: bool = False
-    is_continuation: bool = False  # a further part of the document that the previous part belongs to
-    is_of_same_work: bool = False  # a further piece of the work that the previous document is a piece of
+    is_continuation: bool = False  # a further part of the previous part's document
+    is_of_same_work: bool = False  # a further piece of the previous document's work
 
     def sentences(self) -> list[str]:
-        """The sentences, never empty strings; a line of a one-sentence-per-line source is not split."""
+        """The sentences, none empty; a line of a one-sentence-per-line source is not split."""
         if not self.sentence_per_line:
             return [*split_spans(self.text, split_sentences(self.text))]
         return [piece for line in self.text.split("\n") for piece in cut_at_spaces(line.strip()) if piece]
 
     def bare(self, sentences: Sequence[str]) -> list[bool]:
-        """Which of its sentences have no white space before them: the first of a document, others as in Chinese."""
-        found = [False] * len(sentences)
-        if not self.text.isascii():  # whose marks end no sentence without a space
+        """Whether each sentence has no white space before it, as the first of a document, and others in Chinese."""
+        bare = [False] * len(sentences)
+        if not self.text.isascii():  # in ASCII text, every end of a sentence has a space behind it
             end = 0
             for number, sentence in enumerate(sentences):
                 begin = self.text.index(sentence, end)
-                found[number] = begin == end
+                bare[number] = begin == end
                 end = begin + len(sentence)
-        if found:
-            found[0] = not self.is_continuation
-        return found
+        if bare:
+            bare[0] = not self.is_continuation
+        return bare
 
 
 def split_paragraphs(text: str) -> Iterator[str | None]:
-    """The lines of a document that is one string, as its paragraphs; None ends it."""
+    """Yield the lines of a document as its paragraphs, then None."""
     yield from split_spans(text, filter(None, map(str.strip, text.splitlines())))
     yield None
 
 
 def divided(paragraphs: Iterable[str | None], longest: int, counts: ReadCounts) -> Iterator[str | None]:
-    """A stream of paragraphs in which documents of over `longest` characters end at headings, else between paragraphs.
+    """Divide documents of over `longest` characters in a stream of paragraphs, at headings or between paragraphs.
 
     A longer paragraph is cut after a sentence. No heading ends a piece of less than an eighth of `longest`, so that a
-    table of contents stays together. Adds the works that were divided to `counts`, and their pieces.
+    table of contents stays together. Adds the divided works and their pieces to `counts`.
     """
     size, pieces = 0, 1
     for paragraph in paragraphs:
@@ -107,10 +107,9 @@ def _cut_after_sentences(paragraph: str, longest: int) -> Iterator[str]:
 def assemble(
     paragraphs: Iterable[str | None], counts: ReadCounts, *, sentence_per_line: bool = False
 ) -> Iterator[Document]:
-    """Group a stream of paragraphs, in which None or `PIECE_ENDS` ends a document, into documents or their parts.
+    """Group a stream of paragraphs, where None or `PIECE_ENDS` ends a document, into documents or their parts.
 
-    No part has more than `DOCUMENT_CAP` characters. Adds to `counts`, in which a document counts once however many
-    parts it has.
+    No part has more than `DOCUMENT_CAP` characters. Adds to `counts`, where a document counts once whatever its parts.
     """
     held: list[str] = []
     size = parts = 0
@@ -145,7 +144,7 @@ def assemble(
 
 
 def describe_counts(counts: ReadCounts) -> list[str]:
-    """What reading split, cut, replaced or left out, with its count; empty where it changed nothing."""
+    """Lines on what reading split, cut, replaced or left out, with counts; empty if it changed nothing."""
     descriptions = {
         "empty_documents": "documents without text, which were left out",
         "split_documents": f"documents of over {DOCUMENT_CAP:,} characters, read in parts and stored as one",
@@ -158,5 +157,5 @@ def describe_counts(counts: ReadCounts) -> list[str]:
         "unreadable_modules": "modules that are not valid Python, which were left out",
         "replaced_characters": "characters that are not valid text, replaced by U+FFFD",
     }
-    found = ((getattr(counts, name), what) for name, what in descriptions.items())
-    return [f"{what}: {number:,}" for number, what in found if number]
+    counted = ((getattr(counts, name), what) for name, what in descriptions.items())
+    return [f"{what}: {number:,}" for number, what in counted if number]

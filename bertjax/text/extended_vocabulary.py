@@ -1,7 +1,7 @@
-"""Extending a vocabulary by the words of new text, so that the terms of a domain take fewer tokens.
+"""Extend a vocabulary with words of new text, so that a domain's terms take fewer tokens.
 
-New tokens replace `[unused]` ones first, so that the tables need not grow, and are then appended. A model that starts
-from weights of the old vocabulary gives each new token the mean of its former pieces (`convert.adapt`).
+New tokens first replace `[unused]` ones, so that the tables need not grow, then are appended. A model that starts from
+weights of the old vocabulary gives each new token the mean of its former pieces (`convert.adapt`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import smoothed
 from bertjax.tokenization.wordpiece import with_tokens
 
-EXTENDER_VERSION = 2  # of choosing words; a change makes other vocabularies
+EXTENDER_VERSION = 2  # of the choice of words; a change makes other vocabularies
 LEAST_COUNT = 10  # of a word; a rarer one would not be learned
 LONGEST_WORD = 30  # characters
 
@@ -41,23 +41,23 @@ class Extension:
     path: AnyPath
     added: tuple[str, ...]
     replaced: int  # number of [unused] tokens that were replaced
-    pieces_before: float  # a word of the text
+    pieces_before: float  # per word of the text
     pieces_after: float
 
 
 def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progress) -> Extension:
     """Extend `data.vocab` by at most `most` words of the training documents of `data.sources`.
 
-    The new vocabulary is kept as a trained one is. Raises ValueError if no vocabulary is named, or as preparing does.
+    The new vocabulary is stored like a trained one. Raises ValueError if no vocabulary is named, or like preparing.
     """
     if not data.vocab or most < 1:
         raise ValueError(
-            f"data.vocab={data.vocab!r}, --max-new {most}: name the vocabulary to extend, and one new token at least"
+            f"data.vocab={data.vocab!r}, --max-new {most}: name the vocabulary to extend, and at least one new token"
         )
     old = load_vocabulary(data.vocab, TextRules.of(data))
     if not old.is_wordpiece:
         raise ValueError(f"data.vocab={data.vocab!r} is {old.kind_name}: only a WordPiece vocabulary can be extended")
-    # Words are counted as the vocabulary normalises them, whatever a recipe would train.
+    # Count words as the vocabulary normalises them, whatever a recipe would train.
     data = replace(data, tokenizer=old.kind, **asdict(old.rules))
     runner = processes(data.workers)
     corpus = readable_corpus(data, progress, runner)
@@ -66,8 +66,8 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     inputs = fingerprint(made_of | {"versions": versions, "vocab_temperature": data.vocab_temperature})
     folder = path_of(data.root) / f"vocab-{inputs[:12]}"
     with reporting_unreadable(corpus, progress, runner):
-        of_source, share = count_corpus(corpus, data, progress, runner)
-    words = smoothed(of_source, data.vocab_temperature)
+        counts, share = count_corpus(corpus, data, progress, runner)
+    words = smoothed(counts, data.vocab_temperature)
     added = worthwhile_words(old, words, most)
     tokens, replaced = with_words(old.tokens, added)
     new = with_tokens(old, tokens)
@@ -75,15 +75,15 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
-            how = {"extends": old.fingerprint, "added_words": added, "replaced_unused": replaced}
-            keep_vocabulary(folder, inputs, new, corpus.sources, how | {"share_of_documents": share})
+            record = {"extends": old.fingerprint, "added_words": added, "replaced_unused": replaced}
+            keep_vocabulary(folder, inputs, new, corpus.sources, record | {"share_of_documents": share})
     return Extension(folder / new.main_file, tuple(added), replaced, _pieces(old, words), _pieces(new, words))
 
 
 def worthwhile_words(old: Tokenizer, words: Mapping[str, int], most: int) -> list[str]:
     """The words that save the most tokens: count x (pieces - 1), plus count for a word that is [UNK].
 
-    Only words of letters with a count of at least `LEAST_COUNT`; ties are in alphabetical order.
+    Only words of letters that occur at least `LEAST_COUNT` times; ties are in alphabetical order.
     """
     known = set(old.tokens)
     eligible = sorted(
@@ -101,7 +101,7 @@ def worthwhile_words(old: Tokenizer, words: Mapping[str, int], most: int) -> lis
 
 
 def with_words(tokens: list[str], added: list[str]) -> tuple[list[str], int]:
-    """The tokens with the new ones in place of `[unused…]` ones, then appended; and how many were replaced."""
+    """Put new tokens in place of `[unused…]` ones, then append the rest. Returns (tokens, number replaced)."""
     unused = [number for number, token in enumerate(tokens) if token.startswith("[unused")][: len(added)]
     extended = list(tokens)
     for number, token in zip(unused, added, strict=False):

@@ -1,4 +1,4 @@
-"""Accents that `strip_accents` deletes: umlauts in German, and marks that carry meaning, as vowels in Hindi."""
+"""Warn of accents that `strip_accents` deletes: umlauts in German, and marks with meaning, such as Hindi vowels."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NOTICEABLE_WORDS = 0.01  # share of the words
 _SAMPLED_FILES = 32
 _NAMED_WORDS, _NAMED_CHARACTERS = 3, 40  # in a message
 _SAMPLED_CHARACTERS = 20_000  # of each file
-# In these scripts BERT's uncased models strip accents on purpose; COMBINING marks mostly belong to them.
+# Scripts whose accents BERT's uncased models strip on purpose; COMBINING marks mostly belong to them.
 _MEANT_TO_BE_STRIPPED = ("LATIN", "GREEK", "COMBINING", "VARIATION")
 _VIETNAMESE = range(0x1EA0, 0x1EFA)  # letters of the Latin script that no other language has
 
 
 def lost_marks(text: str) -> Counter[str]:
-    """How many characters lose a mark that carries meaning when accents are stripped, by the name of their script."""
+    """Count the characters that lose a mark with meaning when accents are stripped, by script."""
     lost: Counter[str] = Counter()
     for character, count in Counter(text).items():
         if _loses_meaning(character):
@@ -32,15 +32,15 @@ def lost_marks(text: str) -> Counter[str]:
 
 
 def warn_of_stripped_accents(sources: Sequence[Sequence[SourceFile]]) -> str:
-    """Warn (UserWarning) if stripping accents changes the text much; returns the line, empty if it does not.
+    """Warn (UserWarning) if stripping accents changes much of the text. Returns the line, or an empty one.
 
-    It looks at a sample of the sources' files. Sources of English prose are left out.
+    Samples the sources' files, without those of English prose.
     """
     files = [file for group in sources for file in group if not KINDS[file.kind].is_english]
     texts = [text for file in files[:: -(-len(files) // _SAMPLED_FILES) or 1] for text in _sample(file)]
     line = _lost_marks_line(texts) or _changed_words_line(texts)
     if line:
-        # From here, so that the same line is shown once: for the vocabulary, then for the store.
+        # stacklevel=1, so that the same line is shown once for the vocabulary and the store.
         warnings.warn(line, stacklevel=1)
     return line
 
@@ -80,14 +80,10 @@ def _without_accents(word: str) -> str:
 
 
 def _sample(file: SourceFile) -> Iterable[str]:
-    return _beginning(document.text for document in read_documents(file))
-
-
-def _beginning(texts: Iterable[str]) -> Iterable[str]:
     left = _SAMPLED_CHARACTERS
-    for text in texts:
-        yield text[:left]
-        left -= len(text)
+    for document in read_documents(file):
+        yield document.text[:left]
+        left -= len(document.text)
         if left <= 0:
             return
 

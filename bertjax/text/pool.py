@@ -1,4 +1,4 @@
-"""Running a function on units of text in worker processes, with errors that name the file."""
+"""Run a function on units of text in worker processes, with errors that name the files."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ from bertjax.text.corpus import Unit
 
 Result = TypeVar("Result")
 
-LOOK_SECONDS = 5.0  # between two looks at the states of the workers
-LOOKS = 9  # in a row that find a worker stopped until it is lost: a single one may come right after Ctrl-Z and `fg`
+LOOK_SECONDS = 5.0  # between two checks of the workers' states
+LOOKS = 9  # in a row with a stopped worker until it counts as lost; one alone may follow Ctrl-Z and `fg`
 
 
 class StoppedWorker(RuntimeError):
-    """A worker process is stopped, so that its units never come; the same command continues where they are missing."""
+    """A worker process is stopped, so its units will never finish; the same command continues from there."""
 
-    exit_code = 75  # as that of a process that lost another one
+    exit_code = 75  # like a process that lost another one
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processes(workers: int) -> Runner:
-    """The runner of `workers` processes (0 = one per core; 1 = this process)."""
+    """A runner with `workers` processes (0: one per core; 1: this process)."""
     return partial(run_units, workers=workers)
 
 
 def run_units(
     function: Callable[[Unit], Result], units: Sequence[Unit], what: str, *, workers: int
 ) -> Iterator[tuple[Unit, Result]]:
-    """As `Runner` says, by `workers` processes; yields results as they come.
+    """A `Runner` with `workers` processes; yields results as they finish.
 
     Workers are spawned: forking a process in which JAX or TensorFlow has threads can hang. Raises what `function`
-    raises, RuntimeError naming the files if a worker dies, and StoppedWorker if one is stopped (seen on Linux only).
+    raises, RuntimeError naming the files if a worker dies, and StoppedWorker if one is stopped (detected on Linux
+    only).
     """
     workers = min(workers or cores(), len(units))
     if workers <= 1:
@@ -55,7 +56,7 @@ def run_units(
     context, earlier = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as executor:
         waiting = iter(units)
-        # No more at a time than there are workers, so that the units of a worker that dies are known.
+        # No more at a time than workers, so that the units of a dead worker are known.
         running = {executor.submit(function, unit): unit for unit in itertools.islice(waiting, workers)}
         states = _States([child for child in multiprocessing.active_children() if child not in earlier])
         try:
@@ -86,16 +87,16 @@ def _files(units: Iterable[Unit]) -> str:
 
 
 class _States:
-    """Which worker processes something has stopped, by what Linux says of them."""
+    """Detects stopped worker processes, by their state in /proc."""
 
     def __init__(self, workers: Sequence[BaseProcess]) -> None:
-        self._found = dict.fromkeys(workers, 0)  # worker -> looks in a row that found it stopped
+        self._found = dict.fromkeys(workers, 0)  # worker -> checks in a row that found it stopped
         self._looked = time.monotonic()
 
     def stopped(self) -> BaseProcess | None:
-        """A worker that was stopped at each of the last LOOKS looks; call it often.
+        """A worker that was stopped at each of the last LOOKS checks; call it often.
 
-        Looks are counted, not seconds: a clock goes on while this process is stopped together with its workers.
+        Counts checks, not seconds: a clock runs on while this process and its workers are stopped together.
         """
         if time.monotonic() >= self._looked + LOOK_SECONDS:
             self._looked = time.monotonic()
@@ -103,7 +104,7 @@ class _States:
         return next((worker for worker, looks in self._found.items() if looks >= LOOKS), None)
 
     def kill_stopped(self) -> None:
-        """Kill the workers that are stopped: nothing else ends them."""
+        """Kill the stopped workers, which nothing else ends."""
         for worker in filter(_is_stopped, self._found):
             worker.kill()
 
@@ -111,7 +112,7 @@ class _States:
 def _is_stopped(worker: BaseProcess) -> bool:
     try:
         return Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except OSError:  # it ended, or this is not Linux
+    except OSError:  # the process ended, or this is not Linux
         return False
 
 
@@ -122,7 +123,7 @@ def _start_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed must not keep writing during the next run."""
+    """End this worker with its parent: it must not keep writing during the next run."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -137,8 +138,8 @@ class Runner(Protocol):
     ) -> Iterator[tuple[Unit, Result]]:
         """Yield (unit, function(unit)) once for every unit, in any order.
 
-        `function` must be a module's or a partial of one, and may be called more than once for a unit; its results are
-        JSON values. `what` names the work in messages. Raises ValueError as `function` does, RuntimeError naming files
-        or folders for what goes wrong otherwise.
+        `function` must be a module-level function or a partial of one, may be called more than once for a unit, and
+        returns JSON values. `what` names the work in messages. Raises ValueError like `function`, and RuntimeError
+        naming files or folders for other failures.
         """
         ...

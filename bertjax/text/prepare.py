@@ -1,7 +1,7 @@
-"""Making a token store from sources, unless one of the same inputs exists.
+"""Prepare a token store from sources, unless one of the same inputs exists.
 
-A store lies in `data.root` under a fingerprint of all its inputs, and has the same bytes for any number of processes
-and machines. After an interruption the units of text that were finished are used again.
+A store is named after a fingerprint of all its inputs, below `data.root`, and has the same bytes for any number of
+processes and machines. After an interruption the finished units of text are reused.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from bertjax.tokenization.tokenizer import RUNNING_TEXT_VERSION, TextRules, Toke
 _LISTED_FILES = 8
 NOTICEABLE_UNKNOWN = 0.01  # share of [UNK] among the tokens
 
-_STORE_BYTES_PER_TEXT_BYTE = 0.6  # for an estimate only: two for four letters or so, eight for a sentence
+_STORE_BYTES_PER_TEXT_BYTE = 0.6  # an estimate: two bytes for about four letters, eight for a sentence
 
 
 def require_sources(data: DataConfig) -> None:
-    """Raise ValueError, before any text is read, for sources, a vocabulary or a library that are not there."""
+    """Raise ValueError, before reading text, for missing sources, vocabularies or libraries."""
     for source in parse_sources(data.sources):
         if KINDS[source.kind].find is None:
             source_files(source, data.exclude, check=data.on_error == "stop")
@@ -132,9 +132,9 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
 def prepare_share(data: DataConfig, index: int, count: int, progress: Progress = no_progress) -> tuple[int, int]:
     """Do a share of `prepare`'s work: every `count`-th unit of text from unit `index` on.
 
-    Any number of machines may share one `data.root`; `prepare` then makes the store of what they wrote there, and
-    processes what is missing. Returns the number of finished units and the number of units. Raises ValueError for a
-    share that does not exist, or as `prepare` does.
+    Any number of machines may share one `data.root`; `prepare` then publishes what they wrote there and processes what
+    is missing. Returns (finished units, all units). Raises ValueError for a share that does not exist, or like
+    `prepare`.
     """
     if not 0 <= index < count:
         raise ValueError(f"--shard {index}/{count}: shards of {count} are numbered from 0 to {count - 1}")
@@ -154,7 +154,7 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
 def _plan_store(
     data: DataConfig, corpus: Corpus, progress: Progress, runner: Runner
 ) -> tuple[Division, Tokenizer, ShardJob, AnyPath]:
-    """The division of a corpus, its tokenizer, what all units have in common, and the path of the store."""
+    """The division of a corpus, its tokenizer, the job that all units share, and the path of the store."""
     units = {"units": units_fingerprint(data)} if data.units else {}
     with SIGNS.doing("reading the text to divide it"):
         require_spans(data, corpus.files)
@@ -165,7 +165,7 @@ def _plan_store(
         vocab = resolve_vocabulary(data, corpus, division, progress, runner)
     rules = TextRules.of(data)
     tokenizer = load_vocabulary(vocab, rules)
-    made_of = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, **division.made_of(), **units}
+    made_of = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, **division.inputs(), **units}
     if division.longest:
         made_of["dividing"] = DIVIDING_VERSION
     if not tokenizer.rules.prefix_space:
@@ -195,11 +195,11 @@ def _plan_store(
 
 
 def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
-    """What reading a store's text split, held out, cut, replaced or left out, a line for each to print."""
+    """Lines to print on what reading a store's text split, held out, cut, replaced or left out."""
     counts = ReadCounts()
     about = manifest["provenance"]
-    for of_source in about.get("reading", []):
-        counts.add(ReadCounts(**of_source))
+    for source_counts in about.get("reading", []):
+        counts.add(ReadCounts(**source_counts))
     divided = about.get("divided", [])
     files = [f"{pieces:,} documents were made of {name}" for name, pieces in divided[:_LISTED_FILES]]
     if len(divided) > _LISTED_FILES:
@@ -209,7 +209,7 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
         files += [reason.partition("; ")[0] for _, reason in skipped[:_LISTED_FILES]]
         if len(skipped) > _LISTED_FILES:
             files.append(f"and so on, {len(skipped):,} files in all; they are in the store's manifest.json")
-    # The files of the pieces are reported instead of their number.
+    # The pieces are listed by file instead.
     return (
         describe_counts(dataclasses.replace(counts, pieces=0))
         + files
@@ -219,7 +219,7 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def text_changes(manifest: Mapping[str, Any], data: DataConfig) -> list[str]:
-    """What has changed in the text of the sources since a store was made of it, a phrase for each source."""
+    """Describe the changes of the sources' text since a store was made of it, a phrase per source."""
     earlier = manifest["provenance"].get("sources")
     return [] if earlier is None else Corpus.of(data).changes_since(earlier)
 
@@ -227,7 +227,7 @@ def text_changes(manifest: Mapping[str, Any], data: DataConfig) -> list[str]:
 def _fill(
     records: dict[int, dict[str, Any]], units: Sequence[Unit], job: ShardJob, runner: Runner, progress: Progress
 ) -> None:
-    """Put the record of every unit into `records`, processing the units that are not finished."""
+    """Fill `records` with the record of every unit, processing those that are not finished."""
     records |= finished_shards(units, job)
     total = sum(unit.size for unit in units)
     done = sum(unit.size for unit in units if unit.number in records)
@@ -240,7 +240,7 @@ def _fill(
 
 
 def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJob) -> dict[str, Any]:
-    """Where a store's text came from. Raises ValueError if a source had none."""
+    """Describe where a store's text came from. Raises ValueError if a source had none."""
     reading = [ReadCounts() for _ in corpus.sources]
     for unit in corpus.units:
         reading[unit.source].add(ReadCounts(**records[unit.number]["reading"]))
@@ -267,7 +267,7 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
 
 
 def _warn_of_unknown(manifest: Mapping[str, Any], tokenizer: Tokenizer, data: DataConfig) -> None:
-    """Warn (UserWarning) of a store with many unknown tokens."""
+    """Warn (UserWarning) if a store has many unknown tokens."""
     share = manifest["provenance"]["unknown_tokens"] / sum(manifest["splits"][split]["tokens"] for split in SPLITS)
     if share <= NOTICEABLE_UNKNOWN:
         return
@@ -284,7 +284,7 @@ def _warn_of_unknown(manifest: Mapping[str, Any], tokenizer: Tokenizer, data: Da
 
 
 def _bytes_needed(corpus: Corpus, records: Mapping[int, Mapping[str, Any]]) -> int:
-    """The approximate size of the store, estimated from the part that is written."""
+    """Estimate the size of the store from the part that is written."""
     shards = [shard for record in records.values() for shard in record["shards"].values() if shard]
     written = sum(file["bytes"] for shard in shards for file in shard["files"].values())
     read = sum(unit.size for unit in corpus.units if unit.number in records)

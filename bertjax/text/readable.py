@@ -1,4 +1,4 @@
-"""The files of a corpus that cannot be read: all of them are reported at once, or left out (`data.on_error`)."""
+"""Unreadable files of a corpus: report all of them at once, or leave them out (`data.on_error`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertjax.text.sources.registry import KINDS, read_documents
 from bertjax.text.sources.source import SourceFile
 
 _LISTED = 20  # files in a message
-_CHECKED_BYTES = 4 << 30  # of text that is read at most to find more unreadable files after the first one
+_CHECKED_BYTES = 4 << 30  # of text to read at most in search of more unreadable files after the first
 _MOST_CACHE_BYTES = 1 << 30
 _WHAT = "looking for files that cannot be read"
 
@@ -35,9 +35,9 @@ class Failure(NamedTuple):
 
 
 def readable_corpus(data: DataConfig, progress: Progress, runner: Runner) -> Corpus:
-    """The corpus of `data.sources`; where `data.on_error` is "skip", without the files that cannot be read.
+    """The corpus of `data.sources`; if `data.on_error` is "skip", without unreadable files.
 
-    Raises ValueError as `Corpus.of` does, and for a source of which no file can be read.
+    Raises ValueError like `Corpus.of`, and for a source without a readable file.
     """
     corpus = Corpus.of(data)
     if data.on_error == "stop":
@@ -64,7 +64,7 @@ def readable_corpus(data: DataConfig, progress: Progress, runner: Runner) -> Cor
 
 @contextmanager
 def reporting_unreadable(corpus: Corpus, progress: Progress, runner: Runner) -> Iterator[None]:
-    """When reading a file fails, find the others that cannot be read and raise one ValueError that names them all."""
+    """If reading a file fails, find the other unreadable files and raise one ValueError that names them all."""
     try:
         yield
     except UnreadableFileError as error:
@@ -83,13 +83,13 @@ def reporting_unreadable(corpus: Corpus, progress: Progress, runner: Runner) -> 
 
 
 def _key(file: SourceFile, digest: str) -> str:
-    """What the readability of a file depends on; the name is that of messages."""
+    """The cache key of a file's readability; it has the file's name because messages do."""
     name = os.path.basename(file.path)
     return " ".join((file.kind, str(KINDS[file.kind].version), file.encoding, file.feature, file.spans, digest, name))
 
 
 def _failures(units: Sequence[Unit], progress: Progress, runner: Runner) -> list[Failure]:
-    """The unreadable files of some units, by path."""
+    """The unreadable files of units, by path."""
     failures: dict[str, Failure] = {}
     total, done = sum(unit.size for unit in units), 0
     with SIGNS.doing(_WHAT):
@@ -101,7 +101,7 @@ def _failures(units: Sequence[Unit], progress: Progress, runner: Runner) -> list
 
 
 def _unreadable_files(unit: Unit) -> list[tuple[str, str, str]]:
-    """Path, message and likely encoding of the files of a unit that cannot be read."""
+    """Path, message and likely encoding of the unreadable files of a unit."""
     failures = []
     for file in unit.files:
         try:

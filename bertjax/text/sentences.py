@@ -1,9 +1,9 @@
-"""Splitting sentences: at a terminator, closing marks, a space, and then the beginning of a sentence.
+"""Split sentences: at a terminator, closing marks, a space, and then the beginning of a sentence.
 
-One compiled expression finds the candidates and set look-ups decide on them, so that splitting is cheap compared to
-WordPiece. The idea of the rules is Punkt's (Kiss and Strunk 2006: abbreviations, initials, ordinals, sentence starters)
-with lists instead of statistics. Unlike Punkt a lower-case word continues with the sentence after `?` and `!` too, some
-abbreviations occur only before a number, and the terminators of scripts other than Latin are known.
+One compiled expression finds the candidates and set lookups decide on them, so that splitting is cheap compared to
+WordPiece. The rules are Punkt's (Kiss and Strunk 2006: abbreviations, initials, ordinals, sentence starters) with lists
+instead of statistics. Unlike in Punkt, a lower-case word continues the sentence also after `?` and `!`, some
+abbreviations count only before a number, and the terminators of other scripts than Latin are known.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 
 
 def _characters(ranges: str) -> str:
-    """The characters of code points and ranges of them, in hexadecimal."""
+    """The characters of hexadecimal code points and ranges."""
     edges = [[int(edge, 16) for edge in item.split("-")] for item in ranges.split()]
     return "".join(chr(point) for first, *last in edges for point in range(first, (last or [first])[0] + 1))
 
@@ -37,7 +37,7 @@ UNSPACED = "。！？｡︒︕︖។៕။"
 SPACED = "".join(sign for sign in SENTENCE_TERMINAL if sign not in UNSPACED) + "…།༎"
 
 SENTENCE_CAP = 10_000  # characters; a longer one is cut at a space
-UNMARKED_CAP = 250  # the same in scripts that mark no ends, which put a space between phrases
+UNMARKED_CAP = 250  # the same in scripts without terminators, which put a space between phrases
 
 
 def _words(text: str) -> frozenset[str]:
@@ -45,14 +45,14 @@ def _words(text: str) -> frozenset[str]:
 
 
 _NEVER_LAST = _words(
-    # titles, and words that point on to what follows
+    # titles, and words that refer to what follows
     """
     mr mrs ms messrs mme mlle dr drs prof rev revd hon fr capt cpt cmdr col gen lt maj sgt cpl pvt adm brig supt
     insp gov lieut pres rep sen mgr msgr mt mts e.g i.e eg ie vs cf viz ca approx
     """
 )
 _SOMETIMES_LAST = _words(
-    # abbreviations that also end sentences: they do before a word that often begins one
+    # abbreviations that may end a sentence: they do before a frequent sentence starter
     """
     jr sr st ste esq inc ltd co corp bros llc plc assn dept univ inst ave blvd rd bldg etc al seq ibid est ft lb lbs
     hr hrs yr yrs mins secs ed eds sp spp subsp var ariz calif colo conn fla ga ky mich minn nev okla penn tenn tex
@@ -60,7 +60,7 @@ _SOMETIMES_LAST = _words(
     """
 )
 _BEFORE_NUMBERS = _words(
-    # abbreviations when a number follows; words, or nothing special, otherwise
+    # abbreviations only if a number follows
     """
     no nos nr vol vols p pp ch chap sec sect fig figs art arts op opp ed bk pt para ver v c b d r n l f fol eq eqs
     ex lib jan feb mar apr jun jul aug sep sept oct nov dec mon tue tues wed thu thur thurs fri sat sun tel ext rte
@@ -79,19 +79,19 @@ _STARTERS = _words(
     """
 )
 _LONGEST = max(map(len, _NEVER_LAST | _SOMETIMES_LAST | _BEFORE_NUMBERS))
-_WINDOW = 4 * _LONGEST  # characters before a period in which its word is looked for
+_WINDOW = 4 * _LONGEST  # characters before a period to search for its word
 
 _SPACED, _UNSPACED = frozenset(SPACED), frozenset(UNSPACED)
-_COMMON_END = ".!?…‼⁇⁈⁉।॥؟۔։።"  # sought five times as fast as all of them
+_COMMON_END = ".!?…‼⁇⁈⁉।॥؟۔։።"  # found five times as fast as all terminators
 _CLOSE = r"\"'”’»›)}*_\]"
 _WIDE_CLOSE = "」』】》〉〕｣）\"'”’"
-_GOES_ON = "とっのはがをも、，"  # after a closed quotation: Japanese particles and commas
+_GOES_ON = "とっのはがをも、，"  # continue the sentence after a closed quotation: Japanese particles, commas
 _QUOTED = rf"[{_WIDE_CLOSE}]++(?![{_GOES_ON}])|(?![{_WIDE_CLOSE}])"
 
 
 def _candidate(ends: str, wide_ends: str = "") -> re.Pattern[str]:
-    """Where a sentence may end: with `ends` before a space, with `wide_ends` before anything."""
-    # `(?<![...].)`: a run of terminators is tried from its start only, or long runs would take quadratic time
+    """A pattern of possible ends: `ends` before a space, `wide_ends` before anything."""
+    # `(?<![...].)`: try a run of terminators from its start only, or long runs would take quadratic time.
     spaced = rf"[{ends}](?<![{ends}].)[{ends}]*+(?:[{_CLOSE}]|\[\d{{1,3}}\])*\s++"
     wide = rf"[{wide_ends}](?<![{wide_ends}].)[{ends}{wide_ends}]*+(?:{_QUOTED})\s*+|"
     return re.compile(wide + spaced if wide_ends else spaced)
@@ -112,10 +112,10 @@ _NOT_WORD = "\"'“‘«(){}[]*_–—/"
 
 
 def split_sentences(text: str) -> list[str]:
-    """Split a text into its sentences: stripped, never empty, at most `SENTENCE_CAP` characters; newlines end them.
+    """Split a text into sentences: stripped, not empty, at most `SENTENCE_CAP` characters; newlines end them.
 
-    Where a script marks no ends (Thai, Lao), what is longer than `UNMARKED_CAP` is cut at a space, between phrases.
-    Joined, the sentences are the text but for whitespace. Time is linear in the length, whatever the text.
+    In scripts without terminators (Thai, Lao), sentences above `UNMARKED_CAP` are cut at a space, between phrases.
+    Joined, the sentences are the text except for white space. Time is linear in the length, whatever the text.
     """
     candidate = _CANDIDATE
     unmarked = False
@@ -139,17 +139,17 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _beyond_ascii(text: str) -> str:
-    """The characters of a text that are not ASCII, nor lone surrogates."""
+    """The characters of a text that are neither ASCII nor lone surrogates."""
     return text.encode(errors="ignore").translate(None, _ASCII).decode()
 
 
 def _cap(sentence: str) -> int:
-    """Characters that a sentence may have: fewer if half of it is of a script that marks no ends."""
+    """The cap of a sentence: lower if over half of it is of a script without terminators."""
     return UNMARKED_CAP if 2 * len(_UNMARKED.findall(sentence)) > len(sentence) else SENTENCE_CAP
 
 
 def cut_at_spaces(text: str, cap: int = SENTENCE_CAP) -> list[str]:
-    """Cut a text into stripped, non-empty pieces of at most `cap` characters, at spaces where there are any."""
+    """Cut a text into stripped, non-empty pieces of at most `cap` characters, at spaces if there are any."""
     pieces, begin = [], 0
     while len(text) - begin > cap:
         end = text.rfind(" ", begin, begin + cap) + 1 or begin + cap
@@ -159,9 +159,9 @@ def cut_at_spaces(text: str, cap: int = SENTENCE_CAP) -> list[str]:
 
 
 def _ends(line: str, begin: int, start: int, after: int) -> bool:
-    """Whether the sentence that begins at `begin` ends with the terminators at `start`, before what is at `after`."""
+    """Whether the sentence from `begin` ends with the terminators at `start`; the next word begins at `after`."""
     if start - begin < 4 and not any(map(str.isalnum, line[begin:start])):
-        return False  # `... And then`: dots alone are no sentence
+        return False  # `... And then`: dots alone are not a sentence
     terminator = line[start]
     if terminator in _UNSPACED:
         return True
@@ -170,7 +170,7 @@ def _ends(line: str, begin: int, start: int, after: int) -> bool:
         after = opening.end()
         following = line[after : after + 1]
     if following.islower() or not following or following in _SPACED:
-        return False  # also at the line's end, where nothing follows and nothing needs to be split
+        return False  # also at the end of the line, where there is nothing to split
     if terminator != "." or line[start + 1] in _SPACED:
         return True
     near = line[max(begin, start - _WINDOW) : start].rsplit(None, 1)
@@ -181,7 +181,7 @@ def _ends(line: str, begin: int, start: int, after: int) -> bool:
 
 
 def _word_ends(word: str, alone: bool, line: str, after: int) -> bool:
-    """Whether a period after `word` ends the sentence, where the next word begins at `after`, not in lower case."""
+    """Whether a period after `word` ends the sentence; the next word, at `after`, is not in lower case."""
     word = word.rpartition("-")[2].strip(_NOT_WORD)
     if len(word) == 1 and word.isupper() and (word != "I" or alone or line[after + 1 : after + 2] == "."):
         return _starter(line, after)  # an initial

@@ -1,4 +1,4 @@
-"""Turning a unit of text into one shard of each split: the pure function that the processes of `prepare` run."""
+"""Turn a unit of text into one shard of each split: the pure function that `prepare`'s processes run."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ _BATCH_CHARACTERS = 1 << 20
 
 @dataclass(frozen=True)
 class ShardJob:
-    """What all units of a store have in common."""
+    """The parameters that all units of a store share."""
 
-    folder: AnyPath  # for the shards; of a remote store the store itself
+    folder: AnyPath  # of the shards; for a remote store, the store itself
     inputs: str  # fingerprint of all inputs of the store
     vocab: AnyPath
     rules: TextRules
     segmenter: Literal["none", "jieba"]
     held_out: float
-    longest: int = 0  # characters of a document; 0: every document stays whole
-    units: str = ""  # as `data.units` has it
-    list_digest: str = ""  # of the list of units, if that names one
+    longest: int = 0  # characters of a document at most; 0: documents stay whole
+    units: str = ""  # `data.units`
+    list_digest: str = ""  # of the list that `units` names, if any
 
     @property
     def planes(self) -> tuple[str, ...]:
-        """The arrays per token that the shards have besides ids."""
+        """The per-token arrays of the shards in addition to ids."""
         if self.units:
             return tuple(PLANE_OF_KIND.values())
         return () if self.segmenter == "none" else ("continues",)
@@ -62,11 +62,11 @@ class ShardJob:
 def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     """Read, split, encode and write a unit; return its record.
 
-    The record has `shards` (split -> the shard's record, or None where no document fell into the split), `reading`
-    (the reader's counts), `divided` (name and documents of each file that was split), `text_bytes`, `unknown_tokens`
-    and, if the job has any, `units` (their numbers by plane). It is published after the shards, so that a unit with a
-    record is finished. Two processes may make the same unit at the same time, as happens on clusters.
-    Raises ValueError as reading does, and if the list of units has changed.
+    The record has `shards` (split -> the shard's record, None if no document fell into the split), `reading` (the
+    reader's counts), `divided` (name and documents of each divided file), `text_bytes`, `unknown_tokens` and, if the
+    job has any, `units` (their numbers by plane). It is published after the shards, so a unit with a record is
+    finished. Two processes may make the same unit at the same time, as happens on clusters. Raises ValueError like
+    reading, and if the list of units has changed.
     """
     tokenizer = _tokenizer(job.vocab, job.rules)
     reading = ReadCounts()
@@ -90,35 +90,35 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
         record = {"inputs": job.inputs, "shards": shards, "reading": dataclasses.asdict(reading), "divided": divided}
         record |= {"text_bytes": text_bytes, "unknown_tokens": unknown, **({"units": marker.counts} if marker else {})}
         write_durably(scratch / f"{_name(unit)}.json", json.dumps(record).encode())
-        for name in _files_of(record):
+        for name in _shard_files(record):
             publish(scratch / name, job.folder)
         publish(scratch / f"{_name(unit)}.json", job.records)
     return record
 
 
 class _Record(TypedDict):
-    """What is read of the record of a unit."""
+    """The parts of a unit's record that are read."""
 
     inputs: str
     shards: dict[str, ShardRecord | None]
 
 
 def finished_shards(units: Sequence[Unit], job: ShardJob) -> dict[int, dict[str, Any]]:
-    """Number -> record of the units that are finished for the same inputs, by any process."""
-    there = _sizes_in(job.folder)
+    """Number -> record of the units that any process has finished for the same inputs."""
+    sizes = _file_sizes(job.folder)
     records = {}
     for unit in units:
         try:
             record: dict[str, Any] = read_json(job.records / f"{_name(unit)}.json", _Record)
         except (FileNotFoundError, ValueError):
             continue
-        if record["inputs"] == job.inputs and _files_of(record).items() <= there.items():
+        if record["inputs"] == job.inputs and _shard_files(record).items() <= sizes.items():
             records[unit.number] = record
     return records
 
 
 def remove_records(job: ShardJob) -> None:
-    """Remove the units' records, and the files of processes that were killed."""
+    """Remove the units' records, and the files of killed processes."""
     if job.records != job.folder:
         remove_tree(job.records)
         return
@@ -129,7 +129,7 @@ def remove_records(job: ShardJob) -> None:
             path.unlink()
 
 
-def _sizes_in(folder: AnyPath) -> dict[str, int]:
+def _file_sizes(folder: AnyPath) -> dict[str, int]:
     """Name -> bytes of the files in a folder."""
     if isinstance(folder, RemotePath):
         return {url.rpartition("/")[2]: size for url, size in remote_files(f"{folder}/*").items()}
@@ -140,7 +140,7 @@ def _name(unit: Unit) -> str:
     return f"unit-{unit.number:05}"
 
 
-def _files_of(record: Mapping[str, Any]) -> dict[str, int]:
+def _shard_files(record: Mapping[str, Any]) -> dict[str, int]:
     """Name -> bytes of the files of a unit's shards."""
     shards = [shard for shard in record["shards"].values() if shard]
     return {file["name"]: file["bytes"] for shard in shards for file in shard["files"].values()}
@@ -148,7 +148,7 @@ def _files_of(record: Mapping[str, Any]) -> dict[str, int]:
 
 @lru_cache(maxsize=1)
 def _tokenizer(vocab: AnyPath, rules: TextRules) -> Tokenizer:
-    """Loaded once per process: it caches the words it has seen."""
+    """Load the tokenizer once per process, since it caches words."""
     return load_vocabulary(vocab, rules)
 
 
@@ -156,9 +156,9 @@ _Drawn = tuple[Document, tuple[float, float]]
 
 
 def _batches(unit: Unit, longest: int, reading: ReadCounts, divided: list[tuple[str, int]]) -> Iterator[list[_Drawn]]:
-    """The documents and parts of documents of a unit with their draws, about `_BATCH_CHARACTERS` at a time.
+    """Yield the document parts of a unit with their draws, about `_BATCH_CHARACTERS` at a time.
 
-    `divided` gets the name of each file whose documents were split, and how many were made of them.
+    `divided` gets (name, documents made) of each file whose documents were split.
     """
     held: list[_Drawn] = []
     size = 0
@@ -191,11 +191,11 @@ def _write_batch(
     held_out = np.array([draw < job.held_out for _, (draw, _) in batch])
     same_work = np.array([document.is_of_same_work for document, _ in batch]) if job.longest else None
     for split, chosen in (("train", ~held_out), ("held_out", held_out)):
-        kept = chosen[part_of] & (lengths > 0)  # no sentence without tokens goes into a store
-        per_part = np.bincount(part_of[kept], minlength=len(batch))
-        tokens = np.repeat(kept, lengths)
+        is_stored = chosen[part_of] & (lengths > 0)  # sentences without tokens are left out
+        per_part = np.bincount(part_of[is_stored], minlength=len(batch))
+        tokens = np.repeat(is_stored, lengths)
         chosen_planes = {name: plane[tokens] for name, plane in planes.items()}
-        writers[split].add(ids[tokens], lengths[kept], per_part, is_continuation, same_work, **chosen_planes)
+        writers[split].add(ids[tokens], lengths[is_stored], per_part, is_continuation, same_work, **chosen_planes)
     return ids
 
 

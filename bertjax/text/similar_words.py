@@ -1,6 +1,6 @@
-"""Tables of similar words: a word and its nearest ones on each line, with tabs between them.
+"""Tables of similar words: a word and its nearest ones per line, separated by tabs.
 
-They are made of word vectors: of a file in word2vec's text format, or of whatever the caller has.
+They are made from word vectors: a file in word2vec's text format, or the caller's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BLOCK = 1024  # words whose cosines with all others are computed at once
 
 
 def read_bytes(path: str) -> bytes:
-    """The content of a table. Raises ValueError if there is none, or it is too large to be one."""
+    """Read a table. Raises ValueError if the file is missing or too large."""
     file = path_of(path)
     if not file.is_file():
         raise ValueError(
@@ -33,15 +33,14 @@ def read_bytes(path: str) -> bytes:
 
 
 def digest(path: str) -> str:
-    """SHA-256 (hex) of a table. Raises ValueError as `read_bytes`."""
+    """SHA-256 (hex) of a table. Raises ValueError like `read_bytes`."""
     return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
 def parse(content: bytes, path: str) -> dict[str, tuple[str, ...]]:
-    """The table that a file holds; `path` names it in messages.
+    """Parse a table; `path` names it in messages.
 
-    Raises ValueError naming the line for bytes that are not UTF-8, a line without similar words, an empty word or a
-    word that has a line already.
+    Raises ValueError naming the line if it is not UTF-8, has no similar words or an empty word, or repeats a word.
     """
     table = read_table(
         content,
@@ -54,15 +53,15 @@ def parse(content: bytes, path: str) -> dict[str, tuple[str, ...]]:
 
 
 def to_text(table: SimilarWords) -> str:
-    """The text of a file that `parse` reads."""
+    """Write a table as text that `parse` reads."""
     return "".join("\t".join((word, *similar)) + "\n" for word, similar in table.items())
 
 
 def read_vectors(path: str, most: int) -> tuple[list[str], np.ndarray]:
-    """The first `most` words of a file in word2vec's text format, and their vectors, float32 [words, D].
+    """Read the first `most` words of a file in word2vec's text format, and their vectors, float32 [words, D].
 
-    The first line may hold the two counts or be missing. Of lines of one word the first counts. Raises ValueError
-    naming the line for one that has another number of values, or values that are no finite numbers.
+    The first line may hold the two counts. The first line of a word counts. Raises ValueError naming the line for
+    another number of values, or values that are not finite.
     """
     words: dict[str, None] = {}
     vectors: list[np.ndarray] = []
@@ -98,7 +97,7 @@ def read_vectors(path: str, most: int) -> tuple[list[str], np.ndarray]:
 
 
 def usable_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[tuple[int, ...]]:
-    """The tokens of each word within a text; none for one that the vocabulary cannot write."""
+    """The tokens of each word within a text; none for a word that the vocabulary cannot write."""
     continues, unknown = tokenizer.is_continuation, tokenizer.unk_id
     encoded = tokenizer.encode_behind([("" if is_unspaced(word[:1] or " ") else " ") + word for word in words])
     return [() if unknown in ids or continues[ids[:1]].any() else tuple(ids.tolist()) for ids in encoded]
@@ -107,10 +106,10 @@ def usable_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[tuple[int, ..
 def nearest_words(
     words: Sequence[str], ids: Sequence[tuple[int, ...]], vectors: np.ndarray, count: int
 ) -> dict[str, tuple[str, ...]]:
-    """For each word the `count` others of as many tokens with the largest cosines, the nearest first.
+    """For each word, the `count` words of as many tokens with the largest cosines, nearest first.
 
-    `ids` are the tokens of each word, none for one to leave out; `vectors` float32 [words, D]. Of words with the same
-    tokens the first counts; one without a direction, or alone with its number of tokens, has no entry.
+    ids: The tokens of each word, none for a word to leave out. vectors: float32 [words, D]. Of words with the same
+    tokens the first counts; a word with a zero vector, or alone with its number of tokens, has no entry.
     """
     norms = np.linalg.norm(vectors, axis=1)
     first = {tokens: number for number, tokens in reversed(list(enumerate(ids))) if tokens and norms[number] > 0}
@@ -127,7 +126,7 @@ def nearest_words(
 
 
 def _nearest(unit: np.ndarray, begin: int, count: int) -> Iterable[list[int]]:
-    """For the rows of one block of unit vectors: the rows with the largest products, other than itself."""
+    """For each row of one block of unit vectors, the other rows with the largest products."""
     cosines = unit[begin : begin + _BLOCK] @ unit.T
     rows = np.arange(len(cosines))
     cosines[rows, begin + rows] = -np.inf

@@ -1,13 +1,13 @@
-"""Text that carries spans of its characters: the words, phrases and entities that a source marks in it."""
+"""Text that carries spans of its characters: the words, phrases and entities that a source marks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-# Kind of a span -> plane of the token store that marks which tokens continue one.
+# Kind of a span -> plane of the token store that marks the tokens that continue one.
 PLANE_OF_KIND = {"word": "continues", "phrase": "phrases", "entity": "entities"}
-USUAL_KIND = "phrase"
+DEFAULT_KIND = "phrase"
 
 
 class Span(NamedTuple):
@@ -19,26 +19,26 @@ class Span(NamedTuple):
 
 
 class MarkedText(str):
-    """A text with spans of it, in order of their starts; spans of one kind do not overlap."""
+    """A text with its spans, in order of their starts; spans of one kind do not overlap."""
 
     spans: tuple[Span, ...]
 
     def __new__(cls, text: str, spans: Iterable[Span]) -> MarkedText:
-        """`text` with these spans."""
-        made = super().__new__(cls, text)
-        made.spans = tuple(spans)
-        return made
+        """Attach spans to a text."""
+        marked_text = super().__new__(cls, text)
+        marked_text.spans = tuple(spans)
+        return marked_text
 
 
 def get_spans(text: str) -> tuple[Span, ...]:
-    """The spans that a text carries; none of a plain one."""
+    """The spans that a text carries; none for a plain one."""
     return text.spans if isinstance(text, MarkedText) else ()
 
 
 def split_spans(text: str, pieces: Iterable[str]) -> Iterable[str]:
-    """Successive pieces of a text, between which there is white space at most, each with its part of the spans.
+    """Give successive pieces of a text, separated by white space at most, their parts of its spans.
 
-    A span that reaches over the end of a piece is a span of either piece.
+    A span across the end of a piece becomes a span of both pieces.
     """
     return _with_spans(text, pieces) if isinstance(text, MarkedText) else pieces
 
@@ -57,7 +57,7 @@ def _with_spans(text: MarkedText, pieces: Iterable[str]) -> Iterator[str]:
 
 
 def join(texts: Sequence[str], between: str) -> str:
-    """The texts joined, with the spans that they carry."""
+    """Join texts with their spans."""
     joined = between.join(texts)
     if MarkedText not in set(map(type, texts)):
         return joined
@@ -69,11 +69,11 @@ def join(texts: Sequence[str], between: str) -> str:
 
 
 def marked(text: str, listed: Any, field: str, where: str) -> str:
-    """A text with the spans of a record's `field`; None marks nothing.
+    """Mark a text with the spans of a record's `field`; None marks nothing.
 
-    Each span is [start, end] or [start, end, kind], or an object with these keys; it counts Unicode characters, and
-    without a kind is a phrase. Raises ValueError naming `where`, which is the record, and the span: for one of another
-    form, outside of the text, empty, of an unknown kind, or that overlaps another of its kind.
+    A span is [start, end], [start, end, kind] or an object with these keys, counts Unicode characters, and is a phrase
+    by default. Raises ValueError naming the record (`where`) and the span if it is malformed, outside the text, empty,
+    of an unknown kind, or overlaps another of its kind.
     """
     if listed is None:
         return text
@@ -97,7 +97,7 @@ def _span(item: Any, where: str, size: int) -> Span:
     if not isinstance(values, Sequence) or isinstance(values, str) or len(values) not in (2, 3):
         raise ValueError(f"{where}: it must be [start, end] or [start, end, kind]")
     start, end, kind = (*values, None)[:3]
-    kind = USUAL_KIND if kind is None else kind
+    kind = DEFAULT_KIND if kind is None else kind
     if type(start) is not int or type(end) is not int:
         raise ValueError(f"{where}: start and end must be integers, which count the characters of the text")
     if not isinstance(kind, str) or kind not in PLANE_OF_KIND:

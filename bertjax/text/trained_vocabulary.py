@@ -1,4 +1,4 @@
-"""The vocabulary of a run: the one that is named, or one trained on the training documents of the sources."""
+"""The vocabulary of a run: the named one, or one trained on the training documents of the sources."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, files_wit
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import TRAINER_VERSION, count_for, smoothed, train_tokenizer
 
-KEEPING_VERSION = 2  # of vocabularies that are kept beside trained ones
-READING_VERSION = 3  # of reading, sentence splitting and the cut into units; a change makes other stores
-VOCABULARY_TEXT_BYTES = 1 << 30  # a vocabulary of more text is trained on a share of its documents
-PIECES_TEXT_BYTES = 1 << 28  # as much for the other kinds, whose "words" may be whole sentences
+KEEPING_VERSION = 2  # of vocabularies stored beside trained ones
+READING_VERSION = 3  # of reading, sentence splitting and units; a change makes other stores
+VOCABULARY_TEXT_BYTES = 1 << 30  # beyond it, a vocabulary is trained on a share of the documents
+PIECES_TEXT_BYTES = 1 << 28  # the same for other kinds, whose "words" may be whole sentences
 
 
 def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> AnyPath:
     """Return the vocabulary of a run: `data.vocab`, or one trained on the training documents of the sources.
 
-    A trained one is kept below `<root>/vocab-<fingerprint>/`, with a record of how it was made. Raises ValueError
-    for text or a vocabulary that does not fit, OSError if the disk is full.
+    A trained one is stored in `<root>/vocab-<fingerprint>/`, with a record of its making. Raises ValueError for text or
+    a vocabulary that does not fit, OSError if the disk is full.
     """
     require_text(parse_sources(data.sources))
     runner = runner or processes(data.workers)
@@ -55,7 +55,7 @@ def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runne
 def resolve_vocabulary(
     data: DataConfig, corpus: Corpus | None, division: Division | None, progress: Progress, runner: Runner
 ) -> AnyPath:
-    """As `prepare_vocabulary`, of a corpus that was found and divided already; without `data.vocab` it must be."""
+    """Like `prepare_vocabulary`, with the corpus and its division, which are needed only without `data.vocab`."""
     vocab = _without_entities(data, corpus, division, progress, runner)
     return _with_entities(data, vocab) if data.entity_map else vocab
 
@@ -71,7 +71,7 @@ def _without_entities(
     assert corpus is not None and division is not None
     made_of = {
         "sources": corpus.description(),
-        **division.made_of(),
+        **division.inputs(),
         "lowercase": data.lowercase,
         "strip_accents": data.strip_accents,
         "vocab_size": data.vocab_size,
@@ -96,13 +96,13 @@ def _without_entities(
 
 
 def _with_entities(data: DataConfig, vocab: AnyPath) -> AnyPath:
-    """The vocabulary with the entity map of `data.entity_map`, stored as a trained one is."""
+    """Store the vocabulary with the entity map of `data.entity_map` like a trained one."""
     made, added = vocabulary_with_entities(data, vocab), added_words(vocab)
     return _kept(data, made, {"entity_map": data.entity_map, **({} if added is None else {"added_words": added})})
 
 
 def _kept(data: DataConfig, tokenizer: Tokenizer, how: Mapping[str, Any]) -> AnyPath:
-    """The main file of a vocabulary that is kept below the root as a trained one is; `how` is part of its record."""
+    """Store a vocabulary below the root like a trained one and return its main file; `how` goes into its record."""
     inputs = fingerprint({"tokenizer": tokenizer.fingerprint, "version": KEEPING_VERSION})
     folder = path_of(data.root) / f"vocab-{inputs[:12]}"
     with exclusive_lock(path_of(data.root)):
@@ -116,7 +116,7 @@ def _kept(data: DataConfig, tokenizer: Tokenizer, how: Mapping[str, Any]) -> Any
 def vocabulary_with_entities(data: DataConfig, vocab: str | AnyPath) -> Tokenizer:
     """The tokenizer of a vocabulary and the map of `data.entity_map`.
 
-    Raises ValueError for a vocabulary that is not WordPiece, a file that is not there, or a map that does not fit.
+    Raises ValueError for a vocabulary other than WordPiece, a missing file, or a map that does not fit.
     """
     tokenizer, path = load_vocabulary(vocab, TextRules.of(data)), path_of(data.entity_map)
     setting = f"data.entity_map={data.entity_map!r}"
@@ -126,7 +126,7 @@ def vocabulary_with_entities(data: DataConfig, vocab: str | AnyPath) -> Tokenize
 
 
 def load_vocabulary(vocabulary: str | AnyPath, rules: TextRules) -> Tokenizer:
-    """As `load_tokenizer`, of files that may be remote; `hf:DIR` and `hf:NAME` have rules of their own."""
+    """Like `load_tokenizer`, also of remote files; `hf:DIR` and `hf:NAME` have rules of their own."""
     if isinstance(vocabulary, str) and vocabulary.startswith(hub.PREFIX):
         folder = Path(vocabulary.removeprefix(hub.PREFIX)).expanduser()
         return _read_source(vocabulary, _stamps(folder, huggingface.FILES))
@@ -146,7 +146,7 @@ def load_vocabulary(vocabulary: str | AnyPath, rules: TextRules) -> Tokenizer:
             raise ValueError(str(error).replace(str(copy), str(path))) from None
 
 
-# A command loads its vocabulary several times; a repository of the Hub is asked for once.
+# A command loads its vocabulary several times, but requests a Hub repository once.
 @functools.lru_cache(maxsize=2)
 def _read_source(source: str, stamps: tuple[tuple[int, ...], ...]) -> Tokenizer:
     return huggingface.read_vocabulary(source)
@@ -158,7 +158,7 @@ def _loaded(path: Path, rules: TextRules, stamps: tuple[tuple[int, ...], ...]) -
 
 
 def _stamps(path: Path, names: Iterable[str]) -> tuple[tuple[int, ...], ...]:
-    """What changes with the files of a vocabulary: `path`, and those of these names in its folder."""
+    """Stamps that change with a vocabulary's files: `path`, and the files of these names in its folder."""
     folder = path if path.is_dir() else path.parent
     files = [path, *(folder / name for name in names)]
     found = [file.stat() for file in files if file.exists()]
@@ -176,8 +176,8 @@ def _train_vocabulary(
 ) -> None:
     if data.strip_accents:
         warn_of_stripped_accents(corpus.files)
-    of_source, share = count_corpus(corpus, data, progress, runner, division)
-    words = smoothed(of_source, data.vocab_temperature)
+    counts, share = count_corpus(corpus, data, progress, runner, division)
+    words = smoothed(counts, data.vocab_temperature)
     report = partial(progress, "training the vocabulary")
     tokenizer = train_tokenizer(data.tokenizer, words, data.vocab_size, TextRules.of(data), report)
     how = {"asked_vocab_size": data.vocab_size, "words": words.total(), "distinct_words": len(words)}
@@ -187,27 +187,27 @@ def _train_vocabulary(
 def count_corpus(
     corpus: Corpus, data: DataConfig, progress: Progress, runner: Runner, division: Division | None = None
 ) -> tuple[list[Counter[str]], float]:
-    """The words of each source's training documents, and the share of the documents that was read for them.
+    """Count the words of each source's training documents. Returns the counts and the share of documents read.
 
-    Without a division documents are whole, and `data.held_out` is the share of them that is not counted.
+    Without a division documents are whole, and the share `data.held_out` of them is not counted.
     """
     most = VOCABULARY_TEXT_BYTES if data.tokenizer == "wordpiece" else PIECES_TEXT_BYTES
     share = min(1.0, most / max(corpus.text_bytes, 1))
     count = partial(_count_unit, data=data, share=share, division=division)
-    of_source: list[Counter[str]] = [Counter() for _ in corpus.sources]
+    counts: list[Counter[str]] = [Counter() for _ in corpus.sources]
     total, done = sum(unit.size for unit in corpus.units), 0
     for unit, counted in runner(count, corpus.units, "counting words"):
-        of_source[unit.source].update(counted)
+        counts[unit.source].update(counted)
         done += unit.size
         progress("counting words", done, total)
     corpus.require_unchanged()
-    return of_source, share
+    return counts, share
 
 
 def keep_vocabulary(
     folder: AnyPath, inputs: str, tokenizer: Tokenizer, sources: Iterable[object], how: Mapping[str, Any]
 ) -> None:
-    """Write a vocabulary and how it was made; the folder appears whole or not at all."""
+    """Write a vocabulary and the record of its making; the folder appears atomically."""
     about = {
         "inputs": inputs,
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in tokenizer.files.items()},
@@ -226,7 +226,7 @@ def keep_vocabulary(
 
 
 def _count_unit(unit: Unit, data: DataConfig, share: float, division: Division | None = None) -> Counter[str]:
-    """The words of a unit's training documents, or of a share of them."""
+    """Count the words of a unit's training documents, or of a share of them."""
     division = division or Division(data.held_out)
 
     def texts() -> Iterator[str]:
@@ -239,7 +239,7 @@ def _count_unit(unit: Unit, data: DataConfig, share: float, division: Division |
 
 
 def added_words(vocab: AnyPath) -> list[str] | None:
-    """What an extension added to a vocabulary that lies where it was made; None if it is no extended one."""
+    """The words that an extension added to a vocabulary in its own folder; None if it was not extended."""
     about = vocab / "made.json" if isinstance(vocab, Path) and vocab.is_dir() else vocab.with_name("made.json")
     return read_json(about, _Extended).get("added_words") if about.is_file() else None
 
@@ -249,7 +249,7 @@ class _Extended(TypedDict):
 
 
 class _Made(_Extended):
-    """The record in `made.json` of its vocabulary: the SHA-256 of each file, its own first."""
+    """The record in `made.json`, with the SHA-256 of each file, the main one first."""
 
     inputs: str
     files: dict[str, Sha256]
@@ -260,7 +260,7 @@ def _made(folder: AnyPath) -> _Made:
 
 
 def require_vocabulary(folder: AnyPath, inputs: str) -> None:
-    """Raise ValueError unless the folder holds what was made of these inputs, unchanged."""
+    """Raise ValueError unless the folder holds the unchanged vocabulary of these inputs."""
     try:
         how = _made(folder)
         found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in how["files"]}
@@ -276,7 +276,7 @@ def require_vocabulary(folder: AnyPath, inputs: str) -> None:
 
 
 def vocabulary_size(data: DataConfig) -> tuple[int, str]:
-    """The number of entries, from the file of `data.vocab` if that can be read, and where it is from."""
+    """The number of entries, from the file of `data.vocab` if it can be read, and a phrase on its origin."""
     reason = ""
     if data.vocab:
         try:

@@ -1,8 +1,8 @@
-"""Units masked as a whole: finds the words, phrases and entities of a sentence, and their tokens.
+"""Units to mask whole: find the words, phrases and entities of a sentence, and their tokens.
 
-`data.units` says where units are marked: `spans:FIELD`, a field of the sources' records, or `list:FILE`, a file with a
-unit on each line and, after tabs, its kinds. A store that was made with it has a plane for each kind. In each of them a
-token that is in no unit of the kind continues the word before it, or begins one, as it does without units.
+`data.units` names where units are marked: `spans:FIELD`, a field of the sources' records, or `list:FILE`, a file with a
+unit per line and, after tabs, its kinds. A store made with it has a plane for each kind. In a plane, a token outside
+the units of its kind continues the word before it, or begins one, as without units.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from bertjax.storage.lines import read_table
 from bertjax.storage.remote import path_of
 from bertjax.text.sources.registry import KINDS, parse_sources, read_documents
 from bertjax.text.sources.source import SourceFile
-from bertjax.text.spans import PLANE_OF_KIND, USUAL_KIND, Span, get_spans
+from bertjax.text.spans import DEFAULT_KIND, PLANE_OF_KIND, Span, get_spans
 from bertjax.tokenization.chunks import SEPARATOR
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _SEARCHED = 1_000  # documents
-VERSION = 1  # of the rules by which units are found; a change makes other stores
+VERSION = 1  # of the rules that find units; a change makes other stores
 
 _MOST_BYTES = 256 << 20  # of a list
 
-_Atom = tuple[str, int, int]  # as it is compared, where it begins, and where it ends
+_Atom = tuple[str, int, int]  # (text to compare, begin, end)
 FindUnits = Callable[[str], Sequence[Span]]  # the units of a sentence, in order of their starts
 
-# A word, or a single character: a mark, or one of a script that puts no spaces between words.
+# A word, or a single character: a mark, or a character of a script without spaces between words.
 _ALONE = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNSPACED = re.compile(f"[{_ALONE}]")
 _ATOM = re.compile(f"[{_ALONE}]|[^\\W{_ALONE}]+|[^\\w\\s]")
 
 
 def units_fingerprint(data: DataConfig) -> dict[str, Any]:
-    """What the units of a store are made of, as JSON values: with a list its content, and not its path.
+    """The inputs of a store's units as JSON: of a list its digest, not its path.
 
-    Raises ValueError as `find_units` does, and if no source has fields to name.
+    Raises ValueError like `find_units`, and if no source has fields.
     """
     find_units(data.units, data.lowercase)
     if digest := list_digest(data.units):
@@ -66,18 +66,18 @@ def is_unspaced(character: str) -> bool:
 
 
 def spans_field(data: DataConfig) -> str:
-    """The field of records with their spans; empty if units come from elsewhere."""
+    """The field of records with their spans; empty if units come from a list."""
     kind, _, named = data.units.partition(":")
     return named if kind == "spans" else ""
 
 
 def list_digest(written: str) -> str:
-    """SHA-256 (hex) of the list that a `data.units` names; empty if it names none."""
+    """SHA-256 (hex) of the list that `data.units` names; empty without a list."""
     return hashlib.sha256(_content(written)).hexdigest() if written.startswith("list:") else ""
 
 
 def listed_planes(data: DataConfig) -> set[str] | None:
-    """The planes in which the list of `data.units` marks units; None without a list."""
+    """The planes that the list of `data.units` marks; None without a list."""
     if not data.units.startswith("list:"):
         return None
     found = find_units(data.units, data.lowercase)
@@ -86,7 +86,7 @@ def listed_planes(data: DataConfig) -> set[str] | None:
 
 
 def require_spans(data: DataConfig, sources: Iterable[Sequence[SourceFile]]) -> None:
-    """Raise ValueError if no document has a span of units, of the first ones of the files of each source."""
+    """Raise ValueError if none of the first documents of each source has a span."""
     field = spans_field(data)
     able = [[file for file in files if KINDS[file.kind].has_fields] for files in sources]
     if field and not any(
@@ -101,9 +101,9 @@ def require_spans(data: DataConfig, sources: Iterable[Sequence[SourceFile]]) -> 
 
 
 def find_units(written: str, lowercase: bool, digest: str = "") -> FindUnits:
-    """The function of a `data.units`.
+    """The function that finds the units of `data.units` in a sentence.
 
-    Raises ValueError for one that is unknown, for a list that is bad, and for one that has not this `list_digest`.
+    Raises ValueError if `written` is malformed, for a bad list, and for a list with another `list_digest`.
     """
     kind, _, named = written.partition(":")
     if kind not in ("spans", "list") or not named:
@@ -123,7 +123,7 @@ def find_units(written: str, lowercase: bool, digest: str = "") -> FindUnits:
 
 
 class UnitMarker:
-    """Marks the tokens of units, and counts the units of each plane of the store in `counts`."""
+    """Marks the tokens of units; `counts` counts the units of each plane."""
 
     def __init__(self, find: FindUnits) -> None:
         self._find = find
@@ -137,37 +137,37 @@ class UnitMarker:
         lengths: np.ndarray,
         continues: np.ndarray,
     ) -> dict[str, np.ndarray]:
-        """The plane of each kind of unit, bool [tokens].
+        """Plane -> bool [tokens]: which tokens continue a unit of its kind.
 
-        `bare` [sentences] as they were encoded with; `lengths` int64 [sentences] in tokens; `continues` bool [tokens],
-        which tokens continue a word. The tokens of a unit are those with a character of it that are in no unit before
-        it; what follows them does not continue it.
+        bare: [sentences], as in `encode_running`. lengths: int64 [sentences], in tokens. continues: bool [tokens],
+        which tokens continue a word. The tokens of a unit are those with one of its characters that are not in an
+        earlier unit; the token behind them does not continue it.
         """
         planes = {plane: continues.copy() for plane in PLANE_OF_KIND.values()}
         starts = np.cumsum(lengths) - lengths
         for sentence, is_bare, start, size in zip(sentences, bare, starts, lengths, strict=True):
             if size and (spans := self._find(sentence)):
-                of_sentence = {name: plane[start : start + size] for name, plane in planes.items()}
+                parts = {name: plane[start : start + size] for name, plane in planes.items()}
                 offsets = tokenizer.offsets(sentence.replace(SEPARATOR, ""), is_bare)
-                self._mark(of_sentence, spans, sentence, offsets)
+                self._mark(parts, spans, sentence, offsets)
         return planes
 
     def _mark(self, planes: dict[str, np.ndarray], spans: Sequence[Span], sentence: str, offsets: np.ndarray) -> None:
-        """Write the units of one sentence into its part of the planes; `offsets` are those of its tokens."""
-        taken = dict.fromkeys(planes, 0)  # the first token after the units of each plane so far
+        """Write the units of one sentence into its part of the planes; `offsets` int64 [tokens, 2]."""
+        ends = dict.fromkeys(planes, 0)  # the first token after the units of each plane so far
         for start, end, kind in spans:
             name = PLANE_OF_KIND[kind]
             plane = planes[name]
             assert len(offsets) == len(plane), "every token has its offsets"
             start, end = (offset - sentence.count(SEPARATOR, 0, offset) for offset in (start, end))
             inside = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start))
-            inside = inside[inside >= taken[name]]
+            inside = inside[inside >= ends[name]]
             if not len(inside):
                 continue
             first, behind = int(inside[0]), int(inside[-1]) + 1
             plane[first : behind + 1] = False
             plane[first + 1 : behind] = True
-            taken[name] = behind
+            ends[name] = behind
             self.counts[name] += 1
 
 
@@ -177,7 +177,7 @@ def _unit_list(content: bytes, origin: str, lowercase: bool) -> FindUnits:
 
 
 class _UnitList:
-    """The units of a file; of those of one kind that begin at one word the longest is found, and none inside it."""
+    """The units of a file; of one kind, the longest unit that begins at a word is found, and none inside it."""
 
     def __init__(self, content: bytes, origin: str, lowercase: bool) -> None:
         self._lowercase = lowercase
@@ -189,20 +189,20 @@ class _UnitList:
             is_row=lambda fields: bool(self._atoms(fields[0])) and PLANE_OF_KIND.keys() >= {*fields[1:]},
         )
         self._units: dict[str, set[tuple[str, ...]]] = {}
-        self._sizes: dict[str, dict[str, set[int]]] = {}  # of each kind, those of units that begin with an atom
+        self._sizes: dict[str, dict[str, set[int]]] = {}  # kind -> first atom -> sizes of units
         for unit, kinds in table.items():
             atoms = tuple(atom for atom, _, _ in self._atoms(unit))
-            for kind in kinds or [USUAL_KIND]:
+            for kind in kinds or [DEFAULT_KIND]:
                 self._units.setdefault(kind, set()).add(atoms)
                 self._sizes.setdefault(kind, {}).setdefault(atoms[0], set()).add(len(atoms))
 
     @property
     def kinds(self) -> Iterable[str]:
-        """The kinds of its units, keys of `PLANE_OF_KIND`."""
+        """The kinds of the units, keys of `PLANE_OF_KIND`."""
         return self._units.keys()
 
     def __call__(self, sentence: str) -> list[Span]:
-        """The units of a sentence."""
+        """Find the units of a sentence, in order."""
         atoms = self._atoms(sentence)
         names = [atom for atom, _, _ in atoms]
         found: list[Span] = []
@@ -212,14 +212,14 @@ class _UnitList:
                 if first < behind or name not in sizes:
                     continue
                 coming = (tuple(names[first : first + size]) for size in sizes[name])
-                fitting = [len(unit) for unit in coming if unit in units]  # at the end of the sentence shorter
+                fitting = [len(unit) for unit in coming if unit in units]  # shorter at the end of the sentence
                 if fitting:
                     behind = first + max(fitting)
                     found.append(Span(atoms[first][1], atoms[behind - 1][2], kind))
         return sorted(found)
 
     def _atoms(self, text: str) -> list[_Atom]:
-        """The words and single characters of a text, with where they begin and end."""
+        """The words and single characters of a text, with their begins and ends."""
         cut = ((found[0], *found.span()) for found in _ATOM.finditer(text))
         return [(atom.lower() if self._lowercase else atom, begin, end) for atom, begin, end in cut]
 

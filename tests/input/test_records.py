@@ -457,7 +457,7 @@ MAKERS = [prepare_store, prepare_vocabulary, lambda data: extend_vocabulary(data
 def test_there_is_nothing_to_prepare(made: Made, tmp_path: Path, make, has_vocabulary: bool) -> None:
     made.file(tmp_path)
     data = made.data(tmp_path) if has_vocabulary else made.data(tmp_path, vocab="")
-    with pytest.raises(ValueError, match=r"\.tfrecord\*: its records are prepared already, as rows of ids"):
+    with pytest.raises(ValueError, match=r"\.tfrecord\*: its records are already prepared rows of ids"):
         make(data)
 
 
@@ -470,7 +470,7 @@ def test_verbs_say_that_records_are_prepared(made: Made, tmp_path: Path, verb: s
     recipe.write_text("from bertjax.config import Config\n\ndef config():\n    return Config()\n")
     data = made.data(tmp_path)
     assert main([verb, str(recipe), "--data.sources", *data.sources, "--data.vocab", data.vocab]) == 1
-    assert "its records are prepared already" in capsys.readouterr().err
+    assert "its records are already prepared rows" in capsys.readouterr().err
 
 
 WITHOUT = """

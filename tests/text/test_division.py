@@ -136,7 +136,7 @@ def test_a_corpus_of_many_documents_stays_as_it_is(data):
     """The inputs of a store that could be made before there was anything to divide are the same."""
     corpus = Corpus.of(data)
     division = divide(corpus, data)
-    assert division.made_of() == {"held_out": 0.25} and not division.notes()
+    assert division.inputs() == {"held_out": 0.25} and not division.notes()
     folder = prepare(data)
     assert "works" not in json.dumps(TokenStore.open(folder).manifest["splits"])
     assert prepare(changed(data, split_documents="never")) == folder

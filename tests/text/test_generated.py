@@ -47,5 +47,5 @@ def test_nouns_decide_their_words():
 
 @pytest.mark.parametrize("pattern", ["0", "many", "-3", "1e4"])
 def test_what_is_no_number_of_documents_is_refused(pattern):
-    with pytest.raises(ValueError, match=f"source generated:{pattern}: '{pattern}' is no number of documents"):
+    with pytest.raises(ValueError, match=f"source generated:{pattern}: '{pattern}' is not a number of documents"):
         source_files(parse_source(f"generated:{pattern}"))

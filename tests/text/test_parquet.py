@@ -158,7 +158,7 @@ def test_rows_too_large_to_hold_are_refused(tmp_path, monkeypatch):
 def test_without_pyarrow_it_says_how_to_get_it(tmp_path, monkeypatch):
     write_parquet(tmp_path / "a.parquet", table())
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ValueError, match=r"needs pyarrow to be read; pip install 'bertjax\[parquet\]'"):
+    with pytest.raises(ValueError, match=r"reading it requires pyarrow; pip install 'bertjax\[parquet\]'"):
         source_files(parse_source(f"parquet:{tmp_path}/*"))
 
 

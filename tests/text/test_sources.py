@@ -60,7 +60,7 @@ def test_parse_source_takes_the_kind_up_to_the_first_colon():
         ("text:", "nothing after the colon; write text:glob"),
         (
             "s3://bucket/a.txt",
-            "unknown kind .s3.; of a URL too the kind comes first, as in text:s3://bucket/a.txt; kinds",
+            "unknown kind .s3.; the kind comes first, also before a URL: text:s3://bucket/a.txt; kinds",
         ),
     ],
 )
@@ -104,11 +104,11 @@ def test_a_source_without_text_is_refused(tmp_path):
     [
         (
             "wikipedia:dumps/*.bz2",
-            "nothing .working directory .*; a dump is at https://dumps.wikimedia.org/enwiki/",
+            "nothing .working directory .*; download a dump from https://dumps.wikimedia.org/enwiki/",
         ),
         (
             "wikiextractor:wiki/*",
-            "; WikiExtractor makes them of a dump; or have wikipedia:GLOB read the dump itself",
+            "; make them from a dump with WikiExtractor, or read the dump itself as wikipedia:GLOB",
         ),
         (
             "parquet:wiki/*.parquet:text",

@@ -286,8 +286,8 @@ def test_a_value_of_a_forged_manifest_is_read_or_named_whatever_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda m: m["provenance"].update(inputs="others"), "provenance is not what provenance_sha256 says"),
-        (lambda m: m.update(provenance_sha257=m.pop("provenance_sha256")), "provenance_sha257 is no key of a manifest"),
+        (lambda m: m["provenance"].update(inputs="others"), "provenance does not match provenance_sha256"),
+        (lambda m: m.update(provenance_sha257=m.pop("provenance_sha256")), "provenance_sha257 is not a key of a manifest"),
         (lambda m: m["splits"]["train"].update(tokens=1), "its fingerprint is not that of its content"),
     ],
 )

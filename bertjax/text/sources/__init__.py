@@ -1,1 +1,1 @@
-"""Readers of text: one file per kind of source, and the registry that names them."""
+"""Readers of text: one file per kind of source, and their registry."""

@@ -1,7 +1,7 @@
 """The `csv` source: tables with a header, a document in one column of each row.
 
-The separator is that of the header: a comma, a semicolon, a tab or a bar. Fields may be quoted, except in files named
-`.tsv`, where a quotation mark is a character like any other.
+The separator is the header's: a comma, a semicolon, a tab or a bar. Fields may be quoted, except in `.tsv` files, where
+a quotation mark is an ordinary character.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, S
 from bertjax.text.spans import marked
 
 _SEPARATORS = ",;\t|"
-_SNIFFED = 2000  # characters; the time grows with their square
+_SNIFFED = 2000  # characters; the time is quadratic
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """The file's rows, a document each, whose lines are paragraphs.
+    """Read the rows, a document each, whose lines are paragraphs.
 
-    Raises ValueError naming file and line for a file without the column, a malformed row, one with another number of
-    fields than the header, or a row above `RECORD_CAP` bytes.
+    Raises ValueError naming file and line for a missing column, a malformed row, a row with another number of fields
+    than the header, or a row above `RECORD_CAP` bytes.
     """
     rows = _rows(file, counts)
     line, header = next(rows, (1, []))
@@ -60,7 +60,7 @@ def _column(file: SourceFile, header: list[str]) -> int:
 
 
 def _rows(file: SourceFile, counts: ReadCounts) -> Iterator[tuple[int, list[str]]]:
-    """Each row that is not blank, after the number of its first line."""
+    """Yield (number of the first line, fields) of each row that is not blank."""
 
     def refuse(number: int) -> None:
         raise ValueError(f"{file.path}, line {number}: a line of more than {RECORD_CAP >> 20} MiB; is it a table?")

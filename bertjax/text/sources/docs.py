@@ -1,8 +1,8 @@
-"""The `docs` source: the English prose in the docstrings of the installed Python packages and the standard library.
+"""The `docs` source: English prose from the docstrings of the installed Python packages and the standard library.
 
-Nothing is imported: modules are parsed with `ast`. The same versions give the same bytes on any file system. A unit of
-work is a package, or a part of a large one; paragraphs are deduplicated within a unit, so that units do not depend on
-each other or on the number of processes.
+Modules are parsed with `ast`, never imported. The same versions give the same bytes on any filesystem. A unit of work
+is a package, or a part of a large one; paragraphs are deduplicated within a unit, so that units do not depend on each
+other or on the number of processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources.docs_prose import prose
 from bertjax.text.sources.source import Paragraphs, Source, SourceFile, SourceKind
 
-UNIT_BYTES = 3_000_000  # of source code; some half a second of work
+UNIT_BYTES = 3_000_000  # of source code; about half a second of work
 STANDARD_LIBRARY = "stdlib"
 
 # tests, copies of other packages, generated interfaces
@@ -32,15 +32,15 @@ _LEAST_SENTENCES, _LEAST_CHARACTERS = 3, 200  # of a document
 
 
 def units(packages: str = "") -> list[tuple[str, tuple[str, ...]]]:
-    """(name, module files) of every unit of the packages, named as they are imported and separated by commas.
+    """(name, module files) of every unit of packages, which are import names separated by commas.
 
-    No packages means all that are installed, and the standard library (`stdlib`). Raises ValueError for one that is not
-    installed, with the nearest name.
+    No names mean all installed packages and the standard library (`stdlib`). Raises ValueError for a package that is
+    not installed, with the nearest name.
     """
     installed = _installed()
-    wanted = [name.strip() for name in packages.split(",") if name.strip()] or sorted(installed)
+    names = [name.strip() for name in packages.split(",") if name.strip()] or sorted(installed)
     found = []
-    for name in sorted(set(wanted)):
+    for name in sorted(set(names)):
         if name not in installed:
             near = difflib.get_close_matches(name, installed, 1)
             hint = f"did you mean {near[0]}?" if near else "use names as they are imported"
@@ -51,12 +51,12 @@ def units(packages: str = "") -> list[tuple[str, tuple[str, ...]]]:
 
 
 def find(source: Source) -> list[SourceFile]:
-    """The units of the packages. Raises ValueError as `units` does."""
+    """Find the units of the packages. Raises ValueError like `units`."""
     return [SourceFile(source.kind, name, members) for name, members in units(source.pattern)]
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """The documents of a unit, one for each module and class."""
+    """Read the documents of a unit, one for each module and class."""
     seen: set[str] = set()
     for path in file.members:
         for docstrings in _documents(path, counts):
@@ -72,7 +72,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 
 
 def _installed() -> dict[str, str]:
-    """Import name -> file or folder, of everything in site-packages but this package itself."""
+    """Import name -> file or folder, of everything in site-packages except this package."""
     paths = sysconfig.get_paths()
     found = {STANDARD_LIBRARY: paths["stdlib"]}
     for root in dict.fromkeys((paths["purelib"], paths["platlib"])):
@@ -99,7 +99,7 @@ def _modules(path: str) -> list[str]:
 
 
 def _parts(modules: list[str]) -> list[tuple[str, ...]]:
-    """Successive groups of modules of about `UNIT_BYTES` each."""
+    """Group successive modules to about `UNIT_BYTES` each."""
     parts: list[list[str]] = []
     size = UNIT_BYTES
     for module in modules:
@@ -112,7 +112,7 @@ def _parts(modules: list[str]) -> list[tuple[str, ...]]:
 
 
 def _documents(path: str, counts: ReadCounts) -> Iterator[list[str]]:
-    """The docstrings of a module and its functions, then those of each class and its methods."""
+    """Yield the docstrings of a module and its functions, then those of each class and its methods."""
     with open(path, "rb") as stream:
         code = stream.read()
     if b'"""' not in code and b"'''" not in code:
@@ -137,7 +137,7 @@ def _documents(path: str, counts: ReadCounts) -> Iterator[list[str]]:
 
 
 def _definitions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    """The functions and classes of a body, also under `if` and `try`, in order."""
+    """Yield the functions and classes of a body, also under `if` and `try`, in order."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield child

@@ -1,4 +1,4 @@
-"""The prose of a docstring: whole sentences, without code, tables, lists of parameters and markup."""
+"""Extract the prose of a docstring: whole sentences, without code, tables, parameter lists and markup."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _is_prose(sentence: str) -> bool:
 
 def _without_literals(lines: list[str]) -> Iterator[str]:
     """Leave out fenced code, doctests, literal blocks, directives, fields and the lists that a label begins."""
-    hidden: int | None = None  # lines indented by more than this belong to what was left out
+    hidden: int | None = None  # lines indented by more than this belong to an omitted block
     fenced = to_blank = False
     for line in lines:
         bare = line.lstrip()
@@ -107,7 +107,7 @@ def _without_literals(lines: list[str]) -> Iterator[str]:
             yield " " * indent + found[2].strip() if is_prose else ""
         elif _FIELD.match(bare) or _LIST_LABEL.fullmatch(bare):
             hidden = indent
-            to_blank = not bare.endswith(":")  # its text goes on to the end of the paragraph
+            to_blank = not bare.endswith(":")  # its text continues to the end of the paragraph
         elif bare.endswith("::"):
             hidden = indent
             yield line[:-1]
@@ -117,7 +117,7 @@ def _without_literals(lines: list[str]) -> Iterator[str]:
 
 
 def _without_list_sections(lines: list[str]) -> Iterator[str]:
-    """Leave out underlined headings, and the sections of those that list parameters or show code."""
+    """Leave out underlined headings, and sections that list parameters or show code."""
     listing = underline = False
     for line, following in zip(lines, [*lines[1:], ""], strict=False):
         if underline:
@@ -130,7 +130,7 @@ def _without_list_sections(lines: list[str]) -> Iterator[str]:
 
 
 def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Group lines into paragraphs: a blank line, a list's item or a change of indentation begins another one."""
+    """Group lines into paragraphs, separated by blank lines, list items and changes of indentation."""
     block: list[str] = []
     depth = 0
     for line in lines:

@@ -1,7 +1,7 @@
-"""The `generated` source: text made by rules, the same in every installation, to compare runs on different machines.
+"""The `generated` source: text made by rules, the same in every installation, for comparing machines.
 
-Each document has a topic with nouns of its own. A noun has a few adjectives and verbs, some more frequent than others:
-a masked word can be guessed from its sentence, though not always, and a second sentence by the topic of the first.
+Each document has a topic with its own nouns. A noun has a few adjectives and verbs, some more frequent than others, so
+that a masked word can often be guessed from its sentence, and a second sentence from the topic of the first.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from bertjax.text.sources.source import Paragraphs, Source, SourceFile, SourceKi
 
 _TOPICS, _NOUNS = 6, 4  # nouns of a topic
 _SYLLABLES = ("ba", "do", "ki", "lu", "me", "no", "pa", "ri", "so", "tu", "ve", "za")
-_CHOICES = (0.5, 0.3, 0.2)  # how often a noun has each of its adjectives, and of its verbs
-_LEAST, _MOST = 4, 11  # sentences of a document
+_CHOICES = (0.5, 0.3, 0.2)  # probabilities of a noun's adjectives, and of its verbs
+_LEAST, _MOST = 4, 11  # sentences per document
 _UNIT_DOCUMENTS = 10_000  # about 4 MB
-_BYTES = 400  # of a document, about
+_BYTES = 400  # per document, about
 
 
 class _Noun(NamedTuple):
@@ -29,19 +29,19 @@ class _Noun(NamedTuple):
 
 
 def find(source: Source) -> list[SourceFile]:
-    """Units of work of so many documents. Raises ValueError for a pattern that is no number of documents."""
+    """Split the number of documents into units of work. Raises ValueError unless the pattern is a number."""
     if not re.fullmatch(r"[1-9]\d{0,8}", source.pattern):
-        raise ValueError(f"source {source}: {source.pattern!r} is no number of documents; write generated:2000")
+        raise ValueError(f"source {source}: {source.pattern!r} is not a number of documents; write generated:2000")
     count, units = int(source.pattern), []
     for start in range(0, count, _UNIT_DOCUMENTS):
         end = min(start + _UNIT_DOCUMENTS, count)
-        # The digest is that of this file, which has the rules.
+        # The digest is that of this file, which contains the rules.
         units.append(SourceFile(source.kind, f"{start}-{end}", (__file__,), listed=(end - start) * _BYTES))
     return units
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """The sentences of the documents of a unit. Document k is a function of k alone."""
+    """Generate the sentences of a unit's documents. Document k is a function of k alone."""
     topics = _topics()
     for number in range(*map(int, file.path.split("-"))):
         draw = Random(f"document {number}")
@@ -52,7 +52,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 
 
 def _topics() -> list[list[_Noun]]:
-    """The nouns of each topic; no word is used twice."""
+    """Draw the nouns of each topic; no word is used twice."""
     draw = Random("words")
     every = map("".join, itertools.product(_SYLLABLES, repeat=3))
     words = iter(sorted(every, key=lambda _: draw.random()))
@@ -76,7 +76,7 @@ def _chosen(words: tuple[str, ...], draw: Random) -> str:
 
 
 def _below(draw: Random, bound: int) -> int:
-    """A number in [0, bound); of Random, Python promises that `random()` alone never changes."""
+    """A number in [0, bound). Python promises only for `random()` that it never changes."""
     return int(draw.random() * bound)
 
 

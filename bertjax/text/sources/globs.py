@@ -1,4 +1,4 @@
-"""The files that a glob matches, local or in object storage, and where to get text if it matches none."""
+"""Files that a glob matches, local or in object storage, and advice if it matches none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BOOKS = (
 
 
 class NoFilesError(ValueError):
-    """A glob that matches nothing. `example` is one that matches files of the same folder, or ''."""
+    """A glob matches nothing. `example` is a glob that matches files of the same folder, or ''."""
 
     example = ""
 
@@ -28,31 +28,34 @@ class NoFilesError(ValueError):
 def matching_files(pattern: str, folder_names: Sequence[str] = ("*",), exclude: Sequence[str] = ()) -> dict[str, int]:
     """Path -> bytes of the files that a glob matches, in order; `**` matches any depth, `~` is the home directory.
 
-    A folder means the files in it, at any depth, of which the name (without an ending of compression) matches one of
-    `folder_names`. `exclude` has globs of paths, or of names, that are left out. Raises NoFilesError, with what to
-    write, when there are none.
+    A folder stands for the files in it, at any depth, whose name without a compression suffix matches one of
+    `folder_names`. `exclude` has globs of paths or names to leave out. Raises NoFilesError, with advice, if no file is
+    left.
     """
     pattern = os.path.expanduser(pattern)
-    sizes = remote_files(_remote_glob(pattern)) if is_remote(pattern) else _local_files(pattern)
+    if is_remote(pattern):
+        sizes = remote_files(f"{pattern}**" if pattern.endswith("/") else pattern)
+    else:
+        sizes = _local_files(pattern)
     if not sizes:
         raise NoFilesError(_why_nothing(pattern))
     if is_folder(pattern):
-        found, sizes = sizes, {path: size for path, size in sizes.items() if has_name(path, folder_names)}
+        everything, sizes = sizes, {path: size for path, size in sizes.items() if has_name(path, folder_names)}
         if not sizes:
-            raise _no_names(pattern, folder_names, found)
-    kept = {path: size for path, size in sizes.items() if not any(_matches(path, glob) for glob in exclude)}
-    if not kept:
+            raise _no_names(pattern, folder_names, everything)
+    remaining = {path: size for path, size in sizes.items() if not any(_matches(path, glob) for glob in exclude)}
+    if not remaining:
         raise NoFilesError(f"data.exclude={tuple(exclude)} leaves out all {len(sizes)} files")
-    return dict(sorted(kept.items()))
+    return dict(sorted(remaining.items()))
 
 
 def is_folder(pattern: str) -> bool:
-    """Whether a pattern names a folder; a remote one ends with a slash."""
+    """Whether a pattern names a folder; a remote folder ends with a slash."""
     return pattern.endswith("/") if is_remote(pattern) else os.path.isdir(os.path.expanduser(pattern))
 
 
 def has_name(path: str, names: Sequence[str]) -> bool:
-    """Whether the name of a file, without an ending of compression, matches one of some globs, in any case."""
+    """Whether a file's name, without a compression suffix, matches one of the globs, ignoring case."""
     name = os.path.basename(path)
     for ending in COMPRESSED:
         name = name.removesuffix(ending)
@@ -67,12 +70,8 @@ def _local_files(pattern: str) -> dict[str, int]:
     return {path: os.path.getsize(path) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)}
 
 
-def _remote_glob(pattern: str) -> str:
-    return f"{pattern}**" if pattern.endswith("/") else pattern
-
-
 def _matches(path: str, pattern: str) -> bool:
-    """Whether a glob is that of a path, or of its last parts."""
+    """Whether a glob matches a path, or its last parts."""
     pattern = os.path.expanduser(pattern).removeprefix("./").removeprefix("**/")
     return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"*/{pattern}")
 
@@ -100,6 +99,6 @@ def _no_names(folder: str, names: Sequence[str], found: Iterable[str]) -> NoFile
     return error
 
 
-def where_books_are(pattern: str) -> str:
-    """What to use in place of BooksCorpus, for a pattern that seems to mean it; else ''."""
+def books_advice(pattern: str) -> str:
+    """Alternatives to BooksCorpus, for a pattern that seems to mean it; else ''."""
     return _BOOKS if re.search("book", pattern, re.IGNORECASE) else ""

@@ -1,4 +1,4 @@
-"""The `jsonl` source: a JSON object a line, with a document in one of its fields."""
+"""The `jsonl` source: a JSON object per line, with a document in one of its fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """The file's documents, whose lines are paragraphs. Raises ValueError as `json_texts` and `marked` do."""
+    """Read the documents, whose lines are paragraphs. Raises ValueError like `json_texts` and `marked`."""
     field = file.feature or DEFAULT_FIELD
     for where, record in json_records(file.path, counts, file.encoding):
         text = text_in(record, field, where, counts)
@@ -25,18 +25,19 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 
 
 def json_texts(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Iterator[str]:
-    """The text in a field of each JSON object of a file that has one a line; blank lines go.
+    """Yield the text in a field of each line's JSON object; blank lines are skipped.
 
-    Raises ValueError as `json_records` and `text_in` do.
+    Raises ValueError like `json_records` and `text_in`.
     """
     for where, record in json_records(path, counts):
         yield text_in(record, field, where, counts)
 
 
 def json_records(path: str, counts: ReadCounts, encoding: str = UTF8) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each JSON object of a file that has one a line, after its file and line; blank lines are skipped.
+    """Yield (file and line, JSON object) of each line; blank lines are skipped.
 
-    Raises ValueError naming file and line for bad JSON, for what is no object, or a record above `RECORD_CAP`.
+    Raises ValueError naming file and line for bad JSON, for a value that is not an object, or a record above
+    `RECORD_CAP`.
     """
 
     def refuse(number: int) -> None:
@@ -45,23 +46,19 @@ def json_records(path: str, counts: ReadCounts, encoding: str = UTF8) -> Iterato
     for number, line in enumerate(read_lines(path, refuse, RECORD_CAP, counts, encoding=encoding), 1):
         if line and not line.isspace():
             where = f"{path}, line {number}"
-            yield where, _json_object(where, line)
-
-
-def _json_object(where: str, line: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError of int()
-        raise ValueError(f"{where}: bad JSON ({error}); every line must be one JSON object") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"{where}: a JSON {type(record).__name__}, not an object with fields")
-    return record
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:  # also int()'s ValueError, for too many digits
+                raise ValueError(f"{where}: bad JSON ({error}); every line must be one JSON object") from None
+            if not isinstance(record, dict):
+                raise ValueError(f"{where}: a JSON {type(record).__name__}, not an object with fields")
+            yield where, record
 
 
 def text_in(record: Mapping[str, Any], field: str, where: str, counts: ReadCounts) -> str:
-    """A record's field; lone surrogates, which JSON can spell, become U+FFFD, added to `counts`.
+    """The text in a record's field; lone surrogates, which JSON can spell, become U+FFFD, counted in `counts`.
 
-    Raises ValueError naming `where` for a field that is missing or no string.
+    Raises ValueError naming `where` if the field is missing or not a string.
     """
     if field not in record:
         has = ", ".join(sorted(record)[:10]) or "no fields"
@@ -72,7 +69,7 @@ def text_in(record: Mapping[str, Any], field: str, where: str, counts: ReadCount
     if not isinstance(text, str):
         raise ValueError(f"{where}: field `{field}` is {type(text).__name__}, not a string")
     try:
-        text.encode()  # many times as quick as looking for what hardly any text has
+        text.encode()  # many times as fast as a search for surrogates
     except UnicodeEncodeError:
         text, replaced = _SURROGATE.subn("\ufffd", text)
         counts.replaced_characters += replaced

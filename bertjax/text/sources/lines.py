@@ -1,4 +1,4 @@
-"""The `lines` source: google-research/bert's format, a sentence a line and a blank line between documents."""
+"""The `lines` source: google-research/bert's format, a sentence per line and a blank line between documents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, sour
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """The sentences of the file's documents; the end of the file ends a document too."""
+    """Read the sentences of the documents; the end of the file also ends a document."""
     inside = False
     for line in source_lines(file, counts):
         line = line.strip()

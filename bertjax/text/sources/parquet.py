@@ -1,7 +1,7 @@
 """The `parquet` source: the rows of Parquet and Arrow files, the formats of Hugging Face data sets.
 
-The first bytes of a file identify its format: Parquet, an Arrow stream (`data-*.arrow`, as `save_to_disk` of Hugging
-Face's `datasets` writes them) or an Arrow file. One column is read, a few rows at a time.
+The first bytes of a file identify its format: Parquet, an Arrow stream (`data-*.arrow`, as written by `save_to_disk` of
+Hugging Face's `datasets`) or an Arrow file. One column is read, a few rows at a time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 _PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
-_ROWS = 4  # at once, so that few long ones are held; more are hardly faster
-_RECORDS = 256  # at once: several columns of short values, where more are faster
-_BUFFER = 1 << 20  # bytes of a Parquet column that are read at once
-_STRINGS = {"string": "binary", "large_string": "large_binary", "string_view": "binary_view"}  # types as their bytes
+_ROWS = 4  # at once; long rows need memory, and more are hardly faster
+_RECORDS = 256  # at once, with several columns of short values
+_BUFFER = 1 << 20  # bytes of a Parquet column to read at once
+_STRINGS = {"string": "binary", "large_string": "large_binary", "string_view": "binary_view"}  # type -> its bytes
 
 
 def require_field(path: str, field: str) -> None:
-    """Raise ValueError naming the file unless it is Parquet or Arrow and has a column of strings of that name."""
+    """Raise ValueError naming the file unless it is Parquet or Arrow with a string column of this name."""
     with _reading(path) as pa:
         schema = _schema(path, pa)
         names, number = schema.names, schema.get_field_index(field)
@@ -50,20 +50,20 @@ def require_field(path: str, field: str) -> None:
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """The file's rows, a document each, whose lines are paragraphs. Raises ValueError as `texts` and `marked` do."""
+    """Read the rows, a document each, whose lines are paragraphs. Raises ValueError like `texts` and `marked`."""
     field = file.feature or DEFAULT_FIELD
-    listed: Iterator[Any] = repeat(None)
+    spans: Iterator[Any] = repeat(None)
     if file.spans and file.spans in column_names(file.path):
-        listed = (record[file.spans] for record in records(file.path, [file.spans]))
-    for number, (text, spans) in enumerate(zip(texts(file.path, counts, field), listed, strict=False), 1):
-        yield from split_paragraphs(marked(text, spans, file.spans, f"{file.path}, row {number}"))
+        spans = (record[file.spans] for record in records(file.path, [file.spans]))
+    for number, (text, listed) in enumerate(zip(texts(file.path, counts, field), spans, strict=False), 1):
+        yield from split_paragraphs(marked(text, listed, file.spans, f"{file.path}, row {number}"))
 
 
 def texts(path: str, counts: ReadCounts, field: str) -> Iterator[str]:
-    """The text in a column of each row of a file; a null is an empty one.
+    """Yield the text in a column of each row; a null is an empty text.
 
-    Raises ValueError naming the file, and the row where there is one, if the file is damaged, has no such column of
-    strings, or has a row above `RECORD_CAP` bytes.
+    Raises ValueError naming the file, and the row if possible, if the file is damaged, has no such string column, or
+    has a row above `RECORD_CAP` bytes.
     """
     require_field(path, field)
     utf8 = Utf8(path, f"is {field} really text? Write it as UTF-8, or name another field", counts)
@@ -77,13 +77,13 @@ def texts(path: str, counts: ReadCounts, field: str) -> Iterator[str]:
 
 
 def column_names(path: str) -> list[str]:
-    """The names of a file's columns. Raises ValueError naming the file if it is neither Parquet nor Arrow."""
+    """The names of the columns. Raises ValueError naming the file if it is neither Parquet nor Arrow."""
     with _reading(path) as pa:
         return _schema(path, pa).names
 
 
 def records(path: str, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Each row of a file as Python's values of these of its columns, whatever their types; None for a null.
+    """Yield each row's values in these columns as Python objects, None for a null.
 
     Raises ValueError naming the file if it is damaged.
     """
@@ -97,7 +97,8 @@ def records(path: str, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 def _values(path: str, field: str) -> Iterator[pyarrow.Buffer | None]:
     with _reading(path) as pa:
-        for column in _columns(path, field, pa):
+        for batch in _batches(path, [field], pa, _ROWS):
+            column = batch.column(0)
             binary = getattr(pa, _STRINGS[str(column.type)])()
             for start in range(0, len(column), _ROWS):
                 rows = column.slice(start, _ROWS).view(binary)
@@ -106,13 +107,8 @@ def _values(path: str, field: str) -> Iterator[pyarrow.Buffer | None]:
                     yield row.as_buffer()
 
 
-def _columns(path: str, field: str, pa: ModuleType) -> Iterator[pyarrow.Array]:
-    """The field's values in successive arrays; those of Arrow files are memory-mapped."""
-    return (batch.column(0) for batch in _batches(path, [field], pa, _ROWS))
-
-
 def _batches(path: str, fields: Sequence[str], pa: ModuleType, rows: int) -> Iterator[pyarrow.RecordBatch]:
-    """Some columns of a file; of Parquet at most `rows` rows at a time, of Arrow in the batches of the file."""
+    """Yield columns of a file: Parquet at most `rows` rows at a time, Arrow in the file's memory-mapped batches."""
     if _magic(path) == _PARQUET:
         import pyarrow.parquet
 
@@ -162,7 +158,7 @@ def _remote_file(path: str, pa: ModuleType) -> pyarrow.NativeFile:
 
 
 def _require_stream_end(path: str) -> None:
-    """Detect a stream that was truncated between two batches, which pyarrow reads without an error."""
+    """Detect a stream truncated between two batches, which pyarrow reads without an error."""
     with open_bytes(path) as file:
         file.seek(-len(_STREAM_END), os.SEEK_END)
         if file.read() != _STREAM_END:
@@ -171,11 +167,11 @@ def _require_stream_end(path: str) -> None:
 
 @contextmanager
 def _reading(path: str) -> Iterator[ModuleType]:
-    """pyarrow, whose errors become ValueErrors that name the file."""
+    """Import pyarrow, and convert its errors to ValueErrors that name the file."""
     try:
         import pyarrow as pa
     except ModuleNotFoundError:
-        raise ValueError(f"{path}: needs pyarrow to be read; pip install 'bertjax[parquet]'") from None
+        raise ValueError(f"{path}: reading it requires pyarrow; pip install 'bertjax[parquet]'") from None
     try:
         yield pa
     except RemoteError:
@@ -187,7 +183,7 @@ def _reading(path: str) -> Iterator[ModuleType]:
 
 
 def _damaged(path: str, what: str) -> ValueError:
-    what = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in what)  # libraries quote bytes as they are
+    what = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in what)  # libraries quote raw bytes
     return ValueError(f"{path}: damaged or cut off ({what}); get the file again, or leave it out of the source")
 
 

@@ -1,4 +1,4 @@
-"""The kinds of source, and what is done with a source of any kind: find its files, read their documents."""
+"""The kinds of source, and functions for sources of any kind: find files, read documents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertjax.storage.sums import sha256_of_file
 from bertjax.storage.utf8 import ReadCounts, UnreadableFileError
 from bertjax.text.documents import Document, assemble, divided
 from bertjax.text.sources import csv_rows, docs, generated, jsonl, lines, parquet, text, tfds, tfrecord, wikiextractor
-from bertjax.text.sources.globs import NoFilesError, has_name, is_folder, matching_files, where_books_are
+from bertjax.text.sources.globs import NoFilesError, books_advice, has_name, is_folder, matching_files
 from bertjax.text.sources.source import DEFAULT_FIELD, Source, SourceFile, SourceKind
 from bertjax.text.sources.wikipedia import dump as wikipedia
 
@@ -33,33 +33,33 @@ KINDS: dict[str, SourceKind] = {
         tfrecord.KIND,
     )
 }
-# A field differs from a file's name in what it cannot have: no folder, no suffix, no wildcard.
+# Unlike a file name, a field has no folder, suffix or wildcard.
 _FIELD = re.compile(r"(?P<glob>.+):(?P<field>[^:./*?\[\]]+)", re.DOTALL)
 _DATA_SET = re.compile(r"(?P<name>[\w.-]+/[\w.-]+(?:@[^/:]+)?)(?:/(?P<path>[^:]*))?(?P<field>:.*)?")
-_COMPRESSION = 4  # bytes of text for a byte of a compressed file
+_COMPRESSION = 4  # bytes of text per byte of a compressed file
 
 
 def hub_data_set(pattern: str) -> Source:
-    """The `parquet` source of `ORG/NAME[/GLOB][:FIELD]`; without a glob, of all Parquet files of the data set.
+    """The `parquet` source of the Hub data set `ORG/NAME[/GLOB][:FIELD]`; without a glob, of all its Parquet files.
 
     Raises ValueError for another form.
     """
-    found = _DATA_SET.fullmatch(pattern)
-    if not found:
+    match = _DATA_SET.fullmatch(pattern)
+    if not match:
         raise ValueError(
-            f"source hf:{pattern}: write hf:ORG/NAME, as in hf:wikimedia/wikipedia/20231101.en/*, or the name of a "
-            "column behind it, hf:ORG/NAME:COLUMN"
+            f"source hf:{pattern}: write hf:ORG/NAME, as in hf:wikimedia/wikipedia/20231101.en/*, or append a column: "
+            "hf:ORG/NAME:COLUMN"
         )
-    glob = found["path"] or "**/*.parquet"
-    return Source(parquet.KIND.name, f"hf://datasets/{found['name']}/{glob}{found['field'] or ''}")
+    glob = match["path"] or "**/*.parquet"
+    return Source(parquet.KIND.name, f"hf://datasets/{match['name']}/{glob}{match['field'] or ''}")
 
 
-# A name that stands for a pattern of another kind.
+# Aliases: a name -> the source of another kind that its pattern stands for.
 ALIASES: dict[str, Callable[[str], Source]] = {"hf": hub_data_set}
 
 
 def parse_sources(written: Sequence[str]) -> tuple[Source, ...]:
-    """Parse `data.sources`. Raises ValueError as `parse_source`, and for the files of a glob that was not quoted."""
+    """Parse `data.sources`. Raises ValueError like `parse_source`, and for the files of an unquoted glob."""
     files = [text for text in written if ":" not in text and os.path.isfile(text)]
     if len(files) > 1:
         folders = {os.path.dirname(os.path.normpath(path)) for path in files}
@@ -75,22 +75,22 @@ def parse_sources(written: Sequence[str]) -> tuple[Source, ...]:
 
 
 def parse_source(written: str) -> Source:
-    """Parse `kind:pattern`, the bare name of a kind that needs no pattern, or a folder of texts.
+    """Parse `kind:pattern`, the bare name of a kind with a default pattern, or a folder of texts.
 
-    Raises ValueError for an unknown kind, with the nearest one, a missing pattern, or a name that may be either a kind
-    or a folder.
+    Raises ValueError for an unknown kind, with the nearest one, a missing pattern, or a name that is both a kind and a
+    folder.
     """
     name, colon, pattern = written.partition(":")
     kind = KINDS.get(name)
     has_default = kind is not None and kind.default_pattern is not None
     if not colon:
-        is_here = bool(written) and is_folder(written)
-        if has_default and is_here:
+        is_local_folder = bool(written) and is_folder(written)
+        if has_default and is_local_folder:
             raise ValueError(
                 f"source {written!r}: a kind of source, and also a folder here; write {text.KIND.name}:{written}/** "
                 f"for the files of the folder, or {written}: for the source {written}"
             )
-        if is_here:
+        if is_local_folder:
             return Source(text.KIND.name, written)
         if not has_default:
             raise ValueError(
@@ -103,7 +103,7 @@ def parse_source(written: str) -> Source:
         near = difflib.get_close_matches(name, KINDS, 1)
         hint = f"did you mean {near[0]}:{pattern}? " if near else ""
         if pattern.startswith("//"):
-            hint = f"of a URL too the kind comes first, as in {text.KIND.name}:{written}; "
+            hint = f"the kind comes first, also before a URL: {text.KIND.name}:{written}; "
         raise ValueError(f"source {written!r}: unknown kind {name!r}; {hint}kinds: {', '.join(KINDS)}")
     if not pattern and not has_default:
         raise ValueError(f"source {written!r}: nothing after the colon; write {name}:glob, e.g. {name}:{kind.example}")
@@ -111,7 +111,7 @@ def parse_source(written: str) -> Source:
 
 
 def likely_kind(path: str) -> str:
-    """The kind whose files usually have a name like this one."""
+    """The kind whose files usually have such a name."""
     fitting = (
         kind.name for kind in KINDS.values() if kind.folder_names != ("*",) and has_name(path, kind.folder_names)
     )
@@ -119,29 +119,29 @@ def likely_kind(path: str) -> str:
 
 
 def source_files(source: Source, exclude: Sequence[str] = (), *, check: bool = True) -> list[SourceFile]:
-    """The files of a source, in order, but those that a glob of `exclude` matches.
+    """The files of a source, in order, except those that a glob of `exclude` matches.
 
-    Raises ValueError when there are none, with where they can be had, or all of them are empty, and, unless `check` is
-    false, for files of another kind.
+    Raises ValueError if there are none, with advice, or all are empty, and, if `check` is true, for files of another
+    kind.
     """
     kind = KINDS[source.kind]
     if kind.find:
         return kind.find(source)
     pattern, field = _glob_and_field(source)
     try:
-        found = matching_files(pattern, kind.folder_names, exclude)
+        sizes = matching_files(pattern, kind.folder_names, exclude)
     except NoFilesError as error:
-        hint = f"{field!r} was taken for the field (if it is none, add :{DEFAULT_FIELD})" if field else ""
+        hint = f"{field!r} was taken for the field (if it is not one, add :{DEFAULT_FIELD})" if field else ""
         example = f"write {likely_kind(error.example)}:{error.example}" if error.example else ""
-        advice = kind.where_from or where_books_are(source.pattern)
+        advice = kind.where_from or books_advice(source.pattern)
         message = "; ".join(filter(None, (str(error), example, hint, advice)))
         raise ValueError(f"source {source}: {message}") from None
-    if not any(found.values()):
-        raise ValueError(f"source {source}: no text, every file is empty ({len(found)}, e.g. {next(iter(found))})")
+    if not any(sizes.values()):
+        raise ValueError(f"source {source}: no text, every file is empty ({len(sizes)}, e.g. {next(iter(sizes))})")
     feature = "" if field == DEFAULT_FIELD else field
     files = [
         SourceFile(source.kind, path, feature=feature, listed=size if is_remote(path) else None)
-        for path, size in found.items()
+        for path, size in sizes.items()
     ]
     if check and kind.check:
         failures = [error for file in files if (error := _refusal(kind.check, file))]
@@ -160,16 +160,16 @@ def _refusal(check: Callable[[SourceFile], None], file: SourceFile) -> str:
 
 
 def _glob_and_field(source: Source) -> tuple[str, str]:
-    """The parts of `GLOB[:FIELD]`, the field '' if there is none. A glob that ends like one is written with `:text`."""
-    found = _FIELD.fullmatch(source.pattern) if KINDS[source.kind].has_fields else None
-    return (found["glob"], found["field"]) if found else (source.pattern, "")
+    """Split `GLOB[:FIELD]`, the field '' by default. A glob that ends like a field is written with `:text`."""
+    match = _FIELD.fullmatch(source.pattern) if KINDS[source.kind].has_fields else None
+    return (match["glob"], match["field"]) if match else (source.pattern, "")
 
 
 def read_documents(file: SourceFile, counts: ReadCounts | None = None, longest: int = 0) -> Iterator[Document]:
     """Stream the documents of a file in bounded memory, long ones in parts (see `assemble`), adding to `counts`.
 
-    With `longest`, several documents are made of one that has more characters (see `divided`).
-    Raises UnreadableFileError naming file and offset of anything that is not text of the file's kind.
+    With `longest`, documents of more characters are divided into several (see `divided`). Raises UnreadableFileError
+    naming file and offset of anything that is not text of the file's kind.
     """
     kind = KINDS[file.kind]
     assert kind.read is not None, f"{file.kind} has no text: require_text was not called"
@@ -186,30 +186,30 @@ def read_documents(file: SourceFile, counts: ReadCounts | None = None, longest: 
 
 
 def is_text(source: Source) -> bool:
-    """Whether a source holds text; otherwise it holds rows of ids."""
+    """Whether a source holds text rather than rows of ids."""
     return KINDS[source.kind].read is not None
 
 
 def require_text(sources: Iterable[Source]) -> None:
-    """Raise ValueError for a source that has rows in place of text."""
+    """Raise ValueError for a source that holds rows instead of text."""
     for source in sources:
         if not is_text(source):
             raise ValueError(f"source {source}: {KINDS[source.kind].no_text}")
 
 
 def text_bytes(file: SourceFile) -> int:
-    """About how many bytes of text a file has, by its size."""
+    """Estimate the bytes of text in a file from its size."""
     return file.size * (_COMPRESSION if file.path.endswith(KINDS[file.kind].compressed) else 1)
 
 
 def split_file(file: SourceFile, count: int) -> list[SourceFile]:
-    """A file as about `count` parts that can be read at the same time, or as it is where its kind cannot be split."""
+    """Split a file into about `count` parts for parallel reading, if its kind can be split."""
     split = KINDS[file.kind].split
     return split(file, count) if split and count > 1 else [file]
 
 
 def require_documents(source: Source, counts: ReadCounts) -> None:
-    """Raise ValueError unless reading the whole source gave a document; `counts` are the sums over its files."""
+    """Raise ValueError if the whole source has no document; `counts` are the sums over its files."""
     if not counts.documents:
         raise ValueError(
             f"source {source}: no text in it ({counts.empty_documents} documents, all empty); "
@@ -218,7 +218,7 @@ def require_documents(source: Source, counts: ReadCounts) -> None:
 
 
 def digest(file: SourceFile) -> str:
-    """SHA-256 (hex) of a file's bytes as they lie on disk; of several files, of their digests in order."""
+    """SHA-256 (hex) of a file's bytes on disk; of several files, that of their digests in order."""
     if not file.members:
         return sha256_of_file(file.path)
     return hashlib.sha256(b"".join(bytes.fromhex(sha256_of_file(path)) for path in file.members)).hexdigest()

@@ -6,13 +6,13 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import DOCUMENT_CAP
 from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, source_lines
 
-WRAP_LIMIT = 200  # characters; hand-wrapped lines are shorter
+WRAP_LIMIT = 200  # characters; lines wrapped by hand are shorter
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """The file as one document; blank lines end paragraphs.
+    """Read the file as one document; blank lines end paragraphs.
 
-    The lines between blank lines are one wrapped paragraph, unless one of them is longer than `WRAP_LIMIT`: then every
+    The lines between blank lines are one wrapped paragraph, unless one of them is longer than `WRAP_LIMIT`; then every
     line is a paragraph.
     """
     block: list[str] = []

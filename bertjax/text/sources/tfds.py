@@ -1,6 +1,6 @@
-"""The `tfds` source: the examples of a data set that TensorFlow Datasets has prepared, file by file.
+"""The `tfds` source: the examples of a data set prepared by TensorFlow Datasets, file by file.
 
-The prepared files are read in place; nothing is downloaded, built, or imported from the data set's own code.
+The prepared files are read in place; nothing is downloaded or built, and no code of the data set is imported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def data_dir() -> Path:
 def shards(pattern: str) -> tuple[str, list[str]]:
     """(feature, files of the train split in order) of `NAME[/CONFIG][:VERSION][:FEATURE]`.
 
-    Raises ValueError, with where to get it, if the data set is not prepared, or if it has no such text feature.
+    Raises ValueError if the data set is not prepared, with where to get it, or has no such text feature.
     """
     name, feature = _parse(pattern)
     builder = _builder(_directory(name))
@@ -47,15 +47,15 @@ def shards(pattern: str) -> tuple[str, list[str]]:
 
 
 def find(source: Source) -> list[SourceFile]:
-    """The files of the data set's train split. Raises ValueError as `shards` does."""
+    """Find the files of the data set's train split. Raises ValueError like `shards`."""
     feature, paths = shards(source.pattern)
     return [SourceFile(source.kind, path, feature=feature) for path in paths]
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """The file's examples in order, a document each, whose lines are paragraphs.
+    """Read the examples in order, a document each, whose lines are paragraphs.
 
-    Raises ValueError naming the file if it is damaged, and the first such example if its text is not UTF-8.
+    Raises ValueError naming the file if it is damaged, and the first example whose text is not UTF-8.
     """
     path, feature = file.path, file.feature
     features = _builder(Path(path).parent).info.features
@@ -67,16 +67,16 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 
 
 def is_prepared(name: str) -> bool:
-    """Whether a data set, NAME[/CONFIG][:VERSION], has in any version been prepared in `data_dir`."""
+    """Whether any version of a data set, NAME[/CONFIG][:VERSION], is prepared in `data_dir`."""
     root = data_dir() / name.partition(":")[0]
     return root.is_dir() and any(_is_prepared(entry) for entry in root.iterdir())
 
 
 def examples(name: str, split: str) -> Iterator[dict[str, Any]] | None:
-    """The examples of a split of NAME[/CONFIG][:VERSION], in order, classes by their names; None without such a split.
+    """Yield the examples of a split of NAME[/CONFIG][:VERSION] in order, with class names. None without such a split.
 
-    Text is a str, a class without a label None, other features as NumPy has them. Raises ValueError if the data set is
-    not there, saying where it can be had, is damaged, or has text that is not UTF-8.
+    Text is a str, a class without a label None, other features are NumPy's. Raises ValueError if the data set is
+    missing, with where to get it, is damaged, or has text that is not UTF-8.
     """
     info = _builder(_directory(name)).info
     if split not in info.splits:
@@ -109,7 +109,7 @@ def _parse(pattern: str) -> tuple[str, str]:
 
 
 def _directory(name: str) -> Path:
-    """The folder of the newest, or the given, version of a data set."""
+    """The folder of the newest or requested version of a data set."""
     path, _, version = name.partition(":")
     root = data_dir() / path
     versions = [entry for entry in root.iterdir() if _is_prepared(entry)] if root.is_dir() else []
@@ -149,7 +149,7 @@ def _is_class(feature: object) -> bool:
 
 
 def _records(path: str) -> Iterator[bytes]:
-    """The serialized examples of a TFRecord or ArrayRecord file, in order."""
+    """Yield the serialized examples of a TFRecord or ArrayRecord file, in order."""
     if ".array_record" in Path(path).name:
         from array_record.python.array_record_module import ArrayRecordReader
 

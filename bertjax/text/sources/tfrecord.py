@@ -1,4 +1,4 @@
-"""The `tfrecord` source: rows of google-research/bert's `create_pretraining_data.py`, which hold ids and no text."""
+"""The `tfrecord` source: rows of ids by google-research/bert's `create_pretraining_data.py`, without text."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from bertjax.text.sources.source import SourceKind
 KIND = SourceKind(
     "tfrecord",
     read=None,
-    no_text="its records are prepared already, as rows of ids; there is nothing to make of them: `bertjax pretrain` "
-    "trains on them with --data.vocab, the vocab.txt that they were made with",
+    no_text="its records are already prepared rows of ids: `bertjax pretrain` trains on them with --data.vocab, the "
+    "vocab.txt that they were made with",
     needs=("tensorflow", "tensorflow, or pretrain from text"),
     example="pretraining_data/*.tfrecord",
 )

@@ -1,4 +1,4 @@
-"""The `wikiextractor` source: what WikiExtractor makes of a dump, articles between `<doc ...>` and `</doc>`."""
+"""The `wikiextractor` source: WikiExtractor's output, articles between `<doc ...>` and `</doc>`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, sour
 
 # Notes, with their content, and comments.
 _NOTES = re.compile(r"<ref\b[^<>]{0,500}/>|<ref\b[^<>]{0,500}>.{0,5000}?</ref\s*>|<!--.{0,5000}?-->", re.IGNORECASE)
-# Tags within a line of text: what is inside stays, and no space takes their place.
+# Tags within a line of text: their content stays, and no space replaces them.
 _INLINE_TAGS = re.compile(
     r"</?(?:a|abbr|b|bdi|big|cite|code|del|em|font|i|ins|kbd|mark|math|nowiki|q|rp|rt|ruby|s|samp|small|span|strike|"
     r"strong|sub|sup|tt|u|var|wbr)(?:\s[^<>]{0,2000})?/?>",
@@ -29,10 +29,10 @@ _TITLE = re.compile(r'\btitle="(.*?)"(?=\s+\w+=|\s*/?>)')
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """WikiExtractor's output: `<doc ... title="...">`, the title, paragraphs a line each, `</doc>`.
+    """Read WikiExtractor's output: `<doc ... title="...">`, the title, one line per paragraph, `</doc>`.
 
-    The line that repeats the title and left-over markup are left out. A document that the next one or the end of the
-    file cuts off is kept and counted. Raises ValueError if the file has text but no `<doc`.
+    The repeated title and leftover markup are left out. A document cut off by the next one or the end of the file is
+    kept and counted. Raises ValueError if the file has text but no `<doc`.
     """
     inside, title, seen, outside = False, "", False, 0
     first_outside = ""
@@ -42,9 +42,9 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
                 if inside:
                     counts.unterminated_documents += 1
                     yield None
-                found = _TITLE.search(line)
+                match = _TITLE.search(line)
                 inside = seen = True
-                title = html.unescape(found[1]) if found else ""
+                title = html.unescape(match[1]) if match else ""
                 continue
             if inside and line.startswith("</doc>"):
                 inside = False
@@ -56,8 +56,8 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
             continue
         line = " ".join(html.unescape(line).splitlines()).strip() if "&" in line else line.strip()
         if line and title:
-            repeated, title = line == title, ""
-            if repeated:
+            is_title, title = line == title, ""
+            if is_title:
                 continue
         if "<" in line:
             line = _without_markup(line)
@@ -77,9 +77,9 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 
 
 def _without_markup(line: str) -> str:
-    """A line without notes and tags; the text of anchors and other elements stays."""
-    found = _BLOCK_TAGS.sub(" ", _INLINE_TAGS.sub("", _NOTES.sub("", line)))
-    return _SPACES.sub(" ", found).strip() if found != line else line
+    """Remove notes and tags from a line; the text of anchors and other elements stays."""
+    plain = _BLOCK_TAGS.sub(" ", _INLINE_TAGS.sub("", _NOTES.sub("", line)))
+    return _SPACES.sub(" ", plain).strip() if plain != line else line
 
 
 def _is_json_object(line: str) -> bool:
@@ -96,5 +96,5 @@ KIND = SourceKind(
     version=1,
     folder_names=("wiki_*",),
     takes_encoding=True,
-    where_from=f"WikiExtractor makes them of a dump; or have wikipedia:GLOB read the dump itself, from {DUMPS}",
+    where_from=f"make them from a dump with WikiExtractor, or read the dump itself as wikipedia:GLOB, from {DUMPS}",
 )

@@ -1,1 +1,1 @@
-"""The token store: its format, its writer, and its copy on a local disk."""
+"""The token store: format, manifest, writer, verification, and copies on a local disk."""

@@ -1,19 +1,19 @@
-"""The token store, format version 1: memory-mapped tokens of a corpus, each block verified when it is first read.
+"""The token store, format version 1: memory-mapped tokens of a corpus, each block verified when first read.
 
 A store is a directory:
-    manifest.json            what is in it: counts, tokenizer, fingerprint, and of each file bytes, SHA-256 and the
-                             SHA-256 of each block of 1 MiB
-    vocab.txt, or its like   the vocabulary its ids belong to
+    manifest.json            counts, tokenizer, fingerprint, and of each file its size, its SHA-256 and the SHA-256 of
+                             each block of 1 MiB
+    vocab.txt or similar     the vocabulary of the ids
     train-00000.tokens       ids, flat, little endian, uint16 (uint32 if the vocabulary has more than 65,536 entries)
     train-00000.sentences    int64 [sentences + 1], offsets into the shard's tokens
     train-00000.documents    int64 [documents + 1], offsets into the shard's sentences
-    held_out-00000...        the same for the documents kept for evaluation
-    train-00000.continues    if words were segmented: bool, whether a token continues the word before it
-    train-00000.phrases      if data.units was set: bool, whether a token continues the phrase or word before it
+    held_out-00000...        the same for the held-out documents
+    train-00000.continues    with a segmenter: bool, whether a token continues the word before it
+    train-00000.phrases      with data.units: bool, whether a token continues the phrase or word before it
     train-00000.entities     the same for entities
-A shard's record in the manifest has `works` if documents are pieces of works: how many each work has, in order.
-Every sentence has a token and every document a sentence. `planes` in the manifest names further arrays per token.
-`writer.write_store` makes one of ids, `prepare` of text.
+If documents are pieces of works, a shard's record in the manifest has `works`: the number of pieces of each, in order.
+Every sentence has a token and every document a sentence. `planes` in the manifest names the further per-token arrays.
+`writer.write_store` makes a store of ids, `prepare` one of text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TokenStore:
         self.special: dict[str, int] = manifest["tokenizer"]["special"]  # pad, unk, cls, sep, mask
         about = manifest["provenance"]
         homes, units = about.get("shard_sources", {}), about.get("units")
-        # Of sources one may have no document in a split. A plane without a unit of its kind counts as absent.
+        # A source may have no document in a split. A plane without a unit of its kind counts as absent.
         num_sources = max(len(about.get("sources", ())), *(1 + home for of in homes.values() for home in of), 0)
         segmented = ["continues"] * ("segmenter" in about)
         present = [plane for plane in PLANES if units is None or plane in units or plane in segmented]
@@ -61,31 +61,31 @@ class TokenStore:
 
     @classmethod
     def open(cls, path: str | Path) -> TokenStore:
-        """Open a store; no token is read yet.
+        """Open a store without reading tokens.
 
-        Raises ValueError if it is no store, of another format version, its manifest was changed, or a file is
-        missing or has another size.
+        Raises ValueError if it is not a store, has another format version or a changed manifest, or a file is missing
+        or of another size.
         """
         return cls(Path(path), read_manifest(Path(path)))
 
     def split(self, name: Split) -> SplitView:
-        """The documents of `train` or `held_out` as one corpus."""
+        """The documents of a split as one corpus."""
         if name not in self._splits:
             raise ValueError(f"token store {self.path}: no split {name!r}; it has {', '.join(self._splits)}")
         return self._splits[name]
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer whose ids the store holds.
+        """The tokenizer of the store's ids.
 
-        Raises ValueError if its vocabulary is not the one of the manifest.
+        Raises ValueError if its vocabulary is not that of the manifest.
         """
         about = self.manifest["tokenizer"]
-        made = load_tokenizer(self.path, TextRules.from_dict(about))
-        if made.fingerprint != about["fingerprint"]:
+        tokenizer = load_tokenizer(self.path, TextRules.from_dict(about))
+        if tokenizer.fingerprint != about["fingerprint"]:
             raise ValueError(
                 f"token store {self.path}: its vocabulary is not the one it was made with; prepare it again"
             )
-        return made
+        return tokenizer
 
     def verify(self) -> None:
         """Check every block of every file. Raises ValueError naming the first damaged file and byte offset."""
@@ -94,11 +94,11 @@ class TokenStore:
 
 
 class SplitView:
-    """One split of a store, its shards seen as one corpus; offsets are global over the shards."""
+    """One split of a store: its shards as one corpus, with offsets over all of them."""
 
     def __init__(self, shards: list[_Shard], sources: list[int] | None = None, num_sources: int = 0) -> None:
         self._shards, self._sources = shards, sources
-        self.num_sources = num_sources  # of the store; one may have no document here
+        self.num_sources = num_sources  # of the store; a source may have no document in the split
         self._first_sentence = _bases([shard.num_sentences for shard in shards])
         self._first_token = _bases([shard.num_tokens for shard in shards])
         self.num_documents = sum(shard.num_documents for shard in shards)
@@ -117,7 +117,7 @@ class SplitView:
 
     @cached_property
     def works(self) -> np.ndarray | None:
-        """int64 [documents]: the work that each document is a piece of; None where every document is a whole work."""
+        """int64 [documents]: the work that each document is a piece of; None if documents are whole works."""
         works = [shard.works for shard in self._shards if shard.works is not None]
         if not works or len(works) < len(self._shards):
             return None
@@ -126,7 +126,7 @@ class SplitView:
 
     @property
     def has_sources(self) -> bool:
-        """Whether the store records the source of each document; older ones do not."""
+        """Whether the store records the source of each document."""
         return self._sources is not None
 
     @cached_property
@@ -146,37 +146,37 @@ class SplitView:
     def _homes(self) -> list[int]:
         if self._sources is None:
             raise ValueError(
-                "token store: it does not record which document is of which source, as older ones do not; "
-                "delete it and prepare it again"
+                "token store: it does not record the source of each document, as older ones do not; delete it and "
+                "prepare it again"
             )
         return self._sources
 
     def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The ids of ranges [start, start + length), concatenated in order: uint16 or uint32 [sum of lengths].
 
-        starts, lengths: int64 [n]; a range may not reach over the end of a document. Raises ValueError if one lies
-        outside the split, and, naming file and byte offset, if a block that is read for the first time is damaged.
+        starts, lengths: int64 [n]; a range must not cross the end of a document. Raises ValueError for a range outside
+        the split, and, naming file and byte offset, for a damaged block that is read for the first time.
         """
         return self._gather([shard.tokens for shard in self._shards], starts, lengths)
 
     @property
     def has_words(self) -> bool:
-        """Whether words were marked when it was made, by a segmenter or by units."""
+        """Whether a segmenter or units marked words in the store."""
         return self.has_plane("continues")
 
     def has_plane(self, plane: str) -> bool:
-        """Whether it has the plane of that name."""
+        """Whether the split has this plane."""
         return all(plane in shard.present for shard in self._shards)
 
     def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str = "continues") -> np.ndarray:
-        """Which tokens of the ranges continue the word or unit before them, by the named plane: bool [sum of lengths].
+        """Whether each token of ranges continues the word or unit before it, by a plane: bool [sum of lengths].
 
-        Otherwise as `tokens`.
+        Otherwise like `tokens`.
         """
         return self._gather([shard.planes[plane] for shard in self._shards], starts, lengths)
 
     def _gather(self, files: list[_CheckedFile], starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The values of ranges in files of one value per token, one file to a shard."""
+        """The values of ranges in per-token files, one file per shard."""
         starts, lengths = np.asarray(starts, np.int64), np.asarray(lengths, np.int64)
         self._check_ranges(starts, lengths)
         if len(files) == 1:
@@ -248,13 +248,13 @@ class _CheckedFile:
         self._all_checked = False
 
     def whole(self) -> np.ndarray:
-        """All of it, checked."""
+        """The whole array, verified."""
         if not self._all_checked:
             self._check(np.arange(len(self._digests)))
         return self._array
 
     def take(self, indices: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The elements at `indices`, which lie in the ranges given by `starts` and `lengths`."""
+        """The elements at `indices`, which lie in the ranges of `starts` and `lengths`."""
         if not self._all_checked:
             per_block = BLOCK_BYTES // self.dtype.itemsize
             first, last = starts // per_block, np.maximum(starts + lengths - 1, starts) // per_block
@@ -279,16 +279,16 @@ def _bases(counts: np.ndarray | list[int]) -> np.ndarray:
 
 
 def _joined(files: list[_CheckedFile], bases: np.ndarray) -> np.ndarray:
-    """Offsets of shards as one array of offsets; the map itself where there is one shard."""
-    found = [_ascending(file, total) for file, total in zip(files, np.diff(bases).tolist(), strict=True)]
+    """Join the shards' offsets; returns the memory map itself for a single shard."""
+    offsets = [_ascending(file, total) for file, total in zip(files, np.diff(bases).tolist(), strict=True)]
     if len(files) == 1:
-        return found[0]
-    parts = [offsets[:-1] + base for offsets, base in zip(found, bases, strict=False)]
+        return offsets[0]
+    parts = [shard[:-1] + base for shard, base in zip(offsets, bases, strict=False)]
     return np.concatenate([*parts, bases[-1:]])
 
 
 def _ascending(file: _CheckedFile, total: int) -> np.ndarray:
-    """Offsets, checked. Raises ValueError unless they ascend from 0 to `total`: digests only detect damage."""
+    """Read offsets. Raises ValueError unless they ascend from 0 to `total`: digests detect only damage."""
     offsets = file.whole()
     if offsets[0] != 0 or offsets[-1] != total or (offsets[1:] <= offsets[:-1]).any():
         raise ValueError(

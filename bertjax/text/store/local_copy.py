@@ -1,4 +1,4 @@
-"""Opening the token store of sources or of a run, through a local copy if it is remote or on a slow shared disk."""
+"""Open a token store, through a local copy if it is remote or on a slow shared disk."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _CHUNK = 8 << 20
 
 
 def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore:
-    """The store of the sources, made if it does not exist; copied to `data.cache_dir` if that is set or it is remote.
+    """Open the store of the sources, prepared if needed; copied to `data.cache_dir` if that is set or it is remote.
 
-    Raises as `prepare`, `local_copy` and `TokenStore.open` do.
+    Raises like `prepare`, `local_copy` and `TokenStore.open`.
     """
     return open_near(prepare(data, progress), data.cache_dir, progress)
 
 
 def open_store_of(data: DataConfig, fingerprint: str, progress: Progress = no_progress) -> TokenStore | None:
-    """The store with this fingerprint, or its local copy, whatever the sources hold now; None if it is not there.
+    """Open the store with this fingerprint, whatever the sources hold now. Returns None if there is none.
 
-    Raises as `local_copy` and `TokenStore.open` do; other stores may be damaged.
+    Raises like `local_copy` and `TokenStore.open`; damaged other stores are ignored.
     """
     cache = Path(data.cache_dir or DEFAULT_CACHE)
     for folder in (cache, path_of(data.root)):
@@ -46,17 +46,17 @@ def open_store_of(data: DataConfig, fingerprint: str, progress: Progress = no_pr
 
 
 def open_near(store: AnyPath, cache_dir: str = "", progress: Progress = no_progress) -> TokenStore:
-    """Open a store that exists; through a local copy if a cache directory is given or the store is remote."""
+    """Open an existing store, through a local copy if it is remote or a cache directory is given."""
     if isinstance(store, Path) and not cache_dir:
         return TokenStore.open(store)
     return TokenStore.open(local_copy(store, cache_dir or DEFAULT_CACHE, progress))
 
 
 def local_copy(store: AnyPath, cache_dir: str, progress: Progress = no_progress) -> Path:
-    """Return the folder of a store's copy below `cache_dir`, `<store's name>-<fingerprint>`; copies what is missing.
+    """Copy a store to `<cache_dir>/<store's name>-<fingerprint>` if needed, and return that folder.
 
-    The folder appears whole; a copy that was interrupted continues with the files that are missing. Raises ValueError
-    naming the file whose SHA-256 is not the manifest's, OSError if the disk has too little room.
+    The folder appears atomically; an interrupted copy continues with the missing files. Raises ValueError naming a file
+    whose SHA-256 is not the manifest's, OSError if the disk has too little room.
     """
     if is_remote(cache_dir):
         raise ValueError(f"data.cache_dir={cache_dir} is not on this machine; name a folder of a local disk")
@@ -82,7 +82,7 @@ def _copy(store: AnyPath, manifest: Mapping[str, Any], target: Path, progress: P
             _copy_file(store / file["name"], folder / file["name"], file)
             done += file["bytes"]
             progress(what, done, total)
-    # The other files are small: the vocabulary, which has its own fingerprint, and last the manifest.
+    # The other files are small: the vocabulary, which has a fingerprint of its own, and last the manifest.
     others = _names_in(store) - {file["name"] for file in files} - {"manifest.json"}
     for name in [*sorted(others), "manifest.json"]:
         write_durably(folder / name, (store / name).read_bytes())
@@ -92,25 +92,25 @@ def _copy(store: AnyPath, manifest: Mapping[str, Any], target: Path, progress: P
 
 
 def _is_there(folder: Path, file: FileRecord) -> bool:
-    """Whether a file is copied: it gets its name once it is complete and verified."""
+    """Whether a file was copied: it gets its name once complete and verified."""
     return (folder / file["name"]).is_file()
 
 
 def _copy_file(source: AnyPath, target: Path, file: FileRecord) -> None:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     partial = target.with_name(f"{target.name}.partial")
     with open_bytes(str(source)) as read, open(partial, "wb") as written:
         while chunk := read.read(_CHUNK):
-            found.update(chunk)
+            digest.update(chunk)
             with naming(partial):
                 written.write(chunk)
         with naming(partial):
             written.flush()
             os.fsync(written.fileno())
-    if found.hexdigest() != file["sha256"]:
+    if digest.hexdigest() != file["sha256"]:
         partial.unlink()
         raise ValueError(
-            f"token store file {source}: its SHA-256 is {found.hexdigest()}, the manifest's is {file['sha256']}; it "
+            f"token store file {source}: its SHA-256 is {digest.hexdigest()}, the manifest's is {file['sha256']}; it "
             "was damaged there: delete the store and prepare it again"
         )
     os.replace(partial, target)

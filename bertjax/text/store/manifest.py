@@ -1,4 +1,4 @@
-"""The manifest of a token store: what it says, its fingerprint, and the checks before any of it is believed."""
+"""The manifest of a token store: its fields, its fingerprint, and its validation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OFFSET_DTYPE = "<i8"
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
 
-_MOST_BYTES = 1 << 30  # of a manifest: it has 70 bytes for each MiB of tokens, so this is a store of 15 TB
+_MOST_BYTES = 1 << 30  # of a manifest: 70 bytes for each MiB of tokens, so for a store of 15 TB
 _NOT_CONTENT = ("fingerprint", "provenance", "provenance_sha256")
 _AGAIN = "delete the store and prepare it again"
 
@@ -81,7 +81,7 @@ class _Provenance(TypedDict):
 
 
 class Manifest(TypedDict):
-    """All that is read of a manifest; `provenance` is where the text came from."""
+    """The keys of a manifest; `provenance` describes where the text came from."""
 
     format_version: Literal[1]
     fingerprint: str
@@ -100,49 +100,49 @@ def token_dtype(vocab_size: int) -> str:
 
 
 def content_fingerprint(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 (hex) of what a store holds: everything in its manifest but where the text came from."""
+    """SHA-256 (hex) of a store's content: its manifest without the provenance."""
     return sha256_of({key: value for key, value in manifest.items() if key not in _NOT_CONTENT})
 
 
 def sha256_of(value: Any) -> str:
-    """SHA-256 (hex) of a JSON value, however it is written."""
+    """SHA-256 (hex) of a JSON value, independent of its formatting."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def read_manifest(path: AnyPath) -> dict[str, Any]:
-    """The manifest of a store, of type `Manifest`.
+    """Read and validate the manifest of a store, of type `Manifest`.
 
-    Raises ValueError if there is none, it is of another format version or was changed, and naming the value that is not
-    of its type or does not fit the others.
+    Raises ValueError if it is missing, of another format version or changed, and naming a value of the wrong type or
+    that contradicts another.
     """
     remedy = f"manifest.json is damaged; {_AGAIN}"
     try:
-        found: dict[str, Any] = read_json(path / MANIFEST_FILE, remedy=remedy, most_bytes=_MOST_BYTES)
-        if (version := found.get("format_version")) != FORMAT_VERSION and isinstance(version, int):
+        document: dict[str, Any] = read_json(path / MANIFEST_FILE, remedy=remedy, most_bytes=_MOST_BYTES)
+        if (version := document.get("format_version")) != FORMAT_VERSION and isinstance(version, int):
             raise ValueError(
                 f"token store {path}: format version {version!r}; this program reads {FORMAT_VERSION}; prepare it again"
             )
-        manifest: dict[str, Any] = checked(found, Manifest, f"token store {path}", remedy=remedy)
+        manifest: dict[str, Any] = checked(document, Manifest, f"token store {path}", remedy=remedy)
     except FileNotFoundError:
         raise ValueError(f"token store {path}: no manifest.json in it; make a store with `bertjax prepare`") from None
     if unknown := manifest.keys() - Manifest.__annotations__:
-        raise ValueError(f"token store {path}: {min(unknown)} is no key of a manifest; {remedy}")
+        raise ValueError(f"token store {path}: {min(unknown)} is not a key of a manifest; {remedy}")
     if content_fingerprint(manifest) != manifest["fingerprint"]:
         raise ValueError(f"token store {path}: its fingerprint is not that of its content; {remedy}")
-    if manifest.get("provenance_sha256", of_provenance := sha256_of(manifest["provenance"])) != of_provenance:
-        raise ValueError(f"token store {path}: provenance is not what provenance_sha256 says; {remedy}")
+    if manifest.get("provenance_sha256", digest := sha256_of(manifest["provenance"])) != digest:
+        raise ValueError(f"token store {path}: provenance does not match provenance_sha256; {remedy}")
     if misfit := next(_misfits(manifest), ""):
         raise ValueError(f"token store {path}: {misfit}; {remedy}")
     return manifest
 
 
 def file_records(manifest: Mapping[str, Any]) -> list[FileRecord]:
-    """The records of all files of arrays."""
+    """The records of all array files."""
     return [file for _, shard in _shards(manifest) for file in shard["files"].values()]
 
 
 def describe_split(manifest: Mapping[str, Any], split: Split) -> str:
-    """The numbers of documents, sentences and tokens of a split, to print."""
+    """Describe the amounts of a split: documents, sentences, tokens."""
     about = manifest["splits"][split]
     return f"{about['documents']:,} documents, {about['sentences']:,} sentences, {about['tokens']:,} tokens"
 
@@ -154,7 +154,7 @@ def _shards(manifest: Mapping[str, Any]) -> Iterator[tuple[str, ShardRecord]]:
 
 
 def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """What in a manifest of the right types contradicts itself, a sentence for each."""
+    """Yield a sentence for each contradiction in a manifest of the right types."""
     sizes = {"tokens": np.dtype(manifest["token_dtype"]).itemsize, "sentences": 8, "documents": 8} | dict.fromkeys(
         PLANES, 1
     )
@@ -165,7 +165,7 @@ def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
         for part, file in shard["files"].items():
             at = f"{where}.files.{part}"
             if part not in sizes:
-                yield f"{at} is no array of a store"
+                yield f"{at} is not an array of a store"
                 continue
             elements = shard["sentences" if part == "sentences" else "documents" if part == "documents" else "tokens"]
             if file["bytes"] != (elements + (part in ("sentences", "documents"))) * sizes[part]:
@@ -176,7 +176,7 @@ def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{at}.name is {file['name']!r}, which is not the name of a file of its own"
             seen.add(file["name"])
         if "works" in shard and sum(shard["works"]) != shard["documents"]:
-            yield f"{where}.works are of {sum(shard['works']):,} documents, and there are {shard['documents']:,}"
+            yield f"{where}.works count {sum(shard['works']):,} documents, and there are {shard['documents']:,}"
     for split in SPLITS:
         about = manifest["splits"][split]
         for key in ("documents", "sentences", "tokens"):
@@ -184,7 +184,7 @@ def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
                 yield f"splits.{split}.{key} is {about[key]:,}, which is not the sum of its shards"
         homes = manifest["provenance"].get("shard_sources", {}).get(split)
         if homes is not None and len(homes) != len(about["shards"]):
-            yield f"provenance.shard_sources.{split} is not of {len(about['shards'])} shards"
+            yield f"provenance.shard_sources.{split} does not have {len(about['shards'])} shards"
     special, vocab_size = manifest["tokenizer"]["special"], manifest["tokenizer"]["vocab_size"]
     if bad := [role for role, number in special.items() if number >= vocab_size]:
         yield f"tokenizer.special.{bad[0]} is {special[bad[0]]:,}, and there are {vocab_size:,} tokens"

@@ -1,4 +1,4 @@
-"""Every file of a token store against its manifest, all findings and not only the first."""
+"""Verify every file of a token store against its manifest, reporting all findings."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SHOWN = 3  # damaged blocks of a file
 
 
 def check_store(folder: Path, done: Done = lambda more: None) -> Iterator[str]:
-    """What is not as the manifest says, a sentence for each file; nothing if all is as it was written.
+    """Yield a sentence for each file that differs from the manifest.
 
-    `done` is called with numbers of bytes. A file is read in blocks of 1 MiB, and the blocks that differ are named.
+    `done` is called with numbers of bytes. Files are compared in blocks of 1 MiB, and the different blocks are named.
     """
     try:
         manifest = read_manifest(folder)
@@ -42,15 +42,15 @@ def check_store(folder: Path, done: Done = lambda more: None) -> Iterator[str]:
         names = [*VOCABULARY_FILES, *COMPANIONS]
     else:
         if tokenizer.fingerprint != about["fingerprint"]:
-            yield f"{folder / tokenizer.main_file}: not the vocabulary that the manifest is of"
+            yield f"{folder / tokenizer.main_file}: not the vocabulary of the manifest"
     known = {record["name"] for record in files} | {*names, MANIFEST_FILE}
     for path in sorted(folder.iterdir()):
         if path.name not in known:
-            yield f"{path}: not in the manifest; it is of something else, or was left behind"
+            yield f"{path}: not in the manifest; it belongs to something else, or was left behind"
 
 
 def _check_file(path: Path, record: FileRecord, done: Done) -> str:
-    """What is wrong with a file; empty if nothing is."""
+    """Describe what is wrong with a file; empty if nothing is."""
     if not path.is_file():
         return f"{path}: missing"
     if (size := path.stat().st_size) != record["bytes"]:

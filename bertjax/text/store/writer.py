@@ -1,4 +1,4 @@
-"""Writing a token store: its shards as streams, then its manifest."""
+"""Write a token store: its shards as streams, then its manifest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bertjax.tokenization.tokenizer import Tokenizer
 
 
 class ShardWriter:
-    """Appends documents to the files of one shard; memory does not grow with the shard."""
+    """Appends documents to the files of one shard, in bounded memory."""
 
     def __init__(self, folder: Path, name: str, vocab_size: int, planes: Sequence[str] = ()) -> None:
         self._dtype = token_dtype(vocab_size)
@@ -40,9 +40,9 @@ class ShardWriter:
         self._files = {part: _HashedFile(folder / f"{name}.{part}") for part in (*PARTS, *planes)}
         self._name = name
         self._documents = self._sentences = self._tokens = 0
-        self._unended = 0  # sentences of the last document, whose end is written when the next one begins
-        self._divided = False  # documents are pieces of works, of which there may be a single one
-        self._work, self._works = 0, Counter[int]()  # the last document's work, and the ended documents of each
+        self._unended = 0  # sentences of the last document, whose end is written once the next one begins
+        self._divided = False  # documents are pieces of works, of which there may be only one
+        self._work, self._works = 0, Counter[int]()  # the last document's work, and the ended documents of each work
         for part in ("sentences", "documents"):
             self._files[part].write(np.zeros(1, OFFSET_DTYPE))
 
@@ -57,11 +57,15 @@ class ShardWriter:
     ) -> None:
         """Append documents, whole or in parts.
 
-        ids: [tokens] of any integer dtype; sentence_lengths: [sentences] in tokens, none 0; part_lengths: [parts] in
-        sentences; is_continuation: bool [parts], whether a part continues the document of the part before it, which
-        may be of an earlier call; is_of_same_work: bool [parts], whether its document is a piece of the work of the
-        document before it, None where documents are whole works; each level sums to the one below. A document of no
-        sentences is left out. Each plane: [tokens].
+        Args:
+            ids: [tokens] of any integer dtype.
+            sentence_lengths: [sentences] in tokens, none 0.
+            part_lengths: [parts] in sentences; documents without sentences are left out.
+            is_continuation: bool [parts], whether a part continues the document of the part before it, which may be of
+                an earlier call.
+            is_of_same_work: bool [parts], whether a part's document is a piece of the same work as the document before
+                it; None if documents are whole works.
+            planes: Name -> [tokens].
         """
         assert sentence_lengths.sum() == len(ids) and part_lengths.sum() == len(sentence_lengths)
         assert (sentence_lengths > 0).all() and len(is_continuation) == len(part_lengths)
@@ -89,8 +93,8 @@ class ShardWriter:
     def _add_documents(
         self, part_lengths: np.ndarray, is_continuation: np.ndarray, is_of_same_work: np.ndarray | None = None
     ) -> None:
-        """Write the ends of all documents but the last, which may go on."""
-        document_of = np.cumsum(~is_continuation)  # 0 is the document that has not ended yet
+        """Write the ends of all documents except the last, which may continue."""
+        document_of = np.cumsum(~is_continuation)  # 0 is the document that may continue
         lengths = np.bincount(document_of, weights=part_lengths, minlength=1).astype(np.int64)
         lengths[0] += self._unended
         ends = self._sentences - self._unended + np.cumsum(lengths)
@@ -114,7 +118,7 @@ class ShardWriter:
 
 
 class _HashedFile:
-    """A file written front to back, hashed as it goes: whole and by block."""
+    """A file written front to back and hashed on the way, as a whole and by block."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -164,10 +168,10 @@ def finish_store(
     provenance: Mapping[str, Any],
     planes: Sequence[str] = (),
 ) -> None:
-    """Make a folder of finished shards a store and move it to `target`, which must not exist, in one step.
+    """Complete a folder of finished shards to a store and rename it to `target`, which must not exist.
 
-    A remote folder is the target itself, and becomes a store with its manifest. `shards` are the records of each
-    split's shards in order, with these `planes`; `provenance` says where the text came from.
+    A remote folder is the target itself, and becomes a store with its manifest. `shards` has the records of each
+    split's shards in order, with these `planes`; `provenance` describes where the text came from.
     """
     manifest: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
@@ -202,7 +206,7 @@ def write_store(
     documents_per_shard: int | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a store of documents that are lists of sentences of ids, e.g. `{"train": [[[5, 6], [7]], [[8]]]}`.
+    """Write a store of documents as lists of sentences of ids, e.g. `{"train": [[[5, 6], [7]], [[8]]]}`.
 
     A split starts a new shard after every `documents_per_shard` documents. Raises ValueError if `path` exists.
     """
@@ -214,9 +218,9 @@ def write_store(
     folder.mkdir(parents=True)
     shards: dict[str, list[dict[str, Any]]] = {}
     for split, documents in splits.items():
-        held = list(documents)
-        size = documents_per_shard or max(len(held), 1)
-        groups = [held[start : start + size] for start in range(0, len(held), size)]
+        documents = list(documents)
+        size = documents_per_shard or max(len(documents), 1)
+        groups = [documents[start : start + size] for start in range(0, len(documents), size)]
         shards[split] = [
             _write_shard(folder, f"{split}-{number:05}", group, tokenizer.vocab_size)
             for number, group in enumerate(groups)

@@ -1,8 +1,8 @@
 """The `wikipedia` source: the articles of MediaWiki's XML dumps (`*-pages-articles*.xml.bz2`), page by page.
 
-The format is that of mediawiki.org, Help:Export and export-0.11.xsd, and those before it. Dumps of several bz2 streams
-are read as one, or in spans of their bytes by several processes. Articles are the pages of namespace 0 that are no
-redirects and hold wikitext.
+The format is that of mediawiki.org, Help:Export, export-0.11.xsd and earlier. Dumps of several bz2 streams are read as
+one, or in spans of their bytes by several processes. Articles are the pages of namespace 0 that hold wikitext and are
+not redirects.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from bertjax.text.sources.wikipedia.wikitext import paragraphs
 
 PAGE_CAP = 16 << 20  # characters of one page; MediaWiki stores at most 2 MiB
 
-# Elements whose text is kept, with their parent.
-_WANTED = {"namespace": "namespaces", "title": "page", "ns": "page", "model": "revision", "text": "revision"}
+# Elements whose text is kept -> their parent.
+_TEXT_PARENTS = {"namespace": "namespaces", "title": "page", "ns": "page", "model": "revision", "text": "revision"}
 _IS_IT = "is it a MediaWiki XML dump, as downloaded?"
 _HIDDEN_NAMESPACES = (-2, 6, 14)  # media, files, categories
-# For dumps from before <redirect>: `#REDIRECT [[Target]]`, whatever the word is in the edition's language.
+# In dumps older than <redirect>: `#REDIRECT [[Target]]`, with the word in the edition's language.
 _REDIRECT = re.compile(r"\s*+#[^\s\[\]#*:;]{1,40}+(?: [^\s\[\]:]{1,20}+)?\s*+:?\s*+\[\[[^\[\]\n]++\]\]")
 
 
@@ -42,9 +42,9 @@ class Page:
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
-    """The articles of a dump, in its order.
+    """Read the articles of a dump in order.
 
-    Spans that adjoin give every article of the dump once, wherever they end. Raises ValueError as `Dump.pages` does.
+    Adjoining spans give every article once, wherever they end. Raises ValueError like `Dump.pages`.
     """
     dump = Dump(file.path, counts, file.span)
     for page in dump.pages():
@@ -54,21 +54,21 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 
 
 class Dump:
-    """A dump, or the streams of a multistream dump that begin in a span of its bytes; read once, in bounded memory."""
+    """A dump, or the streams of a multistream dump that begin in a span of bytes; read once, in bounded memory."""
 
     def __init__(self, path: str, counts: ReadCounts | None = None, span: Span | None = None) -> None:
         self.path = path
-        self.names = Names()  # with those of the dump, once its head has been read
+        self.names = Names()  # with those of the dump once its head is read
         self._counts = counts
         self._span = None if span is None else (cut_at(path, span[0]), cut_at(path, span[1]))
         self._name = path if self._span is None else f"{path}, bytes {self._span[0]} to {self._span[1]}"
-        self._headed = False  # whether the part before the pages has been read
+        self._headed = False  # whether the part before the pages is read
         self._done: list[Page] = []
-        self._inside: list[str] = []  # the elements that are open
+        self._inside: list[str] = []  # the open elements
         self._namespaces: dict[str, int] = {}  # numbers by local names, normalised
-        self._key = ""  # of the namespace that is being read
+        self._key = ""  # of the current namespace
         self._page: dict[str, str] = {}
-        self._held: list[str] = []  # text of the element that is being read
+        self._held: list[str] = []  # text of the current element
         self._size = 0
         self._parser = expat.ParserCreate("utf-8")
         self._parser.buffer_text = True
@@ -80,8 +80,8 @@ class Dump:
     def pages(self) -> Iterator[Page]:
         """Yield every page.
 
-        Raises ValueError naming the file and the page or line if the file is no dump, is cut off or damaged, declares
-        a document type (which could define entities that expand without bound), or has a page above `PAGE_CAP`.
+        Raises ValueError naming the file and the page or line if the file is not a dump, is truncated or damaged,
+        declares a document type, whose entities could expand without bound, or has a page above `PAGE_CAP`.
         """
         if self._span is None:
             yield from self._pages()
@@ -106,7 +106,7 @@ class Dump:
         self._parse("", number, last=True)
 
     def _take_head(self) -> None:
-        """Read the names of the namespaces at the beginning of the file."""
+        """Read the namespaces' names at the beginning of the file."""
         head = Dump(self.path)
         for number, line in enumerate(head._lines(None, (0, cut_at(self.path, 1))), 1):
             head._parse(f"{line}\n", number)
@@ -127,7 +127,7 @@ class Dump:
             raise ValueError(f"{self._location()}, line {number}: bad XML ({what}); {_IS_IT}") from None
 
     def _location(self) -> str:
-        """The file and the page that is being read, or the one before it."""
+        """The file and the current page, or the one before it."""
         title = self._page.get("title")
         return f"{self._name}, page {title!r}" if title else self._name
 
@@ -140,7 +140,7 @@ class Dump:
             self._page, self._headed = {}, True
         elif name == "redirect" and parent == "page":
             self._page["redirect"] = ""
-        elif _WANTED.get(name) == parent and (name != "text" or self._is_article()):
+        elif _TEXT_PARENTS.get(name) == parent and (name != "text" or self._is_article()):
             self._key = attributes.get("key", "")
             self._held, self._size = [], 0
             self._parser.CharacterDataHandler = self._hold
@@ -172,7 +172,7 @@ class Dump:
         return wikitext and "redirect" not in self._page and self._namespace() == 0
 
     def _namespace(self) -> int:
-        """Of the page that is being read; dumps from before 2012 have it in the title only."""
+        """The namespace of the current page; dumps before 2012 have it only in the title."""
         if "ns" in self._page:
             return self._number(self._page["ns"])
         prefix, colon, _ = self._page.get("title", "").partition(":")
@@ -187,14 +187,14 @@ class Dump:
         raise ValueError(f"{self._location()}, line {number}: a line of more than {PAGE_CAP >> 20} MiB; {_IS_IT}")
 
     def _refuse_doctype(self, *_: object) -> None:
-        raise ValueError(f"{self._name}: it declares a document type (<!DOCTYPE ...>), which no dump does; {_IS_IT}")
+        raise ValueError(f"{self._name}: it declares a document type (<!DOCTYPE ...>), which dumps do not; {_IS_IT}")
 
 
 KIND = SourceKind(
     "wikipedia",
     read,
     example="enwiki-latest-pages-articles-multistream.xml.bz2",
-    where_from=f"a dump is at {DUMPS} (dewiki for German, and so on); download it, and do not unpack it",
+    where_from=f"download a dump from {DUMPS} (dewiki for German, and so on), and do not unpack it",
     split=split,
     folder_names=("*.xml",),
 )

@@ -1,6 +1,6 @@
-"""Removing markup from wikitext from the inside out: it is replaced by a mark, which is removed with its traces.
+"""Remove markup from wikitext inside out: replace it by a mark, then remove the mark with its traces.
 
-The marks are control characters, which XML does not allow, so that no dump has them.
+The marks are control characters, which XML forbids, so no dump has them.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-GAP = "\x02"  # here was something that shows no text
+GAP = "\x02"  # markup without visible text was here
 BREAK = "\x03"  # a paragraph ends here
-JOINT = "\x04"  # a tag was here; the characters on its two sides do not form markup together
+JOINT = "\x04"  # a tag was here; the characters beside it do not form markup together
 
 _MARKS = re.compile(f"[{GAP}{BREAK}{JOINT}]")
-_DEPTH = 40  # of nesting; MediaWiki itself gives up at 40 templates inside one another
+_DEPTH = 40  # of nesting; MediaWiki gives up at 40 nested templates
 
 _AFTER = frozenset(",.;:!?)]}»”’…%、。，．；：！？）」』】》〉”’،؛؟।")  # before these a gap leaves no space
 _BEFORE = frozenset("([{«“‘（「『【《〈")  # and after these
@@ -25,30 +25,30 @@ _SEPARATORS = " ,;，；、،؛"
 
 
 def without_marks(text: str) -> str:
-    """The text without characters that could be taken for marks."""
+    """Remove characters that could be mistaken for marks."""
     return _MARKS.sub("", text)
 
 
 def replace_nested(text: str, balanced: re.Pattern[str], any_content: re.Pattern[str], by: Callable[..., str]) -> str:
-    """Replace matches from the innermost outwards, in linear time however deep the text nests.
+    """Replace matches from the innermost outwards, in linear time at any depth.
 
-    `balanced` matches a bracketed text with none of its kind inside; `any_content` one that has stray brackets too,
-    which is tried where the first no longer finds anything. `by` gets the match and must not return its brackets.
+    `balanced` matches a bracketed text with none of its kind inside; `any_content`, tried once `balanced` finds
+    nothing, also allows stray brackets. `by` gets the match and must not return its brackets.
     """
     for _ in range(_DEPTH):
-        text, found = balanced.subn(by, text)
-        if not found:
-            text, found = any_content.subn(by, text)
-            if not found:
+        text, count = balanced.subn(by, text)
+        if not count:
+            text, count = any_content.subn(by, text)
+            if not count:
                 break
     return text
 
 
 def close_gaps(text: str) -> str:
-    """Remove the gaps of a paragraph, whose words have one space between them, with what makes no sense without them.
+    """Remove the gaps of a paragraph of single-spaced words, with what makes no sense without them.
 
-    That is a second space, a space before punctuation, a comma before another or a period, and in parentheses a piece
-    between commas with nothing else in it (`( GAP; born 1900)` is `(born 1900)`), or the parentheses themselves.
+    That is a second space, a space before punctuation, a comma before another comma or a period, and in parentheses a
+    piece between commas with nothing else (`( GAP; born 1900)` becomes `(born 1900)`), or the parentheses themselves.
     """
     if GAP not in text:
         return text
@@ -61,13 +61,13 @@ def _clean_parentheses(found: re.Match[str]) -> str:
     whole = found[0]
     if GAP not in whole:
         return whole
-    kept = [piece for piece in _PIECE.findall(whole[1:-1]) if piece and not _is_hole(piece)]
-    inside = "".join(kept).strip(_SEPARATORS + GAP)
+    pieces = [piece for piece in _PIECE.findall(whole[1:-1]) if piece and not _is_hole(piece)]
+    inside = "".join(pieces).strip(_SEPARATORS + GAP)
     return f"{whole[0]}{inside}{whole[-1]}" if any(map(str.isalnum, inside)) else GAP
 
 
 def _is_hole(piece: str) -> bool:
-    """Whether nothing is left between two commas, or only what introduces it: `German: GAP`."""
+    """Whether nothing is left between two commas, or only an introduction: `German: GAP`."""
     if GAP not in piece:
         return False
     rest = piece.replace(GAP, "").strip(_SEPARATORS)

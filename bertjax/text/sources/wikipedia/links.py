@@ -1,4 +1,4 @@
-"""The links of wikitext, replaced by the words that a reader sees."""
+"""Replace the links of wikitext by the words that a reader sees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from bertjax.text.sources.wikipedia.gaps import GAP, replace_nested
 
-FILE_NAMES = ("file", "image", "media")  # known in every language edition in addition to its own names
+FILE_NAMES = ("file", "image", "media")  # valid in every language edition, in addition to its own names
 CATEGORY_NAMES = ("category",)
 
 _BALANCED = re.compile(r"\[\[((?:[^\[\]]++|\[[^\[\]]*+\])*)\]\]")
@@ -16,7 +16,7 @@ _ANY = re.compile(r"\[\[((?:[^\[\]]++|\[(?!\[)|\](?!\]))*)\]\]")
 _FILE = re.compile(
     r"\.(?:jpe?g|png|gif|svg|tiff?|webp|xcf|og[agv]|opus|webm|mp[34]|mpe?g|wav|flac|midi?|djvu?|pdf|stl)$", re.I
 )
-# Codes of languages, as in [[de:Titel]]; the prefixes of other sites look the same.
+# Language codes, as in [[de:Titel]]; prefixes of other sites look the same.
 _LANGUAGE = re.compile(r"(?!(?:mw|doi|rfc|wmf|voy|wp|arc|cat|hdl|rev)$)(?:[a-z]{2,3}(?:-[a-z]{2,10}){0,3}|simple)")
 _LINKS_ONLY = re.compile(r"^[ \t]*(?:\[\[[^\[\]|:\n]+:[^\[\]\n]*\]\][ \t]*)+$", re.M)
 _PIPE_TRICK = re.compile(r"[(（][^()（）]*[)）]$|[,，].*")
@@ -30,25 +30,25 @@ _BARE = re.compile(
 
 @dataclass(frozen=True)
 class Names:
-    """The namespaces of a language edition whose links show nothing: files and categories, normalised."""
+    """The namespaces of a language edition whose links are invisible: files and categories, normalised."""
 
     hidden: frozenset[str] = field(default_factory=lambda: frozenset((*FILE_NAMES, *CATEGORY_NAMES)))
 
     @classmethod
     def of(cls, local: Iterable[str]) -> Names:
-        """With an edition's own names of the namespaces -2 (media), 6 (files) and 14 (categories)."""
+        """Add an edition's own names of the namespaces -2 (media), 6 (files) and 14 (categories)."""
         return cls(frozenset((*FILE_NAMES, *CATEGORY_NAMES, *map(normal_name, local))))
 
 
 def normal_name(name: str) -> str:
-    """A namespace's name as it is compared: MediaWiki takes no notice of case and takes `_` for a space."""
+    """Normalise a namespace's name: MediaWiki ignores case and reads `_` as a space."""
     return " ".join(name.replace("_", " ").split()).casefold()
 
 
 def resolve_links(text: str, names: Names) -> str:
-    """Replace links between pages by the words that a reader sees, and those of files and categories by `GAP`.
+    """Replace links between pages by the words that a reader sees, and links of files and categories by `GAP`.
 
-    A line of only links with a prefix is removed: categories under names that the dump does not list.
+    Lines of only prefixed links are removed: they are categories under names that the dump does not list.
     """
     if "[[" not in text:
         return text
@@ -60,17 +60,17 @@ def resolve_links(text: str, names: Names) -> str:
 
 
 def resolve_external_links(text: str) -> str:
-    """Replace links to other sites by their labels; those without a label, and bare addresses, by `GAP`."""
+    """Replace links to other sites by their labels; links without a label, and bare addresses, by `GAP`."""
     if "[" in text:
         text = _EXTERNAL.sub(lambda found: found[1].strip() or GAP, text)
     return _BARE.sub(GAP, text) if "://" in text else text
 
 
 def _words(link: str, names: Names) -> str:
-    """What a reader sees of a link with this content: its label, else its target without the prefix `:`."""
+    """The visible words of a link: its label, else its target without the prefix `:`."""
     target, pipe, label = link.partition("|")
     if target.count("{{") != target.count("}}"):
-        return link  # what a template makes of it is not known
+        return link  # a template decides
     if ":" in target:
         prefix = target[: target.index(":")].strip()
         if prefix and (normal_name(prefix) in names.hidden or _LANGUAGE.fullmatch(prefix)):

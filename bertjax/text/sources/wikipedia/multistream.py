@@ -1,7 +1,7 @@
-"""Where a multistream dump can be cut, so that several processes read one file.
+"""Cut a multistream dump, so that several processes can read one file.
 
 Such a dump (`*-pages-articles-multistream.xml.bz2`) is many bz2 streams in one file: the first holds the part before
-the pages, each of the others some hundred pages, whole. bzip2 starts a stream on a whole byte.
+the pages, each other one about a hundred whole pages. bzip2 starts a stream on a whole byte.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import BinaryIO
 from bertjax.storage.remote import open_bytes
 from bertjax.text.sources.source import SourceFile
 
-_STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # how a stream begins, and its first block (0x314159265359)
+_STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the magic of a stream and of its first block (0x314159265359)
 _STREAM_BYTES = 10
-_WINDOW = 1 << 20  # bytes that are searched at once
+_WINDOW = 1 << 20  # bytes to search at once
 _FED = 1 << 14  # compressed bytes at once; some streams are smaller
-_HEAD_CAP = 1 << 20  # bytes of text in the first stream; those of the largest editions are 4 KB
+_HEAD_CAP = 1 << 20  # bytes of text in the first stream; the largest editions have 4 KB
 _PAGE = re.compile(rb"\s*<page>")
 _PAGE_OR_END = re.compile(rb"\s*<(?:page|/mediawiki)>")
 
 
 def split(file: SourceFile, count: int) -> list[SourceFile]:
-    """A multistream dump as so many spans of its bytes, each to be read alone; any other file as it is."""
+    """Split a multistream dump into so many spans of bytes, each readable alone; return any other file as it is."""
     if not file.path.endswith(".bz2") or not is_multistream(file.path):
         return [file]
     edges = [file.size * number // count for number in range(count + 1)]
@@ -50,10 +50,10 @@ def is_multistream(path: str) -> bool:
 
 
 def cut_at(path: str, position: int) -> int:
-    """The first byte at or after `position` at which the dump can be cut; the file's size where there is none.
+    """The first byte at or after `position` at which the dump can be cut; the file's size if there is none.
 
-    That is the start of a stream that begins with a page, or with the end of the dump. What only looks like one (the
-    compressed data may hold the same bytes) does not decompress to that.
+    That is the start of a stream that begins with a page or the end of the dump. Compressed data may contain the same
+    magic bytes, but do not decompress to that.
     """
     with open_bytes(path) as file:
         if position == 0:
@@ -65,7 +65,7 @@ def cut_at(path: str, position: int) -> int:
 
 
 def _streams(file: BinaryIO, position: int) -> Iterator[int]:
-    """Where streams seem to begin, from `position` on."""
+    """Yield possible beginnings of streams, from `position` on."""
     while True:
         file.seek(position)
         window = file.read(_WINDOW)
@@ -76,7 +76,7 @@ def _streams(file: BinaryIO, position: int) -> Iterator[int]:
 
 
 def _beginning(file: BinaryIO, start: int) -> bytes:
-    """The first text of the stream at `start`, some bytes at least; nothing if it is none or is damaged."""
+    """The first bytes of text of the stream at `start`; nothing if it is not a stream or is damaged."""
     file.seek(start)
     stream = bz2.BZ2Decompressor()
     text = b""

@@ -1,8 +1,8 @@
-"""The tags of wikitext: comments, extensions such as <ref> and <math>, and HTML.
+"""Remove the tags of wikitext: comments, extensions such as <ref> and <math>, and HTML.
 
-What is dropped with everything inside: notes, formulas, galleries, maps, music, blocks of code, struck out text,
-headings, lists and tables. Of all other HTML only the tags go: <i>, <small>, <code>, <span> occur in sentences, <div>
-and <blockquote> around paragraphs.
+Dropped with their content: notes, formulas, galleries, maps, music, code blocks, struck-out text, headings, lists and
+tables. Of other HTML only the tags are dropped: <i>, <small>, <code>, <span> occur in sentences, <div> and <blockquote>
+around paragraphs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ def _names(text: str) -> frozenset[str]:
 
 
 _DROPPED = _names(
-    # As MediaWiki does it, the first closing tag ends them, whatever is inside.
+    # As in MediaWiki, the first closing tag ends them, whatever is inside.
     """
     ref references math chem ce gallery timeline score imagemap hiero graph mapframe maplink inputbox categorytree
     indicator templatestyles templatedata charinsert phonos pre includeonly style script rt rp s del strike h1 h2 h3 h4
     h5 h6 languages poll quiz rss
     """
 )
-_LITERAL = _names("nowiki syntaxhighlight source")  # of code only what is `inline` in a sentence
+_LITERAL = _names("nowiki syntaxhighlight source")  # code only if it is `inline` in a sentence
 _BLOCKS = _names(
     "p div center blockquote poem li dd dt tr td th caption tbody thead hr article ul ol dl table gallery references "
     "h1 h2 h3 h4 h5 h6"
@@ -41,7 +41,7 @@ _TAG = re.compile(r"</?([a-zA-Z][a-zA-Z0-9]*+)[^<>]*+>")
 _END = {name: re.compile(rf"</{name}\s*>", re.I) for name in _DROPPED | _LITERAL}
 _NESTING = re.compile(r"<(/?)(?:table|ul|ol|dl)\b[^<>]*+>", re.I)
 _HIDDEN = re.compile(r"<(span|div)\b[^<>]{0,300}display:\s{0,9}none[^<>]{0,300}>[^<>]*+</\1\s*>", re.I)
-# As MediaWiki's includes/parser/BlockLevelPass.php: tags that begin and end blocks without preformatted lines.
+# From MediaWiki's includes/parser/BlockLevelPass.php: tags around blocks without preformatted lines.
 _BLOCK_OPENS = re.compile(r"<(?:(?:table|h[1-6]|pre|p|ul|ol|dl)|/(?:td|th)|/?(?:tr|caption|dt|dd|li))(?![\w-])", re.I)
 _BLOCK_CLOSES = re.compile(
     r"<(?:/(?:table|h[1-6]|pre|p|ul|ol|dl)|(?:td|th)|/?(?:center|blockquote|div|hr))(?![\w-])", re.I
@@ -53,9 +53,9 @@ _ESCAPED = str.maketrans({character: f"&#{ord(character)};" for character in "[]
 
 
 def drop_opaque(text: str) -> str:
-    """Drop comments and what no markup counts in, first of all: replaced by `GAP`, or literal characters.
+    """Drop comments and elements whose content is not markup: replace them by `GAP` or literal characters.
 
-    Time is linear: that a tag has no end is found out once.
+    Time is linear: a missing closing tag is searched for only once.
     """
     if "<" not in text:
         return text
@@ -83,8 +83,8 @@ def drop_opaque(text: str) -> str:
 
 
 def _find_end(text: str, name: str, at: int) -> tuple[int, int]:
-    """Where the closing tag of what opened before `at` begins and ends; (-1, -1) if there is none."""
-    if not name:  # a comment that is not closed goes on to the end
+    """The span of the closing tag of an element opened before `at`; (-1, -1) if there is none."""
+    if not name:  # an unclosed comment extends to the end
         begin = text.find("-->", at)
         return (begin, begin + 3) if begin >= 0 else (len(text), len(text))
     found = _END[name].search(text, at)
@@ -101,9 +101,9 @@ def _replacement(name: str, attributes: str, inside: str) -> str:
 
 
 def unindent(text: str) -> str:
-    """Remove the leading spaces of lines that MediaWiki shows as running text: in <p>, <blockquote> and <poem>.
+    """Remove leading spaces of lines that MediaWiki shows as running text: in <p>, <blockquote> and <poem>.
 
-    Any other line that begins with a space is preformatted, unless it has the tag of a block.
+    Other lines with a leading space are preformatted, unless they have a block tag.
     """
     if "<" not in text or "\n " not in text:
         return text
@@ -125,7 +125,7 @@ def unindent(text: str) -> str:
 
 
 def drop_tags(text: str) -> str:
-    """Drop HTML lists, tables and hidden text, and the tags of everything else; blocks are set off by `BREAK`."""
+    """Drop HTML lists, tables and hidden text, and all other tags; `BREAK` separates blocks."""
     if "<" not in text:
         return text
     text = _drop_nesting(_HIDDEN.sub(GAP, text))
@@ -138,11 +138,11 @@ def _instead_of_tag(found: re.Match[str]) -> str:
         return f"{GAP} "
     if name in _INLINE:
         return JOINT
-    return BREAK if name in _BLOCKS else found[0]  # what is no tag of MediaWiki's is shown as it is
+    return BREAK if name in _BLOCKS else found[0]  # MediaWiki shows unknown tags as text
 
 
 def _drop_nesting(text: str) -> str:
-    """Drop lists and tables, which contain each other; one that is never closed loses its tags only."""
+    """Drop lists and tables, which may nest; an unclosed one loses only its tags."""
     parts, kept, opened, depth = [], 0, 0, 0
     for found in _NESTING.finditer(text):
         if not found[1]:

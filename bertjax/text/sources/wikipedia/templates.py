@@ -1,11 +1,11 @@
-"""The templates of wikitext: which carry words of their sentence, and which of their arguments those are.
+"""Resolve the templates of wikitext: which ones carry words of their sentence, and in which arguments.
 
-A dump holds the calls of templates, not what they make. Most make boxes, notes and links and are dropped; a few occur
-in the middle of sentences, which would break without their words. `_RULES` is the whole list of these. It was chosen
-by counting the templates inside the paragraphs of articles in English, German, French, Russian, Japanese, Chinese,
-Hebrew, Arabic and Thai: quoted and foreign words, quantities, dates, dashes, and links to other languages' articles.
-Pronunciations, coordinates and marks of the editors (`citation needed`) are left out, and nothing is calculated:
-`{{convert|5|km|mi}}` is `5 km`.
+A dump holds calls of templates, not their output. Most produce boxes, notes and links and are dropped; a few occur in
+the middle of sentences, which would break without their words. `_RULES` lists these. It was chosen by counting the
+templates inside the paragraphs of articles in English, German, French, Russian, Japanese, Chinese, Hebrew, Arabic and
+Thai: quoted and foreign words, quantities, dates, dashes, and links to articles in other languages. Pronunciations,
+coordinates and editors' marks (`citation needed`) are left out, and nothing is calculated: `{{convert|5|km|mi}}`
+becomes `5 km`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"[+−–-]?\d[\d.,/+−–e-]*+")
 
 
 def resolve_templates(text: str) -> str:
-    """Replace every template by its words, or by `GAP`; calls without an end stay as they are."""
+    """Replace every template by its words or `GAP`; unclosed calls stay as they are."""
     if "{{" not in text:
         return text
     text = text.replace("{{!}}", "|")
@@ -39,7 +39,7 @@ def resolve_templates(text: str) -> str:
 
 
 def template_words(call: str) -> str:
-    """The words of one template, given what is between its braces, or `GAP`."""
+    """The words of one template, given the text between its braces, or `GAP`."""
     end = call.find("|")
     name = (call if end < 0 else call[:end]).strip().replace("_", " ")
     key = name.casefold()
@@ -57,7 +57,7 @@ def template_words(call: str) -> str:
 
 
 def _arguments(text: str) -> dict[str, str]:
-    """The arguments by name; those without one by their number, from "1"."""
+    """The arguments by name; unnamed ones by number, from "1"."""
     found: dict[str, str] = {}
     number = 0
     for argument in text.split("|"):
@@ -70,8 +70,8 @@ def _arguments(text: str) -> dict[str, str]:
     return found
 
 
-def _given(*keys: str, join: str = " ", before: str = "", after: str = "") -> Rule:
-    """The rule for the arguments of these numbers or names that are given."""
+def _join(*keys: str, join: str = " ", before: str = "", after: str = "") -> Rule:
+    """The rule that joins the arguments of these numbers or names, if present."""
 
     def words(arguments: dict[str, str], name: str) -> str:
         found = join.join(filter(None, (arguments.get(key) for key in keys)))
@@ -81,7 +81,7 @@ def _given(*keys: str, join: str = " ", before: str = "", after: str = "") -> Ru
 
 
 def _either(*keys: str) -> Rule:
-    """The rule for the first of these numbers or names that is given."""
+    """The rule for the first present argument of these numbers or names."""
     return lambda arguments, name: next(filter(None, (arguments.get(key) for key in keys)), "")
 
 
@@ -148,7 +148,7 @@ def _joined(arguments: dict[str, str], name: str) -> str:
 
 
 def _passage(*keys: str) -> Rule:
-    """The rule for a quotation that is a paragraph of its own."""
+    """The rule for a quotation that is its own paragraph."""
     find = _either(*keys)
 
     def words(arguments: dict[str, str], name: str) -> str:
@@ -176,8 +176,8 @@ _MONTHS = {
     "11": "November",
     "12": "December",
 }
-_FIRST = _given("1")
-# Names in small letters, with two spaces or a new line between them.
+_FIRST = _join("1")
+# Names in lower case, separated by two spaces or a newline.
 _RULES = _table(
     [
         (
@@ -195,17 +195,17 @@ _RULES = _table(
         (_quantity, "convert  cvt"),
         (_measure, "unité  nombre  tmp  nb"),
         (_value, "val"),
-        (_given("1", after=" m"), "höhe"),
-        (_given("1", after=" €"), "euro"),
-        (_given("1", before="US$"), "us$"),
-        (_given("1", "2", "3"), "date  date-  date de naissance  date de naissance-  date de décès  date de décès-"),
-        (_given("1", "2", join=" h "), "heure"),
-        (_given("1", after="e siècle"), "s  s-  s2  s2-  siècle"),
-        (_given("1", before="c. "), "circa  c."),
-        (_given("1", before="née "), "née  nee"),
-        (_given("1", before="×10^"), "e"),
-        (_given("1", "2", join="–"), "dash year"),
-        (_given("1", "2"), "bibleref  bibleref2  bibleverse"),
+        (_join("1", after=" m"), "höhe"),
+        (_join("1", after=" €"), "euro"),
+        (_join("1", before="US$"), "us$"),
+        (_join("1", "2", "3"), "date  date-  date de naissance  date de naissance-  date de décès  date de décès-"),
+        (_join("1", "2", join=" h "), "heure"),
+        (_join("1", after="e siècle"), "s  s-  s2  s2-  siècle"),
+        (_join("1", before="c. "), "circa  c."),
+        (_join("1", before="née "), "née  nee"),
+        (_join("1", before="×10^"), "e"),
+        (_join("1", "2", join="–"), "dash year"),
+        (_join("1", "2"), "bibleref  bibleref2  bibleverse"),
         (_fraction, "frac  sfrac  fraction"),
         (_since, "as of"),
         (_named_in_japanese, "nihongo  nihongo2  nihongo3  nihongo4"),

@@ -1,9 +1,9 @@
-"""Wikitext to prose: the paragraphs of an article without markup, headings, lists, tables, notes and pictures.
+"""Convert wikitext to prose: the paragraphs of an article without markup, headings, lists, tables, notes and pictures.
 
 "For Wikipedia we extract only the text passages and ignore lists, tables, and headers" (Devlin et al. 2018, 3.1). The
-rules are MediaWiki's (mediawiki.org: Help:Formatting, Help:Links, Help:Tables, Writing systems/Syntax), in the order
-in which its parser applies them. Nothing is expanded or looked up; `templates` lists the templates whose words stay.
-Every step takes linear time on any text.
+rules are MediaWiki's (mediawiki.org: Help:Formatting, Help:Links, Help:Tables, Writing systems/Syntax), in its parser's
+order. Nothing is expanded or looked up; `templates` lists the templates whose words stay. Every step takes linear time
+on any text.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bertjax.text.sources.wikipedia.links import Names, resolve_external_links, 
 from bertjax.text.sources.wikipedia.tags import drop_opaque, drop_tags, unindent
 from bertjax.text.sources.wikipedia.templates import resolve_templates
 
-_ASIDE = f"{GAP}{BREAK}{JOINT} \t\r\u200e\u200f\ufeff"  # may precede the mark of a list or a heading
-_NO_PROSE = ("*", "#", ":", ";", "|", "{{")  # lists, what is left of tables, templates that are not closed
+_ASIDE = f"{GAP}{BREAK}{JOINT} \t\r\u200e\u200f\ufeff"  # may precede a list or heading mark
+_NO_PROSE = ("*", "#", ":", ";", "|", "{{")  # lists, remains of tables, unclosed templates
 _HEADING = re.compile(r"=.*=")
 _SWITCH = re.compile(r"__([^\W\d_]++(?:_[^\W\d_]++)*)__")
 _QUOTES = re.compile("'{2,}")
@@ -30,13 +30,13 @@ _ANY_VARIANT = re.compile(r"-\{([^-}]*+(?:(?:-(?!\{)|\}(?!-))[^-}]*+)*)\}-")
 _VARIANT_CODE = re.compile(
     r"(?:^|[;；])\s{0,9}(?:zh|sr|kk|ku|iu|uz|shi|crh|gan|tg|ban|[a-z]{2,3}-[a-z-]{2,9})\s{0,9}[:：]"
 )
-_HIDDEN_VARIANT = frozenset("HTD-")  # flags of rules and titles, which show nothing
+_HIDDEN_VARIANT = frozenset("HTD-")  # flags of rules and titles, which are invisible
 
 
 def paragraphs(text: str, names: Names) -> list[str]:
-    """The prose of a page's wikitext: paragraphs without newlines, each with a letter or digit in it.
+    """The prose of a page's wikitext: paragraphs without newlines, each with a letter or digit.
 
-    `names` are those of the dump's edition, by which files and categories are known.
+    `names` are the dump's names of the namespaces of files and categories.
     """
     text = drop_opaque(without_marks(text))
     text = resolve_templates(resolve_links(text, names))
@@ -47,7 +47,7 @@ def paragraphs(text: str, names: Names) -> list[str]:
 
 
 def _first_variant(found: re.Match[str]) -> str:
-    """The first variant of a rule with no rule inside: `-{zh-hans:计算机;zh-hant:電腦}-` is 计算机, `-{a}-` is a."""
+    """The first variant of a rule without nested rules: 计算机 for `-{zh-hans:计算机;zh-hant:電腦}-`, a for `-{a}-`."""
     flags, pipe, text = found[1].rpartition("|")
     if pipe and _HIDDEN_VARIANT.intersection(map(str.strip, flags.split(";"))):
         return GAP
@@ -59,16 +59,16 @@ def _first_variant(found: re.Match[str]) -> str:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Successive lines of prose, joined by spaces as a browser does; everything else ends a block.
+    """Yield successive lines of prose joined by spaces, as in a browser; everything else ends a block.
 
-    A line that begins with a space is preformatted (programs and diagrams, no prose), as `unindent` has been applied.
+    After `unindent`, a line that begins with a space is preformatted: a program or diagram, not prose.
     """
     held: list[str] = []
     lines = text.split("\n")
     for line in _outside_tables(lines) if "{|" in text else lines:
         start = line.lstrip(_ASIDE)
         if not start and GAP in line and BREAK not in line:
-            continue  # the content of this line is not shown, or not part of the text
+            continue  # a line without visible text
         prose = start and line[0] != " " and not start.startswith(_NO_PROSE) and not _is_heading(start)
         rule = start.startswith("----")
         if held and (rule or not prose):
@@ -85,7 +85,7 @@ def _is_heading(line: str) -> bool:
 
 
 def _outside_tables(lines: list[str]) -> list[str]:
-    """The lines outside tables; if one is never closed, tables end at headings."""
+    """The lines outside tables; if a table is never closed, tables end at headings."""
     kept, closed = _skip_tables(lines, headings_close=False)
     return kept if closed else _skip_tables(lines, headings_close=True)[0]
 
@@ -107,7 +107,7 @@ def _skip_tables(lines: list[str], headings_close: bool) -> tuple[list[str], boo
 
 
 def _without_quotes(line: str) -> str:
-    """The line without the apostrophes that make italics and bold; of four or more than five, the rest are text."""
+    """Remove the apostrophes of italics and bold; of four or more than five, the rest are text."""
     if "''" not in line:
         return line
     kept = _apostrophe(line)
@@ -120,9 +120,9 @@ def _without_quotes(line: str) -> str:
 
 
 def _apostrophe(line: str) -> int:
-    """Where three apostrophes are one and italics (`l'''Humanité''`), as MediaWiki decides it; -1 if nowhere.
+    """Where three apostrophes are a letter and italics (`l'''Humanité''`), by MediaWiki's rule; -1 if nowhere.
 
-    That is so if both bold and italics would be left open: after a word of one letter, else after a longer one.
+    That is if both bold and italics would stay open: after a word of one letter, else after a longer one.
     """
     runs = [(found.start(), found.end() - found.start()) for found in _QUOTES.finditer(line)]
     bold = [start for start, length in runs if length == 3]
@@ -137,7 +137,7 @@ def _apostrophe(line: str) -> int:
 
 
 def _prose(text: str) -> str:
-    """The text of a paragraph without what markup is left in it; empty if it has neither letter nor digit."""
+    """Remove the rest of the markup of a paragraph; empty if it has neither letter nor digit."""
     text = resolve_external_links(text.replace(JOINT, ""))
     if "__" in text:
         text = _SWITCH.sub(lambda found: found[0] if found[1] != found[1].upper() else GAP, text)
@@ -150,5 +150,5 @@ def _prose(text: str) -> str:
 
 
 def _character(entity: re.Match[str]) -> str:
-    """The character of an entity with its semicolon; an unknown one is unchanged."""
+    """The character of an entity with a semicolon; an unknown entity is unchanged."""
     return html.unescape(entity[0]) if entity[1][0] == "#" else html5.get(f"{entity[1]};", entity[0])
