@@ -22,10 +22,8 @@ from bertjax.text.sources.registry import KINDS, read_documents, require_documen
 LEAST_DOCUMENTS = 2  # in each split; a random B needs another document
 LARGEST_SHARE = 0.1  # of the text in whole held-out documents; beyond it, documents are split first
 MOST_SHARE = 1 / 3  # of the text in held-out pieces; beyond it, there is too little text
-MEASURED, MEASURED_SHARE = (
-    1 << 15,
-    0.05,
-)  # characters to hold out (about 64 rows of 128 tokens), and their largest share
+MEASURED = 1 << 15  # characters to hold out, about 64 rows of 128 tokens
+MEASURED_SHARE = 0.05  # of the text for that, at most
 
 _SURVEYED = 512 << 20  # characters to read at most; a larger corpus is judged by its beginning
 _PIECES = 50  # at least, of a small corpus, if its paragraphs allow

@@ -1,1 +1,1 @@
-"""Tokenizers of every kind, and how each is trained."""
+"""Tokenizers of every kind, and their training."""

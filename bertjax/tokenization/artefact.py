@@ -1,6 +1,6 @@
-"""A `tokenizer.json`, the artefact that every tokenizer here is: checks, surfaces of tokens, and where text may be cut.
+"""The artefact behind every tokenizer, a `tokenizer.json`: checks, surfaces of tokens, and where text may be cut.
 
-Everything is derived from the file, so that a tokenizer of any origin can be masked by words, spans and n-grams.
+Everything is derived from the file, so that text of any tokenizer can be masked by words, spans and n-grams.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class _Model(TypedDict):
 
 
 class _Step(TypedDict):
-    """A normalizer, pre-tokenizer or decoder, or several in a sequence."""
+    """A normalizer, pre-tokenizer or decoder, or a sequence of them."""
 
     type: NotRequired[str]
 
 
 class _File(TypedDict):
-    """The parts of a `tokenizer.json` that are read in addition to those that the library reads."""
+    """The parts of a `tokenizer.json` that we read ourselves."""
 
     model: _Model
     added_tokens: NotRequired[list[_AddedToken]]
@@ -71,7 +71,7 @@ def read_artefact(content: bytes, origin: str) -> tuple[tokenizers.Tokenizer, Ar
 
 
 def check_artefact(document: Artefact, origin: str) -> None:
-    """Raise ValueError for what the library does not check and crashes on."""
+    """Raise ValueError for content that the library does not check and crashes on."""
     model = document["model"]
     unknown, pieces = model.get("unk_token"), model.get("vocab")
     if unknown is not None and isinstance(pieces, dict) and unknown not in pieces:
@@ -93,7 +93,7 @@ def check_artefact(document: Artefact, origin: str) -> None:
 
 
 def steps(document: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
-    """The steps of a `normalizer`, `pre_tokenizer` or `decoder`, nested sequences flattened; empty without the part."""
+    """The steps of a `normalizer`, `pre_tokenizer` or `decoder`, flattened; empty without the part."""
     inner = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}[part]
 
     def flat(step: Any) -> Iterator[dict[str, Any]]:
@@ -107,10 +107,10 @@ def steps(document: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
 
 
 def is_valid_charsmap(table: bytes) -> bool:
-    """Whether every unit of a double-array trie leads to units and texts of the table: `tokenizers` does not look.
+    """Whether every unit of a double-array trie leads to units and texts of the table, which `tokenizers` ignores.
 
-    A table is the bytes of the trie, its units (bit 31: a value; bit 8: has a value; bits 10 to 30 and 9: the offset of
-    its children), and the texts that its values begin in; darts-clone, by which sentencepiece writes it.
+    A table is the size of the trie, its units (bit 31: a value; bit 8: has a value; bits 10 to 30 and 9: the offset of
+    its children), and the texts that its values point into, as written by sentencepiece with darts-clone.
     """
     if not table:
         return True
@@ -127,7 +127,7 @@ def is_valid_charsmap(table: bytes) -> bool:
 
 
 def model_kind(document: Artefact) -> str:
-    """`wordpiece`, `unigram`, `byte_bpe` or `bpe`, as `DataConfig.tokenizer` names them; another type's own name."""
+    """`wordpiece`, `unigram`, `byte_bpe` or `bpe`, as in `DataConfig.tokenizer`; else the type's own name."""
     model = str(document["model"].get("type", ""))
     if model == "BPE":
         return "byte_bpe" if is_byte_level(document) else "bpe"
@@ -135,7 +135,7 @@ def model_kind(document: Artefact) -> str:
 
 
 def unknown_token(document: Artefact) -> str | None:
-    """The token that the model gives for what it cannot write; None if it writes everything."""
+    """The token for text that the model cannot write; None if it writes everything."""
     model = document["model"]
     if isinstance(model.get("vocab"), list):  # Unigram, which old files do not name
         number = model.get("unk_id")
@@ -144,20 +144,21 @@ def unknown_token(document: Artefact) -> str | None:
 
 
 def is_byte_level(document: Artefact) -> bool:
-    """Whether text becomes bytes before the model sees it."""
-    found = [*steps(document, "pre_tokenizer"), *steps(document, "normalizer")]
-    return any(step.get("type") == "ByteLevel" for step in found)
+    """Whether text is converted to bytes before the model."""
+    return any(
+        step.get("type") == "ByteLevel" for part in ("pre_tokenizer", "normalizer") for step in steps(document, part)
+    )
 
 
 def byte_letters() -> list[str]:
-    """The character that represents each byte: itself if it prints in Latin-1, else one from U+0100 on, in order."""
+    """The character for each byte: itself if printable in Latin-1, else the next one from U+0100 on."""
     prints = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte) if byte in prints else chr(next(others)) for byte in range(0x100)]
 
 
 def token_surfaces(document: Artefact, tokens: Sequence[str], hidden: Collection[int]) -> list[bytes]:
-    """The text of each token in UTF-8, without the mark of a word's beginning or continuation; empty for `hidden`."""
+    """The text of each token in UTF-8, without marks of a word's beginning or continuation; empty for `hidden`."""
     added = {token["content"] for token in document.get("added_tokens", ())}
     prefix = document["model"].get("continuing_subword_prefix") or ""
     byte = {letter: number for number, letter in enumerate(byte_letters())} if is_byte_level(document) else None
@@ -176,20 +177,20 @@ def token_surfaces(document: Artefact, tokens: Sequence[str], hidden: Collection
 
 
 def word_mark(document: Artefact) -> str:
-    """What a token begins with that is the beginning of a word: `Ġ` or `▁`."""
+    """The prefix of tokens that begin a word: `Ġ` or `▁`."""
     return byte_letters()[ord(" ")] if is_byte_level(document) else WORD
 
 
 def hidden_name(number: int) -> str:
-    """The name of a token that no text has, for `without_tokens`."""
+    """A token name that no text can spell, for `without_tokens`."""
     return f"{SEPARATOR}{number}"
 
 
 def without_tokens(document: Artefact, hidden: Mapping[str, int]) -> Artefact:
-    """An artefact whose ids are the same and that no text gives a `hidden` token, nor tokens around a text.
+    """Change an artefact, keeping its ids, so that no text gives a `hidden` token and no tokens are put around a text.
 
-    `hidden` has token -> id. They get names with SEPARATOR, which no text has. Other added tokens stay: they are found
-    in text, and the library numbers those outside of the model's vocabulary by their order.
+    `hidden` maps token -> id; their names get SEPARATOR, which no text has. Other added tokens stay: they are found in
+    text, and the library numbers those outside the model's vocabulary by their order.
     """
     names = {token: hidden_name(number) for token, number in hidden.items()}
     model = document["model"] | ({"dropout": None} if "dropout" in document["model"] else {})
@@ -213,12 +214,12 @@ def without_tokens(document: Artefact, hidden: Mapping[str, int]) -> Artefact:
 
 
 def encoding_parts(document: Artefact, roles: Collection[str]) -> Artefact:
-    """The parts of an artefact that ids of text follow from; tokens with a role are not found in text.
+    """The parts of an artefact that determine the ids of text, in which tokens with a role are not found.
 
-    Options that are off are left out, so that an option that the library adds changes nothing.
+    Options that are off are left out, so that options added by the library later change nothing.
     """
     tables = {key: document["model"].get(key) for key in ("vocab", "merges")}
-    if isinstance(tables["vocab"], list):  # the library reads numbers that it wrote off by their last bit
+    if isinstance(tables["vocab"], list):  # the library misreads the last bit of numbers that it wrote
         tables["vocab"] = [[token, float(np.float32(score))] for token, score in tables["vocab"]]
     model = {key: value for key, value in document["model"].items() if key not in (*tables, "dropout")}
     added = [token for token in document.get("added_tokens", ()) if token["content"] not in roles]
@@ -227,30 +228,32 @@ def encoding_parts(document: Artefact, roles: Collection[str]) -> Artefact:
 
 
 def _without_defaults(value: Any) -> Any:
-    """A JSON value without keys that are null, false or empty."""
+    """Remove keys that are null, false or empty from a JSON value."""
     if isinstance(value, dict):
-        inner = {key: _without_defaults(one) for key, one in value.items()}
+        inner = {key: _without_defaults(item) for key, item in value.items()}
         return {
-            key: one for key, one in inner.items() if one is not None and one is not False and one not in ("", [], {})
+            key: item
+            for key, item in inner.items()
+            if item is not None and item is not False and item not in ("", [], {})
         }
-    return [_without_defaults(one) for one in value] if isinstance(value, list) else value
+    return [_without_defaults(item) for item in value] if isinstance(value, list) else value
 
 
 class Cut(NamedTuple):
     """Where text may be cut into chunks whose ids do not depend on their neighbours; see `ChunkEncoder`."""
 
     pattern: re.Pattern[str]  # matches the chunks
-    whole: tuple[re.Pattern[str], ...] = ()  # one of them matches in texts that are not cut
-    before: str = ""  # precedes a text in which chunks are found
+    whole: tuple[re.Pattern[str], ...] = ()  # texts that match one of them are not cut
+    before: str = ""  # prepended to a text before it is cut
     is_bert: bool = False  # at BERT's word borders
 
 
-# Only characters that BERT's normaliser turns into a space. Others that Python calls space are control characters,
-# which it deletes, joining what they part.
+# Only characters that BERT's normaliser turns into a space. Python's other spaces are control characters, which it
+# deletes, joining their neighbours.
 _SPACE = "\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-# Always a token of their own: ASCII and typographic punctuation, and what BERT treats as a Chinese character. None
-# of them is moved by canonical ordering, so that NFD of the parts is NFD of the whole. (google-research/bert has
-# U+2B820 to U+2B91F among the Chinese characters too; `tokenizers` does not.)
+# Always their own token: ASCII and typographic punctuation, and what BERT treats as Chinese characters. Canonical
+# ordering moves none of them, so that NFD of the parts is NFD of the whole. (google-research/bert also counts U+2B820
+# to U+2B91F as Chinese characters; `tokenizers` does not.)
 _CHINESE = (
     "\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
     "\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
@@ -259,21 +262,21 @@ _ALONE = f"!-/:-@\\[-`{{-~\u2010-\u2027\u3001-\u3003\u3008-\u3011\uff0c\uff1a\uf
 BERT_CHUNKS = re.compile(f"[^{_SPACE}{_ALONE}{SEPARATOR}]+|[{_ALONE}{SEPARATOR}]")
 _IS_CHINESE = re.compile(f"[{_CHINESE}]")
 
-# GPT-2's cutting ends a word before a single space. Where white space is more than that, how it is cut depends on what
-# follows: such a sentence is not cut.
+# GPT-2's pattern ends a word before a single space. How it cuts longer white space depends on what follows, so such a
+# sentence is not cut.
 _BYTE_CHUNKS = re.compile(f" ?[^ {SEPARATOR}]+|{SEPARATOR}")
 _UNCOMMON_SPACE = re.compile(rf"\s\s|[^\S ]|[\x1c-\x1f]|\s(?:{SEPARATOR}|$)")
-# A combining mark after a space joins it in one grapheme, which a table of characters is looked up by. Letters, digits
-# and the punctuation of common scripts are no such marks.
+# A combining mark after a space forms a grapheme with it, and a table of characters is looked up by graphemes. Letters,
+# digits and the punctuation of common scripts are not such marks.
 _NO_MARKS = r"\w!-~\u00a1-\u00bf\u2010-\u2027\u2030-\u205e\u3001-\u3029\u3030\uff01-\uff65"
 _BYTES_BESIDE_MARKS = re.compile(rf"{_UNCOMMON_SPACE.pattern}|(?:^|[ {SEPARATOR}])[^{_NO_MARKS} {SEPARATOR}]")
 _SPACED_CHUNKS = re.compile(f"[^ {SEPARATOR}]+|{SEPARATOR}")
-# Two patterns, because one of both is four times as slow.
+# Two patterns, because a combined one is four times as slow.
 _OTHER_SPACE = re.compile(r"[\x01-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
 _MARK_AFTER_SPACE = re.compile(f" [^{_NO_MARKS} {SEPARATOR}]")
 _EVERY_TEXT = re.compile("")
 
-_WITHOUT_SPACES = {"NFC", "NFD", "Lowercase", "StripAccents"}  # normalizers that make no spaces
+_WITHOUT_SPACES = {"NFC", "NFD", "Lowercase", "StripAccents"}  # normalizers that create no spaces
 _LOCAL_NORMALIZERS = ("NFC", "NFKC", "NFD", "NFKD", "Lowercase", "StripAccents", "Precompiled")
 
 
@@ -283,7 +286,7 @@ def is_chinese(chunk: str) -> bool:
 
 
 def find_cut(document: Artefact, hidden: Collection[str]) -> Cut:
-    """Where text may be cut; nowhere for an artefact with steps that are not known to be local.
+    """Find where text may be cut: nowhere for an artefact with steps that may not be local.
 
     `hidden` are tokens that no text gives.
     """
@@ -303,9 +306,9 @@ def find_cut(document: Artefact, hidden: Collection[str]) -> Cut:
     names = {step.get("type") for step in normalizer}
     if types == ["ByteLevel"] and splits[0].get("use_regex", True) and names <= _WITHOUT_SPACES:
         has_prefix = bool(splits[0].get("add_prefix_space", True))
-        # Where marks are deleted, those beside a space leave runs of spaces.
+        # Deleted marks beside a space leave runs of spaces.
         whole = _BYTES_BESIDE_MARKS if "StripAccents" in names else _UNCOMMON_SPACE
-        # The library puts no space before a token that it added.
+        # The library puts no space before added tokens.
         return uncut if has_prefix and added else Cut(_BYTE_CHUNKS, (whole,), before=" " * has_prefix)
     if added:
         return uncut
@@ -318,12 +321,12 @@ def find_cut(document: Artefact, hidden: Collection[str]) -> Cut:
 
 
 def _has_single_space(content: str) -> bool:
-    """Whether a text with this in it may have single spaces alone, and so be cut."""
+    """Whether text with this content may have only single spaces, and so be cut."""
     return " " in content and not re.search(r"\s\s", content)
 
 
 def _keeps_spaces(step: Mapping[str, Any]) -> bool:
-    """Whether a replacement concerns no space but runs of them, which the cut at spaces drops anyway."""
+    """Whether a replacement leaves spaces alone, except runs of them, which the cut at spaces drops anyway."""
     if step.get("type") != "Replace":
         return False
     pattern = step["pattern"].get("String")
@@ -333,5 +336,5 @@ def _keeps_spaces(step: Mapping[str, Any]) -> bool:
 
 
 def parsed(tokenizer: tokenizers.Tokenizer) -> Artefact:
-    """The JSON of a tokenizer."""
+    """Parse the JSON of a tokenizer."""
     return json.loads(tokenizer.to_str())

@@ -1,7 +1,7 @@
-"""Training WordPiece and byte-level BPE: repeatedly merge the most frequent pair of adjacent pieces.
+"""Train WordPiece and byte-level BPE: repeatedly merge the most frequent pair of adjacent pieces.
 
-The rule is that of byte-pair encoding (Sennrich et al. 2016). The result depends on the counts alone; ties are ordered
-by the strings. The trainers of `tokenizers` give other ids, and sometimes other pieces, from run to run.
+The rule is byte-pair encoding (Sennrich et al. 2016). The result depends only on the counts; ties are ordered by the
+strings. The trainers of `tokenizers` give different ids, and sometimes different pieces, from run to run.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _REPORTED_PIECES = 500
 
 
 class Merger:
-    """Words as sequences of pieces, and the counts of their neighbouring pairs, kept up to date by merges.
+    """Words as sequences of pieces, with the counts of adjacent pairs, which merges update.
 
-    `continuing` is what a piece within a word begins with, as ##. Piece n is written as the character chr(n), so that a
-    word is a string, a pair is a string of two, and merging a pair is `str.replace`.
+    `continuing` is the prefix of a piece within a word, such as ##. Piece n is written as the character chr(n), so that
+    a word is a string, a pair is a string of two, and merging a pair is `str.replace`.
     """
 
     def __init__(self, letters: list[str], words: list[list[str]], counts: list[int], continuing: str) -> None:
-        """Start with words as lists of `letters`, each as often as `counts` says."""
+        """Start with words as lists of `letters`, with their `counts`."""
         self.pieces = list(letters)
         self.merges: list[tuple[str, str]] = []
         self._continuing = continuing
@@ -41,20 +41,20 @@ class Merger:
         self._words = ["".join(map(self._symbol.__getitem__, word)) for word in words]
         self._counts = counts
         self._pair_counts: defaultdict[str, int] = defaultdict(int)
-        self._where: defaultdict[str, set[int]] = defaultdict(set)  # words that have the pair, or had it once
+        self._where: defaultdict[str, set[int]] = defaultdict(set)  # words that have, or had, the pair
         for number, word in enumerate(self._words):
             for pair in _pairs(word):
                 self._pair_counts[pair] += counts[number]
                 self._where[pair].add(number)
-        # The heap is lazy: an entry whose count is not the pair's count any more is corrected when it is popped.
+        # The heap is lazy: an outdated entry is corrected when it is popped.
         self._heap = [self._entry(pair) for pair in self._pair_counts]
         heapq.heapify(self._heap)
 
     def merge_all(self, size: int, progress: Callable[[int, int], None]) -> None:
         """Merge the most frequent pairs until there are `size` pieces or no pair is frequent enough."""
-        for so_far in (*range(len(self.pieces), size, _REPORTED_PIECES), size):
-            self._merge_until(so_far)
-            progress(so_far, size)
+        for target in (*range(len(self.pieces), size, _REPORTED_PIECES), size):
+            self._merge_until(target)
+            progress(target, size)
 
     def _merge_until(self, size: int) -> None:
         while self._heap and len(self.pieces) < size:
@@ -86,19 +86,19 @@ class Merger:
             if len(old) - len(new) == 1:  # then only the neighbours' pairs change
                 before = at - 1 if at else 0
                 old, new = old[before : at + 3], new[before : at + 2]
-            for gone in _pairs(old):
-                changes[gone] -= count
-            for come in _pairs(new):
-                changes[come] += count
-                self._where[come].add(number)
-        for changed, change in changes.items():
-            self._pair_counts[changed] += change
+            for removed in _pairs(old):
+                changes[removed] -= count
+            for added in _pairs(new):
+                changes[added] += count
+                self._where[added].add(number)
+        for neighbour, change in changes.items():
+            self._pair_counts[neighbour] += change
             if change > 0:
-                heapq.heappush(self._heap, self._entry(changed))
+                heapq.heappush(self._heap, self._entry(neighbour))
         del self._pair_counts[pair]
 
     def _piece(self, piece: str) -> str:
-        """The piece's symbol; two pairs can spell one piece."""
+        """The symbol of a piece, new or not: two pairs can spell the same piece."""
         if piece not in self._symbol:
             self._symbol[piece] = chr(len(self.pieces))
             self.pieces.append(piece)
@@ -109,13 +109,13 @@ def _pairs(word: str) -> Iterator[str]:
     return map(operator.add, word, word[1:])
 
 
-ALPHABET_COVERAGE = 0.9999  # of the characters; words with one of the others become [UNK]
+ALPHABET_COVERAGE = 0.9999  # of the characters; words with other characters become [UNK]
 LARGEST_ALPHABET = 0.25  # of the vocabulary, at most
 SMALL_ALPHABET = 64  # characters that any vocabulary may have
 
 
 def count_words(texts: Iterable[str], rules: TextRules) -> Counter[str]:
-    """Count the words of texts after BERT's normalisation and splitting; over-long ones are left out."""
+    """Count the words of texts after BERT's normalisation and splitting, without overlong ones."""
     chunks: Counter[str] = Counter()
     for text in texts:
         chunks.update(BERT_CHUNKS.findall(text))
@@ -134,30 +134,30 @@ def count_words(texts: Iterable[str], rules: TextRules) -> Counter[str]:
 def train_wordpiece(
     word_counts: Mapping[str, int], vocab_size: int, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[str]:
-    """Tokens in order: special ones, the alphabet, then merged pieces, most frequent first.
+    """Train a vocabulary: special tokens, the alphabet, then merged pieces, most frequent first.
 
-    Equal counts are ordered by the strings, so the result depends on nothing but the counts. The alphabet has a share
-    of the vocabulary at most; where no pair occurs twice any more and room is left, further characters get it. The
-    result is shorter than `vocab_size` where those are too few. `progress` gets (pieces done, pieces in all). Raises
-    ValueError if there are no words, or no room for merges.
+    Equal counts are ordered by the strings, so the result depends only on the counts. The alphabet takes a limited
+    share of the vocabulary; if no pair occurs twice any more, further characters fill it. The result is shorter than
+    `vocab_size` if there are too few. `progress` gets (pieces done, pieces in all). Raises ValueError if there are no
+    words, or no room for merges.
     """
     if not word_counts:
         raise ValueError("vocabulary: the text has no words to train on; is data.sources right?")
     ranked = _frequent_characters(word_counts)
     share = max(SMALL_ALPHABET, int(LARGEST_ALPHABET * vocab_size))
-    merger, letters = _trained(word_counts, ranked[:share], vocab_size, progress)
+    merger, letters = _merge_words(word_counts, ranked[:share], vocab_size, progress)
     free = vocab_size - len(wordpiece.SPECIAL_TOKENS) - len(merger.pieces)
     if free and len(ranked) > share:
         larger = _largest_alphabet(word_counts, ranked, letters + free)
-        merger, _ = _trained(word_counts, larger, vocab_size, progress)
+        merger, _ = _merge_words(word_counts, larger, vocab_size, progress)
     return [*wordpiece.SPECIAL_TOKENS, *merger.pieces]
 
 
-def _trained(
+def _merge_words(
     word_counts: Mapping[str, int], alphabet: list[str], vocab_size: int, progress: Callable[[int, int], None]
 ) -> tuple[Merger, int]:
-    """The merges of the words of an alphabet, and how many pieces of one character they began with."""
-    # A word with a character that is not in the vocabulary becomes [UNK] whatever its other pieces are.
+    """Merge the words of an alphabet. Returns the merger and the number of single-character pieces."""
+    # A word with a character outside the vocabulary becomes [UNK] whatever its other pieces are.
     known = set(alphabet)
     words = [word for word in word_counts if known.issuperset(word)]
     splits = [_split(word) for word in words]
@@ -193,9 +193,9 @@ def _frequent_characters(word_counts: Mapping[str, int]) -> list[str]:
 
 
 def _largest_alphabet(word_counts: Mapping[str, int], ranked: list[str], most: int) -> list[str]:
-    """The longest start of `ranked` whose words have at most `most` pieces of one character."""
+    """The longest prefix of `ranked` whose words have at most `most` single-character pieces."""
     ranks = {character: rank for rank, character in enumerate(ranked)}
-    needed: dict[str, int] = {}  # the rank up to which the alphabet must reach for a piece to occur
+    needed: dict[str, int] = {}  # piece -> the rank that the alphabet must include for it to occur
     for word in word_counts:
         rank = max(ranks.get(character, len(ranked)) for character in word)
         for piece in _split(word):
@@ -209,7 +209,7 @@ _HEADER = "#version: 0.2"
 def train_byte_level(
     word_counts: Mapping[str, int], vocab_size: int, rules: TextRules, progress: Callable[[int, int], None]
 ) -> ByteLevelBPE:
-    """A byte-level BPE of `count_spaced_words`, shorter than `vocab_size` where no pair occurs twice any more.
+    """Train a byte-level BPE on `count_spaced_words`; shorter than `vocab_size` if no pair occurs twice any more.
 
     Raises ValueError if there are no words, or no room for merges.
     """
@@ -219,7 +219,7 @@ def train_byte_level(
     special = list(byte_level.SPECIAL_TOKENS[rules.special_tokens].values())
     if (room := vocab_size - len(special)) < len(letters):
         least = len(letters) + len(special)
-        raise ValueError(f"data.vocab_size={vocab_size} is too small: a byte-level vocabulary has {least} at least")
+        raise ValueError(f"data.vocab_size={vocab_size} is too small: a byte-level vocabulary has at least {least}")
     words = _in_bytes(word_counts, rules)
     merger = Merger(letters, [list(word) for word in words], list(words.values()), continuing="")
     merger.merge_all(room, progress)
@@ -232,9 +232,9 @@ def train_byte_level(
 
 
 def _in_bytes(word_counts: Mapping[str, int], rules: TextRules) -> dict[str, int]:
-    """What byte-level BPE makes words of: stretches of letters, digits or others, in bytes.
+    """Split words as byte-level BPE does: runs of letters, digits or others, in bytes.
 
-    Each word is after a space, as all of a text are but its first one, which without `prefix_space` has none.
+    Each word follows a space, like all words of a text except, without `prefix_space`, the first.
     """
     normalize, cut = byte_level.normalizer(rules).normalize_str, pre_tokenizers.ByteLevel(add_prefix_space=True)
     words: Counter[str] = Counter()

@@ -1,8 +1,7 @@
-"""Byte-level BPE (Radford et al. 2019; RoBERTa): text as bytes, so that no character is ever unknown.
+"""Byte-level BPE (Radford et al. 2019; RoBERTa): text as bytes, so that no character is unknown.
 
-By `prefix_space` a text begins with a space as every other word does, so that a word has one spelling in every
-position. The published RoBERTa has it off: there the first word of a text has no space in front, and that of a later
-sentence has one.
+With `prefix_space` a text begins with a space, so that a word is spelled the same in every position. The published
+RoBERTa has it off: the first word of a text has no space before it, and the first word of a later sentence has one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from bertjax.storage.json_documents import Count, parse_json
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer, with_roles
 
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
-# By `TextRules.special_tokens`, in the order of the ids that training gives them.
+# By `TextRules.special_tokens`, in the order of their ids after training.
 SPECIAL_TOKENS = {
     "<s>": {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"},
     "[CLS]": {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"},
@@ -28,7 +27,7 @@ SPECIAL_TOKENS = {
 def special_ids(ids: Mapping[str, int], rules: TextRules, origin: str, where: str) -> dict[str, int]:
     """Ids of the special tokens by role. Raises ValueError if the vocabulary lacks one.
 
-    `origin` names the files in the message, and `where` the part of them that should have the tokens.
+    `origin` names the files in messages, `where` the part that should have the tokens.
     """
     names = SPECIAL_TOKENS[rules.special_tokens]
     missing = [name for name in names.values() if name not in ids]
@@ -43,9 +42,9 @@ class ByteLevelBPE(Tokenizer):
     """The tokenizer of RoBERTa's `vocab.json` and `merges.txt`."""
 
     def __init__(self, vocabulary: bytes, merges: bytes, rules: TextRules, origin: str = "byte-level BPE") -> None:
-        """Read the two files' bytes; `origin` names them in messages.
+        """Read the bytes of both files; `origin` names them in messages.
 
-        Raises ValueError if one of them cannot be read, they do not fit, or a special token is missing.
+        Raises ValueError if a file cannot be read, they do not fit, or a special token is missing.
         """
         ids = _read_vocabulary(vocabulary, origin)
         pairs = _read_merges(merges, ids, origin)
@@ -62,7 +61,7 @@ class ByteLevelBPE(Tokenizer):
 
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> ByteLevelBPE:
-        """Read `vocab.json` and the `merges.txt` next to it. Raises ValueError as the class does."""
+        """Read `vocab.json` and the `merges.txt` next to it. Raises ValueError like the class."""
         merges = path.with_name(MERGES_FILE)
         if not merges.is_file():
             raise ValueError(f"byte-level BPE {path}: no {MERGES_FILE} next to it; both are needed")
@@ -70,7 +69,7 @@ class ByteLevelBPE(Tokenizer):
 
 
 def normalizer(rules: TextRules) -> normalizers.Normalizer:
-    """Accents and case by the rules; RoBERTa changes neither."""
+    """The normaliser of accents and case by the rules; RoBERTa changes neither."""
     steps: list[normalizers.Normalizer] = []
     if rules.strip_accents:
         steps += [normalizers.NFD(), normalizers.StripAccents()]
@@ -80,16 +79,16 @@ def normalizer(rules: TextRules) -> normalizers.Normalizer:
 
 
 def _read_vocabulary(content: bytes, origin: str) -> dict[str, int]:
-    """Token -> id in order of the ids. Raises ValueError unless they count from 0 without gaps."""
+    """Token -> id in order of the ids. Raises ValueError unless the ids count from 0 without gaps."""
     reason = "it does not number its tokens from 0 without gaps"
-    found: dict[str, int] = parse_json(content, f"{origin}: {VOCABULARY_FILE}", dict[str, Count], remedy=reason)
-    if sorted(found.values()) != list(range(len(found))):
+    ids: dict[str, int] = parse_json(content, f"{origin}: {VOCABULARY_FILE}", dict[str, Count], remedy=reason)
+    if sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"{origin}: {VOCABULARY_FILE}: {reason}")
-    return dict(sorted(found.items(), key=lambda item: item[1]))
+    return dict(sorted(ids.items(), key=lambda item: item[1]))
 
 
 def _read_merges(content: bytes, ids: dict[str, int], origin: str) -> list[tuple[str, str]]:
-    """The pairs that are merged, first ones first. Raises ValueError for one that the vocabulary does not know."""
+    """The merged pairs in order. Raises ValueError for a pair outside the vocabulary."""
     try:
         lines = content.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
@@ -100,6 +99,6 @@ def _read_merges(content: bytes, ids: dict[str, int], origin: str) -> list[tuple
             continue
         pair = line.rstrip("\r").split(" ")
         if len(pair) != 2 or not {pair[0], pair[1], "".join(pair)} <= ids.keys():
-            raise ValueError(f"{origin}: line {number} of {MERGES_FILE} is {line!r}, no pair of {VOCABULARY_FILE}")
+            raise ValueError(f"{origin}: line {number} of {MERGES_FILE} is {line!r}, not a pair of {VOCABULARY_FILE}")
         merges.append((pair[0], pair[1]))
     return merges

@@ -1,6 +1,6 @@
 """A map from words that a WordPiece vocabulary cannot write to tokens of entities.
 
-It answers after the vocabulary's own pieces, characters and added words, and before [UNK].
+It applies after the vocabulary's pieces, characters and added words, and before [UNK].
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tokenizers import normalizers, pre_tokenizers
 
 from bertjax.storage.lines import read_table
 
-FILE = "entity_map.tsv"  # next to the vocabulary: a surface form and a token on each line, with a tab between
+FILE = "entity_map.tsv"  # next to the vocabulary: a surface form, a tab and a token per line
 
 
 def parse(content: bytes, origin: str) -> dict[str, str]:
-    """Surface form -> token, as a file has them; `origin` names it in messages.
+    """Parse a file into surface form -> token; `origin` names it in messages.
 
-    Raises ValueError naming the line for bytes that are not UTF-8, a line without two parts, or a surface form that has
-    a line already; and if there is no line.
+    Raises ValueError naming the line if it is not UTF-8, does not have two parts or repeats a surface form, and if
+    there is no line.
     """
     table = read_table(
         content,
@@ -44,11 +44,11 @@ def map_words(
 ) -> dict[str, int]:
     """Normalised word -> id of its entity's token, for the surface forms of a map.
 
-    Raises ValueError naming the surface form for one that is not one word, or whose token is not in the vocabulary, is
-    a special one or is several words; and for two of one word with different tokens.
+    Raises ValueError naming the surface form if it is not one word, if its token is missing from the vocabulary,
+    special or several words, or if another surface form maps the same word to another token.
     """
     cut = pre_tokenizers.BertPreTokenizer()
-    found: dict[str, int] = {}
+    word_ids: dict[str, int] = {}
     for surface, token in tokens.items():
         where = f"{origin}: {surface!r} -> {token!r}"
         if token not in ids or ids[token] in special:
@@ -58,28 +58,28 @@ def map_words(
         words = [word for word, _ in cut.pre_tokenize_str(normalize(surface))]
         if len(words) != 1:
             raise ValueError(f"{where}: the surface form is {len(words)} words, {words}; the map is for single words")
-        if found.setdefault(words[0], ids[token]) != ids[token]:
+        if word_ids.setdefault(words[0], ids[token]) != ids[token]:
             raise ValueError(f"{where}: another surface form of the word {words[0]!r} has another token; remove one")
-    return found
+    return word_ids
 
 
 def replacing(normalizer: normalizers.Normalizer, tokens: Mapping[str, str]) -> normalizers.Normalizer:
-    """A normaliser of text that also puts tokens in place of whole words: `tokens` has normalised word -> token."""
-    of_token: dict[str, list[str]] = {}
+    """A normaliser that also replaces whole words by tokens; `tokens` maps normalised word -> token."""
+    patterns: dict[str, list[str]] = {}
     for word, token in tokens.items():
-        of_token.setdefault(token, []).append("".join(f"\\x{{{ord(character):X}}}" for character in word))
+        patterns.setdefault(token, []).append("".join(f"\\x{{{ord(character):X}}}" for character in word))
     steps = [
         normalizers.Replace(
             tokenizers.Regex(f"(?<![^{_between_words()}])(?:{'|'.join(words)})(?![^{_between_words()}])"), token
         )
-        for token, words in of_token.items()
+        for token, words in patterns.items()
     ]
     return normalizers.Sequence([normalizer, *steps])
 
 
 @lru_cache(maxsize=1)
 def _between_words() -> str:
-    """What ends a word, as ranges for a regular expression: white space, and what BERT takes for punctuation."""
+    """The characters that end a word, for a regular expression: white space and BERT's punctuation."""
     cut = pre_tokenizers.BertPreTokenizer()
     marks = [
         chr(point)

@@ -1,8 +1,8 @@
-"""The tokenizer of a folder of Hugging Face's layout, by transformers' own rules.
+"""Read the tokenizer of a folder in Hugging Face's layout, by transformers' own rules.
 
-What a folder means depends on classes, keys and files (`tokenizer.json`, `tokenizer_config.json`, legacy vocabularies,
-added tokens). transformers is the reference for that, so its AutoTokenizer reads the folder, and its backend is the
-artefact. Without transformers (`pip install 'bertjax[hf]'`) only folders are read that leave nothing to its rules.
+The meaning of a folder depends on classes, keys and files (`tokenizer.json`, `tokenizer_config.json`, legacy
+vocabularies, added tokens). transformers is the reference, so its AutoTokenizer reads the folder, and its backend is
+the artefact. Without transformers (`pip install 'bertjax[hf]'`) only folders that need none of its rules are read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bertjax.tokenization.loading import make_tokenizer
 from bertjax.tokenization.tokenizer import ROLES_FILE, TextRules, Tokenizer
 
 CONFIG_FILE, ADDED_FILE = "tokenizer_config.json", "added_tokens.json"
-# Everything that transformers may read for a tokenizer, to download from the Hub.
+# All files that transformers may read for a tokenizer, to download from the Hub.
 FILES = (
     artefact.FILE,
     CONFIG_FILE,
@@ -39,7 +39,7 @@ FILES = (
     "entity_map.tsv",
 )
 _VOCABULARIES = tuple(name for name in FILES if name.endswith((".model", "tokenizer.json", "vocab.txt", "vocab.json")))
-_FROM_FILE = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that take all from tokenizer.json
+_FROM_FILE = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read everything from tokenizer.json
 _FROM_FILE_KEYS = {
     *("tokenizer_class", "do_lower_case", "strip_accents", "model_input_names", "model_max_length", "name_or_path"),
     *("clean_up_tokenization_spaces", "padding_side", "truncation_side"),
@@ -51,10 +51,10 @@ _INSTALL = "pip install 'bertjax[hf]'"
 
 
 def read_folder(folder: Path, model_type: str = "") -> Tokenizer:
-    """The tokenizer that AutoTokenizer makes of a folder.
+    """Read the tokenizer that AutoTokenizer makes of a folder.
 
-    `model_type` is the model's, as transformers names it, for a folder whose config does not name it. Raises ValueError
-    naming the folder for a tokenizer that cannot be read, has no special token of a role, or runs in Python.
+    `model_type` is transformers' name of the model, for a folder whose config lacks it. Raises ValueError naming the
+    folder if the tokenizer cannot be read, lacks a special token, or runs in Python.
     """
     origin = f"hf:{folder}"
     folder = folder.expanduser()
@@ -87,18 +87,18 @@ def read_folder(folder: Path, model_type: str = "") -> Tokenizer:
         )
     backend.no_truncation()
     backend.no_padding()
-    named = {
+    role_tokens = {
         key: str(token)
         for key in ("pad_token", "unk_token", "cls_token", "bos_token", "sep_token", "eos_token", "mask_token")
         if (token := getattr(tokenizer, key)) is not None
     }
-    return make_tokenizer(backend.to_str().encode(), named, origin)
+    return make_tokenizer(backend.to_str().encode(), role_tokens, origin)
 
 
 def read_vocabulary(source: str) -> Tokenizer:
-    """The tokenizer of `hf:DIR`, or of `hf:NAME` of the Hub, of which only the tokenizer's files are downloaded.
+    """Read the tokenizer of `hf:DIR`, or of `hf:NAME` on the Hub, downloading only the tokenizer's files.
 
-    Raises ValueError as `read_folder` and `hub.download` do.
+    Raises ValueError like `read_folder` and `hub.download`.
     """
     name = source.removeprefix(hub.PREFIX)
     folder = Path(name).expanduser()
@@ -114,8 +114,8 @@ def read_vocabulary(source: str) -> Tokenizer:
 def provide_sentencepiece_messages() -> None:
     """Let transformers read `.model` files beside TensorFlow.
 
-    It imports the messages of the sentencepiece package, whose generated code needs a newer protobuf than TensorFlow
-    allows; transformers has those messages for older ones too.
+    transformers imports the messages of the sentencepiece package, whose generated code needs a newer protobuf than
+    TensorFlow allows; it also has those messages for older versions.
     """
     name = "sentencepiece.sentencepiece_model_pb2"
     try:
@@ -125,13 +125,13 @@ def provide_sentencepiece_messages() -> None:
 
 
 def _by_transformers(folder: Path, model_type: str, origin: str) -> Any:
-    # It says at import that it lacks torch, which a tokenizer does not need.
+    # At import it warns that torch is missing, which a tokenizer does not need.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoConfig, AutoTokenizer, BertTokenizer
 
     provide_sentencepiece_messages()
-    named = _read_object(folder / "config.json").get("model_type")
-    options = {} if named or not model_type else {"config": AutoConfig.for_model(model_type)}
+    own_type = _read_object(folder / "config.json").get("model_type")
+    options = {} if own_type or not model_type else {"config": AutoConfig.for_model(model_type)}
     try:
         # Code of a folder is never run.
         tokenizer = AutoTokenizer.from_pretrained(
@@ -139,7 +139,7 @@ def _by_transformers(folder: Path, model_type: str, origin: str) -> Any:
         )
         readable = [artefact.FILE, *type(tokenizer).vocab_files_names.values()]
         if not any((folder / name).is_file() for name in readable):
-            # transformers makes an empty vocabulary where a class finds no file of its own.
+            # transformers makes an empty vocabulary if a class finds none of its files.
             if not (folder / "vocab.txt").is_file():
                 raise ValueError(f"no {' and no '.join(dict.fromkeys(readable))}")
             tokenizer = BertTokenizer.from_pretrained(str(folder), local_files_only=True)
@@ -150,9 +150,9 @@ def _by_transformers(folder: Path, model_type: str, origin: str) -> Any:
 
 
 def _pieces_with_bytes(folder: Path, config: Mapping[str, Any]) -> Tokenizer | None:
-    """From a SentencePiece model that falls back to bytes, such as DeBERTa v3's; None of any other folder.
+    """Read a SentencePiece model that falls back to bytes, such as DeBERTa v3's. Returns None for any other folder.
 
-    sentencepiece is the reference: models have learned its ids. transformers 5 leaves the bytes out, and the model's
+    sentencepiece is the reference: models learned its ids. transformers 5 leaves out the bytes and the model's
     normalisation. Every model is checked, since transformers does not.
     """
     for path in sorted(folder.glob("*.model")):
@@ -165,14 +165,14 @@ def _pieces_with_bytes(folder: Path, config: Mapping[str, Any]) -> Tokenizer | N
 
 
 def unlike_transformers(folder: Path) -> str | None:
-    """Why the ids of a folder's tokenizer are not those of transformers; None where they are."""
+    """Why the ids of a folder's tokenizer differ from transformers'; None if they do not."""
     if (folder / artefact.FILE).is_file() or _pieces_with_bytes(folder, _read_object(folder / CONFIG_FILE)) is None:
         return None
     return f"transformers reads {_BYTES_LEFT_OUT} without its bytes, and sentencepiece, as here, with them"
 
 
 def _read_bert_vocabulary(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
-    """From a `vocab.txt` of BERT alone, as transformers reads it. Raises ValueError for any other folder."""
+    """Read a folder with only BERT's `vocab.txt`, like transformers. Raises ValueError for any other folder."""
     path = folder / wordpiece.VOCABULARY_FILE
     names = {file.name for file in folder.iterdir()} & {*FILES}
     is_plain = config.get("tokenizer_class", _BERT[0]) in _BERT and config.keys() <= _BERT_KEYS
@@ -188,7 +188,7 @@ def _read_bert_vocabulary(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """A JSON object; empty without the file."""
+    """Read a JSON object; empty if there is no file."""
     if not path.is_file():
         return {}
     return parse_json(read_whole(path), str(path), dict[str, Any], remedy="get the file again")

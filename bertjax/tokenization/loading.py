@@ -1,4 +1,4 @@
-"""Loading a tokenizer from its files, whose names identify its kind."""
+"""Load a tokenizer from its files, whose names identify its kind."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _KINDS: dict[str, Callable[[Path, TextRules], Tokenizer]] = {
     artefact.FILE: lambda path, _: load_artefact(path),
 }
 VOCABULARY_FILES = tuple(_KINDS)
-# Files that a vocabulary may have in addition to its own.
+# Files that may accompany a vocabulary.
 COMPANIONS = (byte_level.MERGES_FILE, entity_map.FILE, ROLES_FILE, "tokenizer_config.json")
 _BY_SUFFIX = {Path(name).suffix: load for name, load in _KINDS.items() if name != artefact.FILE}
 
-# Names of special tokens, first choice first, for an artefact without `special_tokens_map.json`.
+# Names of special tokens in order of preference, for an artefact without `special_tokens_map.json`.
 _NAMES = {
     "pad": ("[PAD]", "<pad>", "<|pad|>"),
     "unk": ("[UNK]", "<unk>"),
@@ -31,7 +31,7 @@ _NAMES = {
     "sep": ("[SEP]", "<sep>", "</s>", "<eos>", "<|end_of_text|>"),
     "mask": ("[MASK]", "<mask>", "<|mask|>"),
 }
-# Keys of a special_tokens_map.json or tokenizer_config.json by role; the first one that names a token counts.
+# Keys of a special_tokens_map.json or tokenizer_config.json by role, in order of preference.
 _KEYS = {role: (f"{role}_token",) for role in ROLES} | {
     "cls": ("cls_token", "bos_token"),
     "sep": ("sep_token", "eos_token"),
@@ -39,7 +39,7 @@ _KEYS = {role: (f"{role}_token",) for role in ROLES} | {
 
 
 def files_with(name: str) -> tuple[str, ...]:
-    """The names of all files that the vocabulary with a file `name` must have, with that one first."""
+    """The names of all files that a vocabulary with the file `name` must have, that one first."""
     if name == byte_level.MERGES_FILE:
         return name, byte_level.VOCABULARY_FILE
     is_bytes = name != artefact.FILE and Path(name).suffix == Path(byte_level.VOCABULARY_FILE).suffix
@@ -47,15 +47,14 @@ def files_with(name: str) -> tuple[str, ...]:
 
 
 def load_tokenizer(path: str | Path, rules: TextRules) -> Tokenizer:
-    """Read a `tokenizer.json`, or a `vocab.txt`, `.model` or `vocab.json` with its rules, or a folder with one.
+    """Load a `tokenizer.json`, or a `vocab.txt`, `.model` or `vocab.json` with `rules`, or a folder with one of them.
 
-    A `tokenizer.json` has rules of its own. Raises ValueError naming the file if there is none, or it breaks a rule of
-    its kind.
+    A `tokenizer.json` has its own rules. Raises ValueError naming the file if it is missing or invalid.
     """
     path = Path(path)
     if path.is_dir():
         matches = [path / name for name in VOCABULARY_FILES if (path / name).is_file()]
-        # A tokenizer.json that other systems write beside other files is the same vocabulary.
+        # A tokenizer.json beside the files of another kind is the same vocabulary.
         if len(matches) > 1 and matches[-1].name == artefact.FILE:
             matches = matches[-1:]
         if len(matches) != 1:
@@ -76,34 +75,34 @@ def load_tokenizer(path: str | Path, rules: TextRules) -> Tokenizer:
 
 
 def load_artefact(path: Path) -> Tokenizer:
-    """Read a `tokenizer.json`, with the roles that files beside it name. Raises ValueError as `make_tokenizer` does."""
-    named: dict[str, Any] = {}
+    """Load a `tokenizer.json`, with the roles from files beside it. Raises ValueError like `make_tokenizer`."""
+    role_tokens: dict[str, Any] = {}
     for name in ("tokenizer_config.json", ROLES_FILE):
         if (beside := path.with_name(name)).is_file():
-            named |= parse_json(read_whole(beside), str(beside), dict[str, Any], remedy="get the file again")
+            role_tokens |= parse_json(read_whole(beside), str(beside), dict[str, Any], remedy="get the file again")
     entities = path.with_name(entity_map.FILE)
     return make_tokenizer(
-        read_whole(path), named, f"tokenizer {path}", read_whole(entities) if entities.is_file() else b""
+        read_whole(path), role_tokens, f"tokenizer {path}", read_whole(entities) if entities.is_file() else b""
     )
 
 
-def make_tokenizer(content: bytes, named: Mapping[str, Any], origin: str, entities: bytes = b"") -> Tokenizer:
-    """A tokenizer from the bytes of a `tokenizer.json`.
+def make_tokenizer(content: bytes, role_tokens: Mapping[str, Any], origin: str, entities: bytes = b"") -> Tokenizer:
+    """Make a tokenizer from the bytes of a `tokenizer.json`.
 
-    `named` has Hugging Face's keys, such as `cls_token`, with a token or an object that has one as `content`; a role
-    that it does not name goes to a token with a usual name. Raises ValueError if the file cannot be read, a role has no
-    token, or as `Tokenizer` does.
+    `role_tokens` has Hugging Face's keys, such as `cls_token`, with a token or an object that has one as `content`; a
+    missing role goes to a token with a usual name. Raises ValueError if the file cannot be read, a role has no token,
+    or like `Tokenizer`.
     """
     backend, document = artefact.read_artefact(content, origin)
     special: dict[str, int] = {}
     roles: dict[str, str] = {}
     unknown = artefact.unknown_token(document)
-    # An export has its map in the normalizer, and the file beside it for people.
+    # An export has its entity map in the normalizer, and the file beside it only for people.
     if [step.get("type") for step in artefact.steps(document, "normalizer")] != ["BertNormalizer"]:
         entities = b""
     for role, keys in _KEYS.items():
         tokens: list[Any] = [unknown] if role == "unk" else []
-        tokens += [token.get("content") if isinstance(token := named.get(key), dict) else token for key in keys]
+        tokens += [token.get("content") if isinstance(token := role_tokens.get(key), dict) else token for key in keys]
         for token in (*tokens, *_NAMES[role]):
             if isinstance(token, str) and (number := backend.token_to_id(token)) is not None:
                 special[role], roles[f"{role}_token"] = number, token
@@ -115,5 +114,5 @@ def make_tokenizer(content: bytes, named: Mapping[str, Any], origin: str, entiti
         return Tokenizer(backend, special, files, origin=origin, entities=entities)
     except ValueError:
         raise
-    except Exception as error:  # the library raises its own class where text cannot be encoded
+    except Exception as error:  # the library raises its own class if text cannot be encoded
         raise ValueError(f"{origin}: it cannot encode text ({error}); get the file again") from None

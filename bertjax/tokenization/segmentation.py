@@ -1,4 +1,4 @@
-"""Word segmentation for whole-word masking of Chinese, as Chinese BERT-wwm (Cui et al. 2019).
+"""Word segmentation for whole-word masking of Chinese, as in Chinese BERT-wwm (Cui et al. 2019).
 
 WordPiece makes each Chinese character a token. A segmenter finds which of them form a word; the ids do not change.
 """
@@ -15,12 +15,12 @@ from bertjax.tokenization.artefact import is_chinese
 from bertjax.tokenization.chunks import SEPARATOR
 from bertjax.tokenization.tokenizer import Tokenizer
 
-Segmenter = Callable[[str], Iterable[str]]  # a sentence to its words, which make it up together
+Segmenter = Callable[[str], Iterable[str]]  # a sentence -> its words, which join to the sentence
 
 
 @lru_cache(maxsize=1)
 def load_segmenter(name: Literal["jieba"]) -> Segmenter:
-    """The segmenter of that name. Raises ValueError where its library is not installed."""
+    """Load a segmenter. Raises ValueError if its library is not installed."""
     assert name == "jieba"
     try:
         import jieba
@@ -29,7 +29,7 @@ def load_segmenter(name: Literal["jieba"]) -> Segmenter:
             "data.segmenter='jieba': the library is not installed; pip install 'bertjax[chinese]'"
         ) from None
     words = jieba.Tokenizer()
-    # Its own start keeps the dictionary in a marshal file in a folder that others can write to.
+    # Its own start caches the dictionary in a marshal file in a world-writable folder.
     words.FREQ, words.total = words.gen_pfdict(words.get_dict_file())
     words.initialized = True
     return words.cut
@@ -38,10 +38,10 @@ def load_segmenter(name: Literal["jieba"]) -> Segmenter:
 def encode_words(
     tokenizer: Tokenizer, sentences: Sequence[str], segment: Segmenter
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As `tokenizer.encode`, and which tokens continue the word before them: bool [tokens].
+    """Like `tokenizer.encode`, and whether each token continues the word before it: bool [tokens].
 
-    A Chinese character does if the segmenter puts it in one word with the Chinese character before it; any other token
-    does if `tokenizer.is_continuation`.
+    A Chinese character does if the segmenter joins it to the Chinese character before it, any other token if
+    `tokenizer.is_continuation`.
     """
     sentences = [sentence.replace(SEPARATOR, "") for sentence in sentences]  # the tokenizer drops it
     ids, lengths = tokenizer.encode(sentences)
@@ -55,14 +55,14 @@ def encode_words(
 
 
 def _in_words(tokenizer: Tokenizer, sentence: str, segment: Segmenter) -> np.ndarray:
-    """Which tokens of a sentence are Chinese characters within a word: bool [tokens]."""
+    """Whether each token of a sentence is a Chinese character within a word: bool [tokens]."""
     starts, offset = set(), 0
     for word in segment(sentence):
         starts.add(offset)
         offset += len(word)
-    assert offset == len(sentence), "a segmenter changes nothing of the text"
+    assert offset == len(sentence), "a segmenter does not change the text"
     marked: list[bool] = []
-    before = -2  # where the last Chinese character was
+    before = -2  # offset of the last Chinese character
     for chunk, offset in tokenizer.chunks(sentence):
         if is_chinese(chunk):
             marked += [before == offset - 1 and offset not in starts] * tokenizer.chunk_size(chunk)

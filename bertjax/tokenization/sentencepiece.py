@@ -1,10 +1,10 @@
 """SentencePiece: a unigram or BPE model (Kudo and Richardson 2018), such as ALBERT's `spiece.model`.
 
-The ids are the library's own, after the two rules on case and accents; but where two ways to cut a word are of equal
-worth to the last bits, the library, which adds 32-bit numbers up over a whole text, may choose another one than
-`tokenizers`. (Models that we train have scores whose sums are exact, and leave it no such choice.) Of AlbertTokenizer's
-rules three are left out: `` and '' stay what they are, a space before a user-defined symbol is kept, as by the library,
-and "2012," may be one piece.
+The ids are the library's, after the two rules on case and accents. But if two segmentations of a word score the same up
+to the last bits, the library, which sums 32-bit numbers over a whole text, may choose another one than `tokenizers`.
+(Models that we train have scores with exact sums, so this cannot happen.) Three of AlbertTokenizer's rules are left
+out: `` and '' stay as they are, a space before a user-defined symbol is kept, as in the library, and "2012," may be one
+piece.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PARTS = (("pieces", 1, "Piece"), ("trainer_spec", 2, "TrainerSpec"), ("normaliz
 
 
 def read_model(content: bytes, origin: str) -> Any:
-    """The message that a model file is. Raises ValueError if it is none; `origin` names it."""
+    """Parse a model file into its protobuf message. Raises ValueError if it is invalid; `origin` names it."""
     from google.protobuf.message import DecodeError
 
     message = _message_class()()
@@ -50,7 +50,7 @@ def read_model(content: bytes, origin: str) -> Any:
     except DecodeError as error:
         raise ValueError(f"{origin} cannot be read: {error}; is it a .model file of sentencepiece?") from None
     for number, piece in enumerate(message.pieces):
-        # What is no UTF-8 comes back as bytes. Merges are found by every cut of a piece.
+        # Invalid UTF-8 comes back as bytes. The length is bounded because merges are found by every cut of a piece.
         if not isinstance(piece.piece, str) or len(piece.piece) > _LONGEST_PIECE or not math.isfinite(piece.score):
             raise ValueError(
                 f"{origin}: piece {number} is {piece.piece[:40]!r} of score {piece.score}; a piece is UTF-8 of at most "
@@ -102,13 +102,13 @@ _NEVER_IN_TEXT = (2, 3, 5)  # unknown, control and unused pieces
 
 
 class SentencePiece(Tokenizer):
-    """The tokenizer of a model of pieces, a space before each word being part of it."""
+    """The tokenizer of a SentencePiece model, where the space before a word is part of it."""
 
     def __init__(self, model: bytes, rules: TextRules, origin: str = "SentencePiece model") -> None:
         """Read a serialised model; `origin` names it in messages.
 
-        A model without a mask, such as DeBERTa's, gets [MASK] behind its pieces. Raises ValueError if it is not a
-        model, has no special token of another role, or has options that are unsupported.
+        A model without a mask token, such as DeBERTa's, gets [MASK] after its pieces. Raises ValueError if it is not a
+        model, lacks another special token, or has unsupported options.
         """
         proto = _parsed(model, origin)
         names = [piece.piece for piece in proto.pieces]
@@ -133,7 +133,7 @@ class SentencePiece(Tokenizer):
 
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> SentencePiece:
-        """Read a `.model` file. Raises ValueError as the class does."""
+        """Read a `.model` file. Raises ValueError like the class."""
         return cls(read_whole(path), rules, origin=f"SentencePiece model {path}")
 
 
@@ -146,7 +146,7 @@ def _backend(proto: Any, unk_id: int, rules: TextRules) -> tokenizers.Tokenizer:
     ]
     tokenizer.decoder = decoders.Metaspace(replacement=WORD, prepend_scheme="always")
     if proto.trainer_spec.byte_fallback:
-        # A piece such as <0x41> is a byte; text that spells it is not.
+        # A piece such as <0x41> is a byte; the same text is not.
         splits.append(pre_tokenizers.Split(tokenizers.Regex("(?<=<)0x[0-9A-F]{2}>"), behavior="isolated"))
         tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), tokenizer.decoder])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
@@ -154,7 +154,7 @@ def _backend(proto: Any, unk_id: int, rules: TextRules) -> tokenizers.Tokenizer:
 
 
 def _parsed(model: bytes, origin: str) -> Any:
-    """The model's fields. Raises ValueError if it is not a model, or of a kind that is not supported."""
+    """Parse a model. Raises ValueError if it is invalid or of an unsupported kind."""
     proto = read_model(model, origin)
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     if not proto.pieces or trainer.model_type not in (_UNIGRAM, _BPE):
@@ -167,9 +167,9 @@ def _parsed(model: bytes, origin: str) -> Any:
         )
     special = {name for names in _NAMES.values() for name in names}
     if trainer.model_type == _BPE and any(p.type == _USER_DEFINED and p.piece not in special for p in proto.pieces):
-        raise ValueError(f"{origin}: a BPE model with user-defined symbols, which is not supported; train without")
+        raise ValueError(f"{origin}: a BPE model with user-defined symbols is unsupported; train without")
     if any(WORD in piece.piece[1:] for piece in proto.pieces):
-        raise ValueError(f"{origin}: it has pieces over spaces (split_by_whitespace=false), which is not supported")
+        raise ValueError(f"{origin}: pieces across spaces (split_by_whitespace=false) are unsupported")
     if not is_valid_charsmap(normalizer.precompiled_charsmap):
         raise ValueError(f"{origin}: its table of characters (precompiled_charsmap) is damaged; get the file again")
     return proto
@@ -177,14 +177,14 @@ def _parsed(model: bytes, origin: str) -> Any:
 
 def _special(tokens: list[str], origin: str) -> dict[str, int]:
     ids = {token: number for number, token in enumerate(tokens)}
-    found = {role: next((ids[name] for name in _NAMES[role] if name in ids), None) for role in ROLES}
-    missing = [f"{' or '.join(_NAMES[role])}" for role, number in found.items() if number is None]
+    special = {role: next((ids[name] for name in _NAMES[role] if name in ids), None) for role in ROLES}
+    missing = [f"{' or '.join(_NAMES[role])}" for role, number in special.items() if number is None]
     if missing:
         raise ValueError(
             f"{origin}: no {', no '.join(missing)}; train it with --pad_id=0 --unk_id=1 --bos_id=-1 --eos_id=-1 "
             "--control_symbols=[CLS],[SEP],[MASK], as ALBERT's was"
         )
-    return {role: number for role, number in found.items() if number is not None}
+    return {role: number for role, number in special.items() if number is not None}
 
 
 def _model(proto: Any, unk_id: int) -> models.Model:
@@ -207,8 +207,8 @@ def _model(proto: Any, unk_id: int) -> models.Model:
 def normalizer(rules: TextRules, table: bytes = b"") -> normalizers.Normalizer:
     """Our rules as in AlbertTokenizer, then the model's own table.
 
-    Text is composed before and after the table: pieces have composed characters, and `tokenizers` looks the table up
-    by single characters where sentencepiece looks it up by sequences of them, such as the letters of a Korean syllable.
+    Text is composed before and after the table: pieces have composed characters, and `tokenizers` looks up single
+    characters in the table where sentencepiece looks up sequences, such as the letters of a Korean syllable.
     """
     steps: list[normalizers.Normalizer] = []
     if rules.strip_accents:

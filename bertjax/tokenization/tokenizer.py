@@ -1,6 +1,6 @@
 """Text to ids, and the properties of each id: one `Tokenizer` around a `tokenizers` artefact.
 
-Ids are positions in `tokens`. A store, a run and an export keep a tokenizer as its `files` with its `TextRules`.
+Ids are positions in `tokens`. A store, a run and an export hold a tokenizer as its `files` and `TextRules`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ ROLES_FILE = "special_tokens_map.json"  # Hugging Face's; beside a tokenizer.jso
 RUNNING_TEXT_VERSION = 1  # of running text without `prefix_space`; a change makes other stores
 _NAMES = {"wordpiece": "WordPiece", "unigram": "SentencePiece", "bpe": "SentencePiece", "byte_bpe": "byte-level BPE"}
 
-# Scripts written without spaces between words: there every piece is taken as a word, as multilingual BERT does.
+# Scripts without spaces between words, where every piece counts as a word, as in multilingual BERT.
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "HALFWIDTH KATAKANA", "YI ")
 _UNSPACED_LEADS = range(0xE4, 0xEA)  # first bytes in UTF-8 of U+4000 to U+9FFF
-_BEFORE = ("a", ".")  # in any text; tokens hardly go over both of them into what follows
+_BEFORE = ("a", ".")  # occur in any text; tokens rarely extend over both of them into what follows
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class TextRules:
 
     lowercase: bool
     strip_accents: bool
-    unknown: Literal["words", "characters"] = "words"  # what is [UNK]: a word with an unknown character, or that alone
-    prefix_space: bool = True  # byte-level BPE: the first word of a text has a space in front, as every other word has
+    unknown: Literal["words", "characters"] = "words"  # [UNK]: a word with an unknown character, or that alone
+    prefix_space: bool = True  # byte-level BPE: a text begins with a space, like every other word
     special_tokens: Literal["<s>", "[CLS]"] = "<s>"  # byte-level BPE: RoBERTa's names of special tokens, or BERT's
 
     @classmethod
@@ -51,17 +51,17 @@ class TextRules:
 
     @classmethod
     def from_dict(cls, about: Mapping[str, Any]) -> TextRules:
-        """The rules in a JSON object that may have other keys too."""
+        """The rules in a JSON object that may have other keys."""
         return cls(**{field.name: about[field.name] for field in fields(cls) if field.name in about})
 
     def described(self) -> dict[str, Any]:
-        """The rules as JSON; one that was added later is left out at its default, so that fingerprints last."""
+        """The rules as JSON; rules added later are left out at their default, so that fingerprints last."""
         later = {field.name: field.default for field in fields(self) if field.default is not MISSING}
         return {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
 
 
 def refuse_bare_start(rules: TextRules, origin: str) -> None:
-    """Raise ValueError where a text is to begin without a space; for kinds of tokenizers that do not support it."""
+    """Raise ValueError if a text is to begin without a space, for kinds of tokenizers without that rule."""
     if not rules.prefix_space:
         raise ValueError(f"data.prefix_space=False: {origin} has no such rule; it is byte-level BPE's option")
 
@@ -69,17 +69,17 @@ def refuse_bare_start(rules: TextRules, origin: str) -> None:
 class Tokenizer:
     """A `tokenizers.Tokenizer` with the roles of its special tokens.
 
-    Text that spells a token with a role is plain text: a corpus cannot forge a [MASK]. Other added tokens are found in
-    text, as the artefact finds them.
+    Text that spells a token with a role is plain text, so that a corpus cannot forge a [MASK]. Other added tokens are
+    found in text, as by the artefact.
 
     Attributes:
         tokens: The token of each id, as the artefact spells it.
-        special: The ids of pad, unk, cls, sep and mask. An artefact that writes every text has no unk; there unk is
-            pad, which no text gives.
-        rules: How text is normalised; of an artefact they are read off it.
-        files: What a run or a store keeps, name -> content; the first one is the main file.
-        encoder: The artefact by which text is encoded, where no text gives a special token.
-        kind: `wordpiece`, `unigram`, `bpe` or `byte_bpe`, as `DataConfig.tokenizer` has it.
+        special: The ids of pad, unk, cls, sep and mask. For an artefact that writes every text, unk is pad, which no
+            text gives.
+        rules: How text is normalised; read off an artefact.
+        files: Name -> content of the files that a run or a store keeps; the first one is the main file.
+        encoder: The artefact that encodes text; no text gives a special token.
+        kind: `wordpiece`, `unigram`, `bpe` or `byte_bpe`, as in `DataConfig.tokenizer`.
         entities: Word that the vocabulary cannot write -> token of its entity.
     """
 
@@ -103,8 +103,8 @@ class Tokenizer:
             origin: The name of the tokenizer in messages.
             entities: The content of an entity map.
 
-        Raises ValueError for an artefact of another type than WordPiece, Unigram and BPE, for tokens of special roles
-        that are missing, and for an entity map that does not fit.
+        Raises ValueError for an artefact of another type than WordPiece, Unigram and BPE, for missing special tokens,
+        and for an entity map that does not fit.
         """
         document = artefacts.parsed(backend)
         self.kind = artefacts.model_kind(document)
@@ -148,12 +148,12 @@ class Tokenizer:
 
     @property
     def splits_like_bert(self) -> bool:
-        """Whether text is normalised and cut into words as BERT does, so that `chunks` gives its words."""
+        """Whether text is normalised and cut into words as in BERT, so that `chunks` gives its words."""
         return self._is_bert
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens."""
         return len(self.tokens)
 
     @property
@@ -183,18 +183,18 @@ class Tokenizer:
 
     @property
     def role_tokens(self) -> dict[str, str]:
-        """Hugging Face's keys of special tokens: `pad_token` and so on; no `unk_token` where there is none."""
+        """The special tokens by Hugging Face's keys, `pad_token` and so on; `unk_token` only if there is one."""
         roles = [role for role in ROLES if role != "unk" or self.unk_id != self.pad_id]
         return {f"{role}_token": self.tokens[self.special[role]] for role in roles}
 
     @property
     def main_file(self) -> str:
-        """The name of the file that `load_tokenizer` is given."""
+        """The name of the file for `load_tokenizer`."""
         return next(iter(self.files))
 
     @cached_property
     def backend(self) -> tokenizers.Tokenizer:
-        """The tokenizer to export: finds special tokens in text."""
+        """The tokenizer to export, which finds special tokens in text."""
         if not self.entities:
             return self._plain
         tokenizer = _from_document(self._document)
@@ -205,12 +205,12 @@ class Tokenizer:
 
     @cached_property
     def surfaces(self) -> list[bytes]:
-        """The text of each token in UTF-8, without a mark for the beginning of a word; empty for special tokens."""
+        """The text of each token in UTF-8, without marks of words; empty for special tokens."""
         return artefacts.token_surfaces(self._document, self.tokens, self._hidden)
 
     @cached_property
     def is_continuation(self) -> np.ndarray:
-        """bool [vocab_size]: which tokens continue the word before them; see `continues_word`."""
+        """bool [vocab_size]: whether each token continues the word before it; see `continues_word`."""
         if self.is_wordpiece:
             mark = self._document["model"]["continuing_subword_prefix"]
             return np.array([bool(mark) and token.startswith(mark) for token in self.tokens])
@@ -218,9 +218,9 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over everything that ids follow from: equal for a vocabulary and its export and import.
+        """SHA-256 (hex) over everything that determines ids: equal for a vocabulary and its re-imported export.
 
-        An export has its entity map in the artefact, so that its import has another one.
+        An export has its entity map in the artefact, so its import has another fingerprint.
         """
         names = {self.tokens[number] for number in self.special.values()}
         return hashlib.sha256(
@@ -231,15 +231,15 @@ class Tokenizer:
 
     @cached_property
     def shown(self) -> list[str]:
-        """Each token for display: special ones as [MASK], ## before one that continues a word, invalid UTF-8 as U+FFFD.
+        """Each token for display: roles as in [MASK], ## before a continuation, U+FFFD for invalid UTF-8.
 
-        A token that is only a space is shown as it is in the vocabulary.
+        A token that is only a space is shown as in the vocabulary.
         """
         names = [
             ("##" if continues else "") + surface.decode(errors="replace") or token
             for token, surface, continues in zip(self.tokens, self.surfaces, self.is_continuation.tolist(), strict=True)
         ]
-        for role in reversed(ROLES):  # an unk that is pad is shown as [PAD]
+        for role in reversed(ROLES):  # reversed, so that an unk that is pad is shown as [PAD]
             names[self.special[role]] = f"[{role.upper()}]"
         return names
 
@@ -252,35 +252,35 @@ class Tokenizer:
         return (self._words or self._chunks).encode(sentences)
 
     def encode_sentences(self, sentences: Sequence[str], bare: Sequence[bool] | None = None) -> list[np.ndarray]:
-        """As `encode`, or with `bare` as `encode_running`, one array of ids per sentence."""
+        """Like `encode`, or `encode_running` with `bare`, with one array of ids per sentence."""
         ids, lengths = self.encode(sentences) if bare is None else self.encode_running(sentences, bare)
         return np.split(ids, np.cumsum(lengths)[:-1]) if len(sentences) else []
 
     def encode_behind(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of texts right behind other text, with no space between that they do not have: uint32 [tokens] each.
+        """Encode texts that directly follow other text, adding no space: uint32 [tokens] each.
 
-        SentencePiece begins a text with a space, as does byte-level BPE with `rules.prefix_space`; here it does not.
+        SentencePiece, and byte-level BPE with `rules.prefix_space`, otherwise begin a text with a space.
         """
-        found = self.encode_sentences(texts)
+        encoded = self.encode_sentences(texts)
         for before in _BEFORE:
             alone, *whole = self.encode_sentences([before, *(before + text for text in texts)])
             for number, ids in enumerate(whole):
                 if len(alone) and np.array_equal(ids[: len(alone)], alone):
-                    found[number] = ids[len(alone) :]
-        return found
+                    encoded[number] = ids[len(alone) :]
+        return encoded
 
     def encode_running(self, sentences: Sequence[str], bare: Sequence[bool]) -> tuple[np.ndarray, np.ndarray]:
-        """As `encode`, of sentences of running text; `bare` says which have no space before them there.
+        """Like `encode`, for sentences of running text; `bare` marks those without a space before them.
 
-        Without `rules.prefix_space` the others are encoded with that space: a text of which only the first sentence is
-        bare has the ids of its sentences joined by single spaces. With `rules.prefix_space` all have one anyway.
+        Without `rules.prefix_space` the others are encoded with that space: if only the first sentence is bare, the ids
+        are those of the sentences joined by single spaces. With `rules.prefix_space` all have one anyway.
         """
         if self.rules.prefix_space:
             return self.encode(sentences)
         return self._chunks.encode(sentences, ["" if is_bare else " " for is_bare in bare])
 
     def chunks(self, sentence: str) -> Iterator[tuple[str, int]]:
-        """Stretches of a sentence whose ids, one after another, are the sentence's; and where each begins.
+        """Yield (chunk, offset): parts of a sentence whose ids join to the sentence's.
 
         For a tokenizer that `splits_like_bert`.
         """
@@ -294,23 +294,23 @@ class Tokenizer:
     def offsets(self, sentence: str, bare: bool = True) -> np.ndarray:
         """The span of each token in the sentence, as [first character, one past the last]: int64 [tokens, 2].
 
-        A space before a word may be the word's. The sentence has no SEPARATOR. `bare` as in `encode_running`.
+        A space before a word may belong to it. The sentence has no SEPARATOR. `bare` as in `encode_running`.
         """
         return self._chunks.offsets(sentence, None if bare or self.rules.prefix_space else " ")
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """The text of ids, by default without special tokens."""
+        """Decode ids to text, by default without special tokens."""
         text = self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
-        # Byte-level BPE returns the space that it put in front of the first word.
+        # Byte-level BPE also returns the space that it put before the first word.
         return text.removeprefix(" ") if self.kind == "byte_bpe" and self.rules.prefix_space else text
 
     def with_entities(self, entities: bytes, origin: str) -> Tokenizer:
-        """This tokenizer with an entity map, whose content `entities` is. Raises ValueError as `Tokenizer` does."""
+        """This tokenizer with an entity map of this content. Raises ValueError like `Tokenizer`."""
         files = {name: content for name, content in self.files.items() if name != entity_map.FILE}
         return Tokenizer(self._plain, self.special, files, self.rules, origin=origin, entities=entities)
 
     def _unknown_words(self, entities: bytes, origin: str) -> dict[str, int]:
-        """Those words of an entity map that are [UNK], or have it in them, without the map."""
+        """The words of an entity map that are, or contain, [UNK] without the map."""
         if not self._is_bert:
             raise ValueError(
                 f"{origin}: the vocabulary is {self.kind_name}; an entity map is for WordPiece with BERT's "
@@ -323,7 +323,7 @@ class Tokenizer:
         return {word: number for word, number in words.items() if self.unk_id in _word_ids(self._plain, word)}
 
     def _with_entities(self, chunk: str, ids: list[int]) -> list[int]:
-        """The ids of a chunk, from those without the entity map."""
+        """The ids of a chunk with the entity map, given those without it."""
         if self.unk_id not in ids:
             return ids
         words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(self._plain.normalizer.normalize_str(chunk))
@@ -332,10 +332,10 @@ class Tokenizer:
 
 
 def with_roles(tokenizer: tokenizers.Tokenizer, special: Mapping[str, int]) -> tokenizers.Tokenizer:
-    """Make a tokenizer find special tokens in text, and add them around a text or a pair as BERT's rows have them."""
+    """Make a tokenizer find special tokens in text, and put them around a text or a pair as in BERT's rows."""
     names = {role: str(tokenizer.id_to_token(number)) for role, number in special.items()}
     for role, name in names.items():
-        # A mask includes the space before it: in training that space belongs to the masked word.
+        # The mask includes the space before it: in training that space belongs to the masked word.
         tokenizer.add_special_tokens(
             [tokenizers.AddedToken(name, lstrip=role == "mask", normalized=False, special=True)]
         )
@@ -363,7 +363,7 @@ def row_template(
 
 
 def _numbered(ids: Mapping[str, int]) -> list[str]:
-    """The tokens by id; an id without one gets a name that says so, as models have rows that no token has."""
+    """The tokens by id; an unused id gets a placeholder name."""
     tokens = [f"[no token {number}]" for number in range(max(ids.values(), default=-1) + 1)]
     for token, number in ids.items():
         tokens[number] = token
@@ -381,13 +381,13 @@ def _word_ids(tokenizer: tokenizers.Tokenizer, word: str) -> list[int]:
 
 
 def _derived_rules(encoder: tokenizers.Tokenizer, document: artefacts.Artefact) -> TextRules:
-    """The rules by which an artefact treats text, tried on a few letters."""
+    """Derive an artefact's rules by trying it on a few letters."""
     normalize = encoder.normalizer.normalize_str if encoder.normalizer else str
 
     def ids(text: str) -> list[int]:
         return encoder.encode(text, add_special_tokens=False).ids
 
-    # Then a word has the same ids in the middle of a text as alone.
+    # With it, a word has the same ids in the middle of a text as alone.
     prefix_space = all(ids(f"{a} {b}") == ids(a) + ids(b) for a, b in ("ab", "et", "12"))
     splits = [step.get("type") for step in artefacts.steps(document, "pre_tokenizer")]
     return TextRules(
@@ -399,7 +399,7 @@ def _derived_rules(encoder: tokenizers.Tokenizer, document: artefacts.Artefact) 
 
 
 def continuations(surfaces: Sequence[bytes], tokens: Sequence[str], mark: str) -> np.ndarray:
-    """Which tokens continue a word, bool [tokens], in a vocabulary that marks the beginnings of words by `mark`."""
+    """Whether each token continues a word, bool [tokens], if `mark` begins words."""
     pairs = zip(surfaces, tokens, strict=True)
     return np.array([continues_word(surface, token.startswith(mark)) for surface, token in pairs])
 
@@ -407,8 +407,8 @@ def continuations(surfaces: Sequence[bytes], tokens: Sequence[str], mark: str) -
 def continues_word(surface: bytes, follows_space: bool) -> bool:
     """Whether a token continues the word before it: it begins with a letter, a digit or a combining mark.
 
-    `follows_space`: it is marked as the beginning of a word. Of a character that is cut into bytes, the first token
-    counts as the character, and the others continue.
+    `follows_space`: it is marked as the beginning of a word. If a character is cut into bytes, the first token counts
+    as the character, and the others continue it.
     """
     if follows_space or not surface:
         return False

@@ -1,4 +1,4 @@
-"""Counting the words of text, and training a vocabulary of any kind on the counts."""
+"""Count the words of text, and train a vocabulary of any kind on the counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import WordPiece
 
 Kind = Literal["wordpiece", "unigram", "bpe", "byte_bpe"]
-# Of distinct words, so that training takes some 2 GB of memory and some minutes at most, in any script.
+# Of distinct words: bounds training to about 2 GB of memory and a few minutes, in any script.
 MOST_BYTES = {"wordpiece": 1 << 25, "unigram": 1 << 26, "bpe": 1 << 26, "byte_bpe": 1 << 24}
 TRAINER_VERSION = 3  # of counting and training; a change makes other vocabularies
 
@@ -31,10 +31,10 @@ def train_tokenizer(
     rules: TextRules,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tokenizer:
-    """Train on words that `count_for` counted; the same counts give the same bytes.
+    """Train on the counts of `count_for`; the same counts give the same bytes.
 
-    `progress` is called with (pieces done, total), except by SentencePiece. Raises ValueError if there are no words, or
-    no room for them.
+    `progress` gets (pieces done, total), except from SentencePiece. Raises ValueError if there are no words, or no room
+    for them.
     """
     word_counts = most_frequent(word_counts, MOST_BYTES[kind])
     if kind == "wordpiece":
@@ -53,30 +53,30 @@ def count_spaced_words(texts: Iterable[str]) -> Counter[str]:
 
 
 def most_frequent(word_counts: Mapping[str, int], most_bytes: int) -> dict[str, int]:
-    """The most frequent words that have together at most so many bytes of UTF-8.
+    """The most frequent words with together at most `most_bytes` of UTF-8.
 
-    Where words are spaced this leaves out next to nothing. Where they are not, "words" are sentences that occur once;
-    of those a hash chooses, so that they are a fair sample of the text.
+    With spaces between words this leaves out next to nothing. Without, "words" are sentences that occur once; a hash
+    chooses a fair sample of them.
     """
     sizes = {word: len(word.encode()) for word in word_counts}
     if sum(sizes.values()) <= most_bytes:
         return dict(word_counts)
-    kept, left = {}, most_bytes
+    chosen, left = {}, most_bytes
     for word in sorted(word_counts, key=lambda word: (-word_counts[word], hashlib.sha256(word.encode()).digest())):
         left -= sizes[word]
         if left < 0:
             break
-        kept[word] = word_counts[word]
-    return kept
+        chosen[word] = word_counts[word]
+    return chosen
 
 
-def smoothed(of_source: Iterable[Counter[str]], temperature: float) -> Counter[str]:
-    """The sources' word counts in one, each scaled so that its share goes by its words to the power `temperature`.
+def smoothed(source_counts: Iterable[Counter[str]], temperature: float) -> Counter[str]:
+    """Join the sources' word counts, scaled so that a source's share is its size to the power `temperature`.
 
-    So a small language keeps pieces next to a large one (multilingual BERT: 0.7). With 1 the counts are unchanged;
-    with less they are in all about as many as before, and what is scaled below a half is left out.
+    That leaves a small language some pieces next to a large one (multilingual BERT: 0.7). With 1 the counts are
+    unchanged; with less their sum stays about the same, and counts scaled below a half are dropped.
     """
-    counters = [counts for counts in of_source if counts]
+    counters = [counts for counts in source_counts if counts]
     joined: Counter[str] = Counter()
     if temperature == 1 or not counters:
         for counts in counters:
@@ -92,7 +92,7 @@ def smoothed(of_source: Iterable[Counter[str]], temperature: float) -> Counter[s
 
 CHARACTER_COVERAGE = 0.9999
 
-_THREADS = 8  # sums are taken by thread, so that another number would change the last bits
+_THREADS = 8  # sums are per thread, so another number would change the last bits
 _LONGEST_WORD = 4192  # bytes; the library's own limit for a line
 _SCORE_STEP = 2.0**-10
 
@@ -100,9 +100,9 @@ _SCORE_STEP = 2.0**-10
 def train_sentencepiece(
     word_counts: Mapping[str, int], vocab_size: int, rules: TextRules, kind: Literal["unigram", "bpe"]
 ) -> SentencePiece:
-    """A model of `count_spaced_words`, with ALBERT's special tokens; a small text gives fewer than `vocab_size` pieces.
+    """Train a model on `count_spaced_words`, with ALBERT's special tokens; a small text gives fewer pieces.
 
-    Raises ValueError if there are no words, or the characters alone are more than `vocab_size`.
+    Raises ValueError if there are no words, or more characters than `vocab_size`.
     """
     from sentencepiece import SentencePieceTrainer
 
@@ -134,7 +134,7 @@ def train_sentencepiece(
 
 
 def _normalised(word_counts: Mapping[str, int], rules: TextRules) -> list[tuple[str, int]]:
-    """Words after our rules, most frequent first. A word that is too long for the library is left out."""
+    """Words after our rules, most frequent first, without words too long for the library."""
     normalize = normalizer(rules).normalize_str
     words: Counter[str] = Counter()
     for word, count in word_counts.items():
@@ -144,9 +144,9 @@ def _normalised(word_counts: Mapping[str, int], rules: TextRules) -> list[tuple[
 
 
 def _with_exact_scores(model: bytes) -> bytes:
-    """The model with scores rounded so that 32-bit sums of thousands are exact.
+    """Round the model's scores so that 32-bit sums of thousands are exact.
 
-    Then no two programs can disagree, over the last bits of a sum, about which way to cut a word is best.
+    Then two programs cannot disagree, over the last bits of a sum, about the best segmentation of a word.
     """
     proto = read_model(model, "the trained model")
     for piece in proto.pieces:

@@ -1,8 +1,8 @@
-"""Encoding of short words without a Python object for each: NumPy cuts the text, and a hash table has the words' ids.
+"""Encode short words without a Python object for each: NumPy cuts the text, and a hash table holds the words' ids.
 
-The table has 99 % of the words of English text. The other words are encoded by a `ChunkEncoder`, and those that are
-short enough are entered for the next time. The ids are exactly those of the `ChunkEncoder` if its tokenizer always cuts
-text at ASCII white space and around ASCII punctuation: the ids of a word then depend on nothing but its bytes.
+The table covers 99 % of the words of English text. Other words are encoded by a `ChunkEncoder`, and short ones are then
+entered. The ids are exactly those of the `ChunkEncoder` if its tokenizer always cuts text at ASCII white space and
+around ASCII punctuation: then a word's ids depend only on its bytes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from bertjax.tokenization.chunks import SEPARATOR, ChunkEncoder
 _KEY_BYTES = 16
 _MOST_IDS = 4  # of a word in the table
 _SLOTS = 1 << 20
-_PROBES = 8  # slots in a row that are searched for a word
-_FEW_CHARACTERS = 1 << 13  # NumPy's calls take longer than the encoding of fewer
-_FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))  # multiplicative hashing; any odd numbers do
+_PROBES = 8  # successive slots to search for a word
+_FEW_CHARACTERS = 1 << 13  # for fewer, NumPy's calls take longer than encoding
+_FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))  # multiplicative hashing; any odd numbers
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 
 _SPACE, _ALONE, _IN_WORD = 0, 1, 2
@@ -29,10 +29,10 @@ _KIND[list((string.punctuation + SEPARATOR).encode())] = _ALONE
 
 
 class WordCache:
-    """Encodes sentences as `chunks` does, with a hash table of `slots` words, a power of two.
+    """Encodes sentences like `chunks`, with a hash table of `slots` words, a power of two.
 
-    A slot takes 36 bytes; the operating system gives memory only to the pages of the table that have words. When more
-    than half of the slots are taken, the table is emptied. Texts of fewer than `few` characters do not use it.
+    A slot takes 36 bytes; only pages of the table with words take memory. When more than half of the slots are taken,
+    the table is emptied. Texts of fewer than `few` characters bypass it.
     """
 
     def __init__(self, chunks: ChunkEncoder, slots: int = _SLOTS, few: int = _FEW_CHARACTERS) -> None:
@@ -43,13 +43,13 @@ class WordCache:
 
     def _empty(self) -> None:
         size = self._slots + _PROBES
-        self._keys = np.zeros((2, size), np.uint64)  # the bytes of each slot's word, then zeros; all zeros: free
+        self._keys = np.zeros((2, size), np.uint64)  # the word's bytes, padded with zeros; all zeros: free
         self._ids = np.zeros((size, _MOST_IDS), np.uint32)
         self._counts = np.zeros(size, np.uint32)
         self._taken = 0
 
     def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """(ids uint32 [tokens], lengths int64 [sentences]). Raises ValueError for a lone surrogate."""
+        """Encode: (ids uint32 [tokens], lengths int64 [sentences]). Raises ValueError for a lone surrogate."""
         text = SEPARATOR.join(sentences)
         if text.count(SEPARATOR) != max(len(sentences) - 1, 0):
             return self.encode([sentence.replace(SEPARATOR, "") for sentence in sentences])
@@ -58,7 +58,7 @@ class WordCache:
         try:
             raw = text.encode()
         except UnicodeEncodeError:
-            return self._chunks.encode(sentences)  # whose error names the word
+            return self._chunks.encode(sentences)  # its error names the word
         starts, sizes = _cut(raw)
         ends_sentence = np.frombuffer(raw, np.uint8)[starts] == ord(SEPARATOR)
         keys = _keys(raw, starts, sizes)
@@ -77,24 +77,24 @@ class WordCache:
         ends = np.append(np.cumsum(counts)[ends_sentence], len(ids))
         return ids, np.diff(ends, prepend=0)[: len(sentences)]
 
-    def _find(self, keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """The slot of each wanted word, -1 for the others and for a word that has none: int64 [words]."""
+    def _find(self, keys: np.ndarray, is_short: np.ndarray) -> np.ndarray:
+        """The slot of each short word, -1 for the others and for words without a slot: int64 [words]."""
         slots = np.full(keys.shape[1], -1)
-        left = np.flatnonzero(wanted)
+        left = np.flatnonzero(is_short)
         low, high = keys[0, left], keys[1, left]
         at = self._first_slots(low, high)
         for _ in range(_PROBES):
             in_slot = self._keys[0, at]
-            found = (in_slot == low) & (self._keys[1, at] == high)
-            slots[left[found]] = at[found]
-            further = ~found & (in_slot != 0)  # a word is never entered behind a free slot
+            matches = (in_slot == low) & (self._keys[1, at] == high)
+            slots[left[matches]] = at[matches]
+            further = ~matches & (in_slot != 0)  # a word is never entered behind a free slot
             left, low, high, at = left[further], low[further], high[further], at[further] + 1
             if not len(left):
                 break
         return slots
 
     def _enter(self, keys: np.ndarray, sizes: np.ndarray, ids: np.ndarray, counts: np.ndarray) -> None:
-        """Put the short ones of the words into free slots; a word without a free slot among its own stays out."""
+        """Enter the short words into free slots; a word without one among its own stays out."""
         if 2 * self._taken > self._slots:
             self._empty()
         short = np.flatnonzero((sizes <= _KEY_BYTES) & (counts <= _MOST_IDS))
@@ -113,13 +113,13 @@ class WordCache:
             low, high, first, counts, at = low[out], high[out], first[out], counts[out], at[out] + 1
 
     def _first_slots(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """The first slot that each word may have: int64 [words]."""
+        """The first possible slot of each word: int64 [words]."""
         mixed = low * _FACTORS[0] ^ high * _FACTORS[1]
         return (mixed >> np.uint64(65 - self._slots.bit_length())).astype(np.int64)
 
 
 def _cut(raw: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """The first byte and the number of bytes of each word, each int64 [words]; a SEPARATOR is a word."""
+    """The first byte and the size of each word, both int64 [words]; a SEPARATOR is a word."""
     kind = np.zeros(len(raw) + 2, np.uint8)
     kind[1:-1] = _KIND[np.frombuffer(raw, np.uint8)]
     in_word = kind == _IN_WORD
@@ -142,7 +142,7 @@ def _words(raw: bytes, starts: np.ndarray, sizes: np.ndarray) -> list[str]:
 
 
 def _keys(raw: bytes, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The first `_KEY_BYTES` bytes of each word as two numbers, with zeros behind its end: uint64 [2, words]."""
+    """The first `_KEY_BYTES` bytes of each word as two numbers, padded with zeros: uint64 [2, words]."""
     padded = raw + bytes(_KEY_BYTES)
     at_every_byte = np.ndarray((len(raw) + 8 + 1,), "<u8", padded, strides=(1,))
     return np.stack([at_every_byte[starts + 8 * half] & _MASKS[np.clip(sizes - 8 * half, 0, 8)] for half in range(2)])

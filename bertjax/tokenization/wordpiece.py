@@ -1,7 +1,7 @@
-"""WordPiece: a vocabulary with BERT's normalisation, encoding exactly as `tokenizers` does.
+"""WordPiece: a vocabulary with BERT's normalisation, encoding exactly like `tokenizers`.
 
-We follow `tokenizers`, which runs an export. google-research/bert and transformers' pure-Python `BertTokenizerLegacy`
-give the same ids except for these rows (tests/tokenization/check_wordpiece.py proves it):
+`tokenizers` is the reference because it runs an export. google-research/bert and transformers' pure-Python
+`BertTokenizerLegacy` give the same ids except in these cases (tests/tokenization/check_wordpiece.py proves it):
 
     rule                                google-research/bert   BertTokenizerLegacy    here
     the longest word before [UNK]       200 characters         100                    200
@@ -18,7 +18,7 @@ give the same ids except for these rows (tests/tokenization/check_wordpiece.py p
     lowercase without strip_accents     impossible             possible               possible
     white space in a line of vocab.txt  stripped               kept                   kept
 
-A vocabulary imported from a folder of Hugging Face's layout is an artefact with rules of its own, such as 100 for the
+A vocabulary imported from a folder in Hugging Face's layout is an artefact with its own rules, such as 100 for the
 longest word.
 """
 
@@ -49,7 +49,7 @@ class WordPiece(Tokenizer):
         """Check the tokens and look up the special ones; `origin` names the vocabulary in messages.
 
         `entities` is the content of an entity map. Raises ValueError if a special token is missing, a token is empty or
-        occurs twice, or as `entity_map.map_words` does.
+        repeated, or like `entity_map.map_words`.
         """
         refuse_bare_start(rules, origin)
         ids = require_ids(tokens, origin)
@@ -59,14 +59,14 @@ class WordPiece(Tokenizer):
 
     @classmethod
     def load(cls, path: Path, rules: TextRules) -> WordPiece:
-        """Read a `vocab.txt`, a token a line. Raises ValueError as `read_tokens` and the class do."""
+        """Read a `vocab.txt`, a token per line. Raises ValueError like `read_tokens` and the class."""
         map_file = path.with_name(entity_map.FILE)
         entities = read_whole(map_file) if map_file.is_file() else b""
         return cls(read_tokens(path), rules, origin=f"vocabulary {path}", entities=entities)
 
 
 def with_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
-    """A WordPiece tokenizer with other tokens and the same rules, those with a role at the ids that they have."""
+    """A WordPiece tokenizer with other tokens and the same rules; tokens with a role keep their ids."""
     if artefact.FILE not in tokenizer.files:
         return WordPiece(tokens, tokenizer.rules)
     document = artefact.parsed(tokenizer.backend)
@@ -82,7 +82,7 @@ def with_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
 
 
 def read_tokens(path: Path) -> list[str]:
-    """The tokens of a `vocab.txt`, a token a line; a byte order mark is dropped.
+    """Read the tokens of a `vocab.txt`, a token per line; a byte order mark is dropped.
 
     Raises ValueError if the file is empty, or not UTF-8.
     """
@@ -90,18 +90,18 @@ def read_tokens(path: Path) -> list[str]:
         text = read_whole(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"vocabulary {path}: not UTF-8 at byte {error.start}; is it a vocab.txt, a token a line?"
+            f"vocabulary {path}: not UTF-8 at byte {error.start}; is it a vocab.txt, with a token per line?"
         ) from None
     # Not str.splitlines: the published Chinese vocabulary holds U+2028 as a token.
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     tokens = lines[:-1] if not lines[-1] else lines
     if not tokens:
-        raise ValueError(f"vocabulary {path}: the file is empty; it needs a token a line")
+        raise ValueError(f"vocabulary {path}: the file is empty; write a token per line")
     return tokens
 
 
 def transformers_backend(tokens: Sequence[str], rules: TextRules, origin: str) -> tokenizers.Tokenizer:
-    """The artefact that transformers' BertTokenizer makes of a `vocab.txt`. Raises ValueError as `WordPiece` does."""
+    """The artefact that transformers' BertTokenizer makes of a `vocab.txt`. Raises ValueError like `WordPiece`."""
     ids = require_ids(tokens, origin)
     return _backend(ids, {role: ids[f"[{role.upper()}]"] for role in ROLES}, rules, longest_word=100)
 
@@ -123,10 +123,9 @@ def _backend(
 
 
 def _outside(tokens: Sequence[str] | dict[str, int]) -> str:
-    """A regular expression for a character that is in none of the tokens.
+    """A regular expression for a character that no token contains.
 
-    Where each is a word of its own it becomes [UNK] alone, and the rest of its word is cut as usual; a word of known
-    characters is cut as ever.
+    Split off as its own word, such a character alone becomes [UNK], and the rest of its word is cut as usual.
     """
     words = [t.removeprefix("##") for t in tokens if t not in SPECIAL_TOKENS and not t.startswith("[unused")]
     points = sorted(set(map(ord, "".join(words))))
@@ -140,14 +139,14 @@ def _outside(tokens: Sequence[str] | dict[str, int]) -> str:
 
 
 def normalizer(lowercase: bool, strip_accents: bool) -> normalizers.Normalizer:
-    """BERT's text cleaning, with the two switches apart (google-research/bert has only do_lower_case for both)."""
+    """BERT's text cleaning, with separate switches (google-research/bert has only do_lower_case for both)."""
     return normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
     )
 
 
 def require_ids(tokens: Sequence[str], origin: str) -> dict[str, int]:
-    """Token -> id. Raises ValueError for a token that occurs twice or is empty, and without a special token."""
+    """Token -> id. Raises ValueError for a repeated or empty token, or a missing special one."""
     ids = require_distinct(tokens, origin)
     if "" in ids:
         raise ValueError(
@@ -163,7 +162,7 @@ def require_ids(tokens: Sequence[str], origin: str) -> dict[str, int]:
 
 
 def require_distinct(tokens: Sequence[str], origin: str) -> dict[str, int]:
-    """Token -> id. Raises ValueError for a token that occurs twice."""
+    """Token -> id. Raises ValueError for a repeated token."""
     ids = {token: number for number, token in enumerate(tokens)}
     if len(ids) != len(tokens):
         number = next(number for number, token in enumerate(tokens) if ids[token] != number)

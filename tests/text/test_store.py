@@ -287,7 +287,10 @@ def test_a_value_of_a_forged_manifest_is_read_or_named_whatever_it_is(tmp_path):
     ("change", "told"),
     [
         (lambda m: m["provenance"].update(inputs="others"), "provenance does not match provenance_sha256"),
-        (lambda m: m.update(provenance_sha257=m.pop("provenance_sha256")), "provenance_sha257 is not a key of a manifest"),
+        (
+            lambda m: m.update(provenance_sha257=m.pop("provenance_sha256")),
+            "provenance_sha257 is not a key of a manifest",
+        ),
         (lambda m: m["splits"]["train"].update(tokens=1), "its fingerprint is not that of its content"),
     ],
 )

@@ -154,7 +154,7 @@ def test_the_same_words_give_the_same_bytes(small):
         (b'{"a": "0"}', b"", r'vocab\.json: a is "0", not a whole number'),
         (b"[1]", b"", r"does not number its tokens from 0 without gaps"),
         (b'{"a": 0, "b": 2}', b"", r"does not number its tokens from 0 without gaps"),
-        (b'{"a": 0, "b": 1}', b"#version: 0.2\na b\n", r"line 2 of merges\.txt is 'a b', no pair of vocab\.json"),
+        (b'{"a": 0, "b": 1}', b"#version: 0.2\na b\n", r"line 2 of merges\.txt is 'a b', not a pair of vocab\.json"),
         (b'{"a": 0, "b": 1}', b"\xff", r"merges\.txt is not UTF-8 at byte 0"),
         (b'{"a": 0, "b": 1, "ab": 2}', b"a b\n", r"no <s>, <pad>, </s>, <unk>, <mask> in vocab\.json"),
     ],
@@ -184,7 +184,7 @@ def test_files_that_are_missing(tmp_path, small):
 
 
 def test_too_small_a_vocabulary():
-    with pytest.raises(ValueError, match=r"data\.vocab_size=200 is too small: a byte-level vocabulary has 261"):
+    with pytest.raises(ValueError, match=r"data\.vocab_size=200 is too small: a byte-level vocabulary has at least 261"):
         train_tokenizer("byte_bpe", {"a": 3}, 200, AS_IT_IS)
     with pytest.raises(ValueError, match="no words to train on"):
         train_tokenizer("byte_bpe", {}, 500, AS_IT_IS)

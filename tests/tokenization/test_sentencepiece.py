@@ -118,7 +118,7 @@ def test_special_tokens_that_are_user_defined_are_no_text_either():
     assert made.surfaces[made.mask_id] == b"" and made.mask_id not in made.encode(["the [MASK] cat"])[0]
     assert made.tokens.index("<nl>") in made.encode(["the <nl> cat"])[0]
     assert ids_of(made, ["a cat <nl> b"]) == library(made).encode(["a cat <nl> b"])
-    with pytest.raises(ValueError, match=r"a BPE model with user-defined symbols, which is not supported"):
+    with pytest.raises(ValueError, match=r"a BPE model with user-defined symbols is unsupported"):
         SentencePiece(user_defined("bpe", ["[CLS]", "[SEP]", "[MASK]", "<nl>"]), AS_IT_IS)
 
 
@@ -184,7 +184,7 @@ def test_sums_of_scores_are_exact(small):
         (lambda p: setattr(p.normalizer_spec, "remove_extra_whitespaces", False), "it keeps spaces"),
         (lambda p: setattr(p.trainer_spec, "treat_whitespace_as_suffix", True), "has them behind words"),
         (lambda p: setattr(p.trainer_spec, "model_type", 4), "model type 4 of .* pieces; unigram or BPE"),
-        (lambda p: setattr(p.pieces[20], "piece", "a▁b"), "it has pieces over spaces"),
+        (lambda p: setattr(p.pieces[20], "piece", "a▁b"), "pieces across spaces"),
         (
             lambda p: setattr(p.pieces[2], "piece", "<c>"),
             r"no \[CLS\] or <cls> or <s>; train it with --pad_id=0",
