@@ -1,4 +1,4 @@
-"""`bertjax inspect`: what a token store holds, and what rows are made of it."""
+"""`bertjax inspect`: statistics of a token store and of the rows made from it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _is_store(named: str) -> bool:
 
 
 def _rows_of(config: Config, lengths: list[int]) -> list[RowKind]:
-    """The config's rows at other lengths, with max_predictions for its share of masked tokens."""
+    """The config's rows at other lengths, with max_predictions for its mask probability."""
     data = (_at_length(config.data, length) for length in dict.fromkeys(lengths))
     return [_row_kind(config, "", at_length, config.training.seed) for at_length in data]
 
@@ -116,7 +116,7 @@ def _rows_of_stages(config: Config) -> list[RowKind]:
     """The rows of each stage of the run, with the seed of the stage."""
     if not config.stages:
         return [_row_kind(config, "", config.data, config.training.seed)]
-    # Only here, because the schedules of training import jax, which takes seconds.
+    # Imported here, because the schedules of training import jax, which takes seconds.
     from bertjax.training.stages import stages_of
 
     return [_row_kind(config, f"stage {stage.number + 1}", stage.data, stage.seed) for stage in stages_of(config)]

@@ -56,7 +56,7 @@ def _extend(config: Config, arguments: argparse.Namespace) -> int:
     made = extend_vocabulary(data, arguments.max_new, ProgressLine())
     shown = ", ".join(made.added[:10]) + (", ..." if len(made.added) > 10 else "")
     print(
-        f"{len(made.added):,} words added ({shown or 'none is worth it'}), {made.replaced:,} in place of [unused] ones"
+        f"{len(made.added):,} words added ({shown or 'none saves tokens'}), {made.replaced:,} in place of [unused] ones"
     )
     print(f"tokens per word of this text: {made.pieces_after:.3f} (before: {made.pieces_before:.3f})")
     print(f"vocabulary: {made.path}")

@@ -1,1 +1,1 @@
-"""What a token store holds: counts, lengths, duplicates, overlap with evaluation text."""
+"""Inspection of a token store: counts, lengths, duplicates, overlap with evaluation text."""

@@ -1,4 +1,4 @@
-"""Statistics of a token store: amounts, lengths, and how well the vocabulary covers its words."""
+"""Statistics of a token store: amounts, lengths, and the vocabulary's coverage of its words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertjax.tokenization import entity_map
 from bertjax.tokenization.tokenizer import Tokenizer
 
 OFFSETS_AT_ONCE = 1 << 22
-RARE = 10  # a token that occurs less often than this is hardly learned
+RARE = 10  # occurrences; a rarer token is hardly learned
 _NEVER_IN_TEXT = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
 
 Count = Callable[[int], None]  # called with the number of tokens read since the last call
@@ -30,13 +30,13 @@ class Amount:
     documents: int
     sentences: int
     tokens: int
-    spelled_bytes: int  # UTF-8 bytes of the text as its tokens spell it: normalised, without white space and [UNK]
+    spelled_bytes: int  # UTF-8 bytes of the text as spelled by its tokens: normalised, without white space and [UNK]
     unknown: int  # tokens that are [UNK]
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """How often each length occurs."""
+    """A histogram of lengths."""
 
     what: str
     counts: np.ndarray  # int64 [longest + 1]
@@ -47,12 +47,12 @@ class Lengths:
         return float(self.counts @ np.arange(len(self.counts)) / max(self.counts.sum(), 1))
 
     def quantile(self, share: float) -> int:
-        """The smallest length that at least this share of all do not exceed."""
+        """The smallest length that at least this share does not exceed."""
         reached = np.cumsum(self.counts) >= share * self.counts.sum()
         return int(np.argmax(reached)) if len(reached) else 0
 
     def binned(self, per_octave: int) -> tuple[np.ndarray, np.ndarray]:
-        """Edges int64 [bins + 1] and counts int64 [bins], by powers of two cut in `per_octave` about even parts."""
+        """Edges int64 [bins + 1] and counts int64 [bins], with `per_octave` bins per power of two."""
         octaves = max(len(self.counts) - 1, 1).bit_length()
         edges = np.unique(np.rint(2.0 ** (np.arange(octaves * per_octave + 1) / per_octave)).astype(np.int64))
         total = np.concatenate([[0], np.cumsum(self.counts)])
@@ -72,24 +72,24 @@ class TokenCounts:
 
 @dataclass(frozen=True)
 class Words:
-    """How well the vocabulary covers the training text; a punctuation mark counts as a word."""
+    """The vocabulary's coverage of the training text; a punctuation mark counts as a word."""
 
     vocab_size: int
     tokens: int
     words: int
     unknown: int  # words, or characters, that are [UNK]
     unknown_are: Literal["words", "characters"]
-    added: int | None  # occurrences of words that the vocabulary was extended by; None: it was not extended
+    added: int | None  # occurrences of words from an extension; None: the vocabulary was not extended
     entities: int | None  # tokens of the entity map; None: there is no map
     split: int  # words of more than one piece
     continuations: int  # pieces that continue a word
-    never: int  # vocabulary entries that never occur, [PAD], [CLS], [SEP] and [MASK] left out
+    never: int  # vocabulary entries that never occur, without [PAD], [CLS], [SEP] and [MASK]
     rare: int  # entries that occur, but fewer than RARE times
     most_frequent: tuple[tuple[str, int], ...]
 
 
 def count_tokens(view: SplitView, tokenizer: Tokenizer, count: Count) -> TokenCounts:
-    """Read every token of a view once."""
+    """Count the tokens of a view in one pass."""
     by_id, split_words = np.zeros(tokenizer.vocab_size, np.int64), 0
     for stretch in stretches(view):
         by_id += np.bincount(stretch.ids, minlength=tokenizer.vocab_size)
@@ -103,7 +103,7 @@ def count_tokens(view: SplitView, tokenizer: Tokenizer, count: Count) -> TokenCo
 def count_store(
     store: TokenStore, tokenizer: Tokenizer, count: Count
 ) -> tuple[tuple[Amount, ...], dict[Split, TokenCounts]]:
-    """The amounts of each split, followed by those of its sources where they are known, and its token counts."""
+    """Count each split, followed by its sources if known: (amounts, split -> token counts)."""
     spelled = np.array([len(surface) for surface in tokenizer.surfaces])
     amounts, totals = [], {}
     for split in SPLITS:
@@ -159,14 +159,14 @@ def measure_words(
 
 
 def _entities(by_id: np.ndarray, tokenizer: Tokenizer) -> int | None:
-    """How often the tokens that an entity map gives occur, for whatever words."""
+    """Count the tokens of the entity map, whatever words they stand for."""
     if entity_map.FILE not in tokenizer.files:
         return None
     return int(by_id[sorted(set(tokenizer.entities.values()))].sum())
 
 
 def _parts(view: SplitView, provenance: dict[str, Any]) -> list[tuple[str, SplitView]]:
-    """The view's sources with their names, or the view itself where sources are unknown."""
+    """The view's sources with their names, or the view itself if sources are unknown."""
     if not view.has_sources:
         return [("", view)]
     described = provenance.get("sources", [])
@@ -183,12 +183,12 @@ def _source_name(described: dict[str, Any]) -> str:
 
 
 def _counted(entries: int, offsets: Callable[[slice], np.ndarray]) -> np.ndarray:
-    """How often each difference between neighbours of `entries` offsets occurs, int64 [largest + 1]."""
+    """A histogram of the differences between adjacent offsets, int64 [largest + 1]."""
     total = np.zeros(1, np.int64)
     for start in range(0, entries - 1, OFFSETS_AT_ONCE):
-        found = np.bincount(np.diff(offsets(slice(start, start + OFFSETS_AT_ONCE + 1))))
-        if len(found) < len(total):
-            found, total = total, found
-        found[: len(total)] += total
-        total = found
+        counts = np.bincount(np.diff(offsets(slice(start, start + OFFSETS_AT_ONCE + 1))))
+        if len(counts) < len(total):
+            counts, total = total, counts
+        counts[: len(total)] += total
+        total = counts
     return total

@@ -1,4 +1,4 @@
-"""Texts to look for in the training text: the held-out documents, or the lines of a file."""
+"""Texts to search for in the training text: the held-out documents, or the lines of a file."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class EvaluationTexts:
     """Texts as token ids. A text is one segment or several, such as the two sentences of a pair."""
 
     name: str
-    share: float  # of the texts that are kept, drawn at random where there are too many
+    share: float  # of the texts in use, drawn at random if there are too many
     texts: int
     ids: np.ndarray  # uint32 [tokens]
     segment_lengths: np.ndarray  # int64 [segments], in tokens
-    text_of: np.ndarray  # int64 [segments], ascending: which text a segment is of
+    text_of: np.ndarray  # int64 [segments], ascending: the text of each segment
 
 
 def held_out_texts(split: SplitView, name: str, most_tokens: int = MOST_TOKENS) -> EvaluationTexts:
@@ -50,13 +50,13 @@ def held_out_texts(split: SplitView, name: str, most_tokens: int = MOST_TOKENS) 
 
 
 def file_texts(path: str, tokenizer: Tokenizer, most_tokens: int = MOST_TOKENS) -> EvaluationTexts:
-    """Each line of a file as a text, except empty lines.
+    """Read each non-empty line of a file as a text.
 
-    Segments are the fields of a .tsv, the strings of a .jsonl or .json record, or the whole line of any other file; any
-    of them may be compressed. Of a file with too many tokens half of the texts are kept, or a quarter, and so on.
-    Raises ValueError naming file and offset if it cannot be read, is no text, or has none.
+    Segments are the fields of a .tsv, the strings of a .jsonl or .json record, or the whole line of any other file; the
+    file may be compressed. Of too many tokens, half of the texts are used, or a quarter, and so on. Raises ValueError
+    naming file and offset if the file cannot be read, is not text, or has none.
     """
-    share, kept = 1.0, _NOTHING
+    share, sample = 1.0, _NOTHING
     number = 0
     for lines in _batches(_segments(path)):
         segments = [segment for line in lines for segment in line]
@@ -64,17 +64,17 @@ def file_texts(path: str, tokenizer: Tokenizer, most_tokens: int = MOST_TOKENS) 
         ids, lengths = tokenizer.encode_running(segments, [False] * len(segments))
         text_of = np.repeat(np.arange(number, number + len(lines)), [len(line) for line in lines])
         number += len(lines)
-        kept = _joined(kept, _sampled((ids, lengths, text_of), share))
-        while len(kept[0]) > most_tokens:
+        sample = _joined(sample, _sampled((ids, lengths, text_of), share))
+        while len(sample[0]) > most_tokens:
             share /= 2
-            kept = _sampled(kept, share)
+            sample = _sampled(sample, share)
     if not number:
-        raise ValueError(f"{path}: no text in it; give a file with a text a line")
+        raise ValueError(f"{path}: no text in it; give a file with a text per line")
     chosen = np.flatnonzero(_draw(np.arange(number)) < share)
-    return EvaluationTexts(path, share, len(chosen), kept[0], kept[1], np.searchsorted(chosen, kept[2]))
+    return EvaluationTexts(path, share, len(chosen), sample[0], sample[1], np.searchsorted(chosen, sample[2]))
 
 
-_Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # ids, lengths of segments, the text that each is of
+_Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # ids, lengths of segments, the text of each segment
 _NOTHING: _Parts = (np.zeros(0, np.uint32), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
@@ -84,10 +84,10 @@ def _joined(first: _Parts, second: _Parts) -> _Parts:
 
 
 def _sampled(parts: _Parts, share: float) -> _Parts:
-    """The segments of a random share of the texts; a smaller share is a subset of a larger one."""
+    """Draw the segments of a random share of the texts; a smaller share is a subset of a larger one."""
     ids, lengths, text_of = parts
-    is_kept = _draw(text_of) < share
-    return ids[np.repeat(is_kept, lengths)], lengths[is_kept], text_of[is_kept]
+    is_drawn = _draw(text_of) < share
+    return ids[np.repeat(is_drawn, lengths)], lengths[is_drawn], text_of[is_drawn]
 
 
 def _draw(numbers: np.ndarray) -> np.ndarray:
@@ -106,7 +106,7 @@ def _batches(lines: Iterator[list[str]]) -> Iterator[list[list[str]]]:
 
 
 def _segments(path: str) -> Iterator[list[str]]:
-    """The segments of each line that is not empty."""
+    """Yield the segments of each non-empty line."""
     name = Path(path)
     kind = (name.with_suffix("") if name.suffix in COMPRESSED else name).suffix.lower()
     is_json = kind in (".jsonl", ".json")
@@ -130,7 +130,7 @@ def _segments(path: str) -> Iterator[list[str]]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Every string in a JSON value, except the names of fields."""
+    """Yield every string in a JSON value, except field names."""
     if isinstance(value, str):
         yield _SURROGATE.sub("\ufffd", value)
     elif isinstance(value, dict | list):

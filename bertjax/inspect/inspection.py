@@ -30,26 +30,26 @@ class Inspection:
 
     store: str
     fingerprint: str
-    text_bytes: int | None  # of both splits, as read; None: not recorded in the store
+    text_bytes: int | None  # of both splits, as read; None: not recorded
     amounts: tuple[Amount, ...]
     lengths: tuple[Lengths, ...]
     words: Words
     rows: tuple[RowFigures, ...]
     duplicates: Duplicates
-    duplicate_texts: tuple[tuple[int, str], ...]  # the number of copies, and how they begin
+    duplicate_texts: tuple[tuple[int, str], ...]  # (number of copies, beginning)
     near: NearDuplicates
-    near_texts: tuple[tuple[int, float, str, str], ...]  # documents in the group; of two: similarity, how both begin
+    near_texts: tuple[tuple[int, float, str, str], ...]  # (documents in the group, similarity of two, their beginnings)
     overlaps: tuple[Overlap, ...]  # of the held-out documents, then of each file
-    overlap_texts: tuple[tuple[str, float, str], ...]  # of which set, share of the runs seen, how the text begins
+    overlap_texts: tuple[tuple[str, float, str], ...]  # (name of the set, share of runs seen, beginning)
     readable: tuple[ReadablePair, ...]
 
 
 def inspect_store(
     store: TokenStore, kinds: Sequence[RowKind], evaluations: Sequence[EvaluationTexts], progress: Progress
 ) -> Inspection:
-    """Measure a store, which is read a few times, in bounded memory.
+    """Measure a store by reading it a few times, in bounded memory.
 
-    The rows shown are of the kind with the shortest rows. Raises ValueError for a damaged store, or one with too
+    The readable rows are of the kind with the shortest rows. Raises ValueError for a damaged store, or one with too
     little text for rows.
     """
     tokenizer, train = store.tokenizer(), store.split("train")
@@ -93,7 +93,7 @@ def inspect_store(
 
 
 def beginning(split: SplitView, document: int, tokenizer: Tokenizer) -> str:
-    """How a document begins, as its tokens spell it."""
+    """The beginning of a document, as spelled by its tokens."""
     starts, lengths = token_ranges(split, np.array([document]))
     return _spelled(split.tokens(starts, np.minimum(lengths, _EXCERPT_TOKENS)), int(lengths[0]), tokenizer)
 
@@ -104,7 +104,7 @@ def _spelled(ids: np.ndarray, length: int, tokenizer: Tokenizer) -> str:
 
 
 def _worst(overlap: Overlap, tokenizer: Tokenizer) -> Iterator[tuple[str, float, str]]:
-    """The texts of a set with the largest overlap by the first measure."""
+    """Yield the texts of a set with the largest overlap by the first measure."""
     texts = overlap.texts
     ends = np.cumsum(texts.segment_lengths)
     for number, share in overlap.by_measure[0].worst:
@@ -115,7 +115,7 @@ def _worst(overlap: Overlap, tokenizer: Tokenizer) -> Iterator[tuple[str, float,
 
 @contextmanager
 def _counting(what: str, total: int, progress: Progress) -> Iterator[Count]:
-    """A counter of tokens that reports progress, and reports completion even if some tokens were skipped."""
+    """Count tokens with progress; completion is reported even if some tokens were skipped."""
     done = 0
 
     def count(more: int) -> None:

@@ -1,4 +1,4 @@
-"""The tables of an inspection, which the terminal and the page share."""
+"""The tables of an inspection, shared by the terminal and the page."""
 
 from __future__ import annotations
 
@@ -12,21 +12,28 @@ from bertjax.inspect.row_figures import RowFigures, Rows
 from bertjax.report.page import Table
 
 
-def tables(found: Inspection) -> tuple[Table, ...]:
-    """All tables, in the order in which they are shown."""
-    return amounts_table(found), words_table(found), rows_table(found), duplicates_table(found), overlap_table(found)
+def tables(inspection: Inspection) -> tuple[Table, ...]:
+    """All tables, in display order."""
+    return (
+        amounts_table(inspection),
+        words_table(inspection),
+        rows_table(inspection),
+        duplicates_table(inspection),
+        overlap_table(inspection),
+    )
 
 
-def amounts_table(found: Inspection) -> Table:
+def amounts_table(inspection: Inspection) -> Table:
     """Amounts by split and source."""
-    read = "" if found.text_bytes is None else f" The text it was made of has {found.text_bytes:,} bytes (UTF-8)."
-    is_known = any(amount.source for amount in found.amounts)
+    size = inspection.text_bytes
+    read = "" if size is None else f" The text it was made of has {size:,} bytes (UTF-8)."
+    is_known = any(amount.source for amount in inspection.amounts)
     sources = "" if is_known else " The store does not record the source of each document."
     return Table(
         "What is in it",
         f"Bytes: those of text after tokenization, without spaces.{read}{sources}",
         ("split", "documents", "sentences", "tokens", "bytes", "[UNK] rate"),
-        tuple(_amount(amount) for amount in found.amounts),
+        tuple(_amount(amount) for amount in inspection.amounts),
     )
 
 
@@ -36,9 +43,9 @@ def _amount(amount: Amount) -> tuple[str, ...]:
     return name, *(f"{count:,}" for count in counts), percent(amount.unknown, amount.tokens, 3)
 
 
-def words_table(found: Inspection) -> Table:
-    """How well the vocabulary covers the words."""
-    words = found.words
+def words_table(inspection: Inspection) -> Table:
+    """The vocabulary's coverage of the words."""
+    words = inspection.words
     per_word = words.continuations / max(words.words, 1)
 
     def of_words(number: int, digits: int = 1) -> str:
@@ -72,7 +79,7 @@ def words_table(found: Inspection) -> Table:
 
 
 def _unknown(words: Words) -> tuple[tuple[str, str, str], ...]:
-    """The rows about text that no pieces spell, in the order in which the tokenizer tries its rules."""
+    """Rows on text that no pieces spell, in the order of the tokenizer's rules."""
     of_words = f"{percent(words.unknown, words.words, 3)} of words"
     rows = [("words outside the vocabulary: [UNK]", f"{words.unknown:,}", of_words)]
     if words.unknown_are == "characters":
@@ -86,16 +93,17 @@ def _unknown(words: Words) -> tuple[tuple[str, str, str], ...]:
     return tuple(rows)
 
 
-def rows_table(found: Inspection) -> Table:
+def rows_table(inspection: Inspection) -> Table:
     """Padding, masking and pairs of the rows."""
-    sampled = sorted({rows.sampled for kind in found.rows for rows in (kind.single, kind.packed) if rows})
+    sampled = sorted({rows.sampled for kind in inspection.rows for rows in (kind.single, kind.packed) if rows})
+    label_0 = inspection.rows[0].kind.pair_names[0]
     number = f"{sampled[0]:,}" if len(sampled) == 1 else f"{sampled[0]:,} to {sampled[-1]:,}"
     return Table(
         "Rows",
         f"Measured on the first {number} rows of the first epoch, which are in random order and the same in every run; "
         "rows per epoch are exact. Padding is the share of the cells, masked the share of the real tokens.",
-        ("length", "packing", "rows per epoch", "padding", "masked", found.rows[0].kind.pair_names[0], "pairs per row"),
-        tuple(row for kind in found.rows for row in _row_pair(kind)),
+        ("length", "packing", "rows per epoch", "padding", "masked", label_0, "pairs per row"),
+        tuple(row for kind in inspection.rows for row in _row_pair(kind)),
     )
 
 
@@ -113,9 +121,9 @@ def _row(name: str, packing: str, rows: Rows) -> tuple[str, ...]:
     return name, packing, f"{rows.per_epoch:,}", *shares, *pairs
 
 
-def duplicates_table(found: Inspection) -> Table:
+def duplicates_table(inspection: Inspection) -> Table:
     """Exact and near duplicates."""
-    exact, near, tokens = found.duplicates, found.near, found.words.tokens
+    exact, near, tokens = inspection.duplicates, inspection.near, inspection.words.tokens
     note = (
         f"Training split. Near: an estimated Jaccard similarity of {SIMILAR} or more between the sets of runs of "
         f"{SHINGLE} tokens (MinHash, {HASHES} hashes), looked for among documents of {SHINGLE} tokens or more of which "
@@ -141,21 +149,21 @@ def duplicates_table(found: Inspection) -> Table:
     return Table("Duplicates", note, ("", "compared", "groups", "copies", "of documents", "of all tokens"), rows)
 
 
-def overlap_table(found: Inspection) -> Table:
+def overlap_table(inspection: Inspection) -> Table:
     """Overlap of the evaluation texts with the training text."""
     note = (
         "Runs of tokens of each text that occur in the training split. GPT-3's measure (Brown et al. 2020) flags a "
         "text with any run of 13, PaLM's (Chowdhery et al. 2022) one with 70% of its runs of 8. Theirs are words, "
         "these are word pieces. Shorter texts cannot be measured."
     )
-    for overlap in found.overlaps:
+    for overlap in inspection.overlaps:
         if overlap.texts.share < 1:
             note += f" Of {overlap.texts.name} a sample of {overlap.texts.share:.3g} was looked for."
     return Table(
         "Evaluation text in the training text",
         note,
         ("texts", "measure", "long enough", "flagged", "of these", "runs seen"),
-        tuple(row for overlap in found.overlaps for row in _overlap(overlap)),
+        tuple(row for overlap in inspection.overlaps for row in _overlap(overlap)),
     )
 
 
@@ -175,6 +183,6 @@ def percent(part: float, whole: float, digits: int = 1) -> str:
     return f"{part / whole:.{digits}%}" if whole else "-"
 
 
-def frequent_tokens(found: Inspection) -> Sequence[tuple[str, float]]:
+def frequent_tokens(inspection: Inspection) -> Sequence[tuple[str, float]]:
     """The most frequent tokens with their shares of the training split."""
-    return [(token, count / found.words.tokens) for token, count in found.words.most_frequent]
+    return [(token, count / inspection.words.tokens) for token, count in inspection.words.most_frequent]

@@ -1,8 +1,8 @@
 """Overlap of evaluation texts with the training text: the contamination measures of the GPT-3 and PaLM reports.
 
-Both count runs of tokens. GPT-3's (Brown et al. 2020, appendix C) calls a text contaminated if any run of 13 is in the
-training text, PaLM's (Chowdhery et al. 2022, section 8) if 70 % of its runs of 8 are. Their tokens are words, ours the
-vocabulary's word pieces, so that a run here is somewhat shorter than theirs.
+Both count runs of tokens. GPT-3 (Brown et al. 2020, appendix C) calls a text contaminated if any run of 13 is in the
+training text, PaLM (Chowdhery et al. 2022, section 8) if 70 % of its runs of 8 are. Their tokens are words, ours word
+pieces, so that our runs are somewhat shorter.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _LEAST_BITS, _MOST_BITS = 16, 27
 
 @dataclass(frozen=True)
 class Measure:
-    """When a text counts as contaminated."""
+    """A measure of contamination."""
 
     name: str
     n: int  # tokens of a run
-    least_share: float  # of its runs that are in the training text; 0: any
+    least_share: float  # of a text's runs in the training text; 0: any run
 
 
 MEASURES = (Measure("GPT-3", 13, 0.0), Measure("PaLM", 8, 0.7))
@@ -42,7 +42,7 @@ class Contaminated:
     flagged: int
     runs: int
     seen: int  # runs that are in the training text
-    worst: tuple[tuple[int, float], ...]  # flagged texts with most of their runs seen: number, share
+    worst: tuple[tuple[int, float], ...]  # (number, share) of the flagged texts with most of their runs seen
 
 
 @dataclass(frozen=True)
@@ -56,30 +56,30 @@ class Overlap:
 def find_overlaps(
     training: SplitView, evaluations: Sequence[EvaluationTexts], vocab_size: int, count: Count, examples: int
 ) -> tuple[Overlap, ...]:
-    """Measure all evaluations, whose runs are held in memory: the training text is read once per measure."""
-    found: list[list[Contaminated]] = [[] for _ in evaluations]
+    """Measure all evaluations, holding their runs in memory: the training text is read once per measure."""
+    by_measure: list[list[Contaminated]] = [[] for _ in evaluations]
     for measure in MEASURES:
         runs = NGrams(measure.n, vocab_size)
-        of_each = [runs(texts.ids, texts.segment_lengths) for texts in evaluations]
-        index = RunIndex(np.concatenate([np.zeros(0, np.uint64), *(hashes for hashes, _ in of_each)]))
+        evaluation_runs = [runs(texts.ids, texts.segment_lengths) for texts in evaluations]
+        index = RunIndex(np.concatenate([np.zeros(0, np.uint64), *(hashes for hashes, _ in evaluation_runs)]))
         for stretch in stretches(training):
             index.mark(runs(stretch.ids, stretch.lengths)[0])
             count(len(stretch.ids))
-        for results, texts, (hashes, counts) in zip(found, evaluations, of_each, strict=True):
+        for results, texts, (hashes, counts) in zip(by_measure, evaluations, evaluation_runs, strict=True):
             text_of = np.repeat(texts.text_of, counts)
             results.append(_by_text(measure, text_of, index.is_marked(hashes), texts.texts, examples))
-    return tuple(Overlap(texts, tuple(results)) for texts, results in zip(evaluations, found, strict=True))
+    return tuple(Overlap(texts, tuple(results)) for texts, results in zip(evaluations, by_measure, strict=True))
 
 
 class RunIndex:
-    """A set of 64-bit hashes that records which were seen: 9 bytes each, and a table of up to 128 MiB."""
+    """A set of 64-bit hashes that records which were seen: 9 bytes each, plus a table of up to 128 MiB."""
 
     def __init__(self, hashes: np.ndarray) -> None:
         self._sorted = np.unique(hashes)
         self._met = np.zeros(len(self._sorted), bool)
         bits = min(max((16 * len(self._sorted)).bit_length(), _LEAST_BITS), _MOST_BITS)
         self._shift = np.uint64(64 - bits)
-        # A lookup here spares most hashes the binary search.
+        # This lookup spares most hashes the binary search.
         self._maybe = np.zeros(1 << bits, bool)
         self._maybe[self._sorted >> self._shift] = True
 
@@ -91,7 +91,7 @@ class RunIndex:
             self._met[index[self._sorted[index] == near]] = True
 
     def is_marked(self, hashes: np.ndarray) -> np.ndarray:
-        """Which hashes of the set were seen: bool, in the shape of the argument."""
+        """Whether each hash of the set was seen: bool, in the shape of the argument."""
         return self._met[np.searchsorted(self._sorted, hashes)]
 
 

@@ -1,4 +1,4 @@
-"""An inspection as one self-contained HTML page with its charts, which loads nothing and runs no foreign script."""
+"""An inspection as one self-contained HTML page with charts, which loads nothing and runs no foreign script."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ _OWN_STYLE = """
 _COLOURS = ("blue", "green", "violet")
 
 
-def render_inspection(found: Inspection) -> str:
-    """The page as HTML; all text is escaped."""
-    amounts, words, rows, duplicates, overlap = tables(found)
-    title = f"Token store {found.store}"
+def render_inspection(inspection: Inspection) -> str:
+    """Render the page as HTML; all text is escaped."""
+    amounts, words, rows, duplicates, overlap = tables(inspection)
+    title = f"Token store {inspection.store}"
     body = [
         f"<h1>{escaped(title)}</h1>",
-        f'<p class="about">fingerprint {escaped(found.fingerprint[:12])}; inspected by bertjax</p>',
+        f'<p class="about">fingerprint {escaped(inspection.fingerprint[:12])}; inspected by bertjax</p>',
         table_html(amounts),
         "<h2>Lengths</h2>",
-        _charts([_histogram(one, colour) for one, colour in zip(found.lengths, _COLOURS, strict=True)]),
+        _charts([_histogram(one, colour) for one, colour in zip(inspection.lengths, _COLOURS, strict=True)]),
         table_html(words),
-        _charts(_frequent(found)),
+        _charts(_frequent(inspection)),
         table_html(rows),
-        _charts([_padding(found)]),
+        _charts([_padding(inspection)]),
         table_html(duplicates),
         _examples(
-            ("equal", "documents that begin"), [(f"{number:,}", [text]) for number, text in found.duplicate_texts]
+            ("equal", "documents that begin"), [(f"{number:,}", [text]) for number, text in inspection.duplicate_texts]
         ),
         _examples(
             ("linked", "nearly equal documents, with their similarity"),
-            [(f"{number:,}", [f"{share:.2f}: {a}", b]) for number, share, a, b in found.near_texts],
+            [(f"{number:,}", [f"{share:.2f}: {a}", b]) for number, share, a, b in inspection.near_texts],
         ),
         table_html(overlap),
-        _charts([_overlaps(found)]),
+        _charts([_overlaps(inspection)]),
         _examples(
             ("runs seen", "texts with most of their 13-token runs in the training text"),
-            [(f"{share:.0%}", [f"{name}: {text}"]) for name, share, text in found.overlap_texts],
+            [(f"{share:.0%}", [f"{name}: {text}"]) for name, share, text in inspection.overlap_texts],
         ),
         "<h2>Rows as the model sees them</h2>",
-        '<p class="caption">Marked is what is to be predicted: first what is shown, then what was there.</p>',
-        *(_pair(pair) for pair in found.readable),
+        '<p class="caption">Marked tokens are to be predicted: first the input, then the original.</p>',
+        *(_pair(pair) for pair in inspection.readable),
     ]
     return render_page(title, body, style=_OWN_STYLE)
 
@@ -83,9 +83,9 @@ def _histogram(lengths: Lengths, colour: str) -> str:
     )
 
 
-def _frequent(found: Inspection) -> list[str]:
-    """The most frequent tokens, half of them in each of two charts of one scale."""
-    tokens = frequent_tokens(found)
+def _frequent(inspection: Inspection) -> list[str]:
+    """The most frequent tokens, half in each of two charts with the same scale."""
+    tokens = frequent_tokens(inspection)
     half = -(-len(tokens) // 2)
     return [
         horizontal_bars(
@@ -99,21 +99,25 @@ def _frequent(found: Inspection) -> list[str]:
     ]
 
 
-def _padding(found: Inspection) -> str:
-    names = [f"length {figures.kind.data.sequence_length}" for figures in found.rows]
-    single = Bars("a pair to a row", [figures.single.padding for figures in found.rows], "orange")
-    packed = Bars("packed", [(figures.packed or figures.single).padding for figures in found.rows], "green")
+def _padding(inspection: Inspection) -> str:
+    names = [f"length {figures.kind.data.sequence_length}" for figures in inspection.rows]
+    single = Bars("a pair to a row", [figures.single.padding for figures in inspection.rows], "orange")
+    packed = Bars("packed", [(figures.packed or figures.single).padding for figures in inspection.rows], "green")
     return horizontal_bars("Padding, share of the cells", names, [single, packed])
 
 
-def _overlaps(found: Inspection) -> str:
-    names = [overlap.texts.name for overlap in found.overlaps]
+def _overlaps(inspection: Inspection) -> str:
+    names = [overlap.texts.name for overlap in inspection.overlaps]
     series = [
         Bars(f"{one.measure.name}, {one.measure.n} tokens", [], colour)
-        for one, colour in zip(found.overlaps[0].by_measure, ("orange", "violet"), strict=True)
+        for one, colour in zip(inspection.overlaps[0].by_measure, ("orange", "violet"), strict=True)
     ]
     series = [
-        Bars(bars.label, [_share(o.by_measure[n].flagged, o.by_measure[n].texts) for o in found.overlaps], bars.colour)
+        Bars(
+            bars.label,
+            [_share(o.by_measure[n].flagged, o.by_measure[n].texts) for o in inspection.overlaps],
+            bars.colour,
+        )
         for n, bars in enumerate(series)
     ]
     return horizontal_bars("Evaluation texts flagged, share of those that are long enough", names, series)

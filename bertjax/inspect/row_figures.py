@@ -1,4 +1,4 @@
-"""Statistics of training rows, with one sentence pair per row and packed; and some rows as a person reads them."""
+"""Statistics of training rows, with one sentence pair per row and packed; and some rows in readable form."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class RowKind:
-    """A kind of rows to measure: what makes them."""
+    """A kind of rows to measure, with the settings that make them."""
 
-    name: str  # such as `stage 1`; empty: chosen by length
+    name: str  # such as `stage 1`; empty: named by length
     data: DataConfig
     seed: int
     objectives: tuple[str, ...] = OF_BERT
@@ -35,7 +35,7 @@ class RowKind:
         return pairing_of(self.objectives).names
 
     def batches(self, split: SplitView, tokenizer: Tokenizer) -> PairBatches:
-        """The run's batches of a split."""
+        """Make the run's batches of a split."""
         return PairBatches(split, tokenizer, self.data, self.seed, objectives=self.objectives, template=self.template)
 
 
@@ -45,10 +45,10 @@ class Rows:
 
     per_epoch: int
     sampled: int
-    tokens: int  # real ones of the sample, special tokens counted, padding not
+    tokens: int  # of the sample, with special tokens, without padding
     cells: int  # of the sample: rows x length
     masked: int  # tokens to predict
-    pairs: int  # that have a label
+    pairs: int  # with a label
     of_label_0: int  # pairs
 
     @property
@@ -58,12 +58,12 @@ class Rows:
 
     @property
     def mask_rate(self) -> float:
-        """Tokens to predict for each real token."""
+        """Tokens to predict per real token."""
         return self.masked / self.tokens
 
     @property
     def label_0(self) -> float | None:
-        """The share of label 0 among the labelled pairs; None where no pair has a label."""
+        """The share of label 0 among the labelled pairs; None if no pair has a label."""
         return self.of_label_0 / self.pairs if self.pairs else None
 
     @property
@@ -74,7 +74,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowFigures:
-    """One kind of rows, unpacked and packed; running text is packed where the config says so."""
+    """One kind of rows, unpacked and packed; running text is packed only if the config packs."""
 
     kind: RowKind
     single: Rows
@@ -82,18 +82,17 @@ class RowFigures:
 
 
 def measure_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind) -> RowFigures:
-    """Make the first SAMPLE_ROWS rows of a run both ways, or those of one epoch if it has fewer.
+    """Measure the first SAMPLE_ROWS rows of a run, or of one epoch if it is shorter, unpacked and packed.
 
-    Rows are in random order.
-    Raises ValueError if the split has too few documents.
+    Rows are in random order. Raises ValueError if the split has too few documents.
     """
 
-    def packed(packing: Literal["none", "pairs"]) -> Rows:
-        made = replace(kind, data=replace(kind.data, packing=packing))
-        return _measured(made.batches(split, tokenizer), kind.data)
+    def measure(packing: Literal["none", "pairs"]) -> Rows:
+        packed_kind = replace(kind, data=replace(kind.data, packing=packing))
+        return _measured(packed_kind.batches(split, tokenizer), kind.data)
 
     is_packed = kind.data.rows == "pairs" or kind.data.packing == "pairs"
-    return RowFigures(kind, packed("none"), packed("pairs") if is_packed else None)
+    return RowFigures(kind, measure("none"), measure("pairs") if is_packed else None)
 
 
 def _measured(batches: PairBatches, data: DataConfig) -> Rows:
@@ -109,8 +108,8 @@ def _measured(batches: PairBatches, data: DataConfig) -> Rows:
 
 
 def _labels(rows: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The label of each sequence of rows, -1 where it has none: int [B, S]."""
-    if "pair_labels" not in rows:  # no objective is about pairs
+    """The label of each sequence of rows, -1 without one: int [B, S]."""
+    if "pair_labels" not in rows:  # no objective uses pairs
         return np.full((*rows["sequence_ids"].shape[:-1], rows["sequence_ids"].max()), -1)
     return np.where(rows["pair_weights"] > 0, rows["pair_labels"], -1)
 
@@ -140,7 +139,7 @@ class ReadablePair:
 
 
 def readable_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind, number: int) -> tuple[ReadablePair, ...]:
-    """The pairs of the first `number` rows of a run, or of one epoch if it has fewer."""
+    """The pairs of the first `number` rows of a run, or of one epoch if it is shorter."""
     batches = kind.batches(split, tokenizer)
     numbers = np.arange(min(number, batches.rows_per_epoch))
     rows = batches.rows(numbers)
@@ -152,12 +151,12 @@ def readable_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind, number:
 
 
 def joined(pieces: tuple[Piece, ...]) -> str:
-    """Pieces as text: a piece that continues a word follows without a space."""
+    """Join pieces to text, without a space before a piece that continues a word."""
     return "".join(glue + text for glue, text in zip(glues(pieces), map(_bare, pieces), strict=True))
 
 
 def glues(pieces: tuple[Piece, ...]) -> list[str]:
-    """The separator before each piece: empty for the first and for one that continues a word, else a space."""
+    """The separator before each piece: empty for the first and for continuations, else a space."""
     return ["" if n == 0 or _continues(piece) else " " for n, piece in enumerate(pieces)]
 
 
@@ -173,7 +172,7 @@ def pairs_of_row(number: int, row: dict[str, np.ndarray], tokenizer: Tokenizer, 
     """The pairs of row `number` of a run, given its arrays."""
     originals = {}
     if "mlm_weights" in row:
-        # With next-token prediction nothing is masked.
+        # Next-token prediction masks nothing.
         used = (row["mlm_weights"] > 0) & (kind.data.predict == "masked")
         originals = dict(zip(row["mlm_positions"][used].tolist(), row["mlm_labels"][used].tolist(), strict=True))
     whole = row["input_ids"].copy()

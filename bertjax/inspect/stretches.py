@@ -1,4 +1,4 @@
-"""Reading a split of a token store from front to back, whole documents at a time, in bounded memory."""
+"""Read a split of a token store front to back, whole documents at a time, in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from bertjax.text.store.format import SplitView
 
-STRETCH_TOKENS = 1 << 18  # small enough for a processor's cache, large enough that NumPy's calls do not count
+STRETCH_TOKENS = 1 << 18  # fits a processor's cache, and hides the cost of NumPy's calls
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Some documents of a split, end to end."""
+    """Successive documents of a split, concatenated."""
 
     documents: np.ndarray  # int64 [n]: their numbers in the split, ascending
     lengths: np.ndarray  # int64 [n]: tokens of each
@@ -23,9 +23,9 @@ class Stretch:
 
 
 def stretches(split: SplitView, documents: np.ndarray | None = None, tokens: int = STRETCH_TOKENS) -> Iterator[Stretch]:
-    """The documents with these numbers, int64 [n] ascending (all if None), about `tokens` tokens at a time.
+    """Yield documents by number, int64 [n] ascending (None: all), about `tokens` tokens at a time.
 
-    A stretch holds at least one document and at most one more than fits.
+    A stretch holds at least one document, and at most one more than fits.
     """
     if documents is None:
         documents = np.arange(split.num_documents)
@@ -38,7 +38,7 @@ def stretches(split: SplitView, documents: np.ndarray | None = None, tokens: int
 
 
 def token_ranges(split: SplitView, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first token of each of some documents and how many tokens it has, int64 [n] both."""
+    """The first token and the number of tokens of each document, both int64 [n]."""
     sentences, offsets = split.sentence_offsets, split.document_offsets
     starts = sentences[offsets[documents]]
     return starts, sentences[offsets[documents + 1]] - starts

@@ -18,28 +18,30 @@ _BAR = 16
 _QUANTILES = (("half", 0.5), ("9 in 10", 0.9), ("99 in 100", 0.99))
 
 
-def render_text(found: Inspection) -> str:
-    """The whole inspection, for a terminal of 120 columns."""
-    amounts, words, rows, duplicates, overlap = map(_table, tables(found))
+def render_text(inspection: Inspection) -> str:
+    """Render the inspection for a terminal of 120 columns."""
+    amounts, words, rows, duplicates, overlap = map(_table, tables(inspection))
     parts = [
-        f"token store {found.store} ({found.fingerprint[:12]})",
+        f"token store {inspection.store} ({inspection.fingerprint[:12]})",
         amounts,
-        _lengths(found.lengths),
+        _lengths(inspection.lengths),
         words,
-        _most_frequent(found),
+        _most_frequent(inspection),
         rows,
         duplicates,
-        _examples("the largest groups of equal documents", [(f"{n:,} x", [text]) for n, text in found.duplicate_texts]),
+        _examples(
+            "the largest groups of equal documents", [(f"{n:,} x", [text]) for n, text in inspection.duplicate_texts]
+        ),
         _examples(
             "a pair of each of the largest groups of near-duplicates, with its similarity",
-            [(f"{n:,} x", [f"{share:.2f}  {a}", b]) for n, share, a, b in found.near_texts],
+            [(f"{n:,} x", [f"{share:.2f}  {a}", b]) for n, share, a, b in inspection.near_texts],
         ),
         overlap,
         _examples(
             "texts with most of their 13-token runs in the training text",
-            [(f"{share:.0%}", [f"{name}: {text}"]) for name, share, text in found.overlap_texts],
+            [(f"{share:.0%}", [f"{name}: {text}"]) for name, share, text in inspection.overlap_texts],
         ),
-        _rows(found.readable),
+        _rows(inspection.readable),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -49,7 +51,7 @@ def _table(table: Table) -> str:
 
 
 def _lengths(all_lengths: Sequence[Lengths]) -> str:
-    """Three histograms side by side, by powers of two, and their means and quantiles."""
+    """Three histograms by powers of two side by side, with means and quantiles."""
     binned = [lengths.binned(1) for lengths in all_lengths]
     longest = max((edges for edges, _ in binned), key=len)
     bins = len(longest) - 1
@@ -79,9 +81,9 @@ def _share(share: float) -> str:
     return f"{share:.1%}" if share >= 0.0005 else "<0.1%"
 
 
-def _most_frequent(found: Inspection) -> str:
-    said = ", ".join(f"{token} {share:.2%}" for token, share in frequent_tokens(found))
-    return "\n".join(["  most frequent tokens, with their share of all:", *_wrapped(said, "    ")])
+def _most_frequent(inspection: Inspection) -> str:
+    tokens = ", ".join(f"{token} {share:.2%}" for token, share in frequent_tokens(inspection))
+    return "\n".join(["  most frequent tokens, with their share of all:", *_wrapped(tokens, "    ")])
 
 
 def _examples(title: str, examples: Sequence[tuple[str, Sequence[str]]]) -> str:
@@ -95,7 +97,7 @@ def _examples(title: str, examples: Sequence[tuple[str, Sequence[str]]]) -> str:
 
 
 def _rows(pairs: Sequence[ReadablePair]) -> str:
-    lines = [_heading("Rows as the model sees them"), "  [shown:hidden] marks what is to be predicted"]
+    lines = [_heading("Rows as the model sees them"), "  [input:original] marks tokens to predict"]
     for pair in pairs:
         lines += ["", f"  row {pair.row}, {pair.label}"]
         lines += _wrapped(joined(pair.a), "    A  ", " " * 7)

@@ -1,4 +1,4 @@
-"""Preparing text, whole: from a config to a token store and what is in it."""
+"""Prepare text: from a config to a token store and its description."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from bertjax.text.store.manifest import SPLITS, describe_split, read_manifest
 
 @dataclass(frozen=True, repr=False)
 class PrepareResult:
-    """A token store that is there."""
+    """A finished token store."""
 
     path: AnyPath
-    sizes: dict[str, str]  # split -> its sentences, documents and tokens, for people
-    notes: tuple[str, ...]  # about what was read
+    sizes: dict[str, str]  # split -> its documents, sentences and tokens, to print
+    notes: tuple[str, ...]  # on what reading changed
 
     def __repr__(self) -> str:
-        """The sizes, the notes and the path, a line each."""
+        """Lines with the sizes, the notes and the path."""
         lines = [f"{split}: {size}" for split, size in self.sizes.items()]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes), f"token store: {self.path}"])
 
 
 def stage_maskings(config: Config) -> list[str]:
-    """The `data.masking` of each stage."""
+    """`data.masking` of each stage."""
     return [config.data.masking, *(stage.masking for stage in config.stages if stage.masking)]
 
 
 def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
-    """Make the token store of a config's sources, with their vocabulary, or find the one made before.
+    """Prepare the token store of a config's sources, with their vocabulary, unless it exists.
 
-    The runner does the work; without one, `data.workers` processes of this machine do. Raises as
-    `require_marked` and `bertjax.text.prepare.prepare` do.
+    The runner does the work; by default `data.workers` processes of this machine. Raises like `require_marked` and
+    `bertjax.text.prepare.prepare`.
     """
     config = with_vocabulary(validate(config))
     require_marked(config.data, stage_maskings(config))
@@ -55,7 +55,7 @@ def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
 
 
 def _notes_on_rows(path: AnyPath, manifest: Mapping[str, Any], config: Config) -> list[str]:
-    """Lines about what a run of the config cannot learn from a store; masks are looked at on this machine only."""
+    """Lines on what a run of the config cannot learn from a store; masks are checked only for a local store."""
     stages = [replace(config.data, masking=masking) for masking in stage_maskings(config)]
     notes = pair_notes(manifest, stages, config.training.objectives)
     if isinstance(path, Path):

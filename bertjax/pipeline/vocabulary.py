@@ -1,4 +1,4 @@
-"""The vocabulary of a run that starts from another model, and the text rules of a vocabulary that has its own."""
+"""The vocabulary of a run that starts from another model, and the text rules of an artefact."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from bertjax.tokenization.tokenizer import TextRules
 
 
 def with_vocabulary(config: Config) -> Config:
-    """The config with the vocabulary of `init_from` where `data.vocab` is empty, and with the rules of its artefact.
+    """Fill an empty `data.vocab` with the vocabulary of `init_from`, and the text rules with those of an artefact.
 
-    A `tokenizer.json` normalises text by rules of its own, so `data.tokenizer`, `data.lowercase` and the other rules
-    are read off it. Raises ValueError for a model or a vocabulary that cannot be read.
+    A `tokenizer.json` has its own rules, so `data.tokenizer`, `data.lowercase` and the other rules are read off it.
+    Raises ValueError for a model or a vocabulary that cannot be read.
     """
     data = config.data
     if config.init_from and not data.vocab:
@@ -31,13 +31,13 @@ def with_vocabulary(config: Config) -> Config:
 
 
 def vocabulary_line(data: DataConfig) -> str:
-    """A line about a vocabulary that was filled in, or whose text rules are its own."""
+    """A line on a vocabulary that was filled in, or that has its own text rules."""
     rules = f"lower case {'on' if data.lowercase else 'off'}, accents {'stripped' if data.strip_accents else 'kept'}"
     return f"vocabulary: {data.vocab} ({rules})"
 
 
 def _saved_vocabulary(config: Config) -> dict[str, Any] | None:
-    """The vocabulary that the checkpoints of a resumed run name: that of a repository may have changed since."""
+    """The vocabulary in a resumed run's checkpoints; a repository's may have changed since."""
     if not config.run_dir or not saved_steps(config.directory):
         return None
     saved = from_dict(read_metadata(path_of(config.directory))["config"])

@@ -184,7 +184,7 @@ def test_files_that_are_missing(tmp_path, small):
 
 
 def test_too_small_a_vocabulary():
-    with pytest.raises(ValueError, match=r"data\.vocab_size=200 is too small: a byte-level vocabulary has at least 261"):
+    with pytest.raises(ValueError, match=r"data\.vocab_size=200 is too small: .* has at least 261"):
         train_tokenizer("byte_bpe", {"a": 3}, 200, AS_IT_IS)
     with pytest.raises(ValueError, match="no words to train on"):
         train_tokenizer("byte_bpe", {}, 500, AS_IT_IS)
