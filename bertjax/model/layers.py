@@ -1,4 +1,4 @@
-"""The parts of every network: activations, softmax, Dense, LayerNorm, the feed-forward net."""
+"""The parts of every network: activations, Dense, LayerNorm, the feed-forward net."""
 
 from __future__ import annotations
 
@@ -61,21 +61,6 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": recomputed(jax.nn.relu),
     "silu": recomputed(_in_float32(jax.nn.silu)),
 }
-
-
-@jax.custom_vjp
-def softmax(scores: jax.Array) -> jax.Array:
-    """exp(x) over its sum in the last dim, float32 [..., M]; a CPU computes its gradient in one pass, not in three."""
-    return jax.nn.softmax(scores, axis=-1)
-
-
-def _softmax_backward(probs: jax.Array, g: jax.Array) -> tuple[jax.Array]:
-    product = partial(jnp.einsum, "...m,...m->...")
-    total = jax.lax.platform_dependent(probs, g, cpu=product, default=lambda probs, g: jnp.sum(probs * g, axis=-1))
-    return (probs * (g - total[..., None]),)
-
-
-softmax.defvjp(lambda scores: 2 * (softmax(scores),), _softmax_backward)
 
 
 class Dense(nnx.Module):

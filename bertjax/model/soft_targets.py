@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.model.heads import in_chunks, real_bias
-from bertjax.model.products import by_rows, over_rows
+from bertjax.model.products import by_rows, column_sums, over_rows
 from bertjax.parallel.sharding import constrain
 
 
@@ -103,7 +103,7 @@ def _forward(
 
     def add(total: tuple, part: tuple[jax.Array, ...]) -> tuple[tuple, jax.Array]:
         sums, by_scaled = _chunk(temperature, of_student, of_teacher, *part)
-        by_bias = jnp.einsum("n,nV->V", jnp.ones_like(by_scaled[:, 0]), by_scaled, preferred_element_type=jnp.float32)
+        by_bias = column_sums(by_scaled)
         by_logits = (by_scaled / temperature).astype(hidden.dtype)
         by_table = over_rows(by_logits, part[0], 1, jnp.float32)
         return jax.tree.map(jnp.add, total, (sums, by_table, by_bias)), by_rows(by_logits, of_student[0])

@@ -151,7 +151,7 @@ SABOTAGES = (
         "model/test_network.py::test_every_layer_and_all_logits_equal_transformers",
     ),
     Sabotage(
-        "model/products.py",
+        "model/cpu.py",
         "_contracted(g, x, dims=dims, dtype=x.dtype), -1, 0)",
         "_contracted(g, x, dims=dims, dtype=x.dtype), 0, -1)",
         "model/test_product.py",

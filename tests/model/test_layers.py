@@ -13,7 +13,8 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.model.attention.self_attention import LayerInputs
-from bertjax.model.layers import ACTIVATIONS, FeedForward, LayerNorm, softmax
+from bertjax.model.layers import ACTIVATIONS, FeedForward, LayerNorm
+from bertjax.model.products import softmax
 from bertjax.model.stack import REMAT_POLICIES, Layer
 
 

@@ -18,8 +18,8 @@ from bertjax.model.attention import windows
 from bertjax.model.attention.kernels import per_device, splash_attention
 from bertjax.model.attention.positions import attention_by_queries, with_alibi
 from bertjax.model.dropout import ATTENTION_PROBS, dropout
-from bertjax.model.layers import recomputed, softmax
-from bertjax.model.products import with_one_dtype
+from bertjax.model.layers import recomputed
+from bertjax.model.products import attention_scores, softmax, weighted_values
 from bertjax.model.scan_constants import beside
 
 # `splash_interpreted` runs splash's kernels op by op on any platform, for tests without a TPU.
@@ -88,49 +88,6 @@ def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array, slopes:
     return _softmax(with_alibi(attention_scores(q, k), slopes), seen)
 
 
-@jax.custom_vjp
-def attention_scores(q: jax.Array, k: jax.Array) -> jax.Array:
-    """q k / sqrt(K), before the softmax: [B, L, H, K] -> float32 [B, H, L, L]."""
-    return _einsum("BLHK,BMHK->BHLM", _scaled(q), k)
-
-
-def _scores_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    def both(g: jax.Array, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return _scaled(_mixed(g, k)), _over_queries(_scaled(q), g)
-
-    return with_one_dtype(both, g, *factors)
-
-
-attention_scores.defvjp(lambda q, k: (attention_scores(q, k), (q, k)), _scores_backward)
-_einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
-
-
-@jax.custom_vjp
-def _mixed(weights: jax.Array, v: jax.Array) -> jax.Array:
-    """weights v: [B, H, L, M] and [B, M, H, K] -> [B, L, H, K]; einsum to that swaps the factors, slow on a CPU."""
-    return _einsum("BHLM,BMHK->BHLK", weights, v).swapaxes(1, 2).astype(v.dtype)
-
-
-def _mixed_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    weights, v = factors
-    return _einsum("BLHK,BMHK->BHLM", g, v).astype(weights.dtype), _over_queries(g, weights)
-
-
-_mixed.defvjp(lambda weights, v: (_mixed(weights, v), (weights, v)), _mixed_backward)
-
-
-def _over_queries(x: jax.Array, weights: jax.Array) -> jax.Array:
-    """weights^T x: [B, L, H, K] and [B, H, L, M] -> [B, M, H, K], computed as [K, M] and then transposed.
-
-    XLA has no fast path for [M, K] on a CPU: it took twice the time.
-    """
-    return _einsum("BLHK,BHLM->BHKM", x, weights).transpose(0, 3, 1, 2).astype(x.dtype)
-
-
-def _scaled(q: jax.Array) -> jax.Array:
-    return q * (q.shape[-1] ** -0.5)
-
-
 def _softmax(scores: jax.Array, seen: jax.Array) -> jax.Array:
     seen, lowest = beside(scores, (seen, jnp.finfo(jnp.float32).min))
     return softmax(jnp.where(seen[:, None], scores, jax.lax.stop_gradient(lowest)))
@@ -152,7 +109,7 @@ def xla_attention(
 
     def mixed(scores: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
         probs = _softmax(with_alibi(scores, slopes), seen).astype(v.dtype)
-        return _mixed(dropout(probs, keys, ATTENTION_PROBS, dropout_rate), v)
+        return weighted_values(dropout(probs, keys, ATTENTION_PROBS, dropout_rate), v)
 
     if slopes:
         return recomputed(lambda q, k, *others: mixed(attention_scores(q, k), *others))(q, k, seen, v, dropout_keys)

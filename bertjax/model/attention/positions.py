@@ -21,13 +21,12 @@ from bertjax.model.attention.windows import (
     Keys,
     Scoring,
     attend_blocks,
-    head_by_head,
     heads_first,
     in_blocks,
     joined,
     positions_of,
 )
-from bertjax.model.products import summed
+from bertjax.model.products import head_by_head, summed
 from bertjax.model.scan_constants import beside
 
 QUERIES = 128  # of a block, where the scores of a row are not computed at once

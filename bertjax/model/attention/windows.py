@@ -8,7 +8,7 @@ only (Longformer, section 3.1, computes overlapping blocks likewise), under the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -16,9 +16,7 @@ import jax.numpy as jnp
 from jax.export import is_symbolic_dim
 
 from bertjax.model.dropout import ATTENTION_PROBS, dropout_at
-from bertjax.model.layers import softmax
-from bertjax.model.products import summed
-from bertjax.parallel.sharding import tensors_are_whole
+from bertjax.model.products import head_by_head, softmax, summed
 
 NOWHERE = -1  # sequence id of what is no token of the row: it equals no id of a token
 LEAST_BLOCK = 64  # queries of a block: with fewer, products are too small to be fast
@@ -121,32 +119,6 @@ def _heads(scores: jax.Array, scoring: Scoring) -> jax.Array:
 def _one_a_head(values: jax.Array, scores: jax.Array) -> jax.Array:
     """[H], so that it broadcasts to scores [B, H, ...]."""
     return values.reshape(-1, *[1] * (scores.ndim - 2))
-
-
-def head_by_head(
-    attended: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, *tables: jax.Array
-) -> jax.Array:
-    """`attended`(q, k, v [B, L, H, K], heads as `Scoring` has them, *tables) -> [B, L, H, K], on a CPU head by head.
-
-    `tables` are of heads too, [H, ...]. Scores of one head stay in a CPU's cache between the operations on them, those
-    of all heads do not. A mesh that splits heads computes them at once, like other platforms; rounding may differ.
-    """
-
-    def at_once(qkv: tuple[jax.Array, ...], tables: tuple[jax.Array, ...]) -> jax.Array:
-        return attended(*qkv, None, *tables)
-
-    def of_head(one: tuple[tuple[jax.Array, ...], jax.Array, tuple[jax.Array, ...]]) -> jax.Array:
-        qkv, head, tables = one
-        return attended(*(x[:, :, None] for x in qkv), head[None], *(x[None] for x in tables))[:, :, 0]
-
-    def in_turn(qkv: tuple[jax.Array, ...], tables: tuple[jax.Array, ...]) -> jax.Array:
-        heads = jnp.arange(q.shape[2], dtype=jnp.uint32)
-        out = jax.lax.map(of_head, (tuple(jnp.moveaxis(x, 2, 0) for x in qkv), heads, tables))
-        return jnp.moveaxis(out, 0, 2)
-
-    if not tensors_are_whole():
-        return at_once((q, k, v), tables)
-    return jax.lax.platform_dependent((q, k, v), tables, cpu=in_turn, default=at_once)
 
 
 def block_size(window: int) -> int:

@@ -25,8 +25,9 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
-from bertjax.model.attention.backends import attention_scores, visible
+from bertjax.model.attention.backends import visible
 from bertjax.model.layer_states import LayerStates, layer_states
+from bertjax.model.products import attention_scores
 from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, OfTeacher, Sums, Unfit
 
 Project = Callable[[jax.Array], jax.Array]  # [B, L, D] of the student -> [B, L, D] of the teacher
