@@ -209,7 +209,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (["fill-mask", "run", "a [MASK]", "--top", "0"], ["top=0: give 1 to"]),
     (["fill-mask", "run", "a [MASK]" + " word" * 200], ["the model was trained on rows of 64", "shorten it"]),
     (["correct", "nowhere", "a text"], ["nowhere: no checkpoint there", "there is no such folder"]),
-    (["correct", "run", "a [MASK]"], ["text 1, 'a [MASK]', spells the special token [MASK]; leave it out"]),
+    (["correct", "run", "a [MASK]"], ["text 1, 'a [MASK]', contains the special token [MASK]; leave it out"]),
     (["score", "nowhere", "a text"], ["nowhere: no checkpoint there", "there is no such folder"]),
     (["score", "run", "a" + " word" * 200], ["the model was trained on rows of 64", "shorten it"]),
     (["score", "run", "--pairs", "nowhere.jsonl"], ["nowhere.jsonl: no such file"]),

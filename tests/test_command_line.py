@@ -298,7 +298,7 @@ def test_checkpoints_answer_in_order_and_the_newest_as_fill_mask_does(run: tuple
     assert (newest.step, f"{newest.follows:.1%}") == (40, f"{lines[-1][1]}%")
     (guesses,) = fill_mask(load_run(run[1]), [("the [MASK] ba .", "ba [MASK]")], top=3)
     assert list(map(tuple, guesses)) == list(newest.guesses)
-    with pytest.raises(ValueError, match="there is nothing to predict in 'the end'"):
+    with pytest.raises(ValueError, match="nothing to predict in 'the end'"):
         next(checkpoint_predictions(run[1], ["the end"], top=3))
 
 

@@ -9,7 +9,7 @@ from bertjax.cli.model_source import add_page, add_source, add_text, one_or_two,
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
-    from bertjax.interpret.attention_view import AttentionView
+    from bertjax.interpret.attention_page import AttentionView
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the page, and print which head shows which pattern."""
     from bertjax.convert.sources import open_source
-    from bertjax.interpret.attention_page import render_attention
-    from bertjax.interpret.attention_view import EXAMPLE, view_attention
+    from bertjax.interpret.attention_page import EXAMPLE, render_attention, view_attention
     from bertjax.interpret.sample_text import sample_text
     from bertjax.storage.files import replace_text
     from bertjax.storage.progress import ProgressLine

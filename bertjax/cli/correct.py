@@ -30,14 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--masked",
         action="store_true",
-        help="hide each word in turn: more exact, at the cost of a row per word (one row per text, the words visible); "
-        "not for MacBERT, which never saw [MASK]",
+        help="hide each word in turn: more exact, but one row per word instead of one per text; not for MacBERT, which "
+        "was trained without [MASK]",
     )
     parser.add_argument(
         "--threshold",
         type=float,
         metavar="X",
-        help="replace a word where log p(proposal) - log p(word) is above X (4, with --masked 9)",
+        help="replace a word if log p(proposal) - log p(word) is above X (4, with --masked 9)",
     )
     parser.add_argument("--top", type=int, default=3, metavar="K", help="proposals shown for each word (%(default)s)")
     parser.add_argument(
@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--evaluate",
         metavar="FILE.tsv",
-        help="measure on pairs, as SIGHAN's: id, source and target sentence, with tabs. Without --threshold, the one "
-        "that is best on every other pair is measured on the rest",
+        help="measure on pairs, as SIGHAN's: id, source and target sentence, with tabs. Without --threshold, the best "
+        "one on every other pair is measured on the rest",
     )
 
 
@@ -122,7 +122,11 @@ def _writer(output: Path | None) -> Iterator[Callable[[Examined, Correction], No
     with replacing(output) as file:
 
         def write(examined: Examined, correction: Correction) -> None:
-            record = _record(examined, correction)
+            words = [
+                word._asdict() | {"proposals": [one._asdict() for one in word.proposals]} for word in correction.words
+            ]
+            record = {"text": examined.text, "corrected": correction.text, "words": words}
+            record["not_examined"] = examined.skipped
             line = correction.text if output.suffix == ".txt" else json.dumps(record, ensure_ascii=False)
             if "\n" in line or "\r" in line:
                 raise ValueError(
@@ -132,11 +136,6 @@ def _writer(output: Path | None) -> Iterator[Callable[[Examined, Correction], No
             file.write(f"{line}\n".encode())
 
         yield write
-
-
-def _record(examined: Examined, correction: Correction) -> dict[str, object]:
-    words = [word._asdict() | {"proposals": [one._asdict() for one in word.proposals]} for word in correction.words]
-    return {"text": examined.text, "corrected": correction.text, "words": words, "not_examined": examined.skipped}
 
 
 def _evaluate(model: LoadedModel, arguments: argparse.Namespace) -> int:
@@ -160,12 +159,13 @@ def _evaluate(model: LoadedModel, arguments: argparse.Namespace) -> int:
     figures = judged.figures(threshold)
     print(
         f"{len(pairs[measured]) - len(left_out):,} pairs, {figures.words:,} words, {figures.errors:,} errors, "
-        f"{figures.doubted:,} words replaced at threshold {threshold:.2f}"
+        f"{figures.replaced:,} words replaced at threshold {threshold:.2f}"
     )
     print(*figures.lines(), sep="\n")
     if left_out:
         print(
-            f"{len(left_out):,} pairs left out, whose sides differ in their number of words; the first is {left_out[0]}"
+            f"{len(left_out):,} pairs left out, because their sides differ in the number of words; the first is "
+            f"{left_out[0]}"
         )
     return 0
 

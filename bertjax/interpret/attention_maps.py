@@ -33,7 +33,7 @@ class Inside(NamedTuple):
 
     attention: np.ndarray  # float32 [layers, H, n, n], query x key; each row sums to 1
     hidden: np.ndarray  # float32 [layers + 1, n, D]: the embeddings, and the output of each layer
-    seen: np.ndarray  # bool [n, n]: which query may attend to which key, in the layer that sees most
+    seen: np.ndarray  # bool [n, n]: the attention mask, query x key, of the layer with the widest window
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,15 @@ class LabelAtCls:
 
 
 def exact_graphdef(model: TrainedModel) -> nnx.GraphDef:
-    """The model in float32 with the reference attention, whatever its execution options.
+    """The model in float32 with the reference attention, for any execution options.
 
-    Raises ValueError for a model whose probabilities are not those of one softmax over a row.
+    Raises ValueError for a model whose attention is not one softmax over a row.
     """
     config = model.config.model
     if config.global_tokens != "none" or config.attention_block:
         raise ValueError(
             f"{model.directory}: model.global_tokens={config.global_tokens!r}, model.attention_block="
-            f"{config.attention_block}: probabilities of global tokens and of blocks are not shown; use another model"
+            f"{config.attention_block}: attention with global tokens or blocks is unsupported here; use another model"
         )
     return reference_graphdef(config)
 
@@ -67,19 +67,18 @@ def reference_graphdef(config: ModelConfig) -> nnx.GraphDef:
 
 
 def untrained_heads(model: TrainedModel) -> tuple[str, ...]:
-    """Which of `MLM head` and `NSP head` are missing or untrained: all of their biases are 0, their initial value.
+    """Name the heads, of `MLM head` and `NSP head`, that are missing or untrained: all biases are 0, as initialised.
 
-    A head is untrained if an imported model lacks it or if no objective of the run uses it. A fine-tuned model and a
-    family without the head do not have it at all.
+    A head is untrained if an imported model lacks it or if no objective of the run uses it. Fine-tuned models and some
+    families have no such head.
     """
-    heads = {"MLM head": "mlm_head", "NSP head": "nsp_head"}
-    untrained = {name for name in heads.values() if not any(map(jnp.any, _biases(model.params.get(name, {}))))}
-    return tuple(label for label, name in heads.items() if name in untrained.union(model.untrained))
-
-
-def _biases(params: Params) -> list[jax.Array]:
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return [leaf for path, leaf in leaves if path[-1].key == "bias"]
+    untrained = []
+    for label, name in (("MLM head", "mlm_head"), ("NSP head", "nsp_head")):
+        leaves = jax.tree_util.tree_leaves_with_path(model.params.get(name, {}))
+        biases = [leaf for path, leaf in leaves if path[-1].key == "bias"]
+        if name in model.untrained or not any(map(jnp.any, biases)):
+            untrained.append(label)
+    return tuple(untrained)
 
 
 def look_inside(model: TrainedModel, rows: Sequence[TokenRow]) -> Iterator[Inside]:
@@ -90,7 +89,7 @@ def look_inside(model: TrainedModel, rows: Sequence[TokenRow]) -> Iterator[Insid
     at_once, longest = min(len(rows), _ROWS_AT_ONCE), max(map(len, rows), default=0)
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         part = rows[first : first + _ROWS_AT_ONCE]
-        # All batches have one shape, so that the function compiles once.
+        # All batches have the same shape, so that the function compiles once.
         batch = padded([*part, *[part[0]] * (at_once - len(part))], rounded_up(longest))
         with jax.default_matmul_precision("highest"):
             attention, hidden = jax.device_get(_inside(graphdef, model.params, *batch))
@@ -112,8 +111,8 @@ def likeliest_label(model: TrainedModel, row: TokenRow) -> LabelAtCls:
     return _label_at_cls(model, row, labels, None)
 
 
-def _label_at_cls(model: TrainedModel, row: TokenRow, labels: Sequence[str], wanted: int | None) -> LabelAtCls:
-    """The prediction for one label by number, or for the likeliest.
+def _label_at_cls(model: TrainedModel, row: TokenRow, labels: Sequence[str], number: int | None) -> LabelAtCls:
+    """The prediction for the label with this number, or for the likeliest.
 
     Gradients are with respect to the hidden states after the embeddings and after each layer.
     """
@@ -122,7 +121,7 @@ def _label_at_cls(model: TrainedModel, row: TokenRow, labels: Sequence[str], wan
     nudges = jnp.zeros((layers, 1, ids.shape[1], width), jnp.float32)
     with jax.default_matmul_precision("highest"):
         (loss, label), gradient = _loss_and_gradient(
-            nudges, exact_graphdef(model), model.params, ids, types, sequence_ids, wanted
+            nudges, exact_graphdef(model), model.params, ids, types, sequence_ids, number
         )
     norms = np.linalg.norm(np.asarray(gradient)[:, 0, : len(row)], axis=-1)
     return LabelAtCls(labels[int(label)], math.exp(-float(loss)), float(loss), norms)
@@ -153,7 +152,7 @@ def nudged_loss(
     sequence_ids: jax.Array,
     label: int | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """(loss of a label at [CLS], the label) with `nudges` added to the hidden states; no label: the likeliest.
+    """(loss of a label at [CLS], the label) with `nudges` added to the hidden states; None means the likeliest label.
 
     `nudges` is [layers + 1, 1, L, D], added after the embeddings and after each layer.
     """

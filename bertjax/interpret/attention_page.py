@@ -1,26 +1,128 @@
-"""The attention of a model as a self-contained HTML page: lines between tokens, all heads, six patterns, a gradient."""
+"""The attention page: a self-contained HTML page with the attention of a sentence or pair in every head.
+
+It shows lines between tokens, the strength of six patterns in each head, and the gradient of a prediction at [CLS].
+"""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from bertjax.interpret.attention_patterns import PATTERNS, RELATED, SEPARATORS, SHOWN_FROM
+from bertjax.families.registry import family_of
+from bertjax.finetune.kinds import kind_of
+from bertjax.interpret.attention_maps import LabelAtCls, likeliest_label, look_inside, next_sentence, untrained_heads
+from bertjax.interpret.attention_patterns import (
+    PATTERNS,
+    PREDICTIVE,
+    RELATED,
+    SEPARATORS,
+    SHOWN_FROM,
+    PatternSums,
+    WordTable,
+    measure_patterns,
+)
 from bertjax.interpret.attention_script import SCRIPT, STYLE
-from bertjax.interpret.attention_view import AttentionView
+from bertjax.interpret.sample_text import SampleText
+from bertjax.interpret.token_rows import TokenRow, read_row
 from bertjax.report.page import escaped, render_page
+from bertjax.run.run_directory import TrainedModel
+from bertjax.storage.progress import Progress
 
+EXAMPLE = ("I went to the store.", "At the store, I bought fresh strawberries.")
+MOST_TOKENS = 128  # on a page
 _ROOMY = 32  # tokens up to which a table has high rows
 _SHADES = 50  # of the fields of a table
+
+
+@dataclass(frozen=True)
+class AttentionView:
+    """The content of the page."""
+
+    model: str
+    sentences: tuple[str, ...]
+    row: TokenRow
+    attention: np.ndarray  # float32 [layers, H, n, n]
+    at_cls: LabelAtCls | None
+    patterns: PatternSums
+    sample: str
+    pairs: int
+    missing: tuple[str, ...]  # a sentence for each part that could not be measured
+
+    @property
+    def clearest(self) -> list[tuple[int, int] | None]:
+        """For each pattern the (layer, head) that shows it most, counted from 0; None if it was not measured."""
+        strengths = self.patterns.strengths
+        heads = self.attention.shape[1]
+        return [None if np.isnan(one).any() else divmod(int(one.argmax()), heads) for one in strengths]
+
+
+def view_attention(
+    model: TrainedModel, name: str, sentences: Sequence[str], sample: SampleText, count: int, progress: Progress
+) -> AttentionView:
+    """Compute the attention of one or two sentences, and measure patterns on `count` sentences of a sample.
+
+    Raises ValueError for sentences that are too long, and for a sample without short pairs of sentences.
+    """
+    template = family_of(model.config.model.family).template
+    row = read_row(model.tokenizer, sentences, model.max_length, template)
+    if len(row) > MOST_TOKENS:
+        raise ValueError(f"the sentences have {len(row)} tokens; the page has room for {MOST_TOKENS}: shorten them")
+    rows = sample.pairs(-(-count // 2), model.max_length)
+    if not rows:
+        raise ValueError(f"{sample.origin}: no two successive sentences that are short enough; give another --text")
+    no_masks, no_label = _no_masks(model), _no_label(model, len(sentences) == 2)
+    read = likeliest_label if model.kind else next_sentence
+    patterns = measure_patterns(model, rows, WordTable(model), not no_masks, progress)
+    return AttentionView(
+        model=name,
+        sentences=tuple(sentences),
+        row=row,
+        attention=next(look_inside(model, [row])).attention,
+        at_cls=None if no_label else read(model, row),
+        patterns=patterns,
+        sample=sample.origin,
+        pairs=len(rows),
+        missing=tuple(_missing(patterns, no_masks, no_label)),
+    )
+
+
+def _missing(patterns: PatternSums, no_masks: str, no_label: str) -> Iterator[str]:
+    for number, pattern in enumerate(PATTERNS):
+        if not patterns.tokens[number]:
+            none = "no word predicts another" if number == PREDICTIVE else f"no token may look at {pattern.looks_at}"
+            yield f"“{pattern.name}” is not measured: {(no_masks if number == PREDICTIVE else '') or none}."
+    if no_label:
+        yield f"The gradient of the loss at [CLS] is not shown: {no_label}."
+
+
+def _no_masks(model: TrainedModel) -> str:
+    """The reason why the model cannot fill masks; "" if it can."""
+    if model.config.model.causal:
+        return "a causal model predicts the next token and cannot fill masks"
+    return "the model has no trained MLM head" if "MLM head" in untrained_heads(model) else ""
+
+
+def _no_label(model: TrainedModel, is_pair: bool) -> str:
+    """The reason why the model has no prediction at [CLS]; "" if it has one."""
+    if model.config.model.causal:
+        return "in a causal model [CLS] attends only to itself"
+    if model.kind and kind_of(model.kind).classifies_texts:
+        return ""
+    if model.kind:
+        return f"the model was fine-tuned for {model.kind}, which does not label texts"
+    if "NSP head" in untrained_heads(model):
+        return "the model has no trained NSP head; fine-tune it for classification to get a label"
+    return "" if is_pair else "next-sentence prediction needs a second sentence"
 
 
 def render_attention(view: AttentionView) -> str:
     """The page as HTML; all text is escaped."""
     layers, heads = view.attention.shape[:2]
-    title = f"What {view.model} looks at"
+    title = f"Attention of {view.model}"
     body = [
         f"<h1>{escaped(title)}</h1>",
         f'<p class="about">{layers} layers of {heads} heads. '
@@ -28,18 +130,18 @@ def render_attention(view: AttentionView) -> str:
         + "</p>",
         *(f'<p class="about">{escaped(note)}</p>' for note in view.missing),
         "<h2>From token to token</h2>",
-        '<p class="caption">Each token looks at all that it may see, and what it looks at adds up to 100%. Point at a '
-        "token for its own lines; click to keep them. Weights below 2% are not drawn.</p>",
+        '<p class="caption">Each token attends to all tokens that its mask allows, and its weights add up to 100%. '
+        "Point at a token to see its lines; click to keep them. Weights below 2% are not drawn.</p>",
         _heads(),
         "<h2>What each head does</h2>",
-        f'<p class="caption">Measured on {view.pairs:,} pairs of sentences: {escaped(view.sample)}. The darker, the '
-        "more of a token’s attention goes where the pattern says, beyond what even attention would give there "
-        "(0: no more than that, 1: all of it). Framed is the clearest head of each pattern. Only tokens that have such "
-        "a word to look at are counted.</p>",
+        f'<p class="caption">Measured on {view.pairs:,} pairs of sentences: {escaped(view.sample)}. A darker cell '
+        "means that more of a token’s attention goes to the pattern’s targets than uniform attention would give them "
+        "(0: no more than uniform, 1: all of it). The frame marks the clearest head. Only tokens that have such "
+        "targets are counted.</p>",
         f'<div class="patterns">{"".join(_pattern(view, number) for number in range(len(PATTERNS)))}</div>',
         f'<p class="caption after">Words are related if one is among the {RELATED} nearest of the '
-        "other in the model’s own table of word vectors (cosine, about the mean word). The patterns are those of "
-        "J. Vig, “Deconstructing BERT” (2019); which word predicts another is measured as in Wu et al., "
+        "other in the model’s own word embeddings (cosine, centred on the mean word). The patterns come from "
+        "J. Vig, “Deconstructing BERT” (2019); predicting words are measured as in Wu et al., "
         "“Perturbed Masking” (2020).</p>",
         _all_figures(view),
         *_gradient(view),
@@ -55,7 +157,7 @@ def _heads() -> str:
         '<div class="chips" id="head-chips" title="Shift and click: add a head"><span>head</span></div>'
         '<svg class="columns" id="heads" role="img" aria-label="Attention between the tokens"></svg></div>'
         '<div class="view card stay"><h3>Every head of every layer</h3>'
-        '<p>Layers downwards, heads to the right; choose one.</p><div class="thumbs" id="overview"></div>'
+        '<p>Rows are layers, columns are heads; choose one.</p><div class="thumbs" id="overview"></div>'
         '<div class="does"><h3 id="chosen"></h3><p class="note" id="about-chosen"></p><div id="does"></div></div>'
         "</div></div>"
     )
@@ -78,7 +180,7 @@ def _clearest(view: AttentionView, number: int, best: tuple[int, int]) -> str:
     """A sentence about the head that shows a pattern most."""
     share, strength = view.patterns.shares[number][best], view.patterns.strengths[number][best]
     tokens, chance = view.patterns.tokens[number], view.patterns.chances[number]
-    figures = f"{share:.0%} of the attention of {tokens:,} tokens, {chance:.0%} if it were even"
+    figures = f"{share:.0%} of the attention of {tokens:,} tokens, {chance:.0%} if it were uniform"
     if strength < SHOWN_FROM:
         return f"<b>No head shows it.</b> The most is {figures}"
     return f"Clearest: <b>layer {best[0] + 1}, head {best[1] + 1}</b>, {figures}: {strength:.2f}"
@@ -100,20 +202,20 @@ def _grid(view: AttentionView, number: int, best: tuple[int, int]) -> str:
 
 def _cell(view: AttentionView, number: int, layer: int, head: int, is_best: bool) -> str:
     share, strength = view.patterns.shares[number][layer, head], view.patterns.strengths[number][layer, head]
-    said = f"layer {layer + 1}, head {head + 1}: {share:.1%} of the attention, {strength:.2f} beyond even attention"
+    tip = f"layer {layer + 1}, head {head + 1}: {share:.1%} of the attention, strength {strength:.2f}"
     return (
         f'<button type="button" class="cell{" best" if is_best else ""}" data-layer="{layer}" data-head="{head}" '
-        f'title="{said}">{_shade(strength)}</button>'
+        f'title="{tip}">{_shade(strength)}</button>'
     )
 
 
 def _shade(share: float) -> str:
-    """A field that is darker for a larger share. A class says how dark: no page has style attributes."""
+    """A cell that is darker for a larger share, by its class, because pages have no style attributes."""
     return f'<i class="s{round(_SHADES * min(max(share, 0.0), 1.0))}"></i>'
 
 
 def _style_of(heads: int) -> str:
-    """The style of a page about a model of so many heads."""
+    """The style of a page for `heads` heads."""
     columns = f".heat {{ grid-template-columns: 16px repeat({heads}, minmax(0, {38 if heads <= 8 else 30}px)); }}\n"
     return STYLE + columns + "".join(f".s{n} {{ opacity: {n / _SHADES:.3f}; }}\n" for n in range(_SHADES + 1))
 
@@ -135,7 +237,7 @@ def _all_figures(view: AttentionView) -> str:
         for layer in range(layers)
         for head in range(heads)
     ]
-    rows.append(f"<tr><td>even attention</td>{figures(view.patterns.chances)}</tr>")
+    rows.append(f"<tr><td>uniform attention</td>{figures(view.patterns.chances)}</tr>")
     return (
         '<details class="card"><summary>The shares of all heads as figures</summary><div class="scroll">'
         f"<table><thead><tr><th></th>{names}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
@@ -144,25 +246,25 @@ def _all_figures(view: AttentionView) -> str:
 
 def _gradient(view: AttentionView) -> Iterator[str]:
     """The gradient of the loss at [CLS], if the model has one."""
-    found = view.at_cls
-    if found is None:
+    prediction = view.at_cls
+    if prediction is None:
         return
-    norms = found.gradient_norms
+    norms = prediction.gradient_norms
     others = norms[:, 1:].max(axis=1, keepdims=True)
     largest = np.where(others > 0, others, norms[:, :1])  # the norm at [CLS] itself would dwarf the others
-    label = escaped(found.label)
+    label = escaped(prediction.label)
     yield f"<h2>What “{label}” depends on</h2>"
     yield (
-        f'<p class="caption">The model says “{label}” with {found.probability:.1%}; the loss at [CLS] for that is '
-        f"{found.loss:.3g} nats. Drawn is the length of its gradient by each token’s vector after a layer: how fast "
-        "the loss would change if that vector moved. After the last layer only [CLS] is read.</p>"
+        f'<p class="caption">The model predicts “{label}” with {prediction.probability:.1%}; its loss at [CLS] is '
+        f"{prediction.loss:.3g} nats. The figure shows the norm of the loss’s gradient with respect to each token’s "
+        "vector after a layer: how fast the loss changes with that vector. After the last layer only [CLS] counts.</p>"
     )
     yield (
         '<div class="side-by-side"><div class="view card scroll">'
         '<div class="chips" id="gradient-chips"><span>after</span></div>'
         '<svg class="columns" id="gradient" role="img" aria-label="Gradient of the loss by token"></svg></div>'
         '<div class="view card stay scroll"><h3>Every token and layer</h3>'
-        "<p>The darker, the longer, relative to the longest of its layer without [CLS] itself.</p>"
+        "<p>Darker means larger, relative to the largest of the layer except [CLS].</p>"
         f"{_tokens_by_layer(view, norms, np.minimum(norms / np.maximum(largest, 1e-30), 1))}</div></div>"
     )
 
@@ -191,10 +293,10 @@ def _tokens(view: AttentionView) -> list[str]:
 
 
 def _data(view: AttentionView) -> str:
-    """The data of the script, as JSON that is safe inside a script tag."""
+    """The script's data, as JSON that is safe inside a script tag."""
     layers, heads = view.attention.shape[:2]
     weights = np.round(view.attention * 65535).astype("<u2")
-    found, measured = view.patterns, view.patterns.tokens > 0
+    patterns, measured = view.patterns, view.patterns.tokens > 0
     return json.dumps(
         {
             "tokens": _tokens(view),
@@ -208,8 +310,8 @@ def _data(view: AttentionView) -> str:
                 {
                     "name": pattern.name,
                     "looksAt": pattern.looks_at,
-                    "shares": found.shares[number].round(4).tolist() if measured[number] else None,
-                    "chance": round(float(found.chances[number]), 4),
+                    "shares": patterns.shares[number].round(4).tolist() if measured[number] else None,
+                    "chance": round(float(patterns.chances[number]), 4),
                 }
                 for number, pattern in enumerate(PATTERNS)
             ],
@@ -222,7 +324,7 @@ def _data(view: AttentionView) -> str:
 
 
 def _first_shown(view: AttentionView) -> tuple[int, int]:
-    """The clearest head over all patterns except that of separators, which many heads show."""
+    """The clearest head of all patterns except separators, which many heads show."""
     strengths = np.nan_to_num(view.patterns.strengths, nan=-1.0)
     strengths[SEPARATORS] = -1.0
     _, layer, head = np.unravel_index(int(strengths.argmax()), strengths.shape)

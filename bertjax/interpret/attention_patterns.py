@@ -23,33 +23,34 @@ from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.progress import Progress
 from bertjax.tokenization.tokenizer import Tokenizer, is_unspaced
 
-LEAST = math.log(1.1)  # nats: a word that lowers another's probability by less than this factor does not predict it
+LEAST = math.log(1.1)  # nats: a word predicts another if hiding it lowers the probability by this factor or more
 _REPORT_EVERY = 64  # questions
 
 
 def predictive_words(
     model: TrainedModel, tokens: Sequence[tuple[TokenRow, int]], progress: Progress
 ) -> list[int | None]:
-    """For each token (its row, its position), the position of the word token that predicts it most, if there is one.
+    """For each token (row, position), find the position of the word token that predicts it most, if there is one.
 
-    That is the token that, masked together with it, lowers its probability most ("perturbed masking", Wu et
-    al. 2020, with the probability of the token as the measure), by a factor of 1.1 at least. The model must know masks.
+    Masking that token too lowers the first one's probability most ("perturbed masking", Wu et al. 2020, with the
+    probability of the token as the measure), by a factor of 1.1 at least. The model must have been trained with masks.
     """
     order = sorted(range(len(tokens)), key=lambda number: len(tokens[number][0]))
     questions = [list(_masked(*tokens[number])) for number in order]
-    found, total = np.zeros(sum(map(len, questions))), sum(map(len, questions))
+    total = sum(map(len, questions))
+    answers = np.zeros(total)
     for number, log_probability in enumerate(log_probabilities(model, itertools.chain(*questions))):
-        found[number] = log_probability
+        answers[number] = log_probability
         if (number + 1) % _REPORT_EVERY == 0 or number + 1 == total:
-            progress("measuring which words predict others", number + 1, total)
-    answers: list[int | None] = [None] * len(tokens)
+            progress("measuring predicting words", number + 1, total)
+    predictors: list[int | None] = [None] * len(tokens)
     edges = np.cumsum([0, *map(len, questions)])
     for number, first, last in zip(order, edges, edges[1:], strict=False):
-        alone, *with_another = found[first:last]
+        alone, *with_another = answers[first:last]
         drops = alone - np.array(with_another)
         if len(drops) and drops.max() >= LEAST:
-            answers[number] = int(_others(*tokens[number])[drops.argmax()])
-    return answers
+            predictors[number] = int(_others(*tokens[number])[drops.argmax()])
+    return predictors
 
 
 def _others(row: TokenRow, position: int) -> np.ndarray:
@@ -67,7 +68,7 @@ def _masked(row: TokenRow, position: int) -> Iterator[MaskedToken]:
 
 
 SHOWN_FROM = 0.05  # least strength at which a head counts as showing a pattern
-RELATED = 10  # words of the vocabulary nearest to a word, by the model's own static vectors, are related to it
+RELATED = 10  # the nearest words of the vocabulary, by the model's word embeddings, are related to a word
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ NEXT, PREVIOUS, SAME, SAME_ACROSS, PREDICTIVE, SEPARATORS = range(len(PATTERNS))
 
 
 class WordTable:
-    """The model's word embeddings, which decide which words are related."""
+    """The model's word embeddings, centred on the mean word, from which related words follow."""
 
     def __init__(self, model: TrainedModel) -> None:
         table = np.asarray(own_words(model.params["encoder"]["embeddings"]))[: model.tokenizer.vocab_size]
@@ -103,7 +104,7 @@ class WordTable:
         self._of_words = self.vectors[self.words]
 
     def nearest(self, vectors: np.ndarray, count: int) -> np.ndarray:
-        """The ids of the words nearest to each vector, by cosine after subtracting the mean vector of all words."""
+        """The ids of the nearest words of each vector, by cosine after subtracting the mean word."""
         cosines = vectors @ self._of_words.T
         count = min(count, len(self.words))
         first = np.sort(np.argpartition(-cosines, count - 1, axis=1)[:, :count], axis=1)
@@ -111,11 +112,11 @@ class WordTable:
         return self.words[np.take_along_axis(first, order, axis=1)]
 
     def related(self, row: TokenRow) -> np.ndarray:
-        """bool [n, n]: the same word, or one of the `RELATED` nearest of the other; each token and itself too.
+        """Related tokens, bool [n, n]: the same word, or one of the other's `RELATED` nearest; each token is its own.
 
-        Other pieces of the same occurrence of a word are not counted.
+        Other pieces of the same occurrence of a word do not count.
         """
-        nearest = self.nearest(self.vectors[row.ids], RELATED + 1)  # a word is the nearest of its own
+        nearest = self.nearest(self.vectors[row.ids], RELATED + 1)  # a word is its own nearest word
         is_near = (nearest[:, :, None] == row.ids).any(axis=1)
         texts = np.array(row.word_texts)
         apart = row.word_numbers[:, None] != row.word_numbers
@@ -124,7 +125,7 @@ class WordTable:
 
 
 def whole_words(tokenizer: Tokenizer) -> np.ndarray:
-    """The ids of tokens that are whole words of letters: of one letter in scripts without spaces alone."""
+    """The ids of tokens that are whole words of letters; single letters only in scripts without spaces."""
     shown = tokenizer.shown
     letters = [i for i in range(tokenizer.vocab_size) if shown[i].isalpha()]
     words = [i for i in letters if len(shown[i]) > 1 or is_unspaced(shown[i])]
@@ -132,10 +133,9 @@ def whole_words(tokenizer: Tokenizer) -> np.ndarray:
 
 
 def targets(row: TokenRow, related: np.ndarray, predictors: dict[int, int | None]) -> np.ndarray:
-    """bool [6, n, n], query x key: the targets of each token under each pattern.
+    """The targets of each token under each pattern: bool [6, n, n], query x key.
 
-    `predictors` has the position of the predicting word, or None, for the measured tokens. Only tokens of sentences
-    look; what [CLS] and [SEP] look at is of no pattern.
+    `predictors` maps measured tokens to the position of the predicting word, or None. [CLS] and [SEP] have no targets.
     """
     n = len(row)
     text = ~row.is_special
@@ -186,21 +186,18 @@ class PatternSums:
 
 
 def measure_patterns(
-    model: TrainedModel, rows: Sequence[TokenRow], table: WordTable, knows_masks: bool, progress: Progress
+    model: TrainedModel, rows: Sequence[TokenRow], table: WordTable, fills_masks: bool, progress: Progress
 ) -> PatternSums:
-    """Measure rows of sentences; for one word of each row the predicting word is found, if the model fills masks."""
-    drawn = [(row, position) for number, row in enumerate(rows) if (position := _drawn_word(row, number)) is not None]
-    found = predictive_words(model, drawn, progress) if knows_masks else []
-    predictors = {id(row): {position: answer} for (row, position), answer in zip(drawn, found, strict=False)}
+    """Measure patterns on rows of sentences; predicting words for one drawn word of each row, if `fills_masks`."""
+    drawn: dict[int, int] = {}  # number of a row -> position
+    for number, row in enumerate(rows) if fills_masks else ():
+        if len(words := np.flatnonzero(row.is_word)):
+            key = derive_key(0, "word to predict")
+            drawn[number] = int(words[below(hash64(key, np.array([number])), len(words))[0]])
+    answers = predictive_words(model, [(rows[number], position) for number, position in drawn.items()], progress)
+    predictors = {number: {position: answer} for (number, position), answer in zip(drawn.items(), answers, strict=True)}
     sums = PatternSums(model.config.model.num_hidden_layers, model.config.model.num_attention_heads)
-    for number, (row, inside) in enumerate(zip(rows, look_inside(model, rows), strict=True), 1):
-        sums.add(inside.attention, targets(row, table.related(row), predictors.get(id(row), {})), inside.seen)
-        progress("reading attention", number, len(rows))
+    for number, (row, inside) in enumerate(zip(rows, look_inside(model, rows), strict=True)):
+        sums.add(inside.attention, targets(row, table.related(row), predictors.get(number, {})), inside.seen)
+        progress("reading attention", number + 1, len(rows))
     return sums
-
-
-def _drawn_word(row: TokenRow, number: int) -> int | None:
-    words = np.flatnonzero(row.is_word)
-    if not len(words):
-        return None
-    return int(words[below(hash64(derive_key(0, "word to predict"), np.array([number])), len(words))[0]])

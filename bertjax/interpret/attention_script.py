@@ -1,4 +1,4 @@
-"""What makes a page about attention move: its style, and the script that draws lines between tokens."""
+"""Style and script of the attention page."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from bertjax.storage.remote import AnyPath, path_of
 
 @dataclass(frozen=True)
 class CheckpointPredictions:
-    """The predictions of one checkpoint."""
+    """What one checkpoint predicts for the text."""
 
     step: int
     guesses: tuple[tuple[Guess, ...], ...]  # for each [MASK] of the text, best first
@@ -26,30 +26,28 @@ class CheckpointPredictions:
 
 
 def checkpoint_predictions(run: str | AnyPath, sentences: Sequence[str], top: int) -> Iterator[CheckpointPredictions]:
-    """Predict the [MASK]s of a text or pair, and NSP of a pair, with every checkpoint of a run, or with the one named.
+    """Predict the [MASK]s of a text or pair, and NSP of a pair, with every checkpoint of a run, or the one named.
 
-    Raises ValueError for a text that has no [MASK] and no second sentence, for no checkpoints, for a pair and a run
-    whose newest checkpoint has an untrained NSP head, and as `fill_mask` and `load_run` do.
+    Raises ValueError for a single text without [MASK], for a run without checkpoints, for a pair if the newest
+    checkpoint's NSP head is untrained, and as `fill_mask` and `load_run` do.
     """
     if not any(MASK in sentence for sentence in sentences) and len(sentences) < 2:
-        raise ValueError(
-            f"there is nothing to predict in {sentences[0]!r}: write {MASK} in it, or give a second sentence"
-        )
+        raise ValueError(f"nothing to predict in {sentences[0]!r}: write {MASK} in it, or give a second sentence")
     newest = load_run(run)
     steps = [newest.step] if path_of(str(run)).name.isdecimal() else saved_steps(newest.directory)
     if any(MASK in sentence for sentence in sentences) and "mlm_head" in newest.untrained:
-        raise ValueError(f"{newest.directory}: nothing has trained its MLM head, so that it cannot fill masks")
+        raise ValueError(f"{newest.directory}: its MLM head is untrained, so that it cannot fill masks")
     if len(sentences) == 2 and "NSP head" in untrained_heads(newest):
         raise ValueError(
-            f"{newest.directory}: nothing has trained its NSP head, so that it cannot say whether B follows A; "
+            f"{newest.directory}: its NSP head is untrained, so that it cannot predict whether B follows A; "
             "give one sentence"
         )
     for step in steps:
         path = newest.directory / DIRECTORY / str(step)
-        yield _asked(newest if step == newest.step else load_run(path), sentences, top)
+        yield _predict(newest if step == newest.step else load_run(path), sentences, top)
 
 
-def _asked(model: TrainedModel, sentences: Sequence[str], top: int) -> CheckpointPredictions:
+def _predict(model: TrainedModel, sentences: Sequence[str], top: int) -> CheckpointPredictions:
     text = sentences[0] if len(sentences) == 1 else (sentences[0], sentences[1])
     guesses = fill_mask(model, [text], top)[0] if any(MASK in sentence for sentence in sentences) else []
     follows = None

@@ -1,4 +1,4 @@
-"""A comparison of runs as tables for the terminal, and as a page with its differences drawn."""
+"""A comparison of runs as tables for the terminal, and as a page with a chart of the differences."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _METHOD = (
 
 
 def comparison_tables(comparison: Comparison) -> Iterator[Table]:
-    """A table for each figure: its value of each run, and the difference, its interval and its p-value."""
+    """A table for each figure, with each run's value, difference, interval and p-value."""
     for figure in comparison.figures:
-        found = zip(comparison.runs, comparison.steps, figure.values, (None, *figure.differences), strict=True)
+        columns = zip(comparison.runs, comparison.steps, figure.values, (None, *figure.differences), strict=True)
         rows = tuple(
             (run, f"{step:,}", f"{value:{figure.form}}", *(("", "", "") if one is None else _columns(one, figure)))
-            for run, step, value, one in found
+            for run, step, value, one in columns
         )
         note = f"On {comparison.examples}. {'Less' if figure.less_is_better else 'More'} is better."
-        columns = ("Run", "Step", "Value", "Difference", "95 % interval", "p-value")
-        yield Table(figure.name, note, columns, rows)
+        headings = ("Run", "Step", "Value", "Difference", "95 % interval", "p-value")
+        yield Table(figure.name, note, headings, rows)
 
 
 def verdicts(comparison: Comparison) -> Iterator[str]:
@@ -41,7 +41,7 @@ def verdicts(comparison: Comparison) -> Iterator[str]:
 
 def _verdict(run: str, first: str, difference: Difference, figure: Compared) -> str:
     if math.isnan(difference.p_value):
-        return f"{run} and {first} cannot be compared: the figure is not defined on these examples"
+        return f"{run} and {first} cannot be compared: the figure is undefined on these examples"
     if difference.value == 0:
         return f"{run} and {first} are equal"
     better = (difference.value < 0) == figure.less_is_better
@@ -56,7 +56,7 @@ def _p_value(difference: Difference) -> str:
 
 
 def _columns(difference: Difference, figure: Compared) -> tuple[str, str, str]:
-    if math.isnan(difference.value):  # a figure that is not defined, as the correlation of a constant
+    if math.isnan(difference.value):  # an undefined figure, such as the correlation of a constant
         return "–", "–", "–"
     form = f"+{figure.form}"
     interval = f"{difference.low:{form}} to {difference.high:{form}}"
@@ -78,9 +78,9 @@ def render_comparison(comparison: Comparison) -> str:
 
 
 def _drawing(comparison: Comparison, figure: Compared) -> str:
-    """Each run's difference as a dot on its interval, above an axis with a dashed line at no difference."""
-    names, found = comparison.runs[1:], figure.differences
-    drawn = [one for one in found if not math.isnan(one.p_value)]
+    """A chart of each run's difference, as a dot on its interval, with a dashed line at no difference."""
+    names, differences = comparison.runs[1:], figure.differences
+    drawn = [one for one in differences if not math.isnan(one.p_value)]
     if not drawn:
         return ""
     axis = value_axis(min(0.0, *(one.low for one in drawn)), max(0.0, *(one.high for one in drawn)), "number", count=4)
@@ -95,7 +95,7 @@ def _drawing(comparison: Comparison, figure: Compared) -> str:
         for tick, label in zip(axis.ticks, axis.labels, strict=True)
     ]
     marks.append(f'<line class="level" x1="{px(0):.1f}" x2="{px(0):.1f}" y1="{TOP}" y2="{bottom}"/>')
-    for number, (name, one) in enumerate(zip(names, found, strict=True)):
+    for number, (name, one) in enumerate(zip(names, differences, strict=True)):
         y = TOP + _ROW * number
         marks.append(f'<text x="{_LEFT}" y="{y + 14}">{escaped(shortened(name, WIDTH - _LEFT - RIGHT))}</text>')
         if one in drawn:

@@ -1,8 +1,8 @@
-"""Correction: finds words to which the model gives a far lower probability than to another token; no [MASK] is needed.
+"""Correction: finds words that are far less likely than another token in their place; the text needs no [MASK].
 
-`one pass` predicts every token of the unchanged text with the MLM head, as MacBERT is used for correction (Cui et al.
-2020): masked language modelling also trains on tokens that are unchanged or random. `masked` hides each token in turn
-(pseudo-likelihood, Salazar et al. 2020): one row per token, and the token cannot vouch for itself.
+By default the MLM head predicts every token of the unchanged text in one pass, as MacBERT is used for correction (Cui
+et al. 2020): masked language modelling also trains on unchanged and random tokens. `masked` hides each token in turn
+(pseudo-likelihood, Salazar et al. 2020): one row per token, and the prediction does not depend on the token itself.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from bertjax.model.network import Params, PretrainingNetwork, bind
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import Tokenizer
 
-# Log ratios above which a word is replaced: rounded up, the best ones that tests/benchmarks/bench_correction.py found,
-# 3.52 and 8.62, for a small encoder with a new MLM head.
+# Log ratios above which a word is replaced: the best ones of tests/benchmarks/bench_correction.py (3.52 and 8.62 for a
+# small encoder with a new MLM head), rounded up.
 _THRESHOLD, _MASKED_THRESHOLD = 4.0, 9.0
 
 _LOGITS, _TOKENS = 1 << 25, 4096  # of a batch, at most
@@ -52,7 +52,7 @@ class Word(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """A corrected text, and the words of the given one that were replaced, by their first proposals."""
+    """A corrected text, and the words of the original that were replaced by their first proposals."""
 
     text: str
     words: tuple[Word, ...]
@@ -60,14 +60,14 @@ class Correction(NamedTuple):
 
 @dataclass(frozen=True)
 class Examined:
-    """A text, the words that were examined, and those that cannot be: of several tokens, or not in the vocabulary."""
+    """A text, its examined words, and those skipped: of several tokens, or not in the vocabulary."""
 
     text: str
     words: tuple[Word, ...]
     skipped: tuple[str, ...]
 
     def correction(self, threshold: float) -> Correction:
-        """The text with the first proposal instead of each word whose log ratio is above the threshold."""
+        """Replace each word whose log ratio is above the threshold by its first proposal."""
         words = tuple(word for word in self.words if word.proposals[0].log_ratio > threshold)
         parts, behind = [], 0
         for word in words:
@@ -78,36 +78,36 @@ class Examined:
 
 @dataclass(frozen=True)
 class _Cut:
-    """The tokens of a text, and those of them that are whole words of a kind: index and span in characters."""
+    """The tokens of a text, and those that are whole words of a kind."""
 
     ids: np.ndarray
-    spans: tuple[tuple[int, int, int], ...]
+    spans: tuple[tuple[int, int, int], ...]  # index of the token, start and end in characters
     skipped: tuple[str, ...]
 
 
 class _Question(NamedTuple):
-    """A row, and its words to examine: their positions, the ids of the text there, and their words (text, word)."""
+    """A row and its words to examine."""
 
     row: TokenRow
     positions: np.ndarray
-    ids: np.ndarray
-    words: list[tuple[int, int]]
+    ids: np.ndarray  # of the text at these positions
+    words: list[tuple[int, int]]  # (number of the text, number of the word)
 
 
 def default_threshold(masked: bool) -> float:
-    """The log ratio above which a word is replaced, unless the user says otherwise."""
+    """The default log ratio above which a word is replaced."""
     return _MASKED_THRESHOLD if masked else _THRESHOLD
 
 
 def examine(
     model: TrainedModel, texts: Sequence[str], *, masked: bool = False, top: int = 5, number_from: int = 1
 ) -> list[Examined]:
-    """The words of texts, each with the `top` likeliest tokens of its kind.
+    """Examine the words of texts: each gets the `top` likeliest tokens of its kind as proposals.
 
-    Of a kind are tokens that both begin a word, or both continue one, and are letters of one script, digits, or a
-    sign. Texts longer than the rows of training are read in windows. Raises ValueError for a text that spells a
-    special token, by its number (counted from `number_from`), for a `top` outside the vocabulary, and as
-    `mlm_model` does. A generator is used if there is one.
+    Two tokens are of one kind if both begin or both continue a word, and both are letters of one script, digits, or a
+    sign. Texts longer than the rows of training are read in windows. A generator is used if there is one. Raises
+    ValueError for a text that spells a special token, by its number (counted from `number_from`), for a `top` outside
+    the vocabulary, and as `mlm_model` does.
     """
     model = mlm_model(model)
     tokenizer = model.tokenizer
@@ -115,23 +115,23 @@ def examine(
         raise ValueError(f"top={top}: give 1 to {tokenizer.vocab_size} proposals, the vocabulary's entries")
     kinds = _kinds(tokenizer)
     cuts = [_cut(tokenizer, kinds, text, number) for number, text in enumerate(texts, number_from)]
-    found: dict[tuple[int, int], tuple[Proposal, ...]] = {}
+    proposals: dict[tuple[int, int], tuple[Proposal, ...]] = {}
     for question, ratios, ids in _answers(model, list(_questions(model, cuts)), kinds, top, masked):
-        for word, some, best in zip(question.words, ratios, ids, strict=True):
+        for word, word_ratios, word_ids in zip(question.words, ratios, ids, strict=True):
             start, end = cuts[word[0]].spans[word[1]][1:]
-            written = texts[word[0]][start:end]
-            found[word] = tuple(
-                Proposal(_as_written(tokenizer, number, written), float(ratio))
-                for ratio, number in zip(some, best, strict=True)
+            original = texts[word[0]][start:end]
+            proposals[word] = tuple(
+                Proposal(_with_case_of(original, tokenizer, number), float(ratio))
+                for ratio, number in zip(word_ratios, word_ids, strict=True)
                 if np.isfinite(ratio)
             )
     return [
         Examined(
             text,
             tuple(
-                Word(start, end, text[start:end], found[number, index])
+                Word(start, end, text[start:end], proposals[number, index])
                 for index, (_, start, end) in enumerate(cut.spans)
-                if found[number, index]
+                if proposals[number, index]
             ),
             cut.skipped,
         )
@@ -140,7 +140,7 @@ def examine(
 
 
 def _kinds(tokenizer: Tokenizer) -> np.ndarray:
-    """int32 [vocab_size]: the kind of each token; -1 of those that are no word, number or sign."""
+    """The kind of each token, int32 [vocab_size]; -1 for tokens that are not a word, number or sign."""
     numbers: dict[tuple[bool, str], int] = {}
     kinds = np.full(tokenizer.vocab_size, _NO_KIND, np.int32)
     pairs = zip(tokenizer.surfaces, tokenizer.is_continuation.tolist(), strict=True)
@@ -170,12 +170,12 @@ def _cut(tokenizer: Tokenizer, kinds: np.ndarray, text: str, number: int) -> _Cu
         if role != "unk" and token in ids:
             shown = text[:_SHOWN] + ("..." if len(text) > _SHOWN else "")
             raise ValueError(
-                f"text {number}, {shown!r}, spells the special token {tokenizer.tokens[token]}; leave it out "
-                "(fill-mask fills masks)"
+                f"text {number}, {shown!r}, contains the special token {tokenizer.tokens[token]}; leave it out "
+                "(bertjax fill-mask fills masks)"
             )
     begins = ~tokenizer.is_continuation[ids]
     begins[:1] = True
-    # Of a character that becomes several tokens, such as "½", each has the whole of it as its span: together a word.
+    # A character such as "½" may become several tokens, each with the whole character as its span: together a word.
     offsets = np.array(encoding.offsets, int).reshape(-1, 2)
     begins[1:] &= offsets[1:, 0] >= offsets[:-1, 1]
     first = np.flatnonzero(begins).tolist()
@@ -183,19 +183,19 @@ def _cut(tokenizer: Tokenizer, kinds: np.ndarray, text: str, number: int) -> _Cu
     for begin, end in itertools.pairwise([*first, len(ids)]):
         start, stop = int(offsets[begin, 0]), int(offsets[end - 1, 1])
         following = offsets[end, 0] if end < len(ids) else len(text)
-        while stop < following and unicodedata.category(text[stop]) == "Mn":  # an accent that normalising removed
+        while stop < following and unicodedata.category(text[stop]) == "Mn":  # an accent that normalisation removed
             stop += 1
-        written = text[start:stop]
-        start += len(written) - len(written.lstrip())
-        if end == begin + 1 and kinds[ids[begin]] != _NO_KIND and written.strip():
-            spans.append((begin, start, start + len(written.strip())))
-        elif written.strip():
-            skipped.append(written.strip())
+        word = text[start:stop]
+        start += len(word) - len(word.lstrip())
+        if end == begin + 1 and kinds[ids[begin]] != _NO_KIND and word.strip():
+            spans.append((begin, start, start + len(word.strip())))
+        elif word.strip():
+            skipped.append(word.strip())
     return _Cut(ids, tuple(spans), tuple(skipped))
 
 
 def _questions(model: TrainedModel, cuts: Sequence[_Cut]) -> Iterator[_Question]:
-    """One for each window of a text that has words to examine, with all of them."""
+    """A question for each window of a text that has words to examine."""
     tokenizer, template = model.tokenizer, family_of(model.config.model.family).template
     for number, cut in enumerate(cuts):
         where = np.array([begin for begin, _, _ in cut.spans], int)
@@ -209,7 +209,7 @@ def _questions(model: TrainedModel, cuts: Sequence[_Cut]) -> Iterator[_Question]
 
 
 def _masked(questions: Iterable[_Question]) -> Iterator[_Question]:
-    """Each question as one for each of its words, which is hidden; a row exists only while it is used."""
+    """Split each question into one for each of its words, which is hidden; rows are made as they are used."""
     for row, positions, own, words in questions:
         for index, position in enumerate(positions):
             ids = row.ids.copy()
@@ -219,7 +219,7 @@ def _masked(questions: Iterable[_Question]) -> Iterator[_Question]:
 
 
 def _windows(tokens: int, room: int, where: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(where windows of `room` tokens begin, the window that has most context for each index of `where`)."""
+    """(starts of windows of `room` tokens, the window with most context for each index of `where`)."""
     if tokens <= room:
         return np.zeros(1, int), np.zeros(len(where), int)
     starts = np.append(np.arange(0, tokens - room, max(1, room // 2)), tokens - room)
@@ -230,9 +230,9 @@ def _windows(tokens: int, room: int, where: np.ndarray) -> tuple[np.ndarray, np.
 def _answers(
     model: TrainedModel, questions: list[_Question], kinds: np.ndarray, top: int, masked: bool
 ) -> Iterator[tuple[_Question, np.ndarray, np.ndarray]]:
-    """(question, log ratios float32 [words, top], ids int32 [words, top]) of all questions, the short ones first.
+    """(question, log ratios float32 [words, top], ids int32 [words, top]) for each question, shorter rows first.
 
-    With `masked` those of `_masked`.
+    With `masked` the questions are split by `_masked`.
     """
     tables = _tables(model, kinds)
     questions.sort(key=lambda question: len(question.row))
@@ -253,7 +253,7 @@ def _answers(
 
 
 def _tables(model: TrainedModel, kinds: np.ndarray) -> tuple[jax.Array, jax.Array]:
-    """The kind of each token, and a number that tokens with the same text share: int32 [V padded]."""
+    """The kind of each token, and a number that is equal for tokens with equal texts: int32 [V padded]."""
     texts: dict[bytes, int] = {}
     same = np.array([texts.setdefault(surface, len(texts)) for surface in model.tokenizer.surfaces], np.int32)
     beyond = model.params["mlm_head"]["bias"].shape[0] - len(kinds)
@@ -265,7 +265,7 @@ def _batch(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """input_ids, token_type_ids and sequence_ids, int32 [height, width]; positions and their ids, [height, slots]."""
     rows, targets = np.zeros((3, height, width), np.int32), np.zeros((2, height, slots), np.int32)
-    rows[0], rows[2] = pad_id, 1  # rows that fill up are sequences of padding: attention has something to see
+    rows[0], rows[2] = pad_id, 1  # rows that fill up the batch are sequences of padding, so that attention is defined
     for number, question in enumerate(questions):
         length = len(question.row)
         rows[:, number, :length] = question.row.ids, question.row.token_types, np.ones(length, np.int32)
@@ -288,24 +288,24 @@ def _compare(
     *,
     top: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """The `top` largest log p(token) - log p(own token) at each position, and their tokens: [B, P, top].
+    """The `top` largest log p(token) - log p(original token) at each position, and their tokens: [B, P, top].
 
-    Tokens of another kind than the own one, or of the same text, have -inf.
+    Tokens of another kind than the original one, or with the same text, have -inf.
     """
     bert = cast(PretrainingNetwork, bind(graphdef, params))
     hidden_BLD = bert.decode(input_ids, token_type_ids, sequence_ids, packed=False)
     logits_BPV = bert.mlm_logits(hidden_BLD, positions_BP).astype(jnp.float32)
     own_logit = jnp.take_along_axis(logits_BPV, own_BP[..., None], axis=-1)
     allowed = (kinds_V == kinds_V[own_BP][..., None]) & (texts_V != texts_V[own_BP][..., None])
-    # The normaliser of the softmax is the same for both tokens, so that logits are as good as log probabilities.
+    # The normaliser of the softmax cancels out, so that logits serve as log probabilities.
     return jax.lax.top_k(jnp.where(allowed, logits_BPV - own_logit, -jnp.inf), top)
 
 
-def _as_written(tokenizer: Tokenizer, token: int, written: str) -> str:
-    """The text of a token in the case of the word that it replaces, where the vocabulary has no case."""
+def _with_case_of(original: str, tokenizer: Tokenizer, token: int) -> str:
+    """The text of a token; if the vocabulary has no case, in the case of the word that it replaces."""
     text = tokenizer.surfaces[token].decode()
     if not tokenizer.rules.lowercase:
         return text
-    if len(written) > 1 and written.isupper():
+    if len(original) > 1 and original.isupper():
         return text.upper()
-    return text[:1].upper() + text[1:] if written[:1].isupper() else text
+    return text[:1].upper() + text[1:] if original[:1].isupper() else text

@@ -1,7 +1,7 @@
-"""How well errors of a text are found and corrected: precision and recall on pairs of a wrong text and a right one.
+"""Evaluation of correction: precision and recall of detected and corrected errors on pairs of texts.
 
-Figures are of words (Chinese: characters), as SIGHAN's bake-offs of Chinese spelling check count them: a word is
-detected if it is doubted and wrong, corrected if the first proposal is also the right word.
+Figures count words (Chinese: characters), as SIGHAN's bake-offs of Chinese spelling check do: an error is detected if
+its word is replaced, and corrected if the first proposal is also the right word.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COLUMNS = ("id", "source", "target")  # of SIGHAN's sets as TSV
 
 
 class ErrorPair(NamedTuple):
-    """A text with errors and what it should be; without an error both are equal."""
+    """A text with errors and its correct form; both are equal if there is no error."""
 
     id: str
     source: str
@@ -30,33 +30,33 @@ class ErrorPair(NamedTuple):
 
 @dataclass(frozen=True)
 class CorrectionFigures:
-    """Numbers of words, and what follows from them."""
+    """Numbers of words, and the figures that follow from them."""
 
     words: int
     errors: int
-    doubted: int
-    detected: int  # doubted and wrong
-    corrected: int  # and the first proposal is right
+    replaced: int
+    detected: int  # replaced and wrong
+    corrected: int  # detected, and the first proposal is right
 
-    def precision(self, found: int) -> float:
-        """Share of the doubted words; 0 if there are none."""
-        return found / self.doubted if self.doubted else 0.0
+    def precision(self, hits: int) -> float:
+        """Share of the replaced words; 0 if there are none."""
+        return hits / self.replaced if self.replaced else 0.0
 
-    def recall(self, found: int) -> float:
+    def recall(self, hits: int) -> float:
         """Share of the errors; 0 if there are none."""
-        return found / self.errors if self.errors else 0.0
+        return hits / self.errors if self.errors else 0.0
 
-    def f1(self, found: int) -> float:
+    def f1(self, hits: int) -> float:
         """Harmonic mean of precision and recall."""
-        return 2 * found / (self.doubted + self.errors) if found else 0.0
+        return 2 * hits / (self.replaced + self.errors) if hits else 0.0
 
     def lines(self) -> list[str]:
-        """A line for detection and one for correction, in per cent."""
+        """A line for detection and one for correction, in %."""
         rows = (("detection", self.detected), ("correction", self.corrected))
         return [
-            f"{name:10}  precision {self.precision(found):6.1%}  recall {self.recall(found):6.1%}"
-            f"  F1 {self.f1(found):6.1%}"
-            for name, found in rows
+            f"{name:10}  precision {self.precision(hits):6.1%}  recall {self.recall(hits):6.1%}"
+            f"  F1 {self.f1(hits):6.1%}"
+            for name, hits in rows
         ]
 
 
@@ -66,21 +66,21 @@ class Judged:
 
     ratios: np.ndarray  # float32: log ratio of the first proposal
     wrong: np.ndarray  # bool: the word is an error
-    right: np.ndarray  # bool: ... and the first proposal corrects it
+    right: np.ndarray  # bool: the word is an error, and the first proposal corrects it
     words: int
-    errors: int  # of all words, those that cannot be examined included
+    errors: int  # among all words, also those that cannot be examined
 
     def figures(self, threshold: float) -> CorrectionFigures:
-        """Figures of the words whose log ratio is above a threshold."""
-        doubted = self.ratios > threshold
-        counts = (int(part[doubted].sum()) for part in (np.ones_like(doubted), self.wrong, self.right))
-        return CorrectionFigures(self.words, self.errors, *counts)
+        """Figures if the words with a log ratio above the threshold are replaced."""
+        replaced = self.ratios > threshold
+        detected, corrected = int(self.wrong[replaced].sum()), int(self.right[replaced].sum())
+        return CorrectionFigures(self.words, self.errors, int(replaced.sum()), detected, corrected)
 
     def best_threshold(self) -> float:
-        """The threshold with the highest F1 of correction, half-way between two log ratios; 0 if none corrects one."""
+        """The threshold with the highest F1 of correction, half-way between two log ratios; 0 if none corrects."""
         order = np.argsort(-self.ratios, kind="stable")
         ratios, right = self.ratios[order], np.cumsum(self.right[order])
-        ends = np.append(np.flatnonzero(np.diff(ratios)), len(ratios) - 1)  # words of one log ratio go together
+        ends = np.append(np.flatnonzero(np.diff(ratios)), len(ratios) - 1)  # words of equal log ratio stay together
         if not len(ratios) or not right[-1]:
             return 0.0
         best = ends[(2 * right[ends] / (ends + 1 + self.errors)).argmax()]
@@ -89,7 +89,7 @@ class Judged:
 
 
 def read_error_pairs(path: Path, notify: Callable[[str], object] = print) -> list[ErrorPair]:
-    """The rows of a TSV file: id, source, target; a first row with these names is left out.
+    """Read the rows of a TSV file: id, source, target; a heading with these names is skipped.
 
     Raises ValueError naming file and line of a row with another number of columns, and for an empty file.
     """
@@ -97,16 +97,16 @@ def read_error_pairs(path: Path, notify: Callable[[str], object] = print) -> lis
     pairs = [ErrorPair(*(row.values[name] for name in _COLUMNS)) for row in rows]
     pairs = pairs[1:] if tuple(pairs[0]) == _COLUMNS else pairs
     if not pairs:
-        raise ValueError(f"{path}: it has no row; give an id, a source and a target sentence in each line, with tabs")
+        raise ValueError(f"{path}: no rows; give an id, a source and a target sentence in each line, with tabs")
     return pairs
 
 
 def judge(examined: Sequence[Examined], pairs: Sequence[ErrorPair], *, lowercase: bool) -> tuple[Judged, list[str]]:
-    """Examined sources with their targets; and the ids of pairs left out, which differ in their number of words.
+    """Judge examined sources by their targets; also returns the ids of pairs with unequal numbers of words.
 
-    With `lowercase` case is no error.
+    With `lowercase`, case does not count as an error.
     """
-    found: list[tuple[float, bool, bool]] = []
+    judged: list[tuple[float, bool, bool]] = []
     left_out, words, errors = [], 0, 0
     for text, pair in zip(examined, pairs, strict=True):
         source, target = (list(BERT_CHUNKS.finditer(side)) for side in (pair.source, pair.target))
@@ -128,6 +128,6 @@ def judge(examined: Sequence[Examined], pairs: Sequence[ErrorPair], *, lowercase
             changed = whole[: word.start - begin] + proposal.text + whole[word.end - begin :]
             is_right = wrong[index] and folded(changed) == folded(target[index][0])
             best[index] = max(best.get(index, (-np.inf, False, False)), (proposal.log_ratio, wrong[index], is_right))
-        found += best.values()
-    ratios, are_wrong, are_right = np.array(found, float).reshape(-1, 3).T
+        judged += best.values()
+    ratios, are_wrong, are_right = np.array(judged, float).reshape(-1, 3).T
     return Judged(ratios.astype(np.float32), are_wrong > 0, are_right > 0, words, errors), left_out

@@ -1,4 +1,4 @@
-"""Filling [MASK]: in given texts, and in held-out sentences for a report."""
+"""Fill [MASK] in texts, and in held-out sentences for a report."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MASK = "[MASK]"
 
 _SAMPLE = 4096  # held-out sentences considered, so that the report does not read the whole split
 _SENTENCE_TOKENS = range(8, 31)  # enough context for a prediction, and short enough for a line of the report
-# The hidden word's share of the sample: rarer words are hardly learned, and more frequent ones are "the" and "of".
+# Bounds on the hidden word's share of the sample: rarer words are hardly learned, common ones are "the" and "of".
 _RAREST, _COMMONEST, _SEEN = 1e-4, 5e-3, 3
 _SHOWN = 60  # characters of a text in a message
 
 
 class Guess(NamedTuple):
-    """A vocabulary entry for a [MASK]; ## at its beginning continues the word before it."""
+    """A vocabulary entry for a [MASK]; an initial ## continues the word before it."""
 
     token: str
     probability: float
@@ -49,11 +49,11 @@ class _Prompt:
 
 
 def fill_mask(model: TrainedModel, texts: Sequence[Text], top: int) -> list[list[list[Guess]]]:
-    """For each text, for each [MASK] in it, the `top` likeliest entries, best first.
+    """Predict the `top` likeliest entries for each [MASK] of each text, best first.
 
-    [MASK] in a text is the mask token; other special tokens spelled out in it are plain text. Raises ValueError for a
-    text without [MASK], one that is longer than the rows the model was trained on, a `top` outside the vocabulary, and
-    as `mlm_model` does. A generator is used if there is one.
+    [MASK] in a text is the mask token; other special tokens spelled out in it are plain text. A generator is used if
+    there is one. Raises ValueError for a text without [MASK] or longer than the rows of training, a `top` outside the
+    vocabulary, and as `mlm_model` does.
     """
     model = mlm_model(model)
     if not 1 <= top <= model.config.model.vocab_size:
@@ -62,28 +62,28 @@ def fill_mask(model: TrainedModel, texts: Sequence[Text], top: int) -> list[list
 
 
 def mlm_model(model: TrainedModel) -> TrainedModel:
-    """The model whose MLM head is used: the generator, or the model itself where there is none.
+    """The model with the MLM head: the generator, or the model itself if it has none.
 
     Raises ValueError for a fine-tuned model, one without an MLM head, and a causal one, which is trained without masks.
     """
     if model.kind:
-        raise ValueError(f"{model.directory}: it was fine-tuned ({model.kind}), and has no MLM head")
+        raise ValueError(f"{model.directory}: it was fine-tuned ({model.kind}) and has no MLM head")
     model = model.generator or model
     if "mlm_head" not in model.params:
         raise ValueError(f"{model.directory}: it has no MLM head; give a model that was trained with one")
     if model.config.model.causal:
-        raise ValueError(f"{model.directory}: model.causal=True: it predicts the next token and knows no {MASK}")
+        raise ValueError(f"{model.directory}: model.causal=True: it predicts the next token and cannot fill {MASK}")
     return model
 
 
 def held_out_completions(
     model: TrainedModel, split: Sentences, count: int, seed: int, top: int = 5
 ) -> tuple[Completion, ...]:
-    """Mask a word in each of `count` sentences of a split and predict it; the same choice for the same seed.
+    """Mask a word in each of `count` sentences of a split and predict it; the seed decides the choice.
 
-    Sentences have 8 to 30 tokens and no [UNK], those of whole words before those with pieces; the words are whole,
-    alphabetic, neither rare nor among the commonest, and each a different one. Fewer come back if the split has no more
-    such sentences, and none for a causal model, which is trained without masks.
+    Sentences have 8 to 30 tokens and no [UNK], and those of whole words come first. The words are whole, alphabetic,
+    neither rare nor very common, and all different. Returns fewer if the split has no more such sentences, and none for
+    a causal model, which is trained without masks.
     """
     if model.config.model.causal:
         return ()
@@ -115,7 +115,7 @@ def _prompt(model: TrainedModel, text: Text) -> _Prompt:
     shown = str(text)[:_SHOWN] + ("..." if len(str(text)) > _SHOWN else "")
     masks = np.flatnonzero(np.array(ids) == tokenizer.mask_id)
     if not len(masks):
-        raise ValueError(f"text {shown!r} has no {MASK}; write {MASK} where a word is to be filled in")
+        raise ValueError(f"text {shown!r} has no {MASK}; write {MASK} in place of a word")
     if len(ids) > limit:
         raise ValueError(
             f"text {shown!r} has {len(ids)} tokens, special ones included; the model was trained on rows of {limit} "
@@ -125,9 +125,9 @@ def _prompt(model: TrainedModel, text: Text) -> _Prompt:
 
 
 def encode_with_masks(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of a text, [MASK] in it being the mask token, with what is behind one as rows of training have it.
+    """Encode a text in which [MASK] is the mask token; the text behind it is encoded as in rows of training.
 
-    An exported tokenizer begins a word there, as `tokenizers` does: a SentencePiece model's "[MASK]." has a space more.
+    An exported tokenizer begins a word there, as `tokenizers` does: with SentencePiece "[MASK]." gets a space more.
     """
     *before, last = text.split(MASK)
     first, *others = [*(part.rstrip() for part in before), last]  # the space before a mask belongs to the masked word
@@ -138,7 +138,7 @@ def encode_with_masks(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def _sample(model: TrainedModel, split: Sentences, seed: int) -> list[np.ndarray]:
-    """Ids of sentences of fitting length, drawn from a split, each at most once."""
+    """Draw sentences of suitable length from a split, each at most once; returns their ids."""
     if not split.num_sentences:
         return []
     drawn = below(hash64(derive_key(seed, "completions"), np.arange(_SAMPLE)), split.num_sentences)
@@ -154,47 +154,39 @@ def _sample(model: TrainedModel, split: Sentences, seed: int) -> list[np.ndarray
 
 
 def _hide_words(tokenizer: Tokenizer, sentences: list[np.ndarray], count: int, seed: int) -> list[tuple[_Prompt, str]]:
-    """A prompt with one word hidden, and that word, for the first `count` sentences that have one to hide."""
+    """(prompt with one word hidden, that word) for the first `count` sentences with a suitable word."""
     if not sentences:
         return []
     flat = np.concatenate(sentences)
     counts = np.bincount(flat, minlength=tokenizer.vocab_size)
-    usual = (counts >= max(_SEEN, _RAREST * len(flat))) & (counts <= _COMMONEST * len(flat))
-    words = usual & np.array([token.isalpha() for token in tokenizer.shown])
+    suitable = (counts >= max(_SEEN, _RAREST * len(flat))) & (counts <= _COMMONEST * len(flat))
+    suitable &= np.array([token.isalpha() for token in tokenizer.shown])
     whole_words_first = sorted(sentences, key=lambda ids: bool(tokenizer.is_continuation[ids].any()))
     hidden: dict[str, _Prompt] = {}
     for number, ids in enumerate(whole_words_first):
         if len(hidden) == count:
             break
-        positions = _positions_to_hide(tokenizer, ids, words)
+        continued = np.append(tokenizer.is_continuation[ids[1:]], False)
+        positions = np.flatnonzero(suitable[ids] & ~continued)
         if len(positions) and tokenizer.unk_id not in ids:
             position = positions[below(hash64(derive_key(seed, "hidden word"), np.array([number])), len(positions))[0]]
-            hidden.setdefault(tokenizer.shown[ids[position]], _with_mask(tokenizer, ids, int(position)))
+            masked = np.concatenate([[tokenizer.cls_id], ids, [tokenizer.sep_id]])
+            masked[position + 1] = tokenizer.mask_id
+            prompt = _Prompt(masked, np.zeros_like(masked), np.array([position + 1]))
+            hidden.setdefault(tokenizer.shown[ids[position]], prompt)
     return [(prompt, word) for word, prompt in hidden.items()]
 
 
-def _positions_to_hide(tokenizer: Tokenizer, ids: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Positions of a sentence whose token is one of `words` (bool [vocab_size]) and is not continued."""
-    goes_on = np.append(tokenizer.is_continuation[ids[1:]], False)
-    return np.flatnonzero(words[ids] & ~goes_on)
-
-
-def _with_mask(tokenizer: Tokenizer, ids: np.ndarray, position: int) -> _Prompt:
-    masked = np.concatenate([[tokenizer.cls_id], ids, [tokenizer.sep_id]])
-    masked[position + 1] = tokenizer.mask_id
-    return _Prompt(masked, np.zeros_like(masked), np.array([position + 1]))
-
-
 def _best(model: TrainedModel, prompts: Sequence[_Prompt], top: int) -> list[list[list[Guess]]]:
-    """The guesses for each mask of each prompt. Shapes on the device are few, since each is compiled."""
+    """The guesses for each mask of each prompt, computed in few shapes, because each is compiled."""
     width = max((len(prompt.masks) for prompt in prompts), default=0)
     tokens = model.tokenizer.shown
     guesses = []
     for prompt in prompts:
         row = _row(prompt, model.tokenizer.pad_id, row_width(model, len(prompt.ids)), width)
         shares, ids = jax.device_get(_predict(model.graphdef, model.params, *row, top=top))
-        found = zip(ids[: len(prompt.masks)], shares[: len(prompt.masks)], strict=True)
-        guesses.append([[Guess(tokens[i], float(share)) for i, share in zip(*best, strict=True)] for best in found])
+        masks = zip(ids[: len(prompt.masks)], shares[: len(prompt.masks)], strict=True)
+        guesses.append([[Guess(tokens[i], float(share)) for i, share in zip(*best, strict=True)] for best in masks])
     return guesses
 
 

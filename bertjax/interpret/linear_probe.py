@@ -1,8 +1,8 @@
-"""Linear probes: how well a linear classifier reads the tags of words from the vectors of each layer.
+"""Linear probes: the accuracy of a linear classifier of tags on the vectors of each layer.
 
 The classifier is ridge regression on one-hot tags, whose exact solution needs no learning rate and no seed. It measures
-what a layer's vectors hold in a form that is easily read (Alain and Bengio 2016; Tenney et al. 2019 for BERT's layers).
-The baseline is the most frequent tag of each word form, which needs no model.
+the linearly readable content of a layer (Alain and Bengio 2016; Tenney et al. 2019 for BERT's layers). The baseline is
+the most frequent tag of each word form, which needs no model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RIDGE = 1.0  # of vectors that are scaled to a variance of 1
 
 @dataclass(frozen=True)
 class TagProbe:
-    """Tagged sentences as rows, and which of their words are fitted and which are measured."""
+    """Tagged sentences as rows, divided into fitted and measured words."""
 
     windows: TagWindows
     labels: tuple[str, ...]
@@ -41,7 +41,7 @@ class TagProbe:
 
     @classmethod
     def of(cls, sentences: Sequence[TaggedSentence], tokenizer: Tokenizer, max_length: int) -> TagProbe:
-        """The probe of tagged sentences, of which every fifth is measured. Raises ValueError if they are too few."""
+        """Make a probe of tagged sentences; every fifth is measured. Raises ValueError if there are too few."""
         if len(sentences) < _TESTED:
             raise ValueError(
                 f"{sentences[0].where if sentences else 'tags'}: {len(sentences)} sentences, of which one in {_TESTED} "
@@ -59,21 +59,18 @@ class TagProbe:
     def accuracies(self, model: TrainedModel) -> np.ndarray:
         """The accuracy from the vectors of the embeddings and of each layer: float64 [layers + 1]."""
         vectors = _word_vectors(model, self.windows)
-        there = np.zeros(len(self.tags), bool)
-        there[self.windows.word[self.windows.word >= 0]] = True
-        fitted, measured = there & ~self.measured, there & self.measured
-        return np.array(
-            [
-                np.mean(
-                    classify(layer[fitted], self.tags[fitted], layer[measured], len(self.labels)) == self.tags[measured]
-                )
-                for layer in vectors
-            ]
-        )
+        has_vector = np.zeros(len(self.tags), bool)
+        has_vector[self.windows.word[self.windows.word >= 0]] = True
+        fitted, measured = has_vector & ~self.measured, has_vector & self.measured
+        accuracies = []
+        for layer in vectors:
+            predicted = classify(layer[fitted], self.tags[fitted], layer[measured], len(self.labels))
+            accuracies.append(np.mean(predicted == self.tags[measured]))
+        return np.array(accuracies)
 
 
 def classify(known: np.ndarray, labels: np.ndarray, unknown: np.ndarray, classes: int) -> np.ndarray:
-    """The class of each vector of `unknown` by ridge regression on `known` [n, D] and their labels [n]: int64.
+    """Classify the vectors of `unknown` by ridge regression on `known` [n, D] and their labels [n]; int64.
 
     Vectors are centred and scaled by their standard deviation in `known`; the intercept is not shrunk.
     """
@@ -86,29 +83,29 @@ def classify(known: np.ndarray, labels: np.ndarray, unknown: np.ndarray, classes
 
 
 def _by_form(words: Sequence[str], tags: np.ndarray, measured: np.ndarray) -> float:
-    """The accuracy of each word form's most frequent tag among the fitted words; of new forms that of all words."""
+    """The accuracy of each word form's most frequent tag among fitted words; unseen forms get the overall one."""
     pairs = list(zip(words, tags.tolist(), measured.tolist(), strict=True))
     counts: dict[str, Counter[int]] = {}
     overall = Counter(tag for _, tag, test in pairs if not test)
     for word, tag, test in pairs:
         if not test:
             counts.setdefault(word, Counter())[tag] += 1
-    best = {word: min(of, key=lambda tag: (-of[tag], tag)) for word, of in counts.items()}
-    otherwise = min(overall, key=lambda tag: (-overall[tag], tag))
-    return float(np.mean([best.get(word, otherwise) == tag for word, tag, test in pairs if test]))
+    best = {word: min(tags, key=lambda tag: (-tags[tag], tag)) for word, tags in counts.items()}
+    fallback = min(overall, key=lambda tag: (-overall[tag], tag))
+    return float(np.mean([best.get(word, fallback) == tag for word, tag, test in pairs if test]))
 
 
 def _word_vectors(model: TrainedModel, windows: TagWindows) -> np.ndarray:
-    """The vector of the first piece of each word: float32 [layers + 1, words, D]; zeros for words without pieces."""
+    """The vector of each word's first piece: float32 [layers + 1, words, D]; zeros for words without pieces."""
     layers, width = model.config.model.num_hidden_layers + 1, model.config.model.hidden_size
     words = sum(len(sentence.words) for sentence in windows.sentences)
-    found = np.zeros((layers, words, width), np.float32)
+    vectors = np.zeros((layers, words, width), np.float32)
     graphdef = exact_graphdef(model)
-    for batch, of_token in _batches(windows, model.tokenizer.pad_id):
+    for batch, word in _batches(windows, model.tokenizer.pad_id):
         with jax.default_matmul_precision("highest"):
             states = np.asarray(_states(graphdef, model.params, *batch))
-        found[:, of_token[of_token >= 0]] = states[:, of_token >= 0]
-    return found
+        vectors[:, word[word >= 0]] = states[:, word >= 0]
+    return vectors
 
 
 def _batches(windows: TagWindows, pad_id: int) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
@@ -119,13 +116,13 @@ def _batches(windows: TagWindows, pad_id: int) -> Iterator[tuple[list[np.ndarray
     for first in range(0, len(rows), height):
         ids = np.full((height, width), pad_id, np.int32)
         types, sequences = np.zeros_like(ids), np.zeros_like(ids)
-        of_token = np.full((height, width), -1, np.int64)
+        word = np.full((height, width), -1, np.int64)
         for number, row in enumerate(range(first, min(first + height, len(rows)))):
             part = slice(rows.offsets[row], rows.offsets[row + 1])
             n = rows.lengths[row]
             ids[number, :n], types[number, :n] = rows.tokens["input_ids"][part], rows.tokens["token_type_ids"][part]
-            sequences[number, :n], of_token[number, :n] = 1, windows.word[part]
-        yield [ids, types, sequences], of_token
+            sequences[number, :n], word[number, :n] = 1, windows.word[part]
+        yield [ids, types, sequences], word
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")

@@ -1,4 +1,4 @@
-"""The log probability that a model gives to tokens which are hidden by [MASK], one in each row."""
+"""Log probabilities of tokens that are hidden by [MASK], one in each row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertjax.model.network import Params, PretrainingNetwork, bind
 from bertjax.run.run_directory import TrainedModel
 
 _TOKENS = 4096  # of a batch, at most
-_FEW = 8  # rows; batches of more are padded to as many as there may be: compiling takes longer than computing them
+_FEW = 8  # rows; larger batches are padded to the maximum, because compiling takes longer than computing
 
 
 class MaskedToken(NamedTuple):
@@ -32,7 +32,7 @@ class MaskedToken(NamedTuple):
 def log_probabilities(model: TrainedModel, tokens: Iterable[MaskedToken]) -> Iterator[float]:
     """log p(token at its position | row) in nats for each, in order; float32 with the reference attention.
 
-    Neighbours in the sequence whose rows have about one length share a batch: give them in the order of their lengths.
+    Successive rows of about the same length share a batch, so sort them by length.
     """
     graphdef = reference_graphdef(model.config.model)
     for width, group in itertools.groupby(tokens, lambda one: row_width(model, len(one.row))):
@@ -44,12 +44,12 @@ def log_probabilities(model: TrainedModel, tokens: Iterable[MaskedToken]) -> Ite
             positions = np.array([[one.position] for one in filled], np.int32)
             ids = np.array([one.token for one in filled], np.int32)
             with jax.default_matmul_precision("highest"):
-                found = np.asarray(_of_tokens(graphdef, model.params, *batch, positions, ids))
-            yield from found[: len(part)].tolist()
+                values = np.asarray(_token_log_probabilities(graphdef, model.params, *batch, positions, ids))
+            yield from values[: len(part)].tolist()
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")
-def _of_tokens(
+def _token_log_probabilities(
     graphdef: nnx.GraphDef,
     params: Params,
     ids: jax.Array,
@@ -58,7 +58,7 @@ def _of_tokens(
     positions: jax.Array,
     tokens: jax.Array,
 ) -> jax.Array:
-    """float32 [B]: the log probability of a token at one position of each row."""
+    """The log probability of a token at one position of each row: float32 [B]."""
     bert = cast(PretrainingNetwork, bind(graphdef, params))
     logits = bert.mlm_logits(bert.decode(ids, types, sequence_ids, packed=False), positions)[:, 0]
     return jnp.take_along_axis(jax.nn.log_softmax(logits.astype(jnp.float32)), tokens[:, None], axis=1)[:, 0]

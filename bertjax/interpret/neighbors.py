@@ -14,18 +14,17 @@ from bertjax.interpret.sample_text import SampleText, positions_of
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.run.run_directory import TrainedModel
 from bertjax.text.similar_words import usable_ids
-from bertjax.tokenization.tokenizer import Tokenizer
 
 _LONGEST = 64  # tokens of a sentence that is shown
-_FOUND_FOR_ONE = 16  # sentences found for each one shown, so that those shown are spread over the text
+_CANDIDATES = 16  # sentences per one that is shown, so that these are spread over the text
 
 
 class Near(NamedTuple):
-    """A nearest word, and the number of its sentence from 0; None for one of the table."""
+    """A nearest word."""
 
     word: str
     cosine: float
-    context: int | None = None
+    context: int | None = None  # number of its sentence from 0; None for the embedding table
 
 
 @dataclass(frozen=True)
@@ -35,26 +34,26 @@ class Context:
     before: str
     word: str
     after: str
-    words: tuple[Near, ...]  # the nearest other words of all sentences, by their contextual vectors
+    words: tuple[Near, ...]  # the nearest other words of all sentences, by contextual vectors
 
 
 @dataclass(frozen=True)
 class Neighbors:
-    """The nearest words. Cosines are taken after subtracting the mean of the vectors that are compared."""
+    """The nearest words of a word. Cosines are computed after subtracting the mean of the compared vectors."""
 
     pieces: tuple[str, ...]
     table: tuple[Near, ...]  # nearest words of the vocabulary
     layer: int
     contexts: tuple[Context, ...]
-    cosines: np.ndarray  # float32 [contexts, contexts]: of the word's vectors in them
+    cosines: np.ndarray  # float32 [contexts, contexts]: between the word's vectors
 
 
 def find_neighbors(
     model: TrainedModel, word: str, sample: SampleText, *, layer: int | None = None, contexts: int = 8, nearest: int = 8
 ) -> Neighbors:
-    """Neighbours of a word's static vector (the mean of its pieces'), and of its vectors after a layer (the last one).
+    """Find neighbours of a word's embedding (the mean of its pieces), and of its vectors after a layer (the last one).
 
-    Raises ValueError for a word that the vocabulary does not have, or a layer that the model does not have.
+    Raises ValueError for a word without tokens in the vocabulary, or a layer that the model lacks.
     """
     layers = model.config.model.num_hidden_layers
     layer = layers if layer is None else layer
@@ -63,22 +62,31 @@ def find_neighbors(
     ids = np.array(usable_ids(model.tokenizer, [word])[0], np.int32)
     if not len(ids):
         raise ValueError(f"word {word!r}: the model's vocabulary has no tokens for it; give another word")
-    rows = sample.containing(ids, contexts * _FOUND_FOR_ONE, min(_LONGEST, model.max_length))
+    rows = sample.containing(ids, contexts * _CANDIDATES, min(_LONGEST, model.max_length))
     rows = [rows[i * len(rows) // contexts] for i in range(contexts)] if len(rows) > contexts else rows
-    table = tuple(_in_table(WordTable(model), ids, model.tokenizer, nearest))
-    pieces = tuple(model.tokenizer.shown[i] for i in ids)
+    table, shown = WordTable(model), model.tokenizer.shown
+    vector = table.vectors[ids].mean(axis=0)
+    vector = vector / max(np.linalg.norm(vector), 1e-12)
+    near = [i for i in table.nearest(vector[None], nearest + len(ids))[0].tolist() if i not in ids][:nearest]
+    static = tuple(Near(shown[i], float(table.vectors[i] @ vector)) for i in near)
+    pieces = tuple(shown[i] for i in ids)
     if not rows:
-        return Neighbors(pieces, table, layer, (), np.zeros((0, 0), np.float32))
-    vectors = _centred([inside.hidden[layer] for inside in look_inside(model, rows)])
-    own = _of_the_word(ids, rows, vectors)
-    return Neighbors(pieces, table, layer, tuple(_contexts(ids, rows, vectors, own, nearest)), _cosines(own, own))
+        return Neighbors(pieces, static, layer, (), np.zeros((0, 0), np.float32))
+
+    hidden = [inside.hidden[layer] for inside in look_inside(model, rows)]
+    mean = np.concatenate(hidden).mean(axis=0)
+    vectors = [one - mean for one in hidden]
+    # The word at its first position in each row, [rows, D]
+    starts = [int(positions_of(ids, row)[0]) for row in rows]
+    own = np.stack([one[at : at + len(ids)].mean(axis=0) for one, at in zip(vectors, starts, strict=True)])
+    return Neighbors(pieces, static, layer, tuple(_contexts(ids, rows, vectors, own, nearest)), _cosines(own, own))
 
 
 def static_vectors(model: TrainedModel, words: Sequence[str] | None = None) -> tuple[list[str], np.ndarray]:
-    """Words and their vectors in the embedding table, the mean of their pieces': float32 [words, D].
+    """Words and their embeddings, the mean of their pieces: float32 [words, D].
 
-    By default the words of letters that are one token, in the order of the vocabulary; of `words`, those that the
-    vocabulary can write. Cosines between them are those of `find_neighbors`.
+    By default all words of letters that are one token, in the order of the vocabulary; else those of `words` that the
+    vocabulary can write. Their cosines equal those of `find_neighbors`.
     """
     tokenizer, table = model.tokenizer, WordTable(model).vectors
     if words is None:
@@ -92,24 +100,6 @@ def static_vectors(model: TrainedModel, words: Sequence[str] | None = None) -> t
     return [word for word, _ in pieces], np.stack(vectors) if vectors else np.zeros((0, table.shape[1]), np.float32)
 
 
-def _in_table(table: WordTable, ids: np.ndarray, tokenizer: Tokenizer, count: int) -> list[Near]:
-    vector = table.vectors[ids].mean(axis=0)
-    vector = vector / max(np.linalg.norm(vector), 1e-12)
-    near = [i for i in table.nearest(vector[None], count + len(ids))[0].tolist() if i not in ids][:count]
-    return [Near(tokenizer.shown[i], float(table.vectors[i] @ vector)) for i in near]
-
-
-def _centred(vectors: Sequence[np.ndarray]) -> list[np.ndarray]:
-    mean = np.concatenate(vectors).mean(axis=0)
-    return [one - mean for one in vectors]
-
-
-def _of_the_word(ids: np.ndarray, rows: Sequence[TokenRow], vectors: Sequence[np.ndarray]) -> np.ndarray:
-    """The word's vector at its first position in each row, the mean of its pieces': [rows, D]."""
-    positions = [int(positions_of(ids, row)[0]) for row in rows]
-    return np.stack([one[at : at + len(ids)].mean(axis=0) for one, at in zip(vectors, positions, strict=True)])
-
-
 def _cosines(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
     first, second = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (vectors, others))
     return first @ second.T
@@ -118,7 +108,7 @@ def _cosines(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
 def _contexts(
     ids: np.ndarray, rows: Sequence[TokenRow], vectors: Sequence[np.ndarray], own: np.ndarray, nearest: int
 ) -> Iterator[Context]:
-    """Each row with the other words of all rows that are nearest to the word in it, a word once."""
+    """Each row with the nearest other words of all rows, each word once."""
     positions = [np.flatnonzero(row.is_word & ~np.isin(row.ids, ids)) for row in rows]
     others = np.concatenate([one[at] for one, at in zip(vectors, positions, strict=True)])
     tokens = np.concatenate([row.ids[at] for row, at in zip(rows, positions, strict=True)])

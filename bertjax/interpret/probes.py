@@ -1,7 +1,7 @@
-"""Probes of a run: what its model knows at evaluations, by minimal pairs, attention patterns and tags of words.
+"""Probes of a run at its evaluations: minimal pairs, attention patterns and linear classifiers of tags.
 
-They read the weights and change nothing: a run with probes has the batches, the steps and the weights of one without.
-They are taken when they are expected to cost at most `probe.share` of the time until then.
+They read the weights and change nothing: batches, steps and weights are those of a run without probes. They run only if
+they are expected to take at most `probe.share` of the elapsed time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Instrument = Callable[[TrainedModel], dict[str, float]]
 
 @dataclass(frozen=True)
 class ProbeFiles:
-    """The files that the config's probes name, as they were read."""
+    """The content of the files that the config's probes name."""
 
     pairs: tuple[PairSet, ...]
     tagged: tuple[TaggedSentence, ...]
@@ -64,7 +64,7 @@ def is_probed(config: Config) -> bool:
 
 
 def read_probe_files(config: Config) -> ProbeFiles:
-    """The files of a config's probes, before text is prepared. Raises ValueError naming file and line."""
+    """Read the files of a config's probes. Raises ValueError naming file and line."""
     pairs = read_pair_sets([Path(path) for path in config.probe.pairs])
     tagged: list[TaggedSentence] = []
     if config.probe.tags:
@@ -73,24 +73,19 @@ def read_probe_files(config: Config) -> ProbeFiles:
             raise ValueError(f"probe.tags={config.probe.tags!r}: no such file; name a file of tagged words (.conllu)")
         tagged = read_tagged(path, tag_layout(path))[: _SENTENCES * config.probe.sample]
         tags_in(tagged)
-    return ProbeFiles(tuple(_sampled(pairs, config.probe.sample)), tuple(tagged))
-
-
-def _sampled(sets: list[PairSet], count: int) -> list[PairSet]:
-    """About `count` pairs of all sets, as many of each; always the same ones."""
-    most = max(1, count // max(len(sets), 1))
-    return [replace(one, pairs=tuple(one.pairs[n] for n in _drawn(len(one.pairs), most))) for one in sets]
-
-
-def _drawn(total: int, count: int) -> list[int]:
-    drawn = permute(np.arange(min(count, total)), total, derive_key(0, "probed pairs"))
-    return sorted(drawn.tolist())
+    # As many pairs of each set, always the same ones.
+    most = max(1, config.probe.sample // max(len(pairs), 1))
+    sampled = []
+    for one in pairs:
+        drawn = permute(np.arange(min(most, len(one.pairs))), len(one.pairs), derive_key(0, "probed pairs"))
+        sampled.append(replace(one, pairs=tuple(one.pairs[n] for n in sorted(drawn.tolist()))))
+    return ProbeFiles(tuple(sampled), tuple(tagged))
 
 
 def probes_of(job: Job, content: TrainingData, files: ProbeFiles, processes: Processes) -> tuple[Probes, ...]:
-    """The probes of a config as a hook of its run, if it names any.
+    """Make the probes of a config, as a hook of its run, if it names any.
 
-    Raises ValueError for a model that they do not apply to, and for texts that are too long for it.
+    Raises ValueError for a model to which they do not apply, and for texts that are too long for it.
     """
     if not is_probed(job.config):
         return ()
@@ -99,7 +94,7 @@ def probes_of(job: Job, content: TrainingData, files: ProbeFiles, processes: Pro
 
 
 def _model(job: Job, stage: Stage, params: Params | None) -> TrainedModel:
-    """The network of a stage as the other verbs use it; without weights it has their shapes."""
+    """The network of a stage as a `TrainedModel`; without weights it has their shapes."""
     config = replace(job.config, model=stage.model)
     graphdef, shapes, _ = abstract_network(config.model)
     params = shapes if params is None else params
@@ -130,14 +125,14 @@ def _instruments(model: TrainedModel, content: TrainingData, files: ProbeFiles) 
 
 
 def _judged(sets: tuple[PairSet, ...], model: TrainedModel) -> dict[str, float]:
-    """The accuracy on minimal pairs: of all, and of each of several sets."""
+    """The accuracy on minimal pairs: overall, and for each set if there are several."""
     judged = judge_pairs(model, sets)
     figures = {"probe/pairs_accuracy": sum(one.right for one in judged) / sum(one.pairs for one in judged)}
     return figures | ({f"probe/pairs/{one.name}": one.accuracy for one in judged} if len(judged) > 1 else {})
 
 
 def _attended(rows: list[TokenRow], fills_masks: bool, model: TrainedModel) -> dict[str, float]:
-    """The strength of each pattern in the head that shows it most; nothing of one that no token could show."""
+    """The strength of each pattern in its clearest head; patterns without targets are left out."""
     sums = measure_patterns(model, rows, WordTable(model), fills_masks, no_progress)
     clearest = [float(strengths.max()) for strengths in sums.strengths]
     names = (f"probe/attention_{pattern.name.replace(' ', '_')}" for pattern in PATTERNS)
@@ -145,14 +140,14 @@ def _attended(rows: list[TokenRow], fills_masks: bool, model: TrainedModel) -> d
 
 
 def _tagged(probe: TagProbe, model: TrainedModel) -> dict[str, float]:
-    """The accuracy of a linear classifier of tags on every layer, and of the most frequent tag of each word form."""
+    """The accuracy of a linear classifier of tags on every layer, and of the baseline."""
     accuracies = probe.accuracies(model).tolist()
     layers = {f"probe/tags_layer_{number}": value for number, value in enumerate(accuracies)}
     return layers | {"probe/tags_accuracy": max(accuracies), "probe/tags_by_form": probe.baseline}
 
 
 class Probes(Callback):
-    """Takes the probes after every evaluation where their time allows it."""
+    """Runs the probes after every evaluation, if their share of time allows it."""
 
     every_process = True
 
@@ -162,14 +157,14 @@ class Probes(Callback):
         self._job, self._instruments, self._processes, self._clock = job, instruments, processes, clock
         self._share, self._began = job.config.probe.share, clock()
         self._spent = 0.0  # seconds of all probes
-        self._next = 0.0  # seconds that the next are expected to take, from the second time on
+        self._next = 0.0  # seconds that the next probes are expected to take, from the second time on
         self.taken = self.passed_over = 0
 
     def evaluation_figures(self, seconds: float) -> Figures:
-        """The figures of the probes, or none where they would take too long; every process has the same.
+        """The figures of the probes, or none if they would take too long; equal in every process.
 
-        At the first evaluation, each instrument is expected to take as long as that, for it is compiled like that;
-        later all of them as long as the time before, less what was compiled then.
+        At the first evaluation, each instrument is expected to take as long as that, because it is compiled too;
+        later all of them as long as the time before without compilation.
         """
         return self.take(self.run.stage.stage, self.run.state.params, seconds)
 
@@ -197,7 +192,7 @@ class Probes(Callback):
 
     @property
     def share(self) -> float:
-        """The share of the time since the beginning that probes have taken."""
+        """The share of the elapsed time that probes have taken."""
         return self._spent / max(self._clock() - self._began, 1e-9)
 
     def _is_due(self, evaluated: float) -> bool:
@@ -205,24 +200,21 @@ class Probes(Callback):
         return self._spent + expected <= self._share * (self._clock() + expected - self._began)
 
     def __str__(self) -> str:
-        """Their summary after the run."""
+        """Summarise the probes after the run."""
         much = f"{self._spent:.1f} s, {self.share:.1%} of the time (probe.share={self._share:g})"
         more = f"; {self.passed_over} evaluation(s) went without, to stay below that" if self.passed_over else ""
         return f"probes: taken at {self.taken} evaluation(s), in {much}{more}"
 
 
 def gathered(params: Params) -> Params:
-    """The whole weights on this process's first device; every process takes part."""
+    """Gather the whole weights on this process's first device; every process takes part."""
     here = jax.local_devices()[0]
 
     def whole(leaf: Any) -> jax.Array:
         if leaf.is_fully_addressable and leaf.sharding.device_set == {here}:
             return leaf
-        on_host = np.asarray(leaf) if _is_here(leaf) else multihost_utils.process_allgather(leaf, tiled=True)
+        is_local = leaf.is_fully_addressable or leaf.is_fully_replicated
+        on_host = np.asarray(leaf) if is_local else multihost_utils.process_allgather(leaf, tiled=True)
         return jax.device_put(jnp.asarray(on_host), here)
 
     return jax.tree.map(whole, params)
-
-
-def _is_here(leaf: jax.Array) -> bool:
-    return leaf.is_fully_addressable or leaf.is_fully_replicated

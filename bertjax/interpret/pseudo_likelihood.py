@@ -1,9 +1,9 @@
 """Pseudo-log-likelihoods of texts, and minimal pairs judged by them.
 
-The score of a text is the sum over its tokens, [CLS] and [SEP] left out, of log p(token | the rest), each token hidden
-in turn (Salazar et al. 2020, "Masked Language Model Scoring", equation 1). A token is easily guessed from the other
-pieces of its word, so that long words score too high; Kauf and Ivanova (2023, "A Better Way to Do Masked Language Model
-Scoring") hide the pieces to its right as well (`word-l2r`), or the whole word (`whole-word`).
+The score of a text is the sum of log p(token | other tokens) over its tokens without [CLS] and [SEP], each hidden in
+turn (Salazar et al. 2020, "Masked Language Model Scoring", equation 1). The other pieces of a word make a token easy to
+guess, so that long words score too high; Kauf and Ivanova (2023, "A Better Way to Do Masked Language Model Scoring")
+also hide the pieces to its right (`word-l2r`), or the whole word (`whole-word`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from bertjax.interpret.token_rows import TokenRow
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.progress import Progress, no_progress
 
-_TOGETHER = 512  # texts whose rows are ordered by length
+_SORTED = 512  # texts whose rows are sorted by length together
 _SHOWN = 60  # characters of a text in a message
 _COLUMNS = ("sentence_good", "sentence_bad")  # of BLiMP's files
 
-# Which tokens are hidden to score one, bool [n]: of its position, and the number of each token's word.
+# (position of the scored token, word number of each token) -> the tokens to hide, bool [n].
 VARIANTS: dict[str, Callable[[int, np.ndarray], np.ndarray]] = {
     "original": lambda position, words: np.arange(len(words)) == position,
     "word-l2r": lambda position, words: (words == words[position]) & (np.arange(len(words)) >= position),
@@ -58,28 +58,28 @@ def perplexity(scores: Sequence[PseudoLikelihood]) -> float:
 def pseudo_likelihoods(
     model: TrainedModel, texts: Sequence[str], variant: str = "original", progress: Progress = no_progress
 ) -> list[PseudoLikelihood]:
-    """The score of each text; special tokens that are spelled out in one are plain text.
+    """Score each text; special tokens spelled out in a text are plain text. A generator is used if there is one.
 
-    Raises ValueError for an unknown variant, for a text without tokens or with more than a row of training has, by its
-    number from 1, and as `mlm_model` does. A generator is used if there is one.
+    Raises ValueError for an unknown variant, for a text without tokens or with more than a row of training, by its
+    number from 1, and as `mlm_model` does.
     """
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} is unknown; choose from {', '.join(VARIANTS)}")
     model = mlm_model(model)
     rows = require_scored(model, texts)
-    found: list[PseudoLikelihood] = []
-    for first in range(0, len(rows), _TOGETHER):
-        part = rows[first : first + _TOGETHER]
+    scores: list[PseudoLikelihood] = []
+    for first in range(0, len(rows), _SORTED):
+        part = rows[first : first + _SORTED]
         order = sorted(range(len(part)), key=lambda number: len(part[number]))
         answers = log_probabilities(model, itertools.chain(*(_hidden(part[n], variant) for n in order)))
         sums = {n: math.fsum(itertools.islice(answers, len(part[n]) - 2)) for n in order}
-        found += [PseudoLikelihood(sums[n], len(row) - 2) for n, row in enumerate(part)]
-        progress("scoring texts", len(found), len(rows))
-    return found
+        scores += [PseudoLikelihood(sums[n], len(row) - 2) for n, row in enumerate(part)]
+        progress("scoring texts", len(scores), len(rows))
+    return scores
 
 
 def require_scored(model: TrainedModel, texts: Sequence[str]) -> list[TokenRow]:
-    """The rows of texts. Raises ValueError for one without tokens, and for one that is too long for the model."""
+    """Make the rows of texts. Raises ValueError for a text without tokens or too long for the model."""
     template, longest = family_of(model.config.model.family).template, model.max_length
     rows = [TokenRow.of(model.tokenizer, [ids], template) for ids in model.tokenizer.encode_sentences(list(texts))]
     for number, (text, row) in enumerate(zip(texts, rows, strict=True), 1):
@@ -95,14 +95,14 @@ def require_scored(model: TrainedModel, texts: Sequence[str]) -> list[TokenRow]:
 
 
 def _hidden(row: TokenRow, variant: str) -> Iterator[MaskedToken]:
-    """The row once for each of its tokens, which is hidden."""
+    """Repeat the row for each of its tokens, with that token hidden."""
     for position in range(1, len(row) - 1):
         ids = np.where(VARIANTS[variant](position, row.word_numbers), row.tokenizer.mask_id, row.ids)
         yield MaskedToken(replace(row, ids=ids.astype(np.int32)), position, int(row.ids[position]))
 
 
 class MinimalPair(NamedTuple):
-    """Two sentences that differ in little, of which only the first is right."""
+    """Two sentences that differ slightly; only the first is acceptable."""
 
     good: str
     bad: str
@@ -110,7 +110,7 @@ class MinimalPair(NamedTuple):
 
 @dataclass(frozen=True)
 class PairSet:
-    """The pairs of a file, for one phenomenon of a language as a rule."""
+    """The pairs of a file, usually for one linguistic phenomenon."""
 
     name: str
     pairs: tuple[MinimalPair, ...]
@@ -118,7 +118,7 @@ class PairSet:
 
 @dataclass(frozen=True)
 class Judgement:
-    """How many pairs of a set a model judges rightly: the good sentence has a higher score. A tie is wrong."""
+    """The number of pairs in which the model gives the good sentence a higher score; a tie does not count."""
 
     name: str
     pairs: int
@@ -126,20 +126,20 @@ class Judgement:
 
     @property
     def accuracy(self) -> float:
-        """The share of pairs judged rightly."""
+        """The share of pairs judged correctly."""
         return self.right / self.pairs
 
     @property
     def standard_error(self) -> float:
-        """Of the accuracy, the pairs being a sample: sqrt(p (1 - p) / n)."""
+        """The standard error of the accuracy, with the pairs as a sample: sqrt(p (1 - p) / n)."""
         return math.sqrt(self.accuracy * (1 - self.accuracy) / self.pairs)
 
 
 def read_pair_sets(paths: Sequence[Path], notify: Callable[[str], object] = print) -> list[PairSet]:
-    """The minimal pairs of files, and of every table in folders, in the order of their names, as BLiMP has them.
+    """Read the minimal pairs of files, and of every table in folders in the order of names, in BLiMP's format.
 
-    Rows have the columns sentence_good and sentence_bad; others are not read. Raises ValueError naming file and line
-    for what is missing or is no text, for a folder without tables, and for two files that name their sets alike.
+    Rows have the columns sentence_good and sentence_bad; other columns are ignored. Raises ValueError naming file and
+    line of a missing or empty sentence, for a folder without tables, and for two files with sets of the same name.
     """
     files = [file for path in paths for file in _files_of(path)]
     first: dict[str, Path] = {}
@@ -159,7 +159,7 @@ def _files_of(path: Path) -> list[Path]:
         return [path]
     files = sorted(file for file in path.iterdir() if table_suffix(file) in TABLE_SUFFIXES)
     if not files:
-        raise ValueError(f"{path}: no file of minimal pairs in it; name a folder of files such as pairs.jsonl")
+        raise ValueError(f"{path}: no files of minimal pairs; name a folder of files such as pairs.jsonl")
     return files
 
 
@@ -176,7 +176,7 @@ def _read_pairs(path: Path, notify: Callable[[str], object]) -> PairSet:
 def judge_pairs(
     model: TrainedModel, sets: Sequence[PairSet], variant: str = "original", progress: Progress = no_progress
 ) -> list[Judgement]:
-    """The judgement of each set. Raises ValueError as `pseudo_likelihoods` does."""
+    """Judge each set. Raises ValueError as `pseudo_likelihoods` does."""
     texts = [text for one in sets for pair in one.pairs for text in pair]
     scores = np.array([score.log_probability for score in pseudo_likelihoods(model, texts, variant, progress)])
     right = scores[::2] > scores[1::2]

@@ -1,4 +1,4 @@
-"""Several runs on the same examples: held-out figures of pretraining, or a task's metrics, and their differences."""
+"""Comparison of runs on the same examples: held-out figures of pretraining, or a task's metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from bertjax.config import Config, FinetuneConfig, MeshConfig
-from bertjax.finetune.kinds.kind import Measure, Task
+from bertjax.finetune.kinds.kind import Task
 from bertjax.finetune.load import measured_by, read_splits, task_labels
 from bertjax.finetune.run import PREDICTIONS, read_measured_by
 from bertjax.finetune.tasks import task_for
@@ -34,7 +34,7 @@ _FETCHED_EVERY = 32  # rows
 
 @dataclass(frozen=True)
 class Compared:
-    """A figure of all runs, the first of which is compared with each other one."""
+    """A figure of all runs; each other run is compared with the first."""
 
     name: str  # "MLM loss (nats)"
     values: tuple[float, ...]  # of each run
@@ -49,7 +49,7 @@ class Comparison:
 
     runs: tuple[str, ...]
     steps: tuple[int, ...]
-    examples: str  # what was drawn: "2,048 held-out rows of 64 tokens"
+    examples: str  # such as "2,048 held-out rows of 64 tokens"
     figures: tuple[Compared, ...]
 
 
@@ -84,14 +84,14 @@ def _held_out(
         others = [path for path, one in zip(paths, metadata, strict=True) if one[key] != metadata[0][key]]
         if others:
             raise ValueError(
-                f"{others[0]} has another {what} than {paths[0]}: their losses are over different tokens; compare runs "
-                "of the same token store (score --pairs compares any models)"
+                f"{others[0]} has another {what} than {paths[0]}, so that losses cannot be compared; give runs of the "
+                "same token store (score --pairs compares any models)"
             )
     first = models[0].config
     shared = [name for name in first.training.objectives if all(name in m.config.training.objectives for m in models)]
     objectives = tuple(one for one in choose(shared) if not one.teacher) if shared else ()
     if not objectives:
-        raise ValueError(f"{' '.join(paths)}: they have no objective in common (training.objectives)")
+        raise ValueError(f"{' '.join(paths)}: no common objective (training.objectives); compare runs that share one")
     stage = stage_at(stages_of(first), models[0].step)
     for path, model in zip(paths, models, strict=True):
         if model.config.model.max_position_embeddings < stage.data.sequence_length:
@@ -101,10 +101,10 @@ def _held_out(
             )
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     batches = data_of(paths[0], first, progress).held_out(stage.data, HELD_OUT_SEED)["eval"]
-    there_are = batches.rows_per_epoch  # more would be the same text again, which is no further evidence
-    if rows > there_are:
-        raise ValueError(f"--rows {rows}: {paths[0]} has {there_are:,} held-out rows; give at most so many")
-    held_out = HeldOut(batches, mesh, rows or min(stage.training.eval_rows, there_are), 1)
+    available = batches.rows_per_epoch  # more rows would repeat the text
+    if rows > available:
+        raise ValueError(f"--rows {rows}: {paths[0]} has {available:,} held-out rows; give at most so many")
+    held_out = HeldOut(batches, mesh, rows or min(stage.training.eval_rows, available), 1)
     packed = rows_are_packed(stage.data)
     sums = []
     with jax.set_mesh(mesh):
@@ -129,14 +129,14 @@ def _held_out(
 
 
 def _row_sums(step: Callable, params: dict, held_out: HeldOut, path: str, progress: Progress) -> dict[str, np.ndarray]:
-    """The sums and weights of each row by itself: float64 [rows] each."""
-    found = []
+    """The sums and weights of each row alone: float64 [rows] each."""
+    rows = []
     for number, batch in enumerate(held_out, 1):
-        found.append(step(params, batch))
+        rows.append(step(params, batch))
         if number % _FETCHED_EVERY == 0 or number == held_out.count:
-            found[-_FETCHED_EVERY:] = jax.device_get(found[-_FETCHED_EVERY:])
+            rows[-_FETCHED_EVERY:] = jax.device_get(rows[-_FETCHED_EVERY:])
             progress(f"measuring {path}", number, held_out.count)
-    return {name: np.array([float(one[name]) for one in found]) for name in found[0]}
+    return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
 
 
 # -- tasks
@@ -148,18 +148,19 @@ def _of_task(models: Sequence[TrainedModel]) -> tuple[str, list[Compared]]:
     for model, own in zip(models, dev, strict=True):
         if own.answers != first.answers:
             raise ValueError(
-                f"{model.directory}: its development set is not that of {models[0].directory}; compare runs of one task"
+                f"{model.directory}: its development set differs from that of {models[0].directory}; compare runs of "
+                "one task"
             )
         measured.append(first.task.kind.measured(first.task, own.name, own.examples, model.directory / PREDICTIONS))
         if read_measured_by(model.directory) != own.measured_by:
             raise ValueError(
-                f"{model.directory}: its files of data have changed since it predicted; run its finetune command "
-                "again, which trains no more and predicts again"
+                f"{model.directory}: its data files have changed since it predicted; run its finetune command again, "
+                "which predicts again without training"
             )
     figures = [
         _compared(
             metric,
-            [_one_at_a_time(one[metric]) for one in measured],
+            [lambda drawn, measure=one[metric]: np.array([measure(one) for one in drawn]) for one in measured],
             len(first.examples),
             less_is_better=False,
             form=".4f",
@@ -172,18 +173,18 @@ def _of_task(models: Sequence[TrainedModel]) -> tuple[str, list[Compared]]:
 
 @dataclass(frozen=True)
 class DevSet:
-    """The development set that a fine-tuned run was chosen by."""
+    """The development set by which a fine-tuned run was chosen."""
 
     task_name: str
     task: Task
     name: str
     examples: Sequence[Any]
-    measured_by: str  # as `Result.measured_by`, of the files as they are now
+    measured_by: str  # like `Result.measured_by`, for the present files
 
     @classmethod
     def of(cls, config: Config | FinetuneConfig) -> DevSet:
-        """Of a run's config. Raises ValueError naming file and line, as `read_splits` does."""
-        assert isinstance(config, FinetuneConfig), "a kind is of a task"
+        """Read the development set of a run's config. Raises ValueError as `read_splits` does."""
+        assert isinstance(config, FinetuneConfig), "a fine-tuned run"
         task = task_for(config.task)
         splits = read_splits(task, config)
         name, examples = next(iter(splits.dev.items()))
@@ -192,12 +193,8 @@ class DevSet:
 
     @property
     def answers(self) -> list[Any]:
-        """What predictions are measured by, example by example."""
+        """(id, the answer to measure predictions by) of each example."""
         return [(one.id, self.task.kind.answer_of(one)) for one in self.examples]
-
-
-def _one_at_a_time(measure: Measure) -> Statistic:
-    return lambda drawn: np.array([measure(one) for one in drawn])
 
 
 def _compared(

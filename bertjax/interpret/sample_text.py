@@ -1,4 +1,4 @@
-"""Sentences to measure a model on: what is held out of its text, a file, or those that are built in."""
+"""Sentences to measure a model on: its held-out text, a file, or built-in sentences."""
 
 from __future__ import annotations
 
@@ -79,56 +79,54 @@ SENTENCES: tuple[str, ...] = tuple(
 
 
 _SHORTEST, _LONGEST_PAIR = 4, 48  # tokens of a sentence, and of a pair with its special tokens
-_LOOKED_AT = 20  # candidates in the text for each pair that is wanted: many sentences are too long
+_CANDIDATES = 20  # per requested pair, because many sentences are too long
 
 
 @dataclass(frozen=True)
 class SampleText:
-    """Sentences in the order of their text, as the model's own ids, and where they are from, for people."""
+    """Sentences in the order of their text, as the model's ids."""
 
-    origin: str
+    origin: str  # for messages
     sentences: Sentences
     tokenizer: Tokenizer
     template: Template = BERT  # of the model's family
 
     def pairs(self, count: int, longest: int) -> list[TokenRow]:
-        """At most `count` pairs of a sentence and the one after it, short enough; always the same ones."""
+        """Draw at most `count` short pairs of successive sentences; always the same ones."""
         candidates = self.sentences.num_sentences - 1
         if candidates < 1:
             return []
-        looked_at = np.arange(min(candidates, count * _LOOKED_AT))
-        starts = permute(looked_at, candidates, derive_key(0, "sentence pairs"))
+        numbers = np.arange(min(candidates, count * _CANDIDATES))
+        starts = permute(numbers, candidates, derive_key(0, "sentence pairs"))
         offsets = np.asarray(self.sentences.sentence_offsets)
         lengths = np.stack([offsets[starts + 1] - offsets[starts], offsets[starts + 2] - offsets[starts + 1]])
         fits = (lengths >= _SHORTEST).all(axis=0) & (
             lengths.sum(axis=0) + self.template.of_pair <= min(longest, _LONGEST_PAIR)
         )
-        return [
-            TokenRow.of(self.tokenizer, np.split(self._ids(start, 2), [length]), self.template)
-            for start, length in zip(starts[fits][:count], lengths[0][fits], strict=False)
-        ]
+        rows = []
+        for start, length in zip(starts[fits][:count], lengths[0][fits], strict=False):
+            edges = offsets[start : start + 3]
+            ids = self.sentences.tokens(edges[:-1], np.diff(edges))
+            rows.append(TokenRow.of(self.tokenizer, np.split(ids, [length]), self.template))
+        return rows
 
     def containing(self, word: np.ndarray, count: int, longest: int, at_once: int = 1 << 14) -> list[TokenRow]:
-        """At most `count` sentences, short enough, with the ids of a word, or of a text, in them: the first ones."""
-        found: list[TokenRow] = []
+        """The first `count` short sentences that contain the ids of a word or text."""
+        rows: list[TokenRow] = []
         for first in range(0, self.sentences.num_sentences, at_once):
             edges = np.asarray(self.sentences.sentence_offsets[first : first + at_once + 1])
             ids = self.sentences.tokens(edges[:-1], np.diff(edges))
             for number in np.unique(np.searchsorted(edges - edges[0], _starts_of(word, ids), side="right") - 1):
                 row = TokenRow.of(self.tokenizer, [ids[edges[number] - edges[0] : edges[number + 1] - edges[0]]])
                 if len(row) <= longest and len(positions_of(word, row)):
-                    found.append(row)
-                if len(found) == count:
-                    return found
-        return found
-
-    def _ids(self, sentence: int, count: int) -> np.ndarray:
-        edges = np.asarray(self.sentences.sentence_offsets[sentence : sentence + count + 1])
-        return self.sentences.tokens(edges[:-1], np.diff(edges))
+                    rows.append(row)
+                if len(rows) == count:
+                    return rows
+        return rows
 
 
 def positions_of(word: np.ndarray, row: TokenRow) -> np.ndarray:
-    """Where a word begins in a row: its ids in a row, with no other piece of a word after them."""
+    """The positions in a row at which a whole word with these ids begins."""
     starts = _starts_of(word, row.ids)
     numbers = row.word_numbers
     begins = numbers[starts] != numbers[starts - 1]
@@ -144,34 +142,32 @@ def _starts_of(word: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def sample_text(model: TrainedModel, file: str | None, progress: Progress) -> SampleText:
-    """The text of a file if one is named, else what is held out of the run's text, else what is built in.
+    """The text of a file if one is named, else the run's held-out text, else built-in sentences.
 
     Raises ValueError for a file that cannot be read or has no two sentences.
     """
     if file is not None:
-        return _of_document(_document_of(file), file, model)
+        return _from_document(_read_document(file), file, model)
     held_out, why_not = _held_out(model, progress)
     if held_out is not None:
-        return SampleText("the run's held-out text", held_out, model.tokenizer, _template(model))
+        template = family_of(model.config.model.family).template
+        return SampleText("the run's held-out text", held_out, model.tokenizer, template)
     built_in = Document("\n".join(SENTENCES), sentence_per_line=True)
-    return _of_document(built_in, f"sentences built into bertjax ({why_not})", model)
+    return _from_document(built_in, f"sentences built into bertjax ({why_not})", model)
 
 
-def _template(model: TrainedModel) -> Template:
-    return family_of(model.config.model.family).template
-
-
-def _of_document(document: Document, origin: str, model: TrainedModel) -> SampleText:
+def _from_document(document: Document, origin: str, model: TrainedModel) -> SampleText:
     sentences = document.sentences()
     ids, lengths = model.tokenizer.encode_running(sentences, document.bare(sentences))
-    kept = lengths > 0
-    if kept.sum() < 2:
-        raise ValueError(f"{origin}: fewer than two sentences in it; give a file of plain text")
-    return SampleText(origin, Segments(ids.astype(np.int32), lengths[kept]), model.tokenizer, _template(model))
+    lengths = lengths[lengths > 0]
+    if len(lengths) < 2:
+        raise ValueError(f"{origin}: fewer than two sentences; give a file of plain text")
+    template = family_of(model.config.model.family).template
+    return SampleText(origin, Segments(ids.astype(np.int32), lengths), model.tokenizer, template)
 
 
-def _document_of(file: str) -> Document:
-    """A plain text, in which a blank line ends a sentence and the end of a line does not."""
+def _read_document(file: str) -> Document:
+    """Read plain text in which a blank line ends a sentence and the end of a line does not."""
     if not Path(file).is_file():
         raise ValueError(f"--text {file}: no such file")
     lines = read_lines(file, lambda _: None)
@@ -180,7 +176,7 @@ def _document_of(file: str) -> Document:
 
 
 def _held_out(model: TrainedModel, progress: Progress) -> tuple[Sentences | None, str]:
-    """The held-out text of the run if it is at hand, else why it is not; nothing is prepared again."""
+    """(the run's held-out text, ""), or (None, the reason why it is unavailable); prepares nothing."""
     if not (model.directory / DIRECTORY).is_dir():
         return None, "the model has no text of its own"
     data = model.config.data

@@ -1,4 +1,4 @@
-"""One sentence or two as the model reads them: ids, segments, and which tokens make a word."""
+"""Rows of one or two sentences: ids, segments, and the tokens of each word."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LENGTH_STEPS = 1  # of widths over 512 tokens; see `row_length`
 
 @dataclass(frozen=True)
 class TokenRow:
-    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, or as another template has them."""
+    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, or the form of another template."""
 
     ids: np.ndarray  # int32 [n]
     segments: np.ndarray  # int32 [n]: 0, and 1 from B on
@@ -29,7 +29,7 @@ class TokenRow:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, sentences: Sequence[np.ndarray], template: Template = BERT) -> TokenRow:
-        """The row of one sentence's ids or two's."""
+        """Make the row of one or two sentences, given as ids."""
         ids, segments = [tokenizer.cls_id], [0]
         for number, sentence in enumerate(sentences):
             behind = template.separators if number + 1 < len(sentences) else 1
@@ -42,7 +42,7 @@ class TokenRow:
 
     @property
     def token_types(self) -> np.ndarray:
-        """int32 [n]: as the model reads them."""
+        """int32 [n]: the token types that the model reads."""
         return self.segments * self.template.token_types
 
     @cached_property
@@ -52,14 +52,14 @@ class TokenRow:
 
     @cached_property
     def word_numbers(self) -> np.ndarray:
-        """int64 [n]: which word of the row a token is a piece of; special tokens are words of their own."""
-        goes_on = self.tokenizer.is_continuation[self.ids] & ~self.is_special
-        goes_on[1:] &= ~self.is_special[:-1]
-        return np.cumsum(~goes_on) - 1
+        """int64 [n]: the number of the word that a token is a piece of; a special token is a word of its own."""
+        continues = self.tokenizer.is_continuation[self.ids] & ~self.is_special
+        continues[1:] &= ~self.is_special[:-1]
+        return np.cumsum(~continues) - 1
 
     @cached_property
     def word_texts(self) -> list[str]:
-        """For each token the text of the whole word it is of, without case; nothing for special tokens and signs."""
+        """For each token the text of its whole word, casefolded; "" for special tokens and signs."""
         surfaces = self.tokenizer.surfaces
         whole: dict[int, bytes] = {}
         for number, token, special in zip(self.word_numbers.tolist(), self.ids.tolist(), self.is_special, strict=True):
@@ -69,16 +69,16 @@ class TokenRow:
 
     @cached_property
     def is_word(self) -> np.ndarray:
-        """bool [n]: tokens of words, which special tokens, punctuation and [UNK] are not."""
+        """bool [n]: whether a token belongs to a word; special tokens, punctuation and [UNK] do not."""
         return np.array([bool(text) for text in self.word_texts])
 
 
 def read_row(tokenizer: Tokenizer, texts: Sequence[str], longest: int, template: Template = BERT) -> TokenRow:
-    """The row of one text or two. Raises ValueError for an empty text, or more than `longest` tokens."""
+    """Make the row of one or two texts. Raises ValueError for an empty text, or more than `longest` tokens."""
     sentences = tokenizer.encode_sentences(list(texts))
     for text, ids in zip(texts, sentences, strict=True):
         if not len(ids):
-            raise ValueError(f"sentence {text!r} has nothing in it that is kept; give a sentence")
+            raise ValueError(f"sentence {text!r} has no tokens; give a sentence")
     row = TokenRow.of(tokenizer, sentences, template)
     if len(row) > longest:
         raise ValueError(
@@ -89,18 +89,18 @@ def read_row(tokenizer: Tokenizer, texts: Sequence[str], longest: int, template:
 
 
 def rounded_up(tokens: int) -> int:
-    """The next multiple of 16, so that few widths of rows are compiled for."""
+    """Round up to a multiple of 16, so that few widths of rows are compiled."""
     return -(-tokens // _ROUNDED_TO) * _ROUNDED_TO
 
 
 def row_width(model: TrainedModel, tokens: int) -> int:
-    """The width of a row of so many tokens: one of few, for each is compiled, and with blocks its `length_of_text`."""
+    """The width to pad a row to: one of few, because each is compiled; with blocks its `length_of_text`."""
     width = min(row_length(tokens, _LENGTH_STEPS), max(model.max_length, tokens))
     return length_of_text(model.config.model, tokens, width)
 
 
 def padded(rows: Sequence[TokenRow], width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """input_ids, token_type_ids and sequence_ids of a batch: int32 [rows, width]."""
+    """Pad rows to a batch: input_ids, token_type_ids and sequence_ids, int32 [rows, width]."""
     batch = np.zeros((3, len(rows), width), np.int32)
     for number, row in enumerate(rows):
         batch[0, number] = row.tokenizer.pad_id

@@ -106,7 +106,7 @@ def test_import_remembers_heads_that_the_source_lacks(bare: Path, capsys: pytest
             capsys.readouterr()
             assert main([verb, source, *words]) == 1, verb
             assert message in capsys.readouterr().err, verb
-    with pytest.raises(ValueError, match="nothing has trained its MLM head"):
+    with pytest.raises(ValueError, match="its MLM head is untrained"):
         next(checkpoint_predictions("run", ["the [MASK]"], 3))
     assert main(["export", "run", "--output", "again"]) == 0
     assert "never trained, so random: " in capsys.readouterr().out

@@ -267,7 +267,7 @@ def test_the_command_line_exports_and_imports_it(classifier, tmp_path, capsys):
 
 def test_what_a_fine_tuned_model_cannot_do_is_refused(classifier, tmp_path):
     model, _ = classifier
-    with pytest.raises(ValueError, match=r"it was fine-tuned \(sequence\), and has no MLM head"):
+    with pytest.raises(ValueError, match=r"it was fine-tuned \(sequence\) and has no MLM head"):
         fill_mask(model, ["The [MASK] opened."], 3)
     with pytest.raises(ValueError, match=r"model\.head='sequence': google-research/bert has no name for the head"):
         export_tensorflow(model, tmp_path / "tf1")

@@ -192,9 +192,7 @@ def test_standard_input_of_a_process(run, vectors, tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_written(
-    run, tmp_path, capsys, monkeypatch, texts, arguments, message
-):
+def test_bad_arguments_are_rejected_before_writing(run, tmp_path, capsys, monkeypatch, texts, arguments, message):
     monkeypatch.chdir(tmp_path)
     written(tmp_path, "texts.txt"), written(tmp_path, "texts.jsonl")
     (tmp_path / "out.npy").write_bytes(b"from before")
@@ -205,7 +203,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(
     assert (tmp_path / "out.npy").read_bytes() == b"from before"
 
 
-def test_a_line_that_is_wrong_is_found_before_the_first_text_is_embedded(run, tmp_path, capsys):
+def test_embed_rejects_bad_lines_before_encoding(run, tmp_path, capsys):
     path = written(tmp_path, "texts.jsonl")
     path.write_text(path.read_text() + '{"abstract": 7}\n')
     assert embed(run, path, "--output", tmp_path / "out.npy", "--field", "abstract") == 1
@@ -214,7 +212,7 @@ def test_a_line_that_is_wrong_is_found_before_the_first_text_is_embedded(run, tm
     assert not (tmp_path / "out.npy").exists()
 
 
-def test_after_an_interruption_nothing_is_there_and_none_is_promised(run, tmp_path, capsys, monkeypatch):
+def test_interruption_leaves_no_output(run, tmp_path, capsys, monkeypatch):
     def interrupted(*arguments):
         yield "the museum"
         raise KeyboardInterrupt
@@ -227,7 +225,7 @@ def test_after_an_interruption_nothing_is_there_and_none_is_promised(run, tmp_pa
 
 @pytest.mark.parametrize("suffix", [".npy", ".jsonl", ".parquet"])
 @pytest.mark.parametrize("matrices", [False, True])
-def test_no_text_gives_an_empty_file_and_an_error_none(tmp_path, suffix, matrices):
+def test_embed_writes_empty_file_for_no_text(tmp_path, suffix, matrices):
     if suffix == ".parquet":
         pytest.importorskip("pyarrow")
     path = tmp_path / f"out{suffix}"

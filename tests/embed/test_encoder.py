@@ -85,9 +85,7 @@ def assert_close(found: np.ndarray, wanted: np.ndarray) -> None:
 
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("which", ["tiny", pytest.param("minilm", marks=pytest.mark.long)])
-def test_every_pooling_of_every_layer_is_that_of_transformers(
-    request: pytest.FixtureRequest, which: str, layer: int | str
-) -> None:
+def test_poolings_match_transformers(request: pytest.FixtureRequest, which: str, layer: int | str) -> None:
     model, folder = request.getfixturevalue(which)
     states, pooled = their_states(folder, TEXTS)
     tokens = [their_tokens(states_of_text, layer) for states_of_text in states]
@@ -111,7 +109,7 @@ def test_normalized_vectors_have_length_one(tiny: tuple[TrainedModel, Path]) -> 
     np.testing.assert_allclose(np.linalg.norm(matrix, axis=1), 1, rtol=1e-6)
 
 
-def test_order_batches_and_devices_do_not_change_a_vector(tiny: tuple[TrainedModel, Path]) -> None:
+def test_vectors_do_not_depend_on_batching(tiny: tuple[TrainedModel, Path]) -> None:
     texts = [" ".join(["the museum"] * (number % 12)) + f" {number}" for number in range(60)]
     one = TextEncoder(tiny[0], Encoding(batch_tokens=64), jax.devices()[:1])
     alone = np.stack([next(one.encode([text])).vectors for text in texts[:6]])
@@ -152,7 +150,7 @@ def test_a_device_is_given_what_suits_it(tiny: tuple[TrainedModel, Path]) -> Non
     assert {length * height for _, length, height in encoder._batches([64] * 64 + [10] * 128)} == {2048}
 
 
-def test_rows_of_a_long_model_are_as_long_as_their_texts_need(tmp_path: Path) -> None:
+def test_long_model_pads_rows_to_their_texts(tmp_path: Path) -> None:
     model = trained_model(tmp_path, max_position_embeddings=8192)
     data = replace(model.config.data, sequence_length=8192)
     model = replace(model, config=replace(model.config, data=data))
@@ -198,7 +196,7 @@ def test_the_parts_of_a_text_are_pooled_together(tiny: tuple[TrainedModel, Path]
     assert_close(ours(tiny[0], [LONG], max_length=8, pooling=pooling, long="split")[0], wanted[pooling])
 
 
-def test_a_word_longer_than_a_row_is_cut_all_the_same(tiny: tuple[TrainedModel, Path]) -> None:
+def test_words_longer_than_a_row_are_cut(tiny: tuple[TrainedModel, Path]) -> None:
     encoder = TextEncoder(tiny[0], Encoding(max_length=8, pooling="none", long="split"), jax.devices()[:1])
     ((matrix, ids),) = encoder.encode(["abcdefghijklmnop"])
     assert len(matrix) == len(ids) == 18

@@ -81,7 +81,7 @@ def test_texts_are_corrected(model: LoadedModel) -> None:
     assert model.correct("museum", hidden.log_ratio - 1, masked=True).text == hidden.text
 
 
-def test_fill_mask_names_run_that_model_was_fine_tuned_from(tmp_path: Path) -> None:
+def test_fill_mask_rejects_fine_tuned_models(tmp_path: Path) -> None:
     run = tmp_path / "pretrained"
     run.mkdir()
     (run / "config.json").write_text(json.dumps(to_dict(trained_model(run).config)))

@@ -20,7 +20,7 @@ PATTERN = ("window", "global_every", "attention_block", "random_blocks")
 
 
 @pytest.mark.parametrize("family", ["modernbert", "longformer", "bigbird"])
-def test_vectors_of_long_texts_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+def test_long_vectors_match_transformers(family: str, tmp_path: Path) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     base = FAMILIES[family].presets["base"]
     pattern = {name: getattr(base, name) for name in PATTERN}

@@ -78,7 +78,7 @@ def test_classes_are_those_of_transformers(tmp_path: Path) -> None:
     np.testing.assert_allclose([list(one.probabilities.values()) for one in model.predict(pairs)], of_pairs, atol=2e-6)
 
 
-def test_a_text_of_blocks_has_its_own_prediction_beside_any_others(tmp_path: Path) -> None:
+def test_block_sparse_prediction_ignores_neighbours(tmp_path: Path) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     blocks = {"attention_block": 4, "random_blocks": 1}  # full attention in rows of up to 28 tokens
     model = loaded(tmp_path, "sequence", **(traits("bigbird") | blocks))
@@ -94,7 +94,7 @@ def test_a_text_of_blocks_has_its_own_prediction_beside_any_others(tmp_path: Pat
         np.testing.assert_allclose(list(one.probabilities.values()), theirs, atol=2e-6)
 
 
-def test_numbers_and_relevance_are_those_of_transformers(tmp_path: Path) -> None:
+def test_regression_and_relevance_match_transformers(tmp_path: Path) -> None:
     pairs = [("The museum", "opened"), ("of", TEXT)]
     number = loaded(tmp_path, "regression")
     wanted = their_logits(number, tmp_path, [a for a, _ in pairs], [b for _, b in pairs])[:, 0]
@@ -186,7 +186,7 @@ def test_a_question_may_have_no_answer(tmp_path: Path) -> None:
         loaded(tmp_path, "sequence").predict("a", null_threshold=0.0)
 
 
-def test_that_a_question_may_have_no_answer_goes_out_and_comes_back(tmp_path: Path) -> None:
+def test_no_answer_threshold_survives_export(tmp_path: Path) -> None:
     model = fine_tuned_model(tmp_path / "run", "span")
     model = replace(model, config=replace(model.config, task=replace(model.config.task, null_threshold=-1e9)))
     asked = ("the museum?", TEXT)
@@ -251,7 +251,7 @@ def test_what_is_no_input_of_a_task_is_refused(tmp_path: Path, kind: str, given:
         loaded(tmp_path, kind).predict(given)
 
 
-def test_a_model_without_the_head_of_a_task_predicts_nothing(tmp_path: Path) -> None:
+def test_predict_rejects_models_without_task_head(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a pretrained model without the head of a task; fine-tune it first"):
         LoadedModel(trained_model(tmp_path / "run")).predict("a")
     with pytest.raises(ValueError, match="it gives vectors: use encode"):

@@ -74,13 +74,13 @@ def figures_by(sentences: list[list[tuple[str, str]]], singles: bool) -> None:
 
 @settings(max_examples=150)
 @given(sentences_of("BI"))
-def test_figures_of_begin_and_inside_are_those_of_conll(sentences: list[list[tuple[str, str]]]) -> None:
+def test_entity_figures_match_conll(sentences: list[list[tuple[str, str]]]) -> None:
     figures_by(sentences, singles=False)
 
 
 @settings(max_examples=150)
 @given(SENTENCES)
-def test_figures_are_those_of_conll_with_rules_for_end_and_single(sentences: list[list[tuple[str, str]]]) -> None:
+def test_entity_figures_match_conll_with_end_and_single(sentences: list[list[tuple[str, str]]]) -> None:
     figures_by(sentences, singles=True)
 
 
@@ -88,7 +88,7 @@ def test_figures_are_those_of_conll_with_rules_for_end_and_single(sentences: lis
     ("tags", "script"),
     [("S-A S-A", {("A", 0, 2)}), ("B-A E-A B-A E-A", {("A", 0, 4)}), ("B-A S-A", {("A", 0, 2)})],
 )
-def test_conll_s_script_reads_end_and_single_otherwise(tags: str, script: set[tuple[str, int, int]]) -> None:
+def test_conlleval_differs_on_end_and_single(tags: str, script: set[tuple[str, int, int]]) -> None:
     assert conlleval(tags.split(), singles=False) == script
     ours = {tuple(entity) for entity in entities(tags.split())}
     assert len(ours) == 2 and ours == conlleval(tags.split(), singles=True)
@@ -106,7 +106,7 @@ WHOLE = st.lists(
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(WHOLE, WHOLE), min_size=1, max_size=4))
-def test_figures_of_whole_entities_are_those_of_seqeval_s_strict_mode(pairs: list[tuple[list, list]]) -> None:
+def test_entity_figures_match_seqeval_strict(pairs: list[tuple[list, list]]) -> None:
     seqeval = pytest.importorskip("seqeval.metrics", reason="needs seqeval")
     scheme = pytest.importorskip("seqeval.scheme").IOBES
     predicted, labels = zip(*((ours[: len(gold)], gold[: len(ours)]) for ours, gold in pairs), strict=True)
@@ -119,7 +119,7 @@ def test_figures_of_whole_entities_are_those_of_seqeval_s_strict_mode(pairs: lis
     assert [ours.precision, ours.recall, ours.f1] == pytest.approx(theirs)
 
 
-def test_the_strict_mode_drops_what_is_not_a_whole_entity() -> None:
+def test_strict_mode_drops_partial_entities() -> None:
     seqeval = pytest.importorskip("seqeval.metrics", reason="needs seqeval")
     scheme = pytest.importorskip("seqeval.scheme").IOBES
     gold, predicted = [["B-A", "E-A", "O"]], [["I-A", "E-A", "O"]]
@@ -161,7 +161,7 @@ def test_a_type_counts() -> None:
     assert figures["B"].precision == figures["C"].recall == figures["B"].f1 == 0
 
 
-def test_what_is_no_tag_or_does_not_fit_is_refused() -> None:
+def test_bad_tags_are_rejected() -> None:
     for tag in ("PER", "X-PER", "B-", "", "BI-A"):
         with pytest.raises(ValueError, match="of token 2: a tag is O, or one of B, I, E, S and -TYPE"):
             entities(["O", tag])

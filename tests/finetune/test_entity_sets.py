@@ -114,7 +114,7 @@ def write_tagged(path: Path, count: int, seed: int, separator: str, tags: tuple[
         pytest.param("lener-br", "leNER-Br/{0}/{0}.conll", " ", ("B-PESSOA", "I-PESSOA"), marks=pytest.mark.long),
     ],
 )
-def test_a_set_is_learned_and_its_test_set_measured(
+def test_entity_set_is_learned_and_tested(
     tmp_path: Path, name: str, files: str, separator: str, tags: tuple[str, str]
 ) -> None:
     dev = "devel" if name.startswith("ncbi") else "dev"

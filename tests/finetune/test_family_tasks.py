@@ -82,7 +82,7 @@ def config_of(task: str, start: Start, folder: Path) -> FinetuneConfig:
 
 
 @pytest.mark.parametrize(("family", "task"), [*SHORT, *[pytest.param(*cell, marks=pytest.mark.long) for cell in REST]])
-def test_a_family_learns_a_task_and_exports_it(family: str, task: str, tmp_path: Path) -> None:
+def test_family_learns_and_exports_a_task(family: str, task: str, tmp_path: Path) -> None:
     start = start_of(family, tmp_path / "start")
     config = config_of(task, start, tmp_path)
     with alone() as processes:
@@ -101,7 +101,7 @@ def test_a_family_learns_a_task_and_exports_it(family: str, task: str, tmp_path:
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_a_pooler_on_every_token_starts_as_what_is_below_the_vocabulary(tmp_path: Path) -> None:
+def test_token_pooler_starts_as_mlm_transform(tmp_path: Path) -> None:
     start = start_of("modernbert", tmp_path / "start")
     start = replace(start, params=jax.tree.map(lambda x: x + 1, start.params))  # as no seed draws them
     config = config_of("pos", start, tmp_path)
@@ -112,7 +112,7 @@ def test_a_pooler_on_every_token_starts_as_what_is_below_the_vocabulary(tmp_path
 
 
 @pytest.mark.parametrize("sharing", ["tied", "gdes"])
-def test_a_task_starts_from_the_discriminator_of_a_run(sharing: str, tmp_path: Path) -> None:
+def test_task_starts_from_the_discriminator(sharing: str, tmp_path: Path) -> None:
     """Generator and discriminator have layers of the same shapes here, so that the wrong ones would fit."""
     electra = traits("electra") | {"generator_width": 1.0, "embedding_sharing": sharing}
     model = trained_model(tmp_path / "pretrained", tokenizer_of("electra"), **electra)
@@ -184,7 +184,7 @@ THEIRS = {"classification": _their_classes, "choice": _their_choices}
         if kind.packed and (family, kind.name) != ("roberta", "relevance")
     ],
 )
-def test_packed_rows_have_the_loss_and_gradient_of_single_ones(family: str, kind: str, tmp_path: Path) -> None:
+def test_packed_rows_match_single_rows(family: str, kind: str, tmp_path: Path) -> None:
     start = start_of(family, tmp_path)
     rows = encoded(kind, start, 64)
     labels = len(COLOURS) if kind in ("sequence", "tokens") else 0

@@ -40,7 +40,7 @@ def tuned(encoder: Path, data: Path, run_dir: Path, *more: str, task: str = "cla
 
 
 @pytest.mark.long  # the suite's kills at random moments are those of tests/chaos
-def test_a_killed_run_ends_with_the_same_bits(encoder: Path, tmp_path: Path) -> None:
+def test_killed_run_resumes_bit_identically(encoder: Path, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=160)
     more = ["--epochs", "8", "--batch-size", "16", "--training.checkpoint-every", "7", "--patience", "9"]
     program = [sys.executable, "-m", "bertjax"]
@@ -77,7 +77,7 @@ def test_steps_reuse_the_pages_of_the_last(tmp_path: Path) -> None:
 
 
 @pytest.mark.run
-def test_every_process_reads_a_model_of_another_library(encoder: Path, tmp_path: Path) -> None:
+def test_every_process_reads_a_foreign_model(encoder: Path, tmp_path: Path) -> None:
     """A process has its own devices: the first of all is another's."""
     assert main(["export", str(encoder), "--to", "huggingface", "--output", str(tmp_path / "hf")]) == 0
     script = [sys.executable, Path(__file__).with_name("start_on_hosts.py"), f"hf:{tmp_path / 'hf'}"]
@@ -89,7 +89,7 @@ def test_every_process_reads_a_model_of_another_library(encoder: Path, tmp_path:
 
 
 @pytest.mark.long
-def test_two_processes_do_what_one_does(encoder: Path, tmp_path: Path) -> None:
+def test_two_processes_match_one(encoder: Path, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=48, dev=16)
     for count, name in ((1, "one"), (2, "two")):
         command = tuned(encoder, data, tmp_path / name, "--epochs", "2", "--batch-size", "16")
@@ -104,7 +104,7 @@ def test_two_processes_do_what_one_does(encoder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_processes_whose_test_sets_differ_are_refused(encoder: Path, tmp_path: Path) -> None:
+def test_processes_with_different_test_sets_are_rejected(encoder: Path, tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     for count, folder in enumerate(folders, 1):
         data = write_classes(folder / "data", train=48, dev=16)
@@ -116,7 +116,7 @@ def test_processes_whose_test_sets_differ_are_refused(encoder: Path, tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
-def test_seeds_make_a_table_and_the_best_run_is_exported(
+def test_finetune_tabulates_seeds_and_exports_the_best(
     encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transformers = pytest.importorskip("transformers")
@@ -171,7 +171,7 @@ def test_questions_that_may_have_no_answer(encoder: Path, tmp_path: Path, capsys
 
 
 @pytest.mark.long
-def test_all_of_glue_that_there_is(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finetune_runs_all_glue_tasks(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder, head, row in (
         ("CoLA", "", lambda n, text: f"gj04\t{int('red' in text)}\t\t{text}"),
         ("RTE", "index\tsentence1\tsentence2\tlabel\n",
@@ -225,7 +225,7 @@ def test_all_of_glue_that_there_is(encoder: Path, tmp_path: Path, capsys: pytest
         ),
     ],
 )
-def test_what_is_wrong_is_refused(
+def test_bad_options_are_rejected(
     encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], task: str, more: list[str], message: str
 ) -> None:
     data = write_classes(tmp_path / "data")
@@ -237,7 +237,7 @@ def test_what_is_wrong_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_layers_that_the_model_lacks_are_refused_before_data_is_read(
+def test_missing_layers_are_rejected_before_reading_data(
     encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for task, layers, message in (
@@ -249,7 +249,7 @@ def test_layers_that_the_model_lacks_are_refused_before_data_is_read(
         assert message in capsys.readouterr().err
 
 
-def test_what_is_missing_is_named(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_inputs_are_named(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for task, source, data, message in (
         ("rte", encoder, [], "rte: no data; name the folder of its files (--data), or its training file (--train)"),
         ("rte", tmp_path / "none", ["--data", str(tmp_path)], "none: no such directory"),

@@ -128,7 +128,7 @@ def test_mrpc_as_microsoft_gives_it_out(tmp_path: Path) -> None:
     assert found["dev"][1] == TextExample(f"{tmp_path}/msr_paraphrase_train.txt:7", "1", ("First 5.", "Second 5."), "1")
 
 
-def test_rows_that_lines_broke_are_left_out_of_qqp_only_and_reported(tmp_path: Path) -> None:
+def test_broken_rows_are_skipped_in_qqp_only(tmp_path: Path) -> None:
     header, row, *_ = OFFICIAL["qqp"]
     path = write(tmp_path / "train.tsv", header, row, "4\t1\t2\tOne?", row, "Two?\t1")
     told: list[str] = []

@@ -25,7 +25,7 @@ def scaled(model, decay: float) -> dict:
     return rule.update(ones, rule.init(ones))[0]
 
 
-def test_each_layer_has_its_own_power_of_the_decay(tmp_path: Path) -> None:
+def test_layer_decay_scales_each_layer(tmp_path: Path) -> None:
     model = SEQUENCE.headed(small_start(tmp_path).model, 3)
     updates = scaled(model, 0.5)
     layers = updates["encoder"]["layers"]["mlp"]["output"]["kernel"]
@@ -37,7 +37,7 @@ def test_each_layer_has_its_own_power_of_the_decay(tmp_path: Path) -> None:
     assert all((np.asarray(leaf) == 1).all() for leaf in jax.tree.leaves(scaled(model, 1.0)))
 
 
-def test_a_group_of_layers_has_the_power_of_its_last_layer() -> None:
+def test_layer_group_has_the_decay_of_its_last_layer() -> None:
     shared = ModelConfig(
         vocab_size=20, hidden_size=8, num_hidden_layers=6, layer_groups=2, num_attention_heads=2, intermediate_size=8
     )  # fmt: skip
@@ -47,7 +47,7 @@ def test_a_group_of_layers_has_the_power_of_its_last_layer() -> None:
     np.testing.assert_allclose(kernel[1], 0.5)
 
 
-def test_a_first_layer_of_another_kind_counts_as_a_layer() -> None:
+def test_separate_first_layer_counts_as_a_layer() -> None:
     """Of ModernBERT: the head reads the final norm, and the first layer is not in the stack."""
     model = replace(TOKENS.headed(small("modernbert", num_hidden_layers=3), 2), window=0, global_every=1)
     updates = scaled(model, 0.5)
@@ -62,7 +62,7 @@ def test_a_first_layer_of_another_kind_counts_as_a_layer() -> None:
     assert set(scaled(frozen, 1.0)) == {"encoder", "head"}
 
 
-def test_a_first_layer_with_a_convolution_counts_as_a_layer() -> None:
+def test_convolutional_first_layer_counts_as_a_layer() -> None:
     """Of DeBERTa v2: the convolution is the first layer's, which is not in the stack."""
     model = replace(SMALL["deberta-v2 with a convolution"], num_hidden_layers=3)
     encoder, depth = scaled(TOKENS.headed(model, 2), 0.5)["encoder"], 3

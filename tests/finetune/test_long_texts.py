@@ -30,7 +30,7 @@ def text_of(draw: np.random.Generator, colour: str, tokens: int) -> str:
 
 
 @pytest.mark.parametrize("family", ["modernbert", "longformer"])
-def test_a_class_that_is_given_after_the_first_512_tokens_is_learned(family: str, tmp_path: Path) -> None:
+def test_class_beyond_512_tokens_is_learned(family: str, tmp_path: Path) -> None:
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     start = small_start(
         tmp_path / "start", **(traits(family) | still | {"window": 16, "max_position_embeddings": 8192})
@@ -73,7 +73,7 @@ def write_long_questions(folder: Path, counts: dict[str, int]) -> Path:
     return folder
 
 
-def test_an_answer_behind_the_first_512_tokens_is_found_with_global_questions(tmp_path: Path) -> None:
+def test_global_questions_find_answers_beyond_512_tokens(tmp_path: Path) -> None:
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     sizes = {"window": 16, "max_position_embeddings": 1024}
     start = small_start(tmp_path / "start", **(traits("longformer") | still | sizes))

@@ -152,7 +152,7 @@ def write_words(folder: Path) -> Path:
     return folder
 
 
-def test_it_is_trained_measured_saved_loaded_and_used(
+def test_added_kind_trains_predicts_and_loads(
     made_up: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start = small_start(tmp_path / "start")
@@ -171,13 +171,13 @@ def test_it_is_trained_measured_saved_loaded_and_used(
     assert capsys.readouterr().out == "cat\ndog\n"
 
 
-def test_a_file_of_the_package_names_no_other_kind_than_its_own(made_up: ModuleType) -> None:
+def test_package_files_name_only_their_kind(made_up: ModuleType) -> None:
     package = Path(bertjax.__file__).parent
     for path in package.rglob("*.py"):
         assert "word_set" not in path.read_text(encoding="utf-8"), path
 
 
-def test_an_unknown_kind_or_head_is_refused_by_its_name() -> None:
+def test_unknown_kind_or_head_is_rejected() -> None:
     with pytest.raises(ValueError, match="kind of task 'sequense' is unknown; did you mean sequence"):
         kinds.kind_of("sequense")
     with pytest.raises(ValueError, match=r"model\.head='tokenz' is unknown; did you mean tokens"):

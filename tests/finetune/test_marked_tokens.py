@@ -49,7 +49,7 @@ def marked(kind: str, rows, template: Template = BERT, model: ModelConfig = MODE
     return [[place for place in row if place >= 0] for row in found.rows[GLOBAL_POSITIONS].tolist()]
 
 
-def test_each_kind_marks_what_its_class_in_transformers_marks() -> None:
+def test_global_tokens_match_transformers() -> None:
     pairs = [example("a b", "c d e"), example("f", "g")]
     assert marked("sequence", encoded(pairs)) == [[0], [0]]
     # Of two choices each the end and its [SEP]: [CLS] a [SEP] [SEP] b c [SEP] [CLS] a [SEP] [SEP] d [SEP]
@@ -66,7 +66,7 @@ def test_each_kind_marks_what_its_class_in_transformers_marks() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [("none", None), ("first", [[0], [0]])])
-def test_a_model_that_needs_none_or_the_first_gets_these(tokens: str, expected) -> None:
+def test_global_tokens_follow_the_model(tokens: str, expected) -> None:
     rows = encoded([example("a b", "c"), example("f", "g")])
     assert marked("tokens", rows, model=replace(MODEL_CONFIG, global_tokens=tokens)) == expected
 
@@ -97,7 +97,7 @@ def test_packed_examples_have_their_own_global_tokens() -> None:
     assert np.abs(vectors(without, False)[3] - single[3]).max() > 1e-3
 
 
-def test_unused_projections_start_as_the_ordinary_ones(tmp_path) -> None:
+def test_unused_projections_start_as_copies(tmp_path) -> None:
     start = small_start(tmp_path, tokenizer_of("bert"), family="longformer", window=4, global_every=0, pooler="none",
                         type_vocab_size=1, global_tokens="marked", global_projections=True)  # fmt: skip
     said: list[str] = []
@@ -128,7 +128,7 @@ def assembled(folder: Path, kind: str, length: int, network: dict[str, Any], tau
     return assemble_task(config, content, start.tokenizer, teacher)
 
 
-def test_blocks_are_packed_only_where_attention_is_full(tmp_path) -> None:
+def test_block_sparse_rows_pack_only_with_full_attention(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"sequence_length=64 with model.attention_block=2: choice has several .* 14 "):
         assembled(tmp_path, "choice", 64, BLOCKS)
     for length, packed in ((LONGEST_FULL, True), (64, False)):
@@ -139,7 +139,7 @@ def test_blocks_are_packed_only_where_attention_is_full(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["classification", pytest.param("choice", marks=pytest.mark.long)])
-def test_sequences_with_full_attention_share_rows_of_any_length(kind: str, tmp_path) -> None:
+def test_full_attention_sequences_share_rows(kind: str, tmp_path) -> None:
     taught = kind == "classification"
     full, job = (assembled(tmp_path, kind, LONGEST_FULL, network, taught) for network in (FULL, BLOCKS))
     assert job.blueprint.model == full.blueprint.model != job.config.model
@@ -159,7 +159,7 @@ def test_sequences_with_full_attention_share_rows_of_any_length(kind: str, tmp_p
     assert np.isfinite([float(value) for value in figures.values()]).all()
 
 
-def test_choices_are_predicted_where_each_has_full_attention(tmp_path) -> None:
+def test_choices_with_full_attention_are_predicted(tmp_path) -> None:
     blocks, full = (TaskModel(fine_tuned_model(tmp_path, "choice", **network)) for network in (BLOCKS, FULL))
     asked = [("The museum", ["opened", "of the drawings", "and opened the", "the", "drawings"])]
     assert blocks.predict(asked)[0].probabilities == pytest.approx(full.predict(asked)[0].probabilities, rel=1e-6)

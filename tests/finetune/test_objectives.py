@@ -57,7 +57,7 @@ def told_apart(
 
 
 @pytest.mark.parametrize("kind", [pytest.param("vector", marks=pytest.mark.long), "relevance"])
-def test_a_loss_is_its_formula_on_any_number_of_devices(kind: str, tmp_path: Path) -> None:
+def test_losses_match_their_formula_on_any_mesh(kind: str, tmp_path: Path) -> None:
     start, pairs = small_start(tmp_path), some_pairs()
     batch = batch_of(kind, pairs, start)
     figures, outputs, gradient = one_step(kind, 1, batch, start)
@@ -97,7 +97,7 @@ class Given:
         return hidden
 
 
-def test_pairs_without_a_text_twice_have_the_loss_of_sentence_transformers() -> None:
+def test_vector_loss_matches_sentence_transformers() -> None:
     """`MultipleNegativesRankingLoss`: the cross entropy of scaled cosines."""
     torch = pytest.importorskip("torch", reason="needs torch")
     texts, weights = np.arange(2 * ROWS).reshape(ROWS, 2), np.ones(ROWS, np.float32)
@@ -123,7 +123,7 @@ def test_pairs_without_a_text_twice_have_the_loss_of_sentence_transformers() -> 
     assert float(found["loss"]) == pytest.approx(loss.item(), rel=2e-6)
 
 
-def test_what_is_no_wrong_second_is_not_counted_as_one() -> None:
+def test_shared_texts_are_not_negatives() -> None:
     pairs = some_pairs()
     number = {text: place for place, text in enumerate(dict.fromkeys(np.ravel(pairs).tolist()))}
     texts = np.array([[number[text] for text in pair] for pair in pairs])
@@ -137,7 +137,7 @@ def test_what_is_no_wrong_second_is_not_counted_as_one() -> None:
     assert found_seconds(vectors, texts) == {"accuracy": (ROWS - 1) / ROWS}
 
 
-def test_nearest_seconds_are_those_of_each_pair_by_itself() -> None:
+def test_vector_accuracy_matches_pairwise_search() -> None:
     """Over more pairs than are multiplied together, many of which share a text."""
     draw = np.random.default_rng(4)
     texts = draw.integers(0, 900, (600, 2)).astype(np.int32)
@@ -151,7 +151,7 @@ def test_nearest_seconds_are_those_of_each_pair_by_itself() -> None:
 
 
 @pytest.mark.parametrize(("second", "told"), [("a", True), ("the", False)])
-def test_a_development_set_without_a_wrong_second_is_reported(second: str, told: bool, tmp_path: Path) -> None:
+def test_dev_set_without_negatives_is_reported(second: str, told: bool, tmp_path: Path) -> None:
     start = small_start(tmp_path)
     for name, texts in {"train": ["a", "the"], "dev": ["a", second]}.items():
         rows = [json.dumps({"text": text, "text_b": f"{number} cat"}) for number, text in enumerate(texts)]

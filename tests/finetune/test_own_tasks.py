@@ -33,7 +33,7 @@ def test_what_a_kind_has_no_use_for_is_refused(name: str, given: dict, message: 
         task_for(TaskConfig(name=name, **given))
 
 
-def test_a_run_says_its_labels_and_stays_the_same_task() -> None:
+def test_run_keeps_its_labels_and_task() -> None:
     for name, labels in (("cola", ("unacceptable", "acceptable")), ("rte", TASKS["rte"].labels), ("squad", ())):
         assert task_for(TaskConfig(name=name, labels=labels)) is TASKS[name]
     assert task_for(TaskConfig(name="classification", labels=("x", "y"), id="n", label="l")).labels == ("x", "y")

@@ -213,7 +213,7 @@ def nfd(text: str) -> str:
         (nfd("한국 문서"), nfd("한국"), [nfd("한국")]),
     ],
 )
-def test_targets_are_tokens_of_answer_where_accents_are_stripped(context: str, answer: str, tokens: list[str]) -> None:
+def test_targets_match_answers_with_stripped_accents(context: str, answer: str, tokens: list[str]) -> None:
     words = ["le", "la", "ea", "a", "cafe", "ouvre", nfd("한국"), nfd("문서")]
     assert answered_by(WordPiece([*SPECIAL_TOKENS, *words], UNCASED), context, answer) == (
         tokens,
@@ -299,7 +299,7 @@ def test_a_text_cannot_forge_a_separator(tiny: WordPiece) -> None:
         next(encode_with_spans(tiny, ["a\0b"]))
 
 
-def test_a_text_may_spell_what_a_unigram_model_has_as_a_piece() -> None:
+def test_text_may_spell_a_unigram_piece() -> None:
     """Its control pieces are in the model itself, so that other readers of the model find them in text."""
     rules = TextRules(lowercase=False, strip_accents=False)
     learned = [f"{first} {second} [MASK]<pad>." for first in "abcdefgh" for second in "ABCDEFGHIJKLMNOPRSTU"]

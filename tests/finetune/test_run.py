@@ -62,7 +62,7 @@ def test_a_task_is_learned_and_predicted(
 
 
 @pytest.mark.long  # meshes and microbatches of each loss are in test_objectives.py and test_task_packing.py
-def test_every_mesh_and_microbatch_takes_the_same_steps(start: Start, tmp_path: Path) -> None:
+def test_meshes_and_microbatches_take_equal_steps(start: Start, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=48, dev=16)
     losses = {}
     for name, mesh, parts in (
@@ -78,7 +78,7 @@ def test_every_mesh_and_microbatch_takes_the_same_steps(start: Start, tmp_path: 
     np.testing.assert_allclose(other, one, rtol=2e-5)
 
 
-def test_patience_ends_a_run_and_keeps_the_best_weights(start: Start, tmp_path: Path) -> None:
+def test_patience_stops_and_keeps_the_best(start: Start, tmp_path: Path) -> None:
     config = small_config("classification", start, write_classes(tmp_path / "data"), tmp_path / "run", epochs=40)
     config = replace(config, task=replace(config.task, patience=3))
     result = run(config, start)
@@ -92,7 +92,7 @@ def test_patience_ends_a_run_and_keeps_the_best_weights(start: Start, tmp_path: 
     assert load_run(result.directory).step == best
 
 
-def test_a_finished_run_is_not_run_again_and_another_is_refused(start: Start, tmp_path: Path) -> None:
+def test_finished_run_is_not_repeated(start: Start, tmp_path: Path) -> None:
     config = small_config("classification", start, write_classes(tmp_path / "data"), tmp_path / "run", epochs=1)
     first, said = run(config, start), list[str]()
     before = (tmp_path / "run" / "results.json").read_bytes()
@@ -106,7 +106,7 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(start: Start, tm
         run(config, start)
 
 
-def test_a_finished_run_is_measured_by_other_data_without_training(start: Start, tmp_path: Path) -> None:
+def test_finished_run_is_evaluated_on_changed_data(start: Start, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=48)
     config = small_config("classification", start, data, tmp_path / "run", epochs=1)
     first = run(config, start)
@@ -160,7 +160,7 @@ def test_a_figure_that_is_not_defined(start: Start, tmp_path: Path) -> None:
         run(patient, start)
 
 
-def test_a_run_in_object_storage_leaves_what_one_on_the_disk_does(start: Start, tmp_path: Path) -> None:
+def test_run_in_object_storage_equals_a_local_one(start: Start, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=48, dev=16)
     there = RemotePath("memory://finetuned/run")
     for place in (there, tmp_path / "here"):
@@ -173,7 +173,7 @@ def test_a_run_in_object_storage_leaves_what_one_on_the_disk_does(start: Start, 
     assert said == [f"{there}: finished before"]
 
 
-def test_a_head_is_drawn_by_the_seed_unless_it_is_of_the_same_task(start: Start, tmp_path: Path) -> None:
+def test_head_is_drawn_unless_of_the_same_task(start: Start, tmp_path: Path) -> None:
     config = small_config("classification", start, write_classes(tmp_path / "data"), tmp_path / "run")
     config = resolved(config, content_of(config, start))
     said: list[str] = []
@@ -191,7 +191,7 @@ def test_a_head_is_drawn_by_the_seed_unless_it_is_of_the_same_task(start: Start,
     assert said == ["tuned has a head for other outputs (sequence); a new head starts at random"]
 
 
-def test_a_head_of_scores_is_none_of_logits_and_one_of_another_shape_none_at_all(start: Start, tmp_path: Path) -> None:
+def test_head_of_another_kind_or_shape_is_not_reused(start: Start, tmp_path: Path) -> None:
     def config(kind: str, **fields: int) -> FinetuneConfig:
         found = small_config("classification", start, tmp_path, tmp_path / "run")
         training = replace(found.training, objectives=(kind,), seed=fields.pop("seed", 0))

@@ -23,7 +23,7 @@ from bertjax.finetune.summary import TaskSummary, overall
 from bertjax.report.page import text_lines
 
 
-def test_every_combination_has_a_run_for_every_seed_in_its_own_directory() -> None:
+def test_settings_combine_values_and_seeds() -> None:
     config = FinetuneConfig(run_dir="runs/x", training=TrainingConfig(seed=3))
     settings = make_settings(config, {"learning_rate": (5e-5, 2e-5), "batch_size": (16,), "epochs": (2.0, 3.0)}, 2)
     assert [setting.name for setting in settings] == [
@@ -58,7 +58,7 @@ def test_one_run_lies_where_the_task_does() -> None:
         ({}, {"examples": -5}, "task.examples is -5"),
     ],
 )
-def test_values_that_no_run_can_have(tried: dict, task: dict, message: str) -> None:
+def test_out_of_range_values_are_rejected(tried: dict, task: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_settings(FinetuneConfig(task=TaskConfig(**task)), tried, 1)
 
@@ -67,7 +67,7 @@ def result(directory: str, accuracy: float) -> Result:
     return Result(directory, 10, {"eval/sequence_loss": 0.5, "eval/accuracy": accuracy}, {}, 90.0, ())
 
 
-def test_what_is_not_defined_is_never_the_best_and_has_no_deviation() -> None:
+def test_undefined_figures_are_never_best() -> None:
     results = {"lr1": [result("a", math.nan), result("b", 0.2)], "lr2": [result("c", 0.1), result("d", 0.1)]}
     summary = TaskSummary("regression", ("accuracy",), results, {})
     assert summary.best.directory == "b" and summary.best_setting == "lr2"

@@ -27,7 +27,7 @@ def read_from(path: Path, name: str, start: Start, **given: str) -> Splits:
     return read_splits(task_for(config.task), config)
 
 
-def test_equal_texts_are_on_one_side_and_no_label_only_where_it_is_measured(tmp_path: Path, start: Start) -> None:
+def test_held_out_split_keeps_equal_texts_and_labels(tmp_path: Path, start: Start) -> None:
     lines = [f"text {number}\t{'often' if number % 3 else 'usual'}" for number in range(300)]
     path = tmp_path / "mine.tsv"
     path.write_text("\n".join(["text\tlabel", *lines, *lines]) + "\n")
@@ -95,7 +95,7 @@ def test_of_few_one_is_held_out(tmp_path: Path, start: Start, count: int) -> Non
         ("classification", lambda folder: rows(folder / "mine.csv", "a")),
     ],
 )
-def test_where_none_can_be_held_out_the_file_is_named(
+def test_impossible_hold_out_names_the_file(
     tmp_path: Path, start: Start, name: str, write: Callable[[Path], Path]
 ) -> None:
     path = write(tmp_path)
@@ -114,7 +114,7 @@ def test_a_query_is_held_out_with_all_its_passages(tmp_path: Path, start: Start,
     assert held and kept and not held & kept
 
 
-def test_what_is_not_named_is_taken_from_the_folder(tmp_path: Path, start: Start) -> None:
+def test_missing_options_come_from_the_folder(tmp_path: Path, start: Start) -> None:
     folder = write_classes(tmp_path / "folder", train=20, dev=6)
     (folder / "test.tsv").write_text("text\na text\n")
     other = rows(tmp_path / "other.csv", "ab" * 20)

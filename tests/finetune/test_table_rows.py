@@ -113,7 +113,7 @@ def test_choices_of_columns_and_of_a_list(tmp_path: Path) -> None:
     assert task_labels(task, train) == ("0", "1")
 
 
-def test_a_test_set_needs_no_labels_and_may_be_missing(tmp_path: Path) -> None:
+def test_test_set_may_be_unlabelled_or_missing(tmp_path: Path) -> None:
     task = KINDS["sequence"].table_task(Columns())
     table(tmp_path, "text,label\na,x\nb,y\n", "train.csv")
     table(tmp_path, "text\tlabel\nc\ty\n", "validation.tsv")

@@ -18,7 +18,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     return small_start(tmp_path_factory.mktemp("start"))
 
 
-def test_every_tag_counts_the_same_or_as_configured(start: Start, tmp_path: Path) -> None:
+def test_tag_weights_are_equal_or_configured(start: Start, tmp_path: Path) -> None:
     data = write_tags(tmp_path / "data", train=20, dev=4)
     tags = Counter(line.split()[1] for line in (data / "train.conll").read_text().splitlines() if line)
 
@@ -56,7 +56,7 @@ def test_weights_that_are_refused(start: Start, tmp_path: Path, task: str, write
         content_of(config, start)
 
 
-def test_a_tag_that_training_has_not_is_named_by_its_own_line(start: Start, tmp_path: Path) -> None:
+def test_unknown_tag_is_named_by_its_line(start: Start, tmp_path: Path) -> None:
     data = write_tags(tmp_path / "data", train=20, dev=4)
     lines = (data / "dev.conll").read_text().split("\n")
     wrong = len(lines) - 3  # deep in the last sentence
@@ -66,7 +66,7 @@ def test_a_tag_that_training_has_not_is_named_by_its_own_line(start: Start, tmp_
         content_of(small_config("pos", start, data, tmp_path / "run"), start)
 
 
-def test_predictions_of_a_test_set_are_its_file_with_other_tags(start: Start, tmp_path: Path) -> None:
+def test_test_predictions_keep_the_file_layout(start: Start, tmp_path: Path) -> None:
     data = write_tags(tmp_path / "data", train=20, dev=4)
     (data / "test.txt").write_text("-DOCSTART- -X- ?\n\nthe D ?\nred J ?\n\ncat N ?\n")
     config = small_config("pos", start, data, tmp_path / "run")

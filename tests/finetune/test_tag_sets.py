@@ -58,7 +58,7 @@ def test_a_treebank(tmp_path: Path) -> None:
         read_split(pos, empty, "train")
 
 
-def test_words_with_line_ends_are_written_on_one_line_and_known_again(tmp_path: Path) -> None:
+def test_words_with_line_ends_are_written_on_one_line(tmp_path: Path) -> None:
     """Some tokenizers make words of line ends."""
     record = {"tokens": ["a", "\n", "b\tc", "d\r"], "tags": ["X", "Y", "X", "Y"]}
     (tmp_path / "train.jsonl").write_text(json.dumps(record) + "\n" + json.dumps(record) + "\n")

@@ -31,7 +31,7 @@ def test_a_row_is_its_tokens_and_then_padding() -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 12), st.integers(0, 2**40))
-def test_every_epoch_has_every_example_once_in_another_order(lengths: list[int], size: int, seed: int) -> None:
+def test_epochs_reorder_all_examples(lengths: list[int], size: int, seed: int) -> None:
     batches = TaskBatches(rows_of(lengths), 0, 64, seed)
     count = len(lengths)
     steps = -(-3 * count // size)
@@ -42,7 +42,7 @@ def test_every_epoch_has_every_example_once_in_another_order(lengths: list[int],
         assert epochs[0] != epochs[1] and epochs[1] != epochs[2]
 
 
-def test_hosts_make_their_rows_as_long_as_the_whole_batch_needs() -> None:
+def test_hosts_pad_rows_to_the_global_length() -> None:
     batches = TaskBatches(rows_of(LENGTHS), 0, 64, seed=3)
     for step in range(6):
         whole = batches.batch(step, 4)
@@ -51,7 +51,7 @@ def test_hosts_make_their_rows_as_long_as_the_whole_batch_needs() -> None:
             assert all((part[key] == whole[key][host]).all() for key in whole)
 
 
-def test_rows_with_blocks_are_as_long_as_they_would_be_alone() -> None:
+def test_block_sparse_rows_keep_their_length() -> None:
     network = ModelConfig(attention_block=4, random_blocks=1)  # full attention in rows of up to 28 tokens
     mesh = make_mesh(MeshConfig(), jax.devices()[:2])
     lengths = np.random.default_rng(0).integers(3, 61, 150)
@@ -69,7 +69,7 @@ def test_rows_with_blocks_are_as_long_as_they_would_be_alone() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("engine", ["tf.data", "threads"])
-def test_a_feed_takes_batches_of_changing_shape_and_starts_anywhere(engine: str, packed: bool) -> None:
+def test_feed_takes_batches_of_changing_shape(engine: str, packed: bool) -> None:
     if engine == "tf.data":
         pytest.importorskip("tensorflow")
     batches = TaskBatches(rows_of(LENGTHS), 0, 64, seed=5, packed=packed)
@@ -95,5 +95,5 @@ def test_a_feed_takes_batches_of_changing_shape_and_starts_anywhere(engine: str,
         (8190, 8192, 8192),
     ],
 )
-def test_few_lengths_and_none_beyond_the_position_table(needed: int, most: int, length: int) -> None:
+def test_batch_lengths_are_few_and_bounded(needed: int, most: int, length: int) -> None:
     assert padded_length(needed, most) == length

@@ -86,7 +86,7 @@ GRADIENTS = {  # of those losses by the student's logits
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.long] * (name != "sequence")) for name in LOSSES]
 )
-def test_the_loss_of_predictions_and_its_gradients_are_its_formula(name: str, start: Start, wide: Start) -> None:
+def test_prediction_loss_matches_its_formula(name: str, start: Start, wide: Start) -> None:
     """Against the logits of both networks in float64 NumPy, with weights of the examples."""
     kind, draw = KINDS[name], np.random.default_rng(5)
     shape = (ROWS, LENGTH) if name == "tokens" else (ROWS, 1)
@@ -129,7 +129,7 @@ def test_the_loss_of_predictions_and_its_gradients_are_its_formula(name: str, st
     assert sums.keys() == {*kind.figures}
 
 
-def test_kinds_without_such_a_loss_are_refused() -> None:
+def test_kinds_without_prediction_loss_are_rejected() -> None:
     for name in KINDS.keys() - LOSSES.keys():
         with pytest.raises(ValueError, match=f"tasks of the kind {name} cannot learn a teacher's predictions"):
             distillation_objective(KINDS[name], TaskConfig())
@@ -163,7 +163,7 @@ def digests(place: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("distil", ["layers", pytest.param("predictions", marks=pytest.mark.long)])
-def test_a_student_learns_and_resumes_to_the_same_bits(distil: str, start: Start, wide: Start, tmp_path: Path) -> None:
+def test_distillation_resumes_bit_identically(distil: str, start: Start, wide: Start, tmp_path: Path) -> None:
     data, place, half = write_classes(tmp_path / "data", train=48, dev=16), tmp_path / "run", tmp_path / "half"
     given = taught(distil, start, wide, data, place, eval_every=3, checkpoint_every=3, keep_every=3)
     config, content, teacher = given
@@ -245,7 +245,7 @@ def test_a_teacher_of_another_task_is_refused(start: Start, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(("kind", "labels"), [("choice", ("0", "1")), ("regression", ())])
-def test_an_export_whose_outputs_have_no_names_teaches(kind: str, labels: tuple[str, ...], tmp_path: Path) -> None:
+def test_teacher_without_label_names_is_accepted(kind: str, labels: tuple[str, ...], tmp_path: Path) -> None:
     model = fine_tuned_model(tmp_path / "model", kind, labels)
     teacher = export_huggingface(model, tmp_path / "teacher")
     config = replace(model.config, distillation=DistillationConfig(teacher=f"hf:{teacher}"))
@@ -283,7 +283,7 @@ def test_what_is_learned_needs_a_teacher(distil: str, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.long
-def test_the_verb_takes_a_fine_tuned_export_as_teacher(start: Start, tmp_path: Path) -> None:
+def test_finetune_takes_an_exported_teacher(start: Start, tmp_path: Path) -> None:
     """Both runs, one after the other, as the recipe of TinyBERT has them."""
     from bertjax.__main__ import main
 

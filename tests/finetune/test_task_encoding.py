@@ -78,7 +78,7 @@ def test_two_texts_of_a_vector_pair_are_two_sequences() -> None:
     assert rows.rows["cls_positions"].tolist() == [[0, 4]] and rows.rows["label_weights"].tolist() == [1]
 
 
-def test_equal_texts_of_vector_pairs_have_equal_numbers() -> None:
+def test_equal_texts_have_equal_numbers() -> None:
     pairs = [("a", "b c"), ("a", "d"), ("e", "b c"), ("d", "D"), ("a b", "c")]
     texts = encoded([example(*pair, label=None) for pair in pairs], "vector", ()).rows["texts"]
     assert texts.dtype == np.int32 and texts.shape == (5, 2)
@@ -120,7 +120,7 @@ def test_the_longer_text_is_cut_first(a: int, b: int, max_length: int) -> None:
     assert counts == LengthCounts(1, a + b, int(cut > 0), cut, empty=int(not a or not b))
 
 
-def test_long_examples_are_counted_reported_or_refused() -> None:
+def test_long_examples_are_reported_or_rejected() -> None:
     counts = LengthCounts()
     examples = [example("a b"), example("a " * 9, line=2), example("a " * 12, line=3), example("\u200b", line=4)]
     rows = KINDS["sequence"].encode(examples, LABELS, TOKENIZER, 8, counts)

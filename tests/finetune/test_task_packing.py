@@ -57,7 +57,7 @@ def test_little_padding_and_few_shapes() -> None:
         assert computed < 1.2 * real and len(shapes) <= most_shapes
 
 
-def test_short_rows_where_several_devices_would_have_none() -> None:
+def test_packing_keeps_rows_for_every_device() -> None:
     places = pack_examples(np.full(32, 13), 0)
     assert (places.rows, places.length) == (8, 64)
     assert pack_examples(np.array([200]), 0).length == 256 and pack_examples(np.array([3]), 0).length == 16
@@ -83,7 +83,7 @@ def test_an_example_lies_in_its_row_as_it_is(lengths: list[int], key: int) -> No
 LENGTHS = [3, 17, 5, 9, 30, 4, 8, 12, 21, 2, 40, 6]
 
 
-def test_devices_of_a_host_get_their_rows_of_the_whole_batch() -> None:
+def test_devices_get_their_rows_of_the_batch() -> None:
     batches = TaskBatches(rows_of(LENGTHS), 0, 64, seed=3, packed=True, shards=4, microbatches=2)
     for step in range(6):
         whole = batches.batch(step, 16)
@@ -95,7 +95,7 @@ def test_devices_of_a_host_get_their_rows_of_the_whole_batch() -> None:
             assert all((part[key] == whole[key][of_each]).all() for key in whole)
 
 
-def test_every_epoch_has_every_example_once_whatever_the_devices() -> None:
+def test_packed_epochs_have_every_example_once() -> None:
     few = TaskBatches(rows_of(LENGTHS, first_label=1), 0, 64, seed=3, packed=True)
     many = TaskBatches(rows_of(LENGTHS, first_label=1), 0, 64, seed=3, packed=True, shards=8)
     for step in range(3):
@@ -139,7 +139,7 @@ SHORT = ("sequence",)
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.long] * (kind not in SHORT)) for kind in PACKED]
 )
-def test_loss_and_gradient_are_those_of_single_rows(kind: str, tmp_path: Path) -> None:
+def test_packed_loss_and_gradient_match_single_rows(kind: str, tmp_path: Path) -> None:
     start = small_start(tmp_path)
     rows = encoded(kind, start)
     labels = len(COLOURS) if kind in ("sequence", "tokens") else 0

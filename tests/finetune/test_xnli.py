@@ -98,9 +98,7 @@ def test_one_set_has_one_figure_and_no_table(tmp_path: Path) -> None:
     assert TaskSummary("xnli", ("accuracy",), {"": [result]}, {}, averaged=True).by_language() == []
 
 
-def test_runs_are_chosen_by_english_and_what_is_said_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_xnli_runs_are_chosen_by_english(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_xnli(tmp_path, ("de", "zh"), train=1, each=2)
     with pytest.raises(ValueError, match=r"xnli\.dev\.tsv: no row of the language en, by which runs are chosen"):
         read_dev(TASKS["xnli"], folder)

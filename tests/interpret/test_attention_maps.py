@@ -22,7 +22,7 @@ from bertjax.interpret.attention_maps import (
     next_sentence,
     untrained_heads,
 )
-from bertjax.interpret.attention_view import view_attention
+from bertjax.interpret.attention_page import view_attention
 from bertjax.interpret.sample_text import sample_text
 from bertjax.interpret.token_rows import read_row
 from bertjax.model.attention.self_attention import LayerInputs
@@ -62,7 +62,7 @@ def test_attention_is_what_transformers_puts_out(model, tmp_path):
         np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, atol=1e-5)
 
 
-def test_a_pair_is_laid_out_as_the_tokenizer_of_the_family_does(tmp_path):
+def test_pairs_match_the_family_tokenizer(tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     model = family_model(tmp_path / "run", "roberta")
     folder = export_huggingface(model, tmp_path / "exported")
@@ -128,7 +128,7 @@ def test_a_layer_with_a_window_attends_within_it(tmp_path):
         np.testing.assert_array_equal(norms > 0, np.arange(len(row)) <= reach)
 
 
-def test_gradients_are_what_finite_differences_say(model):
+def test_gradients_match_finite_differences(model):
     """A token's vector moved by a little, and the rest of the way by hand: so much does the loss change."""
     (row,) = rows_of(model)[:1]
     (inside,) = look_inside(model, [row])
@@ -172,7 +172,7 @@ def test_gradients_are_what_finite_differences_say(model):
         assert found.gradient_norms[-1, 0] > 0 and not found.gradient_norms[-1, 1:].any(), "[CLS] alone is read"
 
 
-def test_gradients_of_a_classifier_are_those_of_transformers(tmp_path):
+def test_classifier_gradients_match_transformers(tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     labels = ("bad", "so so", "good")
     classifier = fine_tuned_model(tmp_path / "run", "sequence", labels, num_hidden_layers=LAYERS)
@@ -202,15 +202,15 @@ def without_biases(path, leaf):
     return 0 * leaf if path[-1].key == "bias" else leaf
 
 
-def test_what_a_run_computes_in_bfloat16_is_shown_in_float32(model):
+def test_attention_of_bfloat16_runs_is_float32(model):
     config = replace(model.config, execution=ExecutionConfig(dtype="bfloat16"))
     rough = replace(model, config=config, graphdef=abstract_network(config.model, config.execution)[0])
     for one, other in zip(look_inside(rough, rows_of(model)), look_inside(model, rows_of(model)), strict=True):
         np.testing.assert_array_equal(one.attention, other.attention)
 
 
-def test_sentences_that_cannot_be_shown_are_refused(model):
-    with pytest.raises(ValueError, match="has nothing in it"):
+def test_bad_sentences_are_rejected(model):
+    with pytest.raises(ValueError, match="has no tokens"):
         read_row(model.tokenizer, ["the", " "], 64)
     with pytest.raises(ValueError, match=r"have 9 tokens, special ones included; the model was trained on rows of 8"):
         read_row(model.tokenizer, ["the of and", "the of and"], 8)

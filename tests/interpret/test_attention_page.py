@@ -14,9 +14,8 @@ from page_browser import NAMES, Browser, installed
 from small_models import random_sentences, small_model, text_of, wordpiece
 
 from bertjax.finetune.predict import TaskModel
-from bertjax.interpret.attention_page import render_attention
+from bertjax.interpret.attention_page import AttentionView, render_attention, view_attention
 from bertjax.interpret.attention_patterns import PATTERNS
-from bertjax.interpret.attention_view import AttentionView, view_attention
 from bertjax.storage.progress import no_progress
 
 SHORT = ("I went to the store.", "At the store, <b> bought fresh strawberries.")
@@ -83,7 +82,7 @@ def said(views, tmp_path_factory) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize("name", ["few", "many"])
-def test_pointing_at_a_token_leaves_its_lines_and_says_its_weights(views, said, name):
+def test_pointing_at_a_token_shows_its_lines(views, said, name):
     view, shown = views[name], said[name]
     assert shown["failed"] == []
     layer, head = (int(number) - 1 for number in re.findall(r"\d+", shown["before"]["chosen"]))
@@ -131,7 +130,7 @@ def test_tokens_can_be_read(views, said, name):
     assert shown["wide"], "nothing to scroll sideways for"
 
 
-def test_the_page_is_one_file_that_requests_nothing(views):
+def test_page_is_self_contained(views):
     page = render_attention(views["few"])
     assert "default-src 'none'" in page
     addresses = set(re.findall(r"https?://[^\s'\"<]+", page))
@@ -142,7 +141,7 @@ def test_the_page_is_one_file_that_requests_nothing(views):
     assert page.count("</script>") == 2
 
 
-def test_the_page_says_how_strong_each_pattern_is_in_each_head(views):
+def test_page_shows_pattern_strength_per_head(views):
     view, page = views["few"], render_attention(views["few"])
     for number, pattern in enumerate(PATTERNS):
         assert html.escape(pattern.looks_at) in page
@@ -150,7 +149,7 @@ def test_the_page_says_how_strong_each_pattern_is_in_each_head(views):
             for head in range(4):
                 share, strength = (x[number, layer, head] for x in (view.patterns.shares, view.patterns.strengths))
                 assert (
-                    f"layer {layer + 1}, head {head + 1}: {share:.1%} of the attention, {strength:.2f} beyond" in page
+                    f"layer {layer + 1}, head {head + 1}: {share:.1%} of the attention, strength {strength:.2f}" in page
                 )
     assert page.count('class="cell') == 6 * 2 * 4
 
@@ -158,12 +157,12 @@ def test_the_page_says_how_strong_each_pattern_is_in_each_head(views):
 def test_what_a_model_cannot_predict_is_reported(model, tmp_path):
     sample = text_of(model.tokenizer, random_sentences(10))
     alone = view_attention(model, "small", SHORT[:1], sample, 8, no_progress)
-    assert alone.at_cls is None and "whether B follows A takes a second sentence" in render_attention(alone)
+    assert alone.at_cls is None and "next-sentence prediction needs a second sentence" in render_attention(alone)
     bare = replace(model, params=model.params | {"nsp_head": jax.tree.map(np.zeros_like, model.params["nsp_head"])})
     numbers = fine_tuned_model(tmp_path, "regression", tokenizer=model.tokenizer)
     for other, said in (
-        (bare, "the model has no trained NSP head; once fine-tuned for classification, it has a label there"),
-        (numbers, "the model was fine-tuned for regression, and gives a text no label"),
+        (bare, "the model has no trained NSP head; fine-tune it for classification to get a label"),
+        (numbers, "the model was fine-tuned for regression, which does not label texts"),
     ):
         view = view_attention(other, "small", SHORT, sample, 8, no_progress)
         assert view.at_cls is None and said in render_attention(view)
@@ -173,13 +172,13 @@ def test_what_a_model_cannot_predict_is_reported(model, tmp_path):
     causal = replace(causal, config=replace(causal.config, data=data, training=training))
     view = view_attention(causal, "small", SHORT, sample, 8, no_progress)
     page = render_attention(view)
-    assert "“words that predict it” is not measured: the model predicts the next token" in page
+    assert "“words that predict it” is not measured: a causal model predicts the next token" in page
     assert "“next word” is not measured: no token may look at" in page
-    assert "[CLS] of a causal model sees nothing but itself" in page
+    assert "in a causal model [CLS] attends only to itself" in page
     assert np.isnan(view.patterns.strengths[0]).all() and "Not measured." in page
 
 
-def test_the_label_of_a_classifier_is_what_a_gradient_is_of(tmp_path):
+def test_gradient_belongs_to_the_predicted_label(tmp_path):
     """The label that the model predicts, whichever that is: with the names exchanged, the other one."""
     found = []
     for labels in (("<bad>", "good"), ("good", "<bad>")):
@@ -193,7 +192,7 @@ def test_the_label_of_a_classifier_is_what_a_gradient_is_of(tmp_path):
         page = render_attention(view)
         label = html.escape(predicted.label)
         assert f"<h2>What “{label}” depends on</h2>" in page
-        assert f"The model says “{label}” with {view.at_cls.probability:.1%}" in page
+        assert f"The model predicts “{label}” with {view.at_cls.probability:.1%}" in page
         assert "<bad>" not in page and not any("at [CLS] is not shown" in note for note in view.missing)
         found.append(predicted.label)
     assert sorted(found) == ["<bad>", "good"]
@@ -201,5 +200,5 @@ def test_the_label_of_a_classifier_is_what_a_gradient_is_of(tmp_path):
 
 def test_a_text_without_pairs_is_refused(model):
     sample = text_of(model.tokenizer, ["the store ."] * 5)
-    with pytest.raises(ValueError, match="no two sentences in a row that are short enough"):
+    with pytest.raises(ValueError, match="no two successive sentences that are short enough"):
         view_attention(model, "small", SHORT, sample, 8, no_progress)

@@ -48,7 +48,7 @@ BY_HAND = {
 }
 
 
-def test_words_are_what_is_no_sign_and_no_special_token():
+def test_words_exclude_signs_and_special_tokens():
     assert [ROW.tokenizer.tokens[i] for i in ROW.ids] == [
         "[CLS]", "i", "went", "to", "the", "store", ".", "[SEP]",
         "at", "the", "shop", ",", "i", "bought", "straw", "##berries", ".", "[SEP]",
@@ -58,7 +58,7 @@ def test_words_are_what_is_no_sign_and_no_special_token():
     assert ROW.word_numbers[14] == ROW.word_numbers[15] == ROW.word_numbers[16] - 1
 
 
-def test_a_character_is_a_whole_word_where_words_are_not_spaced():
+def test_characters_are_words_in_unspaced_scripts():
     tokenizer = WordPiece([*SPECIAL_TOKENS, "a", "go", "##go", "北", "##京", "京", "。", "7"], TextRules(True, True))
     assert [tokenizer.tokens[i] for i in whole_words(tokenizer)] == ["go", "北", "京"]
 
@@ -85,7 +85,7 @@ def sums_of(*attention):
 
 
 @pytest.mark.parametrize("pattern", range(len(PATTERNS)), ids=lambda n: PATTERNS[n].name)
-def test_a_head_that_shows_one_pattern_scores_1_for_it_and_nothing_for_the_others(pattern):
+def test_pattern_scores_are_1_for_a_pure_head(pattern):
     strengths = sums_of(head_that_shows(pattern)).strengths[:, 0, 0]
     assert strengths[pattern] == pytest.approx(1, abs=1e-12)
     assert np.delete(strengths, pattern).max() < 1e-12
@@ -98,7 +98,7 @@ def test_even_attention_shows_nothing():
     assert sums.tokens.tolist() == [13, 13, 12, 8, 2, 15]
 
 
-def test_a_head_that_shows_a_pattern_by_half_scores_half():
+def test_pattern_scores_are_proportional():
     even = np.full((1, 1, 18, 18), 1 / 18)
     for pattern in range(len(PATTERNS)):
         strengths = sums_of(0.5 * head_that_shows(pattern) + 0.5 * even).strengths
@@ -116,7 +116,7 @@ def test_heads_and_rows_are_distinguished():
     assert sums.tokens[SAME_ACROSS] == 24
 
 
-def test_what_a_causal_model_cannot_see_is_not_counted():
+def test_causal_mask_limits_pattern_targets():
     sums, seen = PatternSums(1, 1), np.tri(18, dtype=bool)
     sums.add(np.tri(18)[None, None] / np.arange(1, 19)[:, None], targets(ROW, RELATED, PREDICTORS), seen)
     assert sums.tokens[NEXT] == 0 and np.isnan(sums.strengths[NEXT]).all()
@@ -136,7 +136,7 @@ def model_with(table):
     return TrainedModel(None, 1, Config(model=config, data=DataConfig()), TOKENIZER, None, params)
 
 
-def test_related_words_are_the_nearest_in_the_models_own_table(monkeypatch):
+def test_related_words_are_nearest_embeddings(monkeypatch):
     monkeypatch.setattr("bertjax.interpret.attention_patterns.RELATED", 1)
     table = np.random.default_rng(0).normal(size=(TOKENIZER.vocab_size, 64))
     place = TOKENIZER.tokens.index
@@ -149,7 +149,7 @@ def test_related_words_are_the_nearest_in_the_models_own_table(monkeypatch):
     assert (related == related.T).all()
 
 
-def test_other_pieces_of_the_same_word_elsewhere_are_related():
+def test_pieces_of_repeated_words_are_related():
     row = TokenRow.of(TOKENIZER, TOKENIZER.encode_sentences(["strawberries", "sweet strawberries"]))
     related = WordTable(model_with(np.random.default_rng(0).normal(size=(TOKENIZER.vocab_size, 64)))).related(row)
     # [CLS] straw ##berries [SEP] sweet straw ##berries [SEP]

@@ -85,7 +85,7 @@ def test_log_ratios_are_the_plain_models(model: TrainedModel, masked: bool) -> N
         )
 
 
-def test_a_text_with_full_attention_is_examined_without_blocks(model: TrainedModel, tmp_path: Path) -> None:
+def test_short_text_is_examined_with_full_attention(model: TrainedModel, tmp_path: Path) -> None:
     sparse = small_model(tmp_path, attention_block=4, random_blocks=1)  # full attention in rows of up to 28 tokens
     (found,), (wanted,) = (examine(one, ["the bank opened " * 8], top=3) for one in (sparse, model))
     assert len(found.words) == 24
@@ -95,7 +95,7 @@ def test_a_text_with_full_attention_is_examined_without_blocks(model: TrainedMod
         np.testing.assert_allclose(*ratios, rtol=1e-5, atol=ROUNDING)
 
 
-def test_rows_of_hidden_words_are_made_when_they_are_used(model: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masked_rows_are_made_lazily(model: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """One row is kept for a window, however many words are hidden in turn."""
     kept: list[TokenRow] = []
     of = TokenRow.of
@@ -191,7 +191,7 @@ def test_a_character_of_several_tokens_is_one_word(tmp_path: Path) -> None:
 
 def test_what_cannot_be_examined_is_refused(model: TrainedModel) -> None:
     assert examine(model, ["", " \t"]) == [Examined("", (), ()), Examined(" \t", (), ())]
-    with pytest.raises(ValueError, match=r"text 8, 'a \[MASK\]', spells the special token \[MASK\]; leave it out"):
+    with pytest.raises(ValueError, match=r"text 8, 'a \[MASK\]', contains the special token \[MASK\]; leave it out"):
         examine(model, ["the", "a [MASK]"], number_from=7)
     with pytest.raises(ValueError, match="text 1 has a lone surrogate"):
         examine(model, ["a \ud800"])
@@ -226,10 +226,10 @@ def test_figures_count_words_found_and_corrected() -> None:
     judged, left_out = judge(found, pairs, lowercase=True)
     assert left_out == ["c"] and (judged.words, judged.errors) == (5 + 3 + 3 + 2, 3)
     figures = judged.figures(4.5)
-    assert (figures.doubted, figures.detected, figures.corrected) == (3, 2, 1)
+    assert (figures.replaced, figures.detected, figures.corrected) == (3, 2, 1)
     assert (figures.precision(2), figures.recall(2), figures.f1(2)) == (2 / 3, 2 / 3, 2 / 3)
     assert (figures.precision(1), figures.recall(1), figures.f1(1)) == (1 / 3, 1 / 3, 1 / 3)
-    assert judged.best_threshold() == 8.5  # one word doubted, and corrected: F1 2 / (1 + 3)
+    assert judged.best_threshold() == 8.5  # one word replaced and corrected: F1 2 / (1 + 3)
     assert judge(found, pairs, lowercase=False)[0].errors == 4  # `a` for `A`
     nothing = judge([found[3]], [pairs[3]], lowercase=True)[0]
     assert nothing.best_threshold() == 0 and nothing.figures(9.0).f1(0) == nothing.figures(9.0).precision(0) == 0
@@ -244,12 +244,12 @@ def test_sighan_layout(tmp_path: Path) -> None:
     assert pair.id == "A2-0003-1" and pair.source.index("阿") == pair.target.index("啊") == 17
     judged, left_out = judge([examined(pair.source, ("阿", "啊", 3.0))], [pair], lowercase=True)
     assert not left_out and (judged.words, judged.errors) == (19, 1)
-    assert judged.figures(2.0).corrected == judged.figures(2.0).doubted == 1
+    assert judged.figures(2.0).corrected == judged.figures(2.0).replaced == 1
     path.write_text("id\tsource\ttarget\n1\ta\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"test.tsv:2: 2 fields for 3 columns"):
         read_error_pairs(path)
     path.write_text("id\tsource\ttarget\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="it has no row"):
+    with pytest.raises(ValueError, match="no rows; give an id"):
         read_error_pairs(path)
 
 
@@ -285,9 +285,7 @@ def test_the_verb(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.startswith("The bank\n")
 
 
-def test_the_verb_says_that_a_file_is_not_all_utf8(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replaced_characters_are_reported(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_bytes(b"The bank \xff\n" + b"The bank\n" * 20)
     assert main(["correct", str(run), "--file", str(texts), "--threshold", "1e9"]) == 0
@@ -324,7 +322,7 @@ def test_the_verb_measures_pairs(run: Path, tmp_path: Path, capsys: pytest.Captu
         (["--evaluate", "b.tsv", "--output", "b.txt"], "--evaluate writes no texts"),
         (["--evaluate", "nowhere.tsv"], "nowhere.tsv: no such file"),
         (["--file", "nowhere.txt"], "nowhere.txt: no such file"),
-        (["a [SEP]"], "spells the special token [SEP]"),
+        (["a [SEP]"], "contains the special token [SEP]"),
     ],
 )
 def test_the_verb_refuses(

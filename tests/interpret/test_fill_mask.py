@@ -97,7 +97,7 @@ def test_a_generator_is_asked_where_there_is_one(model, tmp_path):
     assert_are_the_best(guesses, probabilities(both.generator, ids, [0] * len(ids))[2], 7)
 
 
-def test_a_prompt_of_blocks_is_computed_in_the_row_that_it_has_alone(model):
+def test_block_sparse_prompt_is_computed_alone(model):
     """In rows of up to 28 tokens attention is full; there the others have no more, and longer ones are whole blocks."""
     blocks = {"attention_block": 4, "random_blocks": 1}
     sparse = replace(model, config=replace(model.config, model=replace(model.config.model, **blocks)))
@@ -111,7 +111,7 @@ def test_a_prompt_of_blocks_is_computed_in_the_row_that_it_has_alone(model):
         assert_are_the_best(guesses, row[ids.index(TOKENIZER.mask_id)], 7)
 
 
-def test_prompts_have_few_widths_that_follow_their_lengths(model):
+def test_prompts_use_few_widths(model):
     longest = {"model": replace(model.config.model, max_position_embeddings=8192)}
     far = replace(model, config=replace(model.config, data=DataConfig(sequence_length=8192), **longest))
     assert [row_width(far, tokens) for tokens in (5, 12, 17, 40, 600)] == [16, 16, 32, 64, 1024]
@@ -180,7 +180,7 @@ def test_completions_hide_whole_and_telling_words(model, tmp_path):
     assert len({completion.answer for completion in found}) == len(found) == 40
 
 
-def test_sentences_with_pieces_come_when_there_are_no_others(model, tmp_path):
+def test_sentences_with_pieces_come_last(model, tmp_path):
     draw = np.random.default_rng(1)
     split = held_out(tmp_path, [sentence(draw, 12, pieces=True) for _ in range(300)])
     found = held_out_completions(model, split, 4, seed=0)
@@ -188,7 +188,7 @@ def test_sentences_with_pieces_come_when_there_are_no_others(model, tmp_path):
     assert len(found) == 4 and all("[MASK]ing" not in c.text and "ing" in c.text for c in found)
 
 
-def test_fewer_completions_come_from_a_split_that_has_no_more(model, tmp_path):
+def test_small_split_gives_fewer_completions(model, tmp_path):
     assert held_out_completions(model, held_out(tmp_path, [ids_of(*["the"] * 10)] * 9), 5, seed=0) == ()
     empty = TokenStore.open(write_store(tmp_path / "empty", {"train": [[[7]]]}, TOKENIZER)).split("held_out")
     assert held_out_completions(model, empty, 5, seed=0) == ()

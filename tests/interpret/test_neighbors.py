@@ -36,7 +36,7 @@ def model(tmp_path_factory):
     return small_model(tmp_path_factory.mktemp("run"))
 
 
-def test_one_word_has_as_many_vectors_as_contexts_and_one_in_the_table(model):
+def test_neighbors_have_a_vector_per_context(model):
     found = find_neighbors(model, "Bank", text_of(model.tokenizer, BANKS))
     assert [(c.before, c.word) for c in found.contexts] == [
         ("the", "bank"),
@@ -62,7 +62,7 @@ def test_one_word_has_as_many_vectors_as_contexts_and_one_in_the_table(model):
     assert "bank" not in [near.word for context in found.contexts for near in context.words]
 
 
-def test_the_nearest_in_the_table_are_by_the_models_own_vectors(model):
+def test_static_neighbors_use_word_embeddings(model):
     table = np.array(model.params["encoder"]["embeddings"]["word"])
     place = model.tokenizer.tokens.index
     table[place("loan")] = table[place("bank")] + 0.05
@@ -83,7 +83,7 @@ def test_a_word_of_pieces_is_found_whole(model):
         find_neighbors(model, "straw", sample, layer=3)
 
 
-def test_words_of_a_script_without_spaces_are_found_within_their_text(tmp_path):
+def test_words_in_scripts_without_spaces_are_examined(tmp_path):
     sentences = ["他在河边走路。", "河水很高，她走了。", "我们去银行。", "the river was high"]
     rules = TextRules(False, False)
     tokenizer = train_tokenizer("unigram", count_for("unigram", sentences * 30, rules), 60, rules)
@@ -102,7 +102,7 @@ def test_contexts_are_spread_over_the_text(model):
     assert all(positions_of(np.array([model.tokenizer.tokens.index("bank")]), row).tolist() == [2] for row in rows)
 
 
-def test_pairs_are_neighbours_in_the_text_and_the_same_every_time(model):
+def test_sample_pairs_are_successive_and_reproducible(model):
     sentences = random_sentences(60)
     sample = text_of(model.tokenizer, sentences)
     pairs = sample.pairs(20, 64)
@@ -115,7 +115,7 @@ def test_pairs_are_neighbours_in_the_text_and_the_same_every_time(model):
     assert all(len(row) <= 20 for row in sample.pairs(20, 20))
 
 
-def test_the_text_is_a_file_else_what_is_held_out_else_built_in(model, tmp_path, monkeypatch):
+def test_sample_text_prefers_file_then_held_out(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("I went to the\nstore. The store was high.\n\nA museum opened.\n")
     of_file = sample_text(model, "text.txt", no_progress)
@@ -129,7 +129,7 @@ def test_the_text_is_a_file_else_what_is_held_out_else_built_in(model, tmp_path,
         sample_text(model, "one.txt", no_progress)
 
 
-def test_the_text_of_a_file_has_the_tokens_that_it_has_as_a_whole(model, tmp_path):
+def test_sample_of_a_file_has_its_tokens(model, tmp_path):
     text = "The store was high. The bank was low. A museum opened. 他在河边。她在河边。 河"
     rules = TextRules(False, False, prefix_space=False)
     bare = train_tokenizer("byte_bpe", count_for("byte_bpe", [text] * 5, rules), 300, rules)
@@ -139,7 +139,7 @@ def test_the_text_of_a_file_has_the_tokens_that_it_has_as_a_whole(model, tmp_pat
     assert found.ids.tolist() == bare.backend.encode(text, add_special_tokens=False).ids
 
 
-def test_held_out_text_is_that_of_the_runs_own_store(model, tmp_path, monkeypatch):
+def test_sample_uses_the_run_store(model, tmp_path, monkeypatch):
     run = replace(model, directory=tmp_path / "run", config=replace(model.config, data=DataConfig(root=str(tmp_path))))
     (run.directory / "checkpoints").mkdir(parents=True)
     encoded = [ids.tolist() for ids in model.tokenizer.encode_sentences(random_sentences(9))]
@@ -155,6 +155,6 @@ def test_held_out_text_is_that_of_the_runs_own_store(model, tmp_path, monkeypatc
     assert f"no token store of the run is below {tmp_path}" in sample_text(run, None, no_progress).origin
 
 
-def test_no_context_at_all_is_refused_before_anything_is_read(capsys):
+def test_zero_contexts_are_rejected(capsys):
     assert main(["neighbors", "nowhere", "bank", "--contexts", "0"]) == 1
     assert "--contexts 0: give 1 or more" in capsys.readouterr().err

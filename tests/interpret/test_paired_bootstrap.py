@@ -50,7 +50,7 @@ def test_pairs_show_what_two_samples_do_not() -> None:
     assert apart.p_value > 0.05 and apart.low < 0 < apart.high
 
 
-def test_without_a_difference_small_p_values_are_as_rare_as_they_say() -> None:
+def test_p_values_are_uniform_without_a_difference() -> None:
     small = 0
     for seed in range(200):
         first, second, weights = losses(60, 0.0, seed=100 + seed)
@@ -68,6 +68,6 @@ def test_the_same_system_twice_has_a_p_value_of_1() -> None:
     ), "always the same resamples"
 
 
-def test_a_figure_that_is_not_defined_has_no_p_value() -> None:
+def test_undefined_figures_have_no_p_value() -> None:
     nothing = paired_bootstrap(lambda drawn: np.full(len(drawn), np.nan), lambda drawn: np.ones(len(drawn)), 5, 20)
     assert math.isnan(nothing.p_value) and math.isnan(nothing.value)

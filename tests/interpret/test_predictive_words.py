@@ -16,7 +16,7 @@ from bertjax.model.network import bind
 from bertjax.storage.progress import no_progress
 
 
-def test_the_predicting_word_lowers_the_probability_most(tmp_path, monkeypatch):
+def test_predicting_word_lowers_probability_most(tmp_path, monkeypatch):
     monkeypatch.setattr(masked_tokens, "_TOKENS", 5 * 16)
     model = trained_model(tmp_path)
     # So that words mean more to each other than in a model drawn at random.
@@ -48,15 +48,15 @@ def test_the_predicting_word_lowers_the_probability_most(tmp_path, monkeypatch):
     assert None in wanted and len({answer for answer in wanted if answer is not None}) > 1
 
 
-def test_questions_of_one_width_share_batches_of_at_most_two_heights(tmp_path, monkeypatch):
+def test_masked_tokens_use_at_most_two_batch_heights(tmp_path, monkeypatch):
     model, shapes = trained_model(tmp_path), []
-    compute = masked_tokens._of_tokens
+    compute = masked_tokens._token_log_probabilities
 
     def computed(graphdef, params, ids, *others):
         shapes.append(ids.shape)
         return compute(graphdef, params, ids, *others)
 
-    monkeypatch.setattr(masked_tokens, "_of_tokens", computed)
+    monkeypatch.setattr(masked_tokens, "_token_log_probabilities", computed)
     rows = [read_row(model.tokenizer, ["the museum " * count], 64) for count in (2, 12, 3, 20, 1, 9, 12, 3)]
     questions = [(row, place) for row in rows for place in np.flatnonzero(row.is_word).tolist()]
     measured.predictive_words(model, questions, no_progress)

@@ -62,7 +62,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_with_probes_has_the_weights_of_one_without(runs: Path) -> None:
+def test_probes_do_not_change_weights(runs: Path) -> None:
     assert digests(runs / "probed") == digests(runs / "plain")
     plain, probed = (curves(read_metrics(runs / name / "metrics.jsonl")) for name in ("plain", "probed"))
     assert not any(name.startswith("probe/") for name in plain)
@@ -72,7 +72,7 @@ def test_a_run_with_probes_has_the_weights_of_one_without(runs: Path) -> None:
     }
 
 
-def test_its_figures_are_those_of_its_last_checkpoint(runs: Path) -> None:
+def test_figures_belong_to_the_last_checkpoint(runs: Path) -> None:
     found = curves(read_metrics(runs / "probed" / "metrics.jsonl"))
     assert found["probe/pairs_accuracy"][0] == [2, 4]
     last = {name: values[-1] for name, (_, values) in found.items()}
@@ -96,7 +96,7 @@ def test_its_figures_are_those_of_its_last_checkpoint(runs: Path) -> None:
 
 
 @pytest.mark.parametrize(("compiling", "second", "most"), [(0.0, 122.0, 5), (5.0, 77.0, 30)])
-def test_probes_wait_until_they_cost_their_share_at_most(compiling: float, second: float, most: int) -> None:
+def test_probes_respect_their_time_share(compiling: float, second: float, most: int) -> None:
     """Evaluations every 10 s: the first probe is expected to take as long as its evaluation, and takes 6 s.
 
     The next one is expected to take as long, but for the compiling, of which jax tells.
@@ -160,7 +160,7 @@ SENTENCES = [
 ]
 
 
-def test_vectors_of_words_are_those_of_their_first_pieces(model: TrainedModel) -> None:
+def test_word_vectors_are_those_of_first_pieces(model: TrainedModel) -> None:
     probe = TagProbe.of(SENTENCES, model.tokenizer, model.max_length)
     vectors = _word_vectors(model, probe.windows)
     rows = [TokenRow.of(model.tokenizer, [ids]) for ids in model.tokenizer.encode_sentences(
@@ -196,7 +196,7 @@ def test_the_classifier_is_ridge_regression() -> None:
         (["--probe.attention", "True", "--probe.share", "0"], "probe.share=0.0 must be in (0, 1]"),
     ],
 )
-def test_what_cannot_be_probed_is_refused_before_text_is_prepared(
+def test_bad_probes_are_rejected_before_preparation(
     words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -81,7 +81,7 @@ def test_scores_are_those_of_transformers(model: TrainedModel, exported: Path, v
     np.testing.assert_allclose([one.log_probability for one in found], [total for total, _ in wanted], rtol=1e-5)
 
 
-def test_variants_differ_only_where_a_word_has_pieces(model: TrainedModel) -> None:
+def test_variants_differ_only_for_split_words(model: TrainedModel) -> None:
     found = {variant: pseudo_likelihoods(model, ["the bank", "strawberries"], variant) for variant in VARIANTS}
     assert len({scores[0] for scores in found.values()}) == 1
     assert len({scores[1] for scores in found.values()}) == 3
@@ -98,7 +98,7 @@ def test_a_score_does_not_depend_on_its_neighbours(model: TrainedModel, monkeypa
     assert perplexity(alone) == pytest.approx(math.exp(-total / sum(one.tokens for one in alone)))
 
 
-def test_a_text_of_blocks_is_scored_in_the_row_that_it_has_alone(tmp_path: Path) -> None:
+def test_block_sparse_text_is_scored_alone(tmp_path: Path) -> None:
     blocks = {"attention_block": 4, "random_blocks": 1}  # full attention in rows of up to 28 tokens
     full, sparse = small_model(tmp_path), small_model(tmp_path, **blocks)
     texts = ["the bank " * 12, "the bank " * 14 + "opened ."]
@@ -176,7 +176,7 @@ def test_files_of_blimp_are_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"wrong.jsonl:1: no column 'sentence_good'; there are 'good', 'bad'"):
         read_pair_sets([wrong])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="empty: no file of minimal pairs in it"):
+    with pytest.raises(ValueError, match="empty: no files of minimal pairs"):
         read_pair_sets([tmp_path / "empty"])
     (tmp_path / "other").mkdir()
     alike = write_pairs(tmp_path / "other" / "binding.jsonl", [{"none": "of them is read before"}])
@@ -232,21 +232,19 @@ def test_wrong_words_are_refused(
     assert message in capsys.readouterr().err
 
 
-def test_the_verb_says_that_a_file_is_not_all_utf8(
-    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replaced_characters_are_reported(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_bytes(b"the bank \xff\n" + b"the bank went\n" * 12)
     assert main(["score", f"hf:{exported}", "--file", str(texts)]) == 0
     assert capsys.readouterr().out.startswith("1 characters were not UTF-8 and became U+FFFD\n")
 
 
-def test_the_verb_offers_the_variants_that_there_are() -> None:
+def test_score_offers_every_variant() -> None:
     (action,) = [one for one in make_parser("score")._actions if one.dest == "variant"]
     assert tuple(action.choices) == tuple(VARIANTS)
 
 
-def test_a_score_is_of_the_weights_and_not_of_how_a_run_computed(model: TrainedModel) -> None:
+def test_scores_do_not_depend_on_execution_options(model: TrainedModel) -> None:
     execution = replace(model.config.execution, dtype="bfloat16")
     in_bfloat16 = replace(model, config=replace(model.config, execution=execution))
     assert pseudo_likelihoods(in_bfloat16, TEXTS) == pseudo_likelihoods(model, TEXTS)

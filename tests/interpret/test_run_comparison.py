@@ -91,9 +91,7 @@ def test_what_cannot_be_compared_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_a_run_keeps_its_store_when_the_text_changes(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_uses_the_run_store(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`evaluate` and `compare` use the run's own store; without it, changed text is refused."""
     text, moved, root = runs / "other.txt", tmp_path / "other.txt", runs / "data"
     original = text.read_text()
@@ -206,19 +204,19 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file, delimiter="\t"))
 
 
-def test_predictions_for_files_that_changed_since_are_refused(tuned: Path) -> None:
+def test_compare_rejects_changed_data_files(tuned: Path) -> None:
     dev = tuned / "data" / "dev.tsv"
     whole = dev.read_text()
     head, first, *others = whole.splitlines()
     dev.write_text("\n".join([head, *others, first]) + "\n")
     try:
-        with pytest.raises(ValueError, match="little: its files of data have changed since it predicted; run its fine"):
+        with pytest.raises(ValueError, match="little: its data files have changed since it predicted; run its fine"):
             compare_runs([str(tuned / "little"), str(tuned / "much")], 0, no_progress)
     finally:
         dev.write_text(whole)
 
 
-def test_predictions_of_other_examples_are_refused(tuned: Path, runs: Path, tmp_path: Path) -> None:
+def test_compare_rejects_other_predictions(tuned: Path, runs: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"runs of several kinds: .*one \(pretraining\), .*much \(sequence\)"):
         compare_runs([str(runs / "one"), str(tuned / "much")], 0, no_progress)
     shutil.copytree(tuned / "much", tmp_path / "copy")
@@ -232,7 +230,7 @@ def test_predictions_of_other_examples_are_refused(tuned: Path, runs: Path, tmp_
         compare_runs([str(tuned / "little"), str(tmp_path / "copy")], 0, no_progress)
 
 
-def test_a_figure_that_is_not_defined_has_no_p_value() -> None:
+def test_undefined_figures_have_no_p_value() -> None:
     """Such as the correlation of a run that predicts a constant."""
     nan = float("nan")
     figure = run_comparison.Compared("pearson", (0.9, nan), (Difference(0.9, nan, nan, nan, nan),), False, ".3f")

@@ -20,9 +20,8 @@ from small_models import random_sentences, small_model, text_of
 
 from bertjax.__main__ import main
 from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, to_dict
-from bertjax.interpret.attention_page import render_attention
+from bertjax.interpret.attention_page import render_attention, view_attention
 from bertjax.interpret.attention_patterns import PATTERNS
-from bertjax.interpret.attention_view import view_attention
 from bertjax.interpret.comparison_page import render_comparison
 from bertjax.interpret.paired_bootstrap import Difference
 from bertjax.interpret.run_comparison import Compared, Comparison
