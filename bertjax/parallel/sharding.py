@@ -76,7 +76,7 @@ def logical_axes(state: nnx.State) -> dict[str, Any]:
     """
     tree: dict[str, Any] = {}
     for path, variable in nnx.to_flat_state(state):
-        node = tree
+        node: dict[Any, Any] = tree
         for part in path[:-1]:
             node = node.setdefault(part, {})
         names = variable.get_metadata()["logical_axes"]
@@ -103,7 +103,7 @@ def local_rows(mesh: Mesh, global_batch_size: int) -> np.ndarray:
     """The rows of each global batch that this process's devices hold, ascending: int64 [rows]."""
     index_map = batch_sharding(mesh).addressable_devices_indices_map((global_batch_size,))
     everything = np.arange(global_batch_size)
-    return np.unique(np.concatenate([everything[index[0]] for index in index_map.values()]))
+    return np.unique(np.concatenate([everything[index] for index in index_map.values()]))
 
 
 def to_global(mesh: Mesh, local_batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
