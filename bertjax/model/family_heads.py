@@ -53,7 +53,8 @@ class SboHead(VocabularyHead):
         self.first = Dense(config, (2 * D + self.WIDTH, D), ("hidden", "embed"), "hidden", rngs=rngs)
         self.first_norm = LayerNorm(config, D)
         self.second = Dense(config, (D, E), ("embed", "hidden"), "hidden", rngs=rngs)
-        super().__init__(config, rngs=rngs)
+        self.norm = LayerNorm(config, E)
+        super().__init__(config)
 
     def transformed(self, left_BPD: jax.Array, right_BPD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """What is compared with the word embeddings, [B, P, E]; `positions` int32 [B, P] count from 0."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from functools import partial
+from typing import ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,15 @@ POOLERS_OF_TASKS, POOLER_OF_TOKENS = ("gelu", "relu", "gelu_norm"), "gelu_norm"
 def gather_positions(x_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
     """The vectors at some positions of each row: [B, L, D], int32 [B, P] -> [B, P, D]."""
     return jnp.take_along_axis(x_BLD, positions_BP[:, :, None], axis=1, mode="clip")
+
+
+_Module = TypeVar("_Module")
+
+
+def existing(module: _Module | None) -> _Module:
+    """A module that some networks lack, where it must be there."""
+    assert module is not None, "this network lacks the module"
+    return module
 
 
 class Head(nnx.Module):
@@ -49,8 +59,7 @@ class Pooler(Head):
 class VocabularyHead(Head):
     """A head whose output matrix is the word table, [V, E], with a bias of its own."""
 
-    def __init__(self, config: ModelConfig, normed: bool = True, *, rngs: nnx.Rngs) -> None:
-        self.norm = LayerNorm(config, embedding_width(config)) if normed else None
+    def __init__(self, config: ModelConfig) -> None:
         self.bias = zeros((padded_vocab_size(config),), ("vocab",))
         self.activation = config.hidden_act
         self.vocab_size = config.vocab_size
@@ -78,16 +87,16 @@ class MlmHead(VocabularyHead):
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        if config.mlm_tied:
-            sizes, has_bias = (config.hidden_size, embedding_width(config)), config.mlp_bias != "none"
-            how = {"bias": has_bias, "role": "output", "rngs": rngs}
-            self.transform = Dense(config, sizes, ("embed", "hidden"), "hidden", **how)
-        self.decoder = None if config.mlm_tied else word_table(config, config.hidden_size, rngs=rngs)
-        super().__init__(config, config.mlm_tied, rngs=rngs)
+        E, tied, has_bias = embedding_width(config), config.mlm_tied, config.mlp_bias != "none"
+        dense = partial(Dense, config, (config.hidden_size, E), ("embed", "hidden"), "hidden", role="output")
+        self.transform = dense(bias=has_bias, rngs=rngs) if tied else None
+        self.norm = LayerNorm(config, E) if tied else None
+        self.decoder = None if tied else word_table(config, config.hidden_size, rngs=rngs)
+        super().__init__(config)
 
     def transformed(self, hidden_BPD: jax.Array) -> jax.Array:
         """What is compared with the rows of `table`: [B, P, D] -> [B, P, E]."""
-        if self.decoder is not None:
+        if self.transform is None or self.norm is None:
             return hidden_BPD
         return self.norm(ACTIVATIONS[self.activation](self.transform(hidden_BPD)))
 

@@ -41,7 +41,7 @@ def layer_states(
 
     def step(layer: Layer, inputs: LayerInputs, x: jax.Array, _: None) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         # The layer computes the same product of the same arrays, which the compiler does once for both.
-        q, k, _ = layer.attention.projected(layer.attention_input(x), inputs)
+        q, k, _v = layer.attention.projected(layer.attention_input(x), inputs)
         x = layer(x, inputs)
         return x, (x, q, k)
 

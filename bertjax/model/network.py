@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
@@ -12,7 +12,7 @@ from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.encoder import Embeddings
 from bertjax.model.family_heads import RtdHead, SboHead, SopHead, heads_with_input
-from bertjax.model.heads import MlmHead, NspHead, Pooler, Sums, gather_positions
+from bertjax.model.heads import MlmHead, NspHead, Pooler, Sums, existing, gather_positions
 from bertjax.model.mask_decoder import MaskDecoder
 from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
 
@@ -78,11 +78,11 @@ class PretrainingNetwork(TaskNetwork):
 
     def mlm_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """Vocabulary logits at the given positions only: float32 [B, P, V padded]."""
-        return _existing(self.mlm_head)(gather_positions(hidden_BLD, positions_BP), self.encoder.embeddings.word[...])
+        return existing(self.mlm_head)(gather_positions(hidden_BLD, positions_BP), self.encoder.embeddings.word[...])
 
     def mlm_sums(self, hidden_BLD: jax.Array, positions: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
         """Loss and hits summed over the weighted predictions; positions, labels and weights are [B, P]."""
-        head = _existing(self.mlm_head)
+        head = existing(self.mlm_head)
         h_BPE = head.transformed(gather_positions(hidden_BLD, positions))
         return head.sums(h_BPE, head.table(self.encoder.embeddings.word[...]), labels, weights, self.logits_chunk)
 
@@ -93,30 +93,22 @@ class PretrainingNetwork(TaskNetwork):
 
         Without `sequence_ids` each row is one sequence.
         """
-        head = _existing(self.rtd_head)
+        head = existing(self.rtd_head)
         hidden_BLD = head.in_context(hidden_BLD, sequence_ids)
         return head(hidden_BLD if positions_BP is None else gather_positions(hidden_BLD, positions_BP))
 
     def nsp_logits(self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array) -> jax.Array:
         """Next-sentence logits of every packed sequence: float32 [B, S, 2]."""
-        return _existing(self.nsp_head)(self._pooled(hidden_BLD, cls_positions_BS))
+        return existing(self.nsp_head)(self._pooled(hidden_BLD, cls_positions_BS))
 
     def sop_logits(
         self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array, keys: jax.Array | None = None
     ) -> jax.Array:
         """Sentence-order logits of every packed sequence: float32 [B, S, 2]; keys uint32 [B], None = no dropout."""
-        return _existing(self.sop_head)(self._pooled(hidden_BLD, cls_positions_BS), keys)
+        return existing(self.sop_head)(self._pooled(hidden_BLD, cls_positions_BS), keys)
 
     def _pooled(self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array) -> jax.Array:
-        return _existing(self.pooler)(gather_positions(hidden_BLD, cls_positions_BS))
-
-
-_Head = TypeVar("_Head")
-
-
-def _existing(head: _Head | None) -> _Head:
-    assert head is not None, "the model's family lacks this head"
-    return head
+        return existing(self.pooler)(gather_positions(hidden_BLD, cls_positions_BS))
 
 
 Network = TaskNetwork

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
-from bertjax.model.heads import POOLERS_OF_TASKS
+from bertjax.model.heads import POOLERS_OF_TASKS, existing
 from bertjax.model.network import Network, head_of
 
 Pooling = Literal["mean", "cls", "pooler", "max", "none"]
@@ -76,7 +76,7 @@ def pool(bert: Network, vectors_BLD: jax.Array, real_BL: jax.Array, pooling: Poo
     if pooling == "cls":
         return vectors_BLD[:, 0]
     if pooling == "pooler":
-        return bert.pooler(vectors_BLD[:, :1])[:, 0]
+        return existing(bert.pooler)(vectors_BLD[:, :1])[:, 0]
     real_BL1 = real_BL[:, :, None]
     if pooling == "max":
         return jnp.where(real_BL1, vectors_BLD, -jnp.inf).max(axis=1)

@@ -5,8 +5,6 @@ Gradients are as JAX derives them, up to rounding and dtypes; cpu.py has the for
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
@@ -77,7 +75,11 @@ def attention_scores(q: jax.Array, k: jax.Array) -> jax.Array:
     return jnp.einsum("BLHK,BMHK->BHLM", q * q.shape[-1] ** -0.5, k, preferred_element_type=jnp.float32)
 
 
-attention_scores.defvjp(lambda q, k: (attention_scores(q, k), (q, k)), lambda kept, g: scores_gradient(*kept, g))
+def _scores_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return scores_gradient(factors[0], factors[1], g)
+
+
+attention_scores.defvjp(lambda q, k: (attention_scores(q, k), (q, k)), _scores_backward)
 
 
 @jax.custom_vjp
@@ -95,13 +97,14 @@ def weighted_values(weights: jax.Array, v: jax.Array) -> jax.Array:
     return mixed(weights, v)
 
 
-weighted_values.defvjp(
-    lambda weights, v: (weighted_values(weights, v), (weights, v)), lambda kept, g: mixed_gradient(*kept, g)
-)
+def _values_backward(factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return mixed_gradient(factors[0], factors[1], g)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def summed(dims: str, x: jax.Array, y: jax.Array) -> jax.Array:
+weighted_values.defvjp(lambda weights, v: (weighted_values(weights, v), (weights, v)), _values_backward)
+
+
+def _summed(dims: str, x: jax.Array, y: jax.Array) -> jax.Array:
     """`einsum` to float32, of which the backward pass, too, multiplies arrays of the dtype of x and y.
 
     What JAX derives has a factor of float32, so that a CPU and a GPU compute all in float32.
@@ -109,7 +112,12 @@ def summed(dims: str, x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.einsum(dims, x, y, preferred_element_type=jnp.float32)
 
 
-summed.defvjp(lambda dims, x, y: (summed(dims, x, y), (x, y)), lambda dims, kept, g: einsum_gradient(dims, *kept, g))
+def _summed_backward(dims: str, factors: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return einsum_gradient(dims, factors[0], factors[1], g)
+
+
+summed = jax.custom_vjp(_summed, nondiff_argnums=(0,))
+summed.defvjp(lambda dims, x, y: (summed(dims, x, y), (x, y)), _summed_backward)
 
 
 def unstack(x: jax.Array, axis: int) -> tuple[jax.Array, ...]:

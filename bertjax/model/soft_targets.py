@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -43,11 +42,11 @@ def soft_cross_entropy(
     vocabulary and padding; entries from `vocab_size` on are padding and get no probability. weights are float32 [N].
     The logits of `chunk` predictions exist at a time.
     """
-    parts = [
-        (in_chunks(of.hidden, chunk), of.table, real_bias(of.bias / temperature, vocab_size))
-        for of in (student, jax.lax.stop_gradient(teacher))
-    ]
-    loss, agreement = _divergence(temperature, *parts, in_chunks(weights_N, chunk))
+    student_part, teacher_part = (
+        (in_chunks(network.hidden, chunk), network.table, real_bias(network.bias / temperature, vocab_size))
+        for network in (student, jax.lax.stop_gradient(teacher))
+    )
+    loss, agreement = _divergence(temperature, student_part, teacher_part, in_chunks(weights_N, chunk))
     return SoftSums(loss * temperature**2, agreement)
 
 
@@ -60,8 +59,7 @@ def _cast(part: _Part) -> tuple[jax.Array, jax.Array]:
     return table.astype(hidden.dtype), bias
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _divergence(temperature: float, student: _Part, teacher: _Part, weights: jax.Array) -> SoftSums:
+def _summed_divergence(temperature: float, student: _Part, teacher: _Part, weights: jax.Array) -> SoftSums:
     of_student, of_teacher = _cast(student), _cast(teacher)
 
     def add(total: SoftSums, part: tuple[jax.Array, ...]) -> tuple[SoftSums, None]:
@@ -70,6 +68,9 @@ def _divergence(temperature: float, student: _Part, teacher: _Part, weights: jax
 
     zero = jnp.zeros((), jnp.float32)
     return jax.lax.scan(add, SoftSums(zero, zero), (student[0], teacher[0], weights))[0]
+
+
+_divergence = jax.custom_vjp(_summed_divergence, nondiff_argnums=(0,))
 
 
 def _chunk(

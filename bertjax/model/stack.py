@@ -49,6 +49,7 @@ class Layer(nnx.Module):
         if self.pre:
             x_BLD += dropout(self.mlp(self.mlp_norm(x_BLD)), keys, MLP_OUTPUT, self.dropout_rate)
         else:
+            assert self.attention_norm is not None, "a layer without this norm has its norms in front"
             x_BLD = self.attention_norm(x_BLD)
             x_BLD = self.mlp_norm(x_BLD + dropout(self.mlp(x_BLD), keys, MLP_OUTPUT, self.dropout_rate))
         if self.convolution is not None:

@@ -17,7 +17,7 @@ from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.dropout import HEAD, dropout
 from bertjax.model.encoder import Embeddings, Encoder
-from bertjax.model.heads import POOLER_OF_TOKENS, POOLERS_OF_TASKS, Pooler, gather_positions
+from bertjax.model.heads import POOLER_OF_TOKENS, POOLERS_OF_TASKS, Pooler, existing, gather_positions
 from bertjax.model.layers import ACTIVATIONS, Dense, FeedForward, LayerNorm
 from bertjax.model.parameters import uniform
 
@@ -131,8 +131,9 @@ class TokenHead(TaskHead):
         super().__init__(config, 2 * size or width, config.num_labels, rngs=rngs)
         self.lstm = BiLstm(width, size, rngs=rngs) if size else None
 
-    def __call__(self, x_BLW: jax.Array, sequence_ids: jax.Array, keys: jax.Array | None) -> jax.Array:
-        return super().__call__(x_BLW if self.lstm is None else self.lstm(x_BLW, sequence_ids), keys)
+    def read(self, x_BLW: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+        """What the dense layer reads: x, or the states of the BiLSTM."""
+        return x_BLW if self.lstm is None else self.lstm(x_BLW, sequence_ids)
 
 
 class TaskNetwork(nnx.Module):
@@ -165,6 +166,7 @@ class TaskNetwork(nnx.Module):
     feature_based: ClassVar[bool] = False
     heads: tuple[str, ...] = ()
     decodes: bool = False
+    pooler: Pooler | None
 
     def __init__(
         self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs
@@ -225,7 +227,7 @@ class SequenceNetwork(TaskNetwork):
         self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array, keys: jax.Array | None = None
     ) -> jax.Array:
         """A logit per class for every packed sequence: [B, S, num_labels]."""
-        read = self.pooler if self.inner is None else self.inner
+        read = existing(self.pooler) if self.inner is None else self.inner
         return self.head(read(gather_positions(hidden_BLD, cls_positions_BS)), keys)
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
@@ -248,7 +250,7 @@ class ChoiceNetwork(TaskNetwork):
         self, hidden_BLD: jax.Array, cls_positions_BC: jax.Array, keys: jax.Array | None = None
     ) -> jax.Array:
         """A logit per choice: [B, C]."""
-        return self.head(self.pooler(gather_positions(hidden_BLD, cls_positions_BC)), keys)[:, :, 0]
+        return self.head(existing(self.pooler)(gather_positions(hidden_BLD, cls_positions_BC)), keys)[:, :, 0]
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """[B, 1]."""
@@ -274,7 +276,9 @@ class TokenNetwork(TaskNetwork):
 
     def token_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array, keys: jax.Array | None = None) -> jax.Array:
         """A logit per class for every token: [B, L, num_labels]."""
-        return self.head(self.pooler(hidden_BLD) if self.reads_pooler else hidden_BLD, sequence_ids, keys)
+        if self.reads_pooler:
+            hidden_BLD = existing(self.pooler)(hidden_BLD)
+        return self.head(self.head.read(hidden_BLD, sequence_ids), keys)
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """[B, L, num_labels]."""
@@ -316,8 +320,7 @@ class VectorNetwork(TaskNetwork):
 
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, execution, rngs=rngs)
-        if config.pooler not in POOLERS_OF_TASKS:
-            self.pooler = Pooler(config, rngs=rngs)
+        self.pooler = None if config.pooler in POOLERS_OF_TASKS else Pooler(config, rngs=rngs)
 
     def vectors(self, hidden_BLD: jax.Array, sequence_ids: jax.Array, S: int) -> jax.Array:
         """Of each of up to S packed sequences, float32 [B, S, D]; zeros for one that the row does not have."""

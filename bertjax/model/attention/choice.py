@@ -22,7 +22,8 @@ CUDNN_HEAD_DIM = 128  # most dims of a head; Hopper takes 256
 CUDNN_PACKED_FROM = (0, 11, 2)  # first jax whose backward pass with a mask computes no gradient of the mask
 CUDNN_CAPABILITY = (8, 0)  # least CUDA compute capability: Ampere
 _DESCRIBED = {"H100": "9.0", "H200": "9.0", "B200": "10.0"}  # GPUs of plans, by a part of the device kind
-FUSED = {"tpu": "splash", "gpu": "cudnn", "cuda": "cudnn"}  # by jax's name of the platform
+ChosenBackend = Literal["xla", "cudnn", "splash"]
+FUSED: dict[str, ChosenBackend] = {"tpu": "splash", "gpu": "cudnn", "cuda": "cudnn"}  # by jax's name of the platform
 
 
 def compute_capability(device: Any) -> str | None:
@@ -37,7 +38,7 @@ def compute_capability(device: Any) -> str | None:
 class AttentionChoice:
     """The back end and the reason for it."""
 
-    backend: Literal["xla", "cudnn", "splash"]
+    backend: ChosenBackend
     reason: str
 
     def __str__(self) -> str:
@@ -88,7 +89,7 @@ def _choose(
     wanted = execution.attention
     if wanted == "xla":
         return AttentionChoice("xla", "as execution.attention says")
-    backend = FUSED.get(platform, "xla") if wanted == "auto" else wanted
+    backend: ChosenBackend = FUSED.get(platform, "xla") if wanted == "auto" else wanted
     if backend == "xla":
         return AttentionChoice("xla", f"the only backend for {platform}")
     hindrance = _hindrance(backend, model, execution, platform, length, packed, capability, jax_version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import jax
 from jax.sharding import AxisType
@@ -47,7 +48,8 @@ def splash_attention(
         interpret=interpret,
     )
     q, k, v = (x.swapaxes(1, 2) for x in (q * (q.shape[-1] ** -0.5), k, v))
-    return jax.vmap(kernel)(q, k, v, splash.SegmentIds(sequence_ids, sequence_ids)).swapaxes(1, 2)
+    attended = cast("Callable[..., jax.Array]", jax.vmap(kernel))
+    return attended(q, k, v, splash.SegmentIds(sequence_ids, sequence_ids)).swapaxes(1, 2)
 
 
 def per_device(

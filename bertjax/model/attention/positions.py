@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -134,15 +133,14 @@ def attention_by_queries(
     length, size = q.shape[1], min(QUERIES, q.shape[1])
     ids, row = in_blocks(sequence_ids[:, None], size, NOWHERE), jnp.arange(length, dtype=jnp.int32)
 
-    def attended(
-        q: jax.Array, k: jax.Array, v: jax.Array, heads: jax.Array | None, *of_distances: jax.Array
-    ) -> jax.Array:
+    def attended(q: jax.Array, k: jax.Array, v: jax.Array, heads: jax.Array | None, *distances: jax.Array) -> jax.Array:
         scoring = Scoring(length, dropout_keys, dropout_rate, slopes, heads)
-        added = relative_terms(k * scale, Relative(*of_distances, relative.row_of)) if relative else None
+        terms = Relative(distances[0], distances[1], relative.row_of) if relative else None
+        added = relative_terms(k * scale, terms) if terms else None
         blocks, k, v = in_blocks(heads_first(q * scale), size), heads_first(k), heads_first(v)
 
         @jax.checkpoint
-        def of_block(block: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        def attend_block(block: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
             q, *others = block  # [B, H, C, K], [B, 1, C], [C, 1]
             ids, positions = beside(q, others)
             seen = ids[..., None] == sequence_ids[:, None, None, :]
@@ -153,7 +151,7 @@ def attention_by_queries(
             keys = Keys(k, v, seen, row, added(q, positions[:, 0]) if added else None)
             return attend_blocks(q, positions, [keys], scoring)
 
-        out = jax.lax.map(of_block, (jnp.moveaxis(blocks, 2, 0), jnp.moveaxis(ids, 2, 0), positions_of(blocks)))
+        out = jax.lax.map(attend_block, (jnp.moveaxis(blocks, 2, 0), jnp.moveaxis(ids, 2, 0), positions_of(blocks)))
         return heads_first(joined(jnp.moveaxis(out, 0, 2))[:, :, :length])
 
     return head_by_head(attended, q, k, v, *(relative[:2] if relative else ()))
@@ -178,10 +176,10 @@ def relative_terms(k: jax.Array, relative: Relative) -> Added:
     tokens of a block in all rows are one factor of one product.
     """
     length, size = k.shape[1], min(QUERIES, k.shape[1])
-    of_block = min(KEYS, length)
-    keys = jnp.moveaxis(in_blocks(heads_first(k), of_block), 0, 2)
+    key_block = min(KEYS, length)
+    keys = jnp.moveaxis(in_blocks(heads_first(k), key_block), 0, 2)
     blocks = keys.shape[1]
-    whole = max(length + -length % size, blocks * of_block) + of_block
+    whole = max(length + -length % size, blocks * key_block) + key_block
     # Vectors of the distances 1 - whole and on, and of those in the order of keys: from whole - 1 down.
     rows = relative.row_of(np.arange(1 - whole, whole, dtype=np.int32))
     ascending = jnp.take(relative.by_keys, rows, axis=1)
@@ -191,7 +189,7 @@ def relative_terms(k: jax.Array, relative: Relative) -> Added:
         first = positions[0]
         near = jax.lax.dynamic_slice_in_dim(descending, whole - size - first, length + size - 1, axis=1)
         to_positions = _moved(summed("HBCK,HUK->HBCU", q.swapaxes(0, 1), near), length)
-        far = _overlapping(ascending, first + whole - blocks * of_block, blocks, of_block, size + of_block - 1)
+        far = _overlapping(ascending, first + whole - blocks * key_block, blocks, key_block, size + key_block - 1)
         to_content = _moved(summed("HNBCK,HNUK->HNBCU", keys, far[:, ::-1]), size)
         to_content = to_content.transpose(0, 2, 4, 1, 3).reshape(*to_positions.shape[:3], -1)[..., :length]
         return (to_positions + to_content).swapaxes(0, 1)
@@ -210,8 +208,7 @@ def _overlapping(x: jax.Array, start: jax.Array, count: int, step: int, width: i
     return jnp.concatenate([rows[:, piece : piece + count] for piece in range(pieces)], axis=2)[:, :, :width]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _moved(x: jax.Array, width: int) -> jax.Array:
+def _shifted(x: jax.Array, width: int) -> jax.Array:
     """Row c of [..., C, width + C - 1] from its number C - 1 - c on: [..., C, width]; C is at least 2."""
     rows, columns = x.shape[-2:]
     assert columns == width + rows - 1, "a column for each distance"
@@ -219,9 +216,12 @@ def _moved(x: jax.Array, width: int) -> jax.Array:
     return flat.reshape(*x.shape[:-2], rows, columns - 1)[..., :width]
 
 
-def _moved_backward(width: int, _: None, g: jax.Array) -> tuple[jax.Array]:
+_moved = jax.custom_vjp(_shifted, nondiff_argnums=(1,))
+
+
+def _moved_backward(width: int, residuals: None, g: jax.Array) -> tuple[jax.Array]:
     """What JAX derives, but with zeros put beside g, where JAX pads it, which takes a CPU several times as long."""
-    *outer, rows, _ = g.shape
+    outer, rows = g.shape[:-2], g.shape[-2]
     columns = width + rows - 1
     wide = jnp.concatenate([g, jnp.zeros((*outer, rows, rows - 2), g.dtype)], axis=-1)
     flat = wide.reshape(*outer, rows * (columns - 1))

@@ -76,11 +76,11 @@ def attend_blocks(q: jax.Array, positions: jax.Array, parts: Sequence[Keys], sco
     scores = jnp.concatenate([_part_scores(q, positions, part, scoring) for part in parts], axis=-1)
     probs = softmax(scores).astype(q.dtype)
     probs = jnp.split(probs, [sum(part.k.shape[-2] for part in parts[: n + 1]) for n in range(len(parts) - 1)], axis=-1)
-    dropped = [_dropped(of_part, positions, part, scoring) for of_part, part in zip(probs, parts, strict=True)]
+    dropped = [_dropped(probs_part, positions, part, scoring) for probs_part, part in zip(probs, parts, strict=True)]
     if len(parts) == 1:
         return _mixed(dropped[0], parts[0].v, q.dtype)
-    mixed = [_mixed(of_part, part.v, jnp.float32) for of_part, part in zip(dropped, parts, strict=True)]
-    return sum(mixed).astype(q.dtype)
+    mixed = [_mixed(weights, part.v, jnp.float32) for weights, part in zip(dropped, parts, strict=True)]
+    return sum(mixed[1:], mixed[0]).astype(q.dtype)
 
 
 def _part_scores(q: jax.Array, positions: jax.Array, part: Keys, scoring: Scoring) -> jax.Array:
@@ -256,13 +256,14 @@ def global_attention(
 
     @jax.checkpoint
     def seen_by_all(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        columns = [heads_first(take_tokens(x, tokens)) for x in (k, v)]
+        global_k, global_v = (heads_first(take_tokens(x, tokens)) for x in (k, v))
         q, k, v = (in_blocks(heads_first(x), size) for x in (_scaled(q), k, v))
         row_ids = in_blocks(sequence_ids[:, None], size, NOWHERE)
         # Within the window a global token is no key: it is one of the columns.
         ordinary_ids = in_blocks(jnp.where(tokens.marked, NOWHERE, sequence_ids)[:, None], size, NOWHERE)
         near = window_keys(k, v, row_ids, ordinary_ids, window)
-        far = Keys(*columns, row_ids[..., None] == ids[:, None, None, None, :], positions[:, None, None, None, :])
+        seen = row_ids[..., None] == ids[:, None, None, None, :]
+        far = Keys(global_k, global_v, seen, positions[:, None, None, None, :])
         out = attend_blocks(q, positions_of(q), [near, far], scoring)
         return heads_first(joined(out)[:, :, :length])
 
