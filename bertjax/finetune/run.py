@@ -130,7 +130,7 @@ def finetune(
     with jax.set_mesh(job.mesh):
         with processes.taking_time():
             params = restore_params(directory, job.blueprint.state.params)
-        measured = _measure(job, params, content, functools.partial(processes.go_on, doing="evaluation"))
+        measured = _measure(job, params, content, functools.partial(processes.begin_unit, doing="evaluation"))
     step = read_metadata(directory)["step"]
     if measured is None:
         return Result(config.directory, step, {}, {}, seconds, (), processes.exit_code)

@@ -154,7 +154,7 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
                 break
             summaries.append(summary)
         else:
-            processes.finished("stopped by a signal after training; run the same command again for the rest.")
+            processes.finish("stopped by a signal after training; run the same command again for the rest.")
 
             # 4. Export the best run of each task
             for summary, (config, _) in zip(summaries, configs, strict=True) if processes.first else ():

@@ -144,7 +144,7 @@ def train(run: Run) -> Outcome:
                     batch = to_global(run.mesh, local)
                     temporaries.reuse()
                     run.state, run.metrics = take_step(run.state, batch)
-                    run.processes.begun()
+                    run.processes.mark_dispatched()
                     run.unread.add(run.metrics)
                 run.step += 1
                 for hook in run.hooks:

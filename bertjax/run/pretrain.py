@@ -142,9 +142,7 @@ def pretrain(
         # 5. Report and export
         result = None
         if not outcome.exit_code:
-            processes.finished(
-                "stopped by a signal when training was complete; run the same command again for the rest."
-            )
+            processes.finish("stopped by a signal when training was complete; run the same command again for the rest.")
             with SIGNS.doing("writing the report and the export"):
                 result = _finish(outcome.config, content, outcome, processes.first)
                 if processes.first:

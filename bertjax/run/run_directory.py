@@ -133,7 +133,7 @@ def require_shared(directory: AnyPath, processes: Processes) -> None:
     word = secrets.token_hex(8)
     if processes.first:
         replace_text(probe, word)
-    word = processes.gather("word in the run's directory", word)[0]
+    word = processes.broadcast("word in the run's directory", word)
     wrong = processes.gather("what is wrong with the run's directory", _why_unread(probe, word))
     if processes.first:
         probe.unlink(missing_ok=True)
@@ -143,7 +143,7 @@ def require_shared(directory: AnyPath, processes: Processes) -> None:
         if isinstance(directory, RemotePath):
             advice = "give every host what it needs to reach it"
         raise ValueError(
-            f"run_dir={directory}: {processes.called(strangers)} cannot read what {processes.called([0])} writes "
+            f"run_dir={directory}: {processes.describe(strangers)} cannot read what {processes.describe([0])} writes "
             f"there ({wrong[strangers[0]]}), and checkpoints need a directory that all hosts share; {advice}"
         )
 

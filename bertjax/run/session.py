@@ -11,7 +11,7 @@ from typing import NoReturn
 from bertjax.config import Config, flatten, to_dict
 from bertjax.run.train_job import Say
 from bertjax.runtime.compilation import keep_compiled_programs, keep_only_what_is_shared
-from bertjax.runtime.heartbeat import EXIT_CODES
+from bertjax.runtime.connections import EXIT_CODES
 from bertjax.runtime.processes import Processes, Stopped, join
 from bertjax.storage.progress import SIGNS
 
@@ -60,13 +60,13 @@ def require_same_config(config: Config, processes: Processes) -> None:
     """Raise ValueError naming the keys that differ between the processes, other than those of one host."""
     flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _OF_A_HOST}
     digest = hashlib.sha256(json.dumps(flat).encode()).hexdigest()[:16]
-    if len(set(processes.gather("digest of the config", digest))) == 1:
+    if not processes.differing("digest of the config", digest):
         return
     first, *others = [json.loads(text) for text in processes.gather("config", json.dumps(flat))]
     for number, other in enumerate(others, 1):
         differing = [f"{key}={other[key]} (process 0: {first[key]})" for key in first if other[key] != first[key]]
         if differing:
             raise ValueError(
-                f"{processes.called([number])} was started with another config: {', '.join(differing)}; "
+                f"{processes.describe([number])} was started with another config: {', '.join(differing)}; "
                 "start all processes with the same recipe and overrides"
             )

@@ -128,7 +128,7 @@ def fit_to_budget(
     Raises ValueError if values that the user gave do not fit the number of steps.
     """
     newest = str(max(saved_steps(job.config.directory), default=0))
-    if int(processes.gather("newest checkpoint", newest)[0]):
+    if int(processes.broadcast("newest checkpoint", newest)):
         say(f"budget: {job.config.training.steps:,} steps were decided when the run began; a resumed run keeps them")
         return job
     budget = seconds_of(job.config.training.budget)
@@ -139,7 +139,7 @@ def fit_to_budget(
     with SIGNS.doing("measuring the machine for the budget"):
         costs = measure(job, min(_MEASURING * budget, _LONGEST_MEASUREMENT), processes, finish)
     config, costs = fitted(job.config, costs, clock(), given)
-    config = from_dict(json.loads(processes.gather("steps of the budget", json.dumps(to_dict(config)))[0]))
+    config = from_dict(json.loads(processes.broadcast("steps of the budget", json.dumps(to_dict(config)))))
     needed = clock() + seconds_needed(config, costs)
     changed = differences(config, job.config)
     settings = ", ".join(f"{key} {new}" for key, (_, new) in changed.items() if key != "stages")
@@ -344,4 +344,4 @@ def seconds_warm(work: Callable[[], object], processes: Processes | None) -> flo
 
 def _agreed(seconds: float, processes: Processes) -> float:
     """What process 0 measured, so that all take as many steps."""
-    return float(processes.gather("seconds that were measured", str(seconds))[0])
+    return float(processes.broadcast("seconds that were measured", str(seconds)))

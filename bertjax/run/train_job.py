@@ -113,7 +113,7 @@ def train_job(
                 )
                 figure = job.patience.figure if job.patience else ""
                 past = past_of(logged, start, figure, SpikeWatch.lines_needed(training))
-                past = json.loads(processes.gather("what was logged", json.dumps(past))[0])
+                past = json.loads(processes.broadcast("what was logged", json.dumps(past)))
 
                 # 4. The hooks, in the order of their calls: log before evaluate before save
                 hooks: list[Callback] = [StopSignal()]

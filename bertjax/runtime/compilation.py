@@ -69,7 +69,7 @@ def keep_only_what_is_shared(folder: str, processes: Processes) -> str:
         return ""
     jax.config.update("jax_enable_compilation_cache", False)
     return (
-        f"compiled programs are not cached: {processes.called(alone)} cannot read what process 0 writes to "
+        f"compiled programs are not cached: {processes.describe(alone)} cannot read what process 0 writes to "
         f"{first or 'no folder'}; name a folder that all share (--compilation-cache, or {ENVIRONMENT})"
     )
 

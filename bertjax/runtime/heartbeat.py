@@ -5,9 +5,9 @@ a dead process only after its heartbeat interval and a hanging one never, and it
 
 A signal to any process stops all at the same unit of work. Collective work is a sequence of units (a training step, a
 batch of an evaluation), the same in every process, and no process can finish a unit that another has not begun. A
-process calls `go_on` before every unit. After a signal each process reports how many units it has begun, and begins no
-other until it receives the last one: the largest of these numbers. No process waits for a device, and none has to stop
-at a unit that it has already begun.
+process calls `begin_unit` before every unit. After a signal each process reports how many units it has begun, and
+begins no other until it receives the last one: the largest of these numbers. No process waits for a device, and none
+has to stop at a unit that it has already begun.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Agreement:
         self._compiling = False
         self._activity, self._since = "", clock()
         self._durations: deque[float] = deque(maxlen=_REMEMBERED_UNITS)
-        self.over = False  # `go_on` has returned False
+        self.over = False  # `begin_unit` has returned False
 
     def rest(self) -> None:
         """Record that no work is in progress and none would be lost."""
@@ -80,7 +80,7 @@ class Agreement:
             self._resting = True
             self._start("")
 
-    def go_on(self, *, first: bool = False, doing: str = "unit") -> bool:
+    def begin_unit(self, *, first: bool = False, doing: str = "unit") -> bool:
         """Whether to begin the next unit. `first`: it must be compiled, and all work before it is saved.
 
         Only activities named "unit" count for the usual duration. Waits while the last unit is being agreed on. Once
@@ -101,8 +101,8 @@ class Agreement:
             self._start("" if first else doing)
             return True
 
-    def begun(self) -> None:
-        """Record that the unit that `go_on` allowed has been dispatched to the devices."""
+    def mark_dispatched(self) -> None:
+        """Record that the unit that `begin_unit` allowed has been dispatched to the devices."""
         with self._changed:
             if self._compiling:
                 self._resting = self._compiling = False

@@ -35,7 +35,7 @@ class Processes:
     """The processes of a run, from the view of one of them; a context manager around all collective work.
 
     While entered, SIGTERM and SIGINT to any process stop all: at once if nothing would be lost, which raises `Stopped`,
-    and otherwise at the unit where `go_on` returns False. An error in one of several processes ends all.
+    and otherwise at the unit where `begin_unit` returns False. An error in one of several processes ends all.
     """
 
     _has_joined = False  # whether this Python process has joined others; JAX joins once
@@ -118,9 +118,9 @@ class Processes:
     def require_same(self, what: str, value: str, advice: str) -> None:
         """Raise ValueError, in every process, naming those whose value differs from that of process 0."""
         if others := self.differing(what, value):
-            raise ValueError(f"{self.called(others)} and process 0 do not have the same {what}; {advice}")
+            raise ValueError(f"{self.describe(others)} and process 0 do not have the same {what}; {advice}")
 
-    def begin(self, message: str) -> None:
+    def rest(self, message: str) -> None:
         """Record that no unsaved work is in progress; `message` is printed if a signal stops the run now.
 
         Raises Stopped if a signal was received.
@@ -130,17 +130,17 @@ class Processes:
         self._agreement.rest()
         self._raise_if_unwinding()
 
-    def go_on(self, *, first: bool = False, doing: str = "unit") -> bool:
+    def begin_unit(self, *, first: bool = False, doing: str = "unit") -> bool:
         """Whether to begin the next unit of collective work: a step, or a batch of an evaluation (`doing`).
 
         `first`: the unit must be compiled, and all work before it is saved. All processes get False at the same unit,
         and from then on.
         """
-        return self._agreement.go_on(first=first, doing=doing)
+        return self._agreement.begin_unit(first=first, doing=doing)
 
-    def begun(self) -> None:
-        """Record that the unit that `go_on` allowed has been dispatched to the devices."""
-        self._agreement.begun()
+    def mark_dispatched(self) -> None:
+        """Record that the unit that `begin_unit` allowed has been dispatched to the devices."""
+        self._agreement.mark_dispatched()
 
     def taking_time(self, doing: str = "") -> AbstractContextManager[None]:
         """Inside, slow work does not count as a hang. `doing="input"` has a limit of half an hour, other work none."""
@@ -148,24 +148,24 @@ class Processes:
 
     @property
     def stopped(self) -> bool:
-        """Whether `go_on` has returned False."""
+        """Whether `begin_unit` has returned False."""
         return self._agreement.over
 
     @property
     def exit_code(self) -> int:
-        """The exit code of this process: 0 unless `go_on` has returned False."""
+        """The exit code of this process: 0 unless `begin_unit` has returned False."""
         assert self._heartbeat is not None
         return self._heartbeat.exit_code if self.stopped else 0
 
-    def finished(self, message: str) -> None:
+    def finish(self, message: str) -> None:
         """Record that all collective work is done. Raises Stopped in all processes if one received a signal."""
-        self.begin(message)
+        self.rest(message)
         received = self._heartbeat.stop_signal if self._heartbeat is not None else None
         signals = [number for number in self.gather("finished", str(int(received or 0))) if number != "0"]
         if signals:
             raise Stopped(int(signals[0]), message)
 
-    def called(self, numbers: list[int]) -> str:
+    def describe(self, numbers: list[int]) -> str:
         """Numbers and hosts of these processes, at most five, for messages."""
         assert self._heartbeat is not None
         shown = ", ".join(f"{number} ({self._heartbeat.hosts[number]})" for number in numbers[:5])
@@ -206,7 +206,7 @@ class Processes:
         counts = [sum(d.process_index == number for d in jax.devices()) for number in range(self.count)]
         usual = max(set(counts), key=counts.count)
         others = [number for number, count in enumerate(counts) if count != usual]
-        detail = f"; most have {usual}, but not {self.called(others)}" if others else ""
+        detail = f"; most have {usual}, but not {self.describe(others)}" if others else ""
         raise ValueError(
             f"hosts.devices={expected}, but the {self.count} processes have {jax.device_count()} "
             f"{jax.devices()[0].platform} devices{detail}; check those hosts, or correct the key"

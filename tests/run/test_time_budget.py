@@ -205,8 +205,8 @@ class Agreeing(Processes):
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def gather(self, what: str, value: str = "") -> list[str]:
-        return [str(self._seconds), value]
+    def broadcast(self, what: str, value: str = "") -> str:
+        return str(self._seconds)
 
 
 @pytest.mark.parametrize(("agreed", "times"), [(_QUICK + 1, 1), (_QUICK - 1, 2)])

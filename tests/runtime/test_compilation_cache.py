@@ -68,7 +68,7 @@ class Pair:
         self._barrier.wait(60)
         return values
 
-    def called(self, numbers: list[int]) -> str:
+    def describe(self, numbers: list[int]) -> str:
         return f"processes {numbers}"
 
 

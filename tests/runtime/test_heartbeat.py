@@ -151,7 +151,7 @@ def test_an_error_of_one_ends_all(code: int) -> None:
 def test_a_second_interrupt_ends_all() -> None:
     with make_crew(3) as crew:
         for agreement in crew.agreements:
-            agreement.go_on()
+            agreement.begin_unit()
         crew.heartbeats[1].wake.send(bytes([signal.SIGINT, signal.SIGINT]))
         for message, code in crew.wait_for_ends([0, 1, 2]):
             assert "interrupted twice" in message and code == 130
@@ -179,9 +179,9 @@ def work(
     A worker that is stuck stays so until the test is `over`, and so do those that wait for it.
     """
     units, over = 0, over or threading.Event()
-    while units < 10_000 and agreement.go_on(first=units == 0):
+    while units < 10_000 and agreement.begin_unit(first=units == 0):
         begun[number] = units = units + 1
-        agreement.begun()
+        agreement.mark_dispatched()
         if units == stuck_at:
             over.wait()
             return units
@@ -217,7 +217,7 @@ def test_a_signal_stops_all_at_the_same_unit(seed: int) -> None:
 
 def test_a_signal_before_the_first_unit_ends_all_at_once() -> None:
     with make_crew(3) as crew:
-        crew.agreements[0].go_on(first=True)  # compiling
+        crew.agreements[0].begin_unit(first=True)  # compiling
         crew.heartbeats[1].wake.send(bytes([signal.SIGINT]))
         wait_until(lambda: len(crew.unwound) == 3)
         assert sorted(crew.unwound) == [0, 1, 2]
@@ -254,28 +254,28 @@ def test_the_limit_of_a_unit_follows_units_like_it() -> None:
     agreement = Agreement(clock)
     for _ in range(2):  # stages
         for unit in range(5):
-            agreement.go_on(first=unit == 0)
-            agreement.begun()
+            agreement.begin_unit(first=unit == 0)
+            agreement.mark_dispatched()
             assert agreement.progress().limit == (LONGEST_UNIT if unit else LONGEST_OTHER)
-    agreement.go_on(doing="evaluation")
+    agreement.begin_unit(doing="evaluation")
     assert agreement.progress().limit == LONGEST_OTHER
     clock.now += 1000  # which does not count for the units
-    agreement.go_on()
+    agreement.begin_unit()
     assert agreement.progress().limit == LONGEST_UNIT
     for _ in range(9):
         clock.now += 30
-        agreement.go_on()
+        agreement.begin_unit()
     assert agreement.progress().limit == 20 * 30
 
 
 def test_work_without_a_limit_does_not_hang() -> None:
     with make_crew(2) as crew:
         for agreement in crew.agreements:
-            agreement.go_on(first=True)
+            agreement.begin_unit(first=True)
         crew.clock.now += 10 * LONGEST_OTHER
         crew.wait_for_beats()  # compiling, while they look at each other
         for agreement in crew.agreements:
-            agreement.begun()
+            agreement.mark_dispatched()
         with crew.agreements[0].taking_time(), crew.agreements[1].taking_time("input"):
             crew.clock.now += LONGEST_OTHER - 1
             crew.wait_for_beats()

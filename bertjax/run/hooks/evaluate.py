@@ -48,7 +48,7 @@ class Evaluate(Callback):
         def go_on() -> bool:
             nonlocal read
             read += 1
-            return run.processes.go_on(doing="evaluation")
+            return run.processes.begin_unit(doing="evaluation")
 
         with (
             run.times.measure("eval"),

@@ -201,7 +201,7 @@ class Redundancy(Callback):
         """Devices by their indices in the mesh, each with its process and host."""
         devices = [self._mesh.devices.flat[index] for index in sorted(indices)]
         more = f" and {len(devices) - _NAMED} more" if len(devices) > _NAMED else ""
-        names = [f"device {d.id} ({d.device_kind}, {self._processes.called([d.process_index])})" for d in devices]
+        names = [f"device {d.id} ({d.device_kind}, {self._processes.describe([d.process_index])})" for d in devices]
         return ", ".join(names[:_NAMED]) + more
 
 

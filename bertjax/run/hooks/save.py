@@ -20,7 +20,7 @@ class Save(Callback):
         run = self.run
         self._wait()
         where = f"at step {run.step:,}, which is saved" if run.step else "before the first step; nothing is lost"
-        run.processes.begin(f"stopped by a signal {where}. To continue, run the same command again.")
+        run.processes.rest(f"stopped by a signal {where}. To continue, run the same command again.")
 
     def after_step(self, step: int) -> None:
         if not self._is_compiled:

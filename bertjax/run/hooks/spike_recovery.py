@@ -141,7 +141,7 @@ class SpikeRecovery(Callback):
             with run.processes.taking_time():
                 run.checkpoints.wait()
             where = "while it goes back before a loss spike; no checkpoint is lost"
-            run.processes.begin(f"stopped by a signal {where}. To continue, run the same command again.")
+            run.processes.rest(f"stopped by a signal {where}. To continue, run the same command again.")
             raise
 
 
@@ -149,7 +149,7 @@ def skips_to_begin_with(job: Job, processes: Processes, say: Callable[[str], Non
     """The config's `training.skips`, and those that the run's newest checkpoint records."""
     recorded = _recorded_skips(path_of(job.config.directory)) if processes.first else ()
     given = job.config.training.skips
-    recorded = tuple(json.loads(processes.gather("skipped batches", json.dumps(recorded))[0]))
+    recorded = tuple(json.loads(processes.broadcast("skipped batches", json.dumps(recorded))))
     if set(recorded) <= set(given):
         return given
     skips = tuple(sorted({*given, *recorded}, key=lambda skip: parse_skips([skip])))

@@ -13,5 +13,5 @@ class StopSignal(Callback):
 
     def before_step(self, step: int) -> None:
         # The first step must be compiled, and all work before it is saved: a signal may end the process meanwhile.
-        if not self.run.processes.go_on(first=step == self._first):
+        if not self.run.processes.begin_unit(first=step == self._first):
             self.run.stop()
