@@ -169,5 +169,5 @@ def test_the_quickstart_runs_without_tensorflow(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     ended = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    assert "batches come through threads" in ended.stdout + ended.stderr
+    assert "data pipeline: threads" in ended.stdout + ended.stderr
     assert {"report.html", "huggingface"} < {path.name for path in (tmp_path / "runs" / "quickstart").iterdir()}

@@ -19,6 +19,7 @@ from bertjax.run.progress import Progress
 from bertjax.run.telemetry import Past
 from bertjax.runtime.host_memory import Temporaries
 from bertjax.runtime.processes import Processes
+from bertjax.storage.progress import SIGNS
 from bertjax.training.flops import Peak
 from bertjax.training.out_of_memory import settings_named
 from bertjax.training.state import TrainState
@@ -159,11 +160,12 @@ def train(run: Run) -> Outcome:
 
 def _open_feed(run: Run, stage: RunStage) -> Feed:
     size = stage.training.global_batch_size
-    return open_feed(
-        stage.batches,
-        start_step=run.step - stage.start,
-        stop_step=stage.stop - stage.start,
-        global_batch_size=size,
-        rows=local_rows(run.mesh, size),
-        threads=stage.data.threads,
-    )
+    with SIGNS.doing("starting the data pipeline"):
+        return open_feed(
+            stage.batches,
+            start_step=run.step - stage.start,
+            stop_step=stage.stop - stage.start,
+            global_batch_size=size,
+            rows=local_rows(run.mesh, size),
+            threads=stage.data.threads,
+        )

@@ -112,7 +112,7 @@ def pretrain(
 
         with tensorflow_ahead():
             # 3. Mesh, networks and programs
-            with SIGNS.doing("planning the first epoch"):
+            with SIGNS.doing("planning epoch 1"):
                 fitted = None if teacher is None else fit_teacher(teacher, config, content.tokenizer)
                 gradient_metrics = gradient_metrics_of(callbacks)
                 job = assemble(config, content, teacher=fitted, gradient_metrics=gradient_metrics)

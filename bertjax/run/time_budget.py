@@ -46,7 +46,7 @@ from bertjax.training.stages import stages_of
 from bertjax.training.state import TrainState, init_state
 
 AIM = 0.98  # share of the budget after which the command should end: late is worse than early
-_MEASURING = 0.03  # share of the budget for the steps that are measured, and for evaluations half as much
+_MEASURING = 0.05  # share of the budget for the steps that are measured, and for evaluations half as much
 _LONGEST_MEASUREMENT = 120.0  # seconds
 _LEAST_STEPS = 3  # to measure
 _QUICK = 5.0  # seconds; work below this is measured the second time, because the first is slower

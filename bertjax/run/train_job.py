@@ -82,7 +82,7 @@ def train_job(
                 )
 
                 # 2. The state
-                making = "making or restoring the state"
+                making = "initializing or restoring the state"
                 with settings_named(making, job.config, job.mesh, saved=checkpoints.steps), SIGNS.doing(making):
                     if first_skipped is not None:
                         checkpoints.leave_out(first_skipped)

@@ -43,7 +43,7 @@ _LONGEST = 1200  # seconds of an undisturbed run, on a machine that others use t
 # What a process printed last says what it was doing.
 _PHASES = (
     ("training is complete", "report and export"),
-    ("batches come through", "compilation"),
+    ("data pipeline: ", "compilation"),
     ("mesh data=", "restore"),
     ("preparing text", "prepare"),
     ("counting words", "prepare"),

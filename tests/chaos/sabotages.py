@@ -360,7 +360,7 @@ SABOTAGES = (
         "run/checkpoint.py",
         'digests[name].hex != saved["arrays"][name]["digest"]',
         "not digests[name].hex",
-        "run/test_checkpoint.py::test_two_arrays_of_one_shape_written_in_each_others_file_are_noticed",
+        "run/test_checkpoint.py::test_swapped_arrays_of_one_shape_are_detected",
     ),
     Sabotage(
         "run/checkpoint.py",

@@ -36,7 +36,7 @@ MOMENTS = [  # what the last line that was printed says of the moment, latest fi
     ("training is complete", "report"),
     ("held out", "step, eval or save"),
     ("pretraining  ", "step, eval or save"),
-    ("batches come through", "compile"),
+    ("data pipeline: ", "compile"),
     ("reads rows", "restore"),
     ("Gloo", "preparation"),
 ]

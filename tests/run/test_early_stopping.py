@@ -16,7 +16,7 @@ from bertjax.training.evaluate import HeldOut
 
 
 @pytest.mark.parametrize(("past", "final"), [((1.0, 1.0, 1.0), True), ((1.0, 1.0, 2.0), False), ((3.0, 2.0), False)])
-def test_of_equal_evaluations_the_first_is_the_best(past: tuple[float, ...], final: bool, tmp_path: Path) -> None:
+def test_first_of_equal_evaluations_is_the_best(past: tuple[float, ...], final: bool, tmp_path: Path) -> None:
     hook = EarlyStopping(Patience("eval/f1", 2), Checkpoints(tmp_path, keep_last=1), past)
     assert hook.is_final == final
 
@@ -28,7 +28,7 @@ class Numbered:
         return {"number": (step * size + rows + 1)[:, None].astype(np.int32)}
 
 
-def test_rows_beyond_the_set_are_padding_and_no_others() -> None:
+def test_rows_beyond_the_set_are_padding() -> None:
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     held_out = HeldOut(Numbered(), mesh, rows=5, batch_size=2)
     found = [batch["number"].ravel().tolist() for batch in held_out.whole_batches()]

@@ -39,7 +39,7 @@ def test_masked_words_are_learned_as_fast_as_before(learned: dict) -> None:
     assert found[600] < learned["baseline/no_context_loss"][1][-1] - 1.2
 
 
-def test_next_sentences_are_distinguished_better_than_by_their_frequency(learned: dict) -> None:
+def test_next_sentence_accuracy_beats_the_majority(learned: dict) -> None:
     share = learned["baseline/majority_accuracy"][1][-1]
     entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
     assert learned["eval/nsp_loss"][1][-1] < entropy - 0.01

@@ -103,7 +103,7 @@ def logged_steps(run: Path, metric: str) -> dict[int, float]:
     return dict(zip(steps, values, strict=True))
 
 
-def test_mlflow_has_the_name_the_config_and_every_figure_of_both_processes(logged):
+def test_mlflow_gets_name_config_and_every_figure(logged):
     from mlflow import MlflowClient
 
     run, _, uri = logged
@@ -138,7 +138,7 @@ def wandb_records(path: Path) -> Iterator[object]:
             whole = b""
 
 
-def test_wandb_has_the_name_the_config_and_every_figure_of_both_processes(logged):
+def test_wandb_gets_name_config_and_every_figure(logged):
     run, _, _ = logged
     identity = logged_id(run, "wandb")
     files = sorted((run / "wandb").glob(f"offline-run-*/run-{identity}.wandb"))
@@ -159,7 +159,7 @@ def test_wandb_has_the_name_the_config_and_every_figure_of_both_processes(logged
         assert history[name] == pytest.approx(logged_steps(run, name), rel=1e-8), name
 
 
-def test_callbacks_get_everything_in_order_as_plain_floats(logged):
+def test_callbacks_are_called_in_order_with_floats(logged):
     run, (first, second), _ = logged
     assert first.of("start") == [(0, 4, "tiny")] and second.of("start") == [(4, 8, "tiny")]
     assert [step for (step,) in first.of("step") + second.of("step")] == list(range(1, 9))
@@ -206,13 +206,13 @@ def test_secrets_in_urls_are_not_logged():
         ("missing", r"needs the package no_such_package, .*pip install 'bertjax\[missing\]'"),
     ],
 )
-def test_a_logger_that_cannot_log_is_refused_before_anything_is_done(name, message, monkeypatch):
+def test_unusable_logger_is_refused_before_any_work(name, message, monkeypatch):
     monkeypatch.setitem(loggers.LOGGERS, "missing", Logger("no_such_package", lambda *_: None, extra="missing"))
     with pytest.raises(ValueError, match=message):
         preflight(replace(Config(), log=("tensorboard", name)))
 
 
-def test_the_verbs_take_loggers_and_refuse_before_any_work(tmp_path, capsys):
+def test_verbs_take_loggers(tmp_path, capsys):
     recipe, arguments = write_recipe(tmp_path), ["--log", "wandb", "--log", "mlflow", "--log", "wandb"]
     parsed, keys = make_parser("pretrain").parse_known_args([str(recipe), *arguments])
     parsed.verb, parsed.overrides = "pretrain", keys
@@ -233,7 +233,7 @@ def test_wandb_without_a_key_is_refused_before_anything_is_done(monkeypatch, tmp
         preflight(replace(Config(), log=("wandb",)))
 
 
-def test_a_run_that_the_tracking_server_does_not_have_is_refused(logged, monkeypatch, tmp_path):
+def test_unknown_run_of_the_tracking_server_is_refused(logged, monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", logged[2])
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     remember_id(tmp_path, "mlflow", "f" * 32)
@@ -242,7 +242,7 @@ def test_a_run_that_the_tracking_server_does_not_have_is_refused(logged, monkeyp
         loggers.LOGGERS["mlflow"].open(run, tmp_path, 4)
 
 
-def test_a_tracking_server_that_fails_stops_no_run_and_is_reported(logged, monkeypatch, tmp_path, capsys):
+def test_failing_tracking_server_is_reported_once(logged, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", logged[2])
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     writer = loggers.LOGGERS["mlflow"].open(loggers.logged_run(Config()), tmp_path, 0)

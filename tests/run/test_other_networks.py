@@ -58,7 +58,7 @@ def test_next_sentences_alone_train_to_a_report_and_an_export(corpus: Path, tmp_
 
 
 @pytest.mark.long
-def test_rows_beyond_512_and_four_segments_start_from_512_and_two(corpus: Path, tmp_path: Path) -> None:
+def test_longer_rows_start_from_512_positions(corpus: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     recipe, log = write_recipe(tmp_path), tmp_path / "log"
     paper = ("--model.max-position-embeddings", "512")
@@ -97,7 +97,7 @@ def test_a_mixture_is_measured_by_source(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_left_to_right_model_with_fixed_positions_learns_to_continue(corpus: Path, tmp_path: Path) -> None:
+def test_causal_model_with_sinusoids_learns(corpus: Path, tmp_path: Path) -> None:
     recipe, log, run = write_recipe(tmp_path), tmp_path / "log", tmp_path / "run"
     changed = ("--model.causal", "True", "--data.predict", "next", "--training.objectives", "mlm")
     fixed = ("--model.position-embedding", "sinusoidal", "--training.eval-every", "100", *steps(200))

@@ -22,7 +22,7 @@ def test_steps_are_counted_from_0_and_the_last_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("text", ["10", "10-13", "13:10", "10:10", "-1:3", "10:", "a:b", "10:101", "1:2:3", " 1:2"])
-def test_what_is_no_stretch_of_the_run_is_refused(text: str) -> None:
+def test_invalid_profile_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"profile=.*FIRST:LAST.*--profile 10:13.*<= 100 \(training.steps\)"):
         steps_to_profile(text, 100)
 
@@ -60,7 +60,7 @@ class Stepping:
         return [event["args"]["step_num"] for event in events if event.get("name") == "train"]
 
 
-def test_the_trace_has_those_steps_and_the_loop_waits_nowhere_else(tmp_path: Path) -> None:
+def test_trace_has_the_chosen_steps_and_nothing_else_waits(tmp_path: Path) -> None:
     loop = Stepping(tmp_path, range(3, 6))
     loop.run(9)
     assert loop.traced() == ["3", "4", "5"]
@@ -78,7 +78,7 @@ def test_a_resumed_run_traces_what_is_left(tmp_path: Path) -> None:
     assert loop.traced() == ["5"]
 
 
-def test_a_run_resumed_behind_the_steps_traces_nothing_and_says_so(tmp_path: Path) -> None:
+def test_run_resumed_after_the_steps_traces_nothing(tmp_path: Path) -> None:
     loop = Stepping(tmp_path, range(3, 6), start=6)
     loop.run(9)
     assert not list(tmp_path.iterdir())
@@ -86,7 +86,7 @@ def test_a_run_resumed_behind_the_steps_traces_nothing_and_says_so(tmp_path: Pat
     assert loop.said == ["profile: the run resumes at step 6, after the steps to trace; nothing is traced"]
 
 
-def test_a_loop_that_breaks_off_leaves_what_was_traced(tmp_path: Path) -> None:
+def test_aborted_loop_writes_its_trace(tmp_path: Path) -> None:
     loop = Stepping(tmp_path, range(3, 6))
     with pytest.raises(RuntimeError, match="stopped"):
         loop.run(9, fail_at=4)

@@ -57,11 +57,11 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(whole: Path, tmp_path: Pa
     assert digests(tmp_path / "killed") == digests(whole / "whole")
 
 
-def test_it_learned_and_left_everything(whole: Path) -> None:
+def test_run_learns_and_writes_all_files(whole: Path) -> None:
     log, run_dir = (whole / "whole.log").read_text(), whole / "whole"
     for length, most in ((32, 5), (24, 4)):
         assert f"records of {length} tokens and {most} predictions" in log
-        assert f"rows of {length} tokens; batches come through tf.data" in log
+        assert f"rows of {length} tokens; data pipeline: tf.data" in log
     vocabulary = (run_dir / "vocab.txt").read_bytes()
     assert vocabulary == (whole / "vocab.txt").read_bytes()
     assert evaluations(run_dir)[0]["eval/mlm_loss"] < math.log(vocabulary.count(b"\n")) - 0.5

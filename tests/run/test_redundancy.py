@@ -127,7 +127,7 @@ def undisturbed(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_that_is_checked_has_the_bits_of_one_that_is_not(job: Job, undisturbed: Path, tmp_path: Path) -> None:
+def test_checked_run_has_the_bits_of_an_unchecked_one(job: Job, undisturbed: Path, tmp_path: Path) -> None:
     calls = []
     checked = with_program(job, lambda *given: None, set())
     (rows,) = checked.stages
@@ -140,7 +140,7 @@ def test_a_run_that_is_checked_has_the_bits_of_one_that_is_not(job: Job, undistu
 
 
 @pytest.mark.long  # the suite has one before the sum
-def test_a_gradient_that_is_wrong_behind_the_sum(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wrong_gradient_after_the_sum_is_found(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     wrong = wrong_step(job, monkeypatch, before_sum=False)
     # Steps 1, 2, 3 once more and 3: either of the two computations of step 3 may be the wrong one.
     for call in (2, 3):
@@ -153,7 +153,7 @@ def test_a_gradient_that_is_wrong_behind_the_sum(job: Job, monkeypatch: pytest.M
     assert saved_steps(tmp_path / "replicas") == []
 
 
-def test_a_gradient_that_is_wrong_once_before_the_sum(
+def test_wrong_gradient_before_the_sum_is_found(
     job: Job, undisturbed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     wrong = wrong_step(job, monkeypatch, before_sum=True)
@@ -166,7 +166,7 @@ def test_a_gradient_that_is_wrong_once_before_the_sum(
 
 
 @pytest.mark.long
-def test_a_device_that_goes_on_to_be_wrong_is_named(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_repeatedly_wrong_device_is_named(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Wrong before the sum, and again where its gradients are checked."""
     wrong = wrong_step(job, monkeypatch, before_sum=True)
     right, after = Redundancy._gradients_of, with_wrong_gradients(job).stages[0]
@@ -192,7 +192,7 @@ def with_wrong_gradients(job: Job) -> Job:
     return replace(job, stages=(replace(rows, train_step=replace(rows.train_step, gradient=gradient)),))
 
 
-def test_a_device_that_is_always_wrong_in_the_same_way(job: Job, tmp_path: Path) -> None:
+def test_consistently_wrong_device_is_named(job: Job, tmp_path: Path) -> None:
     message = ended(in_folder(with_wrong_gradients(job), tmp_path))
     assert message.startswith("step 3: device 5 (") and named(message) == [ODD]
     assert "another gradient than another device from the same rows" in message
@@ -200,7 +200,7 @@ def test_a_device_that_is_always_wrong_in_the_same_way(job: Job, tmp_path: Path)
 
 
 @pytest.mark.parametrize("mesh", [MeshConfig(), pytest.param(MeshConfig(data=2, fsdp=2, tensor=2), id="sharded")])
-def test_a_flip_in_any_array_of_a_state(mesh: MeshConfig, prepared: tuple[Config, TrainingData]) -> None:
+def test_flipped_bit_in_any_array_is_found(mesh: MeshConfig, prepared: tuple[Config, TrainingData]) -> None:
     config, content = prepared
     job = assemble(replace(config, mesh=mesh), content)
     rng = np.random.default_rng(0)
@@ -238,7 +238,7 @@ def planted(state: TrainState, number: int, device: jax.Device, rng: np.random.G
     return jax.tree.unflatten(structure, leaves)
 
 
-def test_off_is_the_same_program_and_calls_nothing_else(job: Job) -> None:
+def test_disabled_checks_change_no_program(job: Job) -> None:
     training = replace(job.config.training, verify_every=0, digest_every=0)
     off = replace(job, config=replace(job.config, training=training))
     other = stage_step(off.config, off.stages[0].stage, off.blueprint, off.optimizer)
@@ -255,7 +255,7 @@ def test_off_is_the_same_program_and_calls_nothing_else(job: Job) -> None:
             checks.before_save(number)
 
 
-def test_a_gpu_must_be_deterministic_for_it(job: Job) -> None:
+def test_checks_on_a_gpu_require_deterministic(job: Job) -> None:
     class Gpu:
         platform = "gpu"
 

@@ -84,9 +84,7 @@ CHOSEN = {
 }
 
 
-def test_the_log_of_a_run_killed_at_chosen_points_is_that_of_an_undisturbed_one(
-    whole: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
+def test_log_of_a_killed_run_equals_an_undisturbed_one(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
     recipe, source, reference = whole
     run_dir, log = tmp_path / "chosen", tmp_path / "chosen.log"
     keys = {"data.sources": [f"lines:{source}"], "data.root": str(recipe.parent / "data"), "run_dir": str(run_dir)}
@@ -105,7 +103,7 @@ def figures(run_dir: Path) -> list[dict[str, float]]:
     return [{name: value for name, value in record.items() if name.startswith(kept)} for record in records]
 
 
-def test_sigterm_saves_and_says_so(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_sigterm_saves_a_checkpoint(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
     recipe, source, reference = whole
     run_dir, log = tmp_path / "terminated", tmp_path / "terminated.log"
     # So long between checkpoints that whatever is there was saved because of the signal.
@@ -162,7 +160,7 @@ def test_two_trainers_do_not_share_a_directory(whole: tuple[Path, Path, Path], t
 
     first = start(arguments, log)
     try:
-        while "batches come through" not in log.read_text():
+        while "data pipeline: " not in log.read_text():
             assert first.poll() is None, log.read_text()
         assert second_while_first_trains() == 1
         assert "another process is training there" in stop[0]
@@ -171,7 +169,7 @@ def test_two_trainers_do_not_share_a_directory(whole: tuple[Path, Path, Path], t
         first.wait()
 
 
-def test_it_learned_and_left_everything(whole: tuple[Path, Path, Path]) -> None:
+def test_run_learns_and_writes_all_files(whole: tuple[Path, Path, Path]) -> None:
     _, _, run_dir = whole
     config = json.loads((run_dir / "config.json").read_text())
     assert config["model"]["vocab_size"] == len((run_dir / "vocab.txt").read_text().splitlines())

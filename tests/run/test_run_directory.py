@@ -57,7 +57,7 @@ def change_text(config: Config) -> Path:
     return text
 
 
-def test_data_of_a_run_is_its_own_store_after_a_change_of_the_text(begun: Config) -> None:
+def test_run_keeps_its_store_after_the_text_changed(begun: Config) -> None:
     before, made = data_of(begun.run_dir, begun, no_progress), stores(begun)
     change_text(begun).unlink()
     found = data_of(begun.run_dir, begun, no_progress)

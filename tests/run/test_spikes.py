@@ -32,7 +32,7 @@ POISON = range(24, 26)  # the batches, counted from 0, whose labels are wrong
 STEPS, DEVIATIONS = 32, 3.0
 
 
-def test_records_pass_over_what_was_found() -> None:
+def test_skips_compose() -> None:
     """Against a list of batches from which the skipped ones are removed."""
     rng = random.Random(0)
     for _ in range(50):
@@ -46,18 +46,18 @@ def test_records_pass_over_what_was_found() -> None:
             assert [batch_of(step, skips) for step in range(150)] == left[:150], texts
 
 
-def test_records_before_a_stage_are_not_of_it() -> None:
+def test_skips_before_a_stage_do_not_count() -> None:
     assert batch_of(60, parse_skips(["10+5", "55+2"]), start=50) == 62
 
 
 @pytest.mark.parametrize("texts", [("5",), ("5+0",), ("-1+2",), ("5+2", "5+1"), ("9+1", "3+1")])
-def test_what_is_no_record_is_refused(texts: tuple[str, ...]) -> None:
+def test_invalid_skip_is_refused(texts: tuple[str, ...]) -> None:
     config = replace(Config(), training=replace(Config().training, skips=texts))
     with pytest.raises(ValueError, match=r"training\.skips="):
         validate(config)
 
 
-def test_spikes_are_answered_in_a_run_of_a_fixed_length() -> None:
+def test_spike_recovery_with_a_budget_is_refused() -> None:
     training = replace(Config().training, spike_deviations=8.0, budget="1h")
     with pytest.raises(ValueError, match=r"spike_deviations=8 excludes training\.budget='1h', .* give training\.steps"):
         validate(replace(Config(), training=training))
@@ -92,7 +92,7 @@ def watched(losses: Sequence[float], ends: Sequence[int], training: TrainingConf
     return None
 
 
-def test_a_spike_is_found_in_its_window_and_nowhere_else() -> None:
+def test_spike_is_found_in_its_window() -> None:
     training = TrainingConfig(log_every=10, spike_deviations=8.0)
     ends = [1, *range(10, 401, 10)]
     assert watched(curve(), ends, training) is None
@@ -107,7 +107,7 @@ def test_a_spike_is_found_in_its_window_and_nowhere_else() -> None:
         assert math.isclose(again.window.loss, spike.window.loss, rel_tol=1e-9)
 
 
-def test_of_a_long_log_its_end_is_enough() -> None:
+def test_end_of_a_long_log_is_enough() -> None:
     """Process 0 sends it to every other process."""
     training = TrainingConfig(log_every=1, spike_deviations=8.0)
     logged = [{"step": step, LOSS: 4 + 0.1 * math.sin(step)} for step in range(1, 60_001)]
@@ -133,7 +133,7 @@ def test_a_stage_is_compared_with_itself() -> None:
         watch.look(stage, end, losses[end - 1] + 10)
 
 
-def test_what_spikes_too_often_ends_the_run() -> None:
+def test_too_many_spikes_end_the_run() -> None:
     skips = tuple(f"{number}+1" for number in range(MOST))
     training = TrainingConfig(log_every=10, spike_deviations=8.0, skips=skips)
     with pytest.raises(RuntimeError, match=f"{MOST} spikes have been skipped .* Lower optimizer.learning_rate"):
@@ -210,7 +210,7 @@ def losses(run: Path) -> list[tuple[int, float]]:
     return [(record["step"], record["train/loss"]) for record in records if "train/loss" in record]
 
 
-def test_a_run_goes_back_and_on_without_the_rows(answered: tuple[Path, list[str]], job: Job, tmp_path: Path) -> None:
+def test_run_goes_back_and_skips_the_rows(answered: tuple[Path, list[str]], job: Job, tmp_path: Path) -> None:
     run, said = answered
     assert any("the mean loss of steps 25 to 26 is" in line and "training.skips=('24+2',)" in line for line in said)
     assert any(line.endswith("at step 24") for line in said), said
@@ -245,7 +245,7 @@ def test_going_back_is_not_taken_for_a_step_that_hangs(
 # Before the spike is found; behind it, before and after a save.
 @pytest.mark.long
 @pytest.mark.parametrize("after", [25, 28, 31])
-def test_a_run_that_dies_meanwhile_ends_with_the_same_bits(
+def test_crash_during_recovery_ends_with_the_same_bits(
     after: int, answered: tuple[Path, list[str]], job: Job, tmp_path: Path
 ) -> None:
     mine = with_training(job, tmp_path)

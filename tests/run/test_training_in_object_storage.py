@@ -58,7 +58,7 @@ def trained(server, tmp_path_factory):
     return run, folder, logs
 
 
-def test_it_goes_on_and_ends_with_the_bits_of_one_that_was_not_killed(trained):
+def test_killed_run_resumes_to_the_same_bits(trained):
     run, folder, logs = trained
     assert f"resuming {run} at step" in logs[0] and "did not end cleanly" in logs[0]
     assert digests(str(run)) == digests(folder / "undisturbed")

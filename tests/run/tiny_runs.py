@@ -83,7 +83,7 @@ def finish(arguments: list[str], log: Path, timeout: float = 300, devices: int =
 
 
 def stop_after(
-    arguments: list[str], log: Path, seconds: float, number: signal.Signals, said: str = "batches come through"
+    arguments: list[str], log: Path, seconds: float, number: signal.Signals, said: str = "data pipeline: "
 ) -> int | None:
     """Start a run and send it a signal `seconds` after it `said` so; its exit code, None if it ended before."""
     before = log.read_text().count(said) if log.exists() else 0

@@ -8,7 +8,7 @@ from bertjax.run.callbacks import Callback, Figures
 from bertjax.run.metrics import brief
 from bertjax.storage.progress import SIGNS
 
-COMPILING = "compiling the step, about 20 s the first time"
+COMPILING = "compiling (about 20 s the first time)"
 _STEPS_SILENT = 300.0  # seconds between progress lines while no figures are logged
 
 
@@ -20,7 +20,7 @@ class ShowProgress(Callback):
 
     def on_stage(self) -> None:
         run, data = self.run, self.run.stage.data
-        description = f"rows of {data.sequence_length} tokens; batches come through {run.feed.engine}"
+        description = f"rows of {data.sequence_length} tokens; data pipeline: {run.feed.engine}"
         run.progress.note(f"from step {run.step:,}: {description}; {COMPILING}")
         self._stepping.close()
         self._stepping.enter_context(SIGNS.doing(run.progress.line, later_every=_STEPS_SILENT))
