@@ -21,7 +21,7 @@ AVERAGED = "averaged"  # the key of a checkpoint's metadata: the step and the di
 
 @dataclass(frozen=True)
 class Average:
-    """What was written."""
+    """The result of `average`."""
 
     directory: AnyPath
     steps: tuple[int, ...]  # of the checkpoints that it is the mean of
@@ -80,7 +80,7 @@ def _digest_of(checkpoint: AnyPath) -> str:
 
 
 def _write(output: AnyPath, newest: AnyPath, model: TrainedModel, sources: Sequence[dict[str, Any]]) -> None:
-    """A run whose only checkpoint has the metadata of the newest source, without its moments."""
+    """Write a run whose only checkpoint has the metadata of the newest source, without its moments."""
     metadata = read_metadata(newest)
     config = from_dict(metadata["config"])
     config = replace(config, name=f"{config.name}-average", run_dir=str(output))

@@ -246,7 +246,7 @@ def _time_input(feed: Feed, stage: Stage, seconds: float) -> Input:
 
 
 def _time_steps(step: TrainStep, state: TrainState, feed: Feed, mesh: Mesh, stage: Stage, seconds: float) -> Steps:
-    """Step as the trainer does, the host one step ahead of the device; a step is timed from end to end."""
+    """Step as the training loop does, the host one step ahead of the device; a step is timed from end to end."""
     in_flight: deque[jax.Array] = deque()
     ends, tokens, waited = [], [], 0.0
 

@@ -1,4 +1,4 @@
-"""Whether a config may resume a checkpoint; the rules are metadata of the config's fields (bertjax/config/resume.py).
+"""Check whether a config may resume a checkpoint, by the rules in its fields' metadata (bertjax/config/resume.py).
 
 The two dicts that are compared are metadata as `run_metadata` makes it: the config, and the fingerprints of
 the tokenizer, of the data and of the teacher's weights, which identify each, not its path.
@@ -11,7 +11,7 @@ from typing import Any
 from bertjax.config import FinetuneConfig, differences, from_dict
 from bertjax.config.resume import IDENTITY, rules_of
 
-# Digests in the metadata, and what they are of.
+# Digests in the metadata -> what they identify.
 FINGERPRINTS = {
     "tokenizer_fingerprint": "vocabulary",
     "data_fingerprint": "data",

@@ -25,7 +25,7 @@ _RATE: Shown = ("tok/s", "perf/tokens_per_second", "{:,.0f}")
 
 _LOGGED = ("loss", "accuracy", "precision", "recall")  # how the names of the objectives' figures in the log end
 
-# The step's name of a figure -> its name in the log.
+# Name of a figure in the step -> its name in the log.
 _NAMES = {"grad_norm": "train/grad_norm", "learning_rate": "train/learning_rate"}
 _LAST = {"skipped_updates": "train/skipped_updates", "skipped_in_a_row": "train/skipped_in_a_row"}
 

@@ -1,4 +1,4 @@
-"""Pretraining, whole: from a config to a trained, measured, reported and exported model."""
+"""Pretraining from a config to a trained, evaluated, reported and exported model: the script of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a long job is: a bar with an ETA on a terminal or in a notebook, and anywhere else lines with an ETA."""
+"""Progress of a long job: a bar with an ETA on a terminal or in a notebook, lines with an ETA elsewhere."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def plural(unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time for people: 48 s, 12 min 05 s, 3 h 20 min, 2 d 4 h, 1.5 years."""
+    """Format a duration: 48 s, 12 min 05 s, 3 h 20 min, 2 d 4 h, 1.5 years."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -180,7 +180,7 @@ def duration(seconds: float) -> str:
 
 
 def long_run_warning(hours: float, steps: int) -> str:
-    """A line about a run that takes longer than anybody waits, and what to change; empty for other runs."""
+    """A warning about a run that takes months, and what to change; empty for other runs."""
     if hours < LONG_RUN_HOURS:
         return ""
     return (

@@ -205,7 +205,7 @@ def _squares_by_layer(grads: Any) -> dict[str, jax.Array]:
 
 
 def _norms(squares: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Names for people -> norms, in the order of the forward pass: embeddings, layers, the rest."""
+    """Readable names -> norms, in the order of the forward pass: embeddings, layers, the rest."""
     found: dict[str, float] = {}
     for name in sorted(squares, key=lambda name: (_order(name), name)):
         *above, last = name.removeprefix("encoder/").split("/")

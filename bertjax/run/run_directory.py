@@ -149,7 +149,7 @@ def require_shared(directory: AnyPath, processes: Processes) -> None:
 
 
 def _why_unread(probe: AnyPath, word: str) -> str:
-    """Why a file lacks that content, also after the seconds for which a network disk may cache an older state."""
+    """The reason why a file lacks that content, after the time for which a network disk may cache an older state."""
     deadline = time.monotonic() + _REMEMBERED_SECONDS
     while True:
         try:
@@ -242,7 +242,7 @@ def load_run(path: str | AnyPath) -> TrainedModel:
             f"{directory / tokenizer.main_file} is not the vocabulary that checkpoint {metadata['step']} was trained "
             "with; put the original back"
         )
-    # As the stage that the checkpoint was trained in has it: a later one may rotate by other angles.
+    # The model of the checkpoint's stage: a later one may rotate by other angles.
     if config.stages:
         config = replace(config, model=stage_at(stages_of(config), metadata["step"]).model)
     graphdef, shapes, _ = abstract_network(config.model, config.execution)
@@ -253,7 +253,7 @@ def load_run(path: str | AnyPath) -> TrainedModel:
 
 
 def _untrained(config: Config, metadata: Mapping[str, Any], params: Params) -> tuple[str, ...]:
-    """The heads of a checkpoint that have the random weights they began with.
+    """The heads of a checkpoint that still have their random initial weights.
 
     A run from scratch begins with random weights in all of them; its objectives, but those of weight 0, train some.
     """
@@ -321,7 +321,7 @@ def data_to_resume(config: Config, progress: Progress) -> TrainingData:
             f"the text has changed since this run began ({'; '.join(changes)}). Use --run-dir NEW for a new run with "
             "this text, or put the files or packages back as they were to continue this one"
         )
-    # A file of these keys may have changed, which shows in the fingerprints of what is made of it.
+    # The file of one of these keys may have changed, which only the fingerprint of a new store shows.
     made_of_files = data.vocab or data.units or data.entity_map
     return open_data(config, progress, "" if made_of_files else fingerprint)
 

@@ -1,4 +1,4 @@
-"""What surrounds a run: its processes, what they print, the config they agree on, and how a signal ends it."""
+"""The session of a run: its processes, their output, the config they agree on, and its end by a signal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bertjax.runtime.connections import EXIT_CODES
 from bertjax.runtime.processes import Processes, Stopped, join
 from bertjax.storage.progress import SIGNS
 
-# Where files lie on a host, and the number of the process.
+# Keys that may differ between hosts: paths, and the number of the process.
 _OF_A_HOST = {"data.root", "data.cache_dir", "data.workers", "data.threads", "compilation_cache", "hosts.process"}
 
 
 @contextmanager
 def session(config: Config, *, ends_process: bool) -> Iterator[tuple[Processes, Say]]:
-    """The processes of a run, joined, and the function that prints a line in the first of them.
+    """Join the processes of a run; yields them and a function that prints a line in process 0.
 
     `ends_process`: a signal may end this Python process, as a verb's, where nothing would be lost; without it the
     signal becomes an exception. Raises as `join` does.
@@ -41,7 +41,7 @@ def session(config: Config, *, ends_process: bool) -> Iterator[tuple[Processes, 
 
 
 def print_now(line: str) -> None:
-    """Print and flush, for readers of a log that grows."""
+    """Print and flush."""
     print(line, flush=True)
     SIGNS.spoke()
 
@@ -51,7 +51,7 @@ def _say_nothing(line: str) -> None:
 
 
 def raise_stopped(exit_code: int, words: str) -> NoReturn:
-    """Raise Stopped with these words for a run that ended with the exit code of a signal."""
+    """Raise Stopped with this message for a run that ended with the exit code of a signal."""
     (number,) = (number for number, code in EXIT_CODES.items() if code == exit_code)
     raise Stopped(number, words)
 

@@ -1,4 +1,4 @@
-"""Where a run's metrics go: a JSONL file always, TensorBoard by default, and the loggers that the config names.
+"""Logs of a run: a JSONL file always, TensorBoard by default, and the loggers that the config names.
 
 Only the first process of a run writes. A metric's name is `group/name`, as in `train/mlm_loss`; its value is a float.
 """
@@ -224,7 +224,7 @@ def logged_until(directory: AnyPath, start: int) -> list[Record]:
 
 
 class Past(TypedDict):
-    """The part of a run's log that its loop continues from."""
+    """What the loop needs from the log of the run so far."""
 
     step: int  # at which this process begins
     evaluated: bool  # whether that step was
@@ -257,7 +257,7 @@ def curves(records: Iterable[Record]) -> Curves:
 
 
 def logged_value(value: float) -> float | None:
-    """A figure as the JSONL file has it."""
+    """Round a figure as the JSONL file does; None for NaN and infinity."""
     value = float(value)
     # Nine digits distinguish any two float32.
     return float(f"{value:.9g}") if math.isfinite(value) else None
