@@ -22,11 +22,17 @@ def test_a_module_is_hidden_while_entered_and_not_after() -> None:
     assert "this" not in sys.modules
 
 
-def test_a_run_loads_neither_torch_nor_keras(tmp_path: Path) -> None:
+def test_import_by_a_thread_is_lean_and_silent(tmp_path: Path) -> None:
+    """No torch, no keras, and no warning that a library hides."""
     program = """
-import sys
+import sys, threading, time, warnings
 from pathlib import Path
-from bertjax.storage.lean_import import import_tensorflow
+from bertjax.storage.lean_import import import_tensorflow, tensorflow_ahead
+with tensorflow_ahead():
+    while "import-tensorflow" in [thread.name for thread in threading.enumerate()]:
+        with warnings.catch_warnings():
+            time.sleep(0.005)
+print("requests" in sys.modules)
 from bertjax.run.telemetry import TensorBoardWriter
 writer = TensorBoardWriter(Path(sys.argv[1]), 0)
 writer.write(1, {"a/b": 1.0})
@@ -34,19 +40,5 @@ writer.close()
 import_tensorflow()
 print([name for name in ("torch", "keras") if name in sys.modules])
 """
-    said = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]", said.stderr
-
-
-def test_an_import_by_a_thread_shows_no_warning_that_a_library_hides() -> None:
-    program = """
-import sys, threading, time, warnings
-from bertjax.storage.lean_import import tensorflow_ahead
-with tensorflow_ahead():
-    while "import-tensorflow" in [thread.name for thread in threading.enumerate()]:
-        with warnings.catch_warnings():
-            time.sleep(0.005)
-print("requests" in sys.modules)
-"""
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert (said.stdout.strip(), said.stderr) == ("True", "")
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert (done.stdout.splitlines(), done.stderr) == (["True", "[]"], "")

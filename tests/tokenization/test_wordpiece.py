@@ -216,20 +216,20 @@ def test_a_missing_vocabulary(tmp_path):
         load_tokenizer(tmp_path / "none.txt", TextRules(True, True))
 
 
+WORDS, CHARACTERS = (WordPiece(TOKENS, TextRules(True, True, unknown)) for unknown in ("words", "characters"))
+KNOWN = set("".join(token.removeprefix("##") for token in TOKENS if token not in SPECIAL_TOKENS))
+
+
 @settings(max_examples=300)
 @given(st.lists(st.text(st.one_of(st.sampled_from("the playing ☃я中é"), st.characters(exclude_categories=["Cs"])))))
 def test_an_unknown_character_may_be_unknown_alone(sentences):
     """A word of known characters is as ever; any other is cut at what is in no token."""
-    rules = TextRules(True, True)
-    reference = WordPiece(TOKENS, rules)
-    characters = WordPiece(TOKENS, TextRules(True, True, "characters"))
-    known = set("".join(token.removeprefix("##") for token in TOKENS if token not in SPECIAL_TOKENS))
-    for sentence, found in zip(sentences, characters.encode_sentences(sentences), strict=True):
+    for sentence, found in zip(sentences, CHARACTERS.encode_sentences(sentences), strict=True):
         expected = []
-        clean = reference.backend.normalizer.normalize_str(sentence)
-        for word, _ in reference.backend.pre_tokenizer.pre_tokenize_str(clean):
-            for part in re.findall(f"[{re.escape(''.join(sorted(known)))}]+|.", word, re.DOTALL):
-                expected += reference.encode([part])[0].tolist() if part[0] in known else [reference.unk_id]
+        clean = WORDS.backend.normalizer.normalize_str(sentence)
+        for word, _ in WORDS.backend.pre_tokenizer.pre_tokenize_str(clean):
+            for part in re.findall(f"[{re.escape(''.join(sorted(KNOWN)))}]+|.", word, re.DOTALL):
+                expected += WORDS.encode([part])[0].tolist() if part[0] in KNOWN else [WORDS.unk_id]
         assert found.tolist() == expected
 
 
