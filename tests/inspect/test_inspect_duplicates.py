@@ -64,7 +64,7 @@ def test_equal_documents_are_found_and_no_others(tmp_path):
     )
 
 
-def test_a_sample_has_all_copies_of_a_document_or_none(tmp_path):
+def test_sample_has_all_copies_or_none(tmp_path):
     draw = np.random.default_rng(2)
     documents = [random_document(draw, 5, 20) for _ in range(300)] * 3
     found = find_duplicates(split_of(tmp_path, documents), ignore, examples=3, most_documents=300)
@@ -112,7 +112,7 @@ def test_estimates_are_the_similarities_of_the_sets(tmp_path):
     assert abs(errors[true == 0]).max() < 0.05
 
 
-def test_similar_documents_are_found_and_others_are_not(tmp_path):
+def test_only_similar_documents_are_found(tmp_path):
     documents = planted(4)
     found = find_near_duplicates(split_of(tmp_path, documents), TOKENIZER.vocab_size, NONE, ignore, examples=100)
     minima = signatures(
@@ -158,7 +158,7 @@ def test_exact_copies_and_short_documents_are_left_out(tmp_path):
     assert [(e.first, e.second, e.group) for e in found.examples] == [(0, 2, 2)]
 
 
-def test_a_full_bucket_is_not_compared_with_itself_whole(monkeypatch):
+def test_large_bucket_is_compared_in_parts(monkeypatch):
     compared = []
     agreement = near_duplicates._agreement
     monkeypatch.setattr(near_duplicates, "_agreement", lambda m, a, b: compared.append(len(a)) or agreement(m, a, b))
@@ -179,7 +179,7 @@ def test_documents_without_pairs_and_no_documents(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [{"most_documents": 40}, {"most_tokens": 8000}])
-def test_a_share_of_a_large_split_is_compared_and_said(tmp_path, limit):
+def test_share_of_a_large_split_is_reported(tmp_path, limit):
     documents = planted(6)
     split = split_of(tmp_path, documents)
     found = find_near_duplicates(split, TOKENIZER.vocab_size, NONE, ignore, 3, **limit)
@@ -190,5 +190,5 @@ def test_a_share_of_a_large_split_is_compared_and_said(tmp_path, limit):
     assert found == again
 
 
-def test_limits_leave_ordinary_corpora_whole():
+def test_limits_keep_ordinary_corpora_whole():
     assert near_duplicates.MOST_DOCUMENTS >= 10_000_000 and near_duplicates.MOST_TOKENS >= 200_000_000

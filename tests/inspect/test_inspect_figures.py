@@ -68,7 +68,7 @@ def brute_amount(documents):
     return (len(documents), sum(map(len, documents)), len(tokens), spelled, tokens.count(TOKENIZER.unk_id))
 
 
-def test_amounts_are_those_of_the_documents_by_split_and_source(store):
+def test_amounts_are_counted_by_split_and_source(store):
     read = []
     amounts, _ = count_store(store, TOKENIZER, read.append)
     found = {
@@ -86,7 +86,7 @@ def test_amounts_are_those_of_the_documents_by_split_and_source(store):
     assert sum(read) == len(flat(TRAIN)) + len(flat(HELD_OUT))
 
 
-def test_a_store_that_does_not_record_sources_has_an_amount_for_each_split(tmp_path):
+def test_store_without_sources_has_split_amounts(tmp_path):
     store = TokenStore.open(write_store(tmp_path / "store", {"train": TRAIN}, TOKENIZER, provenance={}))
     amounts, counts = count_store(store, TOKENIZER, lambda more: None)
     assert [(a.split, a.source, a.tokens) for a in amounts] == [("train", "", len(flat(TRAIN))), ("held_out", "", 0)]
@@ -151,7 +151,7 @@ def test_stretches_are_the_chosen_documents_in_order(store, tokens):
     assert all(s.lengths[:-1].sum() < tokens for s in read)
 
 
-def test_rows_are_measured_as_a_plain_loop_measures_them(store):
+def test_row_figures_match_a_plain_loop(store):
     figures = measure_rows(store.split("train"), TOKENIZER, RowKind("", DATA, 5))
     for rows, packing in ((figures.single, "none"), (figures.packed, "pairs")):
         batches = PairBatches(store.split("train"), TOKENIZER, replace(DATA, packing=packing), 5)
@@ -195,14 +195,14 @@ def test_pieces_are_joined_as_they_are_read():
     assert joined(pieces) == "playing [MASK:the][MASK:##ed] [ban:ban]"
 
 
-def test_a_model_that_reads_to_the_right_has_nothing_hidden(store):
+def test_next_token_rows_have_nothing_masked(store):
     kind = RowKind("", replace(DATA, predict="next"), 0)
     pieces = [p for pair in readable_rows(store.split("train"), TOKENIZER, kind, 3) for p in (*pair.a, *pair.b)]
     assert pieces and not any(piece.original for piece in pieces)
 
 
 @pytest.mark.parametrize("packing", ["none", "pairs"])
-def test_pairs_of_sentence_order_are_those_of_the_run(store, packing):
+def test_sentence_order_pairs_match_the_run(store, packing):
     data, objectives = replace(DATA, packing=packing), ("mlm", "sop")
     split = store.split("train")
     batch = PairBatches(split, TOKENIZER, data, 3, objectives=objectives).rows(np.arange(6))
@@ -219,7 +219,7 @@ def test_pairs_of_sentence_order_are_those_of_the_run(store, packing):
 
 
 @pytest.mark.parametrize("rows", ["pairs", "doc_sentences", "full_sentences", "documents"])
-def test_rows_of_another_template_without_an_objective_about_pairs(store, rows):
+def test_rows_of_another_template_without_pairs(store, rows):
     template = Template(separators=2, token_types=False)
     data = replace(DATA, rows=rows, mask_special=True, mask_probability=0.5, max_predictions=24)
     kind = RowKind("", data, 3, ("mlm",), template)

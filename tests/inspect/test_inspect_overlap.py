@@ -36,7 +36,7 @@ def tuples(tokens, n):
 
 
 @pytest.mark.parametrize("n", [1, 5, 13])
-def test_ngrams_are_those_of_each_text_alone(n):
+def test_ngrams_do_not_cross_texts(n):
     draw = np.random.default_rng(0)
     texts = [draw.integers(0, 3, length).tolist() for length in (0, 4, 5, 1, 0, 60, 13, 12, 2)]
     lengths = np.array([len(text) for text in texts])
@@ -55,7 +55,7 @@ def test_no_text_has_no_ngrams():
     assert (len(hashes), len(counts)) == (0, 0)
 
 
-def test_an_index_knows_what_it_has_met():
+def test_index_records_seen_hashes():
     draw = np.random.default_rng(0)
     held, others = np.split(draw.integers(0, 2**64, 40_000, dtype=np.uint64), 2)
     index = RunIndex(held)
@@ -95,7 +95,7 @@ def as_texts(texts):
 
 
 @pytest.mark.parametrize("documents_per_shard", [None, 7])
-def test_overlap_is_what_comparing_every_run_gives(tmp_path, documents_per_shard):
+def test_overlap_matches_exhaustive_comparison(tmp_path, documents_per_shard):
     training, texts = planted()
     held_out = [training[5], random_text(np.random.default_rng(1), 20, 30)]
     splits = {"train": [[d] for d in training], "held_out": [[d] for d in held_out]}
@@ -120,7 +120,7 @@ def test_overlap_is_what_comparing_every_run_gives(tmp_path, documents_per_shard
     assert 10 < by_name[1][0].flagged < 50 and 2 < by_name[1][1].flagged < by_name[1][0].flagged
 
 
-def test_seven_tenths_of_the_runs_are_enough_and_less_is_not(tmp_path):
+def test_palm_measure_needs_seven_tenths(tmp_path):
     draw = np.random.default_rng(3)
     document = random_text(draw, 40, 41)
     store = TokenStore.open(write_store(tmp_path / "store", {"train": [[document]]}, TOKENIZER))
@@ -152,7 +152,7 @@ FILES = {
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_line_of_a_file_is_a_text(tmp_path, name, compressed):
+def test_line_of_a_file_is_a_text(tmp_path, name, compressed):
     content, wanted = FILES[name]
     path = tmp_path / (f"{name}.gz" if compressed else name)
     path.write_bytes(gzip.compress(content.encode()) if compressed else content.encode())
@@ -161,7 +161,7 @@ def test_a_line_of_a_file_is_a_text(tmp_path, name, compressed):
     assert (texts.name, texts.share, texts.texts) == (str(path), 1.0, len(wanted))
 
 
-def test_a_text_of_a_file_is_found_inside_a_document(tmp_path):
+def test_text_of_a_file_is_found_inside_a_document(tmp_path):
     """Also where a text begins without the space that it has behind another sentence."""
     sentences = [f"The {'cat dog river '[n:]}sat on a mat." for n in range(12)]
     rules = TextRules(False, False, prefix_space=False)
@@ -175,7 +175,7 @@ def test_a_text_of_a_file_is_found_inside_a_document(tmp_path):
     assert all(found.seen == found.runs > 10 and found.flagged == found.texts for found in overlap.by_measure)
 
 
-def test_a_large_file_is_sampled_alike_however_it_is_read(tmp_path, monkeypatch):
+def test_sample_of_a_large_file_ignores_batching(tmp_path, monkeypatch):
     path = tmp_path / "many.txt"
     lines = [" ".join(np.random.default_rng(n).choice(WORDS, 10)) for n in range(2000)]
     path.write_text("\n".join(lines))
@@ -187,7 +187,7 @@ def test_a_large_file_is_sampled_alike_however_it_is_read(tmp_path, monkeypatch)
     assert segments_of(file_texts(str(path), TOKENIZER, most_tokens=6000)) == [[one] for one in kept]
 
 
-def test_held_out_documents_are_sampled_where_there_are_too_many(tmp_path):
+def test_too_many_held_out_documents_are_sampled(tmp_path):
     draw = np.random.default_rng(0)
     documents = [[random_text(draw, 5, 30)] for _ in range(200)]
     store = TokenStore.open(write_store(tmp_path / "store", {"train": [[[5]]], "held_out": documents}, TOKENIZER))
@@ -210,7 +210,7 @@ def test_held_out_documents_are_sampled_where_there_are_too_many(tmp_path):
         ("a.txt", None, "cannot be read"),
     ],
 )
-def test_a_bad_file_is_named(tmp_path, name, content, message):
+def test_bad_file_is_named(tmp_path, name, content, message):
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)

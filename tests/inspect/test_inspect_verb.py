@@ -78,7 +78,7 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
-def test_a_store_is_reported_in_text_and_as_a_page(store, tmp_path, capsys):
+def test_store_is_reported_in_text_and_as_a_page(store, tmp_path, capsys):
     against = tmp_path / "test set.txt"
     against.write_text(f"{words(documents(40, 0)[9][0])}\n")
     page = tmp_path / "page.html"
@@ -107,7 +107,7 @@ def test_a_store_is_reported_in_text_and_as_a_page(store, tmp_path, capsys):
     assert page.read_text(encoding="utf-8") == made, "the same every time"
 
 
-def test_a_store_has_the_usual_lengths_by_default(store, capsys):
+def test_store_has_the_usual_lengths_by_default(store, capsys):
     assert main(["inspect", str(store)]) == 0
     said = capsys.readouterr().out
     rows = re.findall(r"^  (\d+) +none ", said, re.M)
@@ -124,7 +124,7 @@ def test_a_store_has_the_usual_lengths_by_default(store, capsys):
         ("()", ["--length", "16", "--length", "24", "32"], ["16", "24", "32"]),
     ],
 )
-def test_a_recipe_is_prepared_and_shows_its_stages(tmp_path, capsys, stages, options, lengths):
+def test_recipe_is_prepared_and_shows_its_stages(tmp_path, capsys, stages, options, lengths):
     recipe = tmp_path / "recipe.py"
     recipe.write_text(RECIPE.replace("STAGES", stages))
     texts = ["\n".join(words(sentence).replace("[", "(") for sentence in d) for d in documents(60, 3)]
@@ -164,7 +164,7 @@ def test_rows_of_running_text(tmp_path, capsys):
         (["STORE", "--html", "EMPTY/there/page.html"], "there is no directory"),
     ],
 )
-def test_what_cannot_be_inspected_is_said_in_one_line(store, tmp_path, capsys, arguments, message):
+def test_bad_arguments_are_named_in_one_line(store, tmp_path, capsys, arguments, message):
     places = {"STORE": str(store), "EMPTY": str(tmp_path)}
     arguments = [re.sub("STORE|EMPTY", lambda found: places[found[0]], one) for one in arguments]
     assert main(["inspect", *arguments]) == 1
@@ -173,7 +173,7 @@ def test_what_cannot_be_inspected_is_said_in_one_line(store, tmp_path, capsys, a
     assert said.count("\n") == 1
 
 
-def test_a_damaged_store_is_named(tmp_path, capsys):
+def test_damaged_store_is_named(tmp_path, capsys):
     path = write_store(tmp_path / "store", {"train": documents(4, 0), "held_out": documents(2, 1)}, TOKENIZER)
     tokens = path / "train-00000.tokens"
     content = bytearray(tokens.read_bytes())
@@ -193,7 +193,7 @@ def test_inspecting_a_store_imports_no_jax(store):
     assert ended.returncode == 0, ended.stderr
 
 
-def test_real_text_meets_itself_and_no_other(real_data, tmp_path, capsys):
+def test_real_text_overlaps_only_itself(real_data, tmp_path, capsys):
     articles = (
         lzma.decompress((real_data / "wikipedia_en" / "AA_00.txt.xz").read_bytes()).decode().split("</doc>")[:300]
     )

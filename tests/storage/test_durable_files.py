@@ -39,16 +39,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("write", [replace_bytes, write_durably])
-def test_a_file_is_on_disk_before_it_has_its_name(
-    write: Callable, tmp_path: Path, calls: list[tuple[str, str]]
-) -> None:
+def test_file_is_synced_before_its_rename(write: Callable, tmp_path: Path, calls: list[tuple[str, str]]) -> None:
     write(tmp_path / "a", b"content")
     (flushed, temporary), (renamed, again) = calls[:2]
     assert (flushed, renamed) == ("fsync", "rename") and temporary == again
     assert (tmp_path / "a").read_bytes() == b"content"
 
 
-def test_a_folder_of_an_export_is_on_disk_before_it_has_its_name(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+def test_export_folder_is_synced_before_its_rename(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
     with written_whole(tmp_path / "export", last="config.json") as partial:
         (partial / "weights").write_bytes(b"1")
         (partial / "config.json").write_text("{}")
@@ -57,7 +55,7 @@ def test_a_folder_of_an_export_is_on_disk_before_it_has_its_name(tmp_path: Path,
     assert ("fsync", tmp_path.name) in calls[renamed:]
 
 
-def test_what_is_flushed_is_flushed(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+def test_flush_failure_is_raised(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
     (tmp_path / "a").touch()
     sync(tmp_path / "a")
     assert calls == [("fsync", "a")]
@@ -72,7 +70,7 @@ def test_metrics_are_on_disk_before_a_checkpoint_is_written(tmp_path: Path, call
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_an_error_of_a_write_names_the_file(tmp_path: Path) -> None:
+def test_write_error_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(OSError) as full, naming(tmp_path / "a"), open("/dev/full", "wb", buffering=0) as file:
         file.write(b"a")
     assert full.value.errno == errno.ENOSPC and full.value.filename == str(tmp_path / "a")

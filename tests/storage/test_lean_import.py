@@ -12,7 +12,7 @@ import pytest
 from bertjax.storage.lean_import import without
 
 
-def test_a_module_is_hidden_while_entered_and_not_after() -> None:
+def test_module_is_hidden_only_inside() -> None:
     sys.modules.pop("this", None)
     with without("this"), pytest.raises(ModuleNotFoundError):
         importlib.import_module("this")

@@ -39,7 +39,7 @@ def held_elsewhere(path: Path, how: int, seconds: float = 60) -> Iterator[subpro
             other.kill()
 
 
-def test_a_lock_of_another_process_is_free_once_it_ends(tmp_path: Path) -> None:
+def test_lock_is_released_when_its_process_ends(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with held_elsewhere(path, fcntl.LOCK_EX) as other, path.open("w") as file:
         assert not try_acquire(file)
@@ -67,7 +67,7 @@ HOLDERS: list[Callable[[Path], AbstractContextManager[object]]] = [
 
 
 @pytest.mark.parametrize("holder", HOLDERS, ids=["export", "run", "alone", "beside"])
-def test_a_filesystem_may_know_no_locks(
+def test_filesystem_without_locks_warns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: Callable[[Path], AbstractContextManager[object]]
 ) -> None:
     def fails(code: int) -> Callable[..., None]:

@@ -66,7 +66,7 @@ def remote_content(folder):
     }
 
 
-def test_the_store_is_the_one_of_this_machine(data, bucket, tmp_path):
+def test_remote_store_equals_the_local_one(data, bucket, tmp_path):
     """Of remote sources and root, of either alone, and the vocabulary that is trained for it."""
     asked = changed(data, vocab="", vocab_size=60)
     expected, vocabulary = content(prepare(asked)), content(prepare_vocabulary(asked).parent)
@@ -82,7 +82,7 @@ def test_the_store_is_the_one_of_this_machine(data, bucket, tmp_path):
     assert remote_content(prepare(changed(asked, root=f"{bucket}/other"))) == expected
 
 
-def test_the_same_from_processes_and_shards(data, s3):
+def test_same_from_processes_and_shards(data, s3):
     expected = content(prepare(data))
     there = moved(data, s3)
     assert remote_content(prepare(changed(there, workers=2))) == expected
@@ -95,7 +95,7 @@ def test_the_same_from_processes_and_shards(data, s3):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("apache_beam") is None, reason="needs Apache Beam")
-def test_the_same_from_beam(data, bucket):
+def test_same_from_beam(data, bucket):
     expected = content(prepare(changed(data, vocab="", vocab_size=60)))
     there = moved(data, bucket, vocab="", vocab_size=60)
     runner = partial(beam.run_units, options=["--runner=DirectRunner"], folder=RemotePath(there.root))
@@ -120,7 +120,7 @@ if __name__ == "__main__":
 """
 
 
-def test_killed_it_goes_on(data, s3, tmp_path, monkeypatch):
+def test_killed_prepare_continues(data, s3, tmp_path, monkeypatch):
     expected = content(prepare(data))
     there = moved(data, s3)
     # Killed while it sends nothing: what came of a request that breaks off would depend on the server.
@@ -143,7 +143,7 @@ def test_killed_it_goes_on(data, s3, tmp_path, monkeypatch):
     assert len(made) == len(Corpus.of(there).units) - finished
 
 
-def test_what_is_wrong_with_the_storage_costs_no_finished_work(data, bucket, monkeypatch):
+def test_storage_failure_keeps_finished_work(data, bucket, monkeypatch):
     expected = content(prepare(data))
     there = moved(data, bucket)
     storage = remote._storage(bucket)[0]  # the one object that there is for the bucket
@@ -162,7 +162,7 @@ def test_what_is_wrong_with_the_storage_costs_no_finished_work(data, bucket, mon
     assert remote_content(prepare(there)) == expected
 
 
-def test_text_that_is_wrong_leaves_nothing(data, bucket):
+def test_bad_text_leaves_no_files(data, bucket):
     there = moved(data, bucket)
     (RemotePath(f"{bucket}/text") / "11.txt").write_bytes(b"ELF\x00\xff\xfe\x80" * 99)
     with pytest.raises(ValueError, match=r":///?bucket-.*/text/11\.txt: not UTF-8"):
@@ -170,7 +170,7 @@ def test_text_that_is_wrong_leaves_nothing(data, bucket):
     assert not remote.remote_files(f"{there.root}/store-*/**")
 
 
-def test_a_file_that_changes_meanwhile(data, bucket, monkeypatch):
+def test_file_that_changes_meanwhile(data, bucket, monkeypatch):
     there = moved(data, bucket)
     path = RemotePath(f"{bucket}/text/00.txt")
 
@@ -218,7 +218,7 @@ def test_parquet_and_arrow(tmp_path, bucket):
         documents(f"parquet:{bucket}/a.parquet:abstract")
 
 
-def test_a_multistream_dump_is_read_in_spans(tmp_path, bucket, monkeypatch):
+def test_multistream_dump_is_read_in_spans(tmp_path, bucket, monkeypatch):
     monkeypatch.setattr(corpus, "UNIT_BYTES", 30_000)
     (tmp_path / "dump").mkdir()
     (tmp_path / "dump" / "a.xml.bz2").write_bytes(streams(head(), *noise(300), "</mediawiki>\n"))
@@ -251,7 +251,7 @@ print(sum(len(document.text) for document in read_documents(file)), peak() - bef
     assert characters > 40e6 and more < 42 << 10  # KiB: some pieces of 8 MiB, and not the file
 
 
-def test_what_is_not_there_is_reported_with_where_to_look(data, bucket):
+def test_missing_objects_are_reported_with_advice(data, bucket):
     command = "aws s3 ls" if bucket.startswith("s3") else ""
     with pytest.raises(ValueError, match=rf"source text:{bucket}/no/\*: the glob matches nothing .see what.*{command}"):
         prepare(changed(data, sources=(f"text:{bucket}/no/*",)))
@@ -261,7 +261,7 @@ def test_what_is_not_there_is_reported_with_where_to_look(data, bucket):
         open_near(RemotePath(f"{bucket}/store"))
 
 
-def test_a_bucket_that_is_not_there(data, s3):
+def test_bucket_that_is_not_there(data, s3):
     with pytest.raises(
         RemoteError, match=r"s3://nowhere-at-all/x/.* cannot be written .*bucket does not exist.*aws s3 ls"
     ):
@@ -275,7 +275,7 @@ def test_a_bucket_that_is_not_there(data, s3):
         ("gz://bucket", r"gz://bucket/.*: Protocol not known: gz; give gs://, s3://, another that fsspec knows, or a"),
     ],
 )
-def test_what_cannot_be_opened(data, monkeypatch, url, message):
+def test_unopenable_urls_are_named(data, monkeypatch, url, message):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     for values in ({"sources": (f"text:{url}/*.txt",)}, {"root": f"{url}/root"}, {"vocab": f"{url}/vocab.txt"}):
         with pytest.raises(ValueError, match=message):
@@ -290,7 +290,7 @@ def store(data, bucket):
     return prepare(moved(data, bucket))
 
 
-def test_a_remote_store_is_read_from_a_copy(data, bucket, tmp_path):
+def test_remote_store_is_read_from_a_copy(data, bucket, tmp_path):
     here = TokenStore.open(prepare(data))
     there = open_store(moved(data, bucket, cache_dir=str(tmp_path / "cache")))
     assert there.path.parent == tmp_path / "cache" and content(there.path) == content(here.path)
@@ -304,7 +304,7 @@ def test_a_remote_store_is_read_from_a_copy(data, bucket, tmp_path):
     assert open_store(data).path == here.path
 
 
-def test_a_copy_that_was_interrupted_goes_on(store, tmp_path, monkeypatch):
+def test_interrupted_copy_continues(store, tmp_path, monkeypatch):
     told = []
 
     def stop(what, done, total):
@@ -329,7 +329,7 @@ def test_a_copy_that_was_interrupted_goes_on(store, tmp_path, monkeypatch):
     assert len(copied) == again
 
 
-def test_what_was_damaged_there_is_named(store, tmp_path):
+def test_damaged_remote_file_is_named(store, tmp_path):
     damaged = store / "train-00002.tokens"
     whole = bytearray(damaged.read_bytes())
     whole[100] ^= 1
@@ -344,7 +344,7 @@ def test_what_was_damaged_there_is_named(store, tmp_path):
     assert content(open_near(store, str(tmp_path)).path) == remote_content(store)
 
 
-def test_too_little_room_is_reported_before(data, tmp_path, monkeypatch):
+def test_too_little_room_is_reported_first(data, tmp_path, monkeypatch):
     store = prepare(data)
     monkeypatch.setattr(local_copy.shutil, "disk_usage", lambda _: local_copy.shutil._ntuple_diskusage(1, 1, 1000))
     with pytest.raises(OSError, match=r"data\.cache_dir=.*: 0\.0 MB of .* are to be copied there and 0\.0 MB are free"):
@@ -387,7 +387,7 @@ def test_paths_are_listed_moved_and_removed(bucket, tmp_path):
     assert not copy.exists() and place.sizes().keys() == files.keys()
 
 
-def test_storage_that_does_not_answer_is_not_taken_for_empty(monkeypatch):
+def test_unreachable_storage_is_not_empty(monkeypatch):
     s3fs = pytest.importorskip("s3fs")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "nobody")

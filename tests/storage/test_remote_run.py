@@ -69,7 +69,7 @@ def damage(run, step, name):
 
 
 @ON_BOTH
-def test_a_checkpoint_comes_back_on_another_mesh(run, staging):
+def test_checkpoint_is_restored_on_another_mesh(run, staging):
     saved = save(run, staging, 3, 5)
     assert saved.steps() == [3, 5]
     for sharding in (NamedSharding(mesh_of(8), PartitionSpec("data")), NamedSharding(mesh_of(1), PartitionSpec())):
@@ -80,7 +80,7 @@ def test_a_checkpoint_comes_back_on_another_mesh(run, staging):
     assert not list(staging.folder.iterdir()), "what was made or copied is not needed any more"
 
 
-def test_processes_report_nothing_of_their_own_folders(run, staging, monkeypatch):
+def test_processes_send_no_signals_on_own_folders(run, staging, monkeypatch):
     """Orbax tells by names that all processes share: one would await a word that another withdraws, or that is not of
     its own folder."""
     told = []
@@ -108,7 +108,7 @@ def test_several_processes_write_every_object_once(bucket, run, server, tmp_path
     assert same(Checkpoints(run / "checkpoints", keep_last=1).restore(abstract(wanted), metadata()).state, wanted)
 
 
-def test_only_what_is_requested_is_copied(run, staging, monkeypatch):
+def test_only_requested_arrays_are_copied(run, staging, monkeypatch):
     save(run, staging, 7)
     copied = []
     download = RemotePath.download_all
@@ -119,14 +119,14 @@ def test_only_what_is_requested_is_copied(run, staging, monkeypatch):
     assert not any(name.startswith("opt_state") for name in copied)
 
 
-def test_old_ones_go_and_those_for_good_stay(run, staging):
+def test_old_checkpoints_go_and_permanent_ones_stay(run, staging):
     saved = save(run, staging, *range(1, 8), keep_last=2, keep_every=3)
     assert saved.steps() == [3, 6, 7]
     assert {name.partition("/")[0] for name in (run / "checkpoints").sizes()} == {"3", "6", "7"}
 
 
 @ON_BOTH
-def test_without_metadata_it_is_none_and_the_next_save_clears_it(run, staging):
+def test_incomplete_checkpoint_is_ignored_and_removed(run, staging):
     """A process that was killed while it uploaded, or while it removed an old checkpoint."""
     save(run, staging, 3, 5)
     (run / "checkpoints/5/metadata/metadata").unlink()
@@ -139,7 +139,7 @@ def test_without_metadata_it_is_none_and_the_next_save_clears_it(run, staging):
 
 
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)
-def test_a_save_that_cannot_look_up_what_is_there_deletes_nothing(run, staging, monkeypatch):
+def test_save_with_a_failed_listing_deletes_nothing(run, staging, monkeypatch):
     s3fs = pytest.importorskip("s3fs")
     save(run, staging, 3)
     before, look_up = (run / "checkpoints").sizes(), s3fs.S3FileSystem._info
@@ -158,7 +158,7 @@ def test_a_save_that_cannot_look_up_what_is_there_deletes_nothing(run, staging, 
 
 
 @ON_BOTH
-def test_a_damaged_array_is_named_and_set_aside(run, staging):
+def test_damaged_array_is_named_and_set_aside(run, staging):
     saved = save(run, staging, 3, 5)
     damage(run, 5, "params/embed/kernel")
     with pytest.raises(DamagedCheckpoint, match=rf"{run}/checkpoints/5 is damaged: params/embed/kernel .*\n.*previous"):
@@ -177,7 +177,7 @@ def test_missing_pieces_are_damage(run, staging):
         saved.restore(abstract(state_at(5)), metadata())
 
 
-def test_a_younger_job_owns_the_run(run, staging, tmp_path):
+def test_latest_job_owns_the_run(run, staging, tmp_path):
     saved = save(run, staging, 3)
     assert saved.save(4, state_at(4), metadata())
     saved.wait()
@@ -199,7 +199,7 @@ def test_a_younger_job_owns_the_run(run, staging, tmp_path):
         assert third.claim.take() is None, "the one before ended in order"
 
 
-def test_a_job_that_is_overtaken_while_it_uploads_puts_no_checkpoint(run, staging, monkeypatch):
+def test_overtaken_job_publishes_no_checkpoint(run, staging, monkeypatch):
     upload = RemotePath.upload_all
 
     def overtaken(place, folder, names):
@@ -214,7 +214,7 @@ def test_a_job_that_is_overtaken_while_it_uploads_puts_no_checkpoint(run, stagin
     assert saved.steps() == []
 
 
-def test_one_machine_does_one_process_once(run, staging, tmp_path):
+def test_second_process_on_one_machine_is_refused(run, staging, tmp_path):
     with (
         pytest.raises(ValueError, match=f"{run}: another process is training there"),
         staging_dir(run, str(tmp_path / "cache"), process=0),
@@ -224,7 +224,7 @@ def test_one_machine_does_one_process_once(run, staging, tmp_path):
         assert other.claim is None and other.folder != staging.folder
 
 
-def test_what_a_killed_process_left_on_its_machine_goes(run, tmp_path):
+def test_staging_of_a_killed_process_is_removed(run, tmp_path):
     with staging_dir(run, str(tmp_path), process=0) as staging:
         folder = staging.folder
     folder.mkdir()
@@ -253,7 +253,7 @@ def test_two_directories_are_written_at_the_same_time(run, staging, monkeypatch)
         assert same(saved.restore(abstract(state), metadata()).state, state)
 
 
-def test_a_save_that_fails_is_named_and_the_next_one_works(run, staging, monkeypatch):
+def test_save_that_fails_is_named_and_the_next_one_works(run, staging, monkeypatch):
     saved = Checkpoints(run / "checkpoints", keep_last=2, staging=staging)
     with monkeypatch.context() as patched:
 
@@ -270,7 +270,7 @@ def test_a_save_that_fails_is_named_and_the_next_one_works(run, staging, monkeyp
     assert saved.steps() == [2]
 
 
-def test_a_run_that_was_removed(run, staging):
+def test_removed_run_is_named(run, staging):
     saved = save(run, staging, 1)
     run.rmtree()
     with pytest.raises(LostClaim, match=rf"{run}/{OWNER_FILE}.* was removed"):
@@ -330,7 +330,7 @@ def test_files_are_sent_when_they_changed(run, staging, monkeypatch):
     assert (run / "a").read_text() == "11" and (run / "deep/b").read_text() == "2"
 
 
-def test_by_and_by_without_being_waited_for(run, staging, monkeypatch):
+def test_logs_are_uploaded_in_the_background(run, staging, monkeypatch):
     """While nothing is saved, lines are sent after some time, and a failure is left to the next that is waited for."""
     monkeypatch.setattr(mirror, "UPLOAD_SECONDS", 0.0)
     telemetry = open_telemetry(run, 0, loggers=(), staging=staging)

@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_as_it_was_written_has_no_finding(folder: Path) -> None:
+def test_unchanged_folder_has_no_finding(folder: Path) -> None:
     assert list(check_sums(folder)) == []
     assert {*read_sums(folder)} == {"a.txt", "inner/b.txt"}
 
@@ -33,13 +33,13 @@ def test_a_folder_as_it_was_written_has_no_finding(folder: Path) -> None:
         (lambda folder: (folder / SUMS_FILE).unlink(), "SHA256SUMS: missing"),
     ],
 )
-def test_what_differs_is_named(folder: Path, change: Callable[[Path], object], told: str) -> None:
+def test_every_difference_is_named(folder: Path, change: Callable[[Path], object], told: str) -> None:
     change(folder)
     (finding,) = check_sums(folder)
     assert told in finding
 
 
-def test_a_list_that_was_cut_off_or_grew_is_refused(folder: Path) -> None:
+def test_truncated_or_grown_list_is_refused(folder: Path) -> None:
     head, first, second = (folder / SUMS_FILE).read_text().splitlines(keepends=True)
     for lines in ((head, first), (head, first, second, second.replace("b.txt", "c.txt")), (head, first, second[:-1])):
         (folder / SUMS_FILE).write_text("".join(lines))

@@ -22,7 +22,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(module.time, "monotonic", lambda: float(next(ticks)))
 
 
-def test_plain_lines_now_and_then(clock):
+def test_plain_stream_gets_lines_periodically(clock):
     stream = io.StringIO()
     line = ProgressLine(stream)
     for done in range(11):
@@ -41,7 +41,7 @@ def test_work_of_an_earlier_run_does_not_flatter_the_estimate(clock):
     assert stream.getvalue().endswith("preparing text:  90% of 1,000, 2 s left")
 
 
-def test_a_terminal_has_one_line_for_each_job(clock):
+def test_terminal_has_one_line_per_job(clock):
     stream = Terminal()
     line = ProgressLine(stream)
     for what, done in (("counting words", 5), ("counting words", 10), ("preparing text", 10)):
@@ -71,7 +71,7 @@ def said_during(signs, clock, seconds):
     return said
 
 
-def test_no_silence_is_longer_than_four_seconds():
+def test_silence_is_at_most_four_seconds():
     clock = Hand()
     signs = Signs(clock)
     with signs.doing("compiling the step"):
@@ -81,7 +81,7 @@ def test_no_silence_is_longer_than_four_seconds():
     assert said[0] == (4, "compiling the step (4 s so far)")
 
 
-def test_what_takes_minutes_is_said_less_often():
+def test_long_work_is_printed_less_often():
     clock = Hand()
     signs = Signs(clock)
     with signs.doing("compiling the step"):
@@ -92,7 +92,7 @@ def test_what_takes_minutes_is_said_less_often():
         assert len(said_during(signs, clock, 600)) == 2
 
 
-def test_a_line_of_its_own_puts_the_next_sign_off():
+def test_printed_line_delays_the_next_sign():
     clock = Hand()
     signs = Signs(clock)
     with signs.doing("counting"):
@@ -102,7 +102,7 @@ def test_a_line_of_its_own_puts_the_next_sign_off():
         assert [when for when, _ in said_during(signs, clock, 0.5)] == [7.5]
 
 
-def test_the_innermost_work_is_named_and_none_where_there_is_none():
+def test_innermost_work_is_named():
     clock = Hand()
     signs = Signs(clock)
     assert said_during(signs, clock, 20) == []
@@ -113,7 +113,7 @@ def test_the_innermost_work_is_named_and_none_where_there_is_none():
     assert said_during(signs, clock, 20) == []
 
 
-def test_a_thread_speaks_while_the_work_does_not(monkeypatch):
+def test_thread_prints_while_the_work_is_silent(monkeypatch):
     monkeypatch.setattr(module, "_SIGN_EVERY", 0.05)
     monkeypatch.setattr(module, "_LOOK_EVERY", 0.01)
     signs, outer, inner = Signs(), [], []
@@ -135,7 +135,7 @@ def wait_for(said, seconds=120):
         time.sleep(0.01)
 
 
-def test_what_progress_prints_is_no_silence():
+def test_progress_counts_as_output():
     clock = Hand()
     signs = Signs(clock)
     before = module.SIGNS

@@ -77,7 +77,7 @@ RECORD = {
 
 @pytest.mark.parametrize("kind", RECORD)
 @pytest.mark.parametrize("bad", [b"\xe9", b"\xff", b"\xe2\x82", b"\xed\xa0\x80", b"\xf8", b"\x80"], ids=bytes.hex)
-def test_a_little_that_is_no_utf8_is_replaced_and_counted(tmp_path, kind, bad):
+def test_little_invalid_utf8_is_replaced_and_counted(tmp_path, kind, bad):
     words = b"words of a text " * 100
     content = RECORD[kind](b"caf" + bad + b" " + words + bad * 2 + b"end \xef\xbf\xbd")
     counts = ReadCounts()
@@ -88,7 +88,7 @@ def test_a_little_that_is_no_utf8_is_replaced_and_counted(tmp_path, kind, bad):
 
 
 @pytest.mark.parametrize("kind", RECORD)
-def test_what_is_no_utf8_text_at_all_is_refused_with_the_first_offset(tmp_path, kind):
+def test_other_encodings_are_refused_with_an_offset(tmp_path, kind):
     path = write(tmp_path / "a", RECORD[kind]("Größe über Länge. ".encode("latin-1") * 50))
     start = RECORD[kind](b"").index(b"</text") if kind == "wikipedia" else RECORD[kind](b"|").index(b"|")
     message = refusal(path, kind)
@@ -96,7 +96,7 @@ def test_what_is_no_utf8_text_at_all_is_refused_with_the_first_offset(tmp_path, 
     assert "it is likely cp1252; convert the file (iconv -f cp1252 -t utf-8)" in message
 
 
-def test_the_share_that_may_be_replaced(tmp_path):
+def test_share_that_may_be_replaced(tmp_path):
     counts = ReadCounts()
     path = write(tmp_path / "a", b"\xe9" + b"x" * 99)
     assert len(texts(path, "text", counts)) == 1 == counts.replaced_characters
@@ -104,7 +104,7 @@ def test_the_share_that_may_be_replaced(tmp_path):
     assert "at offset 4 is" in refusal(write(path, b"\xef\xbb\xbfx\xe9y"), "lines")
 
 
-def test_a_large_file_that_is_no_text_is_given_up_early(tmp_path, monkeypatch):
+def test_large_binary_file_is_refused_early(tmp_path, monkeypatch):
     monkeypatch.setattr(utf8, "JUDGED_EARLY", 1 << 20)
     counts = ReadCounts()
     path = write(tmp_path / "a", (b"\xe9" * 9 + b"\n") * (1 << 20))
@@ -117,14 +117,14 @@ def test_a_large_file_that_is_no_text_is_given_up_early(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("suffix", ["", *COMPRESS])
-def test_what_is_replaced_depends_on_the_text_alone(tmp_path, suffix):
+def test_replacement_depends_only_on_the_text(tmp_path, suffix):
     text = SENTENCE + b"\xe9" * 2000 + b"x" * (5 << 20) + b"\n" + SENTENCE * 1000
     counts = ReadCounts()
     found = texts(write(tmp_path / f"a{suffix}", COMPRESS.get(suffix, bytes)(text)), "lines", counts)
     assert "".join(found).count("\ufffd") == counts.replaced_characters == 3001
 
 
-def test_prepare_reports_what_was_replaced_and_goes_on(tmp_path):
+def test_prepare_reports_replaced_characters(tmp_path):
     path = write(tmp_path / "a.txt", SENTENCE * 5 + b"\0" + b"more words. " * 100)
     store = store_of(tmp_path / "store", f"text:{path}")
     assert [counts["replaced_characters"] for counts in store.manifest["provenance"]["reading"]] == [6, 0]
@@ -144,7 +144,7 @@ def test_nul_bytes_are_replaced_if_they_are_few(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["text", "lines", "jsonl"])
-def test_control_characters_are_no_tokens(tmp_path, kind):
+def test_control_characters_give_no_tokens(tmp_path, kind):
     # Those that end lines or paragraphs somewhere are spaces here.
     separators = "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85"
     controls = [chr(n) for n in (*range(32), *range(127, 160)) if chr(n) not in separators]
@@ -200,7 +200,7 @@ print(count, (most() - before) >> 10)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to tell a program's memory")
 @pytest.mark.parametrize("size", [50 << 20, pytest.param(1 << 30, marks=pytest.mark.long)])
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_a_line_of_a_gigabyte_runs_in_bounded_memory(tmp_path, size, suffix):
+def test_line_of_a_gigabyte_runs_in_bounded_memory(tmp_path, size, suffix):
     member = COMPRESS[suffix](b" ".join(b"word%d" % (n % 7919) for n in range(110_000))[: 1 << 20])
     path = tmp_path / f"a{suffix}"
     with open(path, "wb") as stream:

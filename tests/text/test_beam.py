@@ -41,7 +41,7 @@ def prepared_by_beam(data, *options):
 @pytest.mark.parametrize(
     "options", [(), ("--direct_num_workers=2", "--direct_running_mode=multi_threading")], ids=["one", "threads"]
 )
-def test_the_same_bytes_from_every_runner(data, tmp_path, options):
+def test_same_bytes_from_every_runner(data, tmp_path, options):
     """Of the store and of the vocabulary that is trained for it."""
     roots = [changed(data, vocab="", vocab_size=60, root=str(tmp_path / name)) for name in ("beam", "pool", "shards")]
     stores = [prepared_by_beam(roots[0], *options), prepare(roots[1])]
@@ -78,7 +78,7 @@ if __name__ == "__main__":
 
 
 @needs_beam
-def test_killed_it_goes_on_from_the_units_that_are_there(data, tmp_path, monkeypatch):
+def test_killed_pipeline_reuses_finished_units(data, tmp_path, monkeypatch):
     expected = content(prepare(data))
     again = changed(data, root=str(tmp_path / "again"))
     (tmp_path / "script.py").write_text(SCRIPT.format(values=vars(again)))
@@ -108,7 +108,7 @@ def noted(unit, job):
 
 
 @needs_beam
-def test_text_that_is_wrong_is_reported_as_by_the_pool(data, tmp_path):
+def test_bad_text_is_reported_like_by_the_pool(data, tmp_path):
     (tmp_path / "text" / "31.txt").write_bytes(b"ELF\x00\xff\xfe\x80" * 99)
     messages = []
     for runner in (None, by_beam(data.root)):
@@ -143,14 +143,14 @@ def divmod_of(by, unit):
 
 
 @needs_beam
-def test_a_folder_that_is_not_shared_is_reported(tmp_path, monkeypatch):
+def test_folder_that_is_not_shared_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(beam, "_run_unit", give_nothing_back)
     with pytest.raises(RuntimeError, match=r"testing: .* left nothing in .*beam-.*; set data\.root to a folder"):
         list(by_beam(tmp_path)(partial(divmod_of, 3), UNITS, "testing"))
 
 
 @needs_beam
-def test_the_command(data, tmp_path, capsys):
+def test_command(data, tmp_path, capsys):
     recipe = Path(__file__).parents[2] / "configs" / "quickstart.py"
     fixed = ["--data.sources", *data.sources, "--data.vocab", data.vocab, "--data.held-out", "0.25"]
     roots = [str(tmp_path / name) for name in ("beam", "pool")]
@@ -176,7 +176,7 @@ def test_the_command(data, tmp_path, capsys):
         (["--runner", "beam"], "Apache Beam is not installed; pip install 'bertjax[beam]'"),
     ],
 )
-def test_what_the_command_refuses(data, monkeypatch, capsys, options, message):
+def test_command_refuses_bad_arguments(data, monkeypatch, capsys, options, message):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     recipe = Path(__file__).parents[2] / "configs" / "quickstart.py"
     fixed = ["--data.sources", *data.sources, "--data.vocab", data.vocab, "--data.root", data.root]

@@ -44,7 +44,7 @@ def test_text_in_many_files_becomes_few_units(tmp_path):
     ] == [Unit]
 
 
-def test_more_files_than_a_store_can_list_are_refused_before_they_are_read(tmp_path, monkeypatch):
+def test_too_many_files_are_refused_before_reading(tmp_path, monkeypatch):
     for number in range(4):
         (tmp_path / f"{number}.txt").write_text("text")
     monkeypatch.setattr(corpus, "MOST_FILES", 3)

@@ -36,7 +36,7 @@ def test_csv_takes_the_separator_of_the_header(tmp_path, separator):
     assert counts.empty_documents == 1
 
 
-def test_csv_takes_the_named_the_text_or_the_only_column(tmp_path):
+def test_csv_column_is_named_text_or_only(tmp_path):
     content = "Review;Stars\nGood.;5\n"
     assert texts(tmp_path / "a.csv", content, f"csv:{tmp_path}/*.csv:Review") == ["Good."]
     assert texts(tmp_path / "a.csv", "review text\nGood, yes\n".replace(",", "")) == ["Good yes"]

@@ -111,18 +111,18 @@ def test_headings(heading):
 @pytest.mark.parametrize(
     "paragraph", ["Chapters were long.", "Part of me wanted to go.", "I saw him.", "Mix. Match.", "1815 was a year."]
 )
-def test_what_is_no_heading(paragraph):
+def test_other_lines_are_not_headings(paragraph):
     stream = ["x" * 900, paragraph, "y" * 900, None]
     assert list(divided(stream, 4000, ReadCounts())) == stream
 
 
-def test_a_table_of_contents_stays_together():
+def test_table_of_contents_stays_together():
     contents = [f"Chapter {n}" for n in range(1, 31)]
     stream = [*contents, "x" * 900, None]
     assert list(divided(stream, 4000, ReadCounts())) == stream
 
 
-def test_a_long_paragraph_is_cut_after_a_sentence():
+def test_long_paragraph_is_cut_after_a_sentence():
     draw = random.Random(1)
     text = " ".join("word " * draw.randint(3, 20) + "end." for _ in range(400))
     pieces = [p for p in divided([text, None], 1000, ReadCounts()) if p]
@@ -132,7 +132,7 @@ def test_a_long_paragraph_is_cut_after_a_sentence():
     assert "".join(p for p in divided([unspaced, None], 1000, ReadCounts()) if p) == unspaced
 
 
-def test_a_corpus_of_many_documents_stays_as_it_is(data):
+def test_corpus_of_many_documents_is_unchanged(data):
     """The inputs of a store that could be made before there was anything to divide are the same."""
     corpus = Corpus.of(data)
     division = divide(corpus, data)
@@ -142,7 +142,7 @@ def test_a_corpus_of_many_documents_stays_as_it_is(data):
     assert prepare(changed(data, split_documents="never")) == folder
 
 
-def test_more_whole_documents_are_held_out_where_the_hash_leaves_too_few(data, tmp_path):
+def test_more_documents_are_held_out_if_too_few(data, tmp_path):
     texts = [(tmp_path / "text" / f"{n:02}.txt").read_text() for n in range(40)]
     share = min(draws(text)[0] for text in texts) * 0.99  # no document is below it
     division = divide(Corpus.of(data), changed(data, held_out=share))
@@ -154,7 +154,7 @@ def test_more_whole_documents_are_held_out_where_the_hash_leaves_too_few(data, t
     assert [note for note in reading_notes(store.manifest) if f"{division.share:.1%} of the text is held out" in note]
 
 
-def test_enough_is_held_out_for_a_measure(source):
+def test_enough_is_held_out_to_measure(source):
     text = "\n\n".join(novel(f"{n}") for n in range(2))
     data = source(text)
     division = divide(Corpus.of(data), data)
@@ -164,7 +164,7 @@ def test_enough_is_held_out_for_a_measure(source):
     assert held >= min(MEASURED, MEASURED_SHARE * len(text)) * 0.99
 
 
-def test_a_source_of_one_short_document_leaves_the_works_of_the_others_known(source, tmp_path):
+def test_short_source_keeps_the_works_of_others(source, tmp_path):
     """Its shard has a single document, which ends with the shard."""
     note = tmp_path / "note.txt"
     note.write_text(novel("note", 1)[:400] + ".")
@@ -176,7 +176,7 @@ def test_a_source_of_one_short_document_leaves_the_works_of_the_others_known(sou
     assert len(np.unique(view.works)) == 3
 
 
-def test_a_random_b_is_of_another_novel_where_there_are_several(source, tmp_path):
+def test_random_b_is_of_another_novel_of_several(source, tmp_path):
     """Chapters are documents of a work; six novels are six works."""
     names = [f"novel{n}" for n in range(6)]
     (tmp_path / "novels.txt").write_text("\n".join([*VOCAB, *names]))
@@ -218,7 +218,7 @@ def test_a_random_b_is_of_another_novel_where_there_are_several(source, tmp_path
     assert np.array_equal(alone.b_start, other.b_start)
 
 
-def test_a_store_of_pieces_is_the_same_for_any_number_of_processes(source):
+def test_store_of_pieces_ignores_process_count(source):
     data = source(*(novel(f"{n}", 10) for n in range(3)), workers=1)
     one = content(prepare(data))
     assert content(prepare(changed(data, workers=2, root=f"{data.root}2"))) == one
@@ -226,7 +226,7 @@ def test_a_store_of_pieces_is_the_same_for_any_number_of_processes(source):
     assert folders[0] == folders[1]
 
 
-def test_a_trained_vocabulary_does_not_see_held_out_pieces(source):
+def test_trained_vocabulary_ignores_held_out_pieces(source):
     marked = "\n\n".join(paragraph + f" Qqq{number}zzz." for number, paragraph in enumerate(novel("a").split("\n\n")))
     data = source(marked, vocab="", vocab_size=300)
     corpus = Corpus.of(data)
@@ -248,7 +248,7 @@ def test_a_trained_vocabulary_does_not_see_held_out_pieces(source):
         ([novel("a")], {"held_out": 0.0}, r"data\.held_out=0\.0 leaves 0 of"),
     ],
 )
-def test_what_cannot_work_is_refused_before_tokenizing(source, monkeypatch, texts, values, message):
+def test_bad_settings_are_refused_before_tokenizing(source, monkeypatch, texts, values, message):
     monkeypatch.setattr(prepare_module, "make_shards", lambda *_, **__: pytest.fail("text was tokenized"))
     monkeypatch.setattr(trained_vocabulary, "_count_unit", lambda *_, **__: pytest.fail("words were counted"))
     data = source(*texts, vocab="", **values)

@@ -78,7 +78,7 @@ PROSE = [
 ]
 
 
-def test_prose_is_whole_sentences_without_code_tables_and_parameters():
+def test_prose_is_whole_sentences_without_code():
     assert list(prose(DOCSTRING)) == PROSE
 
 
@@ -97,7 +97,7 @@ def test_prose_is_whole_sentences_without_code_tables_and_parameters():
         "Die Sonne scheint heute sehr hell über den hohen Bergen.",
     ],
 )
-def test_what_is_no_english_sentence_is_left_out(text):
+def test_non_prose_is_left_out(text):
     assert list(prose(text)) == []
 
 
@@ -149,7 +149,7 @@ def environment(tmp_path, monkeypatch):
     return tmp_path, paths
 
 
-def test_a_document_is_a_module_or_a_class(environment):
+def test_document_is_a_module_or_a_class(environment):
     files = source_files(parse_source("docs"))
     assert [(file.kind, file.path) for file in files] == [("docs", "alpha"), ("docs", "beta"), ("docs", "stdlib")]
     counts = ReadCounts()
@@ -174,7 +174,7 @@ def test_packages_can_be_named(environment):
         source_files(parse_source("docs:alpa"))
 
 
-def test_units_are_the_same_wherever_and_in_whatever_order_files_lie(environment, monkeypatch):
+def test_units_ignore_folders_and_file_order(environment, monkeypatch):
     def everything():
         files = source_files(parse_source("docs"))
         return [(file.path, digest(file), [document.text for document in read_documents(file)]) for file in files]
@@ -197,7 +197,7 @@ def test_units_are_the_same_wherever_and_in_whatever_order_files_lie(environment
     assert everything() == first
 
 
-def test_an_installed_package_reads_as_prose():
+def test_installed_package_reads_as_prose():
     program = textwrap.dedent(
         """
         import hashlib, sys

@@ -45,7 +45,7 @@ def test_unused_entries_are_taken_first() -> None:
     assert with_words(OLD, ["gold"])[0][6] == "[unused1]" and len(with_words(OLD, ["gold"])[0]) == len(OLD)
 
 
-def test_a_vocabulary_of_sources_is_extended_and_kept(data: DataConfig) -> None:
+def test_trained_vocabulary_is_extended_and_stored(data: DataConfig) -> None:
     made = extend_vocabulary(data, 3)
     new = WordPiece.load(made.path, TextRules(True, True))
     assert made.added[:2] == ("metformin", "insulin") and len(made.added) == 3 and made.replaced == 2
@@ -59,12 +59,12 @@ def test_a_vocabulary_of_sources_is_extended_and_kept(data: DataConfig) -> None:
         extend_vocabulary(data, 3)
 
 
-def test_without_a_vocabulary_there_is_nothing_to_extend(data: DataConfig) -> None:
+def test_extension_requires_a_vocabulary(data: DataConfig) -> None:
     with pytest.raises(ValueError, match=r"data.vocab='', --max-new 3: name the vocabulary to extend"):
         extend_vocabulary(DataConfig(**{**vars(data), "vocab": ""}), 3)
 
 
-def test_the_command_line_extends(data: DataConfig, tmp_path: Path) -> None:
+def test_command_line_extends(data: DataConfig, tmp_path: Path) -> None:
     recipe = Path(__file__).parents[2] / "configs" / "bert_mini.py"
     arguments = ["vocab", str(recipe), "--extend", *data.sources, "--max-new", "2", "--data.vocab", data.vocab]
     done = subprocess.run(
@@ -74,7 +74,7 @@ def test_the_command_line_extends(data: DataConfig, tmp_path: Path) -> None:
     assert "2 words added (metformin, insulin), 2 in place of [unused] ones" in done.stdout
 
 
-def test_what_a_recipe_would_train_changes_no_extension(tmp_path):
+def test_extension_ignores_training_settings(tmp_path):
     (tmp_path / "old.txt").write_text("\n".join(OLD) + "\n")
     for number in range(12):
         (tmp_path / f"{number}.txt").write_text(f"Kubernetes {number} kubernetes. " * 3)

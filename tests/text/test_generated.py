@@ -16,11 +16,11 @@ def texts(written):
     return [document.text for file in source_files(parse_source(written)) for document in read_documents(file)]
 
 
-def test_the_text_is_the_recorded_one():
+def test_text_is_the_recorded_one():
     assert hashlib.sha256("\n\n".join(texts("generated:200")).encode()).hexdigest() == SHA256
 
 
-def test_a_document_depends_on_its_number_alone(monkeypatch):
+def test_document_depends_only_on_its_number(monkeypatch):
     whole = texts("generated:25")
     monkeypatch.setattr(generated, "_UNIT_DOCUMENTS", 10)
     counts = ReadCounts()
@@ -30,7 +30,7 @@ def test_a_document_depends_on_its_number_alone(monkeypatch):
     assert counts.documents == 25 and texts("generated")[:25] == whole
 
 
-def test_nouns_decide_their_words():
+def test_nouns_determine_their_words():
     """Of each noun's adjectives the first is said every second time, and another topic's nouns have others."""
     of_noun: dict[str, list[str]] = {}
     for document in texts("generated:2000"):
@@ -46,6 +46,6 @@ def test_nouns_decide_their_words():
 
 
 @pytest.mark.parametrize("pattern", ["0", "many", "-3", "1e4"])
-def test_what_is_no_number_of_documents_is_refused(pattern):
+def test_bad_number_of_documents_is_refused(pattern):
     with pytest.raises(ValueError, match=f"source generated:{pattern}: '{pattern}' is not a number of documents"):
         source_files(parse_source(f"generated:{pattern}"))

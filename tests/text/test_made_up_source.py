@@ -69,7 +69,7 @@ def write_cards(path, cards):
     path.write_text("".join(f"{card:99}\n" for card in cards))
 
 
-def test_a_store_is_made_of_it(cards, data):
+def test_store_is_made_of_it(cards, data):
     first = [f"{WORDS[n % 16]} {WORDS[n // 16]}. the | of it" for n in range(60)]
     write_cards(cards / "a.cards", first)
     write_cards(cards / "b.cards", ["? to be", "and the. to it | the river was | on it"])
@@ -85,7 +85,7 @@ def test_a_store_is_made_of_it(cards, data):
     assert prepare(changed(data, sources=(f"cards:{cards}/*.cards",))) == store.path
 
 
-def test_it_says_what_is_wrong_in_its_own_words(cards, data):
+def test_errors_name_the_problem(cards, data):
     with pytest.raises(ValueError, match=r"^source cards:.*: the glob matches nothing .*; cards are sold at the stat"):
         source_files(parse_source("cards"))
     assert parse_source("cards:") == parse_source("cards")

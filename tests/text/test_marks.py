@@ -25,7 +25,7 @@ def test_marks_by_script(text, expected):
     assert lost_marks(text) == expected
 
 
-def test_a_few_foreign_names_are_no_reason_to_warn(tmp_path):
+def test_few_foreign_names_do_not_warn(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("An English text about a river and its banks. " * 300 + "नमस्ते")
     with warnings.catch_warnings():
@@ -36,7 +36,7 @@ def test_a_few_foreign_names_are_no_reason_to_warn(tmp_path):
         warn_of_stripped_accents([])
 
 
-def test_the_share_is_reported(tmp_path):
+def test_share_is_reported(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("मे " * 100)
     with pytest.warns(
@@ -55,7 +55,7 @@ def test_stripped_umlauts_are_reported_with_words(tmp_path):
     assert "set --data.strip-accents False" in line
 
 
-def test_a_few_accented_names_are_not_reported(tmp_path):
+def test_few_accented_names_are_not_reported(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("An English text about Zoë and a river. " + "The river is high and its banks are wide. " * 40)
     with warnings.catch_warnings():

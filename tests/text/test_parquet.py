@@ -60,7 +60,7 @@ def refusal(path, field=""):
 
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("kind", ["string", "large_string", "string_view"])
-def test_a_row_is_a_document_and_a_null_an_empty_one(tmp_path, name, kind):
+def test_row_is_a_document_and_a_null_an_empty_one(tmp_path, name, kind):
     path, counts = tmp_path / name, ReadCounts()
     WRITERS[name](path, table(kind=getattr(pa, kind)()))
     assert texts(path, counts=counts) == EXPECTED
@@ -73,7 +73,7 @@ def test_row_groups_and_compression_change_nothing(tmp_path):
         assert texts(tmp_path / "a.parquet") == EXPECTED
 
 
-def test_a_field_is_named_after_the_glob(tmp_path):
+def test_field_is_named_after_the_glob(tmp_path):
     for name in ("2.parquet", "1.parquet"):
         write_parquet(tmp_path / name, table([f"Body of {name}."], "body"))
     files = source_files(parse_source(f"parquet:{tmp_path}/*.parquet:body"))
@@ -87,14 +87,14 @@ def test_a_field_is_named_after_the_glob(tmp_path):
         source_files(parse_source(f"parquet:{tmp_path}/*.parquet:id"))
 
 
-def test_the_default_field_may_be_named(tmp_path):
+def test_default_field_may_be_named(tmp_path):
     write_parquet(tmp_path / "a.parquet", table())
     files = [source_files(parse_source(f"parquet:{tmp_path}/*{end}")) for end in ("", ":text")]
     assert files[0] == files[1]
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_files_that_are_damaged_or_cut_off_are_refused(tmp_path, name):
+def test_damaged_or_truncated_files_are_refused(tmp_path, name):
     path = tmp_path / name
     WRITERS[name](path, table([f"Document {n}. " + hashlib.sha256(b"%d" % n).hexdigest() for n in range(300)]))
     whole = path.read_bytes()
@@ -137,7 +137,7 @@ def test_no_flipped_byte_crashes(tmp_path, name):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_bytes_that_are_no_utf8_are_replaced_if_they_are_few(tmp_path):
+def test_few_invalid_bytes_are_replaced(tmp_path):
     def strings(values):
         return pa.table({"text": pa.array(values, pa.binary()).view(pa.string())})
 
@@ -155,7 +155,7 @@ def test_rows_too_large_to_hold_are_refused(tmp_path, monkeypatch):
     assert "row 3: a text of more than 1 MiB" in refusal(tmp_path / "a.arrow")
 
 
-def test_without_pyarrow_it_says_how_to_get_it(tmp_path, monkeypatch):
+def test_missing_pyarrow_is_named_with_the_extra(tmp_path, monkeypatch):
     write_parquet(tmp_path / "a.parquet", table())
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match=r"reading it requires pyarrow; pip install 'bertjax\[parquet\]'"):
@@ -225,7 +225,7 @@ def in_paragraphs(sentences):
     return f"{' '.join(sentences[:3])}\n\n{' '.join(sentences[3:])}\n"
 
 
-def test_the_same_documents_make_the_same_store_whatever_they_lie_in(tmp_path, tales, monkeypatch):
+def test_every_kind_of_source_makes_the_same_store(tmp_path, tales, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tales))
     monkeypatch.setattr(corpus, "UNIT_BYTES", 1 << 30)
     rows = [in_paragraphs(sentences) for sentences in SENTENCES]

@@ -62,7 +62,7 @@ def test_one_worker_is_this_process():
     assert list(run_units(refuse_three, [], "testing", workers=4)) == []
 
 
-def test_errors_come_as_they_were():
+def test_errors_keep_their_type():
     with pytest.raises(ValueError, match=r"^part3\.txt is bad$"):
         list(run_units(refuse_three, UNITS, "testing", workers=2))
 
@@ -107,7 +107,7 @@ def wait_until(happened):
         time.sleep(0.01)
 
 
-def test_a_dead_worker_is_named_with_its_files():
+def test_dead_worker_is_named_with_its_files():
     with pytest.raises(RuntimeError, match=r"^testing: a worker process died .* at one of: .*data\.workers") as told:
         list(run_units(die_at_four, UNITS, "testing", workers=2))
     named = re.findall(r"part\d\.txt", str(told.value))
@@ -121,7 +121,7 @@ def stop_at_four(unit):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the states of processes are read from /proc")
-def test_a_stopped_worker_is_named_with_its_files(monkeypatch):
+def test_stopped_worker_is_named_with_its_files(monkeypatch):
     monkeypatch.setattr(pool, "LOOK_SECONDS", 0.05)
     with pytest.raises(
         StoppedWorker, match=r"^testing: worker process \d+ is stopped .* at one of: .*part4\.txt"
@@ -137,7 +137,7 @@ def leave_process_number_and_wait_for_the_word(unit):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the states of processes are read from /proc")
-def test_a_worker_that_goes_on_again_is_not_lost(tmp_path, monkeypatch):
+def test_continued_worker_is_not_lost(tmp_path, monkeypatch):
     """One look fewer than it takes finds a worker stopped; then it goes on, and everything is done."""
     monkeypatch.setenv("NUMBERS", str(tmp_path))
     monkeypatch.setattr(pool, "LOOK_SECONDS", 0.05)
@@ -162,7 +162,7 @@ def test_a_worker_that_goes_on_again_is_not_lost(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the states of processes are read from /proc")
-def test_a_worker_that_is_stopped_with_nothing_to_do_holds_nothing_up(monkeypatch):
+def test_stopped_idle_worker_blocks_nothing(monkeypatch):
     """The results are all there: the pool ends, and with it the worker that cannot."""
     results = run_units(number, UNITS[:2], "testing", workers=2)
     first = next(results)

@@ -39,7 +39,7 @@ def sentences_of(view, tokens):
     return [spelled[a:b] for a, b in itertools.pairwise(bounds)]
 
 
-def test_the_store_holds_what_the_rules_say(data):
+def test_store_matches_a_plain_reimplementation(data):
     store = TokenStore.open(prepare(data))
     library = BertWordPieceTokenizer(vocab={token: place for place, token in enumerate(VOCAB)}, lowercase=True)
     expected = {"train": [], "held_out": []}
@@ -66,7 +66,7 @@ def of_bytes(data, **values):
 
 
 @pytest.mark.parametrize("prefix_space", [False, True])
-def test_a_document_has_the_tokens_of_its_sentences_with_a_space_between_two(data, tmp_path, monkeypatch, prefix_space):
+def test_document_tokens_are_its_spaced_sentences(data, tmp_path, monkeypatch, prefix_space):
     monkeypatch.setattr("bertjax.text.documents.DOCUMENT_CAP", 300)  # some documents are read in parts
     monkeypatch.setattr(shards, "_BATCH_CHARACTERS", 300)
     store = TokenStore.open(prepare(of_bytes(data, prefix_space=prefix_space)))
@@ -86,7 +86,7 @@ def test_a_document_has_the_tokens_of_its_sentences_with_a_space_between_two(dat
         assert tokenizer.is_continuation[first].tolist() == (begins & (not prefix_space)).tolist()
 
 
-def test_no_space_is_put_where_running_text_has_none(data, tmp_path):
+def test_no_space_is_added_to_running_text(data, tmp_path):
     """Between two Chinese sentences on a line; here there is one between two lines and two languages."""
     (tmp_path / "zh.txt").write_text(
         "他在河边。她在河边。\n\n河很高。The river. 河在，The river.\n" * 9, encoding="utf-8"
@@ -99,14 +99,14 @@ def test_no_space_is_put_where_running_text_has_none(data, tmp_path):
     assert text in map(decoders.ByteLevel().decode, documents)
 
 
-def test_stores_keep_their_names_unless_sentences_are_encoded_otherwise_now(data):
+def test_store_names_change_only_with_encoding(data):
     assert prepare(data).name == "store-d331e61e5bc6"
     assert prepare(of_bytes(data)).name == "store-723162baf060"
     # This name had a store in which no sentence has a space before it.
     assert prepare(of_bytes(data, prefix_space=False)).name != "store-c830c7e6b12e"
 
 
-def test_the_same_bytes_for_any_number_of_processes(data, tmp_path):
+def test_same_bytes_for_any_number_of_processes(data, tmp_path):
     stores = [content(prepare(changed(data, root=str(tmp_path / f"root{n}"), workers=n))) for n in (1, 2, 3)]
     assert stores[0] == stores[1] == stores[2]
     assert len(stores[0]) > 30
@@ -121,7 +121,7 @@ def test_the_same_bytes_for_any_number_of_processes(data, tmp_path):
     assert vocabularies[0] == vocabularies[1]
 
 
-def test_the_same_bytes_from_shards(data, tmp_path):
+def test_same_bytes_from_shards(data, tmp_path):
     """Shards in any order, at the same time, one of them left out: the store is the one of a single process."""
     alone = prepare(changed(data, root=str(tmp_path / "alone")))
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads can hang
@@ -146,12 +146,12 @@ def prepare_share_of(sizes, data, index):
 
 
 @pytest.mark.parametrize(("index", "count"), [(4, 4), (0, 0), (-1, 3)])
-def test_a_shard_that_does_not_exist(data, index, count):
+def test_shard_that_does_not_exist(data, index, count):
     with pytest.raises(ValueError, match=rf"--shard {index}/{count}: shards of {count} are numbered from 0"):
         prepare_share(data, index, count)
 
 
-def test_nothing_is_made_twice(data, monkeypatch):
+def test_finished_store_is_reused(data, monkeypatch):
     first = prepare(data)
     vocab = prepare_vocabulary(changed(data, vocab=""))
     made = content(first)
@@ -162,7 +162,7 @@ def test_nothing_is_made_twice(data, monkeypatch):
     assert content(first) == made
 
 
-def test_files_may_move_but_not_change(data, tmp_path):
+def test_moved_files_are_accepted_changed_ones_refused(data, tmp_path):
     first = prepare(data)
     shutil.move(tmp_path / "text", tmp_path / "moved")
     moved = changed(data, sources=(f"text:{tmp_path}/moved/*.txt",))
@@ -184,7 +184,7 @@ def test_other_inputs_make_another_store(data, tmp_path, values):
     assert prepare(changed(data, **values)) != prepare(data)
 
 
-def test_the_store_records_sources(data, tmp_path):
+def test_store_records_sources(data, tmp_path):
     two = changed(data, sources=(f"text:{tmp_path}/text/0*.txt", f"text:{tmp_path}/text/[123]*.txt"))
     store = TokenStore.open(prepare(two))
     view = store.split("train")
@@ -197,7 +197,7 @@ def test_the_store_records_sources(data, tmp_path):
     np.testing.assert_array_equal(words[0], words[2])
 
 
-def test_shares_of_the_sources_make_no_other_store(data, tmp_path):
+def test_source_weights_do_not_change_the_store(data, tmp_path):
     two = changed(
         data, sources=(f"text:{tmp_path}/text/0*.txt", f"text:{tmp_path}/text/[123]*.txt"), vocab="", vocab_size=80
     )
@@ -233,7 +233,7 @@ def test_digests_notice_a_change_with_size_and_time_restored(data, tmp_path, mon
     assert Corpus.of(data).digests != before.digests
 
 
-def test_being_held_out_depends_on_words_only(data, tmp_path):
+def test_held_out_depends_only_on_words(data, tmp_path):
     texts = {n: generated_text(n) for n in range(40)}
     evaluated = {n for n, text in texts.items() if draws(text)[0] < 0.25}
     assert 3 < len(evaluated) < 20
@@ -256,7 +256,7 @@ def test_draws_depend_on_the_words_of_str_split(parts):
     assert corpus._words(text) == " ".join(text.split()).encode()
 
 
-def test_the_share_held_out():
+def test_share_held_out():
     drawn = np.array([draws(f"document {n}") for n in range(20_000)])
     assert abs((drawn[:, 0] < 0.1).mean() - 0.1) < 0.01
     assert abs((drawn[:, 1] < 0.1).mean() - 0.1) < 0.01
@@ -278,14 +278,14 @@ def test_no_sources(data):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_binary_file_is_named_and_nothing_left(data, tmp_path, workers):
+def test_binary_file_is_named_and_nothing_left(data, tmp_path, workers):
     (tmp_path / "text" / "31.txt").write_bytes(b"ELF\x00\xff\xfe\x80" * 99)
     with pytest.raises(ValueError, match=r"31\.txt"):
         prepare(changed(data, workers=workers))
     assert not list(Path(data.root).glob("store*"))
 
 
-def test_a_unit_that_fails_leaves_no_files(data, tmp_path):
+def test_unit_that_fails_leaves_no_files(data, tmp_path):
     (tmp_path / "text" / "02.txt").write_bytes(b"\xff" * 99)
     job = shards.ShardJob(tmp_path, "inputs", Path(data.vocab), TextRules(True, True), "none", 0.25)
     before = content_names(tmp_path)
@@ -298,13 +298,13 @@ def content_names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_source_without_text_is_named(data, tmp_path):
+def test_source_without_text_is_named(data, tmp_path):
     (tmp_path / "blank.txt").write_text(" \n\n \n")
     with pytest.raises(ValueError, match=r"source text:.*blank\.txt: no text in it"):
         prepare(changed(data, sources=(*data.sources, f"text:{tmp_path}/blank.txt")))
 
 
-def test_what_has_no_tokens_is_left_out(data, tmp_path):
+def test_sentences_without_tokens_are_left_out(data, tmp_path):
     (tmp_path / "text" / "00.txt").write_text("The river. \u200b\u200b! The river.\n\n\u200b\n\nIt was.")
     (tmp_path / "text" / "01.txt").write_text("\u200b\u200d")
     store = TokenStore.open(prepare(data))
@@ -324,7 +324,7 @@ def test_one_giant_line(data, tmp_path):
     assert tokens[0] - tokens[1] == 300_000 * 8
 
 
-def test_a_file_that_changes_meanwhile(data, tmp_path, monkeypatch):
+def test_file_that_changes_meanwhile(data, tmp_path, monkeypatch):
     def meddle(unit, job):
         (tmp_path / "text" / "00.txt").write_text("The other text.")
         return shards.make_shards(unit, job)
@@ -359,7 +359,7 @@ def script(tmp_path, data, units, before=""):
 
 
 @pytest.mark.parametrize(("workers", "units"), [(1, False), (2, False), (2, True)])
-def test_killed_at_any_moment_it_goes_on(data, tmp_path, monkeypatch, workers, units):
+def test_killed_prepare_continues(data, tmp_path, monkeypatch, workers, units):
     if units:
         (tmp_path / "units.txt").write_text("river with\nof the\tentity\n")
         data = changed(data, units=f"list:{tmp_path}/units.txt", masking="phrases")
@@ -446,7 +446,7 @@ def test_disk_really_full(data, tmp_path, workers):
         subprocess.run(["umount", "-l", str(root)], check=True)
 
 
-def test_the_whole_fingerprint_must_fit(data):
+def test_whole_fingerprint_is_compared(data):
     target = prepare(data)
     manifest = json.loads((target / "manifest.json").read_text())
     manifest["provenance"]["inputs"] = manifest["provenance"]["inputs"][:12] + "0" * 52
@@ -456,7 +456,7 @@ def test_the_whole_fingerprint_must_fit(data):
         prepare(data)
 
 
-def test_it_says_when_accents_carry_meaning(data, tmp_path):
+def test_accents_with_meaning_are_reported(data, tmp_path):
     (tmp_path / "hi.txt").write_text("नमस्ते दुनिया, यह हिन्दी है। " * 50)
     hindi = changed(data, sources=(*data.sources, f"text:{tmp_path}/hi.txt"))
     with pytest.warns(
@@ -466,7 +466,7 @@ def test_it_says_when_accents_carry_meaning(data, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:data.strip_accents", "ignore:.*of the tokens are")
-def test_prepare_keeps_the_line_about_stripped_accents_for_every_start(data, tmp_path):
+def test_stripped_accents_note_is_stored(data, tmp_path):
     (tmp_path / "de.txt").write_text("Wir gehen über die Brücke für Fußgänger. " * 50)
     german = changed(data, sources=(*data.sources, f"text:{tmp_path}/de.txt"))
     store = TokenStore.open(prepare(german))
@@ -475,20 +475,20 @@ def test_prepare_keeps_the_line_about_stripped_accents_for_every_start(data, tmp
     assert not [note for note in reading_notes(kept.manifest) if "accents" in note]
 
 
-def test_warning_of_unknown_tokens_advises_a_larger_vocabulary_if_it_was_trained():
+def test_unknown_tokens_of_a_trained_vocabulary_advise():
     manifest = {"provenance": {"unknown_tokens": 69}, "splits": {"train": {"tokens": 900}, "held_out": {"tokens": 100}}}
     with pytest.warns(UserWarning, match=r"^6.9% of the tokens are \[UNK\]: raise --data.vocab-size, which is \d+$"):
         module._warn_of_unknown(manifest, WordPiece(VOCAB, TextRules(True, True)), DataConfig(vocab_size=len(VOCAB)))
 
 
-def test_it_says_when_the_vocabulary_does_not_fit(data, tmp_path):
+def test_unfitting_vocabulary_is_reported(data, tmp_path):
     (tmp_path / "zh.txt").write_text("中文句子。" * 500)
     chinese = changed(data, sources=(*data.sources, f"text:{tmp_path}/zh.txt"))
     with pytest.warns(UserWarning, match=r"of the tokens are \[UNK\]: the vocabulary .* does not fit this text"):
         prepare(chinese)
 
 
-def test_progress_goes_from_nothing_to_all(data):
+def test_progress_runs_from_zero_to_total(data):
     told = []
     prepare(changed(data, vocab="", vocab_size=60), lambda *values: told.append(values))
     assert list(dict.fromkeys(what for what, _, _ in told)) == [

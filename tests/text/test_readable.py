@@ -44,7 +44,7 @@ def test_likely_encoding_of_text(text, encoding, likely):
     assert sample.decode(likely) == text * 10
 
 
-def test_likely_encoding_of_what_is_not_text_is_unknown():
+def test_likely_encoding_of_binary_data_is_empty():
     assert likely_encoding(THUMBNAILS) == ""
 
 
@@ -77,7 +77,7 @@ def test_unreadable_files_of_other_kinds_are_reported(data, tmp_path):
         prepare(changed(data, sources=(f"jsonl:{tmp_path}/*.jsonl",)))
 
 
-def test_one_unreadable_file_is_reported_with_what_to_do(data, tmp_path):
+def test_one_unreadable_file_is_reported_with_advice(data, tmp_path):
     (tmp_path / "text" / "a.txt").write_bytes((GERMAN * 20).encode("cp1252"))
     with pytest.raises(
         ValueError, match=r"convert the file \(iconv -f cp1252 .*--data\.encoding cp1252; .*--data\.exclude"
@@ -112,7 +112,7 @@ def test_excluded_files_are_not_read(mixed, data):
     assert prepare(changed(mixed, exclude=exclude)) == prepare(data)
 
 
-def test_excluded_files_are_not_counted_for_a_vocabulary(mixed):
+def test_vocabulary_ignores_excluded_files(mixed):
     exclude = ("Thumbs.db", "western.dat", "japan.dat")
     assert extend_vocabulary(changed(mixed, exclude=exclude), 5) == extend_vocabulary(
         changed(mixed, on_error="skip"), 5

@@ -66,7 +66,7 @@ def test_hard_strings(line):
     assert split_sentences(line.replace("|", "")) == expected
 
 
-def test_the_terminators_are_unicodes():
+def test_terminators_are_those_of_unicode():
     regex = pytest.importorskip("regex")
     everything = "".join(chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000)
     assert "".join(regex.findall(r"\p{Sentence_Terminal}", everything)) == SENTENCE_TERMINAL
@@ -77,7 +77,7 @@ def test_every_terminator_ends_a_sentence(sign):
     assert split_sentences(f"कख गघ{sign} चछ जझ") == [f"कख गघ{sign}", "चछ जझ"]
 
 
-def test_where_ends_are_not_marked_phrases_are_no_longer_than_sentences():
+def test_scripts_without_terminators_are_cut_at_phrases():
     phrase = "เบอร์ลินเป็นเมืองหลวงของประเทศเยอรมนี"
     pieces = split_sentences(" ".join([phrase] * 40))
     assert len(pieces) > 5 and max(map(len, pieces)) <= UNMARKED_CAP
@@ -114,7 +114,7 @@ def test_newlines_end_sentences():
     assert split_sentences("") == split_sentences(" \n\t\n") == []
 
 
-def test_a_sentence_without_end_is_cut_at_spaces():
+def test_sentence_without_end_is_cut_at_spaces():
     pieces = split_sentences("Short one. " + "Word " * 5_000 + "x" * 25_000)
     assert pieces[0] == "Short one." and max(map(len, pieces)) <= SENTENCE_CAP
     assert len(pieces) == 1 + 3 + 3 and all(set(piece.split()) == {"Word"} for piece in pieces[1:3])

@@ -64,12 +64,12 @@ def test_parse_source_takes_the_kind_up_to_the_first_colon():
         ),
     ],
 )
-def test_a_bad_source_is_named(text, message):
+def test_bad_source_is_named(text, message):
     with pytest.raises(ValueError, match=message):
         parse_source(text)
 
 
-def test_globs_are_recursive_sorted_and_know_the_home_directory(tmp_path, monkeypatch):
+def test_globs_are_recursive_sorted_and_expand_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("b/2.txt", "a/deep/er/1.txt", "c.txt", "b/no.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def test_globs_are_recursive_sorted_and_know_the_home_directory(tmp_path, monkey
     assert len(source_files(Source("text", f"{tmp_path}/odd[1].txt"))) == 1
 
 
-def test_a_source_without_text_is_refused(tmp_path):
+def test_source_without_text_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"source text:.*\*\.txt: the glob matches nothing"):
         source_files(Source("text", f"{tmp_path}/*.txt"))
     (tmp_path / "folder").mkdir()
@@ -121,7 +121,7 @@ def test_a_source_without_text_is_refused(tmp_path):
         ("lines:corpus/*.txt", r"the glob matches nothing \(working directory [^;]*\)$"),
     ],
 )
-def test_where_text_can_be_had_is_reported(source, advice):
+def test_empty_glob_reports_where_to_get_text(source, advice):
     with pytest.raises(ValueError, match=advice):
         source_files(parse_source(source))
 
@@ -192,7 +192,7 @@ def test_source_files_explains_brackets(tmp_path):
     assert len(source_files(Source("text", f"{tmp_path}/corpus[v1]"))) == 1
 
 
-def test_source_files_leaves_out_what_is_excluded(tmp_path, monkeypatch):
+def test_source_files_leaves_out_excluded_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "b.log", "drafts/c.txt", "drafts/old/d.txt", "deep/Thumbs.db"):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
@@ -247,7 +247,7 @@ def test_jsonl_reads_the_field_text(tmp_path):
     assert counts == ReadCounts(documents=2, characters=8, empty_documents=1, replaced_characters=1)
 
 
-def test_jsonl_reads_another_field_where_one_is_named(tmp_path):
+def test_jsonl_reads_a_named_field(tmp_path):
     (tmp_path / "2024:01").mkdir()
     write(tmp_path / "2024:01" / "a:b.jsonl", '{"abstract": "A.", "body of it": "B.", "text": "C.", "n": 1}\n{"n": 2}')
     folder = f"{tmp_path}/2024:01"
@@ -289,12 +289,12 @@ def test_jsonl_reads_another_field_where_one_is_named(tmp_path):
         ('{"text": null}', "a, line 2: field `text` is NoneType, not a string"),
     ],
 )
-def test_a_bad_json_line_is_named(tmp_path, row, message):
+def test_bad_json_line_is_named(tmp_path, row, message):
     with pytest.raises(ValueError, match=message):
         texts(write(tmp_path / "a", '{"text": "x"}\n' + row), "jsonl")
 
 
-def test_a_json_record_too_long_to_hold_is_refused(tmp_path, monkeypatch):
+def test_json_record_too_long_to_hold_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("bertjax.text.sources.jsonl.RECORD_CAP", 1 << 20)
     path = write(tmp_path / "a", '{"text": "x"}\n{"text": "' + "x" * (3 << 20) + '"}\n')
     with pytest.raises(ValueError, match="a, line 2: a record of more than 1 MiB"):
@@ -335,7 +335,7 @@ def test_wikiextractor_names_jsonl_for_its_json_output(tmp_path):
         texts(path, "wikiextractor")
 
 
-def test_wikiextractor_keeps_a_document_that_is_cut_off_and_counts_it(tmp_path):
+def test_wikiextractor_keeps_a_truncated_document(tmp_path):
     whole = article("A", "One.") + article("B", "Two.").replace("</doc>", "") + "\n" + article("C", "Three. Four.")
     counts = ReadCounts()
     assert texts(write(tmp_path / "a", "stray\n" + whole[:-12]), "wikiextractor", counts) == [
@@ -364,7 +364,7 @@ def test_compression_changes_nothing(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
-def test_a_compressed_file_may_have_several_members(tmp_path, suffix):
+def test_compressed_file_may_have_several_members(tmp_path, suffix):
     compress = COMPRESS[suffix]
     path = write(tmp_path / f"a{suffix}", compress(b"One ") + compress(b"two."))
     assert texts(path, "text") == ["One two."]
@@ -403,7 +403,7 @@ def test_damaged_compressed_data_are_named_with_their_offset(tmp_path, suffix, d
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
-def test_a_member_that_is_damaged_where_it_begins_does_not_end_the_file(tmp_path, suffix):
+def test_member_with_a_damaged_start_is_refused(tmp_path, suffix):
     members = [bytearray(COMPRESS[suffix](f"Part {n}.\n".encode())) for n in range(3)]
     members[1][3] ^= 0xFF
     with pytest.raises(ValueError, match=r"a\.\w+: the compressed data are damaged or cut off after \d+ bytes"):
@@ -415,12 +415,12 @@ def test_zeros_may_pad_a_file(tmp_path):
     assert texts(path, "text") == ["One two."]
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
+def test_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"gone\.txt: cannot be read: No such file"):
         texts(tmp_path / "gone.txt", "text")
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path):
+def test_byte_order_mark_is_not_text(tmp_path):
     assert texts(write(tmp_path / "a", b"\xef\xbb\xbfWord.\rMore.\r\n"), "lines") == ["Word.\nMore."]
 
 
@@ -454,7 +454,7 @@ def test_one_giant_line_is_never_held(tmp_path, kind, piece):
     st.integers(8, 40),
     st.integers(4, 30),
 )
-def test_lines_are_those_of_the_text_at_any_chunk_size(tmp_path_factory, pieces, chunk, cap):
+def test_lines_do_not_depend_on_chunk_size(tmp_path_factory, pieces, chunk, cap):
     text = "\n".join(pieces)
     path = tmp_path_factory.mktemp("lines") / "a"
     path.write_bytes(text.encode())
@@ -469,7 +469,7 @@ def test_lines_are_those_of_the_text_at_any_chunk_size(tmp_path_factory, pieces,
 
 
 @given(st.lists(st.one_of(st.none(), st.text("ab ", min_size=1, max_size=60).filter(str.strip).map(str.strip))))
-def test_assemble_loses_nothing(paragraphs):
+def test_assemble_keeps_all_text(paragraphs):
     counts = ReadCounts()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertjax.text.documents.DOCUMENT_CAP", 32)

@@ -41,7 +41,7 @@ def read(store, split):
 
 
 @pytest.mark.parametrize("per_shard", [None, 1, 7, 100])
-def test_what_is_written_is_read(tmp_path, per_shard):
+def test_written_store_is_read_back(tmp_path, per_shard):
     train, held_out = generated(40), generated(3, seed=1)
     path = write_store(tmp_path / "s", {"train": train, "held_out": held_out}, WORDPIECE, documents_per_shard=per_shard)
     store = TokenStore.open(path)
@@ -54,7 +54,7 @@ def test_what_is_written_is_read(tmp_path, per_shard):
     store.verify()
 
 
-def test_a_source_without_documents_in_a_split_is_counted(tmp_path):
+def test_source_without_documents_in_a_split_is_counted(tmp_path):
     """The last one too, whose documents may all be held out, or have had no tokens."""
     homes = {"train": [0], "held_out": [1]}
     provenance = {"shard_sources": homes, "sources": [{"kind": "text", "files": []}] * 3}
@@ -65,7 +65,7 @@ def test_a_source_without_documents_in_a_split_is_counted(tmp_path):
         assert store.split(split).source_edges.tolist() == edges
 
 
-def test_what_the_manifest_says(tmp_path):
+def test_manifest_fields(tmp_path):
     path = write_store(tmp_path / "s", {"train": generated(4)}, WORDPIECE, provenance={"from": "here"})
     store = TokenStore.open(path)
     assert store.vocab_size == 1000
@@ -97,7 +97,7 @@ def test_ranges_across_shards(sharded, data):
     assert view.tokens(starts, lengths).tolist() == expected
 
 
-def test_the_bytes_are_the_format(tmp_path):
+def test_bytes_are_the_format(tmp_path):
     # Of format version 1: if a figure changes, stores that users have cannot be read any more.
     path = write_store(tmp_path / "s", {"train": [[[5, 6], [999]], [[7]]], "held_out": [[[8]]]}, WORDPIECE)
     assert (path / "train-00000.tokens").read_bytes() == bytes([5, 0, 6, 0, 231, 3, 7, 0])
@@ -106,7 +106,7 @@ def test_the_bytes_are_the_format(tmp_path):
     assert TokenStore.open(path).fingerprint == "ca3ddd7a538e76a78e16edc93ebdf3d54645814f676a5d34329774b0d99437ef"
 
 
-def test_the_fingerprint_is_of_the_content(tmp_path):
+def test_fingerprint_covers_the_content(tmp_path):
     def fingerprint(name, documents, tokenizer=WORDPIECE, provenance=None):
         return TokenStore.open(
             write_store(tmp_path / name, {"train": documents}, tokenizer, provenance=provenance)
@@ -132,7 +132,7 @@ def flip(path, offset):
     path.write_bytes(content)
 
 
-def test_a_damaged_block_is_named_when_it_is_read(large):
+def test_damaged_block_is_named_when_it_is_read(large):
     flip(large / "train-00000.tokens", BLOCK_BYTES + 12_345)
     view = TokenStore.open(large).split("train")
     per_block = BLOCK_BYTES // 2
@@ -180,7 +180,7 @@ def test_missing_and_truncated_files_are_refused_at_once(large):
         TokenStore.open(large)
 
 
-def test_a_changed_manifest_is_refused(large):
+def test_changed_manifest_is_refused(large):
     manifest = json.loads((large / "manifest.json").read_text())
     manifest["splits"]["train"]["shards"][0]["documents"] -= 1
     (large / "manifest.json").write_text(json.dumps(manifest))
@@ -198,7 +198,7 @@ def test_a_changed_manifest_is_refused(large):
         TokenStore.open(large)
 
 
-def test_what_is_no_store(tmp_path):
+def test_other_folders_are_not_stores(tmp_path):
     with pytest.raises(ValueError, match=r"no manifest\.json in it; make a store with `bertjax prepare`"):
         TokenStore.open(tmp_path)
 
@@ -216,14 +216,14 @@ def test_ranges_outside_are_refused(large, start, length):
         view.tokens(np.array([0, start]), np.array([1, length]))
 
 
-def test_a_range_over_the_end_of_a_shard_is_refused(tmp_path):
+def test_range_over_the_end_of_a_shard_is_refused(tmp_path):
     documents = {"train": [[[5, 6, 7]], [[8, 9]]]}
     view = TokenStore.open(write_store(tmp_path / "s", documents, WORDPIECE, documents_per_shard=1)).split("train")
     with pytest.raises(ValueError, match="not inside one shard"):
         view.tokens(np.array([2]), np.array([2]))
 
 
-def test_an_unknown_split(large):
+def test_unknown_split(large):
     with pytest.raises(ValueError, match=r"no split 'test'; it has train, held_out"):
         TokenStore.open(large).split("test")
 
@@ -233,7 +233,7 @@ def test_nothing_is_overwritten(large):
         write_store(large, {"train": generated(1)}, WORDPIECE)
 
 
-def test_a_store_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_store_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     def crash(self):
         assert not (tmp_path / "store").exists()
         raise KeyboardInterrupt
@@ -251,7 +251,7 @@ def test_a_store_appears_whole_or_not_at_all(tmp_path, monkeypatch):
 WRONG = [None, True, -1, 0, 7, 0.5, 1e30, "x", "../x", [], [[1]], {}, {"a": 1}, "\ud800", 10**40]
 
 
-def test_a_value_of_a_forged_manifest_is_read_or_named_whatever_it_is(tmp_path):
+def test_forged_manifest_value_is_read_or_named(tmp_path):
     """Forged: its fingerprints are right."""
     path = write_store(tmp_path / "s", {"train": generated(4), "held_out": generated(2)}, WORDPIECE)
     file, whole = path / "manifest.json", json.loads((path / "manifest.json").read_text())
@@ -294,7 +294,7 @@ def test_a_value_of_a_forged_manifest_is_read_or_named_whatever_it_is(tmp_path):
         (lambda m: m["splits"]["train"].update(tokens=1), "its fingerprint is not that of its content"),
     ],
 )
-def test_what_was_changed_in_a_manifest_is_named(tmp_path, change, told):
+def test_changed_manifest_value_is_named(tmp_path, change, told):
     path = write_store(tmp_path / "s", {"train": generated(4)}, WORDPIECE, provenance={"inputs": "ours"})
     manifest = json.loads((path / "manifest.json").read_text())
     change(manifest)

@@ -89,7 +89,7 @@ def test_another_feature_is_another_corpus(tmp_path: Path) -> None:
     assert by_feature[0].description() != by_feature[1].description()
 
 
-def test_a_store_is_made_of_it(tmp_path: Path) -> None:
+def test_store_is_made_of_it(tmp_path: Path) -> None:
     data = DataConfig(sources=("tfds:tales",), root=str(tmp_path), vocab_size=300, held_out=0.1, workers=2)
     store = TokenStore.open(prepare(data, lambda *_: None))
     assert sum(store.split(split).num_documents for split in ("train", "held_out")) == 300
@@ -106,12 +106,12 @@ def test_a_store_is_made_of_it(tmp_path: Path) -> None:
         ("tfds:tales:text:more", r"write tfds:NAME"),
     ],
 )
-def test_what_is_not_there_is_named(source: str, message: str) -> None:
+def test_missing_data_set_is_named(source: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         source_files(parse_source(source))
 
 
-def test_what_is_no_utf8_is_replaced_and_counted_if_it_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_invalid_utf8_is_replaced_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     file = source_files(parse_source("tfds:tales"))[0]
     features = tfds._builder(Path(file.path).parent).info.features
 
@@ -128,7 +128,7 @@ def test_what_is_no_utf8_is_replaced_and_counted_if_it_is_little(monkeypatch: py
         list(read_documents(file))
 
 
-def test_a_damaged_file_is_named(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_file_is_named(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(data_dir, tmp_path / "copy")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "copy"))
     path = Path(source_files(parse_source("tfds:tales"))[1].path)

@@ -21,7 +21,7 @@ from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 
-def test_a_vocabulary_is_trained_where_none_is_named(data, tmp_path):
+def test_vocabulary_is_trained_by_default(data, tmp_path):
     vocab = prepare_vocabulary(changed(data, vocab="", vocab_size=50))
     assert vocab.name == "vocab.txt" and vocab.parent.parent == Path(data.root)
     made = WordPiece.load(vocab, TextRules(True, True))
@@ -35,7 +35,7 @@ def test_a_vocabulary_is_trained_where_none_is_named(data, tmp_path):
     ("kind", "name", "size"),
     [("unigram", "spiece.model", 60), ("bpe", "spiece.model", 60), ("byte_bpe", "vocab.json", 300)],
 )
-def test_a_vocabulary_of_any_kind(data, kind, name, size):
+def test_vocabulary_of_any_kind(data, kind, name, size):
     asked = changed(data, vocab="", tokenizer=kind, vocab_size=size)
     vocab = prepare_vocabulary(asked)
     assert vocab.name == name and prepare_vocabulary(asked) == vocab
@@ -54,7 +54,7 @@ def test_a_vocabulary_of_any_kind(data, kind, name, size):
         prepare_vocabulary(asked)
 
 
-def test_byte_level_vocabularies_with_other_names_of_special_tokens_are_others(data):
+def test_names_of_special_tokens_change_the_store(data):
     """RoBERTa's and DeBERTa's recipes have the same kind and size, and each its own names."""
     asked = changed(data, vocab="", tokenizer="byte_bpe", vocab_size=300)
     roberta, deberta = prepare_vocabulary(asked), prepare_vocabulary(changed(asked, special_tokens="[CLS]"))
@@ -62,7 +62,7 @@ def test_byte_level_vocabularies_with_other_names_of_special_tokens_are_others(d
     assert "<s>" in json.loads(roberta.read_text()) and "[CLS]" in json.loads(deberta.read_text())
 
 
-def test_held_out_documents_teach_the_vocabulary_nothing(data, tmp_path):
+def test_vocabulary_ignores_held_out_documents(data, tmp_path):
     texts = [f"{generated_text(n)} Qqq{'x' * n}zzz." for n in range(40)]
     for number, text in enumerate(texts):
         (tmp_path / "text" / f"{number:02}.txt").write_text(text)
@@ -85,7 +85,7 @@ def test_large_text_is_sampled(data, monkeypatch):
     assert 0.25 < half["words"] / sum(len(generated_text(n).split()) for n in range(40)) < 0.6
 
 
-def test_a_changed_vocabulary_is_not_used(data):
+def test_changed_vocabulary_is_not_used(data):
     asked = changed(data, vocab="", vocab_size=70)
     vocab = prepare_vocabulary(asked)
     vocab.write_text(vocab.read_text().replace("the", "eht"))

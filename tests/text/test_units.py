@@ -88,7 +88,7 @@ def by_text(view, plane):
     }
 
 
-def test_the_planes_are_those_of_the_words_that_the_spans_hold(marked_data):
+def test_planes_mark_the_words_of_the_spans(marked_data):
     data, documents = marked_data
     store = TokenStore.open(prepare(data))
     store.verify()
@@ -121,7 +121,7 @@ def test_units_change_no_token(marked_data, tmp_path):
     }
 
 
-def test_any_number_of_processes_and_either_kind_of_file_make_the_same_planes(marked_data, tmp_path, monkeypatch):
+def test_planes_ignore_processes_and_file_kind(marked_data, tmp_path, monkeypatch):
     data, _ = marked_data
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     records = [random_record(seed)[0] for seed in range(60)]
@@ -179,7 +179,7 @@ def test_bad_spans_are_refused_with_file_and_line(data, tmp_path, spans, message
         prepare(data)
 
 
-def test_units_that_cannot_be_are_refused(data, tmp_path):
+def test_invalid_units_are_refused(data, tmp_path):
     for units, message in (
         ("jieba", "write spans:FIELD"),
         ("list:", "write spans:FIELD"),
@@ -198,7 +198,7 @@ def test_units_that_cannot_be_are_refused(data, tmp_path):
         prepare(changed(data, units=f"list:{tmp_path}/units.txt", masking="phrases"))
 
 
-def test_a_list_that_is_edited_while_text_is_prepared_is_named(data, tmp_path):
+def test_list_edited_during_prepare_is_named(data, tmp_path):
     path = tmp_path / "units.txt"
     path.write_text("the river\n")
 
@@ -210,7 +210,7 @@ def test_a_list_that_is_edited_while_text_is_prepared_is_named(data, tmp_path):
         prepare(changed(data, units=f"list:{path}", masking="phrases"), edit)
 
 
-def test_units_that_no_stage_finds_are_refused_before_text_is_read(data, tmp_path):
+def test_units_unused_by_stages_are_refused_early(data, tmp_path):
     path = tmp_path / "units.txt"
     path.write_text("the river\nwhich\n")
     listed = changed(data, units=f"list:{path}", masking="phrases", mask_count="each", max_predictions=60)
@@ -227,7 +227,7 @@ def test_units_that_no_stage_finds_are_refused_before_text_is_read(data, tmp_pat
     open_training_data([listed, changed(listed, masking="words")], no_progress)
 
 
-def test_a_field_that_has_no_spans_is_refused_before_text_is_encoded(data, tmp_path):
+def test_field_without_spans_is_refused_before_encoding(data, tmp_path):
     with open(tmp_path / "marks.jsonl", "w") as file:
         file.writelines(json.dumps(random_record(seed)[0]) + "\n" for seed in range(60))
     data = changed(data, sources=(f"jsonl:{tmp_path}/marks.jsonl",), units="spans:mark", masking="entities")
@@ -237,7 +237,7 @@ def test_a_field_that_has_no_spans_is_refused_before_text_is_encoded(data, tmp_p
     assert "preparing text" not in done
 
 
-def test_a_list_finds_the_longest_unit_in_whole_words(tmp_path):
+def test_list_finds_the_longest_unit_in_whole_words(tmp_path):
     path = tmp_path / "units.txt"
     path.write_text(
         "New York\nriver boat\nnew york city\tentity\nriver\nriver bank\tentity\nthe\tword\n北京\tentity\n北京大学\n",
@@ -262,7 +262,7 @@ def test_a_list_finds_the_longest_unit_in_whole_words(tmp_path):
     assert [*find_units(f"list:{path}", True)("the river")] == [Span(0, 3, "phrase"), Span(4, 9, "phrase")]
 
 
-def test_a_kind_without_units_is_not_marked(data, tmp_path):
+def test_kind_without_units_is_not_marked(data, tmp_path):
     (tmp_path / "units.txt").write_text("river with\n")
     store = TokenStore.open(prepare(changed(data, units=f"list:{tmp_path}/units.txt", masking="phrases")))
     train = store.split("train")
@@ -300,7 +300,7 @@ def test_units_of_sentences_that_have_a_space_before_them(prefix_space):
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe", "byte_bpe"])
-def test_every_tokenizer_knows_the_offsets_of_its_tokens(kind):
+def test_offsets_of_every_tokenizer(kind):
     texts = ["the rivers of the north were lifted in winter", "believes in  nothing but rivers", " lifted"] * 5
     rules = TextRules(lowercase=False, strip_accents=False)
     tokenizer = train_tokenizer(kind, count_for(kind, texts, rules), 60 if kind != "byte_bpe" else 280, rules)

@@ -8,13 +8,13 @@ from bertjax.config import DataConfig
 from bertjax.text.trained_vocabulary import vocabulary_size
 
 
-def test_it_is_the_files_if_that_can_be_read(tmp_path: Path) -> None:
+def test_size_is_the_files_if_readable(tmp_path: Path) -> None:
     file = tmp_path / "vocab.txt"
     file.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]) + "\n")
     assert vocabulary_size(DataConfig(vocab=str(file))) == (7, f"vocabulary of 7 entries, as {file} has them")
 
 
-def test_it_is_the_recipes_word_otherwise(tmp_path: Path) -> None:
+def test_size_is_the_recipes_otherwise(tmp_path: Path) -> None:
     assert vocabulary_size(DataConfig()) == (30_522, "vocabulary of 30,522 entries, as data.vocab_size says")
     size, told = vocabulary_size(DataConfig(vocab=str(tmp_path / "none.txt"), vocab_size=99))
     assert size == 99

@@ -60,7 +60,7 @@ def test_every_novel_is_one_document_of_one_split(novels):
     assert sentences == NOVELS * SENTENCES  # nothing is lost where a novel is cut in parts
 
 
-def test_a_random_b_is_of_another_novel(novels):
+def test_random_b_is_of_another_novel(novels):
     store = TokenStore.open(prepare(novels))
     view = store.split("train")
     plan = build_plan(
@@ -73,7 +73,7 @@ def test_a_random_b_is_of_another_novel(novels):
     assert (a != b)[plan.is_random].all() and (a == b)[~plan.is_random].all()
 
 
-def test_a_vocabulary_is_counted_on_whole_training_novels(novels):
+def test_vocabulary_is_counted_on_whole_training_novels(novels):
     """Words of a held-out novel are in no count, whichever part of it they stand in."""
     store = TokenStore.open(prepare(novels))
     tokens = store.tokenizer().tokens
@@ -83,7 +83,7 @@ def test_a_vocabulary_is_counted_on_whole_training_novels(novels):
     assert all(counted[name] == SENTENCES for name in trained_on)
 
 
-def test_what_was_split_is_reported(novels, capsys):
+def test_divided_documents_are_reported(novels, capsys):
     note = f"documents of over {CAP:,} characters, read in parts and stored as one: {NOVELS}"
     assert reading_notes(TokenStore.open(prepare(novels)).manifest) == [note]
     keys = {"sources": novels.sources[0], "root": novels.root, "vocab": novels.vocab, "held-out": 0.4, "workers": 1}
@@ -94,7 +94,7 @@ def test_what_was_split_is_reported(novels, capsys):
     assert f"note: {note}\n" in capsys.readouterr().out
 
 
-def test_every_count_of_what_reading_changed_has_a_note():
+def test_every_read_count_has_a_note():
     names = {field.name for field in dataclasses.fields(ReadCounts)} - {"documents", "characters"}
     for name in names:
         (note,) = describe_counts(ReadCounts(**{name: 1234}))
@@ -102,7 +102,7 @@ def test_every_count_of_what_reading_changed_has_a_note():
     assert describe_counts(ReadCounts(documents=3, characters=9)) == []
 
 
-def test_a_part_without_tokens_does_not_join_its_document_to_another(tmp_path):
+def test_part_without_tokens_joins_no_documents(tmp_path):
     """Parts of 0 sentences, at the beginning, inside and at the end of documents, in one call and over calls."""
     lengths = np.array([2, 0, 1, 0, 3, 0, 1])
     continues = np.array([False, False, True, False, True, True, False])

@@ -68,7 +68,7 @@ def texts(path, counts=None):
 # what is read
 
 
-def test_articles_come_in_order_and_nothing_else_does(tmp_path):
+def test_only_articles_are_read_in_order(tmp_path):
     pages = [
         page("B", "Text of ''B''.\n\nMore & <ref>note</ref>more."),
         page("Diskussion:B", "Talk.", ns=1),
@@ -108,7 +108,7 @@ def test_articles_come_in_order_and_nothing_else_does(tmp_path):
         ("Text #REDIRECT [[A]]", False),
     ],
 )
-def test_redirects_without_their_element_are_known_by_their_text(tmp_path, redirect, is_one):
+def test_redirects_are_recognised_by_text(tmp_path, redirect, is_one):
     path = write(tmp_path / "a.xml", dump(page("A", redirect)))
     assert [found.redirect for found in Dump(str(path)).pages()] == [is_one]
 
@@ -129,7 +129,7 @@ def test_only_the_newest_wikitext_of_a_page_is_read(tmp_path):
     assert counts.empty_documents == 1
 
 
-def test_a_dump_without_siteinfo_or_texts(tmp_path):
+def test_dump_without_siteinfo_or_texts(tmp_path):
     xml = f"<mediawiki>{page('A', 'A [[File:B|c]].')}{page('B', '').replace('></text>', '/>')}</mediawiki>"
     assert texts(write(tmp_path / "a.xml", "\ufeff<?xml version='1.0' encoding='utf-8'?>\n" + xml)) == ["A."]
 
@@ -188,14 +188,14 @@ def test_spans_give_every_article_once_in_order(tmp_path, of_stream):
         assert in_spans(path, [0, middle, size])[0] == whole
 
 
-def test_every_span_knows_the_names_of_the_namespaces(tmp_path):
+def test_every_span_has_the_namespace_names(tmp_path):
     pages = [page(f"P{n}", f"Text {n}. [[Kategorie:Y]][[Datei:X|thumb|caption]]") for n in range(20)]
     pages += [page(f"Vorlage:V{n}", "No article.", ns=None) for n in range(20)]
     path = write(tmp_path / "a.xml.bz2", streams(head(), *pages, "</mediawiki>\n"))
     assert in_spans(path, spans(path, 9))[0] == [f"Text {n}." for n in range(20)] == texts(path)
 
 
-def test_what_only_looks_like_a_stream_is_none(tmp_path):
+def test_magic_bytes_inside_data_are_not_a_stream(tmp_path):
     # Streams that hold no dump stand between the others, as those bytes could stand in compressed data.
     looks = b"BZh91AY&SY"
     stored = looks + bytes(range(256)) * 40
@@ -206,7 +206,7 @@ def test_what_only_looks_like_a_stream_is_none(tmp_path):
     assert cut_at(str(path), len(path.read_bytes()) - 60) == len(path.read_bytes())
 
 
-def test_a_stream_is_found_wherever_the_windows_end(tmp_path, monkeypatch):
+def test_stream_is_found_wherever_the_windows_end(tmp_path, monkeypatch):
     path = write(tmp_path / "a.xml.bz2", streams(head(), *pages_of(6), "</mediawiki>\n"))
     expected = [cut_at(str(path), place) for place in range(0, path.stat().st_size, 7)]
     for window in (10, 11, 64, 1000):
@@ -227,7 +227,7 @@ def noise(count):
     return [page(f"P{n}", f"{n}: " + " ".join(f"{draw.getrandbits(64):x}" for _ in range(40))) for n in range(count)]
 
 
-def test_a_corpus_cuts_a_multistream_dump_into_units(tmp_path, monkeypatch):
+def test_corpus_cuts_a_multistream_dump_into_units(tmp_path, monkeypatch):
     content = streams(head(), *noise(300), "</mediawiki>\n")
     text_bytes = 4 * len(content)
     for count in range(2, 40):
@@ -244,7 +244,7 @@ def test_a_corpus_cuts_a_multistream_dump_into_units(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("parts", ["one stream", "streams anywhere", "head and pages"])
-def test_a_dump_that_is_not_multistream_is_one_unit(tmp_path, monkeypatch, parts):
+def test_dump_that_is_not_multistream_is_one_unit(tmp_path, monkeypatch, parts):
     monkeypatch.setattr(corpus, "UNIT_BYTES", 30_000)
     pages = noise(300)
     xml = dump(*pages)
@@ -259,7 +259,7 @@ def test_a_dump_that_is_not_multistream_is_one_unit(tmp_path, monkeypatch, parts
     assert in_spans(path, spans(Path(path), 5))[0] == texts(path) and len(texts(path)) == 300
 
 
-def test_a_damaged_multistream_dump_is_refused_by_the_span_it_is_in(tmp_path):
+def test_damaged_multistream_dump_is_refused_by_span(tmp_path):
     parts = [bz2.compress(part.encode()) for part in (head(), *noise(40), "</mediawiki>\n")]
     path = write(tmp_path / "a.xml.bz2", b"".join(parts))
     edges = spans(path, 4)
@@ -276,7 +276,7 @@ def test_a_damaged_multistream_dump_is_refused_by_the_span_it_is_in(tmp_path):
             in_spans(path, edges if len(content) == edges[-1] else spans(path, 4))
 
 
-def test_a_store_of_a_cut_dump_is_that_of_the_whole_one(tmp_path, monkeypatch):
+def test_store_of_a_split_dump_equals_the_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "UNIT_BYTES", 30_000)
     cut = streams(head(), *noise(300), "</mediawiki>\n")
     vocab = write(
@@ -311,7 +311,7 @@ def refusal(path):
     return str(error.value)
 
 
-def test_a_dump_that_was_cut_off_is_refused(tmp_path):
+def test_truncated_dump_is_refused(tmp_path):
     noise = random.Random(0)
     words = " ".join(f"{noise.random()}" for _ in range(20_000))
     xml = dump(page("Whole", "Text."), page("Half", words), page("Never", "Text."))
@@ -338,7 +338,7 @@ def test_a_dump_that_was_cut_off_is_refused(tmp_path):
         (dump(page("A", "x")).replace("é", "e").replace("x</text>", "&nbsp;</text>"), "bad XML (undefined entity)"),
     ],
 )
-def test_what_is_no_dump_is_refused(tmp_path, xml, message):
+def test_other_xml_is_refused(tmp_path, xml, message):
     assert message in refusal(write(tmp_path / "a.xml", xml))
 
 
@@ -348,7 +348,7 @@ def test_entities_that_expand_without_bound_are_refused(tmp_path):
     assert "it declares a document type" in refusal(write(tmp_path / "a.xml", bomb))
 
 
-def test_a_page_too_large_to_hold_is_refused(tmp_path, monkeypatch):
+def test_page_too_large_to_hold_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(wikipedia, "PAGE_CAP", 1 << 20)
     text = "words of a line\n" * 70_000
     assert "page 'Big': a page of more than 1 Mi characters" in refusal(
@@ -360,12 +360,12 @@ def test_a_page_too_large_to_hold_is_refused(tmp_path, monkeypatch):
     )
 
 
-def test_pages_that_are_left_out_may_be_long(tmp_path):
+def test_omitted_pages_may_be_long(tmp_path):
     path = write(tmp_path / "a.xml", dump(page("Diskussion:A", "Talk.\n" * 500_000, ns=1), page("A", "Text.")))
     assert texts(path) == ["Text."]
 
 
-def test_a_source_without_prose_is_refused(tmp_path):
+def test_source_without_prose_is_refused(tmp_path):
     counts = ReadCounts()
     path = write(tmp_path / "a.xml", dump(page("A", "* only\n* lists")))
     assert texts(path, counts) == []
@@ -429,7 +429,7 @@ def test_real_dumps_agree_with_mwparserfromhell(dumps, name, pages, redirects, a
     assert report.words > 1000 and not report.leftovers
 
 
-def test_a_real_dump_has_no_markup_left(dumps):
+def test_real_dump_has_no_markup_left(dumps):
     path = next(dumps.glob("enwiki-latest*"))
     counts, words, left = ReadCounts(), 0, []
     for document in read_documents(SourceFile("wikipedia", str(path)), counts):
@@ -439,7 +439,7 @@ def test_a_real_dump_has_no_markup_left(dumps):
     assert len(left) <= 8, left  # what the authors wrote: a bar in a list of characters, spaces inside parentheses
 
 
-def test_a_real_dump_made_multistream_is_read_in_spans(dumps, tmp_path, monkeypatch):
+def test_real_dump_made_multistream_is_read_in_spans(dumps, tmp_path, monkeypatch):
     xml = bz2.decompress(next(dumps.glob("enwiki-latest*")).read_bytes())
     first = xml.index(b"  <page>")
     pages = [part + b"</page>\n" for part in xml[first:].split(b"</page>\n")]

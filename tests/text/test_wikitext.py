@@ -144,12 +144,12 @@ def test_prose(wikitext, expected):
     assert text(wikitext) == expected
 
 
-def test_without_an_editions_names_files_are_known_by_their_endings():
+def test_files_are_recognised_by_suffix():
     assert text("A [[Fichier:a.ogg|b]] c [[Fichier:d|e]].", Names()) == "A c e."
     assert text("A [[Fichier:a.ogg|b]] c [[Fichier:d|e]].", Names.of(["Fichier"])) == "A c."
 
 
-def test_what_is_no_markup_stays():
+def test_plain_text_stays():
     prose = "He said: “No!” (really) – 5 % of $3.50 [sic], a/b; it's #1 * 2 = 2 & x|y {z}."
     assert paragraphs(f"{prose}\n\n\t{prose}  \n", Names()) == [prose, prose]
 

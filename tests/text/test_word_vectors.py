@@ -29,7 +29,7 @@ def brute_force(words: list[str], ids: list[tuple[int, ...]], vectors: np.ndarra
     return found
 
 
-def test_nearest_words_are_those_of_the_definition() -> None:
+def test_nearest_words_match_the_definition() -> None:
     rng = np.random.default_rng(0)
     count = 2_200  # of which those of three tokens fill more than a block
     ids = [tuple(rng.integers(0, 60, rng.choice([0, 1, 3, 3, 3])).tolist()) for _ in range(count)] + [(1, 2, 3, 4)]
@@ -80,7 +80,7 @@ def test_bad_vectors_are_refused_by_line(content: bytes, message: str, tmp_path:
         read_vectors(str(tmp_path / "vectors.txt"), 10)
 
 
-def test_the_command_makes_a_table_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_makes_a_table_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [word for word in WORDS if word.isalpha()] + ["Bank", "北", "strawberries", "sweetberries"]
     vectors = np.random.default_rng(1).normal(size=(len(words), 8)).round(3)
     lines = (" ".join([word, *map(str, vector)]) for word, vector in zip(words, vectors.tolist(), strict=True))
@@ -117,7 +117,7 @@ def test_word_vectors_of_a_run_are_its_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head", ["", "3 2\n"])
-def test_a_mark_of_byte_order_is_no_part_of_the_first_word(head: str, tmp_path: Path) -> None:
+def test_byte_order_mark_is_not_part_of_the_first_word(head: str, tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     path.write_text(f"\ufeff{head}array 0.1 0.2\nlist 0.2 0.2\nnumber 1 0\n", encoding="utf-8")
     words, vectors = read_vectors(str(path), 10)

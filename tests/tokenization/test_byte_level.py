@@ -94,26 +94,26 @@ def test_any_text(small, texts):
     assert ids_of(small, texts) == [encoding.ids for encoding in encodings]
 
 
-def test_robertas_files_give_the_ids_of_the_plain_algorithm(roberta, sentences):
+def test_robertas_files_match_the_plain_algorithm(roberta, sentences):
     plain = Plain(roberta)
     assert ids_of(roberta, sentences[::3]) == [plain.encode(text) for text in sentences[::3]]
 
 
-def test_robertas_files_give_the_ids_of_transformers(roberta, real_data, sentences):
+def test_robertas_files_match_transformers(roberta, real_data, sentences):
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     theirs = transformers.RobertaTokenizer.from_pretrained(real_data / "vocab" / "roberta-base", add_prefix_space=True)
     expected = theirs(sentences, add_special_tokens=False, verbose=False)["input_ids"]
     assert ids_of(roberta, sentences) == expected
 
 
-def test_a_trained_one_gives_the_ids_of_the_plain_algorithm(sentences):
+def test_trained_model_matches_the_plain_algorithm(sentences):
     made = train_tokenizer("byte_bpe", count_for("byte_bpe", sentences[::4], AS_IT_IS), 4000, AS_IT_IS)
     plain = Plain(made)
     assert made.vocab_size == 4000
     assert ids_of(made, sentences[::3]) == [plain.encode(text) for text in sentences[::3]]
 
 
-def test_text_comes_back_whole(small):
+def test_decoding_restores_the_text(small):
     for text in ("naïve 東京 \U0001f600 don't", "a\u0301 ﬁ"):
         assert small.decode(small.encode([text])[0]) == text
     assert small.unk_id not in small.encode(["\U0001f600 \u0e01 \x7f"])[0]
@@ -141,7 +141,7 @@ def test_words_begin_where_a_reader_sees_them(roberta):
     assert len(starts) == 6, starts  # each of the two characters, cut in bytes though they are
 
 
-def test_the_same_words_give_the_same_bytes(small):
+def test_same_words_give_the_same_bytes(small):
     counts = count_for("byte_bpe", TEXT, AS_IT_IS)
     assert train_tokenizer("byte_bpe", dict(reversed(list(counts.items()))), 340, AS_IT_IS).files == small.files
 
@@ -164,12 +164,12 @@ def test_bad_files_are_refused(vocabulary, merges, message):
         ByteLevelBPE(vocabulary, merges, AS_IT_IS)
 
 
-def test_a_path_with_braces_is_named_as_it_is():
+def test_path_with_braces_is_named_as_it_is():
     with pytest.raises(ValueError, match=r"/data/\{a\}/vocab\.json: no <s>, .* in vocab\.json"):
         ByteLevelBPE(b'{"a": 0, "b": 1, "ab": 2}', b"a b\n", AS_IT_IS, "byte-level BPE /data/{a}/vocab.json")
 
 
-def test_files_that_are_missing(tmp_path, small):
+def test_missing_files_are_named(tmp_path, small):
     (tmp_path / "vocab.json").write_bytes(small.files["vocab.json"])
     with pytest.raises(ValueError, match=r"vocab\.json: no merges\.txt next to it; both are needed"):
         load_tokenizer(tmp_path, AS_IT_IS)
@@ -190,7 +190,7 @@ def test_too_small_a_vocabulary():
         train_tokenizer("byte_bpe", {}, 500, AS_IT_IS)
 
 
-def test_a_text_may_begin_without_a_space_as_in_the_published_roberta():
+def test_text_without_prefix_space_matches_roberta():
     transformers = pytest.importorskip("transformers")
     made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, AS_IT_IS), 400, AS_IT_IS)
     bare = ByteLevelBPE(*made.files.values(), TextRules(False, False, prefix_space=False))
@@ -232,7 +232,7 @@ def test_offsets_of_long_chunks_are_not_kept(small):
         .filter(bool)
     )
 )
-def test_sentences_of_running_text_have_the_ids_of_the_text(small, sentences):
+def test_running_sentences_have_the_ids_of_the_text(small, sentences):
     """As the sentences joined by one space; and each token has its characters."""
     bare = [number == 0 for number in range(len(sentences))]
     text = " ".join(sentences)
@@ -248,7 +248,7 @@ def test_sentences_of_running_text_have_the_ids_of_the_text(small, sentences):
         before += len(sentence) + 1
 
 
-def test_only_a_byte_level_vocabulary_without_prefix_space_sees_where_a_text_begins(small):
+def test_bare_matters_only_without_prefix_space(small):
     sentences, bare = ["the cat", "the\0 cat", "\0", "the  cat", "the cat"], [number == 3 for number in range(5)]
     made = ByteLevelBPE(*small.files.values(), BARE)
     ids, lengths = made.encode_running(sentences, bare)

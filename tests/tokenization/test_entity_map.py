@@ -32,7 +32,7 @@ def spelled(tokenizer: WordPiece, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", RULES)
-def test_the_map_answers_after_all_else_and_before_unk(mode: str) -> None:
+def test_map_applies_just_before_unk(mode: str) -> None:
     made = MADE[mode]
     assert spelled(made, "ab aba") == ["ab", "ab", "##a"], "pieces of the vocabulary come first"
     assert spelled(made, "curie entity") == ["curie", *["[UNK]"] * (1 if mode == "words" else 6)]
@@ -64,12 +64,12 @@ def test_the_map_answers_after_all_else_and_before_unk(mode: str) -> None:
         )
     )
 )
-def test_the_exported_tokenizer_gives_the_same_ids(mode: str, parts: list[str]) -> None:
+def test_exported_tokenizer_gives_the_same_ids(mode: str, parts: list[str]) -> None:
     text, made = "".join(parts), MADE[mode]
     assert made.encode([text])[0].tolist() == made.backend.encode(text, add_special_tokens=False).ids
 
 
-def test_the_map_is_part_of_the_tokenizer() -> None:
+def test_map_is_part_of_the_tokenizer() -> None:
     made, plain = MADE["words"], WordPiece(TOKENS, RULES["words"])
     other = WordPiece(TOKENS, RULES["words"], entities=MAP + b"qq\tcurie\n")
     assert len({made.fingerprint, plain.fingerprint, other.fingerprint}) == 3
@@ -92,7 +92,7 @@ def test_the_map_is_part_of_the_tokenizer() -> None:
         ("Zede\tcurie\nzédé\tENTITY\n", "another surface form of the word 'zede' has another token"),
     ],
 )
-def test_a_bad_map_is_refused(content: str, message: str, tmp_path: Path) -> None:
+def test_bad_map_is_refused(content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_bytes(MADE["words"].files["vocab.txt"])
     (tmp_path / "map.tsv").write_text(content, encoding="utf-8")
     (tmp_path / "text.txt").write_text("a b c.\n")
@@ -103,9 +103,7 @@ def test_a_bad_map_is_refused(content: str, message: str, tmp_path: Path) -> Non
         require_sources(replace(data, entity_map=str(tmp_path / "map.tsv")))
 
 
-def test_a_map_is_kept_with_the_store_the_run_and_the_export(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_map_is_stored_with_store_run_and_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "vocab.txt").write_bytes(MADE["words"].files["vocab.txt"])
     (tmp_path / "map.tsv").write_bytes(MAP)
     rng = np.random.default_rng(0)

@@ -37,7 +37,7 @@ def marked(text, segment):
     return [("+" if goes_on else "") + TOKENS[n] for n, goes_on in zip(ids, continues, strict=True)]
 
 
-def test_characters_of_a_word_go_on_with_it():
+def test_characters_of_a_word_continue_it():
     assert marked("北京大学的", by_length(2, 2, 1)) == ["北", "+京", "大", "+学", "的"]
     assert marked("abc北京 大学", by_length(3, 2, 1, 2)) == ["a", "+##b", "+##c", "北", "+京", "大", "+学"]
     # An unknown character is a character; a word that reaches over a sign or a space is cut there.
@@ -102,7 +102,7 @@ def test_real_chinese_is_hidden_in_whole_words(real_data, tmp_path):
     assert hidden_parts > 300  # with single characters hidden there would hardly be one
 
 
-def test_what_cannot_be_segmented(tmp_path, monkeypatch):
+def test_unsegmentable_vocabulary_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jieba", None)
     load_segmenter.cache_clear()
     with pytest.raises(ValueError, match=r"data\.segmenter='jieba': .*; pip install 'bertjax\[chinese\]'"):

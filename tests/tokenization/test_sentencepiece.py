@@ -61,13 +61,13 @@ def test_any_text(small, texts):
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_a_trained_model_gives_the_librarys_ids(sentences, kind):
+def test_trained_model_matches_the_library(sentences, kind):
     made = train_tokenizer(kind, count_for(kind, sentences[::2], AS_IT_IS), 8000, AS_IT_IS)
     assert made.vocab_size == 8000
     assert ids_of(made, sentences) == library(made).encode(sentences)
 
 
-def test_alberts_model_gives_the_librarys_ids(real_data, sentences):
+def test_alberts_model_matches_the_library(real_data, sentences):
     albert = load_tokenizer(real_data / "vocab" / "albert-base-v1", AS_IT_IS)
     processor = library(albert)
     score = np.array([processor.get_score(number) for number in range(albert.vocab_size)], np.float64)
@@ -81,7 +81,7 @@ def test_alberts_model_gives_the_librarys_ids(real_data, sentences):
 
 
 @pytest.mark.parametrize("uncased", [True, False])
-def test_alberts_model_gives_the_ids_of_transformers(real_data, sentences, uncased):
+def test_alberts_model_matches_transformers(real_data, sentences, uncased):
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     folder = real_data / "vocab" / "albert-base-v1"
     ours = load_tokenizer(folder, TextRules(uncased, uncased))
@@ -113,7 +113,7 @@ def user_defined(kind, symbols):
     return written.getvalue()
 
 
-def test_special_tokens_that_are_user_defined_are_no_text_either():
+def test_user_defined_special_tokens_are_not_in_text():
     made = SentencePiece(user_defined("unigram", ["[CLS]", "[SEP]", "[MASK]", "<nl>"]), AS_IT_IS)
     assert made.surfaces[made.mask_id] == b"" and made.mask_id not in made.encode(["the [MASK] cat"])[0]
     assert made.tokens.index("<nl>") in made.encode(["the <nl> cat"])[0]
@@ -122,7 +122,7 @@ def test_special_tokens_that_are_user_defined_are_no_text_either():
         SentencePiece(user_defined("bpe", ["[CLS]", "[SEP]", "[MASK]", "<nl>"]), AS_IT_IS)
 
 
-def test_a_pair_as_it_is_exported(small):
+def test_pair_as_it_is_exported(small):
     pair = small.backend.encode("the cat", "the dog")
     first, second = ids_of(small, ["the cat", "the dog"])
     assert pair.ids == [small.cls_id, *first, small.sep_id, *second, small.sep_id]
@@ -157,13 +157,13 @@ def test_every_piece_of_an_unspaced_script_is_a_word(small):
     assert not small.is_continuation[ids].any()
 
 
-def test_special_tokens_have_one_name_for_people(small):
+def test_special_tokens_are_shown_by_role(small):
     assert small.shown[small.mask_id] == "[MASK]" and small.shown[small.unk_id] == "[UNK]"
     assert "▁" in small.shown and "" not in small.shown
     assert small.surfaces[small.mask_id] == b"" and not small.is_continuation[small.mask_id]
 
 
-def test_the_same_words_give_the_same_bytes():
+def test_same_words_give_the_same_bytes():
     counts = count_for("unigram", TEXT, AS_IT_IS)
     others = dict(reversed(list(counts.items())))
     for kind in ("unigram", "bpe"):
@@ -191,12 +191,12 @@ def test_sums_of_scores_are_exact(small):
         ),
     ],
 )
-def test_what_is_not_supported_is_refused(small, change, message):
+def test_unsupported_models_are_refused(small, change, message):
     with pytest.raises(ValueError, match=message):
         SentencePiece(changed(small, change), AS_IT_IS)
 
 
-def test_what_is_no_model_is_refused(tmp_path, small):
+def test_invalid_model_is_refused(tmp_path, small):
     for content in (b"", b"\xff\xfe no model", small.files["spiece.model"][:900] + b"\x07"):
         (tmp_path / "x.model").write_bytes(content)
         with pytest.raises(ValueError, match=r"SentencePiece model .*x\.model"):

@@ -14,7 +14,7 @@ def test_words_are_what_is_between_white_space():
 
 
 @given(st.dictionaries(st.text("ab東é", min_size=1, max_size=6), st.integers(1, 4)), st.integers(0, 60))
-def test_the_most_frequent_words_within_a_budget(counts, budget):
+def test_most_frequent_words_within_a_budget(counts, budget):
     kept = most_frequent(counts, budget)
     assert kept.items() <= counts.items()
     size = sum(len(word.encode()) for word in kept)
@@ -26,7 +26,7 @@ def test_the_most_frequent_words_within_a_budget(counts, budget):
     assert most_frequent(dict(reversed(list(counts.items()))), budget) == kept
 
 
-def test_of_words_seen_once_a_fair_sample_is_kept():
+def test_words_seen_once_are_sampled_fairly():
     counts = dict.fromkeys((f"{n:05}" for n in range(10_000)), 1)
     kept = [int(word) for word in most_frequent(counts, 5 * 1000)]
     assert len(kept) == 1000 and 4700 < sum(kept) / len(kept) < 5300

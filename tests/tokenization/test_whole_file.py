@@ -59,7 +59,7 @@ LETTERS = st.one_of(
 
 @settings(max_examples=200)
 @given(st.lists(st.text(LETTERS)))
-def test_the_ids_are_the_librarys(texts: list[str]) -> None:
+def test_ids_match_the_library(texts: list[str]) -> None:
     found = [ids.tolist() for ids in TOKENIZER.encode_sentences(texts)]
     assert found == [LIBRARY.encode(text, add_special_tokens=False).ids for text in texts]
 
@@ -82,14 +82,14 @@ def require_the_librarys_ids(about: dict, texts: list[str]) -> None:
     assert [ids.tolist() for ids in found] == [library.encode(text, add_special_tokens=False).ids for text in texts]
 
 
-def test_added_tokens_behind_special_ones_keep_their_ids() -> None:
+def test_added_tokens_after_special_ones_keep_ids() -> None:
     """As ModernBERT's file has them: the unused ones are not special."""
     unused = [{"content": f"[unused{n}]"} for n in range(1, 6)]
     about = with_tokens(json.loads(FILE), *unused)
     require_the_librarys_ids(about, ["the [unused4] sat", "[unused1][unused5] cat", "the  cat |||EMAIL|||", *TEXT[:4]])
 
 
-def test_sentences_of_running_text_have_the_librarys_ids_of_the_text() -> None:
+def test_running_sentences_match_the_library() -> None:
     sentences = ["the cat", "the  dog |||EMAIL||| sat.", "|||EMAIL||| the cat", "\u0301x", "東京 the"]
     bare = [True, False, False, True, False]
     texts = [" ".join(sentences[:3]), " ".join(sentences[3:])]
@@ -112,7 +112,7 @@ def over_spaces() -> dict:
     return json.loads(tokenizer.to_str())
 
 
-def test_files_whose_ids_depend_on_neighbouring_words_are_not_cut() -> None:
+def test_context_dependent_files_are_not_cut() -> None:
     about = json.loads(FILE)
     require_the_librarys_ids(about | {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}}, CITIES)
     require_the_librarys_ids(over_spaces(), CITIES)
@@ -122,7 +122,7 @@ def test_files_whose_ids_depend_on_neighbouring_words_are_not_cut() -> None:
     require_the_librarys_ids(with_tokens(spaced, {"content": "New"}), CITIES)
 
 
-def test_what_the_file_says_of_itself() -> None:
+def test_rules_and_roles_are_read_off_the_file() -> None:
     made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, RULES), 330, RULES)
     assert TOKENIZER.rules == replace(RULES, special_tokens="<s>") and TOKENIZER.vocab_size == made.vocab_size + 4
     assert [TOKENIZER.tokens[TOKENIZER.special[role]] for role in ("cls", "sep", "pad", "mask", "unk")] == [
@@ -135,14 +135,14 @@ def test_what_the_file_says_of_itself() -> None:
     assert TOKENIZER.surfaces[ids[0]].startswith(b"t") and TOKENIZER.surfaces[TOKENIZER.mask_id] == b""
 
 
-def test_the_export_knows_special_tokens_and_its_mask_takes_the_space_before_it() -> None:
+def test_exported_mask_includes_the_space_before_it() -> None:
     row = TOKENIZER.backend.encode("the [MASK] sat")
     assert row.tokens[0] == "[CLS]" and row.tokens[-1] == "[SEP]"
     place = row.ids.index(TOKENIZER.mask_id)
     assert "".join(row.tokens[1:place]) == "the" and row.tokens[place] == " [MASK]"
 
 
-def test_it_is_kept_in_a_folder_as_that_file_and_comes_back(tmp_path: Path) -> None:
+def test_file_is_stored_and_reloaded(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(FILE)
     assert load_tokenizer(tmp_path, RULES).fingerprint == TOKENIZER.fingerprint
     assert load_tokenizer(tmp_path / "tokenizer.json", PLAIN).fingerprint == TOKENIZER.fingerprint
@@ -151,7 +151,7 @@ def test_it_is_kept_in_a_folder_as_that_file_and_comes_back(tmp_path: Path) -> N
     assert again.tokens == TOKENIZER.tokens and again.rules == TOKENIZER.rules
 
 
-def test_a_trained_vocabulary_has_berts_names_behind_its_pieces() -> None:
+def test_trained_vocabulary_has_berts_names_last() -> None:
     made = train_tokenizer("byte_bpe", count_for("byte_bpe", TEXT, RULES), 330, RULES)
     assert isinstance(made, ByteLevelBPE)
     assert made.tokens[-5:] == ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
@@ -183,7 +183,7 @@ BARE_DASH = {"type": "Replace", "pattern": {"String": "—"}, "content": ""}
 
 @pytest.mark.parametrize("has_prefix", [False, True])
 @pytest.mark.parametrize("normalizer", [STRIPPED, BARE_DASH, {"type": "NFKC"}, {"type": "NFKD"}], ids=str)
-def test_normalizers_that_change_spaces_leave_the_librarys_ids(normalizer: dict, has_prefix: bool) -> None:
+def test_normalizers_of_spaces_keep_the_librarys_ids(normalizer: dict, has_prefix: bool) -> None:
     """Deleted marks and signs leave runs of spaces, and compatibility characters make some."""
     cut = json.loads(FILE)["pre_tokenizer"] | {"add_prefix_space": has_prefix}
     document = changed(normalizer=normalizer, pre_tokenizer=cut)

@@ -66,7 +66,7 @@ def test_words_with_the_same_slot(sentences: list[list[str]], slot: int) -> None
     assert cache._taken <= word_cache._PROBES + 1
 
 
-def test_a_word_whose_first_slot_is_taken_is_found_behind_it() -> None:
+def test_word_with_a_taken_slot_is_found_behind_it() -> None:
     recorded = Recorded()
     cache = WordCache(recorded, 1 << 6, few=0)
     cache._first_slots = lambda low, high: np.zeros(len(low), np.int64)
@@ -108,7 +108,7 @@ def test_chunks_encode_a_short_word_once() -> None:
     assert cache._taken == 5
 
 
-def test_a_full_table_is_emptied() -> None:
+def test_full_table_is_emptied() -> None:
     cache = WordCache(CHUNKS, 16, few=0)
     sizes = {array.nbytes for array in (cache._keys, cache._ids, cache._counts)}
     words = [first + second for first in LETTERS for second in LETTERS]
@@ -121,14 +121,14 @@ def test_a_full_table_is_emptied() -> None:
     assert_same(cache, words)
 
 
-def test_a_lone_surrogate_is_named() -> None:
+def test_lone_surrogate_is_named() -> None:
     cache = WordCache(CHUNKS, few=0)
     with pytest.raises(ValueError, match=r"lone surrogate, in 'th\\ud800e'.*correct the source"):
         cache.encode(["the", "th\ud800e."])
     assert_same(cache, ["the"])
 
 
-def test_a_short_text_leaves_the_table_alone() -> None:
+def test_short_text_leaves_the_table_alone() -> None:
     cache = WordCache(CHUNKS)
     assert_same(cache, ["the playing"])
     assert cache._taken == 0

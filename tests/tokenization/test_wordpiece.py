@@ -85,14 +85,14 @@ def test_nothing_to_encode():
     assert made.encode(["", ""])[1].tolist() == [0, 0]
 
 
-def test_a_corpus_cannot_forge_special_tokens():
+def test_corpus_cannot_forge_special_tokens():
     made = WordPiece(TOKENS, TextRules(True, True))
     (ids,) = made.encode_sentences(["[MASK][SEP]the [mask]"])
     assert not set(ids.tolist()) & {made.pad_id, made.cls_id, made.sep_id, made.mask_id}
     assert made.decode(ids[:3]) == "[ mask ]"
 
 
-def test_the_exported_tokenizer_knows_special_tokens_and_pairs():
+def test_exported_tokenizer_handles_roles_and_pairs():
     made = WordPiece(TOKENS, TextRules(True, True))
     encoding = made.backend.encode("the [MASK]", "playing")
     assert encoding.tokens == ["[CLS]", "the", "[MASK]", "[SEP]", "play", "##ing", "[SEP]"]
@@ -116,7 +116,7 @@ def _on_a_border(place):
     return len(set(around)) > 1
 
 
-def test_characters_cut_out_alone_are_alone():
+def test_single_character_chunks_are_tokens():
     cut = re.compile(f"[{artefact._ALONE}]")
     alone = [chr(place) for place in range(sys.maxunicode + 1) if cut.match(chr(place))]
     assert len(alone) > 80_000
@@ -156,7 +156,7 @@ def test_real_text(real_data, vocab, lowercase, strip_accents, corpus):
     assert_same_ids(made, lines)
 
 
-def test_a_full_cache_changes_nothing(monkeypatch):
+def test_full_cache_changes_no_ids(monkeypatch):
     made = WordPiece(TOKENS, TextRules(True, True))
     text = ["the playing of zurich", "the mask", "a b c d e f g", "the playing"]
     expected = [made.encode([sentence])[0].tolist() for sentence in text]
@@ -166,7 +166,7 @@ def test_a_full_cache_changes_nothing(monkeypatch):
     assert len(small._chunks._known) < 10
 
 
-def test_a_lone_surrogate_is_named():
+def test_lone_surrogate_is_named():
     with pytest.raises(ValueError, match=r"lone surrogate, in 'th\\ud800e'.*correct the source"):
         WordPiece(TOKENS, TextRules(True, True)).encode(["the", "th\ud800e."])
 
@@ -187,7 +187,7 @@ def test_loading_gives_the_same_tokenizer(tmp_path):
     assert len({made.fingerprint, *(other.fingerprint for other in others)}) == 4
 
 
-def test_a_line_separator_can_be_a_token(tmp_path):
+def test_line_separator_can_be_a_token(tmp_path):
     # The published Chinese vocabulary has U+2028.
     vocab = write(tmp_path / "vocab.txt", "".join(f"{token}\n" for token in ["\u2028", *TOKENS]))
     assert WordPiece.load(vocab, TextRules(True, True)).tokens[:2] == ["\u2028", "the"]
@@ -209,7 +209,7 @@ def test_bad_vocabularies(tmp_path, content, message):
         WordPiece.load(write(tmp_path / "bad.txt", content), TextRules(True, True))
 
 
-def test_a_missing_vocabulary(tmp_path):
+def test_missing_vocabulary(tmp_path):
     with pytest.raises(
         ValueError, match=r"vocabulary .*none\.txt: no such file; give .* vocab\.txt, .*or leave it empty to train one"
     ):
@@ -222,7 +222,7 @@ KNOWN = set("".join(token.removeprefix("##") for token in TOKENS if token not in
 
 @settings(max_examples=300)
 @given(st.lists(st.text(st.one_of(st.sampled_from("the playing ☃я中é"), st.characters(exclude_categories=["Cs"])))))
-def test_an_unknown_character_may_be_unknown_alone(sentences):
+def test_unknown_character_may_be_unknown_alone(sentences):
     """A word of known characters is as ever; any other is cut at what is in no token."""
     for sentence, found in zip(sentences, CHARACTERS.encode_sentences(sentences), strict=True):
         expected = []
@@ -242,7 +242,7 @@ def test_words_lose_less_to_unknown_characters():
     assert not characters.is_continuation[characters.unk_id]
 
 
-def test_the_published_vocabularies_know_their_characters(real_data):
+def test_published_vocabularies_contain_characters(real_data):
     vocab = real_data / "vocab" / "bert-base-multilingual-cased" / "vocab.txt"
     words, characters = (WordPiece.load(vocab, TextRules(False, False, unknown)) for unknown in ("words", "characters"))
     text = ["The naïve 北京 is в Москве 😀and 😀.", "a\u0f40b"]

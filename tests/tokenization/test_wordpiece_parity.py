@@ -113,7 +113,7 @@ def trials(tmp_path_factory):
     return [make_trial(tmp_path_factory.mktemp("vocabulary"), known, *switches) for switches in SWITCHES]
 
 
-def test_white_space_parts_texts_of_their_own():
+def test_white_space_separates_texts():
     """What check_wordpiece.py relies on when it gives words to the references once."""
     characters = [chr(place) for place in SCALARS]
     white = [c for c in characters if c.isspace() or unicodedata.category(c) == "Zs"]
@@ -150,7 +150,7 @@ if "\U00016ea0".lower() == "\U00016ea0":  # Python is older than Unicode 17.0
 
 
 @pytest.mark.parametrize(("row", "text", "lowercase", "strip_accents", "google", "transformers", "ours"), EXAMPLES)
-def test_the_table(tmp_path, monkeypatch, row, text, lowercase, strip_accents, google, transformers, ours):
+def test_table(tmp_path, monkeypatch, row, text, lowercase, strip_accents, google, transformers, ours):
     characters = sorted(
         {character for character in "".join([text, *google, *transformers, *ours]) if character not in "#[]"}
     )
@@ -171,7 +171,7 @@ def test_every_row_has_an_example():
     assert {row.name for row in DIFFERENCES} - {example[0] for example in EXAMPLES} <= {"capitals"}
 
 
-def test_other_ids_are_found(tmp_path):
+def test_comparison_detects_other_ids(tmp_path):
     trial = make_trial(tmp_path, "aeéx\u0301", True, True)
     assert not trial.compare(["É x"]).wrong
     known = {
@@ -185,7 +185,7 @@ def test_other_ids_are_found(tmp_path):
     assert len(compare_lines(trial.wordpiece, ["x É"], known).wrong) == 1
 
 
-def test_special_tokens_that_text_spells(tmp_path):
+def test_spelled_special_tokens_are_plain_text(tmp_path):
     trial = make_trial(tmp_path, "a[]msk", True, True)
     mask = trial.wordpiece.mask_id
     plain = [trial.wordpiece.tokens.index(token) for token in ("[", "m", "##a", "##s", "##k", "]")]
@@ -195,7 +195,7 @@ def test_special_tokens_that_text_spells(tmp_path):
     assert trial.wordpiece.backend.encode("a[MASK]", add_special_tokens=False).ids == [5, mask]
 
 
-def test_a_lone_surrogate_is_no_text_for_us(tmp_path):
+def test_lone_surrogate_is_refused(tmp_path):
     trial = make_trial(tmp_path, "ab", False, False)
     assert (trial.google.ids("a\ud800b"), trial.legacy("a\ud800b")) == ([trial.wordpiece.unk_id], [5, 8])
     with pytest.raises(ValueError, match="lone surrogate"):

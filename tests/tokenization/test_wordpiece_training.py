@@ -64,7 +64,7 @@ def test_overlapping_pairs_are_merged_from_the_left():
     assert trained == plain_merges({"aaaaa": 3, "aaaa": 2}, 20)
 
 
-def test_it_ends_where_no_pair_occurs_twice():
+def test_training_ends_without_repeated_pairs():
     assert train_wordpiece({"ab": 1, "cd": 1}, 1000) == [*SPECIAL_TOKENS, "##b", "##d", "a", "c"]
 
 
@@ -75,7 +75,7 @@ def test_rare_characters_are_left_out():
     assert "rare" not in "".join(trained)  # the word would be [UNK] in any case
 
 
-def test_alphabet_takes_a_share_where_merges_fill_the_rest():
+def test_alphabet_takes_its_share_beside_merges():
     characters = {chr(0x4E00 + place): 1000 - place for place in range(400)}
     ascending = {"".join(letters): 2 for letters in itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=3)}
     trained = train_wordpiece(characters | ascending, 400)
@@ -83,7 +83,7 @@ def test_alphabet_takes_a_share_where_merges_fill_the_rest():
     assert sum(piece >= "\u4e00" for piece in trained) == 100 - 26
 
 
-def test_characters_fill_what_merges_leave_free():
+def test_characters_fill_the_rest_of_the_vocabulary():
     assert len(train_wordpiece({chr(0x4E00 + place): 20 for place in range(3000)}, 4000)) == 3005
     # Where there is no room for all, it is for the most frequent ones, in each form that they have.
     counts = {chr(0xAC00 + place): 1000 - place for place in range(400)} | {"\uac00\uac01": 1}
@@ -91,7 +91,7 @@ def test_characters_fill_what_merges_leave_free():
     assert train_wordpiece(counts, 300) == expected
 
 
-def test_characters_leave_merges_their_room():
+def test_alphabet_leaves_room_for_merges():
     characters = {chr(0x4E00 + place): 1000 - place for place in range(400)}
     trained = train_wordpiece(characters | {"abc": 4000, "abd": 3000}, 200)
     assert len(trained) == 200
@@ -113,7 +113,7 @@ def test_no_words():
         train_wordpiece({}, 100)
 
 
-def test_a_vocabulary_too_small_for_its_alphabet():
+def test_vocabulary_too_small_for_its_alphabet():
     with pytest.raises(ValueError, match=r"data\.vocab_size=24 is too small: .* take 25 already; raise it"):
         train_wordpiece({a + b: 2 for a in "abcdefghij" for b in "abcdefghij"}, 24)
 
@@ -149,7 +149,7 @@ print(hashlib.sha256("\\n".join(train_wordpiece(dict(items), 900)).encode()).hex
 """
 
 
-def test_the_same_bytes_in_other_processes():
+def test_same_bytes_in_other_processes():
     digests = {hashlib.sha256("\n".join(train_wordpiece(generated_counts(), 900)).encode()).hexdigest()}
     for shuffle in (1, 2):
         script = IN_ANOTHER_PROCESS.format(folder=os.path.dirname(__file__), shuffle=shuffle)
@@ -162,7 +162,7 @@ def test_the_same_bytes_in_other_processes():
     assert digests == {"dfd993bc7669a5c466c987d2f9cc013a16ddcb163aa60ccf4dc4f66c76918337"}
 
 
-def test_pieces_are_as_good_as_those_of_the_library(real_data):
+def test_pieces_are_as_good_as_the_librarys(real_data):
     with lzma.open(real_data / "wikipedia_en" / "AA_00.txt.xz", "rt", encoding="utf-8") as stream:
         seen, unseen = stream.read(1_500_000).split("\n"), stream.read(300_000).split("\n")
     library = Tokenizer(models.WordPiece(unk_token="[UNK]"))
