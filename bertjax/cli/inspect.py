@@ -61,10 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
     store, kinds = _store_and_rows(arguments, lengths)
     tokenizer = store.tokenizer()
     evaluations = [file_texts(path, tokenizer) for path in arguments.against]
-    found = inspect_store(store, kinds, evaluations, ProgressLine())
-    print(render_text(found))
+    inspection = inspect_store(store, kinds, evaluations, ProgressLine())
+    print(render_text(inspection))
     if page is not None:
-        replace_text(page, render_inspection(found))
+        replace_text(page, render_inspection(inspection))
     print(f"\n{_last_words(arguments, page)}")
     return 0
 

@@ -41,12 +41,12 @@ def _prepare_share(config: Config, arguments: argparse.Namespace) -> int:
     from bertjax.storage.progress import ProgressLine
     from bertjax.text.prepare import prepare_share
 
-    found = re.fullmatch(r"(\d+)/(\d+)", arguments.shard)
-    if not found:
+    match = re.fullmatch(r"(\d+)/(\d+)", arguments.shard)
+    if not match:
         raise ValueError(f"--shard {arguments.shard}: write it as I/N, from 0/N to N-1/N, as in --shard 3/16")
     config = with_vocabulary(config)
     require_marked(config.data, stage_maskings(config))
-    done, units = prepare_share(config.data, int(found[1]), int(found[2]), ProgressLine())
+    done, units = prepare_share(config.data, int(match[1]), int(match[2]), ProgressLine())
     print(f"shard {arguments.shard} is done: {done} of {units} units of text are prepared")
     print(f"next, after the last shard: {shell_command('prepare', arguments)}")
     return 0

@@ -120,21 +120,21 @@ def similar_pairs(minima: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     All pairs within a bucket are compared; in a bucket of more than NEIGHBOURS + 1, only rows near each other.
     """
     number = len(minima)
-    found = np.zeros(0, np.int64)  # first * number + second, ascending
+    pairs_found = np.zeros(0, np.int64)  # first * number + second, ascending
     for band in np.split(minima, BANDS, axis=1):
         halves = np.ascontiguousarray(band).view(np.uint64)
         bucket = hash64(hash64(derive_key("band"), halves[:, 0]), halves[:, 1])
         order = np.argsort(bucket, kind="stable")
-        bucket, parts = bucket[order], [found]
+        bucket, parts = bucket[order], [pairs_found]
         for distance in range(1, NEIGHBOURS + 1):
             index = np.flatnonzero(bucket[distance:] == bucket[:-distance])
             if not len(index):
                 break
             pairs = order[index] * number + order[index + distance]
-            pairs = pairs[~_is_in(found, pairs)]
+            pairs = pairs[~_is_in(pairs_found, pairs)]
             parts.append(pairs[_agreement(minima, pairs // number, pairs % number) >= SIMILAR])
-        found = np.unique(np.concatenate(parts))
-    first, second = found // max(number, 1), found % max(number, 1)
+        pairs_found = np.unique(np.concatenate(parts))
+    first, second = pairs_found // max(number, 1), pairs_found % max(number, 1)
     return np.stack([first, second], axis=1), _agreement(minima, first, second)
 
 
@@ -243,10 +243,10 @@ def _digests(split: SplitView, share: float, count: Count) -> tuple[np.ndarray, 
             hashlib.blake2b(content[start:stop], digest_size=16).digest()
             for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
         )
-        found = np.frombuffer(hashed, np.uint64).reshape(-1, 2)
-        kept = (found[:, 0] >> np.uint64(11)) * 2.0**-53 < share
-        numbers.append(stretch.documents[kept])
-        digests.append(found[kept])
+        hashes = np.frombuffer(hashed, np.uint64).reshape(-1, 2)
+        is_compared = (hashes[:, 0] >> np.uint64(11)) * 2.0**-53 < share
+        numbers.append(stretch.documents[is_compared])
+        digests.append(hashes[is_compared])
         count(len(stretch.ids))
     joined = np.concatenate(digests)
     return np.concatenate(numbers), joined[:, 0], joined[:, 1]

@@ -169,11 +169,11 @@ def _misfits(value: Any, kind: Any, path: str) -> Iterator[Misfit]:
         return
     if origin is Annotated:
         base, between = inner
-        found = list(_misfits(value, base, path))
+        misfits = list(_misfits(value, base, path))
         size = value if isinstance(value, int | float) else len(value) if isinstance(value, str | list) else 0
-        if not found and not between.least <= size <= between.most:
-            found = [Misfit(path, value, _name(kind))]
-        yield from found
+        if not misfits and not between.least <= size <= between.most:
+            misfits = [Misfit(path, value, _name(kind))]
+        yield from misfits
     elif is_typeddict(kind):
         yield from _misfits_of_keys(value, kind, path)
     elif origin is list and isinstance(value, list):

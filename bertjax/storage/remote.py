@@ -94,10 +94,10 @@ class RemotePath:
         with _explained(self.url, "listed"):
             storage, path = _storage(self.url)
             try:
-                found = storage.ls(path, detail=False)
+                listing = storage.ls(path, detail=False)
             except FileNotFoundError:
-                found = []
-        names = {name.rstrip("/").rpartition("/")[2] for name in found if name.rstrip("/") != path.rstrip("/")}
+                listing = []
+        names = {name.rstrip("/").rpartition("/")[2] for name in listing if name.rstrip("/") != path.rstrip("/")}
         yield from (self / name for name in sorted(names))
 
     def read_bytes(self) -> bytes:
@@ -142,8 +142,8 @@ class RemotePath:
         """Name relative to this URL -> bytes, of every object below."""
         with _explained(self.url, "listed"):
             storage, path = _storage(self.url)
-            found = storage.find(path, detail=True)
-            return {name.removeprefix(path).lstrip("/"): info["size"] for name, info in found.items()}
+            objects = storage.find(path, detail=True)
+            return {name.removeprefix(path).lstrip("/"): info["size"] for name, info in objects.items()}
 
     def copy_to(self, target: RemotePath) -> None:
         """Copy every object below, within the storage, several at a time."""
@@ -260,8 +260,8 @@ class _RemoteFile(io.RawIOBase):
 def _matches(pattern: str) -> dict[str, dict]:
     with _explained(pattern, "listed"):
         storage, path = _storage(pattern)
-        found = storage.glob(path, detail=True)
-        return {storage.unstrip_protocol(name): info for name, info in found.items()}
+        objects = storage.glob(path, detail=True)
+        return {storage.unstrip_protocol(name): info for name, info in objects.items()}
 
 
 def _storage(url: str) -> tuple[Any, str]:

@@ -46,7 +46,7 @@ class Claim:
 
     def take(self) -> str | None:
         """Make this job the owner. Returns a line to print if the previous job did not end cleanly, else None."""
-        before = self._found()
+        before = self._read_owner()
         self._write(ended=None)
         if before is None or before.get("ended"):
             return None
@@ -57,15 +57,15 @@ class Claim:
 
     def require(self) -> None:
         """Raise LostClaim if another job owns the run, or the claim was removed."""
-        found = self._found()
-        if found is None:
+        owner = self._read_owner()
+        if owner is None:
             raise LostClaim(
                 f"{self._file}, which this job wrote when it started, was removed; start the job again to continue"
             )
-        if found.get("job") != self._owner["job"]:
+        if owner.get("job") != self._owner["job"]:
             raise LostClaim(
-                f"{self.run}: another job trains there now (process {found.get('process')} on {found.get('host')}, "
-                f"since {found.get('since')}, as {self._file} says); this one stops and writes nothing more. Stop the "
+                f"{self.run}: another job trains there now (process {owner.get('process')} on {owner.get('host')}, "
+                f"since {owner.get('since')}, as {self._file} says); this one stops and writes nothing more. Stop the "
                 "other one, or use another --run-dir"
             )
 
@@ -75,14 +75,14 @@ class Claim:
             self.require()
             self._write(ended=_now())
 
-    def _found(self) -> dict | None:
+    def _read_owner(self) -> dict | None:
         try:
-            found = json.loads(self._file.read_bytes())
+            owner = json.loads(self._file.read_bytes())
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError):
             return {}  # not ours in any case
-        return found if isinstance(found, dict) else {}
+        return owner if isinstance(owner, dict) else {}
 
     def _write(self, ended: str | None) -> None:
         self._file.write_bytes(json.dumps(self._owner | {"ended": ended}).encode())
@@ -145,14 +145,14 @@ class Mirror:
         """Upload the changed files and wait. Raises LostClaim if another job owns the run."""
         with self._alone:
             self._last = time.monotonic()
-            found = {path: _state(path) for path in sorted(self._folder.rglob("*")) if path.is_file()}
-            changed = [path for path, state in found.items() if self._sent.get(path) != state]
+            states = {path: _state(path) for path in sorted(self._folder.rglob("*")) if path.is_file()}
+            changed = [path for path, state in states.items() if self._sent.get(path) != state]
             if changed:
                 self._claim.require()
                 names = [path.relative_to(self._folder).as_posix() for path in changed]
                 self._target.upload_all(self._folder, names)
                 # A file written during the upload has another state by now, and is uploaded next time.
-                self._sent |= {path: found[path] for path in changed}
+                self._sent |= {path: states[path] for path in changed}
 
     @property
     def is_due(self) -> bool:

@@ -38,16 +38,16 @@ def read_sums(folder: AnyPath) -> dict[str, str]:
     path = folder / SUMS_FILE
     text = read_whole(path).decode("utf-8", "replace")
     head, *lines = text.removesuffix("\n").split("\n")
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for number, line in enumerate(lines, 2):
         match = _LINE.fullmatch(line)
-        if match is None or match[2] in found or {"..", ""} & {*match[2].split("/")}:
+        if match is None or match[2] in digests or {"..", ""} & {*match[2].split("/")}:
             raise ValueError(f"{path}, line {number}: {line[:120]!r} is not a digest and a file of this folder")
-        found[match[2]] = match[1]
+        digests[match[2]] = match[1]
     count = _HEAD.fullmatch(head)
-    if count is None or int(count[1]) != len(found) or not text.endswith("\n"):
-        raise ValueError(f"{path}: it lists {len(found)} files, and its first line is {head[:40]!r}")
-    return found
+    if count is None or int(count[1]) != len(digests) or not text.endswith("\n"):
+        raise ValueError(f"{path}: it lists {len(digests)} files, and its first line is {head[:40]!r}")
+    return digests
 
 
 def check_sums(folder: Path, done: Done = lambda more: None, *, may_have_more: bool = False) -> Iterator[str]:

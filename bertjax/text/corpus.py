@@ -202,9 +202,9 @@ def _file_changes(earlier: Sequence[Sequence[str]], now: Sequence[Sequence[str]]
         "changed": sorted(name for name in before.keys() & after.keys() if before[name] != after[name]),
     }
     phrases = [
-        f"{len(found):,} {what} ({', '.join(found[:_NAMED_FILES])}{', …' if len(found) > _NAMED_FILES else ''})"
-        for what, found in names.items()
-        if found
+        f"{len(files):,} {what} ({', '.join(files[:_NAMED_FILES])}{', …' if len(files) > _NAMED_FILES else ''})"
+        for what, files in names.items()
+        if files
     ]
     return ", ".join(phrases) or "the files are in another order"
 
@@ -278,10 +278,10 @@ def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]], cac
         return (key if settled else ""), cache.get(key) or digest(file)
 
     with ThreadPoolExecutor(_HASHING_THREADS) as threads:
-        found = list(threads.map(look_up, files, stamps))
-    fresh = {key: value for key, value in found if key}
+        keyed_digests = list(threads.map(look_up, files, stamps))
+    fresh = {key: value for key, value in keyed_digests if key}
     if not fresh.keys() <= cache.keys():
         cache_path.parent.mkdir(parents=True, exist_ok=True)
         # Several processes may write the cache at once; the last one wins, and all of them are right.
         replace_text(cache_path, json.dumps(cache | fresh, indent=1))
-    return [value for _, value in found]
+    return [value for _, value in keyed_digests]

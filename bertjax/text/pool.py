@@ -90,7 +90,7 @@ class _States:
     """Detects stopped worker processes, by their state in /proc."""
 
     def __init__(self, workers: Sequence[BaseProcess]) -> None:
-        self._found = dict.fromkeys(workers, 0)  # worker -> checks in a row that found it stopped
+        self._stopped_checks = dict.fromkeys(workers, 0)  # worker -> checks in a row that found it stopped
         self._looked = time.monotonic()
 
     def stopped(self) -> BaseProcess | None:
@@ -100,12 +100,14 @@ class _States:
         """
         if time.monotonic() >= self._looked + LOOK_SECONDS:
             self._looked = time.monotonic()
-            self._found = {worker: looks + 1 if _is_stopped(worker) else 0 for worker, looks in self._found.items()}
-        return next((worker for worker, looks in self._found.items() if looks >= LOOKS), None)
+            self._stopped_checks = {
+                worker: looks + 1 if _is_stopped(worker) else 0 for worker, looks in self._stopped_checks.items()
+            }
+        return next((worker for worker, looks in self._stopped_checks.items() if looks >= LOOKS), None)
 
     def kill_stopped(self) -> None:
         """Kill the stopped workers, which nothing else ends."""
-        for worker in filter(_is_stopped, self._found):
+        for worker in filter(_is_stopped, self._stopped_checks):
             worker.kill()
 
 

@@ -93,8 +93,8 @@ def _failures(units: Sequence[Unit], progress: Progress, runner: Runner) -> list
     failures: dict[str, Failure] = {}
     total, done = sum(unit.size for unit in units), 0
     with SIGNS.doing(_WHAT):
-        for unit, found in runner(_unreadable_files, units, _WHAT):
-            failures |= {path: Failure(path, message, likely) for path, message, likely in found}
+        for unit, unreadable in runner(_unreadable_files, units, _WHAT):
+            failures |= {path: Failure(path, message, likely) for path, message, likely in unreadable}
             done += unit.size
             progress(_WHAT, done, total)
     return [failures[path] for path in sorted(failures)]

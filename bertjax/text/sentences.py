@@ -126,8 +126,8 @@ def split_sentences(text: str) -> list[str]:
     sentences = []
     for line in text.splitlines():
         begin = 0
-        for found in candidate.finditer(line):
-            start, end = found.span()
+        for match in candidate.finditer(line):
+            start, end = match.span()
             if _ends(line, begin, start, end):
                 sentences.append(line[begin:end].strip())
                 begin = end

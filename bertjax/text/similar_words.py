@@ -133,6 +133,6 @@ def _nearest(unit: np.ndarray, begin: int, count: int) -> Iterable[list[int]]:
     count = min(count, len(unit) - 1)
     if not count:
         return [[] for _ in rows]
-    found = np.sort(np.argpartition(-cosines, count - 1, axis=1)[:, :count], axis=1)
-    order = np.argsort(-np.take_along_axis(cosines, found, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(found, order, axis=1).tolist()
+    nearest = np.sort(np.argpartition(-cosines, count - 1, axis=1)[:, :count], axis=1)
+    order = np.argsort(-np.take_along_axis(cosines, nearest, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(nearest, order, axis=1).tolist()

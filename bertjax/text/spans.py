@@ -61,11 +61,11 @@ def join(texts: Sequence[str], between: str) -> str:
     joined = between.join(texts)
     if MarkedText not in set(map(type, texts)):
         return joined
-    found, begin = [], 0
+    spans, begin = [], 0
     for text in texts:
-        found += [Span(span.start + begin, span.end + begin, span.kind) for span in get_spans(text)]
+        spans += [Span(span.start + begin, span.end + begin, span.kind) for span in get_spans(text)]
         begin += len(text) + len(between)
-    return MarkedText(joined, found)
+    return MarkedText(joined, spans)
 
 
 def marked(text: str, listed: Any, field: str, where: str) -> str:
@@ -79,9 +79,9 @@ def marked(text: str, listed: Any, field: str, where: str) -> str:
         return text
     if not isinstance(listed, Sequence) or isinstance(listed, str):
         raise ValueError(f"{where}: field `{field}` is {type(listed).__name__}, not a list of spans")
-    found = sorted(_span(item, f"{where}: span {str(item)[:80]} of `{field}`", len(text)) for item in listed)
+    spans = sorted(_span(item, f"{where}: span {str(item)[:80]} of `{field}`", len(text)) for item in listed)
     last: dict[str, Span] = {}
-    for span in found:
+    for span in spans:
         before = last.get(span.kind)
         if before is not None and before.end > span.start:
             raise ValueError(
@@ -89,7 +89,7 @@ def marked(text: str, listed: Any, field: str, where: str) -> str:
                 "leave one of them out"
             )
         last[span.kind] = span
-    return MarkedText(text, found)
+    return MarkedText(text, spans)
 
 
 def _span(item: Any, where: str, size: int) -> Span:

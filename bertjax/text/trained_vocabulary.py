@@ -161,8 +161,8 @@ def _stamps(path: Path, names: Iterable[str]) -> tuple[tuple[int, ...], ...]:
     """Stamps that change with a vocabulary's files: `path`, and the files of these names in its folder."""
     folder = path if path.is_dir() else path.parent
     files = [path, *(folder / name for name in names)]
-    found = [file.stat() for file in files if file.exists()]
-    return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in found)
+    stats = [file.stat() for file in files if file.exists()]
+    return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)
 
 
 def _train_vocabulary(
@@ -262,13 +262,13 @@ def _made(folder: AnyPath) -> _Made:
 def require_vocabulary(folder: AnyPath, inputs: str) -> None:
     """Raise ValueError unless the folder holds the unchanged vocabulary of these inputs."""
     try:
-        how = _made(folder)
-        found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in how["files"]}
+        record = _made(folder)
+        digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in record["files"]}
     except (FileNotFoundError, ValueError):
         raise ValueError(f"vocabulary {folder}: a file is missing or damaged; delete the folder") from None
-    require_inputs(how["inputs"], inputs, folder)
-    for name, digest in how["files"].items():
-        if found[name] != digest:
+    require_inputs(record["inputs"], inputs, folder)
+    for name, digest in record["files"].items():
+        if digests[name] != digest:
             raise ValueError(
                 f"vocabulary {folder / name} was changed after it was made; delete the folder, or name the file in "
                 "data.vocab to use it as it is"

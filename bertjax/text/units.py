@@ -80,9 +80,9 @@ def listed_planes(data: DataConfig) -> set[str] | None:
     """The planes that the list of `data.units` marks; None without a list."""
     if not data.units.startswith("list:"):
         return None
-    found = find_units(data.units, data.lowercase)
-    assert isinstance(found, _UnitList)
-    return {PLANE_OF_KIND[kind] for kind in found.kinds}
+    units = find_units(data.units, data.lowercase)
+    assert isinstance(units, _UnitList)
+    return {PLANE_OF_KIND[kind] for kind in units.kinds}
 
 
 def require_spans(data: DataConfig, sources: Iterable[Sequence[SourceFile]]) -> None:
@@ -205,7 +205,7 @@ class _UnitList:
         """Find the units of a sentence, in order."""
         atoms = self._atoms(sentence)
         names = [atom for atom, _, _ in atoms]
-        found: list[Span] = []
+        spans: list[Span] = []
         for kind, units in self._units.items():
             sizes, behind = self._sizes[kind], 0
             for first, name in enumerate(names):
@@ -215,12 +215,12 @@ class _UnitList:
                 fitting = [len(unit) for unit in coming if unit in units]  # shorter at the end of the sentence
                 if fitting:
                     behind = first + max(fitting)
-                    found.append(Span(atoms[first][1], atoms[behind - 1][2], kind))
-        return sorted(found)
+                    spans.append(Span(atoms[first][1], atoms[behind - 1][2], kind))
+        return sorted(spans)
 
     def _atoms(self, text: str) -> list[_Atom]:
         """The words and single characters of a text, with their begins and ends."""
-        cut = ((found[0], *found.span()) for found in _ATOM.finditer(text))
+        cut = ((match[0], *match.span()) for match in _ATOM.finditer(text))
         return [(atom.lower() if self._lowercase else atom, begin, end) for atom, begin, end in cut]
 
 

@@ -90,13 +90,13 @@ class ChunkEncoder:
         """The span of each token in the sentence, as [first character, one past the last]: int64 [tokens, 2]."""
         before = self._before if before is None else before
         text, end = before + sentence, 0
-        found: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         for chunk in self.cut([sentence], [before]):
             begin = text.index(chunk, end)
             end = begin + len(chunk)
             offsets = self._offsets if len(chunk) <= _CHARACTERS_WITH_OFFSETS else self._offsets_of
-            found += [(begin + first, begin + last) for first, last in offsets(chunk)]
-        return (np.array(found, np.int64).reshape(-1, 2) - len(before)).clip(0)
+            spans += [(begin + first, begin + last) for first, last in offsets(chunk)]
+        return (np.array(spans, np.int64).reshape(-1, 2) - len(before)).clip(0)
 
     def _offsets_of(self, chunk: str) -> list[tuple[int, int]]:
         offsets = self._tokenizer.encode(chunk, add_special_tokens=False).offsets

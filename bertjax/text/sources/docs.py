@@ -39,15 +39,15 @@ def units(packages: str = "") -> list[tuple[str, tuple[str, ...]]]:
     """
     installed = _installed()
     names = [name.strip() for name in packages.split(",") if name.strip()] or sorted(installed)
-    found = []
+    found_units = []
     for name in sorted(set(names)):
         if name not in installed:
             near = difflib.get_close_matches(name, installed, 1)
             hint = f"did you mean {near[0]}?" if near else "use names as they are imported"
             raise ValueError(f"source docs:{packages}: no package {name!r} in this environment; {hint}")
         parts = _parts(_modules(installed[name]))
-        found += [(f"{name}[{n}]" if len(parts) > 1 else name, part) for n, part in enumerate(parts)]
-    return found
+        found_units += [(f"{name}[{n}]" if len(parts) > 1 else name, part) for n, part in enumerate(parts)]
+    return found_units
 
 
 def find(source: Source) -> list[SourceFile]:
@@ -74,15 +74,15 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 def _installed() -> dict[str, str]:
     """Import name -> file or folder, of everything in site-packages except this package."""
     paths = sysconfig.get_paths()
-    found = {STANDARD_LIBRARY: paths["stdlib"]}
+    packages = {STANDARD_LIBRARY: paths["stdlib"]}
     for root in dict.fromkeys((paths["purelib"], paths["platlib"])):
         for entry in os.listdir(root):
             name = entry.removesuffix(".py")
             path = os.path.join(root, entry)
             if name.isidentifier() and (name != entry or os.path.isdir(path)) and not name.startswith("__"):
-                found.setdefault(name, path)
-    found.pop("bertjax", None)
-    return found
+                packages.setdefault(name, path)
+    packages.pop("bertjax", None)
+    return packages
 
 
 def _modules(path: str) -> list[str]:

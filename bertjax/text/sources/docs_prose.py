@@ -101,10 +101,10 @@ def _without_literals(lines: list[str]) -> Iterator[str]:
             yield ""
         elif bare.startswith(">>>"):
             to_blank = True
-        elif found := _DIRECTIVE.match(bare):
-            is_prose = found[1] in _PROSE_DIRECTIVES
+        elif match := _DIRECTIVE.match(bare):
+            is_prose = match[1] in _PROSE_DIRECTIVES
             hidden = None if is_prose else indent
-            yield " " * indent + found[2].strip() if is_prose else ""
+            yield " " * indent + match[2].strip() if is_prose else ""
         elif _FIELD.match(bare) or _LIST_LABEL.fullmatch(bare):
             hidden = indent
             to_blank = not bare.endswith(":")  # its text continues to the end of the paragraph

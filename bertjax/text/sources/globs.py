@@ -91,8 +91,8 @@ def _why_nothing(pattern: str) -> str:
     return f"the glob matches nothing ({where}){brackets}"
 
 
-def _no_names(folder: str, names: Sequence[str], found: Iterable[str]) -> NoFilesError:
-    endings = Counter(os.path.splitext(path)[1] for path in found)
+def _no_names(folder: str, names: Sequence[str], paths: Iterable[str]) -> NoFilesError:
+    endings = Counter(os.path.splitext(path)[1] for path in paths)
     has = ", ".join(f"{count} {ending or 'without an ending'}" for ending, count in endings.most_common(5))
     error = NoFilesError(f"the folder has no {', '.join(names)} (it has {has})")
     error.example = f"{folder.rstrip('/')}/**/*{endings.most_common(1)[0][0]}"

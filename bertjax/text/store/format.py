@@ -238,9 +238,9 @@ class _CheckedFile:
         self.path = folder / record["name"]
         self._digests: list[str] = record["blocks"]
         self.dtype = np.dtype(dtype)
-        found = self.path.stat().st_size if self.path.is_file() else None
-        if found != record["bytes"]:
-            state = "is missing" if found is None else f"has {found} bytes instead of {record['bytes']}"
+        size = self.path.stat().st_size if self.path.is_file() else None
+        if size != record["bytes"]:
+            state = "is missing" if size is None else f"has {size} bytes instead of {record['bytes']}"
             raise ValueError(f"token store file {self.path} {state}; delete the store and prepare it again")
         # A plain array over the map: indexing an np.memmap costs more than the gather.
         self._array = np.asarray(np.memmap(self.path, self.dtype, mode="r"))

@@ -57,8 +57,8 @@ def close_gaps(text: str) -> str:
     return _SPACED_GAP.sub(_close, _AFTER_COMMA.sub("", text))
 
 
-def _clean_parentheses(found: re.Match[str]) -> str:
-    whole = found[0]
+def _clean_parentheses(match: re.Match[str]) -> str:
+    whole = match[0]
     if GAP not in whole:
         return whole
     pieces = [piece for piece in _PIECE.findall(whole[1:-1]) if piece and not _is_hole(piece)]
@@ -74,9 +74,9 @@ def _is_hole(piece: str) -> bool:
     return rest.endswith((":", "：")) or not any(map(str.isalnum, rest))
 
 
-def _close(found: re.Match[str]) -> str:
-    start, end = found.span()
-    text = found.string
+def _close(match: re.Match[str]) -> str:
+    start, end = match.span()
+    text = match.string
     if end == len(text) or start == 0 or text[end] in _AFTER or text[start - 1] in _BEFORE:
         return ""
-    return " " if " " in found[0] else ""
+    return " " if " " in match[0] else ""

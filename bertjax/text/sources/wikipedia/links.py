@@ -53,8 +53,8 @@ def resolve_links(text: str, names: Names) -> str:
     if "[[" not in text:
         return text
 
-    def words(found: re.Match[str]) -> str:
-        return _words(found[1], names)
+    def words(match: re.Match[str]) -> str:
+        return _words(match[1], names)
 
     return replace_nested(_LINKS_ONLY.sub(GAP, text), _BALANCED, _ANY, words)
 
@@ -62,7 +62,7 @@ def resolve_links(text: str, names: Names) -> str:
 def resolve_external_links(text: str) -> str:
     """Replace links to other sites by their labels; links without a label, and bare addresses, by `GAP`."""
     if "[" in text:
-        text = _EXTERNAL.sub(lambda found: found[1].strip() or GAP, text)
+        text = _EXTERNAL.sub(lambda match: match[1].strip() or GAP, text)
     return _BARE.sub(GAP, text) if "://" in text else text
 
 

@@ -69,7 +69,7 @@ def _streams(file: BinaryIO, position: int) -> Iterator[int]:
     while True:
         file.seek(position)
         window = file.read(_WINDOW)
-        yield from (position + found.start() for found in _STREAM.finditer(window))
+        yield from (position + match.start() for match in _STREAM.finditer(window))
         if len(window) < _WINDOW:
             return
         position += _WINDOW - _STREAM_BYTES + 1

@@ -59,14 +59,14 @@ def drop_opaque(text: str) -> str:
     """
     if "<" not in text:
         return text
-    parts, kept, at = [], 0, 0
+    parts, copied, at = [], 0, 0
     endless: set[str] = set()
-    while found := _OPENING.search(text, at):
-        at = found.end()
-        name = (found[1] or "").lower()
+    while match := _OPENING.search(text, at):
+        at = match.end()
+        name = (match[1] or "").lower()
         if name in endless or (name and name not in _END):
             continue
-        if name and found[2].endswith("/"):
+        if name and match[2].endswith("/"):
             end, inside = at, ""
         else:
             begin, end = _find_end(text, name, at)
@@ -74,12 +74,12 @@ def drop_opaque(text: str) -> str:
                 endless.add(name)
                 continue
             inside = text[at:begin]
-        parts.append(text[kept : found.start()])
-        parts.append(_replacement(name, found[2] or "", inside))
-        kept = at = end
-        if not name and text[end : end + 1] == "\n" == text[max(found.start() - 1, 0)]:
-            kept = at = end + 1  # a comment alone on its line goes with the line
-    return "".join(parts) + text[kept:]
+        parts.append(text[copied : match.start()])
+        parts.append(_replacement(name, match[2] or "", inside))
+        copied = at = end
+        if not name and text[end : end + 1] == "\n" == text[max(match.start() - 1, 0)]:
+            copied = at = end + 1  # a comment alone on its line goes with the line
+    return "".join(parts) + text[copied:]
 
 
 def _find_end(text: str, name: str, at: int) -> tuple[int, int]:
@@ -87,8 +87,8 @@ def _find_end(text: str, name: str, at: int) -> tuple[int, int]:
     if not name:  # an unclosed comment extends to the end
         begin = text.find("-->", at)
         return (begin, begin + 3) if begin >= 0 else (len(text), len(text))
-    found = _END[name].search(text, at)
-    return found.span() if found else (-1, -1)
+    match = _END[name].search(text, at)
+    return match.span() if match else (-1, -1)
 
 
 def _replacement(name: str, attributes: str, inside: str) -> str:
@@ -132,26 +132,26 @@ def drop_tags(text: str) -> str:
     return _TAG.sub(_instead_of_tag, _BREAKS.sub(BREAK, text))
 
 
-def _instead_of_tag(found: re.Match[str]) -> str:
-    name = found[1].lower()
+def _instead_of_tag(match: re.Match[str]) -> str:
+    name = match[1].lower()
     if name == "br":
         return f"{GAP} "
     if name in _INLINE:
         return JOINT
-    return BREAK if name in _BLOCKS else found[0]  # MediaWiki shows unknown tags as text
+    return BREAK if name in _BLOCKS else match[0]  # MediaWiki shows unknown tags as text
 
 
 def _drop_nesting(text: str) -> str:
     """Drop lists and tables, which may nest; an unclosed one loses only its tags."""
-    parts, kept, opened, depth = [], 0, 0, 0
-    for found in _NESTING.finditer(text):
-        if not found[1]:
+    parts, copied, opened, depth = [], 0, 0, 0
+    for match in _NESTING.finditer(text):
+        if not match[1]:
             if not depth:
-                opened = found.start()
+                opened = match.start()
             depth += 1
         elif depth:
             depth -= 1
             if not depth:
-                parts += text[kept:opened], BREAK
-                kept = found.end()
-    return "".join(parts) + text[kept:]
+                parts += text[copied:opened], BREAK
+                copied = match.end()
+    return "".join(parts) + text[copied:]

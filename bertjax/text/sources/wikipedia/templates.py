@@ -34,8 +34,8 @@ def resolve_templates(text: str) -> str:
         return text
     text = text.replace("{{!}}", "|")
     if "{{{" in text:
-        text = _PARAMETER.sub(lambda found: found[1] or "", text)
-    return replace_nested(text, _BALANCED, _ANY, lambda found: template_words(found[1]))
+        text = _PARAMETER.sub(lambda match: match[1] or "", text)
+    return replace_nested(text, _BALANCED, _ANY, lambda match: template_words(match[1]))
 
 
 def template_words(call: str) -> str:
@@ -58,24 +58,24 @@ def template_words(call: str) -> str:
 
 def _arguments(text: str) -> dict[str, str]:
     """The arguments by name; unnamed ones by number, from "1"."""
-    found: dict[str, str] = {}
+    arguments: dict[str, str] = {}
     number = 0
     for argument in text.split("|"):
         name, equals, value = argument.partition("=")
         if equals and _NAME.fullmatch(name := name.strip()):
-            found[name] = value.strip()
+            arguments[name] = value.strip()
         else:
             number += 1
-            found[str(number)] = argument.strip()
-    return found
+            arguments[str(number)] = argument.strip()
+    return arguments
 
 
 def _join(*keys: str, join: str = " ", before: str = "", after: str = "") -> Rule:
     """The rule that joins the arguments of these numbers or names, if present."""
 
     def words(arguments: dict[str, str], name: str) -> str:
-        found = join.join(filter(None, (arguments.get(key) for key in keys)))
-        return f"{before}{found}{after}" if found else ""
+        joined = join.join(filter(None, (arguments.get(key) for key in keys)))
+        return f"{before}{joined}{after}" if joined else ""
 
     return words
 
@@ -152,8 +152,8 @@ def _passage(*keys: str) -> Rule:
     find = _either(*keys)
 
     def words(arguments: dict[str, str], name: str) -> str:
-        found = find(arguments, name)
-        return f"{BREAK}{found}{BREAK}" if found else ""
+        text = find(arguments, name)
+        return f"{BREAK}{text}{BREAK}" if text else ""
 
     return words
 

@@ -46,9 +46,9 @@ def paragraphs(text: str, names: Names) -> list[str]:
     return [prose for block in _blocks(text) for part in block.split(BREAK) if (prose := _prose(part))]
 
 
-def _first_variant(found: re.Match[str]) -> str:
+def _first_variant(match: re.Match[str]) -> str:
     """The first variant of a rule without nested rules: 计算机 for `-{zh-hans:计算机;zh-hant:電腦}-`, a for `-{a}-`."""
-    flags, pipe, text = found[1].rpartition("|")
+    flags, pipe, text = match[1].rpartition("|")
     if pipe and _HIDDEN_VARIANT.intersection(map(str.strip, flags.split(";"))):
         return GAP
     code = _VARIANT_CODE.search(text)
@@ -112,9 +112,9 @@ def _without_quotes(line: str) -> str:
         return line
     kept = _apostrophe(line)
 
-    def rest(found: re.Match[str]) -> str:
-        length = len(found[0])
-        return "'" * (length - 5 if length > 5 else length == 4 or found.start() == kept)
+    def rest(match: re.Match[str]) -> str:
+        length = len(match[0])
+        return "'" * (length - 5 if length > 5 else length == 4 or match.start() == kept)
 
     return _QUOTES.sub(rest, line)
 
@@ -124,7 +124,7 @@ def _apostrophe(line: str) -> int:
 
     That is if both bold and italics would stay open: after a word of one letter, else after a longer one.
     """
-    runs = [(found.start(), found.end() - found.start()) for found in _QUOTES.finditer(line)]
+    runs = [(match.start(), match.end() - match.start()) for match in _QUOTES.finditer(line)]
     bold = [start for start, length in runs if length == 3]
     italics = sum(length == 2 or length >= 5 for _, length in runs)
     if not bold or not italics % 2 or not sum(length >= 3 for _, length in runs) % 2:
@@ -140,7 +140,7 @@ def _prose(text: str) -> str:
     """Remove the rest of the markup of a paragraph; empty if it has neither letter nor digit."""
     text = resolve_external_links(text.replace(JOINT, ""))
     if "__" in text:
-        text = _SWITCH.sub(lambda found: found[0] if found[1] != found[1].upper() else GAP, text)
+        text = _SWITCH.sub(lambda match: match[0] if match[1] != match[1].upper() else GAP, text)
     if "{{" in text or "}}" in text or "[[" in text or "]]" in text:
         text = _LEFT_OPEN.sub("", text)
     if "&" in text:
