@@ -64,7 +64,9 @@ def file_texts(path: str, tokenizer: Tokenizer, most_tokens: int = MOST_TOKENS) 
         ids, lengths = tokenizer.encode_running(segments, [False] * len(segments))
         text_of = np.repeat(np.arange(number, number + len(lines)), [len(line) for line in lines])
         number += len(lines)
-        sample = _joined(sample, _sampled((ids, lengths, text_of), share))
+        drawn = _sampled((ids, lengths, text_of), share)
+        ids, lengths, text_of = (np.concatenate(both) for both in zip(sample, drawn, strict=True))
+        sample = ids, lengths, text_of
         while len(sample[0]) > most_tokens:
             share /= 2
             sample = _sampled(sample, share)
@@ -76,11 +78,6 @@ def file_texts(path: str, tokenizer: Tokenizer, most_tokens: int = MOST_TOKENS) 
 
 _Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # ids, lengths of segments, the text of each segment
 _NOTHING: _Parts = (np.zeros(0, np.uint32), np.zeros(0, np.int64), np.zeros(0, np.int64))
-
-
-def _joined(first: _Parts, second: _Parts) -> _Parts:
-    ids, lengths, text_of = (np.concatenate(both) for both in zip(first, second, strict=True))
-    return ids, lengths, text_of
 
 
 def _sampled(parts: _Parts, share: float) -> _Parts:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bertjax.inspect.corpus_figures import RARE, Amount, Words
 from bertjax.inspect.inspection import Inspection
 from bertjax.inspect.near_duplicates import HASHES, SHINGLE, SIMILAR
-from bertjax.inspect.overlap import Contaminated, Overlap
+from bertjax.inspect.overlap import Overlap
 from bertjax.inspect.row_figures import RowFigures, Rows
 from bertjax.report.page import Table
 
@@ -169,13 +169,17 @@ def overlap_table(inspection: Inspection) -> Table:
 
 def _overlap(overlap: Overlap) -> list[tuple[str, ...]]:
     names = [f"{overlap.texts.name} ({overlap.texts.texts:,})"] + [""] * (len(overlap.by_measure) - 1)
-    return [_contaminated(name, one) for name, one in zip(names, overlap.by_measure, strict=True)]
-
-
-def _contaminated(name: str, one: Contaminated) -> tuple[str, ...]:
-    measure = f"{one.measure.name}, {one.measure.n} tokens"
-    flagged = f"{one.flagged:,}", percent(one.flagged, one.texts)
-    return name, measure, f"{one.texts:,}", *flagged, percent(one.seen, one.runs, 2)
+    return [
+        (
+            name,
+            f"{result.measure.name}, {result.measure.n} tokens",
+            f"{result.texts:,}",
+            f"{result.flagged:,}",
+            percent(result.flagged, result.texts),
+            percent(result.seen, result.runs, 2),
+        )
+        for name, result in zip(names, overlap.by_measure, strict=True)
+    ]
 
 
 def percent(part: float, whole: float, digits: int = 1) -> str:

@@ -128,14 +128,12 @@ def _share(part: int, whole: int) -> float:
 
 
 def _pair(pair: ReadablePair) -> str:
-    segments = "".join(
-        f"<p><b>{name}</b>{_pieces(pieces)}</p>" for name, pieces in (("A", pair.a), ("B", pair.b)) if pieces
-    )  # fmt: skip
+    segments = ""
+    for name, pieces in (("A", pair.a), ("B", pair.b)):
+        if pieces:
+            words = (glue + _piece(piece) for glue, piece in zip(glues(pieces), pieces, strict=True))
+            segments += f"<p><b>{name}</b>{''.join(words)}</p>"
     return f'<div class="row card"><b>row {pair.row}</b> {escaped(pair.label)}{segments}</div>'
-
-
-def _pieces(pieces: tuple[Piece, ...]) -> str:
-    return "".join(glue + _piece(piece) for glue, piece in zip(glues(pieces), pieces, strict=True))
 
 
 def _piece(piece: Piece) -> str:

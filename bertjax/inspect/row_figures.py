@@ -152,20 +152,13 @@ def readable_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind, number:
 
 def joined(pieces: tuple[Piece, ...]) -> str:
     """Join pieces to text, without a space before a piece that continues a word."""
-    return "".join(glue + text for glue, text in zip(glues(pieces), map(_bare, pieces), strict=True))
+    texts = (str(piece) if piece.original is not None else piece.shown.removeprefix("##") for piece in pieces)
+    return "".join(glue + text for glue, text in zip(glues(pieces), texts, strict=True))
 
 
 def glues(pieces: tuple[Piece, ...]) -> list[str]:
     """The separator before each piece: empty for the first and for continuations, else a space."""
-    return ["" if n == 0 or _continues(piece) else " " for n, piece in enumerate(pieces)]
-
-
-def _continues(piece: Piece) -> bool:
-    return (piece.original or piece.shown).startswith("##")
-
-
-def _bare(piece: Piece) -> str:
-    return str(piece) if piece.original is not None else piece.shown.removeprefix("##")
+    return ["" if n == 0 or (piece.original or piece.shown).startswith("##") else " " for n, piece in enumerate(pieces)]
 
 
 def pairs_of_row(number: int, row: dict[str, np.ndarray], tokenizer: Tokenizer, kind: RowKind) -> list[ReadablePair]:

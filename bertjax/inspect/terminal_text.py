@@ -74,11 +74,8 @@ def _bar(counts: np.ndarray, number: int) -> str:
     share = counts[number] / max(sum(counts), 1) if number < len(counts) else 0.0
     largest = max(counts) / max(sum(counts), 1)
     bar = "█" * round(_BAR * share / largest) if share else ""
-    return f"{bar + (f' {_share(share)}' if share else ''):<{_BAR + 12}}"
-
-
-def _share(share: float) -> str:
-    return f"{share:.1%}" if share >= 0.0005 else "<0.1%"
+    label = f" {share:.1%}" if share >= 0.0005 else " <0.1%" if share else ""
+    return f"{bar + label:<{_BAR + 12}}"
 
 
 def _most_frequent(inspection: Inspection) -> str:

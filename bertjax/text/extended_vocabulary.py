@@ -21,9 +21,9 @@ from bertjax.text.readable import readable_corpus, reporting_unreadable
 from bertjax.text.trained_vocabulary import (
     READING_VERSION,
     count_corpus,
-    keep_vocabulary,
     load_vocabulary,
     require_vocabulary,
+    write_vocabulary,
 )
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import smoothed
@@ -62,8 +62,8 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     runner = processes(data.workers)
     corpus = readable_corpus(data, progress, runner)
     versions = [EXTENDER_VERSION, READING_VERSION]
-    made_of = {"extends": old.fingerprint, "most": most, "sources": corpus.description(), "held_out": data.held_out}
-    inputs = fingerprint(made_of | {"versions": versions, "vocab_temperature": data.vocab_temperature})
+    inputs_json = {"extends": old.fingerprint, "most": most, "sources": corpus.description(), "held_out": data.held_out}
+    inputs = fingerprint(inputs_json | {"versions": versions, "vocab_temperature": data.vocab_temperature})
     folder = path_of(data.root) / f"vocab-{inputs[:12]}"
     with reporting_unreadable(corpus, progress, runner):
         counts, share = count_corpus(corpus, data, progress, runner)
@@ -76,7 +76,7 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
             require_vocabulary(folder, inputs)
         else:
             record = {"extends": old.fingerprint, "added_words": added, "replaced_unused": replaced}
-            keep_vocabulary(folder, inputs, new, corpus.sources, record | {"share_of_documents": share})
+            write_vocabulary(folder, inputs, new, corpus.sources, record | {"share_of_documents": share})
     return Extension(folder / new.main_file, tuple(added), replaced, _pieces(old, words), _pieces(new, words))
 
 

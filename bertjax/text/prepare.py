@@ -165,19 +165,19 @@ def _plan_store(
         vocab = resolve_vocabulary(data, corpus, division, progress, runner)
     rules = TextRules.of(data)
     tokenizer = load_vocabulary(vocab, rules)
-    made_of = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, **division.inputs(), **units}
+    inputs_json = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, **division.inputs(), **units}
     if division.longest:
-        made_of["dividing"] = DIVIDING_VERSION
+        inputs_json["dividing"] = DIVIDING_VERSION
     if not tokenizer.rules.prefix_space:
-        made_of["running_text"] = RUNNING_TEXT_VERSION
+        inputs_json["running_text"] = RUNNING_TEXT_VERSION
     if data.segmenter != "none":
         if not tokenizer.splits_like_bert:
             raise ValueError(
                 f"data.segmenter={data.segmenter!r} requires a WordPiece vocabulary with BERT's words, and this is "
                 f"{tokenizer.kind_name}; set it to none"
             )
-        made_of["segmenter"] = f"{data.segmenter} {importlib.metadata.version(data.segmenter)}"
-    inputs = fingerprint(made_of | {"versions": [FORMAT_VERSION, READING_VERSION]})
+        inputs_json["segmenter"] = f"{data.segmenter} {importlib.metadata.version(data.segmenter)}"
+    inputs = fingerprint(inputs_json | {"versions": [FORMAT_VERSION, READING_VERSION]})
     target = path_of(data.root) / f"store-{inputs[:12]}"
     folder = target if is_remote(target) else target.with_name(f"{target.name}.partial")
     job = ShardJob(

@@ -57,19 +57,24 @@ def resolve_vocabulary(
 ) -> AnyPath:
     """Like `prepare_vocabulary`, with the corpus and its division, which are needed only without `data.vocab`."""
     vocab = _without_entities(data, corpus, division, progress, runner)
-    return _with_entities(data, vocab) if data.entity_map else vocab
+    if not data.entity_map:
+        return vocab
+    tokenizer, added = vocabulary_with_entities(data, vocab), added_words(vocab)
+    return _store_vocabulary(
+        data, tokenizer, {"entity_map": data.entity_map} | ({} if added is None else {"added_words": added})
+    )
 
 
 def _without_entities(
     data: DataConfig, corpus: Corpus | None, division: Division | None, progress: Progress, runner: Runner
 ) -> AnyPath:
     if data.vocab.startswith(hub.PREFIX):
-        return _kept(data, load_vocabulary(data.vocab, TextRules.of(data)), {"vocab": data.vocab})
+        return _store_vocabulary(data, load_vocabulary(data.vocab, TextRules.of(data)), {"vocab": data.vocab})
     if data.vocab:
         load_vocabulary(data.vocab, TextRules.of(data))
         return path_of(data.vocab)
     assert corpus is not None and division is not None
-    made_of = {
+    inputs_json = {
         "sources": corpus.description(),
         **division.inputs(),
         "lowercase": data.lowercase,
@@ -78,39 +83,33 @@ def _without_entities(
         "versions": [TRAINER_VERSION, READING_VERSION],
     }
     if data.tokenizer != "wordpiece":
-        made_of["tokenizer"] = data.tokenizer
+        inputs_json["tokenizer"] = data.tokenizer
     if data.tokenizer == "byte_bpe" and data.special_tokens != "<s>":
-        made_of["special_tokens"] = data.special_tokens
+        inputs_json["special_tokens"] = data.special_tokens
     if data.tokenizer in ("unigram", "bpe"):
-        made_of["sentencepiece"] = importlib.metadata.version("sentencepiece")
+        inputs_json["sentencepiece"] = importlib.metadata.version("sentencepiece")
     if data.vocab_temperature != 1:
-        made_of["vocab_temperature"] = data.vocab_temperature
-    inputs = fingerprint(made_of)
+        inputs_json["vocab_temperature"] = data.vocab_temperature
+    inputs = fingerprint(inputs_json)
     folder = path_of(data.root) / f"vocab-{inputs[:12]}"
     with exclusive_lock(path_of(data.root)):
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
             _train_vocabulary(folder, inputs, corpus, division, data, progress, runner)
-    return folder / next(iter(_made(folder)["files"]))
+    return folder / next(iter(_read_record(folder)["files"]))
 
 
-def _with_entities(data: DataConfig, vocab: AnyPath) -> AnyPath:
-    """Store the vocabulary with the entity map of `data.entity_map` like a trained one."""
-    made, added = vocabulary_with_entities(data, vocab), added_words(vocab)
-    return _kept(data, made, {"entity_map": data.entity_map, **({} if added is None else {"added_words": added})})
-
-
-def _kept(data: DataConfig, tokenizer: Tokenizer, how: Mapping[str, Any]) -> AnyPath:
-    """Store a vocabulary below the root like a trained one and return its main file; `how` goes into its record."""
+def _store_vocabulary(data: DataConfig, tokenizer: Tokenizer, record: Mapping[str, Any]) -> AnyPath:
+    """Store a vocabulary below the root like a trained one and return its main file; `record` describes its making."""
     inputs = fingerprint({"tokenizer": tokenizer.fingerprint, "version": KEEPING_VERSION})
     folder = path_of(data.root) / f"vocab-{inputs[:12]}"
     with exclusive_lock(path_of(data.root)):
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
-            keep_vocabulary(folder, inputs, tokenizer, data.sources, how)
-    return folder / next(iter(_made(folder)["files"]))
+            write_vocabulary(folder, inputs, tokenizer, data.sources, record)
+    return folder / next(iter(_read_record(folder)["files"]))
 
 
 def vocabulary_with_entities(data: DataConfig, vocab: str | AnyPath) -> Tokenizer:
@@ -180,8 +179,8 @@ def _train_vocabulary(
     words = smoothed(counts, data.vocab_temperature)
     report = partial(progress, "training the vocabulary")
     tokenizer = train_tokenizer(data.tokenizer, words, data.vocab_size, TextRules.of(data), report)
-    how = {"asked_vocab_size": data.vocab_size, "words": words.total(), "distinct_words": len(words)}
-    keep_vocabulary(folder, inputs, tokenizer, corpus.sources, how | {"share_of_documents": share})
+    record = {"asked_vocab_size": data.vocab_size, "words": words.total(), "distinct_words": len(words)}
+    write_vocabulary(folder, inputs, tokenizer, corpus.sources, record | {"share_of_documents": share})
 
 
 def count_corpus(
@@ -204,8 +203,8 @@ def count_corpus(
     return counts, share
 
 
-def keep_vocabulary(
-    folder: AnyPath, inputs: str, tokenizer: Tokenizer, sources: Iterable[object], how: Mapping[str, Any]
+def write_vocabulary(
+    folder: AnyPath, inputs: str, tokenizer: Tokenizer, sources: Iterable[object], record: Mapping[str, Any]
 ) -> None:
     """Write a vocabulary and the record of its making; the folder appears atomically."""
     about = {
@@ -220,7 +219,7 @@ def keep_vocabulary(
         unfinished.mkdir(exist_ok=True)
         for name, content in tokenizer.files.items():
             write_durably(unfinished / name, content)
-        write_durably(unfinished / "made.json", json.dumps(about | dict(how), indent=1).encode())
+        write_durably(unfinished / "made.json", json.dumps(about | dict(record), indent=1).encode())
         if isinstance(unfinished, Path):
             unfinished.rename(str(folder))
 
@@ -248,21 +247,21 @@ class _Extended(TypedDict):
     added_words: NotRequired[list[str]]
 
 
-class _Made(_Extended):
+class _Record(_Extended):
     """The record in `made.json`, with the SHA-256 of each file, the main one first."""
 
     inputs: str
     files: dict[str, Sha256]
 
 
-def _made(folder: AnyPath) -> _Made:
-    return read_json(folder / "made.json", _Made, remedy="delete the folder")
+def _read_record(folder: AnyPath) -> _Record:
+    return read_json(folder / "made.json", _Record, remedy="delete the folder")
 
 
 def require_vocabulary(folder: AnyPath, inputs: str) -> None:
     """Raise ValueError unless the folder holds the unchanged vocabulary of these inputs."""
     try:
-        record = _made(folder)
+        record = _read_record(folder)
         digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in record["files"]}
     except (FileNotFoundError, ValueError):
         raise ValueError(f"vocabulary {folder}: a file is missing or damaged; delete the folder") from None

@@ -301,7 +301,9 @@ def find_cut(document: Artefact, hidden: Collection[str]) -> Cut:
         return Cut(BERT_CHUNKS, is_bert=True) if is_bert and splits_words else uncut
     if not all(step.get("type") in _LOCAL_NORMALIZERS or _keeps_spaces(step) for step in normalizer):
         return uncut
-    if any(token["lstrip"] or token["rstrip"] or _has_single_space(token["content"]) for token in added):
+    # A text with an added token of single spaces may be cut within it.
+    spaced = (" " in token["content"] and not re.search(r"\s\s", token["content"]) for token in added)
+    if any(spaced) or any(token["lstrip"] or token["rstrip"] for token in added):
         return uncut
     names = {step.get("type") for step in normalizer}
     if types == ["ByteLevel"] and splits[0].get("use_regex", True) and names <= _WITHOUT_SPACES:
@@ -318,11 +320,6 @@ def find_cut(document: Artefact, hidden: Collection[str]) -> Cut:
     if at_spaces and types[1:] == ["Metaspace"] and splits[1].get("prepend_scheme") == "always":
         return Cut(_SPACED_CHUNKS, (_OTHER_SPACE, _MARK_AFTER_SPACE) if "Precompiled" in names else ())
     return uncut
-
-
-def _has_single_space(content: str) -> bool:
-    """Whether text with this content may have only single spaces, and so be cut."""
-    return " " in content and not re.search(r"\s\s", content)
 
 
 def _keeps_spaces(step: Mapping[str, Any]) -> bool:

@@ -75,7 +75,12 @@ def _copy(store: AnyPath, manifest: Mapping[str, Any], target: Path, progress: P
     total = sum(file["bytes"] for file in files)
     what = f"copying the token store, {total / 1e6:,.1f} MB, to {target}"
     done = sum(file["bytes"] for file in files if _is_there(folder, file))
-    _require_room(folder, total - done, store)
+    needed, free = total - done, shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(
+            f"data.cache_dir={folder.parent}: {needed / 1e6:,.1f} MB of {store} are to be copied there and "
+            f"{free / 1e6:,.1f} MB are free; make room, or set data.cache_dir to a larger disk"
+        )
     progress(what, done, total)
     for file in files:
         if not _is_there(folder, file):
@@ -120,12 +125,3 @@ def _names_in(store: AnyPath) -> set[str]:
     if isinstance(store, RemotePath):
         return {url.rpartition("/")[2] for url in remote_files(f"{store}/*")}
     return {path.name for path in store.iterdir()}
-
-
-def _require_room(folder: Path, needed: int, store: AnyPath) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise OSError(
-            f"data.cache_dir={folder.parent}: {needed / 1e6:,.1f} MB of {store} are to be copied there and "
-            f"{free / 1e6:,.1f} MB are free; make room, or set data.cache_dir to a larger disk"
-        )
