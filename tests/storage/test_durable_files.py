@@ -1,4 +1,4 @@
-"""What must outlive a loss of power is flushed to disk before it takes its name, in this order."""
+"""Files that must outlive a power loss are synced before they are renamed, in this order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertjax.storage.files import naming, replace_bytes, sync, write_durably
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What is flushed, renamed or replaced, in order: the call and the name of the file at that moment."""
+    """(call, current name of the file) of every sync, rename and replacement, in order."""
     noted: list[tuple[str, str]] = []
     fsync = os.fsync
 

@@ -33,7 +33,7 @@ ON_BOTH = pytest.mark.parametrize("bucket", ["memory", "s3"], indirect=True)
 
 @pytest.fixture
 def bucket(request):
-    """The URL of an empty bucket, in memory unless a test says otherwise."""
+    """The URL of an empty bucket, in memory by default."""
     kind = getattr(request, "param", "memory")
     return request.getfixturevalue("s3") if kind == "s3" else f"memory://{next(_NUMBERS)}"
 
@@ -292,7 +292,7 @@ def steps_in(run):
 
 @ON_BOTH
 def test_curves_reach_the_run_whole(run, staging):
-    """What was published before a kill is there, and goes on behind the step where the run is resumed."""
+    """Curves published before a kill are kept up to the step where the run resumes."""
     telemetry = open_telemetry(run, 0, staging=staging)
     for step in (1, 2, 3):
         telemetry.write(step, {"train/mlm_loss": 1.0})

@@ -1,4 +1,4 @@
-"""`SHA256SUMS` of a folder: whatever differs from it is named."""
+"""`SHA256SUMS` of a folder: every difference is named."""
 
 from __future__ import annotations
 

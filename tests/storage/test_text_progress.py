@@ -1,4 +1,4 @@
-"""What someone who waits gets to read."""
+"""Progress and signs of life on a terminal and elsewhere."""
 
 import io
 import itertools
@@ -61,7 +61,7 @@ class Hand:
 
 
 def said_during(signs, clock, seconds):
-    """What is said over so many quarters of a second, with the second at which it is."""
+    """(second, line) of everything printed over so many quarters of a second."""
     said = []
     for _ in range(round(seconds * 4)):
         clock.now += 0.25

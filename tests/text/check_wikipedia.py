@@ -64,7 +64,7 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z-]+)?|simple")
 
 
 def reference(wikitext: str) -> str:
-    """The text of a page by mwparserfromhell, without what is dropped on purpose."""
+    """The text of a page by mwparserfromhell, without the parts that are dropped on purpose."""
     import mwparserfromhell
 
     lines = _render(mwparserfromhell.parse(wikitext)).split("\n")
@@ -118,7 +118,7 @@ def words(text: str) -> list[str]:
 
 @dataclass
 class Report:
-    """What was found in one dump."""
+    """The findings of one dump."""
 
     pages: int = 0
     redirects: int = 0

@@ -1,4 +1,4 @@
-"""Forty small generated files, and what a store of them holds."""
+"""Forty small generated files, and the content of their store."""
 
 import hashlib
 import random

@@ -61,7 +61,7 @@ def tokens(store):
     return sum(store.split(split).num_tokens for split in SPLITS)
 
 
-# what is no UTF-8
+# invalid UTF-8
 
 SENTENCE = b"caf\xe9 and words that are of the text. "
 RECORD = {
@@ -111,7 +111,7 @@ def test_large_binary_file_is_refused_early(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="not UTF-8, byte 0xe9 at offset 0"):
         texts(path, "lines", counts)
     assert counts.replaced_characters <= 1 << 20
-    # The same number in a text that goes on is little.
+    # The same number is a small share of a longer text.
     write(path, b"\xe9" * 9000 + b"\n" + b"words\n" * (1 << 18))
     assert sum(map(len, texts(path, "lines"))) > 1 << 20
 

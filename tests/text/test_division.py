@@ -60,7 +60,7 @@ def source(data, tmp_path):
 
 
 def sentences(text):
-    """What does not depend on how a text was cut into documents."""
+    """The parts of a store that do not depend on the division into documents."""
     return "".join(sorted(" ".join(text.split())))
 
 

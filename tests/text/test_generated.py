@@ -1,4 +1,4 @@
-"""The source of text made by rules: the same everywhere, whatever part of it is read."""
+"""The `generated` source: the same text everywhere, in any parts."""
 
 import hashlib
 
@@ -31,7 +31,7 @@ def test_document_depends_only_on_its_number(monkeypatch):
 
 
 def test_nouns_determine_their_words():
-    """Of each noun's adjectives the first is said every second time, and another topic's nouns have others."""
+    """A noun's first adjective has half of its occurrences, and nouns of other topics have other adjectives."""
     of_noun: dict[str, list[str]] = {}
     for document in texts("generated:2000"):
         for sentence in document.split("\n"):

@@ -1,4 +1,4 @@
-"""Worker processes: results of every unit, errors as they were raised, and a death told with its files."""
+"""Worker processes: results of every unit, unchanged errors, and deaths reported with files."""
 
 import multiprocessing
 import os
@@ -138,7 +138,7 @@ def leave_process_number_and_wait_for_the_word(unit):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the states of processes are read from /proc")
 def test_continued_worker_is_not_lost(tmp_path, monkeypatch):
-    """One look fewer than it takes finds a worker stopped; then it goes on, and everything is done."""
+    """A worker that is stopped for one check too few continues, and everything is done."""
     monkeypatch.setenv("NUMBERS", str(tmp_path))
     monkeypatch.setattr(pool, "LOOK_SECONDS", 0.05)
     found, is_stopped = [], pool._is_stopped

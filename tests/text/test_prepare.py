@@ -1,4 +1,4 @@
-"""Preparing: the store holds what the rules say, the same bytes however it was made, and nothing half-made."""
+"""Preparing a store: its content, the same bytes however it was made, and nothing half-made."""
 
 import itertools
 import json
@@ -140,7 +140,7 @@ def test_same_bytes_from_shards(data, tmp_path):
 
 
 def prepare_share_of(sizes, data, index):
-    """One of four, in a process of its own, with units of these sizes."""
+    """Prepare share I of four in a separate process, with units of these sizes."""
     corpus.UNIT_BYTES, corpus.MAX_UNITS = sizes
     prepare_share(data, index, 4)
 
@@ -352,7 +352,7 @@ if __name__ == "__main__":
 
 
 def script(tmp_path, data, units, before=""):
-    """A command that prepares in a process of its own and hangs after that many units."""
+    """A command that prepares in a separate process and hangs after so many units."""
     path = tmp_path / "script.py"
     path.write_text(before + SCRIPT.format(values=vars(data), units=units))
     return [sys.executable, str(path)]

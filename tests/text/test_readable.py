@@ -93,7 +93,7 @@ def test_skipped_files_are_listed_and_not_in_the_store(mixed, data, tmp_path, mo
     notes = reading_notes(store.manifest)
     assert "files that cannot be read, which were left out (data.on_error): 3" in notes
     assert any("western.dat: not UTF-8" in note for note in notes)
-    # It is the store of the others, whatever name they are given by.
+    # It is the store of the other files, by whatever pattern they are named.
     assert prepare(data) == store.path
     (tmp_path / "data" / "unreadable.json").unlink()
     assert prepare(changed(mixed, on_error="skip")) == store.path

@@ -371,7 +371,7 @@ def test_compressed_file_may_have_several_members(tmp_path, suffix):
 
 
 def test_zstandard_with_a_long_window_is_read(tmp_path):
-    """`zstd --long=28` and more, which large dumps are written with; the reader has to be told that it may."""
+    """`zstd --long=28` and more, as in large dumps, needs a larger window."""
     parameters = zstandard.ZstdCompressionParameters(window_log=28, hash_log=6, chain_log=6)
     compress = zstandard.ZstdCompressor(compression_params=parameters).compressobj()  # of unknown size: a whole window
     data = compress.compress(b"One two.") + compress.flush()

@@ -1,4 +1,4 @@
-"""The token store: what is written is read, across shards; damage of any file is found and named."""
+"""The token store: reading back across shards; damage of any file is named."""
 
 import json
 

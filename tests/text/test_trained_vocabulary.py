@@ -78,7 +78,7 @@ def test_large_text_is_sampled(data, monkeypatch):
     everything = prepare_vocabulary(changed(data, vocab="", vocab_size=70))
     text_bytes = Corpus.of(data).text_bytes
     monkeypatch.setattr(trained_vocabulary, "VOCABULARY_TEXT_BYTES", text_bytes // 2)
-    # The size is no input of the fingerprint but a constant of the program.
+    # The size is a constant of the program and not part of the fingerprint.
     shutil.rmtree(everything.parent)
     half = json.loads((prepare_vocabulary(changed(data, vocab="", vocab_size=70)).parent / "made.json").read_text())
     assert half["share_of_documents"] == pytest.approx(0.5, abs=0.01)

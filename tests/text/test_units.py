@@ -1,4 +1,4 @@
-"""Units of words, phrases and entities: from spans or a list to the planes of a token store, and what is refused."""
+"""Units of words, phrases and entities: from spans or a list to the planes of a token store, and refusals."""
 
 import itertools
 import json

@@ -65,7 +65,7 @@ def texts(path, counts=None):
     return [document.text for document in read_documents(SourceFile("wikipedia", str(path)), counts)]
 
 
-# what is read
+# reading
 
 
 def test_only_articles_are_read_in_order(tmp_path):
@@ -301,7 +301,7 @@ def test_store_of_a_split_dump_equals_the_whole(tmp_path, monkeypatch):
     assert ids[0] == ids[1]
 
 
-# what is refused
+# refusals
 
 
 def refusal(path):

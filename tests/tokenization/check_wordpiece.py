@@ -60,7 +60,7 @@ _BLOCK = 4096
 
 @dataclass
 class Found:
-    """What a comparison saw: how much, which rows of the table, and texts with ids that no row explains."""
+    """The result of a comparison: amounts, rows of the table, and texts with ids that no row explains."""
 
     texts: int = 0
     ids: int = 0
@@ -156,7 +156,7 @@ def _compared_scalars(setting: Setting, scalars: Sequence[int]) -> Found:
 
 
 def in_contexts(scalars: Iterable[int]) -> list[str]:
-    """For each character, a text that shows what is done with it."""
+    """A text for each character that shows its treatment."""
     return [CONTEXTS.format(chr(place)) for place in scalars]
 
 

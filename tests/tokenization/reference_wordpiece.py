@@ -32,8 +32,8 @@ def _listed(ranges: str) -> frozenset[str]:
     return frozenset(chr(place) for low, _, high in ends for place in range(int(low, 16), int(high or low, 16) + 1))
 
 
-# What ends a word for all three: what cleaning turns into a space, and white space that it leaves to str.split.
-# (Other characters that str.split splits at are controls, which cleaning deletes, joining what they part.)
+# Characters that end a word for all three: those that cleaning turns into a space, and white space left to str.split.
+# (Other separators of str.split are controls, which cleaning deletes, joining their neighbours.)
 SEPARATORS = _listed("9-A D 20 A0 1680 2000-200A 2028-2029 202F 205F 3000")
 _SEPARATED = re.compile(f"[^{''.join(sorted(SEPARATORS))}]+")
 
@@ -81,7 +81,7 @@ LATER_CAPITALS = {
 
 @dataclass(frozen=True, eq=False)
 class Rules:
-    """What sets one implementation apart from another."""
+    """The rules by which implementations differ."""
 
     longest_word: int  # in characters; a longer one is [UNK]
     deleted: frozenset[str]  # categories that cleaning deletes

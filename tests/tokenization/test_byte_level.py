@@ -21,7 +21,7 @@ TEXT = ["the cat sat on the mat; the dog didn't.", "naïve cafés 東京は日�
 
 
 def gpt2_bytes():
-    """Radford et al.'s table, as their code says it: printable bytes are themselves, the others follow from 256."""
+    """Radford et al.'s table, as in their code: printable bytes map to themselves, the others from 256 on."""
     kept = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     letters = {byte: chr(byte) for byte in kept}
     for byte in range(256):
@@ -213,7 +213,7 @@ def test_other_kinds_have_no_such_rule():
 
 
 def test_offsets_of_long_chunks_are_not_kept(small):
-    """Where words are not spaced, each chunk is a sentence of its own."""
+    """Without spaces between words, each chunk is a whole sentence."""
     for number in range(3):
         text = "東" * 200 + str(number)
         assert small.offsets(text)[-1].tolist() == [200, 201]

@@ -1,4 +1,4 @@
-"""The entity map: it answers for whole words that would be [UNK], here and in what is exported, and is kept."""
+"""The entity map: it applies to whole words that would be [UNK], here and in exports, and is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of Chinese: ids stay as they are, and what the segmenter has in one word continues with the word."""
+"""Chinese words: ids do not change, and characters in one word of the segmenter continue it."""
 
 import lzma
 import sys

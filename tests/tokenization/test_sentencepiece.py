@@ -1,4 +1,4 @@
-"""SentencePiece: the ids are the sentencepiece library's and transformers'; what is not supported is refused."""
+"""SentencePiece: the ids match the sentencepiece library and transformers; unsupported models are refused."""
 
 import io
 

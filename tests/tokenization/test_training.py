@@ -1,4 +1,4 @@
-"""Words that a vocabulary is trained on: the most frequent ones within a budget, whatever order they come in."""
+"""The words that train a vocabulary: the most frequent ones within a budget, in any order."""
 
 import pytest
 from hypothesis import given

@@ -146,7 +146,7 @@ def test_file_is_stored_and_reloaded(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(FILE)
     assert load_tokenizer(tmp_path, RULES).fingerprint == TOKENIZER.fingerprint
     assert load_tokenizer(tmp_path / "tokenizer.json", PLAIN).fingerprint == TOKENIZER.fingerprint
-    # What is exported reads back to the same ids.
+    # The export reads back to the same ids.
     again = make_tokenizer(TOKENIZER.backend.to_str().encode(), {}, "tokenizer.json")
     assert again.tokens == TOKENIZER.tokens and again.rules == TOKENIZER.rules
 

@@ -1,4 +1,4 @@
-"""The hash table of words gives the ids of the chunks that it stands for, whatever is in it."""
+"""The hash table of words gives the same ids as the chunk encoder, whatever its content."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Recorded:
 
 
 def test_chunks_encode_a_short_word_once() -> None:
-    """Up to 16 bytes and 4 ids; what is longer is never in the table, and takes no memory of it."""
+    """Words above 16 bytes or 4 ids are never in the table."""
     recorded = Recorded()
     cache = WordCache(recorded, few=0)
     text = ["The antidisestablish playing, antidisestablishing é" + "é" * 8, "playing abcde abcd"]

@@ -1,4 +1,4 @@
-"""WordPiece: the ids are those of `tokenizers`, for any text; a bad vocabulary says what is bad."""
+"""WordPiece: the ids match `tokenizers` for any text; a bad vocabulary is named."""
 
 import lzma
 import re
@@ -223,7 +223,7 @@ KNOWN = set("".join(token.removeprefix("##") for token in TOKENS if token not in
 @settings(max_examples=300)
 @given(st.lists(st.text(st.one_of(st.sampled_from("the playing ☃я中é"), st.characters(exclude_categories=["Cs"])))))
 def test_unknown_character_may_be_unknown_alone(sentences):
-    """A word of known characters is as ever; any other is cut at what is in no token."""
+    """A word of known characters is unchanged; any other is cut at its unknown characters."""
     for sentence, found in zip(sentences, CHARACTERS.encode_sentences(sentences), strict=True):
         expected = []
         clean = WORDS.backend.normalizer.normalize_str(sentence)

@@ -114,7 +114,7 @@ def trials(tmp_path_factory):
 
 
 def test_white_space_separates_texts():
-    """What check_wordpiece.py relies on when it gives words to the references once."""
+    """The property that lets check_wordpiece.py give each word to the references only once."""
     characters = [chr(place) for place in SCALARS]
     white = [c for c in characters if c.isspace() or unicodedata.category(c) == "Zs"]
     for rules in (GOOGLE, TRANSFORMERS, OURS):

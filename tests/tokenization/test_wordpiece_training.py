@@ -1,4 +1,4 @@
-"""The trained vocabulary: the pieces of plain byte-pair merging, and the same bytes whatever happens around it."""
+"""The trained vocabulary: the pieces of plain byte-pair merging, and reproducible bytes."""
 
 import hashlib
 import itertools
@@ -85,7 +85,7 @@ def test_alphabet_takes_its_share_beside_merges():
 
 def test_characters_fill_the_rest_of_the_vocabulary():
     assert len(train_wordpiece({chr(0x4E00 + place): 20 for place in range(3000)}, 4000)) == 3005
-    # Where there is no room for all, it is for the most frequent ones, in each form that they have.
+    # Without room for all, the most frequent characters are included, in each of their forms.
     counts = {chr(0xAC00 + place): 1000 - place for place in range(400)} | {"\uac00\uac01": 1}
     expected = [*SPECIAL_TOKENS, "##\uac01", *(chr(0xAC00 + place) for place in range(294))]
     assert train_wordpiece(counts, 300) == expected
@@ -158,7 +158,7 @@ def test_same_bytes_in_other_processes():
             [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
         )
         digests.add(done.stdout.strip())
-    # The figure is of the trainer as it is: if it changes, so must TRAINER_VERSION.
+    # If this figure changes, TRAINER_VERSION must change too.
     assert digests == {"dfd993bc7669a5c466c987d2f9cc013a16ddcb163aa60ccf4dc4f66c76918337"}
 
 
