@@ -346,8 +346,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "storage/sums.py",
-        "int(count[1]) != len(found)",
-        "int(count[1]) > len(found)",
+        "int(count[1]) != len(digests)",
+        "int(count[1]) > len(digests)",
         "storage/test_sums.py",
     ),
     Sabotage(
