@@ -33,7 +33,7 @@ class LoadedModel:
     """
 
     def __init__(self, model: TrainedModel, untrained: Sequence[str] = ()) -> None:
-        """Take a model and the names of its modules with random weights, which are refused where they are needed."""
+        """Wrap a model; methods that need one of the `untrained` modules raise ValueError."""
         self._model, self._untrained = model, tuple(untrained)
         self._encoder: TextEncoder | None = None
         self._task: TaskModel | None = None
@@ -65,7 +65,7 @@ class LoadedModel:
     def encode(self, texts: Sequence[str], **options: Unpack[EncodingOptions]) -> np.ndarray | list[np.ndarray]: ...
 
     def encode(self, texts: str | Sequence[str], **options: Unpack[EncodingOptions]) -> np.ndarray | list[np.ndarray]:
-        """Vectors of a list of texts, float32 [texts, D]; of one text, [D].
+        """Encode a list of texts as vectors, float32 [texts, D], or one text as [D].
 
         The options are the fields of `bertjax.embed.encoder.Encoding`: `pooling` mean, cls, pooler, max; `layer` last,
         a number (0 is the embeddings), sum4, concat4; `normalize`; `long` truncate, split; `max_length`; `dtype`;
@@ -74,21 +74,21 @@ class LoadedModel:
         list of matrices, each with a row per token of [CLS] text [SEP]. Warns of truncated texts. Raises ValueError for
         options that the model does not have, for an item that is not a text, and for a text with a lone surrogate.
         """
-        given = _texts(texts)
+        items = _texts(texts)
         encoding = Encoding(**vector_options(self._model, options))
         require_trained(encoding.pooling, self._untrained, str(self._model.directory))
         if self._encoder is None or self._encoder.encoding != encoding:
             self._encoder = TextEncoder(self._model, encoding)
         encoder, self.counts = self._encoder, TextCounts()
         encoder.counts = self.counts
-        found = [embedding.vectors for embedding in encoder.encode(given)]
+        vectors = [embedding.vectors for embedding in encoder.encode(items)]
         if self.counts.truncated:
             warnings.warn(self.counts.notices(encoder.max_length)[0], stacklevel=2)
         if isinstance(texts, str):
-            return found[0]
+            return vectors[0]
         if encoding.pooling == "none":
-            return found
-        return np.stack(found) if found else np.empty((0, encoder.width), np.float32)
+            return vectors
+        return np.stack(vectors) if vectors else np.empty((0, encoder.width), np.float32)
 
     @overload
     def fill_mask(self, texts: str, top: int = 5) -> list[list[Guess]]: ...
@@ -102,10 +102,10 @@ class LoadedModel:
         For a list, whose items are texts or pairs of texts, a list. Raises ValueError for another item, for a text
         without [MASK] or one longer than `max_length`, and for a model without a trained MLM head.
         """
-        given = _texts(texts, pairs=True)
+        items = _texts(texts, pairs=True)
         self._require_mlm_head("fill masks")
-        found = masks.fill_mask(self._model, given, top)
-        return found[0] if isinstance(texts, str) else found
+        guesses = masks.fill_mask(self._model, items, top)
+        return guesses[0] if isinstance(texts, str) else guesses
 
     @overload
     def correct(self, texts: str, threshold: float | None = None, masked: bool = False, top: int = 5) -> Correction: ...
@@ -118,7 +118,7 @@ class LoadedModel:
     def correct(
         self, texts: str | Sequence[str], threshold: float | None = None, masked: bool = False, top: int = 5
     ) -> Correction | list[Correction]:
-        """A text whose unlikely words are replaced, and those words with `top` proposals; for a list, a list.
+        """Replace unlikely words of a text, and list them with `top` proposals; for a list of texts, a list.
 
         A word is replaced where log p(proposal) - log p(word) is above the threshold. With `masked` each word is hidden
         in turn: more exact and slower. Only words of one token are examined. Raises ValueError as `fill_mask` does, and
@@ -126,20 +126,21 @@ class LoadedModel:
         """
         if threshold is None:
             threshold = default_threshold(masked)
-        found = [one.correction(threshold) for one in self.examine(_texts(texts), masked=masked, top=top)]
-        return found[0] if isinstance(texts, str) else found
+        examined = self.examine(_texts(texts), masked=masked, top=top)
+        corrections = [one.correction(threshold) for one in examined]
+        return corrections[0] if isinstance(texts, str) else corrections
 
     def examine(
         self, texts: Sequence[str], *, masked: bool = False, top: int = 5, number_from: int = 1
     ) -> list[Examined]:
-        """All words of texts that `correct` examines, with their proposals; see `interpret.correction.examine`."""
+        """List the words that `correct` examines, with their proposals; see `interpret.correction.examine`."""
         self._require_mlm_head("correct texts")
         return examine(self._model, texts, masked=masked, top=top, number_from=number_from)
 
     def score(
         self, texts: Sequence[str], variant: str = "original", progress: Progress = no_progress
     ) -> list[PseudoLikelihood]:
-        """The pseudo-log-likelihood of each text; see `interpret.pseudo_likelihood`.
+        """Compute the pseudo-log-likelihood of each text; see `interpret.pseudo_likelihood`.
 
         With `variant` "word-l2r" or "whole-word" other pieces of a hidden token's word are hidden too. Raises
         ValueError for a text without tokens or longer than `max_length`, and for a model without a trained MLM head.
@@ -150,7 +151,7 @@ class LoadedModel:
     def judge_pairs(
         self, sets: Sequence[PairSet], variant: str = "original", progress: Progress = no_progress
     ) -> list[Judgement]:
-        """How many minimal pairs of each set have a good sentence with the higher score. Raises as `score` does."""
+        """Count the minimal pairs of each set whose good sentence has the higher score. Raises as `score` does."""
         self._require_mlm_head("score texts")
         return judge_pairs(self._model, sets, variant, progress)
 
@@ -193,7 +194,7 @@ class LoadedModel:
         """
         task = self._fine_tuned()
         if not isinstance(inputs, str | tuple | list):
-            raise ValueError(f"inputs={_shown(inputs)}: give a text, a tuple, or a list of them")
+            raise ValueError(f"inputs={_excerpt(inputs)}: give a text, a tuple, or a list of them")
         batch: list[Any] = inputs if isinstance(inputs, list) else [inputs]
         outputs = task.predict(batch, null_threshold)
         for line in task.notices():
@@ -212,7 +213,7 @@ class LoadedModel:
 
 
 def pretrained_source(config: Config) -> str:
-    """The model with an MLM head that a fine-tuned run began from, through other fine-tuned ones; "" if unknown."""
+    """The model with an MLM head from which a run, and the runs before it, were fine-tuned; "" if unknown."""
     sources: list[str] = []
     while isinstance(config, FinetuneConfig) and config.init_from and config.init_from not in sources:
         sources.append(config.init_from)
@@ -220,29 +221,29 @@ def pretrained_source(config: Config) -> str:
         run = run.parent.parent if run.name.isdecimal() else run
         try:
             config = from_dict(read_json(run / CONFIG_FILE))
-        except (OSError, ValueError):  # moved, or not a run
+        except (OSError, ValueError):  # moved, or not a run directory
             return ""
     fills_masks = any("mlm_head" in objective.heads for objective in choose(config.training.objectives))
     return sources[-1] if sources and fills_masks else ""
 
 
-def _texts(given: Any, pairs: bool = False) -> list[Any]:
+def _texts(value: Any, pairs: bool = False) -> list[Any]:
     """A text, or an iterable of texts, as a list. Raises ValueError naming the first item that is not a text."""
-    wanted = "a text, or a list of texts or of pairs of texts" if pairs else "a text or a list of texts"
-    if isinstance(given, str):
-        return [given]
-    if not isinstance(given, Iterable) or isinstance(given, bytes | bytearray | Mapping):
-        raise ValueError(f"texts={_shown(given)} is {type(given).__name__}; give {wanted}")
-    texts = list(given)
+    expected = "a text, or a list of texts or of pairs of texts" if pairs else "a text or a list of texts"
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, Iterable) or isinstance(value, bytes | bytearray | Mapping):
+        raise ValueError(f"texts={_excerpt(value)} is {type(value).__name__}; give {expected}")
+    texts = list(value)
     for number, text in enumerate(texts, 1):
         is_pair = isinstance(text, tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)
         if not isinstance(text, str) and not (pairs and is_pair):
-            raise ValueError(f"text {number}: {_shown(text)} is {type(text).__name__}; give {wanted}")
+            raise ValueError(f"text {number}: {_excerpt(text)} is {type(text).__name__}; give {expected}")
     return texts
 
 
-def _shown(given: Any) -> str:
-    text = repr(given)
+def _excerpt(value: Any) -> str:
+    text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

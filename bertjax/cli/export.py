@@ -26,20 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pooling",
         choices=POOLINGS,
-        help="how token vectors become one vector: for sentence-transformers and web (mean), and for the other formats "
-        "that are executed (none); without one a fine-tuned model gives its logits",
+        help="how token vectors become one vector: for sentence-transformers and web (mean), and for the other "
+        "executable formats (none); without it a fine-tuned model gives its logits",
     )
     parser.add_argument("--normalize", action="store_true", help="scale that vector to length 1")
     parser.add_argument(
         "--head",
         metavar="NAME",
-        help="for huggingface: the head of pretraining that is written: pretraining (all of them), encoder (none), or "
-        "one, such as mlm or nsp; transformers' class for it then loads the folder without a report (pretraining)",
+        help="for huggingface: the pretraining head to write: pretraining (all of them), encoder (none), or one, such "
+        "as mlm or nsp; transformers' class for it then loads the folder without a report (pretraining)",
     )
     parser.add_argument(
         "--precision",
         choices=("float32", "float16", "int8"),
-        help="of weights, for onnx (float32), litert and web (int8); int8 rounds what they are multiplied with too",
+        help="of weights, for onnx (float32), litert and web (int8); int8 also rounds their inputs",
     )
     parser.add_argument("--generator", action="store_true", help="write the generator that an ELECTRA was trained with")
     parser.add_argument(
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the model in a format, compared with the model on real text before it replaces an earlier export."""
+    """Write the model in a format, and compare the two on real text before an earlier export is replaced."""
     require_extra(arguments.to)
     from bertjax.convert.folder import near
     from bertjax.convert.foreign import module_label
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.push:
         require_pushable(arguments.push)
     elif arguments.private:
-        raise ValueError("--private is about the repository of --push; name one, or leave it out")
+        raise ValueError("--private needs the repository of --push; name one, or leave --private out")
     model, form = load_own_run(arguments.run), load_format(arguments.to)
     if arguments.head:
         if form.with_head is None:
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.precision not in form.precisions:
             raise ValueError(f"--precision {arguments.precision}: --to {name} has one precision; leave --precision out")
         form, name = form.precisions[arguments.precision](), f"{name}-{arguments.precision}"
-    assert form.export is not None, "one of the formats that are written"
+    assert form.export is not None, "--to lists the formats with an export"
     if arguments.generator:
         if model.generator is None:
             raise ValueError(f"--generator: {arguments.run} was trained without one; leave it out")
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _comparison(form: Format, model: TrainedModel, vectors: Vectors, output: AnyPath) -> Prove:
-    """Compares a folder with the model and prints the result, before the folder is published as `output`."""
+    """Compare a folder with the model and print the result, before the folder becomes `output`."""
 
     def prove(folder: Path) -> None:
         try:

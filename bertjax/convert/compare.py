@@ -1,4 +1,4 @@
-"""Proof of a conversion: the same text through our model and through the other side's, logits compared."""
+"""Comparison of a conversion: the same texts through our model and another system's."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from bertjax.tokenization import huggingface
 LIMIT = 1e-5  # of the relative difference, float32
 STATES, VECTORS, LOGITS = "hidden states", "vectors", "logits"
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
-_MASKED = -1e5  # logits below it are no model's
+_MASKED = -1e5  # logits below it are masked ones
 _MARKS = "global_attention_mask"  # transformers' input for global tokens
 
-# Padding (the pairs differ in length), two segments, accents, digits, other scripts.
+# They cover padding (the pairs differ in length), two segments, accents, digits and other scripts.
 PAIRS = (
     ("In 1877, the museum opened.", "It holds more than 40,000 drawings, most of them given by a single family."),
     ("She had not expected an answer so soon.", "“Naïve,” he wrote, “but not wrong.”"),
@@ -44,19 +44,19 @@ PAIRS = (
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two models' outputs are apart, by what is compared: norm of the difference over that of the reference."""
+    """Relative differences of two models' outputs: the norm of the difference over that of the reference."""
 
-    of: dict[str, float]
-    not_compared: tuple[str, ...] = ()  # what the reference could not compute, for people
+    values: dict[str, float]  # by the name of the output
+    not_compared: tuple[str, ...] = ()  # outputs that the reference lacks, for people
 
     def __str__(self) -> str:
-        found = ", ".join(f"{name} {value:.1e}" for name, value in self.of.items())
-        return f"{found}; not compared: {'; '.join(self.not_compared)}" if self.not_compared else found
+        values = ", ".join(f"{name} {value:.1e}" for name, value in self.values.items())
+        return f"{values}; not compared: {'; '.join(self.not_compared)}" if self.not_compared else values
 
     @property
     def largest(self) -> float:
-        """The worst of them; NaN if one is."""
-        return float(np.max(list(self.of.values())))
+        """The largest difference; NaN if one is."""
+        return float(np.max(list(self.values.values())))
 
 
 def compare_with_transformers(
@@ -67,10 +67,10 @@ def compare_with_transformers(
 ) -> Difference | None:
     """Compare our float32 outputs for pairs of texts with those of a folder's model; None without torch, transformers.
 
-    Hidden states of the last layer, and the logits of pretraining or of a task, but those of modules in `drawn`, as
-    labelled by `module_label`, which the folder lacks. Padding is left out. Token ids are not compared where
-    transformers cannot read the vocabulary. Raises RuntimeError if transformers cannot read the weights, if token ids
-    differ, or outputs by more than `LIMIT`.
+    Compared are hidden states of the last layer and the logits of pretraining or of a task, without padding and without
+    the modules in `drawn` (by `module_label`), which the folder lacks. Token ids are compared if transformers can read
+    the vocabulary. Raises RuntimeError if transformers cannot read the weights, if token ids differ, or if outputs
+    differ by more than `LIMIT`.
     """
     if any(importlib.util.find_spec(package) is None for package in ("torch", "transformers")):
         return None
@@ -79,7 +79,7 @@ def compare_with_transformers(
     made = _class_without(model, drawn)
     try:
         network = getattr(transformers, made.name).from_pretrained(directory).float().eval()
-    except Exception as error:  # of any class, by what a file of the folder breaks
+    except Exception as error:  # damaged files raise many classes
         first_line = str(error).partition("\n")[0]
         raise RuntimeError(
             f"{directory}: transformers cannot read it ({type(error).__name__}: {first_line}); correct its files"
@@ -87,18 +87,18 @@ def compare_with_transformers(
     not_compared = _compare_ids(model, directory, network.config, pairs)
     batch = pair_batch(model, pairs)
     ours = our_outputs(model, batch)
-    # The classes of tasks mark the same tokens themselves, but in rows with all of their [SEP] only, and these are cut.
-    marks = {} if (positions := _marked(model, batch)) is None else {_MARKS: _mask_of(positions, batch)}
+    # The classes of tasks mark the same tokens, but only in rows with all their [SEP]; these rows are truncated.
+    marks = {} if (positions := _marked(model, batch)) is None else {_MARKS: _position_mask(positions, batch)}
     theirs = _their_outputs(network, batch | marks, made, model.config.model.vocab_size)
-    for name, logits in theirs.items():  # BigBird's class takes a million from those of the question's tokens
+    for name, logits in theirs.items():  # BigBird's class subtracts a million from logits of the question's tokens
         ours[name] = np.where(logits < _MASKED, 0, ours[name])
         theirs[name] = np.where(logits < _MASKED, 0, logits)
-    found = within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: transformers")
-    return replace(found, not_compared=not_compared)
+    difference = within_limit(ours, theirs, batch["attention_mask"] == 1, f"{directory}: transformers")
+    return replace(difference, not_compared=not_compared)
 
 
 def _class_without(model: TrainedModel, drawn: Collection[str]) -> Class:
-    """The class of transformers with most of the model's heads and none of some modules."""
+    """The class of transformers with most of the model's heads but without the modules in `drawn`."""
     config, known = model.config.model, family_of(model.config.model.family).transformers
     whole = class_of(config)
     for made in (whole, *(known.partial if whole.outputs else ())):
@@ -108,7 +108,7 @@ def _class_without(model: TrainedModel, drawn: Collection[str]) -> Class:
 
 
 def pair_batch(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
-    """Pairs of texts as padded rows, cut to the longest that the model was trained on: int64 [B, L]."""
+    """Pairs of texts as padded rows, truncated to the model's longest rows: int64 [B, L]."""
     rows = [_row(model, pair) for pair in pairs]
     rows = [[part[: model.max_length] for part in (ids, types, [1] * len(ids))] for ids, types in rows]
     length = max(len(ids) for ids, _, _ in rows)
@@ -134,20 +134,20 @@ def within_limit(
     who: str,
     limit: float | None = None,
 ) -> Difference:
-    """Raises RuntimeError if any of theirs is farther from ours than the limit, by default `LIMIT`."""
+    """Compare all of their outputs. Raises RuntimeError if one differs by more than the limit, by default `LIMIT`."""
     limit = LIMIT if limit is None else limit
-    found = Difference({name: relative_difference(ours[name], theirs[name], real) for name in theirs})
-    if not found.largest <= limit:
-        raise RuntimeError(f"{who} computes other outputs, off by {found} (limit {limit})")
-    return found
+    difference = Difference({name: relative_difference(ours[name], theirs[name], real) for name in theirs})
+    if not difference.largest <= limit:
+        raise RuntimeError(f"{who} computes other outputs, off by {difference} (limit {limit})")
+    return difference
 
 
 def _compare_ids(
     model: TrainedModel, directory: str | Path, config: Any, pairs: Sequence[tuple[str, str]]
 ) -> tuple[str, ...]:
-    """Why token ids cannot be compared with those of a folder's tokenizer in transformers; () if they are equal.
+    """Compare token ids with those of a folder's tokenizer in transformers; returns why that is impossible, or ().
 
-    `config` is transformers' own, for a `config.json` may lack the model_type that AutoTokenizer looks for. Raises
+    `config` is that of transformers: a `config.json` may lack the model_type that AutoTokenizer needs. Raises
     RuntimeError if ids differ.
     """
     import transformers
@@ -157,7 +157,7 @@ def _compare_ids(
     huggingface.provide_sentencepiece_messages()
     try:
         theirs = transformers.AutoTokenizer.from_pretrained(directory, config=config)
-    except Exception as error:  # of any class, by what a file of the folder breaks
+    except Exception as error:  # damaged files raise many classes
         first_line = str(error).partition("\n")[0]
         return (f"token ids, for transformers cannot read the tokenizer ({type(error).__name__}: {first_line})",)
     files = [*theirs.vocab_files_names.values()]
@@ -166,49 +166,46 @@ def _compare_ids(
         named = f"{type(theirs).__name__} of transformers reads {' or '.join(files)}"
         return (f"token ids, for {named}, and the folder has {', '.join(present)}",)
     for pair in pairs:
-        wanted, _ = _row(model, pair)
-        found = theirs(*pair, verbose=False)["input_ids"]
-        if found != wanted:
-            raise RuntimeError(f"the exported tokenizer encodes {pair} as {found}, ours as {wanted}")
+        our_ids, _ = _row(model, pair)
+        their_ids = theirs(*pair, verbose=False)["input_ids"]
+        if their_ids != our_ids:
+            raise RuntimeError(f"the exported tokenizer encodes {pair} as {their_ids}, ours as {our_ids}")
     return ()
 
 
 def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Hidden states [B, L, D] and logits of every head, MLM [B, L, V], of sequences [B, 2]; in float32 always.
+    """Hidden states [B, L, D] and the logits of every head (MLM [B, L, V], sequences [B, 2]), in float32.
 
-    Of a fine-tuned model hidden states and the logits of its task.
+    A fine-tuned model has hidden states and the logits of its task.
     """
     config = model.config.model
     graphdef = abstract_network(config)[0]
-    # Of a task a family that transformers lacks has logits too.
     heads = [] if head_of(config).of_task else [head for head in class_of(config).outputs if head in model.params]
     ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in INPUTS)
     positions = _marked(model, batch)
     marked = None if positions is None else jnp.asarray(positions)
 
     @jax.jit
-    def outputs(params: Params) -> dict[str, jax.Array]:
+    def forward(params: Params) -> dict[str, jax.Array]:
         bert = bind(graphdef, params)
         hidden = bert.encode(ids, types, mask, packed=False, global_positions=marked)
         if bert.of_task:
             return {STATES: hidden} | ({LOGITS: bert.row_logits(hidden, mask)} if bert.outputs else {})
         everywhere = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-        found = {STATES: hidden}
+        outputs = {STATES: hidden}
         for head in heads:
-            of_sequence = getattr(HEADS[head], "needs_pooler", False)
-            logits = getattr(bert, head.replace("_head", "_logits"))(
-                hidden, everywhere[:, :1] if of_sequence else everywhere
-            )
-            found[logits_name(head)] = logits[:, 0] if of_sequence else logits[..., : config.vocab_size]
-        return found
+            per_row, logits_fn = HEADS[head].needs_pooler, getattr(bert, head.replace("_head", "_logits"))
+            logits = logits_fn(hidden, everywhere[:, :1] if per_row else everywhere)
+            outputs[logits_name(head)] = logits[:, 0] if per_row else logits[..., : config.vocab_size]
+        return outputs
 
     # Accelerators multiply float32 in fewer bits by default.
     with jax.default_matmul_precision("highest"):
-        return jax.device_get(outputs(model.params))
+        return jax.device_get(forward(model.params))
 
 
 def _marked(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """The positions of the tokens that the model's kind of task marks, as `global_positions` has them; None without."""
+    """`global_positions` of the tokens that the model's kind of task marks; None if it marks none."""
     config, part = model.config.model, kind_of(model.kind).global_tokens if model.kind else None
     if config.global_tokens != "marked" or part is None:
         return None
@@ -218,8 +215,8 @@ def _marked(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> np.ndarray 
     return global_positions(part, offsets, *flat, model.tokenizer.sep_id, template)
 
 
-def _mask_of(positions: np.ndarray, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Positions, -1 in unused slots, as int64 [B, L]: 1 where a token is global."""
+def _position_mask(positions: np.ndarray, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """A mask, int64 [B, L], of positions with -1 in unused slots: 1 where a token is global."""
     mask = np.zeros_like(batch["input_ids"])
     rows, slots = np.nonzero(positions >= 0)
     mask[rows, positions[rows, slots]] = 1
@@ -227,28 +224,28 @@ def _mask_of(positions: np.ndarray, batch: Mapping[str, np.ndarray]) -> np.ndarr
 
 
 def logits_name(head: str) -> str:
-    """The output of a head of pretraining, as a comparison names it."""
+    """The name of a pretraining head's output in a comparison."""
     return f"{head.removesuffix('_head').upper()} logits"
 
 
 def _their_outputs(
     network: Any, batch: Mapping[str, np.ndarray], made: Class, vocab_size: int
 ) -> dict[str, np.ndarray]:
-    """The same of transformers' network, as far as its class has them."""
+    """`our_outputs` of transformers' network, as far as its class has them."""
     import torch  # pyright: ignore[reportMissingImports]
 
     # A class without token types has no such input.
     has_types = getattr(network.config, "type_vocab_size", 0)
     inputs = {key: torch.from_numpy(x) for key, x in batch.items() if has_types or key != "token_type_ids"}
     if "MultipleChoice" in made.name:
-        inputs = {key: x[:, None] for key, x in inputs.items()}  # each of them the only choice
+        inputs = {key: x[:, None] for key, x in inputs.items()}  # one choice per row
     with torch.no_grad():
         out = network(**inputs, output_hidden_states=True)
     found = {STATES: out.hidden_states[-1].numpy()}
     for head, output in made.outputs.items():
         logits = out[output].numpy()
         if not HEADS[head].needs_pooler:
-            logits = logits.reshape(*batch["input_ids"].shape, -1)  # one number a token may be without a dim
+            logits = logits.reshape(*batch["input_ids"].shape, -1)  # a single number per token may lack its dim
         found[logits_name(head)] = logits[..., :vocab_size]
     if not made.outputs and "logits" in out:
         found[LOGITS] = out.logits.numpy()
@@ -258,25 +255,25 @@ def _their_outputs(
 
 
 def our_vectors(model: TrainedModel, batch: Mapping[str, np.ndarray], vectors: Vectors) -> dict[str, np.ndarray]:
-    """Hidden states [B, L, D] and, of a pooling, vectors of texts [B, D]; in float32 always."""
+    """Hidden states [B, L, D] and vectors of texts [B, D], in float32."""
     graphdef = abstract_network(model.config.model)[0]
     ids, types, mask = (jnp.asarray(batch[name], jnp.int32) for name in INPUTS)
 
     @jax.jit
-    def outputs(params: Params) -> dict[str, jax.Array]:
+    def forward(params: Params) -> dict[str, jax.Array]:
         bert = bind(graphdef, params)
         hidden = token_vectors(bert, ids, types, mask, "last")
         return {STATES: hidden, VECTORS: pool(bert, hidden, mask > 0, vectors.pooling)}
 
     with jax.default_matmul_precision("highest"):
-        found = jax.device_get(outputs(model.params))
+        outputs = jax.device_get(forward(model.params))
     if vectors.normalize:
-        found[VECTORS] = found[VECTORS] / np.linalg.norm(found[VECTORS], axis=-1, keepdims=True)
-    return found
+        outputs[VECTORS] = outputs[VECTORS] / np.linalg.norm(outputs[VECTORS], axis=-1, keepdims=True)
+    return outputs
 
 
 def relative_difference(ours: np.ndarray, theirs: np.ndarray, real: np.ndarray) -> float:
-    """Norm of the difference over that of theirs; of arrays of three dims at the real tokens, bool [B, L]."""
+    """The norm of the difference over that of theirs; arrays of three dims only at the real tokens, bool [B, L]."""
     if ours.ndim == 3:
         ours, theirs = ours[real], theirs[real]
     return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))

@@ -1,4 +1,4 @@
-"""A folder of an export and its JSON files: whole or not there; in object storage it is whole with its last file."""
+"""The folder of an export: complete or absent; in object storage it is complete with its last file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -33,23 +33,29 @@ def folder_of(directory: str | AnyPath) -> AnyPath:
 
 @contextlib.contextmanager
 def written_whole(target: AnyPath, last: str, prove: Prove | None = None) -> Iterator[Path]:
-    """An empty folder next to `target` to write files into, which replaces `target` at the end.
+    """Yield an empty folder next to `target` to write files into, which replaces `target` at the end.
 
-    The old content is removed only then, and restored if that fails. Before that `prove` is called with the folder.
-    After an error inside or of `prove`, nothing has changed. Of a `target` in object storage the file `last` is removed
-    first and uploaded last, so that what has it is whole. Raises ValueError while another process of this machine
+    `prove` is called with the folder before that. The old content is removed last, and restored if the replacement
+    fails. After an error inside or in `prove`, nothing has changed. In object storage the file `last` is removed first
+    and uploaded last, so that a folder with it is complete. Raises ValueError while another process of this machine
     writes `target`.
     """
     if isinstance(target, RemotePath):
-        with tempfile.TemporaryDirectory() as made:
-            yield Path(made)
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            yield folder
             if prove is not None:
-                prove(Path(made))
-            _upload(Path(made), target, last)
+                prove(folder)
+            names = set(_names(folder))
+            (target / last).unlink(missing_ok=True)
+            for name in target.sizes().keys() - names:
+                (target / name).unlink()
+            target.upload_all(folder, sorted(names - {last}))
+            (target / last).upload(folder / last)
         return
-    with _alone_at(target):
+    with _lock(target):
         partial, earlier = target.with_name(f".{target.name}.partial"), target.with_name(f".{target.name}.earlier")
-        # Of a process that was killed.
+        # Left by a process that was killed.
         if earlier.exists() and not target.exists():
             earlier.rename(target)
         for path in (partial, earlier):
@@ -67,12 +73,16 @@ def written_whole(target: AnyPath, last: str, prove: Prove | None = None) -> Ite
 
 
 @contextlib.contextmanager
-def _alone_at(target: Path) -> Iterator[None]:
-    """Hold a lock that ends with the process, however it ends; its file goes at the end."""
+def _lock(target: Path) -> Iterator[None]:
+    """Hold a lock that ends with the process, however it ends, and remove its file."""
     path = target.with_name(f".{target.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
-        if not (try_acquire(lock) and _is_there(path, lock)):
+        acquired = try_acquire(lock)
+        with contextlib.suppress(FileNotFoundError):
+            # Another process may have replaced the file since it was opened here.
+            acquired = acquired and os.path.samestat(os.fstat(lock.fileno()), path.stat())
+        if not acquired:
             raise ValueError(f"{target}: another process is writing it; wait for it, or name another folder")
         try:
             yield
@@ -80,30 +90,21 @@ def _alone_at(target: Path) -> Iterator[None]:
             path.unlink()
 
 
-def _is_there(path: Path, lock: IO[str]) -> bool:
-    """Whether a file is still the one at `path`: who held it may have taken it away since it was opened."""
-    try:
-        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def refuse_to_lose(target: AnyPath, known: Collection[str], weights: str) -> None:
-    """Raise ValueError unless `target` is free, empty, or an export whose weights are those that its card speaks of.
+    """Raise ValueError unless `target` is free, empty, or an unchanged export.
 
-    `known` are the files of such an export, as paths within it, and `weights` is one of them. In object storage files
-    of an export without a card are an upload that was cut short, which may be lost.
+    `known` are the files of such an export, as paths within it; the file `weights` must have the digest of the card. In
+    object storage an export without a card is an interrupted upload, which may be replaced.
     """
     if not target.exists():
         return
     advice = "choose another folder (--output), or move it away"
     if not target.is_dir():
         raise ValueError(f"export to {target}: there is a file of that name; {advice}")
-    found = [name for name in _names(target) if name != SUMS_FILE]
-    foreign = [name for name in found if name not in known]
-    if foreign:
+    names = [name for name in _names(target) if name != SUMS_FILE]
+    if foreign := [name for name in names if name not in known]:
         raise ValueError(f"export to {target}: it holds {foreign[0]}, which is not of an export; {advice}")
-    if not found:
+    if not names:
         return
     card, file = target / CARD_FILE, target / weights
     if isinstance(target, RemotePath) and not card.is_file():
@@ -122,8 +123,8 @@ def _names(folder: AnyPath) -> list[str]:
 def _put_in_place(partial: Path, target: Path, earlier: Path) -> None:
     """Rename `partial` to `target`, in one step if the two can be swapped.
 
-    Elsewhere an earlier export makes way first. It comes back if the renaming fails, and with the next export if the
-    process is killed between.
+    Elsewhere an earlier export is renamed first. It comes back if the second renaming fails, and with the next export
+    if the process is killed in between.
     """
     if target.exists() and exchange(partial, target):
         sync(target.parent)
@@ -140,18 +141,9 @@ def _put_in_place(partial: Path, target: Path, earlier: Path) -> None:
     shutil.rmtree(earlier, ignore_errors=True)
 
 
-def _upload(folder: Path, target: RemotePath, last: str) -> None:
-    names = set(_names(folder))
-    (target / last).unlink(missing_ok=True)
-    for name in target.sizes().keys() - names:
-        (target / name).unlink()
-    target.upload_all(folder, sorted(names - {last}))
-    (target / last).upload(folder / last)
-
-
 @contextlib.contextmanager
 def near(folder: AnyPath) -> Iterator[Path]:
-    """The folder, or a copy on this machine if it is in object storage."""
+    """Yield the folder, or a copy on this machine if it is in object storage."""
     if isinstance(folder, Path):
         yield folder
         return
@@ -170,7 +162,7 @@ def write_texts(folder: Path, files: Mapping[str, str | bytes]) -> None:
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Write tensors by name in the format of safetensors. Raises OSError if that fails, as on a full disk."""
     try:
-        # "pt" is what transformers insists on; it says how names and layouts are to be read.
+        # transformers requires "pt", the convention of names and layouts.
         save_file(dict(tensors), path, metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(f"{path} was not written: {error}") from None
@@ -187,7 +179,7 @@ def require_content(path: Path) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of another system. Raises ValueError as `read_json` does, or if there is no file."""
+    """Read a JSON object of another system. Raises ValueError as `read_json` does, or if there is no file."""
     try:
         require_content(path)
         return read_json(path, remedy="get the file again")

@@ -1,4 +1,4 @@
-"""The model card of an exported model: what it is, what it reached on held-out text, how to load it."""
+"""The card of an exported model: its architecture, results on held-out text, and use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bertjax.training.stages import stages_of
 CARD_FILE = "README.md"
 
 _DIGEST_LABEL = "SHA-256 of {}: "
-# Keys of the config that hold paths or names of the machine it was trained on; a card goes to other people.
+# Keys of the config with paths or names of the machine of the training, which do not belong in a published card.
 _FILES_OF_TASKS = ("task.data", "task.train", "task.dev", "task.test")
 _FILES_OF_TEXT = ("data.root", "data.cache_dir", "data.sources", "data.exclude", "data.vocab")
 _LISTS_OF_WORDS = ("data.entity_map", "data.similar_words", "data.units")
@@ -66,11 +66,10 @@ _MORE = (
 
 
 def model_card(model: TrainedModel, parameters: int, weights_sha256: str, made: Class | None = None) -> str:
-    """`README.md` as text, made of the run's config and of its `metrics.jsonl` at the exported step.
+    """`README.md` from the run's config and its `metrics.jsonl` at the exported step.
 
-    `parameters` is how many numbers are exported, `made` the class that they are of, if not that of all that the model
-    has. It has no path of the machine, nor anything that changes from one
-    export of the same checkpoint to the next.
+    `parameters` is the count of exported numbers, `made` their class if it is not that of the whole model. The card has
+    no path of the machine, and is the same for every export of a checkpoint.
     """
     config = model.config
     task, use = (kind_of(model.kind).card.pipeline, task_use(model)) if model.kind else _pretraining_use(model, made)
@@ -81,7 +80,7 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str, made: 
         use,
         _limits(model),
         "## Development sets" if model.kind else "## Held-out text",
-        _developed(_figures(model)) if model.kind else _held_out(_figures(model)),
+        _held_out(model),
         "## Training",
         _training(model),
         *_configuration(config),
@@ -91,7 +90,7 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str, made: 
 
 
 def _pretraining_use(model: TrainedModel, made: Class | None) -> tuple[str, str]:
-    """(the Hub's name of what it does, how to use it)."""
+    """(the Hub's name of the task, the text on use)."""
     whole = class_of(model.config.model)
     made = made or whole
     mask = model.tokenizer.tokens[model.tokenizer.mask_id]
@@ -105,7 +104,7 @@ def _pretraining_use(model: TrainedModel, made: Class | None) -> tuple[str, str]
 
 
 def _front_matter(model: TrainedModel, library: str, task: str) -> str:
-    """What the Hub reads of a card, and the title."""
+    """The front matter for the Hub, and the title."""
     family = family_of(model.config.model.family)
     model_type = family.huggingface.model_type if family.huggingface else family.name
     # Weights that started from another model keep that model's licence, which is not known here.
@@ -115,7 +114,7 @@ def _front_matter(model: TrainedModel, library: str, task: str) -> str:
 
 
 def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed: bool = False) -> str:
-    """As `model_card`, of an export for a library of the encoder, or of all with a task's head; weights in one file."""
+    """The card of an export for another library, of the encoder alone or with a task's head; weights in one file."""
     net = model.config.model
     size = f"{net.num_hidden_layers} layers, width {net.hidden_size} and {net.num_attention_heads} heads"
     what = f"model of {family_of(model.config.model.family).title}'s architecture with {size}"
@@ -136,7 +135,7 @@ def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed
 
 
 def digest_in_card(path: AnyPath, weights: str = "model.safetensors") -> str | None:
-    """The digest of a file of weights that a card was written for; None if it names none."""
+    """The digest of a file of weights in its card; None if the card has none."""
     label = _DIGEST_LABEL.format(weights)
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith(label):
@@ -170,7 +169,7 @@ def _configuration(config: Config) -> tuple[str, ...]:
 
 
 def _is_imported(model: TrainedModel) -> bool:
-    """Whether bertjax has not trained it at all."""
+    """Whether bertjax imported it and never trained it."""
     return model.step == 0 and bool(model.config.init_from)
 
 
@@ -178,7 +177,7 @@ def _objectives(config: Config) -> str:
     if config.model.causal:
         return "left-to-right attention and a head for the next word; no other head was trained"
     heads = family_of(config.model.family).heads
-    # Those of a generator are not in the export.
+    # The heads of a generator are not exported.
     trained = [o.about for o in choose(config.training.objectives) if set(o.heads) & {*heads}]
     able = [objective for objective in OBJECTIVES.values() if objective.about and set(objective.heads) <= {*heads}]
     untrained = [objective.about for objective in able if objective.about not in trained]
@@ -191,7 +190,7 @@ def _objectives(config: Config) -> str:
 
 
 def left_out_lines(config: ModelConfig) -> list[str]:
-    """What an export for transformers leaves out, where it does."""
+    """Lines about what an export for transformers leaves out."""
     modules = left_out(config)
     found = [f"not in it, but in the run: {', '.join(map(module_label, modules))}"] if modules else []
     never = "transformers has no enhanced mask decoder, so that no class of it fills masks as this model does"
@@ -205,29 +204,28 @@ def _limits(model: TrainedModel) -> str:
     length, table = model.max_length, model.config.model.max_position_embeddings
     unused = f"; the position table has {table:,}, of which the rest saw no text" if table > length else ""
     limits = f"{case} and {accents} by the tokenizer. It was trained on up to {length:,} tokens at a time{unused}."
-    return limits + _of_blocks(model.config.model)
-
-
-def _of_blocks(net: ModelConfig) -> str:
-    """What transformers computes otherwise; empty where it computes the same."""
+    net = model.config.model
     full = longest_full(net.attention_block, net.random_blocks)
     if not net.attention_block or net.random_blocks_seed < 0 or full >= net.max_position_embeddings:
-        return ""
+        return limits
     return (
-        f" In rows of more than {full:,} tokens transformers sees other random blocks than the model was trained with."
+        f"{limits} In rows of more than {full:,} tokens transformers sees other random blocks than the model was "
+        "trained with."
     )
 
 
 def _figures(model: TrainedModel) -> Mapping[str, float]:
-    """What was logged at the exported step; empty if the run's log is not there or has no such step."""
+    """The figures logged at the exported step; empty without a log or without that step."""
     path = model.directory / METRICS_FILE
     records = read_metrics(path) if path.is_file() else []
     logged = [record for record in records if record["step"] == model.step]
     return {key: value for record in logged for key, value in record.items() if isinstance(value, int | float)}
 
 
-def _held_out(figures: Mapping[str, float]) -> str:
-    rows = []
+def _held_out(model: TrainedModel) -> str:
+    figures, rows = _figures(model), []
+    if model.kind and (measures := task_figures(figures)):
+        return "On examples kept out of training:\n\n" + _table(("measure", "this model"), measures)
     for name, measure in measures_of(OBJECTIVES.values()):
         value, base = figures.get(f"eval/{name}", math.nan), figures.get(f"baseline/{measure.baseline}", math.nan)
         if not math.isnan(value):
@@ -236,13 +234,6 @@ def _held_out(figures: Mapping[str, float]) -> str:
     if not rows:
         return "This checkpoint was not evaluated in its run."
     return "On documents kept out of training:\n\n" + _table(("measure", "this model", "baseline"), rows)
-
-
-def _developed(figures: Mapping[str, float]) -> str:
-    rows = task_figures(figures)
-    if not rows:
-        return "This checkpoint was not evaluated in its run."
-    return "On examples kept out of training:\n\n" + _table(("measure", "this model"), rows)
 
 
 def _training(model: TrainedModel) -> str:
@@ -282,7 +273,7 @@ _SHOWN = 50  # labels
 
 
 def task_about(model: TrainedModel) -> str:
-    """What the model does, and its labels, in words that go on "A model of ..."."""
+    """A clause about the model's task and its labels, to follow "A model"."""
     name = model.config.task.name if isinstance(model.config, FinetuneConfig) else ""
     labels = model.labels if model.config.model.num_labels else ()
     shown = ", ".join(f"`{label}`" for label in labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
@@ -290,13 +281,13 @@ def task_about(model: TrainedModel) -> str:
 
 
 def task_use(model: TrainedModel) -> str:
-    """How to use the folder with the libraries that load it."""
+    """The text on use in transformers."""
     use, name = kind_of(model.kind).card.use, architecture(model.config.model)
     return f"```python\n{use}\n```\n\nIt is a `{name}` of transformers."
 
 
 def task_figures(figures: Mapping[str, float]) -> list[tuple[str, str]]:
-    """(measure, figure) of everything that was measured on the development sets, of what was logged at a step."""
+    """(measure, figure) of everything measured on the development sets, among the figures of a step."""
     return [
         (f"`{name.removeprefix('eval/')}`", f"{value:.4f}")
         for name, value in sorted(figures.items())

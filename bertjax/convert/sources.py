@@ -1,4 +1,4 @@
-"""Where a model may come from: a run of ours, or a folder or a download in a format that bertjax reads."""
+"""The sources of models: a run, or a folder or a download in a format that bertjax reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bertjax.storage.remote import AnyPath, path_of
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.training import Kind
 
-_USED = ("pooler", "mlm_head")  # modules that vectors of texts and the filling of masks need
+_USED = ("pooler", "mlm_head")  # modules that text vectors and fill-mask need
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,20 @@ class ForeignFolder:
 
     form: Format
     path: Path
-    origin: str  # kind:path, or kind:name@commit of what was downloaded
+    origin: str  # kind:path, or kind:name@commit of a download
 
 
 def require_source(source: str) -> None:
-    """Raise ValueError at once if a source is plainly not there, long before it is read; download what is elsewhere."""
+    """Raise ValueError early if a source does not exist; download one of the Hub."""
     if foreign_folder(source) is None and not path_of(source).is_dir():
         _require_kind(source)
-        raise _not_there(source)
+        raise _not_found(source)
 
 
 def foreign_folder(source: str) -> ForeignFolder | None:
-    """The folder of a source such as hf:DIR or hf:NAME, which is downloaded if no folder has the name.
+    """The folder of a source such as hf:DIR or hf:NAME, downloaded if no folder has the name; None for a run.
 
-    `~` at the start of DIR is the home directory. None for a run of ours. Raises ValueError naming what is not there.
+    `~` at the start of DIR is the home directory. Raises ValueError naming what does not exist.
     """
     kind, _, name_or_path = source.partition(":")
     if (name := source_kinds().get(kind)) is None:
@@ -58,26 +58,26 @@ def foreign_folder(source: str) -> ForeignFolder | None:
     if path.is_dir():
         return ForeignFolder(form, path, source)
     if form.fetch is None:
-        raise _not_there(source)
+        raise _not_found(source)
     path, fetched = form.fetch(str(path) if name_or_path.startswith("~") else name_or_path)
     return ForeignFolder(form, path, f"{kind}:{fetched}")
 
 
-def _not_there(source: str) -> ValueError:
+def _not_found(source: str) -> ValueError:
     forms = [f"{kind}:DIR" for kind in source_kinds()]
     hub = f"; for the Hub: {name}" if (name := _hub_source(source)) else ""
     return ValueError(f"{source}: no such directory; give a run, {', '.join(forms[:-1])} or {forms[-1]}{hub}")
 
 
 def _hub_source(source: str) -> str:
-    """hf:NAME where a source that is not there may be a repository of the Hub without its prefix; else ""."""
+    """hf:NAME where a missing source may be a repository of the Hub without its prefix; else ""."""
     owner = source.rpartition("/")[0]
     is_name = is_repository(source) and not (owner and Path(owner).is_dir()) and not Path(source).exists()
     return f"hf:{source}" if is_name else ""
 
 
 def load_own_run(source: str) -> TrainedModel:
-    """As `load_run`. Raises ValueError for a model of another system too, naming the verb that makes a run of it."""
+    """Like `load_run`. Raises ValueError also for a model of another system, naming the verb that imports it."""
     if source.partition(":")[0] in source_kinds():
         raise ValueError(f"{source} is not a run; make one of it: bertjax import {source} --output runs/NAME")
     try:
@@ -98,16 +98,15 @@ def read_source(source: str) -> ForeignModel:
     _require_ours(source)
     run = load_own_run(source)
     params = jax.tree.map(np.asarray, jax.device_get(run.params))
-    task = run.config.task if isinstance(run.config, FinetuneConfig) else TaskConfig()
-    threshold = task.no_answer_threshold
+    threshold = run.config.task.no_answer_threshold if isinstance(run.config, FinetuneConfig) else None
     drawn = tuple(map(module_label, run.untrained))
     return ForeignModel(source, run.config.model, run.tokenizer, params, drawn, (), run.kind, run.labels, threshold)
 
 
 def source_vocabulary(source: str) -> dict[str, Any]:
-    """Fields of DataConfig by which a run uses the vocabulary of the model that it starts from.
+    """Fields of DataConfig for the vocabulary of the model that a run starts from.
 
-    Raises ValueError for a source that is not there.
+    Raises ValueError for a source that does not exist.
     """
     require_source(source)
     if (folder := foreign_folder(source)) is not None:
@@ -127,9 +126,9 @@ def read_folder(folder: ForeignFolder) -> ForeignModel:
 
 
 def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
-    """A model to use as it is, and the modules that its source lacks, which are random or not there.
+    """(a model to use as it is, the modules that its source lacks, which are random or absent).
 
-    `source` as in `read_source`. Raises ValueError as `read_source`.
+    `source` and ValueError as in `read_source`.
     """
     if (folder := foreign_folder(source)) is not None:
         foreign = read_folder(folder)
@@ -139,12 +138,12 @@ def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
         model = load_own_run(source)
         drawn = tuple(map(module_label, model.untrained))
     modules = dict.fromkeys((*_USED, *family_of(model.config.model.family).heads))
-    there = {*model.params, *model.params.get(GENERATOR, {})}
-    return model, (*drawn, *(module_label(name) for name in modules if name not in there))
+    present = {*model.params, *model.params.get(GENERATOR, {})}
+    return model, (*drawn, *(module_label(name) for name in modules if name not in present))
 
 
 def as_run(model: ForeignModel, directory: str | AnyPath) -> TrainedModel:
-    """The model as a run at step 0, whose directory is yet to be written. Raises ValueError if that holds anything."""
+    """The model as a run at step 0, not yet written. Raises ValueError if the directory is not empty."""
     directory = path_of(str(directory))
     if directory.exists() and any(directory.iterdir()):
         raise ValueError(f"import to {directory}: it is not empty; choose another (--output), or move it away")
@@ -155,9 +154,8 @@ def _require_kind(source: str) -> None:
     """Raise ValueError for a path that does not exist and begins with an unknown kind of source."""
     kind, colon, name_or_path = source.partition(":")
     if colon and kind not in source_kinds() and not name_or_path.startswith("//") and not Path(source).exists():
-        forms = [
-            f"{known}:{name_or_path}" for known in difflib.get_close_matches(kind, source_kinds(), 1) or source_kinds()
-        ]
+        nearest = difflib.get_close_matches(kind, source_kinds(), 1) or source_kinds()
+        forms = [f"{known}:{name_or_path}" for known in nearest]
         raise ValueError(f"{source}: unknown kind {kind!r}; did you mean {' or '.join(forms)}?")
 
 
@@ -185,28 +183,21 @@ def _trained(model: ForeignModel, directory: AnyPath) -> TrainedModel:
         name=name, run_dir=str(directory), init_from=model.origin, model=model.config, data=data, training=training
     )
     if model.kind:
-        config = FinetuneConfig(
-            **{field.name: getattr(config, field.name) for field in fields(config)},
-            task=_task(model, length),
-        )
+        task = TaskConfig(name=model.kind, labels=model.labels, max_query=min(TaskConfig.max_query, length // 2))
+        if model.null_threshold is not None:
+            task = replace(task, name="squad2", null_threshold=model.null_threshold)
+        config = FinetuneConfig(**{field.name: getattr(config, field.name) for field in fields(config)}, task=task)
         config = replace(config, training=replace(config.training, objectives=(model.kind,)))
     params = jax.device_put(model.params, jax.local_devices()[0])
     untrained = tuple(name for name in params if module_label(name) in model.drawn)
     return TrainedModel(directory, 0, config, model.tokenizer, abstract_network(model.config)[0], params, untrained)
 
 
-def _task(model: ForeignModel, length: int) -> TaskConfig:
-    task = TaskConfig(name=model.kind, labels=model.labels, max_query=min(TaskConfig.max_query, length // 2))
-    if model.null_threshold is None:
-        return task
-    return replace(task, name="squad2", null_threshold=model.null_threshold)
-
-
 def write_run(model: TrainedModel) -> AnyPath:
-    """Write its config, its vocabulary, and the weights as checkpoint 0, without moments; returns its directory.
+    """Write the config, the vocabulary, and the weights as checkpoint 0, without moments; returns the directory.
 
-    The checkpoint has the names of the heads that the source lacked, which are random. `fill-mask`, `export` and
-    `--init-from` take it as any run; `evaluate` needs text, which it does not have.
+    The checkpoint names the random heads that the source lacked. `fill-mask`, `export` and `--init-from` accept it like
+    any run; `evaluate` needs text, which it does not have.
     """
     metadata = run_metadata(
         to_dict(model.config),
@@ -217,7 +208,7 @@ def write_run(model: TrainedModel) -> AnyPath:
     metadata[DRAWN] = list(model.untrained)
     with own_directory(model.directory) as staging:
         describe_run(model.config, model.tokenizer, staging)
-        with Checkpoints(model.directory / DIRECTORY, keep_last=1, staging=staging) as saved:
-            saved.save(0, {"params": model.params}, metadata)
+        with Checkpoints(model.directory / DIRECTORY, keep_last=1, staging=staging) as checkpoints:
+            checkpoints.save(0, {"params": model.params}, metadata)
         seal(model.directory)
     return model.directory

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tokenizers
 from exported_models import trained_model, wordpiece
-from their_families import IN_TRANSFORMERS, SIZES, small
+from their_families import SIZES, small
 from tokenizers import pre_tokenizers, processors
 
 from bertjax.config import ModelConfig
@@ -26,10 +26,6 @@ from bertjax.tokenization.training import count_for, train_tokenizer
 
 TEXTS = [text for pair in PAIRS for text in pair]
 TEXTS += ["東京は日本の首都である。  सत्य naïve ☃?", "don't\t12,5 % ÉTÉ", "ﬁne ① ｶﾞ x\u0301 \u200b."]
-# One member for each way of naming the tensors; the others have other tokenizers and names of classes.
-OF_NAMES = tuple({family_of(name).huggingface.prefix: name for name in reversed(IN_TRANSFORMERS)}.values())
-# The same members in the suite, with the others among what is `long`.
-MEMBERS = [pytest.param(name, marks=() if name in OF_NAMES else pytest.mark.long) for name in IN_TRANSFORMERS]
 CASED = TextRules(lowercase=False, strip_accents=False)
 # Families of SentencePiece with ids of their own: entries in front, how many of the model's first pieces they replace,
 # entries behind, and what the model begins with.

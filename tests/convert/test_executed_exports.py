@@ -59,9 +59,7 @@ def difference(form: Format, model: TrainedModel, folder: Path, vectors: Vectors
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_a_runtime_computes_our_logits_and_the_code_of_the_card_runs(
-    name: str, classifier: TrainedModel, tmp_path: Path
-) -> None:
+def test_runtime_gives_our_logits_and_card_code_runs(name: str, classifier: TrainedModel, tmp_path: Path) -> None:
     form = format_here(name, "float32" if name == "litert" else "")
     assert difference(form, classifier, tmp_path / "out") < 5e-6
     card = (tmp_path / "out" / CARD_FILE).read_text()
@@ -76,7 +74,7 @@ def test_a_runtime_computes_our_logits_and_the_code_of_the_card_runs(
     ("name", "precision"),
     [pytest.param(*case, marks=() if case in (("onnx", "float16"), ("onnx", "int8")) else LONG) for case in PRECISIONS],
 )
-def test_fewer_bits_are_a_smaller_file_of_nearly_the_same_function(
+def test_lower_precision_gives_nearly_the_same_outputs(
     name: str, precision: str, classifier: TrainedModel, tmp_path: Path
 ) -> None:
     form = format_here(name, precision)
@@ -88,9 +86,7 @@ def test_fewer_bits_are_a_smaller_file_of_nearly_the_same_function(
 @LONG
 @pytest.mark.parametrize("family", OPERATORS)
 @pytest.mark.parametrize(("name", "precision"), [case for case in PRECISIONS if case[1] != "float32"])
-def test_fewer_bits_of_every_family_are_nearly_its_vectors(
-    name: str, precision: str, family: str, tmp_path: Path
-) -> None:
+def test_lower_precision_gives_nearly_the_same_vectors(name: str, precision: str, family: str, tmp_path: Path) -> None:
     form = format_here(name, precision)
     assert 1e-5 < difference(form, family_model(tmp_path / "run", family), tmp_path / "out", POOLED) < LIMITS[precision]
 
@@ -99,9 +95,7 @@ def test_fewer_bits_of_every_family_are_nearly_its_vectors(
     ("family", "part", "factor"),
     [("modernbert", "query", 4), pytest.param("neobert", "query", 4, marks=LONG), ("neobert", "word", 1000)],
 )
-def test_float16_holds_the_angles_of_far_positions_and_the_squares_of_large_values(
-    family: str, part: str, factor: float, tmp_path: Path
-) -> None:
+def test_float16_keeps_far_angles_and_large_squares(family: str, part: str, factor: float, tmp_path: Path) -> None:
     """By onnx's own evaluator, which rounds as the graph says: onnxruntime computes much of it in float32 on a CPU."""
     format_here("onnx")
     from onnx.reference import ReferenceEvaluator
@@ -120,7 +114,7 @@ def test_float16_holds_the_angles_of_far_positions_and_the_squares_of_large_valu
     assert np.linalg.norm(found[1] - found[0]) < LIMITS["float16"] * np.linalg.norm(found[0])
 
 
-def test_the_bars_of_fewer_bits_find_another_function(classifier: TrainedModel, tmp_path: Path) -> None:
+def test_precision_limits_detect_another_model(classifier: TrainedModel, tmp_path: Path) -> None:
     form = format_here("onnx", "int8")
     folder = Path(form.export(classifier, tmp_path / "out", Vectors()))
     other = fine_tuned_model(tmp_path / "other", "sequence", ("bad", "fair", "good"), **TINY)
@@ -132,7 +126,7 @@ def test_the_bars_of_fewer_bits_find_another_function(classifier: TrainedModel, 
 @LONG
 @pytest.mark.parametrize("family", OPERATORS)
 @pytest.mark.parametrize("name", NEW)
-def test_vectors_of_every_family_are_ours(name: str, family: str, tmp_path: Path) -> None:
+def test_runtime_gives_our_vectors(name: str, family: str, tmp_path: Path) -> None:
     form = format_here(name, "float32" if name == "litert" else "")
     assert difference(form, family_model(tmp_path / "run", family), tmp_path / "out", POOLED) < 5e-6
 
@@ -165,7 +159,7 @@ def test_exports_take_padding_on_either_side(name: str, family: str, tmp_path: P
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in IN_TRANSFORMERS])
-def test_a_family_without_a_class_in_transformers_goes_to_onnx(family: str, tmp_path: Path) -> None:
+def test_family_outside_transformers_is_exported_to_onnx(family: str, tmp_path: Path) -> None:
     form = format_here("onnx")
     assert difference(form, family_model(tmp_path / "run", family), tmp_path / "out", POOLED) < 5e-6
     assert not (tmp_path / "out" / "config.json").exists(), "transformers has no such network"
@@ -177,12 +171,12 @@ def test_a_family_without_a_class_in_transformers_goes_to_onnx(family: str, tmp_
 @LONG
 @pytest.mark.parametrize("kind", ["tokens", "span", "choice"])
 @pytest.mark.parametrize("name", NEW)
-def test_the_heads_of_tasks_are_ours(name: str, kind: str, tmp_path: Path) -> None:
+def test_runtime_gives_our_task_outputs(name: str, kind: str, tmp_path: Path) -> None:
     model = fine_tuned_model(tmp_path / "run", kind, ("a", "b") if kind == "tokens" else (), **TINY)
     assert difference(format_here(name, "float32" if name == "litert" else ""), model, tmp_path / "out") < 5e-6
 
 
-def test_a_function_is_the_same_bytes_and_records_its_versions(classifier: TrainedModel, tmp_path: Path) -> None:
+def test_stablehlo_is_reproducible_and_records_versions(classifier: TrainedModel, tmp_path: Path) -> None:
     form = format_here("stablehlo")
     folders = [Path(form.export(classifier, tmp_path / name, Vectors())) for name in ("one", "two")]
     contents = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
@@ -223,7 +217,7 @@ def test_a_function_is_the_same_bytes_and_records_its_versions(classifier: Train
     ids=["blocks", "global tokens", "no vector"],
 )
 @pytest.mark.parametrize("name", ["onnx", "web", *NEW])
-def test_what_no_runtime_computes_is_refused_by_name(
+def test_unsupported_network_is_refused_by_name(
     name: str, made: Callable[[Path], TrainedModel], vectors: Vectors, message: str, tmp_path: Path
 ) -> None:
     form = format_here(name)
@@ -233,9 +227,7 @@ def test_what_no_runtime_computes_is_refused_by_name(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command_line_writes_a_precision_and_refuses_it_where_there_is_one(
-    classifier: TrainedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_export_precision_option(classifier: TrainedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     format_here("onnx")
     run = write_run(classifier)
     assert main(["export", str(run), "--to", "onnx", "--precision", "int8"]) == 0
@@ -245,5 +237,5 @@ def test_the_command_line_writes_a_precision_and_refuses_it_where_there_is_one(
     assert "--precision int8: --to stablehlo has one precision; leave --precision out" in capsys.readouterr().err
 
 
-def test_every_executed_format_is_known_here() -> None:
+def test_every_executable_format_is_covered() -> None:
     assert {*PACKAGES} == {name for name in FORMATS if name not in ("huggingface", "tf1", "sentence-transformers")}

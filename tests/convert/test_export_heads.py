@@ -13,9 +13,9 @@ import jax
 import numpy as np
 import pytest
 from exported_models import fine_tuned_model
-from family_models import OF_NAMES, family_model
+from family_models import family_model
 from safetensors.numpy import load_file
-from their_families import IN_TRANSFORMERS
+from their_families import IN_TRANSFORMERS, SUITE
 
 from bertjax.__main__ import main
 from bertjax.convert.formats import load_format
@@ -64,7 +64,7 @@ def reported(said: list[str]) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(("family", "head"), HEADS)
-def test_the_class_of_an_export_loads_it_without_a_word(transformers, tmp_path, caplog, family, head):
+def test_class_of_export_loads_without_warning(transformers, tmp_path, caplog, family, head):
     model = family_model(tmp_path / "run", family)
     made = classes_of(model.config.model)[head]
     folder = export_huggingface(model, tmp_path / "out", head)
@@ -85,8 +85,8 @@ def test_the_class_of_an_export_loads_it_without_a_word(transformers, tmp_path, 
     assert said == []
 
 
-@pytest.mark.parametrize(("family", "head"), [(family, head) for family, head in HEADS if family in OF_NAMES])
-def test_what_is_left_computes_the_same_and_comes_back(transformers, tmp_path, family, head):
+@pytest.mark.parametrize(("family", "head"), [(family, head) for family, head in HEADS if family in SUITE])
+def test_export_with_one_head_round_trips(transformers, tmp_path, family, head):
     model = family_model(tmp_path / "run", family)
     form = load_format("huggingface").with_head(head)
     folder = form.export(model, tmp_path / "out", form.vectors(model, None, False))
@@ -94,7 +94,7 @@ def test_what_is_left_computes_the_same_and_comes_back(transformers, tmp_path, f
     wanted = {"hidden states"} | {
         f"{one.removesuffix('_head').upper()} logits" for one in classes_of(model.config.model)[head].outputs
     }
-    assert set(found.of) == wanted and found.largest < 5e-6
+    assert set(found.values) == wanted and found.largest < 5e-6
     whole, part = (
         load_file(Path(one) / "model.safetensors") for one in (export_huggingface(model, tmp_path / "all"), folder)
     )
@@ -109,7 +109,7 @@ def test_what_is_left_computes_the_same_and_comes_back(transformers, tmp_path, f
     )
 
 
-def test_nothing_in_a_folder_silences_the_report_of_another_class(transformers, tmp_path, caplog):
+def test_report_of_another_class_is_not_silenced(transformers, tmp_path, caplog):
     """The patterns of what may be left over are attributes of transformers' classes, and BERT's have none."""
     model = family_model(tmp_path / "run", "bert")
     folder = export_huggingface(model, tmp_path / "out")
@@ -128,7 +128,7 @@ def test_nothing_in_a_folder_silences_the_report_of_another_class(transformers, 
     assert len(reported(said)["UNEXPECTED"]) == 7
 
 
-def test_the_command_line_takes_a_head_and_refuses_others(tmp_path, monkeypatch, capsys):
+def test_export_head_option(tmp_path, monkeypatch, capsys):
     model = family_model(tmp_path / "run", "albert")
     monkeypatch.setattr("bertjax.convert.sources.load_run", lambda name: model)
     assert main(["export", "run", "--head", "mlm", "--output", str(tmp_path / "out")]) == 0

@@ -13,6 +13,7 @@ from their_families import (
     SMALL,
     SPECIAL,
     global_positions,
+    members,
     norm_of_all,
     our_forward,
     our_gradients,
@@ -144,7 +145,7 @@ WHOLE = [
 ]
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", members(SMALL))
 def test_states_of_every_layer_and_all_logits_equal_transformers(name: str) -> None:
     config = SMALL[name]
     network, batch = their_model(config), rows(config)
@@ -186,7 +187,7 @@ def test_a_network_of_the_full_size_equals_transformers(name: tuple[str, str, st
     assert max(off.values()) < 1e-5, off
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", members(SMALL))
 def test_gradients_equal_transformers(name: str) -> None:
     network, batch = their_model(SMALL[name]), rows(SMALL[name])
     assert_same_gradients(SMALL[name], network, batch, their_forward(network, SMALL[name], batch))
@@ -225,7 +226,7 @@ def test_the_table_has_the_names_and_shapes_of_transformers(family: str, head: s
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_there_and_back_is_the_same_bits(name: str) -> None:
+def test_tensors_round_trip_bit_for_bit(name: str) -> None:
     config = SMALL[name]
     network = their_model(config)
     before = family_of(config.family).huggingface.rows_before_positions(SPECIAL["pad"])
@@ -242,7 +243,7 @@ def test_there_and_back_is_the_same_bits(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [*SMALL, *(f"{family} {preset}" for family in IN_TRANSFORMERS for preset in FAMILIES[family].presets)]
 )
-def test_config_json_says_all_of_the_network(name: str) -> None:
+def test_config_json_describes_the_whole_network(name: str) -> None:
     config = SMALL.get(name) or FAMILIES[name.split()[0]].presets[name.split()[1]]
     values = to_config_json(config, SPECIAL)
     assert from_config_json(values, "config.json") == config
@@ -358,7 +359,7 @@ def test_both_spellings_of_the_bases_of_the_angles_are_read() -> None:
             from_config_json(values | {key: value}, "config.json")
 
 
-def test_a_mean_over_tokens_is_refused_only_where_a_head_reads_it() -> None:
+def test_mean_pooling_is_refused_only_if_a_head_uses_it() -> None:
     values = to_config_json(small("modernbert"), SPECIAL) | {"classifier_pooling": "mean"}
     assert from_config_json(values | {"architectures": ["ModernBertForMaskedLM"]}, "config.json") == small("modernbert")
     with pytest.raises(ValueError, match="classifier_pooling is 'mean'; bertjax has heads that read"):
@@ -455,7 +456,7 @@ def test_sequences_of_a_row_of_2048_tokens_are_as_alone(family: str) -> None:
     assert off["states"] < 2e-6 and off[worst] < 1e-5, (worst, off)
 
 
-def test_windows_and_blocks_that_are_not_one_for_all_layers_are_refused() -> None:
+def test_windows_that_differ_between_layers_are_refused() -> None:
     longformer, bigbird = (to_config_json(small(family), SPECIAL) for family in ("longformer", "bigbird"))
     assert from_config_json(longformer | {"attention_window": 6}, "config.json").window == 3
     full = from_config_json(bigbird | {"attention_type": "original_full"}, "config.json")

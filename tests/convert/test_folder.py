@@ -157,9 +157,7 @@ def test_there_is_an_export_at_every_moment(tmp_path: Path, monkeypatch: pytest.
     assert "none" not in there and files(tmp_path) == {"export/last": "after"}
 
 
-def test_where_folders_cannot_be_swapped_a_killed_process_loses_no_export(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_process_loses_no_export_without_swap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "export", "before")
     monkeypatch.setattr(folder, "exchange", lambda one, other: False)
     write(tmp_path / "export", "after")
@@ -170,7 +168,7 @@ def test_where_folders_cannot_be_swapped_a_killed_process_loses_no_export(
     assert files(tmp_path) == {"export/last": "after"}
 
 
-def test_weights_on_a_disk_without_room_are_an_error_that_is_reported(tmp_path: Path) -> None:
+def test_full_disk_is_reported(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:

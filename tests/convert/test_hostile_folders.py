@@ -45,7 +45,7 @@ def changed(tree: Any, at: tuple[Any, ...], value: Any) -> Any:
 
 
 @pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.huggingface])
-def test_a_value_of_config_json_is_read_or_refused_whatever_it_is(family: str) -> None:
+def test_any_value_in_config_json_is_read_or_refused(family: str) -> None:
     values = to_config_json(small(family), SPECIAL) | {"architectures": ["BertForMaskedLM"], "is_decoder": False}
     refused = 0
     for at in list(places(values))[1:]:
@@ -86,7 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "alone", [True, pytest.param(False, marks=pytest.mark.long)], ids=["without vocab.txt", "with vocab.txt"]
 )
-def test_a_value_of_a_tokenizers_file_is_read_or_refused(folder: Path, tmp_path: Path, name: str, alone: bool) -> None:
+def test_any_value_in_tokenizer_files_is_read_or_refused(folder: Path, tmp_path: Path, name: str, alone: bool) -> None:
     for file in ("tokenizer.json", "tokenizer_config.json", *([] if alone else ["vocab.txt"])):
         shutil.copy(folder / file, tmp_path)
     values = json.loads((folder / name).read_bytes())
@@ -102,7 +102,7 @@ def test_a_value_of_a_tokenizers_file_is_read_or_refused(folder: Path, tmp_path:
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000, "[]", "9" * 5000, "\xff"])
-def test_what_is_no_document_is_refused_by_its_name(folder: Path, tmp_path: Path, name: str, content: str) -> None:
+def test_malformed_json_is_refused_by_file_name(folder: Path, tmp_path: Path, name: str, content: str) -> None:
     shutil.copytree(folder, tmp_path / "folder")
     (tmp_path / "folder" / name).write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=rf"{name}: "):
@@ -110,7 +110,7 @@ def test_what_is_no_document_is_refused_by_its_name(folder: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_a_zip_that_is_none_of_torch_is_refused(tmp_path: Path, count: int) -> None:
+def test_zip_with_malformed_pickle_is_refused(tmp_path: Path, count: int) -> None:
     """What a pickle takes from the stack has to be there."""
     path = tmp_path / "pytorch_model.bin"
     for instructions in (b"\x80\x02t.", b"\x80\x02u.", b"\x80\x02e.", b"\x80\x02(0t.", b"\x80\x02}q\x00u.", b"."):

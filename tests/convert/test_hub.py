@@ -131,19 +131,24 @@ def test_fetch_downloads_the_shards_of_an_index(folder, hub, do, tmp_path):
     assert shard in hub.downloaded() and "model-unlisted.safetensors" not in hub.downloaded()
 
 
-def test_a_model_of_the_hub_becomes_a_run_and_its_weights_start_one(folder, hub, do, tmp_path):
+def test_a_model_of_the_hub_becomes_a_run(folder, hub, do, tmp_path):
     commit = hub.add("novels", folder / "exported")
     code, said = do("import", "hf:novels@main")
     assert code == 0, said
     assert f"hf:novels@{commit}" in said and "compared with transformers" in said
     assert load_run(tmp_path / "runs" / "novels").config.init_from == f"hf:novels@{commit}"
+
+
+@pytest.mark.long
+def test_weights_of_the_hub_start_a_run(folder, hub, do, tmp_path):
+    hub.add("novels", folder / "exported")
     (tmp_path / "topics.csv").write_text("text,label\n" + "".join(f"the museum {n},{'ab'[n % 2]}\n" for n in range(20)))
     words = ["--init-from", "hf:novels", "--train", "topics.csv", "--epochs", "1", "--max-length", "16"]
     code, said = do("finetune", "classification", *words, "--run-dir", "runs/topics")
     assert code == 0 and "best run     runs/topics" in said, said
 
 
-def test_pickled_weights_are_taken_only_where_there_are_no_others(folder, hub, do):
+def test_pickled_weights_are_the_last_choice(folder, hub, do):
     torch = pytest.importorskip("torch", reason="needs torch, which writes such files")
     from safetensors.torch import load_file
 
@@ -164,7 +169,7 @@ REFUSALS = {
 }
 
 
-def test_what_is_neither_here_nor_there_is_refused_in_one_sentence(folder, hub, do):
+def test_missing_repository_is_refused_in_one_sentence(folder, hub, do):
     hub.add("ada/novels", folder / "exported")
     hub.add("ada/bare", folder / "exported", ("README.md",))
     hub.add("ada/secret", folder / "exported")
@@ -175,7 +180,7 @@ def test_what_is_neither_here_nor_there_is_refused_in_one_sentence(folder, hub, 
         assert line.startswith(f"hf:{name}: there is ") and re.search(message, line), line
 
 
-def test_without_a_network_the_folder_and_the_repository_are_named(do):
+def test_without_network_folder_and_repository_are_named(do):
     commands = [("refused", "fetch", "ada/novels"), ("import", "hf:ada/novels")]
     for words, offline, reason in zip(commands, "01", ("ConnectError", "HF_HUB_OFFLINE is set"), strict=True):
         code, said = do(*words, endpoint=f"http://127.0.0.1:{free_port()}", HF_HUB_OFFLINE=offline)
@@ -184,7 +189,7 @@ def test_without_a_network_the_folder_and_the_repository_are_named(do):
         assert "hf download ada/novels --local-dir novels" in said
 
 
-def test_without_the_package_it_is_named(monkeypatch):
+def test_missing_huggingface_hub_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"no folder .*nothing; to look for nothing on .*pip install 'bertjax\[hf\]'"):
         require_source("hf:nothing")

@@ -78,7 +78,7 @@ def test_the_folder_holds_what_hugging_face_reads(exported):
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_loads_with_nothing_missing_and_only_absent_heads_left_over(transformers, exported, name, caplog):
+def test_transformers_loads_every_tensor_of_its_heads(transformers, exported, name, caplog):
     model, folder = exported
     logging.getLogger("transformers").addHandler(caplog.handler)
     try:
@@ -96,7 +96,7 @@ def test_loads_with_nothing_missing_and_only_absent_heads_left_over(transformers
 def test_logits_equal_those_of_transformers(transformers, tmp_path, hidden_act):
     model = trained_model(tmp_path / "run", hidden_act=hidden_act, dtype="bfloat16")
     found = compare_with_transformers(model, export_huggingface(model, tmp_path / "out"))
-    assert list(found.of) == ["hidden states", "MLM logits", "NSP logits"]
+    assert list(found.values) == ["hidden states", "MLM logits", "NSP logits"]
     assert found.largest < 2e-6
     assert str(found).startswith("hidden states ")
 
@@ -239,12 +239,12 @@ def test_the_card_has_front_matter_that_is_yaml(exported):
 
 
 @pytest.mark.parametrize("init_from", ["", "hf:other"])
-def test_the_card_has_a_licence_unless_weights_come_from_elsewhere(model, init_from):
+def test_card_has_licence_unless_weights_are_foreign(model, init_from):
     from_scratch = replace(model, config=replace(model.config, init_from=init_from))
     assert ("license: apache-2.0" in model_card(from_scratch, 10, "digest")) == (not init_from)
 
 
-def test_the_card_says_so_if_there_was_no_next_sentence_objective(model, tmp_path):
+def test_card_names_the_untrained_nsp_head(model, tmp_path):
     config = replace(model.config, training=replace(model.config.training, objectives=("mlm",)))
     card = (export_huggingface(replace(model, config=config), tmp_path / "out") / "README.md").read_text()
     assert "its head for the next sentence (NSP) was never trained" in card

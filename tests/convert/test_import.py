@@ -250,7 +250,7 @@ def test_import_reads_a_published_albert_of_molecules(real_data: Path, tmp_path:
     assert load_run(tmp_path / "run").config.model.layer_groups == 1
 
 
-def test_export_refuses_a_tokenizer_that_transformers_cannot_read(tmp_path: Path, capsys, monkeypatch) -> None:
+def test_export_refuses_tokenizer_unreadable_by_transformers(tmp_path: Path, capsys, monkeypatch) -> None:
     write_run(trained_model(tmp_path / "run"))
     difference = compare.Difference({"hidden states": 0.0}, ("token ids, for a reason",))
     monkeypatch.setattr(
@@ -324,7 +324,7 @@ def test_new_tokens_start_as_the_mean_of_their_pieces(model: TrainedModel) -> No
     assert notes == ["3 tokens are new (cab, ##ab, 漢): each starts as the mean of its pieces"]
 
 
-def test_a_new_word_of_bytes_starts_as_the_pieces_that_running_text_has(tmp_path: Path) -> None:
+def test_new_byte_level_word_starts_as_its_pieces(tmp_path: Path) -> None:
     """After a space, which the first word of a text lacks: of "Ġcats" they are "Ġcat" and "s", not "cat" and "s"."""
     letters = [*map(chr, range(33, 127)), "Ġ", "Ġc", "Ġca", "Ġcat", "ca", "cat"]
     merges = ["Ġ c", "Ġc a", "Ġca t", "c a", "ca t"]
@@ -376,7 +376,7 @@ def test_another_vocabulary_or_network_is_refused(model: TrainedModel) -> None:
         adapt(foreign(model), config, model.tokenizer)
 
 
-def test_longer_positions_repeat_and_more_segments_start_as_the_first(model: TrainedModel) -> None:
+def test_longer_tables_repeat_positions_and_segments(model: TrainedModel) -> None:
     config = dataclasses.replace(model.config.model, max_position_embeddings=200, type_vocab_size=4)
     params, notes = adapt(foreign(model), config, model.tokenizer)
     old, new = model.params["encoder"]["embeddings"], params["encoder"]["embeddings"]

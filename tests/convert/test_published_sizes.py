@@ -57,9 +57,7 @@ def batch_of(config: ModelConfig, length: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("family", "preset", "layers", "length"), _CASES, ids=lambda value: str(value or "all"))
-def test_states_and_logits_are_as_near_to_float64_as_those_of_transformers(
-    family: str, preset: str, layers: int, length: int
-) -> None:
+def test_outputs_are_as_near_to_float64_as_transformers(family: str, preset: str, layers: int, length: int) -> None:
     torch = pytest.importorskip("torch")
     config = published(family, preset, layers)
     network, batch = their_model(config, std=0.05), batch_of(config, length)
@@ -77,7 +75,7 @@ def test_states_and_logits_are_as_near_to_float64_as_those_of_transformers(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("family", "preset"), _SHAPES)
-def test_gradients_are_as_near_to_float64_as_those_of_transformers(family: str, preset: str) -> None:
+def test_gradients_are_as_near_to_float64_as_transformers(family: str, preset: str) -> None:
     pytest.importorskip("torch")
     config = published(family, preset, 3)
     if config.hidden_act == "relu":

@@ -55,7 +55,7 @@ def assert_same(ours: dict, theirs: dict) -> None:
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(ours), jax.device_get(theirs))
 
 
-def test_transformers_loads_it_without_a_word_and_computes_the_same(model, tmp_path, caplog):
+def test_transformers_loads_and_computes_the_same(model, tmp_path, caplog):
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     folder = export_huggingface(model, tmp_path / "out")
@@ -68,7 +68,7 @@ def test_transformers_loads_it_without_a_word_and_computes_the_same(model, tmp_p
         logging.getLogger("transformers").removeHandler(caplog.handler)
     assert not any(info.values())
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert list(found.of) == ["hidden states"] + ["logits"] * (model.kind != "vector")
+    assert list(found.values) == ["hidden states"] + ["logits"] * (model.kind != "vector")
     assert found.largest < 2e-6
     if model.config.model.num_labels:
         names = TASKS[model.kind] or ("LABEL_0",)
@@ -283,10 +283,10 @@ def onnx():
     return pytest.importorskip("onnx", reason="needs onnx")
 
 
-def test_onnxruntime_computes_its_logits_for_any_batch_and_length(onnx, model, tmp_path):
+def test_onnxruntime_gives_our_logits_at_any_shape(onnx, model, tmp_path):
     folder = export_onnx(model, tmp_path / "onnx")
     found = compare_with_onnxruntime(model, folder)
-    assert list(found.of) == (["hidden states"] if model.kind == "vector" else ["logits"])
+    assert list(found.values) == (["hidden states"] if model.kind == "vector" else ["logits"])
     assert found.largest < 2e-6
     if model.kind == "vector":
         return
@@ -309,7 +309,7 @@ def test_other_weights_of_the_head_are_found(onnx, classifier, tmp_path):
         compare_with_onnxruntime(replace(model, params=params), folder)
 
 
-def test_the_command_line_exports_logits_or_the_vectors_that_were_trained(onnx, classifier, tmp_path, capsys):
+def test_export_verb_gives_logits_or_trained_vectors(onnx, classifier, tmp_path, capsys):
     run = write_run(classifier[0])
     assert main(["export", str(run), "--to", "onnx", "--output", str(tmp_path / "logits")]) == 0
     said = capsys.readouterr().out

@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainedModel
     return place / "export", model
 
 
-def test_a_teacher_has_the_padding_of_the_run_and_one_digest_wherever_it_lies(folder, tmp_path: Path) -> None:
+def test_teacher_is_padded_and_has_one_digest(folder, tmp_path: Path) -> None:
     place, model = folder
     config = run_of(place)
     teacher = fit_teacher(read_teacher(config), config, model.tokenizer)
@@ -112,7 +112,7 @@ def foreign(folder) -> ForeignModel:
     return read_source(f"hf:{folder[0]}")
 
 
-def test_a_student_starts_as_some_layers_of_a_model_without_its_segments(folder) -> None:
+def test_student_starts_as_some_layers(folder) -> None:
     place, model = folder
     config = replace(run_of(place).model, vocab_size=model.tokenizer.vocab_size, max_position_embeddings=80)
     params, notes = adapt(foreign(folder), config, model.tokenizer, (3, 1))

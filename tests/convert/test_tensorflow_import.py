@@ -88,7 +88,7 @@ def test_a_published_tensorflow_checkpoint_comes_in(real_data: Path, tmp_path: P
     np.testing.assert_array_equal(moments, reader.get_tensor(f"{layer}/kernel/adam_m"))
     assert (jax.tree.leaves(slots.nu)[0] >= 0).all() and slots.step == reader.get_tensor("global_step")
     run = load_run(write_run(as_run(found, tmp_path / "run")))
-    assert compare_with_tensorflow(run, source).of.keys() == {"hidden states", "MLM logits", "NSP logits"}
+    assert compare_with_tensorflow(run, source).values.keys() == {"hidden states", "MLM logits", "NSP logits"}
     exported = read_tensorflow(export_tensorflow(run, tmp_path / "again"))
     assert_same(exported.params, found.params)
 
@@ -116,7 +116,7 @@ def test_a_classifiers_head_is_left_out_of_tensorflow_and_named(model: TrainedMo
         path.unlink()
     _write_arrays(folder / PREFIX, arrays)
     assert read_tensorflow(folder).notes[1] == (
-        "left out, for BERT's pretraining has no such array: output_bias, output_weights"
+        "left out, since BERT's pretraining has no such array: output_bias, output_weights"
     )
 
 
@@ -131,7 +131,7 @@ def test_half_a_tensorflow_model_is_not_taken(model: TrainedModel, tmp_path: Pat
     export_tensorflow(model, tmp_path / "tf1")
     path = tmp_path / "tf1" / "bert_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 1}))
-    with pytest.raises(ValueError, match=r"bert/encoder/layer_1/.* is not of a model such as bert_config.json"):
+    with pytest.raises(ValueError, match=r"bert/encoder/layer_1/.* does not belong to the model that bert_config.json"):
         read_tensorflow(tmp_path / "tf1")
     (tmp_path / "tf1" / "vocab.txt").unlink()
     with pytest.raises(ValueError, match=r"vocab\.txt: no such file"):
@@ -177,12 +177,12 @@ def test_read_tensorflow_leaves_out_a_squad_head(model: TrainedModel, tmp_path: 
     squad |= {f"{name}/lamb_m": x for name, x in squad.items()}
     found = read_tensorflow(rewritten(folder, arrays | squad))
     assert found.notes[1] == (
-        "left out, for BERT's pretraining has no such array: cls/squad/output_bias, cls/squad/output_weights"
+        "left out, since BERT's pretraining has no such array: cls/squad/output_bias, cls/squad/output_weights"
     )
     assert found.drawn == ("MLM head", "NSP head")
     assert_same(found.params["encoder"], model.params["encoder"])
     difference = compare_with_tensorflow(as_run(found, tmp_path / "run"), folder)
-    assert [*difference.of] == ["hidden states"] and difference.not_compared == ("MLM logits", "NSP logits")
+    assert [*difference.values] == ["hidden states"] and difference.not_compared == ("MLM logits", "NSP logits")
 
 
 def test_read_tensorflow_names_git_lfs_pointers(model: TrainedModel, tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_what_is_behind_a_mask_has_the_ids_that_it_has_in_a_row(model):
     assert [ids.tolist() for ids in tokenizer.encode_behind([""])] == [[]] and tokenizer.encode_behind([]) == []
 
 
-def test_sentences_are_shown_without_the_space_that_they_have_in_their_text(tmp_path):
+def test_sentences_are_shown_without_leading_space(tmp_path):
     rules = TextRules(False, False, prefix_space=False)
     draw = np.random.default_rng(0)
     words = [f"{a}{b}{c}" for a in "bdfgklmnprstvwz" for b in "aeiou" for c in "nrst"]

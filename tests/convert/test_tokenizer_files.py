@@ -108,7 +108,7 @@ DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
 @pytest.mark.parametrize(
     ("part", "value"), [("pre_tokenizer", DIGITS), ("normalizer", normalizers.Lowercase())], ids=["digits", "lowercase"]
 )
-def test_bytes_that_are_cut_otherwise_are_read_from_the_whole_file(part: str, value: Any, tmp_path: Path) -> None:
+def test_bytes_split_otherwise_are_read_from_whole_file(part: str, value: Any, tmp_path: Path) -> None:
     written(tmp_path, "roberta", {"tokenizer_class": "PreTrainedTokenizerFast"})
     plain = read_tokenizer(with_whole_file(tmp_path, "roberta"), "roberta")
     assert ids(plain) == their_ids(tmp_path)

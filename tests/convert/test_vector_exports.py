@@ -68,7 +68,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_onnxruntime_computes_what_we_compute(onnx, tmp_path, fields, pooling, normalize):
     made = trained_model(tmp_path / "run", **fields)
     found = compare_with_onnxruntime(made, export_onnx(made, tmp_path / "out", pooling, normalize), pooling, normalize)
-    assert list(found.of) == ["hidden states"] + ["vectors"] * (pooling != "none")
+    assert list(found.values) == ["hidden states"] + ["vectors"] * (pooling != "none")
     assert found.largest < 2e-6
 
 
@@ -123,7 +123,7 @@ def test_weights_above_what_a_message_holds_are_next_to_it(onnx, model, tmp_path
     assert not (export_onnx(model, folder) / DATA_FILE).exists()
 
 
-def test_other_weights_are_found(onnx, model, tmp_path):
+def test_other_weights_are_detected(onnx, model, tmp_path):
     folder = export_onnx(model, tmp_path / "out", "mean")
     encoder = {**model.params["encoder"], "embeddings": dict(model.params["encoder"]["embeddings"])}
     encoder["embeddings"]["position"] = encoder["embeddings"]["position"] * 1.001
@@ -161,7 +161,7 @@ def test_sentence_transformers_itself_makes_the_same_vectors(model, minilm, tmp_
 
 
 @pytest.mark.parametrize("exporter", [export_sentence_transformers, export_onnx])
-def test_bytes_are_the_same_and_an_export_is_replaced_by_the_next_alone(onnx, model, tmp_path, exporter):
+def test_export_is_reproducible_and_replaces_only_exports(onnx, model, tmp_path, exporter):
     first = contents(exporter(model, tmp_path / "one", "pooler", True))
     assert contents(exporter(model, tmp_path / "two", "pooler", True)) == first
     assert not [name for name, content in first.items() if b"secret" in content]
@@ -231,7 +231,7 @@ def test_the_encoder_comes_back_from_the_folder_bit_for_bit(model, tmp_path):
     assert export_huggingface(model, tmp_path / "whole").is_dir()
 
 
-def test_what_cannot_be_exported_is_refused(model, tmp_path):
+def test_unsupported_vectors_are_refused(model, tmp_path):
     with pytest.raises(ValueError, match="--pooling none: sentence-transformers makes one vector of a text"):
         export_sentence_transformers(model, tmp_path / "out", "none")
     with pytest.raises(ValueError, match="--normalize scales a text's vector"):
@@ -239,7 +239,7 @@ def test_what_cannot_be_exported_is_refused(model, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_compared_without_the_other_side(model, tmp_path, monkeypatch):
+def test_comparison_is_skipped_without_the_library(model, tmp_path, monkeypatch):
     monkeypatch.setattr(compare.importlib.util, "find_spec", lambda name: None)
     assert compare_with_onnxruntime(model, tmp_path, "mean", True) is None
     assert compare_with_sentence_transformers(model, tmp_path, "mean", True) is None

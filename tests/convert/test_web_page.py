@@ -64,7 +64,7 @@ def exported(folder: Path, kind: str, precision: str = "float32", **task: Any) -
     return model, Path(form.export(model, folder / "page", vectors))
 
 
-def test_the_folder_has_a_page_that_names_its_libraries_and_runs_no_label(tmp_path: Path) -> None:
+def test_page_names_libraries_and_escapes_labels(tmp_path: Path) -> None:
     _, folder = exported(tmp_path, "sequence")
     page = (folder / PAGE_FILE).read_text()
     assert json.loads((folder / PACKAGES_FILE).read_text())["dependencies"] == PACKAGES

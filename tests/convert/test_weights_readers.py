@@ -207,8 +207,8 @@ def entry(first: int, last: int, shape: list, dtype: str = "F32") -> dict:
 
 
 HOSTILE = {
-    "many dims": (safetensors_file({"w": entry(0, 4, [1] * 100_000)}, b"\0" * 4), "no size"),
-    "giant sizes": (safetensors_file({"w": entry(0, 4, [10**300] * 15)}, b"\0" * 4), "no size"),
+    "many dims": (safetensors_file({"w": entry(0, 4, [1] * 100_000)}, b"\0" * 4), "out of range"),
+    "giant sizes": (safetensors_file({"w": entry(0, 4, [10**300] * 15)}, b"\0" * 4), "out of range"),
     "huge header": (safetensors_file(b"{}", size=2**62), "its header claims"),
     "header beyond the file": (safetensors_file(b"{}", size=1000), "its header claims"),
     "short": (b"\x01\x02", "its header claims"),
@@ -227,9 +227,9 @@ HOSTILE = {
     "hole": (safetensors_file({"v": entry(0, 4, [1]), "w": entry(8, 12, [1])}, b"\0" * 12), "begins at byte 8"),
     "beyond": (safetensors_file({"w": entry(0, 400, [100])}, b"\0" * 8), "the file has 8"),
     "left over": (safetensors_file({"w": entry(0, 4, [1])}, b"\0" * 8), "the file has 8"),
-    "negative": (safetensors_file({"w": entry(-4, 0, [1])}, b""), "no size"),
+    "negative": (safetensors_file({"w": entry(-4, 0, [1])}, b""), "out of range"),
     "unknown type": (safetensors_file({"w": entry(0, 4, [1], "F4")}, b"\0" * 4), "known type"),
-    "shape of words": (safetensors_file({"w": entry(0, 4, ["1"])}, b"\0" * 4), "no size"),
+    "shape of words": (safetensors_file({"w": entry(0, 4, ["1"])}, b"\0" * 4), "out of range"),
 }
 
 
@@ -242,7 +242,7 @@ def test_hostile_safetensors_are_refused(tmp_path: Path, name: str) -> None:
         read_safetensors(path)
 
 
-def test_a_sparse_file_with_a_huge_header_is_refused_without_reading_it(tmp_path: Path) -> None:
+def test_huge_header_is_refused_without_reading(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     with path.open("wb") as file:
         file.write((1 << 33).to_bytes(8, "little"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +34,12 @@ SIZES = {
 
 
 IN_TRANSFORMERS = tuple(name for name, family in FAMILIES.items() if family.huggingface)
+SUITE = ("bert", "albert", "modernbert", "deberta-v2")  # of different structure; the long tier has every family
+
+
+def members(names: Iterable[str] = IN_TRANSFORMERS) -> list[Any]:
+    """Parameters of a test for every family, `long` but for those of the suite."""
+    return [pytest.param(name, marks=() if name in SUITE else pytest.mark.long) for name in names]
 
 
 def small(family: str, **fields) -> ModelConfig:

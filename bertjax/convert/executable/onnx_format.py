@@ -77,14 +77,14 @@ def _proto(graph: Graph) -> onnx.ModelProto:
 
 
 def lowered(model: onnx.ModelProto, precision: Precision) -> onnx.ModelProto:
-    """The same network in another precision; inputs and outputs stay as they are.
+    """Convert a network to another precision; inputs and outputs stay the same.
 
-    float16: weights and arithmetic, but for the angles of positions and the roots of mean squares. int8: products of
-    matrices and the tables of the embeddings have weights of 7 bits with a scale for each column (a table: one), and
-    the other factor is rounded to 8 bits as it comes (onnxruntime's dynamic quantisation). An eighth bit would overflow
-    the sums of x86 processors without VNNI.
+    float16: weights and arithmetic, except the angles of positions and the roots of mean squares. int8: matrix products
+    and the tables of the embeddings have weights of 7 bits with a scale for each column (a table: one scale), and the
+    other factor is rounded to 8 bits at run time (onnxruntime's dynamic quantisation). An eighth bit would overflow the
+    sums of x86 processors without VNNI.
 
-    Raises ModuleNotFoundError where onnxruntime is not installed, which has both.
+    Raises ModuleNotFoundError if onnxruntime, which has both conversions, is not installed.
     """
     if precision == "float32":
         return model
@@ -101,12 +101,12 @@ def _in_float16(model: onnx.ModelProto) -> onnx.ModelProto:
     made = convert_float_to_float16(model, keep_io_types=True, node_block_list=_beyond_float16(model))
     nodes = list(made.graph.node)
     makers = {name: node for node in nodes for name in node.output}
-    # The converter rounds what one node in float32 gives to the next one: that stays as it is.
+    # The converter rounds values between two nodes in float32; connect them directly.
     for node in nodes:
         for place, name in enumerate(node.input):
             if _casts(makers.get(name), "FLOAT") and _casts(makers.get(makers[name].input[0]), "FLOAT16"):
                 node.input[place] = makers[makers[name].input[0]].input[0]
-    # Casts are added at the end, where a graph has to name what a node reads before the node; some are read no more.
+    # The converter appends casts at the end, but a graph must be in topological order; unused nodes are dropped.
     numbers = {name: number for number, node in enumerate(nodes) for name in node.output}
     needs: dict[int, list[int]] = {}
     waiting = [numbers[output.name] for output in made.graph.output]
@@ -130,7 +130,7 @@ def _casts(node: onnx.NodeProto | None, dtype: str) -> bool:
 def _beyond_float16(model: onnx.ModelProto) -> list[str]:
     """Names of the nodes that stay in float32.
 
-    Near 8,000 float16 has every fourth number alone: no angles of positions. The square of 256 is infinite there.
+    Near 8,000 float16 has only every fourth integer, too few for angles of positions; the square of 256 is infinite.
     """
     makers = {name: node for node in model.graph.node for name in node.output}
 
@@ -142,7 +142,7 @@ def _beyond_float16(model: onnx.ModelProto) -> list[str]:
     return sorted(set().union(*found))
 
 
-# An angle is made of a cast and a product, a root of a sum and a mean of squares: so many nodes with the last one.
+# The nodes that end in an angle: a cast and a product; in a root: a square, its mean and a sum.
 _DEPTHS = {"Cos": 3, "Sin": 3, "Sqrt": 4}
 
 
@@ -150,7 +150,7 @@ def _in_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    # Without this mark it warns of a model that was not prepared; this graph has nothing to fuse or to infer.
+    # Without this mark it warns about missing preprocessing; this graph has nothing to fuse or to infer.
     onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"

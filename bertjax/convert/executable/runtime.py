@@ -112,10 +112,9 @@ class Runtime:
     ) -> AnyPath:
         """Write the folder and return it.
 
-        Beside the graph are the tokenizer, the card and, where transformers has such a network, its `config.json`. The
-        folder appears whole or not at all (in object storage: it is whole if it has its card), after `prove` was called
-        with it; an earlier export there is replaced. Raises ValueError if anything else is there, and for a network
-        that the format cannot express.
+        It has the graph, the tokenizer, the card and, if transformers has such a network, its `config.json`. It appears
+        as in `written_whole`, with its card last; an earlier export is replaced. Raises ValueError if anything else is
+        there, and for a network that the format cannot express.
         """
         net, has_logits = model.config.model, gives_logits(model, vectors)
         _require(model, vectors, self.name, _FUNCTION_OPTIONS | (_GRAPH_OPTIONS if self.takes_graph else {}))
@@ -184,20 +183,20 @@ class Runtime:
                 ours = our_vectors(model, rows, vectors)
             who = f"{folder}: {self.reference}"
             difference = within_limit(ours, theirs, rows["attention_mask"] == 1, who, LIMITS[precision])
-            largest = {name: max(value, largest.get(name, 0)) for name, value in difference.of.items()}
+            largest = {name: max(value, largest.get(name, 0)) for name, value in difference.values.items()}
         return Difference(largest)
 
 
 def gives_logits(model: TrainedModel, vectors: Vectors) -> bool:
-    """Whether an export ends in the logits of a head, and not in vectors."""
+    """Whether an export gives the logits of a head instead of vectors."""
     return vectors.pooling == "none" and bool(head_of(model.config.model).outputs)
 
 
 def output_names(model: TrainedModel, vectors: Vectors) -> tuple[str, ...]:
     """The names of the outputs, float32.
 
-    Of a model that was fine-tuned with a head they are those of the head. Of any other, or with a pooling, they are of
-    the encoder: `last_hidden_state` [batch, length, D] and, pooled, `sentence_embedding` [batch, D].
+    Without a pooling, a model fine-tuned with a head has the outputs of the head. Any other export has those of the
+    encoder: `last_hidden_state` [batch, length, D] and, pooled, `sentence_embedding` [batch, D].
     """
     if gives_logits(model, vectors):
         return head_of(model.config.model).outputs
@@ -205,7 +204,7 @@ def output_names(model: TrainedModel, vectors: Vectors) -> tuple[str, ...]:
 
 
 def longest(config: ModelConfig) -> int:
-    """Tokens of the longest rows, which a table of positions bounds; 0: any."""
+    """Tokens of the longest rows, the size of a table of positions; 0: any."""
     return config.max_position_embeddings if config.position_embedding in ("learned", "sinusoidal") else 0
 
 

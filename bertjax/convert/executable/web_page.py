@@ -1,4 +1,4 @@
-"""The page: text in, through the tokenizer and the graph in the browser, and what the model says of it out."""
+"""The page: it puts text through the tokenizer and the graph in the browser, and shows the outputs."""
 
 from __future__ import annotations
 

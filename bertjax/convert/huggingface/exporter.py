@@ -25,20 +25,18 @@ from bertjax.storage.sums import SUMS_FILE, sha256_of_file, write_sums
 WEIGHTS_FILE = "model.safetensors"
 FILES = ("config.json", WEIGHTS_FILE, "tokenizer.json", "tokenizer_config.json", CARD_FILE, SUMS_FILE)
 
-# A key of ours in `config.json`, for transformers has none that says whether a question may be without an answer.
+# A key of ours in `config.json`: transformers has none for questions that a text may not answer.
 NULL_THRESHOLD = "bertjax_null_threshold"
 
 
 def export_huggingface(
     model: TrainedModel, directory: str | AnyPath, head: str = "", prove: Prove | None = None
 ) -> AnyPath:
-    """Write the model into `directory` as what it is of transformers', and return it; the same model, the same bytes.
+    """Write the model into `directory`, and return it; the same model gives the same bytes.
 
-    With `head`, a name of `names.classes_of`, as the class that has this head alone.
-
-    The folder appears whole or not at all: it is made next to its target, given to `prove` and then renamed. In object
-    storage its model card, uploaded last, says that it is whole. An earlier export there is replaced. Raises ValueError
-    if anything else is there, or an export that was changed since, and for a network that transformers does not have.
+    With `head`, a name of `names.classes_of`, write the class that has this head alone. The folder appears as in
+    `written_whole`, with its card last; an earlier export is replaced. Raises ValueError if anything else is there, or
+    an export that was changed since, and for a network that transformers does not have.
     """
     target = folder_of(directory)
     tensors_of(model.config.model)
@@ -55,14 +53,13 @@ def huggingface_config(
 ) -> dict[str, Any]:
     """`config.json`, with the vocabulary's true size.
 
-    Of a fine-tuned model, `kind` is that of its task and `labels` their names; without names they have transformers'
-    (LABEL_0, ...).
+    For a fine-tuned model, `kind` is that of its task and `labels` are their names (default LABEL_0, ...).
     """
     return _config_json(model, {"pad": pad_token_id}, kind, labels)
 
 
 def model_config(model: TrainedModel) -> dict[str, Any]:
-    """`config.json` of a model as what it is."""
+    """`config.json` of a model with the head that it has."""
     values = _config_json(model.config.model, model.tokenizer.special, model.kind, model.labels)
     threshold = model.config.task.no_answer_threshold if isinstance(model.config, FinetuneConfig) else None
     return values if threshold is None else values | {NULL_THRESHOLD: threshold}
@@ -73,7 +70,7 @@ def _config_json(model: ModelConfig, special: Mapping[str, int], kind: str, labe
 
 
 def default_labels(count: int) -> tuple[str, ...]:
-    """The names that transformers gives to labels without names."""
+    """The names of unnamed labels in transformers."""
     return tuple(f"LABEL_{number}" for number in range(count))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 from bertjax.convert.compare import Difference, compare_with_transformers
@@ -29,7 +29,12 @@ _VECTOR_FILES = re.compile(
 
 def fetch(name: str) -> tuple[Path, str]:
     """(the folder with the files of a repository, its name with the commit), as `download` gets them."""
-    return download(name, _choose, _shards, lambda folder: any((folder / file).is_file() for file in WEIGHTS_FILES))
+    return download(
+        name,
+        choose=_choose,
+        follow=lambda file: shard_files(file) if is_index(file.name) else (),
+        is_complete=lambda folder: any((folder / file).is_file() for file in WEIGHTS_FILES),
+    )
 
 
 def _choose(present: Collection[str]) -> list[str]:
@@ -39,10 +44,6 @@ def _choose(present: Collection[str]) -> list[str]:
     weights = [name for name in WEIGHTS_FILES if name in present][:1]
     vectors = sorted(name for name in present if _VECTOR_FILES.fullmatch(name))
     return [CONFIG_FILE, *weights, *(name for name in TOKENIZER_FILES if name in present), *vectors]
-
-
-def _shards(file: Path) -> Iterable[str]:
-    return shard_files(file) if is_index(file.name) else ()
 
 
 def _format(head: str = "") -> Format:

@@ -32,11 +32,11 @@ _MOST_LABELS = 1 << 20
 
 
 def read_huggingface(directory: str | Path) -> ForeignModel:
-    """Read `config.json`, the vocabulary and the weights (`WEIGHTS_FILES`); nothing in them is executed.
+    """Read `config.json`, the vocabulary and the weights (`WEIGHTS_FILES`) without running code from them.
 
-    Loads a fine-tuned model with its head and the names of its labels, if it is of a class and of a kind that
-    bertjax has; else as `BertForPreTraining` whatever has its encoder: `BertModel`, `BertForMaskedLM`, other fine-tuned
-    models (whose own head is left out). Raises ValueError naming the file and what is wrong with it.
+    A fine-tuned model keeps its head and the names of its labels if bertjax has its class and kind of task. Any other
+    model with the encoder (`BertModel`, `BertForMaskedLM`, fine-tuned ones without their head) is read as
+    `BertForPreTraining`. Raises ValueError naming the file and what is wrong with it.
     """
     folder = Path(directory)
     if not folder.is_dir():
@@ -44,8 +44,9 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     where = folder / "config.json"
     values = read_object(where)
     kind, labels = _task(values, where)
-    config = replace(from_config_json(values, where), **_head(kind, labels))
+    config = from_config_json(values, where)
     if kind:
+        config = replace(config, head=kind_of(kind).network.name, num_labels=len(labels))
         constants = family_of(config.family).transformers.head_constants
         HfConfig(values, where).require(constants.get(kind_of(kind).network.transformers, {}))
     for name in TOKENIZER_FILES:
@@ -54,22 +55,16 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     tokenizer = read_tokenizer(folder, config.family)
     tensors, left_out = canonical_names(read_weights(folder), config, f"hf:{folder}")
     notes = [f"left out, not of a {architecture(config)}: {', '.join(left_out[:5])}"] if left_out else []
-    found = foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes, pad_id_of(values, where))
-    of_task = kind_of(kind) if kind else None
-    threshold = _null_threshold(values, where) if of_task and of_task.may_abstain else None
-    named = labels if of_task and of_task.names_outputs else ()
-    return replace(found, kind=kind, labels=named, null_threshold=threshold)
-
-
-def _head(kind: str, labels: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of ModelConfig that a kind of task sets."""
+    model = foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes, pad_id_of(values, where))
     if not kind:
-        return {}
-    return {"head": kind_of(kind).network.name, "num_labels": len(labels)}
+        return model
+    threshold = _null_threshold(values, where) if kind_of(kind).may_abstain else None
+    named = labels if kind_of(kind).names_outputs else ()
+    return replace(model, kind=kind, labels=named, null_threshold=threshold)
 
 
 def _task(values: Mapping[str, Any], where: Path) -> tuple[str, tuple[str, ...]]:
-    """(the kind of task of a fine-tuned model, the names of its outputs); of any other model ("", ()).
+    """(the kind of task of a fine-tuned model, the names of its outputs), or ("", ()) for any other model.
 
     Raises ValueError for labels that are not numbered from 0.
     """
@@ -87,7 +82,7 @@ def _task(values: Mapping[str, Any], where: Path) -> tuple[str, tuple[str, ...]]
 
 
 def _null_threshold(values: Mapping[str, Any], where: Path) -> float | None:
-    """Of a model that may find no answer, as our export stores it; None if it is missing."""
+    """The threshold for no answer, a key that our export writes; None if it is missing."""
     threshold = values.get(NULL_THRESHOLD)
     if threshold is not None and type(threshold) not in (int, float):
         raise ValueError(f"{where}: {NULL_THRESHOLD} is {threshold!r}, which is not a number")
@@ -97,8 +92,8 @@ def _null_threshold(values: Mapping[str, Any], where: Path) -> float | None:
 def _labels(values: Mapping[str, Any], where: Path) -> tuple[str, ...]:
     """The names of labels in the order of their numbers.
 
-    They are LABEL_0, LABEL_1, ... without names, and where `num_labels` is another number than that of the names, as
-    in transformers. Raises ValueError for names that are not numbered from 0.
+    As in transformers they are LABEL_0, LABEL_1, ... without names, and where `num_labels` differs from the number of
+    names. Raises ValueError for names that are not numbered from 0.
     """
     value = values.get("id2label")
     names: dict[str, str] = value if isinstance(value, dict) else {}
@@ -116,7 +111,7 @@ def _labels(values: Mapping[str, Any], where: Path) -> tuple[str, ...]:
 def canonical_names(
     tensors: Mapping[str, np.ndarray], config: ModelConfig, where: str
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """(tensors under the names that a model of `config` has, names left out).
+    """(tensors under the names of a model of `config`, names left out).
 
     Accepts the names of the encoder's own class, which have no prefix, names behind the prefixes of wrappers
     (`_WRAPPERS`), and `gamma` and `beta`, as LayerNorm's were called until 2019. Raises ValueError, beginning with
@@ -149,7 +144,7 @@ def canonical_names(
 
 
 def _wrapper(names: Collection[str], prefix: str, words: str, where: str) -> str:
-    """What stands in front of the names of transformers: "", or what a wrapper put there.
+    """The prefix of a wrapper in front of the names of transformers, or "".
 
     `words` is the name of the word table behind `prefix`.
     """
@@ -167,13 +162,13 @@ def _wrapper(names: Collection[str], prefix: str, words: str, where: str) -> str
 
 
 def _part(name: str, known: HuggingFace) -> str:
-    """The part of a network that a tensor belongs to, as its name begins: `bert.pooler.`, `cls.`."""
+    """The part of a network that a tensor belongs to, by the start of its name: `bert.pooler.`, `cls.`."""
     prefix = known.prefix if name.startswith(known.prefix) else ""
     return f"{prefix}{name.removeprefix(prefix).partition('.')[0]}."
 
 
 def _require_tied(tensors: Mapping[str, np.ndarray], known: HuggingFace) -> None:
-    """Raises ValueError if the output weights are stored and are not the word embeddings and the bias."""
+    """Raise ValueError if output weights are stored and differ from the word embeddings or the bias."""
     for copy, of in known.tied.items():
         if copy in tensors and of in tensors and not np.array_equal(tensors[copy], tensors[of]):
             raise ValueError(f"{copy} differs from {of}: bertjax has one table for both, as the published models do")

@@ -1,4 +1,4 @@
-"""Our parameters and the tensors of transformers: which array is which, by the table of the model's family."""
+"""Conversion between our parameters and the tensors of transformers, by the table of the model's family."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from bertjax.model.task_heads import VectorNetwork
 
 _SHOWN = 5  # tensor names in a message
 _POSITION = "encoder/embeddings/position"
-# What `config.json` does not say: the head follows from the class, and how values are drawn, the padding of the
-# vocabulary, the generator, the projection to a teacher's width and what no class computes are left out.
+# Fields without a key in `config.json`: the head follows from the class; initialisation, the padding of the vocabulary,
+# the generator, the projection to a teacher's width and modules that no class computes are left out.
 _STORED_ELSEWHERE = ("family", "head", "num_labels", "initializer", "vocab_pad_multiple")
 _STORED_ELSEWHERE += ("generator_width", "generator_layers", "embedding_sharing", "teacher_width")
 _STORED_ELSEWHERE += ("mlm_decoder", "classifier_dropout_prob")
-_OF_TRAINING = ("teacher_projection",)  # modules of any network that training alone uses
+_OF_TRAINING = ("teacher_projection",)  # modules that only training uses
 _TABLES = ("learned", "sinusoidal")  # both are a table of positions there
 
 
 def class_of(config: ModelConfig) -> Class:
-    """The class of transformers that a model of this config is exported as."""
+    """The class of transformers for a model of this config."""
     known, head = family_of(config.family).transformers, head_of(config)
     if not head.of_task and config.mlm_decoder == "plain":
         return known.pretraining
-    if not head.of_task:  # no class runs an enhanced decoder
+    if not head.of_task:  # no class has an enhanced decoder
         return Class(known.beginning + VectorNetwork.transformers, known.encoder, bare=True)
     suffix = head.transformers
     if suffix in known.own_heads:
@@ -47,9 +47,9 @@ def class_of(config: ModelConfig) -> Class:
 
 
 def classes_of(config: ModelConfig) -> dict[str, Class]:
-    """What a pretrained model can be exported as, by the name of what is kept with the encoder.
+    """The classes for a pretrained model, by the heads that they keep.
 
-    `pretraining` is every head, `encoder` none of them; `mlm` and others are one head, where transformers has a class.
+    `pretraining` keeps every head and `encoder` none; `mlm` and others keep one, where transformers has such a class.
     """
     known, whole = family_of(config.family).transformers, class_of(config)
     one_head = (made for made in (whole, *known.partial) if len(made.outputs) == 1)
@@ -62,10 +62,7 @@ def classes_of(config: ModelConfig) -> dict[str, Class]:
 
 
 def class_with(config: ModelConfig, head: str) -> Class:
-    """The class that keeps `head`, a name of `classes_of`; without one the class of all that the model has.
-
-    Raises ValueError if there is none.
-    """
+    """The class that keeps `head`, a name of `classes_of`; "" keeps all. Raises ValueError if there is none."""
     if not head:
         return class_of(config)
     if head_of(config).of_task:
@@ -80,36 +77,36 @@ def class_with(config: ModelConfig, head: str) -> Class:
 
 
 def modules_without(config: ModelConfig, made: Class) -> set[str]:
-    """The modules of a network of this config that a class lacks, by their names in its parameters."""
+    """The modules of a network of this config that a class lacks."""
     modules, kept = ({tensor.ours.partition("/")[0] for tensor in of.tensors} for of in (class_of(config), made))
     return modules - kept
 
 
 def head_named(architecture: str) -> type[Network] | None:
-    """The head of a task whose models are of this class of transformers; None if there is none."""
+    """The task head of this class of transformers; None if there is none."""
     beginnings = [family.huggingface.beginning for family in FAMILIES.values() if family.huggingface]
     named = {beginning + head.transformers: head for head in HEADS.values() if head.outputs for beginning in beginnings}
     return named.get(architecture)
 
 
 def architecture(config: ModelConfig) -> str:
-    """The name of that class."""
+    """The name of the class of transformers for a model of this config."""
     return class_of(config).name
 
 
 def encoder_of(config: ModelConfig) -> ModelConfig:
-    """The config of the encoder alone, whose class has no head."""
+    """The config of the encoder without a head."""
     return replace(config, head=VectorNetwork.name, num_labels=0)
 
 
 def bare_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
-    """Tensors under the names that they have in the class of the encoder alone."""
+    """Rename tensors as in the encoder's own class."""
     prefix = family_of(config.family).transformers.prefix
     return {name.removeprefix(prefix): array for name, array in tensors.items()}
 
 
 def left_out(config: ModelConfig) -> tuple[str, ...]:
-    """The modules of a network of this config that no class of transformers has, by their names in its parameters."""
+    """The modules of a network of this config that no class of transformers has."""
     names = [*family_of(config.family).transformers.left_out, *_OF_TRAINING]
     names += ["mlm_head", "mask_decoder"] if config.mlm_decoder == "enhanced" else []
     return tuple(name for name in names if name in abstract_network(config)[1])
@@ -121,7 +118,7 @@ def has_class(config: ModelConfig) -> bool:
 
 
 def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
-    """Every array of a model of this config. Raises ValueError if transformers has no class for it."""
+    """The table of a model's arrays. Raises ValueError if transformers has no class for this config."""
     different = _not_expressed(config)
     if different:
         raise ValueError(
@@ -142,7 +139,7 @@ def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
 
 
 def _not_expressed(config: ModelConfig) -> list[str]:
-    """The fields that are not as `config.json` would say, as name=value."""
+    """The fields that `config.json` cannot express, as name=value."""
     try:
         if head_of(config).transformers in family_of(config.family).transformers.lacking:
             return [f"model.head={config.head!r}"]
@@ -163,10 +160,8 @@ def to_huggingface_tensors(
 ) -> dict[str, np.ndarray]:
     """Our parameters as Hugging Face's float32 tensors by name, without the vocabulary's padding.
 
-    All of them, or those of the class `made`, one of `classes_of`.
-
-    Positions that are not learned are written as the table that would have to be learned to equal them. `pad_id` is the
-    padding token's, from which some families count positions; the rows up to it, which no token uses, are zero.
+    With `made`, one of `classes_of`, only the tensors of that class. Sinusoidal positions are written as a table. Some
+    families count positions from the padding token's id `pad_id`; the rows up to it, which no token uses, are zero.
     """
     arrays = named_arrays(with_own_words(params))
     if config.position_embedding == "sinusoidal":
@@ -180,15 +175,15 @@ def to_huggingface_tensors(
         for number, one in enumerate(array if tensor.stacked else [array], tensor.first):
             name, theirs = tensor.theirs.format(number), _theirs(tensor, one, config.vocab_size, before)
             heads = config.num_attention_heads if tensor.by_head else 1
-            tensors[name] = _one_below_other(tensors[name], theirs, heads) if tensor.part[0] else theirs
+            tensors[name] = _interleave_heads(tensors[name], theirs, heads) if tensor.part[0] else theirs
     return tensors
 
 
 def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelConfig, pad_id: int = 0) -> Params:
     """Hugging Face's tensors as our parameters: NumPy float32, layers stacked, the vocabulary padded with zeros.
 
-    `pad_id` as in `to_huggingface_tensors`. Modules that transformers does not have are not there. Raises ValueError
-    naming the tensors that are missing, left over, or of another shape than `config` says.
+    `pad_id` as in `to_huggingface_tensors`. Modules that transformers does not have are absent. Raises ValueError
+    naming the tensors that are missing, left over, or of another shape than in the config.
     """
     wanted = their_shapes(config, pad_id)
     missing, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
@@ -208,7 +203,7 @@ def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelCon
 
 
 def their_shapes(config: ModelConfig, pad_id: int = 0) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every tensor of Hugging Face's that a model of this config has; no array is made."""
+    """Name -> shape of every tensor of Hugging Face's for a model of this config; makes no array."""
     ours = _our_shapes(config)
     before = family_of(config.family).transformers.rows_before_positions(pad_id)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -222,13 +217,13 @@ def their_shapes(config: ModelConfig, pad_id: int = 0) -> dict[str, tuple[int, .
 
 
 def _published(config: ModelConfig) -> Params:
-    """Shapes of the parameters that transformers has too."""
+    """Shapes of the parameters that transformers has as well."""
     alone, config = left_out(config), replace(config, embedding_sharing="tied")
     return {name: part for name, part in abstract_network(config)[1].items() if name not in alone}
 
 
 def _our_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Shapes of those parameters by name, and of the positions that are exported as a table."""
+    """Shapes of those parameters by name, and of sinusoidal positions, which are exported as a table."""
     shapes = {name: leaf.shape for name, leaf in named_arrays(_published(config)).items()}
     if config.position_embedding == "sinusoidal":
         shapes[_POSITION] = (config.max_position_embeddings, config.embedding_size or config.hidden_size)
@@ -236,7 +231,7 @@ def _our_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _their_shape(tensor: Tensor, shape: tuple[int, ...], vocab_size: int, before: int) -> tuple[int, ...]:
-    """The shape of one of theirs, given that of ours in one layer."""
+    """The shape of their tensor from that of ours in one layer."""
     if tensor.kept:
         return math.prod(shape[tensor.inputs :]), *shape[: tensor.inputs]
     if tensor.inputs:
@@ -249,7 +244,7 @@ def _their_shape(tensor: Tensor, shape: tuple[int, ...], vocab_size: int, before
 
 
 def _theirs(tensor: Tensor, array: np.ndarray, vocab_size: int, before: int) -> np.ndarray:
-    """One of our arrays, of one layer, as theirs; contiguous."""
+    """Our array of one layer in their layout, contiguous."""
     shape = _their_shape(tensor, array.shape, vocab_size, before)
     if tensor.padded:
         array = array[:vocab_size]
@@ -258,14 +253,14 @@ def _theirs(tensor: Tensor, array: np.ndarray, vocab_size: int, before: int) -> 
     return np.ascontiguousarray((array.reshape(-1, shape[0]).T if tensor.inputs else array).reshape(shape))
 
 
-def _one_below_other(upper: np.ndarray, lower: np.ndarray, heads: int) -> np.ndarray:
-    """Two arrays whose first dim is that of so many heads, those of each head one below the other."""
+def _interleave_heads(upper: np.ndarray, lower: np.ndarray, heads: int) -> np.ndarray:
+    """Interleave two arrays by head along the first dim."""
     parts = [array.reshape(heads, -1, *array.shape[1:]) for array in (upper, lower)]
     return np.concatenate(parts, axis=1).reshape(-1, *upper.shape[1:])
 
 
 def _ours(tensor: Tensor, tensors: Mapping[str, np.ndarray], shape: tuple[int, ...], heads: int) -> np.ndarray:
-    """Their array, or the arrays of all layers or groups, as ours of the given shape."""
+    """Their array, or those of all layers or groups, in our layout and shape."""
     numbers = range(tensor.first, tensor.first + (shape[0] if tensor.stacked else 1))
     arrays = [np.asarray(tensors[tensor.theirs.format(number)], np.float32) for number in numbers]
     index, parts = tensor.part

@@ -1,4 +1,4 @@
-"""Tensors out of a safetensors file, its header checked before anything is believed."""
+"""Read tensors from a safetensors file after checking its header."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _DTYPES = {
 
 
 def read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
-    """Name -> array, mapped from the file and read when they are touched.
+    """Name -> array, mapped from the file.
 
-    Read by ourselves because the library takes the last of two entries of one name and has no bfloat16 in NumPy. Raises
-    ValueError, naming the file, for a header that is too large, is not JSON, names a tensor twice, or whose tensors
-    overlap, leave the file, or have other sizes than their shapes.
+    The library is not used: it takes the last of two entries of one name and has no bfloat16 in NumPy. Raises
+    ValueError, naming the file, for a header that is too large, is not JSON or names a tensor twice, and for tensors
+    that overlap, leave the file, or have other sizes than their shapes.
     """
     path = Path(path)
     size = path.stat().st_size
@@ -72,7 +72,7 @@ def _layout_of(name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int, i
         raise ValueError(f"its entry {name[:80]!r} is not a tensor of a known type") from None
     numbers = (*shape, first, last)
     if len(shape) > _MOST_DIMS or not all(type(number) is int and 0 <= number < 2**48 for number in numbers):
-        raise ValueError(f"its entry {name[:80]!r} has a size that is no size")
+        raise ValueError(f"its entry {name[:80]!r} has a size that is out of range")
     if math.prod(shape) * dtype.itemsize != last - first:
         raise ValueError(f"tensor {name[:80]!r} of shape {shape} does not have {last - first:,} bytes")
     return dtype, shape, first, last

@@ -23,7 +23,7 @@ TOKENIZER_FILES = (*dict.fromkeys((*huggingface.FILES, *VOCABULARY_FILES, *COMPA
 
 
 def tokenizer_texts(tokenizer: Tokenizer, max_length: int, family: str) -> dict[str, str | bytes]:
-    """The files of a folder from which AutoTokenizer makes the tokenizer: name -> content."""
+    """The files from which AutoTokenizer builds the tokenizer: name -> content."""
     known = family_of(family)
     files: dict[str, str | bytes] = dict(tokenizer.files)
     if tokenizer.is_wordpiece:
@@ -49,8 +49,8 @@ def with_template(tokenizer: Tokenizer, template: Template) -> tokenizers.Tokeni
 def _tokenizer_config(tokenizer: Tokenizer, max_length: int, template: Template) -> dict[str, Any]:
     """`tokenizer_config.json`: what AutoTokenizer needs in addition to `tokenizer.json`.
 
-    The class is the one that takes everything from `tokenizer.json`; those of the models are made again, by rules of
-    their own, from the vocabulary alone.
+    The class is the one that takes everything from `tokenizer.json`. The classes of the models rebuild the tokenizer
+    from the vocabulary, by rules of their own.
     """
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -142,7 +142,7 @@ _FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
 
 def _expect(value: Any, kind: type) -> Any:
     if type(value) is not kind:
-        raise ValueError("its pickle puts things together as no dict of tensors does")
+        raise ValueError(f"its pickle has a {type(value).__name__} in place of a {kind.__name__}")
     return value
 
 

@@ -23,7 +23,7 @@ WEIGHTS_FILES = tuple(name for file in _READERS for name in (file, file + _INDEX
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
     """Name -> array of every tensor of a folder.
 
-    Raises ValueError naming the file that is missing, is not what the index describes, or is damaged.
+    Raises ValueError naming the file that is missing, damaged, or other than the index describes.
     """
     for name, read in _READERS.items():
         if (folder / name).is_file():

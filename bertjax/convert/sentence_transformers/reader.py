@@ -1,7 +1,7 @@
 """Read how a sentence-transformers folder makes vectors of texts: pooling, normalization, row length, prompt.
 
-`modules.json` lists the steps from text to vector. What cannot be computed here is refused by its name: vectors that
-silently differ from those of the folder's authors are worse than none.
+`modules.json` lists the steps from text to vector. Unsupported steps are refused by name: vectors that silently differ
+from those of the folder's authors are worse than none.
 """
 
 from __future__ import annotations
@@ -88,17 +88,17 @@ class _Library(TypedDict):
 
 
 def vector_options(model: TrainedModel, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of an encoder: those given, and for the others those of the model's sentence-transformers folder.
+    """Options of an encoder: `overrides`, and for the others those of the model's sentence-transformers folder.
 
-    A model from elsewhere has only the options that are given. Raises ValueError naming a step of the folder that is
-    unsupported, unless the pooling is given.
+    A model from elsewhere has only the overrides. Raises ValueError naming a step of the folder that is
+    unsupported, unless a pooling is given.
     """
     settings = read_text_vectors(model, pooling=overrides.get("pooling"))
     return dict(overrides) if settings is None else settings.encoding(overrides)
 
 
 def read_text_vectors(model: TrainedModel, pooling: Pooling | None = None) -> TextVectors | None:
-    """The settings of a sentence-transformers folder; None if the model's folder is another.
+    """The settings of a sentence-transformers folder; None for any other folder.
 
     With a `pooling` the folder's pooling and dense layers are left out. Raises ValueError naming the file and the
     setting that is unsupported.
@@ -132,7 +132,7 @@ def read_text_vectors(model: TrainedModel, pooling: Pooling | None = None) -> Te
 
 
 def _root(folder: AnyPath) -> Path | None:
-    """The folder with `modules.json` that a model's folder is or is the encoder of; None if there is none."""
+    """The folder with `modules.json`: the model's own, or the one above it; None if there is none."""
     if not isinstance(folder, Path):
         return None
     if (folder / MODULES_FILE).is_file():

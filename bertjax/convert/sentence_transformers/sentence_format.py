@@ -4,7 +4,7 @@
     modules.json                                      the steps from text to vector, in order
     1_Pooling/, 2_Dense/, N_Normalize/                those after the encoder; the dense one is BERT's pooler
 
-It is written in the names that every version of sentence-transformers reads, of which none is needed.
+The names are those that every version of sentence-transformers reads. The library itself is not needed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ _FILES = (
     CARD_FILE,
     *TOKENIZER_FILES,
 )
-# Ours on the left; the pooler is what a dense layer with tanh makes of [CLS].
+# Ours on the left; the pooler is a dense layer with tanh on [CLS].
 _MODES = {"mean": "mean", "cls": "cls", "max": "max", "pooler": "cls"}
 _MODE_KEYS = {
     "cls": "pooling_mode_cls_token",
@@ -79,8 +78,8 @@ def export_sentence_transformers(
 ) -> AnyPath:
     """Write the encoder and a pooling into `directory`, and return it; the same model gives the same bytes.
 
-    The folder appears whole or not at all (in object storage: it is whole if it has its card), after `prove` was called
-    with it; an earlier export there is replaced. Raises ValueError if anything else is there, and for pooling none.
+    The folder appears as in `written_whole`, with its card last; an earlier export is replaced. Raises ValueError if
+    anything else is there, and for pooling none.
     """
     check_vectors(model.config.model, pooling, "last")
     if pooling not in _MODES:
@@ -98,7 +97,7 @@ def export_sentence_transformers(
 
 
 def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
-    """The weights of the encoder and the pooler alone, under the names of the encoder's own class."""
+    """The weights of the encoder and the pooler, under the names of the encoder's own class."""
     config = model.config.model
     made = classes_of(config)["encoder"]
     return bare_names(to_huggingface_tensors(model.params, config, model.tokenizer.pad_id, made), config)
@@ -118,7 +117,7 @@ def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize:
         "config.json": as_json(encoder_config(model)),
         **tokenizer_texts(model.tokenizer, model.max_length, model.config.model.family),
         MODULES_FILE: as_json(_modules(pooling, normalize)),
-        # The tokenizer says what is lower-cased.
+        # The tokenizer itself lower-cases.
         "sentence_bert_config.json": as_json({"max_seq_length": model.max_length, "do_lower_case": False}),
         "config_sentence_transformers.json": as_json({"__version__": {}, "prompts": {}, "default_prompt_name": None}),
         POOLING_FILE: as_json({"word_embedding_dimension": width, **modes}),
@@ -181,7 +180,7 @@ def compare_with_sentence_transformers(
 
 
 def _by_the_modules(folder: Path, network: Any, inputs: Any) -> np.ndarray:
-    """Vectors by transformers' network and torch, following `modules.json`."""
+    """Vectors by transformers' network and torch, by the modules of `modules.json`."""
     import torch  # pyright: ignore[reportMissingImports]
     from safetensors.torch import load_file
 
@@ -205,18 +204,12 @@ def _by_the_modules(folder: Path, network: Any, inputs: Any) -> np.ndarray:
     return x.numpy()
 
 
-def _export(model: TrainedModel, directory: str | AnyPath, vectors: Vectors, prove: Prove | None = None) -> AnyPath:
-    return export_sentence_transformers(model, directory, vectors.pooling, vectors.normalize, prove)
-
-
-def _compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference | None:
-    return compare_with_sentence_transformers(model, folder, vectors.pooling, vectors.normalize)
-
-
 FORMAT = Format(
     reference="transformers with the pooling of the export",
-    compare=_compare,
-    export=_export,
+    compare=lambda model, folder, vectors, drawn=(): compare_with_sentence_transformers(model, folder, *vectors),
+    export=lambda model, directory, vectors, prove=None: export_sentence_transformers(
+        model, directory, *vectors, prove
+    ),
     pooling="mean",
     gives=lambda model, vectors: f"pooling {vectors.pooling}",
 )

@@ -1,7 +1,7 @@
-"""What google-research/bert computes from its checkpoint, in NumPy: modeling.py and the heads of run_pretraining.py.
+"""google-research/bert in NumPy: modeling.py and the heads of run_pretraining.py.
 
-Written from the names in the checkpoint outward and apart from the model, so that a comparison of the two says that
-each tensor has the right name and orientation. float64, so that the reference is the exact one.
+Written from the names in the checkpoint and independently of the model, so that a comparison proves the name and the
+orientation of each tensor. The reference computes in float64.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 bert_config.json   vocab.txt   bert_model.ckpt.index   bert_model.ckpt.data-00000-of-00001
 
-TensorFlow reads and writes them itself, and checks the CRC of every tensor. Nothing of a graph is loaded or run.
+TensorFlow itself reads and writes them, and checks the CRC of every tensor. No graph is loaded or run.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from bertjax.config import ModelConfig
 from bertjax.convert.compare import PAIRS, STATES, Difference, logits_name, our_outputs, pair_batch, within_limit
 from bertjax.convert.folder import Prove, folder_of, read_object, require_content, written_whole
 from bertjax.convert.foreign import ForeignModel, foreign_model
-from bertjax.convert.formats import Format, Vectors
+from bertjax.convert.formats import Format
 from bertjax.convert.huggingface.config import from_config_json
 from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
@@ -42,8 +42,8 @@ _HEADS = ("classifier/", "qa_outputs/")  # of tasks, which `_config` refuses
 _OF_BERT = ("bert/", "cls/")
 _OF_PRETRAINING = ("bert/", "cls/predictions/", "cls/seq_relationship/")  # cls/squad/ is a head of a task
 _ADAM_SLOTS = ("/adam_m", "/adam_v")
-_NO_WORDS = ("[", "<")  # special tokens are upper-case in uncased vocabularies too: [CLS], and <S> in the Chinese one
-_LAYER_NORM_EPS = 1e-12  # is written into modeling.py
+_SPECIAL = ("[", "<")  # special tokens are upper-case in uncased vocabularies too: [CLS], and <S> in the Chinese one
+_LAYER_NORM_EPS = 1e-12  # a constant of modeling.py
 
 # Since 2018 the "gelu" of google-research/bert has been the tanh form; the very first checkpoints had the erf form, and
 # Hugging Face reads them all as erf.
@@ -63,7 +63,7 @@ _KERNEL = "/kernel"
 
 @dataclass(frozen=True)
 class AdamSlots:
-    """The optimizer's state in a checkpoint, in our layout: parameters' trees of NumPy float32, and the step."""
+    """The state of Adam in a checkpoint: NumPy float32 in our layout, and the step."""
 
     mu: Params
     nu: Params
@@ -73,8 +73,8 @@ class AdamSlots:
 def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> ForeignModel:
     """Read a folder with `bert_config.json`, `vocab.txt` and one checkpoint.
 
-    The layout does not say whether text is lower-cased; `lowercase` None takes it from the vocabulary, which is cased
-    if a token of it has a capital letter. Raises ValueError naming the file and what is wrong with it, and
+    The layout does not record whether text is lower-cased; `lowercase` None takes it from the vocabulary, which is
+    cased if one of its tokens has a capital letter. Raises ValueError naming the file and what is wrong with it, and
     ModuleNotFoundError where TensorFlow is not installed.
     """
     folder = Path(directory)
@@ -92,20 +92,20 @@ def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> For
     # Slots of any optimizer (adam_m, BERTAdam, lamb_m) stand below the name of their variable.
     others = {name for name in arrays if name not in known and name.rpartition("/")[0] not in arrays}
     if beyond := [name for name in others if name.startswith(_OF_PRETRAINING)]:
-        raise ValueError(f"tf1:{folder}: {min(beyond)} is not of a model such as {CONFIG_FILE} describes")
+        raise ValueError(f"tf1:{folder}: {min(beyond)} does not belong to the model that {CONFIG_FILE} describes")
     notes = [f"text is {'lower-cased' if lowercase else 'kept in its case'}, {reason}"]
     if others := sorted(others - {STEP}):
-        notes.append(f"left out, for BERT's pretraining has no such array: {', '.join(others)}")
+        notes.append(f"left out, since BERT's pretraining has no such array: {', '.join(others)}")
     return foreign_model(f"tf1:{folder}", config, tokenizer, tensors, notes)
 
 
 def suggests_lowercase(vocabulary: WordPiece) -> bool:
     """Whether none of a vocabulary's words has a capital letter."""
-    return not any(token.lower() != token for token in vocabulary.tokens if not token.startswith(_NO_WORDS))
+    return not any(token.lower() != token for token in vocabulary.tokens if not token.startswith(_SPECIAL))
 
 
 def source_vocabulary(source: str, folder: Path) -> dict[str, Any]:
-    """Fields of DataConfig for the vocabulary of a folder, with the case that it suggests."""
+    """Fields of DataConfig for the vocabulary of a folder, with the case that the vocabulary suggests."""
     path = folder / VOCABULARY_FILE
     lowercase = suggests_lowercase(WordPiece.load(path, TextRules(True, True)))
     return {"vocab": str(path), "lowercase": lowercase, "strip_accents": lowercase}
@@ -131,15 +131,15 @@ def read_adam_slots(directory: str | Path) -> AdamSlots:
 
 
 def read_arrays(directory: str | Path) -> dict[str, np.ndarray]:
-    """Every array of a folder's checkpoint, by its name there. Raises ValueError if it cannot be read."""
+    """Read every array of a folder's checkpoint, by its name there. Raises ValueError if it cannot be read."""
     return _read_arrays(_prefix(Path(directory)))
 
 
 def export_tensorflow(model: TrainedModel, directory: str | AnyPath, prove: Prove | None = None) -> AnyPath:
     """Write a run's model for google-research/bert: its weights bit for bit, without moments; returns the folder.
 
-    The folder appears whole or not at all, and is read back and given to `prove` before it does. Raises ValueError if
-    it exists, and ModuleNotFoundError where TensorFlow is not installed.
+    The folder appears complete or not at all, after it was read back and given to `prove`. Raises ValueError if it
+    exists, and ModuleNotFoundError if TensorFlow is not installed.
     """
     target = folder_of(directory)
     if target.exists():
@@ -175,12 +175,12 @@ def export_tensorflow(model: TrainedModel, directory: str | AnyPath, prove: Prov
 
 
 def _require_bert(model: TrainedModel) -> None:
-    """Raise ValueError for a network of another family, whose names the layout does not have."""
+    """Raise ValueError for a network of another family, whose tensors have no name in the layout."""
     try:
         names = set(map(tensorflow_name, their_shapes(model.config.model)))
     except ValueError as error:
         raise ValueError(f"{error}; neither has google-research/bert") from None
-    # Another family's head may have the name of one of BERT's, and another meaning.
+    # Another family's head may share the name of one of BERT's but not its meaning.
     heads = [head for head in family_of(model.config.model.family).heads if head not in BERT.heads]
     foreign = [name for name in sorted(names) if not name.startswith((*_OF_BERT, *_HEADS))] or heads
     if model.config.model.attention_block:
@@ -221,7 +221,7 @@ def _config(model: TrainedModel) -> dict[str, Any]:
 
 
 def _config_and_vocabulary(folder: Path) -> tuple[ModelConfig, WordPiece]:
-    """The network, and the tokens under switches that are yet to be found out."""
+    """The network, and the tokens under text rules that are not known yet."""
     config = from_config_json(read_object(folder / CONFIG_FILE), folder / CONFIG_FILE, ACTIVATIONS)
     vocabulary = folder / VOCABULARY_FILE
     if not vocabulary.is_file():
@@ -269,10 +269,7 @@ def _write_arrays(prefix: Path, arrays: Mapping[str, np.ndarray]) -> None:
 def compare_with_tensorflow(
     model: TrainedModel, directory: str | Path, pairs: Sequence[tuple[str, str]] = PAIRS
 ) -> Difference:
-    """As `compare_with_transformers`, with what google-research/bert computes from a checkpoint of its layout.
-
-    Heads that the checkpoint lacks are not compared.
-    """
+    """Compare with the outputs of google-research/bert's network, for the heads that the checkpoint has."""
     batch = pair_batch(model, pairs)
     ours = our_outputs(model, batch)
     outputs = TensorflowBert(read_arrays(directory), model.config.model)(*batch.values())
@@ -287,7 +284,7 @@ def compare_with_tensorflow(
 
 
 def tensorflow_name(name: str) -> str:
-    """TensorFlow's name of a tensor that Hugging Face names so."""
+    """TensorFlow's name for a tensor of Hugging Face."""
     for pattern, replacement in _PARTS:
         name = re.sub(pattern, replacement, name)
     name = name.replace(".", "/")
@@ -302,7 +299,7 @@ def to_tensorflow(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def from_tensorflow(arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[str, np.ndarray]:
-    """TensorFlow's arrays under Hugging Face's names, for those of `names` that are there."""
+    """TensorFlow's arrays under Hugging Face's names, for those of `names` that exist."""
     theirs = {name: tensorflow_name(name) for name in names}
     return {ours: _transposed(name, arrays[name]) for ours, name in theirs.items() if name in arrays}
 
@@ -312,13 +309,9 @@ def _transposed(name: str, array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array.T) if name.endswith(_KERNEL) else array
 
 
-def _compare(model: TrainedModel, folder: Path, vectors: Vectors, drawn: Collection[str] = ()) -> Difference:
-    return compare_with_tensorflow(model, folder)
-
-
 FORMAT = Format(
     reference="google-research/bert",
-    compare=_compare,
+    compare=lambda model, folder, vectors, drawn=(): compare_with_tensorflow(model, folder),
     export=lambda model, directory, vectors, prove=None: export_tensorflow(model, directory, prove),
     read=read_tensorflow,
     vocabulary=source_vocabulary,
