@@ -27,8 +27,8 @@ def optional(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def embeddings() -> tuple[Tensor, ...]:
     """The tables, of which published models have the words' alone."""
-    word, position, _, *of_norm = tables("deberta.embeddings")
-    return word, *optional(position), *of_norm
+    word, position, _, *layer_norm = tables("deberta.embeddings")
+    return word, *optional(position), *layer_norm
 
 
 def layer(ours: str, theirs: str) -> tuple[Tensor, ...]:

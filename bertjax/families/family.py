@@ -1,4 +1,4 @@
-"""What a member of the family is: what depends on its name and not on the model's options, here and in transformers."""
+"""The declaration of a family: what depends on its name and not on the model's options, here and in transformers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertjax.input.layout import Template
 
 @dataclass(frozen=True)
 class Family:
-    """A member: one object in one file, one line in the registry."""
+    """A member of BERT's family: one object in one file, one line in the registry."""
 
     name: str  # value of `ModelConfig.family`
     title: str  # the name as its paper spells it
@@ -54,9 +54,9 @@ class Tensor:
     inputs: int = 0  # leading dims of a kernel that are multiplied; theirs is a matrix [outputs, inputs]
     padded: bool = False  # ours has the rows that pad the vocabulary
     positions: bool = False  # theirs may have rows before that of the first position
-    optional: bool = False  # there with some options of the model
-    first: int = 0  # number of the layer that our stack begins with
-    part: tuple[int, int] = (0, 1)  # of theirs ours is this one of so many equal parts, counted from 0
+    optional: bool = False  # exists only with some options of the model
+    first: int = 0  # the layer that our stack begins with
+    part: tuple[int, int] = (0, 1)  # (i, n): ours is the i-th of n equal slices of theirs
     by_head: bool = False  # the parts are stacked within each head, and the heads stacked
     kept: bool = False  # theirs has the dims of `inputs` one by one: [outputs, *inputs]
 

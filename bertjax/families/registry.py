@@ -44,7 +44,7 @@ def family_of(name: str) -> Family:
     return FAMILIES[name]
 
 
-def networks_of(config: ModelConfig) -> dict[str, ModelConfig]:
+def trained_networks(config: ModelConfig) -> dict[str, ModelConfig]:
     """The networks that a run trains, by whose they are in a message: "" is the model. Raises as `generator_config`."""
     return {"": config} | ({"generator's": generator_config(config)} if config.generator_width else {})
 
@@ -81,7 +81,7 @@ def generator_config(config: ModelConfig) -> ModelConfig:
     )
 
 
-def heads_of(config: ModelConfig) -> tuple[str, ...]:
+def pretraining_heads(config: ModelConfig) -> tuple[str, ...]:
     """The heads of pretraining that a model of this config has, itself or in its generator, by name."""
     of_generator = family_of(generator_config(config).family).heads if config.generator_width else ()
     return (*family_of(config.family).heads, *of_generator)

@@ -42,6 +42,6 @@ class Convolution(nnx.Module):
             for tap in range(taps)
         ]  # fmt: skip
         context = jnp.stack(neighbours, axis=-1).reshape(*x_BLD.shape[:2], D * taps)
-        made = product(context, self.kernel[...].reshape(D * taps, D))
-        made = plus_bias(made, self.bias[...])
-        return self.norm(y_BLD + ACTIVATIONS["gelu"](dropout(made, keys, CONVOLUTION, self.dropout_rate)))
+        y = product(context, self.kernel[...].reshape(D * taps, D))
+        y = plus_bias(y, self.bias[...])
+        return self.norm(y_BLD + ACTIVATIONS["gelu"](dropout(y, keys, CONVOLUTION, self.dropout_rate)))

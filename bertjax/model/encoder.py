@@ -11,7 +11,7 @@ from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.positions import positions_in_sequence, sinusoids
 from bertjax.model.attention.relative import RelativePositions
 from bertjax.model.attention.self_attention import LayerInputs
-from bertjax.model.attention.sparse import pattern_of
+from bertjax.model.attention.sparse import make_pattern
 from bertjax.model.dropout import EMBEDDINGS, dropout
 from bertjax.model.layers import Dense, LayerNorm
 from bertjax.model.parameters import weight, zeros
@@ -30,9 +30,9 @@ def embedding_width(config: ModelConfig) -> int:
 
 
 def word_table(config: ModelConfig, width: int, *, rngs: nnx.Rngs) -> nnx.Param:
-    """A row of so many numbers for every token: [V padded, width]."""
+    """The embedding table of tokens: [V padded, width]."""
     word = weight(rngs, (config.vocab_size, width), ("vocab", "embed"), config)
-    # Padded after drawing, so that the real rows do not depend on the padding.
+    # Pad after drawing, so that the real rows do not depend on the padding.
     padding = padded_vocab_size(config) - config.vocab_size
     word.set_value(jnp.pad(word.get_value(), ((0, padding), (0, 0))))
     return word
@@ -42,8 +42,8 @@ class Embeddings(nnx.Module):
     """Word + position + token type, LayerNorm, dropout (modeling.py `embedding_postprocessor`): [B, L] -> [B, L, D].
 
     With `embedding_size` E the tables and their norm are E wide, and a dense layer maps E to D (ALBERT, section 3.1).
-    With `tables` it has theirs and their norm, and its own dense layer (ELECTRA, section 3.2); with gdes it has their
-    words alone, and they add a difference that the gradient goes to (DeBERTa v3, section 3.3).
+    `tables` shares the tables and the norm of another network (ELECTRA, section 3.2). With gdes only the word table is
+    shared, and the owner adds a difference to it, which alone gets its gradient (DeBERTa v3, section 3.3).
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class Embeddings(nnx.Module):
         return sinusoids(self.config) if self.config.position_embedding == "sinusoidal" else None
 
     def _with_token_types(self, x: jax.Array, table: jax.Array, token_type_ids: jax.Array) -> jax.Array:
-        if len(table) == 1:  # every token has it, whichever segment it is in (RoBERTa)
+        if len(table) == 1:  # every token has this type, whatever its segment (RoBERTa)
             return x + table[0]
-        # A product with one-hot rows: its gradient is a product too, not a scatter of every token.
+        # A product with one-hot rows: its gradient is a product too, not a scatter over tokens.
         return x + jax.nn.one_hot(token_type_ids, len(table), dtype=x.dtype) @ table
 
 
 class Encoder(nnx.Module):
-    """From token ids to one vector per token; `tables` as `Embeddings` has them."""
+    """From token ids to one vector per token; `tables` as in `Embeddings`."""
 
     def __init__(
         self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs
@@ -132,12 +132,12 @@ class Encoder(nnx.Module):
         attention: Backend = "xla",
         global_positions: jax.Array | None = None,
     ) -> jax.Array:
-        """Hidden states of the last layer, [B, L, D] in the compute dtype.
+        """Compute the hidden states of the last layer, [B, L, D] in the compute dtype.
 
         The three inputs are int32 [B, L]; dropout_keys is uint32 [B], or None to run without dropout. `packed=False`
         means that every row is one sequence that starts at position 0: this saves a gather of the position table.
-        `attention` is the back end that `choose_attention` gives for these rows; the default is the reference.
-        `global_positions` are as `pattern_of` has them; a model without global tokens does not read them.
+        `attention` is the backend from `choose_attention`; the default is the reference. `global_positions` are those
+        of `make_pattern`; a model without global tokens ignores them.
         """
         x = self.embeddings(input_ids, token_type_ids, sequence_ids, dropout_keys, packed)
         inputs = self.layer_inputs(sequence_ids, dropout_keys, packed, attention, global_positions)
@@ -157,9 +157,9 @@ class Encoder(nnx.Module):
         attention: Backend = "xla",
         global_positions: jax.Array | None = None,
     ) -> jax.Array:
-        """The input of the first layer and the output of each layer, without dropout: [layers + 1, B, L, D].
+        """Compute the input of the first layer and the output of each layer, without dropout: [layers + 1, B, L, D].
 
-        The last one is after the final norm, if there is one.
+        The last one is after the final norm, if the model has one.
         """
         first = self.embeddings(input_ids, token_type_ids, sequence_ids, None, packed)
         inputs = self.layer_inputs(sequence_ids, None, packed, attention, global_positions)
@@ -179,21 +179,21 @@ class Encoder(nnx.Module):
         attention: Backend = "xla",
         global_positions: jax.Array | None = None,
     ) -> LayerInputs:
-        """What all layers read besides the hidden states; the arguments are those of a call."""
+        """The inputs that all layers share; arguments as in `__call__`."""
         return LayerInputs(
             sequence_ids,
             dropout_keys,
             packed,
             attention,
             distances=None if self.relative is None else self.relative().astype(self.execution.dtype),
-            pattern=pattern_of(self.config, sequence_ids, packed, global_positions),
+            pattern=make_pattern(self.config, sequence_ids, packed, global_positions),
         )
 
     @property
     def stack(self) -> Stack:
-        """The layers, to run one by one."""
+        """The layers and how they are executed."""
         return Stack(self.config, self.execution, self.first_layer, self.layers)
 
     def normed(self, x_BLD: jax.Array) -> jax.Array:
-        """What heads read, given the output of the last layer."""
+        """Apply the final norm, if the model has one, to the output of the last layer."""
         return x_BLD if self.final_norm is None else self.final_norm(x_BLD)

@@ -16,12 +16,12 @@ from bertjax.model.parameters import zeros
 from bertjax.model.products import by_rows, column_sums, over_rows
 from bertjax.parallel.sharding import constrain
 
-# Values of `model.pooler` of a pooler that no other network has, and of one that heads per token have too.
+# Values of `model.pooler` for poolers of task heads only; the second name also applies to heads per token.
 POOLERS_OF_TASKS, POOLER_OF_TOKENS = ("gelu", "relu", "gelu_norm"), "gelu_norm"
 
 
 def gather_positions(x_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
-    """The vectors at some positions of each row: [B, L, D], int32 [B, P] -> [B, P, D]."""
+    """Gather the vectors at some positions of each row: [B, L, D], int32 [B, P] -> [B, P, D]."""
     return jnp.take_along_axis(x_BLD, positions_BP[:, :, None], axis=1, mode="clip")
 
 
@@ -29,7 +29,7 @@ _Module = TypeVar("_Module")
 
 
 def existing(module: _Module | None) -> _Module:
-    """A module that some networks lack, where it must be there."""
+    """The module, where the caller has made sure that the network has it."""
     assert module is not None, "this network lacks the module"
     return module
 
@@ -41,7 +41,7 @@ class Head(nnx.Module):
 
 
 class Pooler(Head):
-    """Dense and tanh, or what `model.pooler` names, on the [CLS] vectors: [B, S, D] -> [B, S, D]."""
+    """Dense and an activation (tanh, or `model.pooler`) on the [CLS] vectors: [B, S, D] -> [B, S, D]."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         D, activation = config.hidden_size, config.pooler.removesuffix("_norm")
@@ -57,7 +57,7 @@ class Pooler(Head):
 
 
 class VocabularyHead(Head):
-    """A head whose output matrix is the word table, [V, E], with a bias of its own."""
+    """A head whose output matrix is the word table, [V, E], plus its own bias."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.bias = zeros((padded_vocab_size(config),), ("vocab",))
@@ -67,7 +67,7 @@ class VocabularyHead(Head):
     def sums(
         self, h_BPE: jax.Array, word_embeddings_VE: jax.Array, labels_BP: jax.Array, weights_BP: jax.Array, chunk: int
     ) -> Sums:
-        """Loss and hits over the weighted predictions; the logits of `chunk` predictions exist at a time."""
+        """Sum loss and hits over the weighted predictions, `chunk` predictions at a time."""
         return vocabulary_cross_entropy(
             h_BPE.reshape(-1, h_BPE.shape[-1]),
             word_embeddings_VE,
@@ -95,7 +95,7 @@ class MlmHead(VocabularyHead):
         super().__init__(config)
 
     def transformed(self, hidden_BPD: jax.Array) -> jax.Array:
-        """What is compared with the rows of `table`: [B, P, D] -> [B, P, E]."""
+        """The vectors to multiply with the rows of `table`: [B, P, D] -> [B, P, E]."""
         if self.transform is None or self.norm is None:
             return hidden_BPD
         return self.norm(ACTIVATIONS[self.activation](self.transform(hidden_BPD)))
@@ -142,23 +142,23 @@ def vocabulary_cross_entropy(
     vocab_size: int,
     chunk: int,
 ) -> Sums:
-    """Sum of weighted -log softmax(hidden table^T + bias)[label] over N tokens, differentiable in the first three.
+    """Sum weighted -log softmax(hidden table^T + bias)[label] over N tokens; differentiable in the first three.
 
     table [V padded, D] and bias [V padded] are float32, hidden [N, D] has the compute dtype, labels are int32, weights
-    float32. D is the width of the table. Entries from vocab_size on are padding and get no probability. The logits of
-    `chunk` tokens exist at a time.
+    float32. D is the width of the table. Entries from vocab_size on are padding and get no probability. Memory holds
+    the logits of `chunk` tokens at a time.
     """
     hidden, labels, weights = (in_chunks(x, chunk) for x in (hidden_ND, labels_N, weights_N))
     return _cross_entropy(hidden, table_VD, real_bias(bias_V, vocab_size), labels, weights)
 
 
 def real_bias(bias_V: jax.Array, vocab_size: int) -> jax.Array:
-    """The bias whose padding entries are the lowest number: once, outside the loop over chunks."""
+    """The bias with padding entries set to the lowest number; computed once, outside the loop over chunks."""
     return jnp.where(jnp.arange(bias_V.shape[0]) < vocab_size, bias_V, jnp.finfo(jnp.float32).min)
 
 
 def in_chunks(x: jax.Array, chunk: int) -> jax.Array:
-    """[N, ...] -> [chunks, n, ...] of about equal n, at most `chunk`, filled up with zeros."""
+    """Split into chunks of about equal size, at most `chunk`, padded with zeros: [N, ...] -> [chunks, n, ...]."""
     rows = x.shape[0]
     pieces = -(-rows // min(chunk, rows))
     size = -(-rows // pieces)

@@ -21,13 +21,13 @@ Output = TypeVar("Output")
 
 
 def recomputed(function: Callable[Inputs, Output], static: tuple[int, ...] = ()) -> Callable[Inputs, Output]:
-    """The function, with only its inputs kept for the backward pass, which computes the intermediate values again.
+    """Keep only the inputs of a function for the backward pass, and recompute its intermediate values there.
 
-    It is for element-wise arithmetic, which takes less time than writing and reading its intermediate values, and for a
+    For element-wise arithmetic, which takes less time than writing and reading its intermediate values, and for a
     product at the end of such arithmetic: no gradient needs the product, so it is computed once. `static` are the
-    numbers of arguments that are not arrays.
+    positions of arguments that are not arrays.
     """
-    # The backward pass of a scan is a loop of its own, with nothing to merge; in unrolled layers CSE may merge the two.
+    # prevent_cse is for straight-line code; the backward pass of a scan is a separate loop, with nothing to merge.
     return jax.checkpoint(function, prevent_cse=False, static_argnums=static)
 
 
@@ -35,7 +35,7 @@ def recomputed(function: Callable[Inputs, Output], static: tuple[int, ...] = ())
 def gelu(x: jax.Array) -> jax.Array:
     """x Phi(x) through erf, as Hugging Face computes it; jax.nn.gelu uses erfc, which takes twice as long.
 
-    It and its derivative, Phi(x) + x phi(x), for which only x is kept, are computed in float32 and rounded once.
+    GELU and its derivative, Phi(x) + x phi(x), are computed in float32 and rounded once; gradients keep only x.
     """
     wide = x.astype(jnp.float32)
     return (0.5 * wide * (1.0 + jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
@@ -88,7 +88,7 @@ class Dense(nnx.Module):
 class LayerNorm(nnx.Module):
     """Normalise the last dim in float32, whatever the dtype of x (epsilon 1e-12 in BERT).
 
-    With `norm` rms it is divided by its root mean square and not centred (Zhang and Sennrich 2019).
+    With `norm` rms, divide by the root mean square without centring (Zhang and Sennrich 2019).
     """
 
     def __init__(self, config: ModelConfig, width: int) -> None:
@@ -107,7 +107,8 @@ def _normalized(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon:
     if centres:
         wide = wide - wide.mean(axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-    # So spread, its gradient sums over rows and tokens at once: of one row a sum over tokens takes 80 times as long.
+    # Broadcast, so that the gradient sums over rows and tokens at once: with one row, a sum over tokens takes 80 times
+    # as long.
     y = wide * jax.lax.rsqrt(variance + epsilon) * jnp.broadcast_to(scale, wide.shape)
     return (y if bias is None else plus_bias(y, bias)).astype(x.dtype)
 
@@ -135,7 +136,7 @@ class FeedForward(nnx.Module):
 
 @partial(recomputed, static=(2, 3))
 def _activated(h: jax.Array, output: Dense, activation: str, gated: bool) -> jax.Array:
-    # The product is included so that only one array of the inner width is kept: h.
+    # Includes the product, so that only one array of the inner width is kept for the backward pass: h.
     activate = ACTIVATIONS[activation]
     if not gated:
         return output(activate(h))

@@ -70,18 +70,18 @@ class PretrainingNetwork(TaskNetwork):
         packed: bool = True,
         attention: Backend = "xla",
     ) -> jax.Array:
-        """What the MLM head reads, [B, L, D]: `encode`, or the enhanced decoder of the same arguments."""
+        """Compute the input of the MLM head, [B, L, D]: `encode`, or the enhanced mask decoder."""
         if self.mask_decoder is None:
             return self.encode(input_ids, token_type_ids, sequence_ids, keys, packed=packed, attention=attention)
         x = self.encoder.embeddings(input_ids, token_type_ids, sequence_ids, keys, packed)
         return self.mask_decoder(self.encoder, x, self.encoder.layer_inputs(sequence_ids, keys, packed, attention))
 
     def mlm_logits(self, hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
-        """Vocabulary logits at the given positions only: float32 [B, P, V padded]."""
+        """Compute vocabulary logits at the given positions: float32 [B, P, V padded]."""
         return existing(self.mlm_head)(gather_positions(hidden_BLD, positions_BP), self.encoder.embeddings.word[...])
 
     def mlm_sums(self, hidden_BLD: jax.Array, positions: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
-        """Loss and hits summed over the weighted predictions; positions, labels and weights are [B, P]."""
+        """Sum loss and hits over the weighted predictions; positions, labels and weights are [B, P]."""
         head = existing(self.mlm_head)
         h_BPE = head.transformed(gather_positions(hidden_BLD, positions))
         return head.sums(h_BPE, head.table(self.encoder.embeddings.word[...]), labels, weights, self.logits_chunk)
@@ -89,7 +89,7 @@ class PretrainingNetwork(TaskNetwork):
     def rtd_logits(
         self, hidden_BLD: jax.Array, positions_BP: jax.Array | None = None, sequence_ids: jax.Array | None = None
     ) -> jax.Array:
-        """Whether tokens are replaced, above 0 if so: float32 [B, P, 1] at the given positions, or all [B, L, 1].
+        """Compute logits of replaced tokens: float32 [B, P, 1] at the given positions, or [B, L, 1] at all.
 
         Without `sequence_ids` each row is one sequence.
         """
@@ -139,5 +139,5 @@ def check_head(config: ModelConfig) -> type[Network]:
 
 
 def bind(graphdef: nnx.GraphDef, params: Params) -> Network:
-    """A callable model around plain parameters; for use inside a jitted function."""
+    """Bind plain parameters to a network; for use inside a jitted function."""
     return nnx.merge(graphdef, nnx.State(params))

@@ -11,7 +11,7 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 
-# What a kernel's results are added to or read as, from which `initializer` scaled derives the spread of its values.
+# Where a kernel's output goes; `initializer` scaled derives the standard deviation from it.
 Role = Literal["inner", "output", "classes"]
 
 
@@ -20,20 +20,20 @@ def weight(
 ) -> nnx.Param:
     """A kernel or an embedding table: truncated normal at two standard deviations, not rescaled (modeling.py).
 
-    With scaled the deviation goes by the role (transformers' `ModernBertPreTrainedModel._init_weights`).
+    With scaled, the deviation depends on the role (transformers' `ModernBertPreTrainedModel._init_weights`).
     """
     if config.initializer == "uniform":
         return uniform(rngs, shape, names, config.initializer_range)
     deviation = config.initializer_range
     if config.initializer == "scaled" and role != "inner":
-        of_output = deviation / math.sqrt(2 * config.num_hidden_layers)
-        deviation = of_output if role == "output" else config.hidden_size**-0.5
+        output_deviation = deviation / math.sqrt(2 * config.num_hidden_layers)
+        deviation = output_deviation if role == "output" else config.hidden_size**-0.5
     value = jax.nn.initializers.truncated_normal(deviation)(rngs.params(), shape, jnp.float32)
     return nnx.Param(value, logical_axes=names)
 
 
 def uniform(rngs: nnx.Rngs, shape: tuple[int, ...], names: tuple[str, ...], bound: float) -> nnx.Param:
-    """A weight that is uniform between -bound and bound."""
+    """A weight drawn uniformly between -bound and bound."""
     return nnx.Param(jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound), logical_axes=names)
 
 

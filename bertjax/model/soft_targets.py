@@ -60,10 +60,10 @@ def _cast(part: _Part) -> tuple[jax.Array, jax.Array]:
 
 
 def _summed_divergence(temperature: float, student: _Part, teacher: _Part, weights: jax.Array) -> SoftSums:
-    of_student, of_teacher = _cast(student), _cast(teacher)
+    student_table, teacher_table = _cast(student), _cast(teacher)
 
     def add(total: SoftSums, part: tuple[jax.Array, ...]) -> tuple[SoftSums, None]:
-        sums, _ = _chunk(temperature, of_student, of_teacher, *part)
+        sums, _ = _chunk(temperature, student_table, teacher_table, *part)
         return jax.tree.map(jnp.add, total, sums), None
 
     zero = jnp.zeros((), jnp.float32)
@@ -77,12 +77,13 @@ def _chunk(
     temperature: float,
     student: tuple[jax.Array, jax.Array],
     teacher: tuple[jax.Array, jax.Array],
-    of_student: jax.Array,
-    of_teacher: jax.Array,
+    student_hidden: jax.Array,
+    teacher_hidden: jax.Array,
     weights: jax.Array,
 ) -> tuple[SoftSums, jax.Array]:
     """A chunk's sums, and the gradient of its loss with respect to the student's logits / T, [n, V]."""
-    s, t = _scaled_logits(temperature, of_student, *student), _scaled_logits(temperature, of_teacher, *teacher)
+    s = _scaled_logits(temperature, student_hidden, *student)
+    t = _scaled_logits(temperature, teacher_hidden, *teacher)
     log_s, log_t = jax.nn.log_softmax(s), jax.nn.log_softmax(t)
     p_t = jnp.exp(log_t)
     divergence = jnp.sum(p_t * (log_t - log_s), axis=-1)
@@ -100,14 +101,14 @@ def _forward(
     temperature: float, student: _Part, teacher: _Part, weights: jax.Array
 ) -> tuple[SoftSums, tuple[jax.Array, jax.Array, jax.Array]]:
     hidden, table, bias = student
-    of_student, of_teacher = _cast(student), _cast(teacher)
+    student_table, teacher_table = _cast(student), _cast(teacher)
 
     def add(total: tuple, part: tuple[jax.Array, ...]) -> tuple[tuple, jax.Array]:
-        sums, by_scaled = _chunk(temperature, of_student, of_teacher, *part)
+        sums, by_scaled = _chunk(temperature, student_table, teacher_table, *part)
         by_bias = column_sums(by_scaled)
         by_logits = (by_scaled / temperature).astype(hidden.dtype)
         by_table = over_rows(by_logits, part[0], 1, jnp.float32)
-        return jax.tree.map(jnp.add, total, (sums, by_table, by_bias)), by_rows(by_logits, of_student[0])
+        return jax.tree.map(jnp.add, total, (sums, by_table, by_bias)), by_rows(by_logits, student_table[0])
 
     zero = jnp.zeros((), jnp.float32)
     start = (SoftSums(zero, zero), jnp.zeros(table.shape, jnp.float32), jnp.zeros(bias.shape, jnp.float32))

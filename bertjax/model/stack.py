@@ -29,7 +29,7 @@ class Layer(nnx.Module):
     """One transformer layer: each half is LayerNorm(x + dropout(f(x))) (paper, section 3).
 
     With `norm_place` pre each half is x + dropout(f(LayerNorm(x))), and the encoder has a final norm. Layer 0 may lack
-    its attention norm, and have a convolution after it.
+    the attention norm and may end with a convolution.
     """
 
     def __init__(self, config: ModelConfig, first: bool = False, *, rngs: nnx.Rngs) -> None:
@@ -57,7 +57,7 @@ class Layer(nnx.Module):
         return constrain(x_BLD, "act_batch", "act_length", "act_embed")
 
     def attention_input(self, x_BLD: jax.Array) -> jax.Array:
-        """What queries, keys and values are made of, given the layer's input."""
+        """The input of attention: with `norm_place` pre, the normalised input of the layer."""
         return self.attention_norm(x_BLD) if self.pre and self.attention_norm is not None else x_BLD
 
 
@@ -66,9 +66,9 @@ Step = Callable[[Layer, LayerInputs, jax.Array, Any], tuple[jax.Array, Any]]
 
 
 def stacked_layers(config: ModelConfig, *, rngs: nnx.Rngs) -> tuple[Layer | None, Layer]:
-    """Layer 0 if it is of another kind, else None; the others, or the groups that share parameters, stacked.
+    """Layer 0 if its parameters differ in kind, else None; and the stack of the other layers or groups.
 
-    So each layer of the stack has a part of every array, nothing is unused, and periods are whole (1 + 7 x 3 layers).
+    So no parameter is unused, and the stack holds whole periods of windows (1 + 7 x 3 layers).
     """
     first = Layer(config, first=True, rngs=rngs) if config.first_layer_apart else None
     count = config.layer_groups or config.num_hidden_layers - (first is not None)
@@ -76,9 +76,9 @@ def stacked_layers(config: ModelConfig, *, rngs: nnx.Rngs) -> tuple[Layer | None
 
 
 def layers_per_group(config: ModelConfig) -> list[int]:
-    """How many consecutive layers share the parameters of each of `layer_groups`: ALBERT, section 3.1.
+    """The number of consecutive layers that share the parameters of each of `layer_groups` (ALBERT, section 3.1).
 
-    Layer n of N has the parameters of group int(n / (N / G)), with the roundings of transformers' division.
+    Layer n of N uses group int(n / (N / G)), rounded as transformers rounds it.
     """
     depth, groups = config.num_hidden_layers, config.layer_groups
     numbers = [int(number / (depth / groups)) for number in range(depth)]
@@ -101,17 +101,17 @@ class Stack(NamedTuple):
         )
 
     def last_repeated(self, times: int) -> Stack:
-        """The last layer as so many layers that share its parameters."""
+        """The last layer, repeated with shared parameters."""
         config = replace(self.config, num_hidden_layers=times, layer_groups=1)
         return self._replace(config=config, first=None, layers=_part(self.layers, slice(-1, None)))
 
     def run(
         self, step: Step, x: jax.Array, inputs: LayerInputs, extras: Any = None, first_number: int = 0
     ) -> tuple[jax.Array, Any]:
-        """Apply `step` to every layer in order: (output of the last layer, what the steps collect).
+        """Apply `step` to every layer in order: (output of the last layer, values that the steps collect).
 
-        `inputs` are those of all layers; layers are numbered from `first_number`. `extras` and the collected values are
-        trees of arrays whose first dim is the number of the layer.
+        Layers are numbered from `first_number`. `extras` and the collected values are trees of arrays whose first dim
+        is the layer.
         """
         config = self.config
         numbers = jnp.arange(first_number, first_number + config.num_hidden_layers, dtype=jnp.uint32)
@@ -177,7 +177,7 @@ def _scan(
         members = tuple(_part(items, slice(first, scanned, period)) for first in range(period))
         x, periods_collected = jax.lax.scan(run_period, x, members, unroll=execution.scan_unroll)
         collected.append(_interleaved(periods_collected))
-    # Not a scan that is unrolled whole: that one stacks what every layer keeps for the backward pass, and slices it.
+    # A scan that is fully unrolled would still stack what every layer keeps for the backward pass, and slice it.
     for item, window in zip(_each(_part(items, slice(scanned, None))), windows[scanned:], strict=True):
         x, layer_collected = run(x, item, window)
         collected.append(jax.tree.map(lambda value: value[None], layer_collected))
@@ -185,7 +185,7 @@ def _scan(
 
 
 def _period(windows: tuple[int, ...]) -> int:
-    """The least number of layers after which the windows repeat."""
+    """The smallest number of layers after which the windows repeat."""
     return next(p for p in range(1, len(windows) + 1) if windows[p:] == windows[:-p])
 
 
@@ -199,7 +199,7 @@ def _one(stacked: Any, number: int) -> Any:
 
 
 def _part(stacked: Any, which: slice) -> Any:
-    """Some layers of a tree of stacks; all of them cost no operation."""
+    """Slice a tree of stacks; slicing all layers costs no operation."""
 
     def cut(stack: jax.Array) -> jax.Array:
         return stack if which.indices(len(stack)) == (0, len(stack), 1) else stack[which]
@@ -208,7 +208,7 @@ def _part(stacked: Any, which: slice) -> Any:
 
 
 def _interleaved(members: tuple[Any, ...]) -> Any:
-    """For each member of a period a tree of [periods, ...] -> a tree of [layers, ...], in the order of the layers."""
+    """Merge one tree of [periods, ...] for each layer of a period into a tree of [layers, ...], in layer order."""
     if len(members) == 1:
         return members[0]
     return jax.tree.map(lambda *x: jnp.stack(x, axis=1).reshape(-1, *x[0].shape[1:]), *members)

@@ -1,8 +1,8 @@
-"""Networks with the head of a task: what fine-tuning trains.
+"""The networks of fine-tuning: the encoder with the head of a task.
 
-The class of a network says what its head needs and what it is in transformers; `model.head` of a config names it. A
-head reads what `encode` returns. Logits are float32. Dropout before a head takes one key per row, uint32 [B]; without
-keys there is none.
+`model.head` of a config names the class of its network. Class attributes hold what the head needs and its names in
+transformers. A head reads the output of `encode`. Logits are float32. Dropout before a head takes one key per row,
+uint32 [B]; without keys there is no dropout.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class BiLstmLayer(nnx.Module):
 
     def __call__(self, x_BLW: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         kernel, recurrent = self.kernel[...].astype(x_BLW.dtype), self.recurrent[...].astype(x_BLW.dtype)
-        # What the inputs say to the gates does not depend on the state: one product for all of them.
+        # The inputs' part of the gates does not depend on the state: one product for all positions.
         inputs = jnp.einsum("BLW,WTGH->LBTGH", x_BLW, kernel, preferred_element_type=jnp.float32) + self.bias[...]
         ids_LB = sequence_ids.T
         goes_on = jnp.stack([_goes_on(ids_LB), _goes_on(ids_LB[::-1])], axis=-1)
@@ -74,8 +74,8 @@ class BiLstmLayer(nnx.Module):
         def step(state: tuple[jax.Array, jax.Array], now: tuple[jax.Array, jax.Array]) -> tuple:
             inputs_BTGH, goes_on_BT = now
             h, c = (jnp.where(goes_on_BT[:, :, None], part, 0.0) for part in state)
-            said = jnp.einsum("BTH,THGK->BTGK", h.astype(recurrent.dtype), recurrent)
-            i, f, g, o = jnp.moveaxis(inputs_BTGH + said.astype(jnp.float32), 2, 0)
+            recurred = jnp.einsum("BTH,THGK->BTGK", h.astype(recurrent.dtype), recurrent)
+            i, f, g, o = jnp.moveaxis(inputs_BTGH + recurred.astype(jnp.float32), 2, 0)
             c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
             h = jax.nn.sigmoid(o) * jnp.tanh(c)
             return (h, c), h
@@ -119,7 +119,7 @@ class TaskHead(nnx.Module):
 
 
 def _token_pooler(config: ModelConfig, *, rngs: nnx.Rngs) -> Pooler | None:
-    """The pooler below the dense layer of a head per token, where the model has such a one; not of frozen features."""
+    """The pooler below a head per token, if the model has one there; frozen features have none."""
     return Pooler(config, rngs=rngs) if config.pooler == POOLER_OF_TOKENS and not config.features else None
 
 
@@ -137,9 +137,9 @@ class TokenHead(TaskHead):
 
 
 class TaskNetwork(nnx.Module):
-    """The encoder, below the head of any task; with `model.features` it is frozen and several layers are read.
+    """The encoder below any head. With `model.features` it is frozen, and the head reads several layers.
 
-    With `model.teacher_width` it has a projection that distillation of layers alone uses.
+    `model.teacher_width` adds a projection that only distillation of layers uses.
 
     Class attributes:
         name: `model.head` of a config
@@ -200,13 +200,13 @@ class TaskNetwork(nnx.Module):
         return jnp.concatenate([states[layer] for layer in self.features], axis=-1)
 
     def companions(self) -> dict[str, TaskNetwork]:
-        """Networks that are trained with this one and are modules of it, by the names that objectives use."""
+        """Modules that are trained as networks of their own, by their names for objectives."""
         return {}
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """The logits of rows with one sequence each: [B, classes], or [B, L, classes] where they are `per_token`.
+        """Compute the logits of rows with one sequence each: [B, classes], or [B, L, classes] if `per_token`.
 
-        A row of multiple choice holds one choice here, so it has one logit: [B, 1].
+        A row of multiple choice holds one choice here and gives one logit: [B, 1].
         """
         raise NotImplementedError(f"the network {self.name!r} has no logits")
 

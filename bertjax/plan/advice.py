@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bertjax.config import Config, MeshConfig
-from bertjax.families.registry import networks_of
+from bertjax.families.registry import trained_networks
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import accumulation_key, divided_sizes
@@ -70,7 +70,7 @@ def meshes(config: Config, devices: int, slices: int) -> Iterator[MeshConfig]:
     fsdp stays within a slice: gathering weights over the network every step costs more than it saves.
     """
     across = devices // config.mesh.tensor // slices
-    divided = (divided_sizes(model, padded_vocab_size(model)) for model in networks_of(config.model).values())
+    divided = (divided_sizes(model, padded_vocab_size(model)) for model in trained_networks(config.model).values())
     widths = [size for _, size, axis in itertools.chain(*divided) if axis == "fsdp"]
     for fsdp in (n for n in range(1, across + 1) if not any(size % n for size in (across, *widths))):
         if fsdp & (fsdp - 1) == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jax.sharding import Mesh
 
 from bertjax.config import Config
-from bertjax.families.registry import family_of, heads_of
+from bertjax.families.registry import family_of, pretraining_heads
 from bertjax.input.batches import batch_keys
 from bertjax.input.targets import registry as targets
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
@@ -69,7 +69,7 @@ def check_redundancy(config: Config, mesh: Mesh) -> None:
 
 def _check_heads(config: Config) -> None:
     """Refuse unknown objectives, and those whose head the family's networks lack."""
-    heads, family = heads_of(config.model), family_of(config.model.family)
+    heads, family = pretraining_heads(config.model), family_of(config.model.family)
     for objective in objectives.choose(config.training.objectives):
         if lacking := [head for head in objective.heads if head not in heads]:
             advice = "; set model.generator_width" if family.generator and not config.model.generator_width else ""

@@ -11,7 +11,7 @@ import optax
 from jax.sharding import Mesh
 
 from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, StageConfig, TrainingConfig, validate
-from bertjax.families.registry import family_of, networks_of
+from bertjax.families.registry import family_of, trained_networks
 from bertjax.input.training_data import TrainingData, open_training_data
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.sharding import check_divisible
@@ -170,5 +170,5 @@ def _given(change: StageConfig, *names: str) -> dict[str, Any]:
 
 def check_stages_divisible(config: Config, mesh: Mesh, stages: Sequence[Stage]) -> None:
     """Refuse a mesh that cannot split a stage's batch or a network's weights. Raises as `check_divisible` does."""
-    for stage, (whose, model) in itertools.product(stages, networks_of(config.model).items()):
+    for stage, (whose, model) in itertools.product(stages, trained_networks(config.model).items()):
         check_divisible(mesh, model, stage.training, padded_vocab_size(model), stage.number, whose)

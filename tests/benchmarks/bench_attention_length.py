@@ -27,7 +27,7 @@ from bertjax.plan.compiling import compile_stage
 from bertjax.training.stages import stages_of
 
 
-def pattern_of(arguments: argparse.Namespace) -> dict[str, int | str | bool]:
+def make_pattern(arguments: argparse.Namespace) -> dict[str, int | str | bool]:
     """What the layers see, as fields of the model's config."""
     if arguments.blocks:
         return {"attention_block": arguments.blocks, "random_blocks": 3}
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--global-token", action="store_true", help="the first token sees all and is seen by all")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    works = [work_of(length, pattern_of(arguments)) for length in arguments.lengths]
+    works = [work_of(length, make_pattern(arguments)) for length in arguments.lengths]
     sides = []
     for work in works:
         sides.append(Side("bertjax", work))

@@ -12,8 +12,15 @@ import pytest
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.families.networks import abstract_network, init_params
+from bertjax.model import products
 from bertjax.model.network import Params, bind
 from bertjax.model.products import over_rows, plus_bias, product, summed, unstack
+
+
+def test_only_products_imports_cpu_forms() -> None:
+    package = Path(products.__file__).parent.parent
+    importers = [file for file in package.rglob("*.py") if "bertjax.model.cpu" in file.read_text(encoding="utf-8")]
+    assert importers == [Path(products.__file__)]
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

@@ -12,7 +12,7 @@ from test_options import PLAIN, drawn
 
 from bertjax.families.networks import abstract_network
 from bertjax.model.attention.block_sparse import block_layout, random_blocks
-from bertjax.model.attention.sparse import pattern_of, tokens_at
+from bertjax.model.attention.sparse import make_pattern, tokens_at
 from bertjax.model.dropout import row_keys
 from bertjax.model.network import bind
 
@@ -28,13 +28,13 @@ def test_positions_that_are_not_above_those_before_are_unused() -> None:
 
 def test_a_pattern_is_there_where_it_changes_what_is_seen() -> None:
     rows = jnp.ones((2, 24), jnp.int32)
-    assert pattern_of(GLOBALS, rows, False, None) is None
-    first = pattern_of(replace(GLOBALS, global_tokens="first"), rows, False, None)
+    assert make_pattern(GLOBALS, rows, False, None) is None
+    first = make_pattern(replace(GLOBALS, global_tokens="first"), rows, False, None)
     assert first.tokens.positions.tolist() == [[0], [0]]
-    assert all(pattern_of(BLOCKS, rows[:, :18], packed, None) is None for packed in (True, False))
+    assert all(make_pattern(BLOCKS, rows[:, :18], packed, None) is None for packed in (True, False))
     with pytest.raises(ValueError, match=r"model\.attention_block=.* in packed rows of 24 tokens: .*packing='none'"):
-        pattern_of(BLOCKS, rows, True, None)
-    assert pattern_of(BLOCKS, rows, False, None).blocks.shape == (8, 3, 10, 2)
+        make_pattern(BLOCKS, rows, True, None)
+    assert make_pattern(BLOCKS, rows, False, None).blocks.shape == (8, 3, 10, 2)
 
 
 @pytest.mark.parametrize("seed", [4, -1])
@@ -62,6 +62,6 @@ def test_dropout_in_front_of_the_norm_leaves_normed_vectors() -> None:
 
 
 def test_the_pattern_of_a_layer_is_that_of_its_number() -> None:
-    pattern = pattern_of(BLOCKS, jnp.ones((1, 24), jnp.int32), False, None)
+    pattern = make_pattern(BLOCKS, jnp.ones((1, 24), jnp.int32), False, None)
     third_layer = jax.jit(pattern.for_layer)(jnp.uint32(2))
     np.testing.assert_array_equal(third_layer.blocks, random_blocks(4, 2, 3, 12, 2))

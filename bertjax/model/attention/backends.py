@@ -1,8 +1,8 @@
-"""Scaled dot-product attention within sequences of equal id, by each back end that can compute it.
+"""Scaled dot-product attention within sequences of equal id: the XLA reference and the fused backends.
 
-All take q, k, v [B, L, H, K] and sequence_ids int32 [B, L], and return [B, L, H, K]. They agree on the real tokens;
-their outputs at padding differ, and nothing reads those. XLA is the reference. The fused back ends never store the
-probabilities: this makes them fast on long rows, and is why they have no dropout.
+All take q, k, v [B, L, H, K] and sequence_ids int32 [B, L], and return [B, L, H, K]. They agree on real tokens; their
+outputs at padding differ, and nothing reads those. The fused backends never store the probabilities, which makes them
+fast on long rows and rules out dropout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bertjax.model.scan_constants import beside
 
 # `splash_interpreted` runs splash's kernels op by op on any platform, for tests without a TPU.
 Backend = Literal["xla", "cudnn", "splash", "splash_interpreted"]
-WHOLE_ROWS = 1024  # the longest rows whose scores XLA computes at once: of 8,192 tokens and 12 heads they are 3.2 GB
+WHOLE_ROWS = 1024  # longest rows whose scores XLA computes at once; those of 8,192 tokens and 12 heads take 3.2 GB
 
 
 def attend(
@@ -41,20 +41,21 @@ def attend(
     dropout_keys: jax.Array | None,
     dropout_rate: float,
 ) -> jax.Array:
-    """softmax(q k / sqrt(K)) v over the tokens that `visible` names; `slopes` as `with_alibi` has them.
+    """Compute softmax(q k / sqrt(K)) v over the tokens of `visible`; `slopes` as in `with_alibi`.
 
-    `packed=False` means that every row is one sequence and then padding. `choose_attention` decides whether a
-    back end can compute this. A window is XLA's where the back end is cudnn, which has none. XLA computes windows in
-    blocks where that pays, and other rows of more than `WHOLE_ROWS` tokens by blocks of queries.
+    `packed=False` means that every row is one sequence and then padding. `choose_attention` decides whether a backend
+    supports the arguments. cudnn has no windows: layers with a window use XLA. XLA computes windows in blocks where
+    that pays, and other rows of more than `WHOLE_ROWS` tokens by blocks of queries.
     """
-    dropped = dropout_keys, dropout_rate
     if backend == "xla" or (backend == "cudnn" and window):
-        of_row = {"window": window, "causal": causal, "slopes": slopes}
+        inputs = q, k, v, sequence_ids, dropout_keys, dropout_rate
         if windows.pays(q.shape[1], window):
-            return windows.window_attention(q, k, v, sequence_ids, *dropped, **of_row)
+            return windows.window_attention(*inputs, window=window, causal=causal, slopes=slopes)
         if not is_symbolic_dim(q.shape[1]) and q.shape[1] > WHOLE_ROWS:
-            return attention_by_queries(q, k, v, sequence_ids, *dropped, scale=q.shape[-1] ** -0.5, **of_row)
-        return xla_attention(q, k, v, visible(sequence_ids, causal, window), *dropped, slopes)
+            scale = q.shape[-1] ** -0.5
+            return attention_by_queries(*inputs, scale=scale, window=window, causal=causal, slopes=slopes)
+        seen = visible(sequence_ids, causal, window)
+        return xla_attention(q, k, v, seen, dropout_keys, dropout_rate, slopes)
     assert not slopes, f"{backend} has no slopes"
     assert dropout_keys is None or dropout_rate == 0.0, f"{backend} has no dropout"
     kernel = {
@@ -66,7 +67,7 @@ def attend(
 
 
 def visible(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Array:
-    """Which token (last dim) each token (middle dim) sees: [B, L] -> bool [B, L, L].
+    """Compute which token (last dim) each token (middle dim) sees: [B, L] -> bool [B, L, L].
 
     A token sees the tokens of its sequence: in a causal model those up to itself, with a window those at most so many
     tokens away on either side. Padding (id 0) sees padding, so that no row of the softmax is empty.
@@ -102,9 +103,9 @@ def xla_attention(
     dropout_rate: float,
     slopes: tuple[float, ...] = (),
 ) -> jax.Array:
-    """The formula over visible tokens (`seen`, bool [B, L, L]); of [B, H, L, L] gradients keep only the scores.
+    """Compute the formula over visible tokens (`seen`, bool [B, L, L]).
 
-    With `slopes` they keep none: the backward pass computes q k again.
+    Of the arrays [B, H, L, L], the backward pass keeps only the scores; with `slopes` none, it recomputes q k.
     """
 
     def mixed(scores: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
@@ -119,13 +120,13 @@ def xla_attention(
 def cudnn_attention(
     q: jax.Array, k: jax.Array, v: jax.Array, sequence_ids: jax.Array, *, packed: bool, causal: bool
 ) -> jax.Array:
-    """cuDNN's flash attention. It has no sequence ids: rows are passed by their lengths, packed rows by a mask.
+    """Call cuDNN's flash attention. It has no sequence ids: rows are passed by their lengths, packed rows by a mask.
 
-    The mask becomes an addend [B, 1, L, L] in the dtype of q while a layer runs: 134 MB for a row of 8,192 in bfloat16.
+    The mask becomes a bias [B, 1, L, L] in the dtype of q while a layer runs: 134 MB for a row of 8,192 in bfloat16.
     """
     fused = partial(jax.nn.dot_product_attention, q, k, v, implementation="cudnn")
     if packed:
         return fused(mask=visible(sequence_ids, causal)[:, None])
-    # Never 0, in a row that fills up a batch: NaN of a softmax over nothing, times its weight 0, would be NaN.
+    # At least 1, also in rows that pad a batch: a softmax over nothing gives NaN, and NaN times a weight of 0 is NaN.
     lengths = jnp.maximum(jnp.sum(sequence_ids > 0, axis=1, dtype=jnp.int32), 1)
     return fused(is_causal=causal, query_seq_lengths=lengths, key_value_seq_lengths=lengths)

@@ -136,8 +136,8 @@ def block_sparse_attention(
         q, k, v = (in_blocks(heads_first(x), block) for x in (q * (q.shape[-1] ** -0.5), k, v))
         ids = in_blocks(sequence_ids[:, None], block, NOWHERE)
         assert q.shape[2] == chosen.shape[1] + 2 > 2, "the random blocks are of rows with another number of blocks"
-        of_ends, of_inner = _ends_see(q, k, v, ids, scoring), _inner_see(q, k, v, ids, chosen, scoring)
-        out = jnp.concatenate([of_ends[:, :, :1], of_inner, of_ends[:, :, 1:]], axis=2)
+        ends, inner = _ends_see(q, k, v, ids, scoring), _inner_see(q, k, v, ids, chosen, scoring)
+        out = jnp.concatenate([ends[:, :, :1], inner, ends[:, :, 1:]], axis=2)
         return heads_first(joined(out)[:, :, : scoring.length])
 
     return attended(q, k, v)
@@ -154,16 +154,16 @@ def _inner_see(
     q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array, chosen: jax.Array, scoring: Scoring
 ) -> jax.Array:
     """The blocks between, which see the ends, their neighbours and random blocks: -> [B, H, n - 2, C, K]."""
-    positions, of_queries = positions_of(q)[..., 0], ids[:, :, 1:-1, :, None]
+    positions, query_ids = positions_of(q)[..., 0], ids[:, :, 1:-1, :, None]
     end_ids = _ends(ids, 2).reshape(ids.shape[0], 1, 1, 1, -1)
-    ends = Keys(joined(_ends(k, 2)), joined(_ends(v, 2)), of_queries == end_ids, _ends(positions, 0).reshape(-1))
+    ends = Keys(joined(_ends(k, 2)), joined(_ends(v, 2)), query_ids == end_ids, _ends(positions, 0).reshape(-1))
     # An end that is a neighbour is no key there: it is one of the ends.
     near_ids = _neighbours(ids.at[:, :, jnp.asarray([0, -1])].set(NOWHERE))[..., None, :]
     near_positions = _neighbours(positions[None, None])[..., None, :]
-    near = Keys(_neighbours(k), _neighbours(v), of_queries == near_ids, near_positions)
+    near = Keys(_neighbours(k), _neighbours(v), query_ids == near_ids, near_positions)
     far_ids = _chosen(jnp.broadcast_to(ids, q.shape[:-1]), chosen)[..., None, :]
     far_positions = _chosen(jnp.broadcast_to(positions, q.shape[1:-1])[None], chosen)[..., None, :]
-    far = Keys(_chosen(k, chosen), _chosen(v, chosen), of_queries == far_ids, far_positions)
+    far = Keys(_chosen(k, chosen), _chosen(v, chosen), query_ids == far_ids, far_positions)
     return attend_blocks(q[:, :, 1:-1], positions[1:-1, :, None], [ends, near, far], scoring)
 
 
@@ -179,5 +179,5 @@ def _neighbours(x: jax.Array) -> jax.Array:
 
 def _chosen(x: jax.Array, chosen: jax.Array) -> jax.Array:
     """The chosen blocks side by side: [B, H, n, C, ...] by [H, n - 2, R] -> [B, H, n - 2, R C, ...]."""
-    taken = jax.vmap(lambda of_head, blocks: of_head[:, blocks], in_axes=(1, 0), out_axes=1)(x, chosen)
+    taken = jax.vmap(lambda head, blocks: head[:, blocks], in_axes=(1, 0), out_axes=1)(x, chosen)
     return taken.reshape(*taken.shape[:3], -1, *taken.shape[5:])

@@ -1,4 +1,4 @@
-"""A fused kernel on each device's own rows and heads; and splash, the TPU's, which skips blocks that no query sees."""
+"""Run a fused kernel on each device's rows and heads; and splash, the TPU kernel, which skips invisible blocks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def splash_attention(
     window: int = 0,
     interpret: bool = False,
 ) -> jax.Array:
-    """The TPU's splash attention, which takes sequence ids and computes in float32 within a block.
+    """Call the TPU's splash attention, which supports sequence ids and computes in float32 within a block.
 
-    Blocks of keys outside the window are skipped.
+    It skips blocks of keys outside the window.
     """
     # Imported here because it takes a quarter of a second that other runs do not need to spend.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
@@ -55,7 +55,7 @@ def splash_attention(
 def per_device(
     kernel: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, sequence_ids: jax.Array
 ) -> jax.Array:
-    """The kernel on each device's own rows and heads.
+    """Run the kernel under `shard_map` on each device's rows and heads.
 
     The compiler cannot split a kernel: without this every device would compute all heads, or compilation would fail.
     """
@@ -68,11 +68,11 @@ def per_device(
         whole = [axes if isinstance(axes, tuple) else (axes,) for axes in spec(names)]
         return P(*[tuple(axis for axis in axes if axis in automatic) or None for axes in whole])
 
-    of_heads = split("act_batch", "act_length", "act_heads", "head_dim")
+    head_spec = split("act_batch", "act_length", "act_heads", "head_dim")
     return jax.shard_map(
         kernel,
-        in_specs=(of_heads, of_heads, of_heads, split("act_batch", "act_length")),
-        out_specs=of_heads,
+        in_specs=(head_spec, head_spec, head_spec, split("act_batch", "act_length")),
+        out_specs=head_spec,
         axis_names=automatic,
         check_vma=False,
     )(q, k, v, sequence_ids)

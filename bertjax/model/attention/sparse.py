@@ -1,4 +1,4 @@
-"""What layers see in addition to windows of a batch's rows: global tokens (Longformer), chosen blocks (BigBird)."""
+"""Sparse attention patterns of a batch: global tokens (Longformer) and chosen blocks (BigBird)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GLOBAL_PROJECTIONS = {"query_global": "query", "key_global": "key", "value_globa
 
 
 class Pattern(NamedTuple):
-    """One of the two is there. Layers with a pattern are computed in XLA, whatever back end the others have."""
+    """Either global tokens or blocks. Layers with a pattern use XLA, whatever backend the others use."""
 
     tokens: GlobalTokens | None = None
     blocks: jax.Array | None = None  # int32 [layers, H, n - 2, random]; for one layer without the first dim
@@ -25,17 +25,17 @@ class Pattern(NamedTuple):
         return self if self.blocks is None else Pattern(blocks=self.blocks[number])
 
 
-def pattern_of(
+def make_pattern(
     config: ModelConfig, sequence_ids: jax.Array, packed: bool, global_positions: jax.Array | None
 ) -> Pattern | None:
-    """The pattern for rows whose `sequence_ids` are int32 [B, L]; None where attention is full or in windows.
+    """The pattern for rows with `sequence_ids`, int32 [B, L]; None if attention is full or in windows.
 
-    `global_positions`, int32 [B, G], ascending, are each row's global tokens; one that is not above all
-    before it is an unused slot. Without them no token is global, or with `global_tokens` first the first of each row,
-    which then must be one sequence. In packed rows a token is global to its own sequence only.
+    `global_positions`, int32 [B, G], ascending, are the global tokens of each row; one that is not above all before it
+    is an unused slot. Without them no token is global, or with `global_tokens` first the first token of each row, which
+    then must be one sequence. In packed rows a token is global to its own sequence only.
 
-    Blocks are those of a row, and attention is full in rows that `is_sparse` calls short. Raises ValueError for packed
-    rows that are longer, or whose sequences have their first token global: nothing says where those begin.
+    Blocks are those of a row, and attention is full in rows that are too short for `is_sparse`. Raises ValueError for
+    longer packed rows, and for packed rows with `global_tokens` first, since the starts of sequences are unknown.
     """
     length = sequence_ids.shape[1]
     if config.attention_block:
@@ -52,7 +52,7 @@ def pattern_of(
     if global_positions is None and config.global_tokens == "first":
         if packed:
             raise ValueError(
-                "model.global_tokens='first' in packed rows: nothing says where their sequences begin; set "
+                "model.global_tokens='first' in packed rows: the starts of their sequences are unknown; set "
                 "data.packing='none'"
             )
         global_positions = jnp.zeros((len(sequence_ids), 1), jnp.int32)
@@ -60,16 +60,17 @@ def pattern_of(
 
 
 def tokens_at(positions: jax.Array, length: int) -> GlobalTokens:
-    """The global tokens at the positions that `pattern_of` takes, in rows of `length` tokens."""
+    """The global tokens at the positions that `make_pattern` takes, in rows of `length` tokens."""
     before = jnp.pad(jax.lax.cummax(positions, axis=1)[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
-    known = jnp.where(positions > before, positions, length)
-    marked = jnp.zeros((len(known), length), bool).at[jnp.arange(len(known))[:, None], known].set(True, mode="drop")
-    return GlobalTokens(known, marked)
+    positions = jnp.where(positions > before, positions, length)
+    rows = jnp.arange(len(positions))[:, None]
+    marked = jnp.zeros((len(positions), length), bool).at[rows, positions].set(True, mode="drop")
+    return GlobalTokens(positions, marked)
 
 
 def with_copied_projections(attention: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of attention with projections of global tokens that are copies of the ordinary ones.
+    """Add projections of global tokens to attention's parameters, as copies of the ordinary ones.
 
-    So Longformer's authors start from RoBERTa, and again after pretraining, in which no token is global.
+    Longformer's authors do this to start from RoBERTa, and again after pretraining, where no token is global.
     """
     return attention | {name: dict(attention[role]) for name, role in GLOBAL_PROJECTIONS.items()}

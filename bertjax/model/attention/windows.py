@@ -18,7 +18,7 @@ from jax.export import is_symbolic_dim
 from bertjax.model.dropout import ATTENTION_PROBS, dropout_at
 from bertjax.model.products import head_by_head, softmax, summed
 
-NOWHERE = -1  # sequence id of what is no token of the row: it equals no id of a token
+NOWHERE = -1  # sequence id outside the row: it equals no token's id
 LEAST_BLOCK = 64  # queries of a block: with fewer, products are too small to be fast
 
 
@@ -33,17 +33,17 @@ class Keys(NamedTuple):
 
 
 class Scoring(NamedTuple):
-    """What changes the probabilities besides the mask."""
+    """What the probabilities depend on besides q, k and the mask."""
 
     length: int  # L
     dropout_keys: jax.Array | None = None  # uint32 [B]
     dropout_rate: float = 0.0
     slopes: tuple[float, ...] = ()  # of ALiBi, one a head: a score falls by so much from one token to the next
-    heads: jax.Array | None = None  # uint32 [H]: which heads of the layer these are; all unless it is said
+    heads: jax.Array | None = None  # uint32 [H]: which heads of the layer these are; None: all
 
 
 def in_blocks(x: jax.Array, size: int, fill: int = 0) -> jax.Array:
-    """Split dim 2 into blocks after filling it up to a multiple: [B, H, L, ...] -> [B, H, N, size, ...]."""
+    """Split dim 2 into blocks after padding it to a multiple: [B, H, L, ...] -> [B, H, N, size, ...]."""
     missing = -x.shape[2] % size
     x = jnp.pad(x, [(0, missing if dim == 2 else 0) for dim in range(x.ndim)], constant_values=fill)
     return x.reshape(*x.shape[:2], -1, size, *x.shape[3:])
@@ -122,7 +122,7 @@ def _one_a_head(values: jax.Array, scores: jax.Array) -> jax.Array:
 
 
 def block_size(window: int) -> int:
-    """Queries of a block."""
+    """The number of queries in a block."""
     return max(window, LEAST_BLOCK)
 
 
@@ -169,19 +169,19 @@ def window_attention(
 def window_keys(
     k: jax.Array, v: jax.Array, ids: jax.Array, key_ids: jax.Array, window: int, causal: bool = False
 ) -> Keys:
-    """What each block sees: its own keys, and as many as the window of the block before and of the one after.
+    """The keys that each block sees: its own, and the nearest `window` keys of both neighbouring blocks.
 
     k, v [B, H, N, C, K] with C at least the window; `ids` of the queries' sequences and `key_ids` of the keys', int32
     [B, 1, N, C], are `NOWHERE` after the row's end.
     """
     size, right = k.shape[3], 0 if causal else window
-    of_query = jnp.arange(size)[:, None]
-    of_key = jnp.arange(-window, size + right)[None]
-    near = (of_query - of_key <= window) & (of_key - of_query <= right)
+    query = jnp.arange(size)[:, None]
+    key = jnp.arange(-window, size + right)[None]
+    near = (query - key <= window) & (key - query <= right)
     context_ids = _with_neighbours(key_ids, window, right, NOWHERE)
     same = ids[..., :, None] == context_ids[..., None, :]
     first = size * jnp.arange(k.shape[2])[:, None, None]
-    return Keys(_with_neighbours(k, window, right), _with_neighbours(v, window, right), near & same, first + of_key)
+    return Keys(_with_neighbours(k, window, right), _with_neighbours(v, window, right), near & same, first + key)
 
 
 def _with_neighbours(blocks: jax.Array, left: int, right: int, fill: int = 0) -> jax.Array:
@@ -230,7 +230,7 @@ def take_tokens(x: jax.Array, tokens: GlobalTokens) -> jax.Array:
 
 def global_attention(
     ordinary: tuple[jax.Array, jax.Array, jax.Array],
-    of_globals: tuple[jax.Array, jax.Array, jax.Array],
+    global_tokens: tuple[jax.Array, jax.Array, jax.Array],
     sequence_ids: jax.Array,
     tokens: GlobalTokens,
     dropout_keys: jax.Array | None,
@@ -245,7 +245,7 @@ def global_attention(
     of its sequence, by queries, keys and values of its own. Time and memory grow with length times (window + global
     tokens).
 
-    `ordinary` are queries, keys and values [B, L, H, K]; `of_globals` queries [B, G, H, K], of the tokens that
+    `ordinary` are queries, keys and values [B, L, H, K]; `global_tokens` queries [B, G, H, K], of the tokens that
     `take_tokens` picks, and keys and values [B, L, H, K]. `sequence_ids` int32 [B, L]: in packed rows a token is global
     to its own sequence only. The backward pass keeps these inputs alone.
     """
@@ -275,7 +275,7 @@ def global_attention(
         return heads_first(attend_blocks(q, positions[:, None, :, None], [row], scoring))
 
     put = jax.vmap(lambda row, positions, new: row.at[positions].set(new, mode="drop"))
-    return put(seen_by_all(*ordinary), positions, see_all(*of_globals))
+    return put(seen_by_all(*ordinary), positions, see_all(*global_tokens))
 
 
 def _scaled(q: jax.Array) -> jax.Array:

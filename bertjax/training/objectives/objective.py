@@ -25,7 +25,7 @@ Sums = dict[str, jax.Array]
 Keys = jax.Array | None  # a dropout key per row, uint32 [B]; None computes without dropout
 
 MODEL = "model"  # the network that is trained, measured and exported
-GLOBAL_POSITIONS = "global_positions"  # of a batch whose task marks tokens, as `pattern_of` has them
+GLOBAL_POSITIONS = "global_positions"  # of a batch whose task marks tokens, as `make_pattern` has them
 TEACHER = "teacher"  # a frozen one that it learns from
 
 
