@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"training.budget={config.training.budget!r} with training.steps: the steps follow from the budget; give "
             "one of them"
         )
-    with SIGNS.speaking("importing jax"):
+    with SIGNS.speaking("starting"):
         from bertjax.run.pretrain import pretrain
         from bertjax.run.session import print_now
         from bertjax.runtime.processes import Stopped

@@ -14,7 +14,7 @@ from bertjax.config.model import ExecutionConfig, ModelConfig, check_execution, 
 from bertjax.config.resume import changes_with_notice, may_change
 from bertjax.config.skips import parse_skips
 
-_OTHER_END = "the learning rate decays to another end from here on"
+_OTHER_END = "the learning-rate schedule now ends at another step"
 _OTHER_ROWS = "evaluations before and after are over different rows"
 _ONLY_AT_STEP_0 = "has no effect on a run that continues from its own checkpoint"
 

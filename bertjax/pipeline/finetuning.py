@@ -154,7 +154,7 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
                 break
             summaries.append(summary)
         else:
-            processes.finish("stopped by a signal after training; run the same command again for the rest.")
+            processes.finish("stopped after training; run the same command again for the rest.")
 
             # 4. Export the best run of each task
             for summary, (config, _) in zip(summaries, configs, strict=True) if processes.first else ():
@@ -164,7 +164,7 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
                 else:
                     exported.append(_NO_CLASS)
     if exit_code:
-        raise_stopped(exit_code, "stopped by a signal; to continue, run the same command again.")
+        raise_stopped(exit_code, "stopped; to continue, run the same command again.")
     return FinetuneResult(tuple(summaries), tuple(exported))
 
 

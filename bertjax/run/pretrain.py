@@ -142,7 +142,7 @@ def pretrain(
         # 5. Report and export
         result = None
         if not outcome.exit_code:
-            processes.finish("stopped by a signal when training was complete; run the same command again for the rest.")
+            processes.finish("stopped when training was complete; run the same command again for the rest.")
             with SIGNS.doing("writing the report and the export"):
                 result = _finish(outcome.config, content, outcome, processes.first)
                 if processes.first:
@@ -150,7 +150,7 @@ def pretrain(
     if result is None:
         raise_stopped(
             outcome.exit_code,
-            f"stopped by a signal after step {outcome.step:,}; saved in {outcome.config.directory}.\n"
+            f"stopped after step {outcome.step:,}; checkpoint saved in {outcome.config.directory}.\n"
             "To continue, run the same command again.",
         )
     return result

@@ -241,7 +241,7 @@ class Stopped(KeyboardInterrupt):
     """A signal stopped one of the processes while no unsaved work was in progress."""
 
     def __init__(self, number: int, message: str = "") -> None:
-        super().__init__(message or "stopped by a signal before the first step; nothing is lost")
+        super().__init__(message or "stopped before the first step; prepared text is kept")
         self.signal = signal.Signals(number)
 
     @property

@@ -169,7 +169,7 @@ class Heartbeat:
         self._end, self._unwind = end, unwind
         self._clock, self._beat = clock, beat
         self.stop_signal: signal.Signals | None = None  # the signal that a process received
-        self.at_rest = "stopped by a signal before the first step; nothing is lost"
+        self.at_rest = "stopped before the first step; prepared text is kept"
         self.unwinding = False  # the main thread is to raise Stopped when it sees a signal
         self._changed = threading.Condition()
         self._gathering: dict[int, dict[int, Contribution]] = {}

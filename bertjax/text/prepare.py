@@ -156,7 +156,7 @@ def _plan_store(
 ) -> tuple[Division, Tokenizer, ShardJob, AnyPath]:
     """The division of a corpus, its tokenizer, the job that all units share, and the path of the store."""
     units = {"units": units_fingerprint(data)} if data.units else {}
-    with SIGNS.doing("reading the text to divide it"):
+    with SIGNS.doing("splitting the text for parallel processing"):
         require_spans(data, corpus.files)
         division = divide(corpus, data)
     if data.segmenter != "none":

@@ -134,10 +134,10 @@ def test_the_function_and_the_room_of_one_name(pretrained):
 
 def test_a_signal_saves_and_raises_and_the_same_call_resumes(folder, pretrained):
     config, before = configured(folder, "stopped"), signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt, match=r"stopped by a signal before the first step; nothing is lost"):
+    with pytest.raises(KeyboardInterrupt, match=r"stopped before the first step; prepared text is kept"):
         bertjax.pretrain(config, callbacks=[Signals(at=0)])
     assert signal.getsignal(signal.SIGINT) is before
-    with pytest.raises(KeyboardInterrupt, match=r"stopped by a signal after step \d; saved in"):
+    with pytest.raises(KeyboardInterrupt, match=r"stopped after step \d; checkpoint saved in"):
         bertjax.pretrain(config, callbacks=[Signals(at=3)])
     (step,) = saved_steps(folder / "stopped")
     assert 3 <= step < 6

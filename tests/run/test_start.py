@@ -69,7 +69,7 @@ def test_run_prints_each_stretch_of_work_in_order(begun: Begun) -> None:
     ]
     places = [position(lines, pattern) for pattern in order]
     assert places == sorted(places)
-    assert places[0] == 0 or lines[0].startswith("importing jax ("), "something is said before the config"
+    assert places[0] == 0 or lines[0].startswith("starting ("), "something is said before the config"
     assert not any(line.startswith(("config:", "  model.hidden_size")) for line in lines)
 
 

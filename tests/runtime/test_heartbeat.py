@@ -223,7 +223,7 @@ def test_a_signal_before_the_first_unit_ends_all_at_once() -> None:
         assert sorted(crew.unwound) == [0, 1, 2]
         assert {heartbeat.exit_code for heartbeat in crew.heartbeats} == {130}
         for message, code in crew.wait_for_ends([0, 1, 2]):  # the main thread has not ended the process
-            assert "nothing is lost" in message and code == 130
+            assert "prepared text is kept" in message and code == 130
 
 
 def test_a_hang_names_the_process_that_is_behind() -> None:

@@ -141,7 +141,7 @@ class SpikeRecovery(Callback):
             with run.processes.taking_time():
                 run.checkpoints.wait()
             where = "while it goes back before a loss spike; no checkpoint is lost"
-            run.processes.rest(f"stopped by a signal {where}. To continue, run the same command again.")
+            run.processes.rest(f"stopped {where}. To continue, run the same command again.")
             raise
 
 
