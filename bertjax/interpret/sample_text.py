@@ -20,6 +20,7 @@ from bertjax.run.run_directory import TrainedModel, data_of
 from bertjax.storage.lines import read_lines
 from bertjax.storage.progress import Progress
 from bertjax.text.documents import Document
+from bertjax.text.store.format import SplitView
 from bertjax.text.store.local_copy import open_store_of
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -82,12 +83,16 @@ _SHORTEST, _LONGEST_PAIR = 4, 48  # tokens of a sentence, and of a pair with its
 _CANDIDATES = 20  # per requested pair, because many sentences are too long
 
 
+# Type checkers do not accept a cached property where `Sentences` has a property.
+Text = Sentences | Segments | SplitView
+
+
 @dataclass(frozen=True)
 class SampleText:
     """Sentences in the order of their text, as the model's ids."""
 
     origin: str  # for messages
-    sentences: Sentences
+    sentences: Text
     tokenizer: Tokenizer
     template: Template = BERT  # of the model's family
 
@@ -175,7 +180,7 @@ def _read_document(file: str) -> Document:
     return Document("\n".join(paragraphs))
 
 
-def _held_out(model: TrainedModel, progress: Progress) -> tuple[Sentences | None, str]:
+def _held_out(model: TrainedModel, progress: Progress) -> tuple[Text | None, str]:
     """(the run's held-out text, ""), or (None, the reason why it is unavailable); prepares nothing."""
     if not (model.directory / DIRECTORY).is_dir():
         return None, "the model has no text of its own"

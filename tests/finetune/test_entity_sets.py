@@ -107,11 +107,12 @@ def write_tagged(path: Path, count: int, seed: int, separator: str, tags: tuple[
     return put(path, "\n".join(parts) + "\n")
 
 
+@pytest.mark.long  # tags are learned in test_run_comparison.py
 @pytest.mark.parametrize(
     ("name", "files", "separator", "tags"),
     [
         ("ncbi-disease", "NCBI-disease/{}.tsv", "\t", ("B", "I")),
-        pytest.param("lener-br", "leNER-Br/{0}/{0}.conll", " ", ("B-PESSOA", "I-PESSOA"), marks=pytest.mark.long),
+        ("lener-br", "leNER-Br/{0}/{0}.conll", " ", ("B-PESSOA", "I-PESSOA")),
     ],
 )
 def test_entity_set_is_learned_and_tested(

@@ -29,6 +29,8 @@ from bertjax.run.run_directory import TrainedModel, load_run
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.runtime.processes import alone
 
+pytestmark = pytest.mark.run
+
 TAGS = ("DET", "ADJ", "NOUN", "VERB", "DET", "ADJ", "NOUN", "PUNCT")  # of the sentences of the generated corpus
 
 

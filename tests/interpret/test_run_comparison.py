@@ -27,6 +27,8 @@ from bertjax.run.telemetry import read_metrics
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
 
+pytestmark = pytest.mark.run
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:

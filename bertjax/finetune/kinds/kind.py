@@ -1,7 +1,7 @@
-"""A kind of task: one object that knows how its examples are encoded, learned, predicted and measured.
+"""A kind of task: one object that encodes, learns, predicts and measures its examples.
 
-A kind is added by a file here with a subclass of `Kind`, and a line in the registry in `bertjax.finetune.kinds`. No
-other module compares the name of a kind: each uses the object.
+To add a kind, add a file here with a subclass of `Kind`, and a line in the registry in `bertjax.finetune.kinds`. Other
+modules use the object and never compare names of kinds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Read = Callable[[Path, str, Notify], list[Any]]  # (data, split, notify); raises
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a task is trained unless the user says otherwise."""
+    """The default hyperparameters of a task."""
 
     learning_rate: float
     batch_size: int = 32
@@ -56,20 +56,20 @@ class Task:
     metrics: tuple[str, ...]  # models are chosen by the first
     recipe: Recipe
     read: Read
-    labels: tuple[str, ...] = ()  # as the files have them; empty: the labels of the training set
+    labels: tuple[str, ...] = ()  # as in the files; empty: the labels of the training set
     meanings: tuple[str, ...] = ()  # names of the labels where the files have numbers
     texts: int = 0  # texts of an input; 0: one or two, or the kind decides
     dev_splits: tuple[str, ...] = ("dev",)
     test_splits: tuple[str, ...] = ("test",)
-    averaged: bool = False  # the sets are one in several languages: their mean is a figure too
-    fixed_columns: bool = False  # no option names other columns of its files
+    averaged: bool = False  # the sets are one set in several languages, whose mean is a figure too
+    fixed_columns: bool = False  # options cannot name other columns
     submissions: Mapping[str, str] = field(default_factory=dict)  # test split -> the official file of its predictions
     paper: Mapping[str, float] = field(default_factory=dict)  # system -> published figure in per cent
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The examples of a task by split, as they were read."""
+    """The examples of a task by split."""
 
     train: Sequence[Any]
     dev: Mapping[str, Sequence[Any]]
@@ -79,29 +79,29 @@ class Splits:
 
 @dataclass(frozen=True)
 class Split:
-    """A development or test set as rows, and what to do with a network's outputs for them."""
+    """A development or test set as rows, with functions of a network's outputs for them."""
 
     rows: TaskRows
     write: Callable[[Path, np.ndarray], Sequence[Path]]  # writes predictions into a folder, returns the files
-    figures: Callable[[np.ndarray], Figures] | None = None  # None where there are no labels
-    baselines: Figures = field(default_factory=dict)  # of one answer for every example, where such figures are defined
+    figures: Callable[[np.ndarray], Figures] | None = None  # None without labels
+    baselines: Figures = field(default_factory=dict)  # of one answer for every example, if they are defined
 
 
 @dataclass(frozen=True)
 class TaskContent:
-    """The data of a task, read and encoded: all that a run needs of it."""
+    """The encoded data of a task, for a run."""
 
     kind: Kind
     labels: tuple[str, ...]  # in the order of the network's outputs
     train: TaskRows
-    dev: Mapping[str, Split]  # by name; a run is evaluated on all and chosen by the first
+    dev: Mapping[str, Split]  # by name; runs are evaluated on all and chosen by the first
     test: Mapping[str, Split]
     metrics: tuple[str, ...]  # names of the figures, higher is better; models are chosen by the first
     notes: tuple[str, ...] = ()  # for the user: how long examples were cut or split, and similar
     baselines: Figures = field(default_factory=dict)  # figures without a model, see `baselines_of_sets`
     example: tuple[str, ...] = ()  # the texts of a development example, as `bertjax predict` takes them
-    averaged: bool = False  # as `Task.averaged`
-    measured_by: str = ""  # SHA-256 (hex) over all that figures and predictions of given weights depend on
+    averaged: bool = False  # `Task.averaged`
+    measured_by: str = ""  # SHA-256 (hex) of everything but the weights that changes figures and predictions
 
     @property
     def fingerprint(self) -> str:
@@ -116,7 +116,7 @@ class TaskContent:
 
 @dataclass
 class Inference:
-    """A fine-tuned model on devices, for a kind that predicts with it; the kind sets `counts`."""
+    """A fine-tuned model on devices, with which a kind predicts; the kind sets `counts`."""
 
     task: TaskConfig
     labels: tuple[str, ...]
@@ -131,17 +131,17 @@ class Inference:
 
 @dataclass(frozen=True)
 class Card:
-    """What model cards say of a kind."""
+    """The texts about a kind in model cards."""
 
     pipeline: str  # the Hub's name of the task
     does: str  # continues "A model of ..., which"
     use: str  # Python with transformers or a library on it
     onnx_inputs: str = '"a text", "another one"'
-    onnx_outputs: str = ""  # what the graph's outputs mean; {labels} is replaced by the labels
+    onnx_outputs: str = ""  # the meaning of the graph's outputs; {labels} is replaced by the labels
 
 
 class Kind(ABC):
-    """A kind of task. `objective` and `outputs` say what a network computes; the others what is done around it."""
+    """A kind of task. `objective` and `outputs` define the network's computation, other methods handle its data."""
 
     name: ClassVar[str]  # of the objective, and so of its figures: train/NAME_loss
     network: ClassVar[type[TaskNetwork]]  # the encoder with the head
@@ -151,12 +151,12 @@ class Kind(ABC):
     problem_type: ClassVar[str] = ""  # transformers' name of the loss
     figures: ClassVar[tuple[str, ...]] = ("loss", "accuracy")  # of the objective
     packed: ClassVar[bool] = True  # several examples may share a row in training
-    global_tokens: ClassVar[Part | None] = None  # what a model with `global_tokens` marked marks
+    global_tokens: ClassVar[Part | None] = None  # the global tokens of a model with `global_tokens` marked
     names_outputs: ClassVar[bool] = False  # the outputs are labels with names
     may_abstain: ClassVar[bool] = False  # there is a null threshold
     ranks: ClassVar[bool] = False  # a prediction is the probability that a passage answers a query
-    learns_predictions: ClassVar[bool] = False  # those of a teacher: `logits` and `soft_loss` say how
-    no_prediction: ClassVar[str] = ""  # why a model of this kind predicts nothing; "" if it does
+    learns_predictions: ClassVar[bool] = False  # of a teacher, by `logits` and `soft_loss`
+    no_prediction: ClassVar[str] = ""  # the reason why models of this kind do not predict; "" if they do
     unit: ClassVar[str] = "text"  # what `shared_part` is, in messages
 
     def objective(self, task: TaskConfig) -> Objective:
@@ -168,13 +168,13 @@ class Kind(ABC):
         """`figures` of a batch, float32 [], each summed over the weighted predictions."""
 
     def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
-        """What a network of the run predicts, float32: a vector, or a number, for each element of `label_weights`."""
+        """The predictions of a network of the run, float32: a vector or number for each element of `label_weights`."""
         raise NotImplementedError(f"{self.name}: predictions of a teacher are not learned")
 
     def soft_loss(self, ours: jax.Array, theirs: jax.Array) -> jax.Array:
-        """How far `logits` are from a teacher's, for each element of `label_weights`.
+        """The distance of `logits` from a teacher's, for each element of `label_weights`.
 
-        The cross entropy of probabilities at temperature 1 (TinyBERT, section 3.1), which kinds with numbers replace.
+        By default the cross entropy of probabilities at temperature 1 (TinyBERT, section 3.1).
         """
         return optax.softmax_cross_entropy(ours, jax.nn.softmax(theirs))
 
@@ -186,34 +186,34 @@ class Kind(ABC):
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
         """Encode the examples of all splits, of a task with all its labels.
 
-        Raises ValueError naming file and line of what is wrong in them.
+        Raises ValueError naming file and line of a bad example.
         """
 
     @abstractmethod
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Any]:
-        """The prediction for each input. Raises ValueError naming the number, from 1, of an input of another form."""
+        """Predict for each input. Raises ValueError naming the number, from 1, of an input of another form."""
 
     def lines(self, prediction: Any) -> list[str]:
-        """A prediction as lines of text."""
+        """Format a prediction as lines of text."""
         return [str(prediction)]
 
     def input_of(self, texts: Sequence[str]) -> Any:
-        """The input that one or more texts of a command line are."""
+        """The input that the texts of a command line stand for."""
         return texts[0] if len(texts) == 1 else tuple(texts)
 
     def own(self, config: TaskConfig) -> Task:
-        """The task of the user's own files. Raises ValueError for options that the kind does not have."""
+        """Make the task of the user's own files. Raises ValueError for options that the kind lacks."""
         raise NotImplementedError(f"{self.name}: no task of the user's own files")
 
     def configured(self, task: Task, config: TaskConfig) -> Task:
-        """A known task with the options of a config. Raises ValueError for options that it does not have."""
+        """Apply the options of a config to a known task. Raises ValueError for options that it lacks."""
         known = config.labels in (task.labels, task.meanings)  # a config that was resolved has them
         refuse_options(config, ("text", "label", "id") if known else ("text", "label", "id", "labels"),
                        "is read as its own files are")  # fmt: skip
         return task
 
     def labels_in(self, train: Sequence[Any]) -> tuple[str, ...]:
-        """The labels of a training set, in the order of their numbers. Raises ValueError if they are too few."""
+        """The labels of a training set, in the order of their numbers. Raises ValueError if there are too few."""
         return ()
 
     def check_examples(self, examples: Sequence[Any], labels: Sequence[str]) -> None:  # noqa: B027
@@ -224,22 +224,22 @@ class Kind(ABC):
 
     @abstractmethod
     def shared_part(self, example: Any) -> Any:
-        """The part of an example that must not be in the training set and in the held-out set at once."""
+        """The part of an example that must not be in both the training set and the held-out set."""
 
     def labels_of(self, example: Any) -> tuple[str, ...]:
-        """The labels of an example that the training set must have too."""
+        """The labels of an example that the training set must also have."""
         return ()
 
     def answer_of(self, example: Any) -> Any:
-        """What a prediction for an example is measured by."""
+        """The answer by which a prediction is measured."""
         return example.label
 
     def measured(self, task: Task, name: str, examples: Sequence[Any], folder: AnyPath) -> dict[str, Measure]:
-        """The task's metrics of what a run predicted for a split of this name.
+        """The task's metrics of a run's predictions for a split of this name, which it wrote into `folder`.
 
-        `folder` is where it wrote its predictions. Raises ValueError for a missing file, or one of other examples.
+        Raises ValueError for a missing file, or one of other examples.
         """
-        raise ValueError(f"{folder}: a task of the kind {self.name} has no predictions that are measured one by one")
+        raise ValueError(f"{folder}: a task of the kind {self.name} has no predictions to measure one by one")
 
     def num_labels(self, labels: int) -> int:
         """`model.num_labels` of a network for tasks with `labels` labels."""
@@ -247,13 +247,13 @@ class Kind(ABC):
 
     @property
     def classifies_texts(self) -> bool:
-        """Whether a text, and not each of its tokens, has a label with a name."""
+        """Whether a text (not each token) gets a label with a name."""
         return self.names_outputs and not self.network.per_token
 
     def headed(
         self, model: ModelConfig, labels: int, features: tuple[int, ...] = (), lstm_size: int = 0
     ) -> ModelConfig:
-        """The network of this kind on the encoder of another."""
+        """The config of a network with this kind's head on the model's encoder."""
         count = self.num_labels(labels)
         head = {"head": self.network.name, "num_labels": count, "features": features, "lstm_size": lstm_size}
         alone = {"generator_width": 0.0, "generator_layers": 0, "embedding_sharing": "tied"}
@@ -261,7 +261,7 @@ class Kind(ABC):
 
 
 def set_prefix(name: str, dev: Iterable[str]) -> str:
-    """The beginning of the names of a set's figures in a run's results: eval/ for the first development set."""
+    """The prefix of a set's figures in a run's results: eval/ for the first development set."""
     if name not in dev:
         return f"{name}/"
     return "eval/" if name == next(iter(dev)) else f"eval/{name}/"
@@ -273,7 +273,7 @@ def baseline_name(figure: str) -> str:
 
 
 def baselines_of_sets(content: TaskContent) -> Figures:
-    """The figures that one answer for every example has, of every development and test set where they are defined."""
+    """The figures of one answer for every example, for each development and test set with defined ones."""
     return {
         baseline_name(f"{set_prefix(name, content.dev)}{metric}"): value
         for name, split in {**content.test, **content.dev}.items()
@@ -282,14 +282,14 @@ def baselines_of_sets(content: TaskContent) -> Figures:
 
 
 def read_run_file(path: AnyPath) -> str:
-    """The content of a file that a finished run has written. Raises ValueError if it is not there."""
+    """Read a file that a finished run has written. Raises ValueError if it does not exist."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file; fine-tune to the end, which writes it")
     return path.read_bytes().decode("utf-8")  # a carriage return may be part of a word
 
 
 def of_others(path: AnyPath) -> ValueError:
-    """The error of a file of predictions for other examples."""
+    """Make the error for a file of predictions of other examples."""
     return ValueError(f"{path}: it holds no prediction for each example of the task; fine-tune again")
 
 
@@ -301,13 +301,13 @@ def refuse_options(config: TaskConfig, keys: Sequence[str], why: str) -> None:
 
 
 def shown(given: Any) -> str:
-    """An input in a message."""
+    """Shorten an input for a message."""
     text = repr(given)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def pair_of(given: Any, number: int, what: str) -> tuple[str, str]:
-    """An input that is a pair of texts. Raises ValueError naming its number if it is not."""
+    """Check that an input is a pair of texts. Raises ValueError naming its number if it is not."""
     if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(text, str) for text in given):
         return given[0], given[1]
     raise ValueError(f"input {number}: {shown(given)} is not {what}; give a pair of texts")

@@ -97,7 +97,7 @@ class SpanKind(Kind):
         return jnp.where(real, model.span_logits(hidden), jnp.finfo(jnp.float32).min)
 
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
-        """As `Kind.load`. Raises ValueError naming a question that is too long under --strict-length."""
+        """Encode the questions. Raises ValueError naming a question that is too long under --strict-length."""
         given, counts, template = config.task, QuestionCounts(), family_of(config.model.family).template
         sizes = WindowSizes(config.data.sequence_length, given.doc_stride, given.max_query, template)
         unanswerable = given.no_answer_threshold is not None
@@ -131,7 +131,7 @@ class SpanKind(Kind):
         return example.answers
 
     def measured(self, task: Task, name: str, examples: Sequence[Question], folder: AnyPath) -> dict[str, Measure]:
-        """As `Kind.measured`; every figure is a mean over questions."""
+        """Measure predictions; every figure is a mean over questions."""
         path = folder / name / PREDICTIONS
         found = json.loads(read_run_file(path))
         if found.keys() != {one.id for one in examples}:

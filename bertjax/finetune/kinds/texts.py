@@ -1,4 +1,4 @@
-"""What the kinds share whose examples are texts with one label: classification, numbers, choices, pairs."""
+"""The base of kinds whose examples are texts with one label: classification, numbers, choices, pairs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from bertjax.tokenization.tokenizer import Tokenizer
 
 
 class TextKind(Kind):
-    """A kind whose examples are `TextExample`s. One text or two in one sequence, and a label that is a class."""
+    """A kind with `TextExample`s: by default one or two texts in one sequence, and a class as label."""
 
     global_tokens = FIRST_TOKEN
     numeric: ClassVar[bool] = False  # labels are numbers, not classes
@@ -60,11 +60,11 @@ class TextKind(Kind):
         return min(len(examples[0].texts), 2)
 
     def segments(self, texts: int) -> Segments:
-        """How the texts of an example are laid out in its row."""
+        """The layout of an example's texts in its row."""
         return Segments.one_sequence(texts)
 
     def targets(self, examples: Sequence[TextExample], labels: Sequence[str]) -> np.ndarray:
-        """int32 [n], -1 where there is no label; of numbers float32, NaN where there is none."""
+        """Labels as int32 [n], -1 without one; numbers as float32 [n], NaN without one."""
         if self.numeric:
             return np.array([np.nan if one.label is None else one.label for one in examples], np.float32)
         return label_numbers(examples, labels)
@@ -121,7 +121,6 @@ class TextKind(Kind):
     # -- a task's data
 
     def measured(self, task: Task, name: str, examples: Sequence[TextExample], folder: AnyPath) -> dict[str, Measure]:
-        """As `Kind.measured`."""
         path = folder / f"{name}.tsv"
         head, *lines = [line.split("\t") for line in read_run_file(path).removesuffix("\n").split("\n")]
         ids = [one.id.translate(WITHOUT_TABS) for one in examples]
@@ -142,7 +141,6 @@ class TextKind(Kind):
         }
 
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
-        """As `Kind.load`."""
         length, counts = config.data.sequence_length, LengthCounts()
         labels = task.labels
         encode = partial(
@@ -179,7 +177,7 @@ class TextKind(Kind):
         )
 
     def answers(self, examples: Sequence[TextExample], labels: Sequence[str], rows: TaskRows) -> np.ndarray:
-        """What predictions are measured by: the target of each example."""
+        """The answers by which predictions are measured, by default the targets."""
         return self.targets(examples, labels)
 
     def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
@@ -199,7 +197,7 @@ class TextKind(Kind):
         return {metric: max(figures[metric] for figures in each) for metric in metrics}
 
     def notes(self, dev: dict[str, Split]) -> Sequence[str]:
-        """What there is to say of the development sets."""
+        """Notices about the development sets."""
         return ()
 
     def predictions(self, logits: np.ndarray) -> np.ndarray:
@@ -257,7 +255,7 @@ class TextKind(Kind):
     # -- tasks of the user's own files
 
     def own(self, config: TaskConfig) -> Task:
-        """As `Kind.own`: a task out of table files. Labels that are not given are those of the training set."""
+        """Make a task of table files; by default its labels are those of the training set."""
         if self.numeric or not self.labelled:
             refuse_options(config, ("labels",), "has no classes")
         if not self.labelled:
@@ -276,7 +274,7 @@ class TextKind(Kind):
         return Columns(text=texts[0], text_b="".join(texts[1:]), label=label, id=id_column)
 
     def table_task(self, columns: Columns, labels: tuple[str, ...] = ()) -> Task:
-        """A task out of table files with these columns."""
+        """Make a task of table files with these columns."""
         read = partial(read_split_of_table, columns, regression=self.numeric)
         return Task("own", self, self.metrics, Recipe(2e-5), read, labels)
 
@@ -285,22 +283,18 @@ class TextKind(Kind):
         return () if self.numeric or not self.labelled else label_set(train)
 
     def check_examples(self, examples: Sequence[TextExample], labels: Sequence[str]) -> None:
-        """As `Kind.check_examples`."""
         if labels and not self.numeric:
             label_numbers(examples, labels)
 
     def shared_part(self, example: TextExample) -> Any:
-        """All its texts."""
         return example.texts
 
     def labels_of(self, example: TextExample) -> tuple[str, ...]:
-        """Its label, if that is a class."""
         return (example.label,) if isinstance(example.label, str) else ()
 
     # -- predictions for inputs
 
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Any]:
-        """As `Kind.predict`."""
         given = [self.texts_in(one, number) for number, one in enumerate(inputs, 1)]
         for number, texts in enumerate(given, 1):
             if model.texts and len(texts) != model.texts:

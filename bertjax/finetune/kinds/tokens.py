@@ -103,7 +103,7 @@ class TokenKind(Kind):
         return model.token_logits(hidden, batch["sequence_ids"])
 
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
-        """As `Kind.load`. Raises ValueError naming file and line of a tag that training does not have."""
+        """Encode the sentences. Raises ValueError naming file and line of a tag that the training set lacks."""
         labels, counts, length = task.labels, TagCounts(), config.data.sequence_length
         otherwise = most_frequent_tag(splits.train)
 
@@ -150,7 +150,6 @@ class TokenKind(Kind):
     def measured(
         self, task: Task, name: str, examples: Sequence[TaggedSentence], folder: AnyPath
     ) -> dict[str, Measure]:
-        """As `Kind.measured`, of sentences."""
         path = folder / f"{name}.conll"
         sentences = [part.split("\n") for part in read_run_file(path).removesuffix("\n\n").split("\n\n")]
         lines = [[line.rpartition("\t") for line in sentence] for sentence in sentences]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,10 @@ real = inputs["attention_mask"][..., None]
 vectors = (hidden * real).sum(1) / real.sum(1)"""
 
 
-def found_seconds(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
-    """The share of first texts whose nearest second, of all pairs' [n, 2, D], is their own.
+def nearest_accuracy(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
+    """The share of first texts whose nearest second text, among all pairs [n, 2, D], is their own.
 
-    As in training, the seconds of pairs that share a text, by their numbers int32 [n, 2], are left out.
+    As in training, the second texts of pairs that share a text, by their numbers int32 [n, 2], are left out.
     """
     seconds, nearest = np.ascontiguousarray(vectors[:, 1]), np.zeros(len(vectors), np.int64)
     order = np.argsort(texts, axis=None)
@@ -91,7 +91,6 @@ class VectorKind(TextKind):
         return model.vectors(hidden, batch["sequence_ids"], batch["cls_positions"].shape[1])
 
     def texts_of(self, examples: Sequence[TextExample], labels: Sequence[str]) -> int:
-        """Two."""
         return 2
 
     def segments(self, texts: int) -> Segments:
@@ -113,16 +112,21 @@ class VectorKind(TextKind):
         return {"texts": np.array(numbers, np.int32)}
 
     def answers(self, examples: Sequence[TextExample], labels: Sequence[str], rows: TaskRows) -> np.ndarray:
-        """The numbers of the texts."""
         return rows.rows["texts"]
 
     def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
-        """As `found_seconds`."""
-        return found_seconds(outputs, answers)
+        return nearest_accuracy(outputs, answers)
 
     def notes(self, dev: dict[str, Split]) -> Sequence[str]:
-        """Development sets in which no pair has a wrong second."""
-        return [*_measures_nothing(dev)]
+        """Name the development sets in which no pair has a negative."""
+        notices = []
+        for name, split in dev.items():
+            texts = split.rows.rows["texts"]
+            if any((texts == text).any(1).all() for text in texts[0]):
+                notices.append(
+                    f"{name}: one text is in all pairs, so that none has a wrong second, and any model's accuracy is 1"
+                )
+        return notices
 
     def shared_part(self, example: TextExample) -> Any:
         """The first text: queries come again with other passages."""
@@ -137,21 +141,12 @@ class VectorKind(TextKind):
             )
 
     def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
-        """Not called: `no_prediction`."""
         raise NotImplementedError(self.no_prediction)
 
     def write(
         self, task: Task, name: str, labels: Sequence[str], ids: Sequence[str], folder: Path, outputs: np.ndarray
     ) -> list[Path]:
-        """Nothing: a vector is not a prediction."""
-        return []
+        return []  # a vector is not a prediction
 
 
 VECTOR = VectorKind()
-
-
-def _measures_nothing(dev: dict[str, Split]) -> Iterator[str]:
-    for name, split in dev.items():
-        texts = split.rows.rows["texts"]
-        if any((texts == text).any(1).all() for text in texts[0]):
-            yield f"{name}: one text is in all pairs, so that none has a wrong second, and any model's accuracy is 1"
