@@ -193,14 +193,7 @@ def head_by_head(
     return jax.lax.platform_dependent((q, k, v), tables, cpu=in_turn, default=at_once)
 
 
-# 3. Sums
-
-
-def softmax_gradient(probs: jax.Array, g: jax.Array) -> jax.Array:
-    """The gradient of a softmax over the last dim; the product of vectors takes one pass, where a sum takes three."""
-    dot = partial(jnp.einsum, "...m,...m->...")
-    total = jax.lax.platform_dependent(probs, g, cpu=dot, default=lambda probs, g: jnp.sum(probs * g, axis=-1))
-    return probs * (g - total[..., None])
+# 3. A sum
 
 
 def column_sums(x: jax.Array) -> jax.Array:

@@ -19,7 +19,6 @@ from bertjax.model.cpu import (
     mixed_gradient,
     over_rows,
     scores_gradient,
-    softmax_gradient,
     times_transposed,
 )
 
@@ -88,7 +87,11 @@ def softmax(scores: jax.Array) -> jax.Array:
     return jax.nn.softmax(scores, axis=-1)
 
 
-softmax.defvjp(lambda scores: 2 * (softmax(scores),), lambda probs, g: (softmax_gradient(probs, g),))
+def _softmax_backward(probs: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    return (probs * (g - jnp.sum(probs * g, axis=-1, keepdims=True)),)
+
+
+softmax.defvjp(lambda scores: 2 * (softmax(scores),), _softmax_backward)
 
 
 @jax.custom_vjp
