@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,11 @@ class Pairs:
 
     def at(self, chosen: np.ndarray) -> Pairs:
         """Some of them, by their numbers, int64 [n]."""
-        return Pairs(*(getattr(self, field.name)[chosen] for field in fields(Pairs)))
+        return Pairs(*(array[chosen] for array in self.arrays()))
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The fields in order."""
+        return self.row, self.first, self.count, self.labels, self.keys
 
 
 def batch_keys(data: DataConfig, objectives: Sequence[str], pad_id: int = 0) -> dict[str, BatchKey]:
@@ -135,11 +139,12 @@ class PairBatches:
 
     def _single_rows(self, pairs: Pairs, width: int) -> dict[str, np.ndarray]:
         """Each pair, or each run of sentences, in a row of its own, of so many tokens."""
-        how = width, self._vocabulary, self._template
+        split, vocabulary, template = self.split, self._vocabulary, self._template
         if self._data.rows == "pairs":
-            encoder, text = lay_out_pairs(self.split, pairs.first, pairs.count, pairs.keys, *how)
+            encoder, text = lay_out_pairs(split, pairs.first, pairs.count, pairs.keys, width, vocabulary, template)
         else:
-            encoder, text = lay_out_sentences(self.split, pairs.first[:, 0], pairs.count[:, 0], *how)
+            first, count = pairs.first[:, 0], pairs.count[:, 0]
+            encoder, text = lay_out_sentences(split, first, count, width, vocabulary, template)
         made = dict(encoder)
         sequences = Sequences(encoder, text, pairs.keys, pairs.labels, made)
         for make in self._makers:
@@ -159,7 +164,7 @@ class PairBatches:
                 parts.append(self._pairs_of_round(content, epoch, number, rows[chosen], within_round[chosen]))
         if len(parts) == 1:
             return parts[0]
-        pairs = Pairs(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Pairs)))
+        pairs = Pairs(*map(np.concatenate, zip(*(part.arrays() for part in parts), strict=True)))
         return pairs.at(np.argsort(pairs.row, kind="stable"))
 
     def _pairs_of_round(self, content: Epoch, epoch: int, number: int, rows: np.ndarray, within: np.ndarray) -> Pairs:

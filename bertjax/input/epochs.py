@@ -145,13 +145,13 @@ class Epochs:
             seed=self._seed,
             epoch=number,
             random_b=self._random_b,
-            reading=None if self.shares is None else self._mixture(number),
+            reading=None if self.shares is None else self._mixture(number, self.shares),
             works=self._split.works,
         )
 
     def _sentences(self, number: int) -> SentencePlan:
         documents, sentences = self._split.document_offsets, self._split.sentence_offsets
-        reading = every_document(len(documents) - 1) if self.shares is None else self._mixture(number)
+        reading = every_document(len(documents) - 1) if self.shares is None else self._mixture(number, self.shares)
         room = self._data.sequence_length - self._template.of_text
         if self._data.rows == "documents":
             return build_document_plan(documents, sentences, reading, room=room)
@@ -169,10 +169,10 @@ class Epochs:
         crossed = np.searchsorted(documents, end, side="left") - np.searchsorted(documents, begin, side="right")
         return np.minimum(sentences[end] - sentences[begin] + crossed + self._template.of_text, length)
 
-    def _mixture(self, epoch: int) -> Reading:
+    def _mixture(self, epoch: int, shares: np.ndarray) -> Reading:
         split = self._split
         lengths = np.diff(split.sentence_offsets[split.document_offsets])
-        reading = mixed(split.source_edges, lengths, self.shares, self._seed, epoch)
+        reading = mixed(split.source_edges, lengths, shares, self._seed, epoch)
         if len(np.unique(reading.document)) < LEAST_DOCUMENTS:
             raise ValueError(
                 f"data.weights={self._data.weights}, data.temperature={self._data.temperature}: epoch {epoch} has "
@@ -212,7 +212,7 @@ def mixed(edges: np.ndarray, tokens_of: np.ndarray, shares: np.ndarray, seed: in
         for source, (first, last, share) in enumerate(zip(edges[:-1], edges[1:], shares, strict=True))
         if share > 0
     ]
-    return Reading(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("document", "copy")))
+    return Reading(np.concatenate([part.document for part in parts]), np.concatenate([part.copy for part in parts]))
 
 
 def _stretch(first: int, tokens: np.ndarray, wanted: float, source: int, seed: int, epoch: int) -> Reading:

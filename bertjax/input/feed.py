@@ -7,7 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -174,7 +174,7 @@ def _together(batches: Batches, global_batch_size: int, rows: Rows) -> int:
     if not isinstance(batches, ByRows):
         return 1
     shape, _ = batches.spec(_count(global_batch_size, rows))["input_ids"]
-    return min(max(1, POSITIONS_TOGETHER // max(1, math.prod(shape))), MOST_TOGETHER)
+    return min(max(1, POSITIONS_TOGETHER // max(1, math.prod(size or 1 for size in shape))), MOST_TOGETHER)
 
 
 def dataset_batches(
@@ -188,7 +188,7 @@ def dataset_batches(
     dataset = _dataset_of_several(batches, steps, global_batch_size, rows, threads, errors.append)
     try:
         for made in dataset.prefetch(AHEAD).as_numpy_iterator():
-            yield from apart(made)
+            yield from apart(cast("Batch", made))
     except Exception as wrapped:
         raise (errors[0] if errors else wrapped) from None
 

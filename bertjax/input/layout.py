@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -12,46 +11,15 @@ from bertjax.input.packing import BatchKey
 from bertjax.input.randomness import fold_in, hash64
 from bertjax.text.ragged import before_in_row, range_indices
 
-
-class Split(Protocol):
-    """What rows need of a split of the token store (`bertjax.text.store.format.SplitView`)."""
-
-    document_offsets: np.ndarray  # int64 [documents + 1], in sentences
-    sentence_offsets: np.ndarray  # int64 [sentences + 1], in tokens
-
-    @property
-    def works(self) -> np.ndarray | None:
-        """int64 [documents]: the work that each document is a piece of; None where every document is a whole one."""
-        ...
-
-    @property
-    def source_edges(self) -> np.ndarray:
-        """int64 [sources + 1], in documents; read only if the sources are mixed."""
-        ...
-
-    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The ids of ranges [start, start + length), concatenated in order."""
-        ...
-
-    def has_plane(self, plane: str) -> bool:
-        """Whether the store has the plane that says which tokens continue a unit: a word, a phrase or an entity."""
-        ...
-
-    def continues(self, starts: np.ndarray, lengths: np.ndarray, plane: str) -> np.ndarray:
-        """That plane for ranges of tokens, bool, concatenated in order; read only if the store has it."""
-        ...
+if TYPE_CHECKING:
+    from bertjax.input.made_up_text import MadeUpSplit, MadeUpVocabulary
+    from bertjax.text.store.format import SplitView
+    from bertjax.tokenization.tokenizer import Tokenizer
 
 
-class Vocabulary(Protocol):
-    """What rows need of a tokenizer (`bertjax.tokenization.tokenizer.Tokenizer`)."""
-
-    vocab_size: int
-    pad_id: int
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    special: Mapping[str, int]  # the ids of all special tokens, by role
-    is_continuation: np.ndarray  # bool [vocab_size], tokens that continue a word
+# Text and vocabulary: of a token store, or made up for plans and benchmarks.
+Split: TypeAlias = "SplitView | MadeUpSplit"
+Vocabulary: TypeAlias = "Tokenizer | MadeUpVocabulary"
 
 
 @dataclass(frozen=True)

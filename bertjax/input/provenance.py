@@ -8,7 +8,9 @@ import numpy as np
 
 from bertjax.input.batches import PairBatches
 from bertjax.input.feed import Batches
+from bertjax.input.layout import Split
 from bertjax.input.tfrecords.batches import RecordBatches
+from bertjax.text.store.format import SplitView
 
 _SEGMENTS = "AB"
 
@@ -37,9 +39,9 @@ def origins(batches: Batches, numbers: np.ndarray, sources: Sequence[str]) -> li
     return found
 
 
-def _homes(split: object, documents: np.ndarray, sources: Sequence[str]) -> list[list[str]]:
+def _homes(split: Split, documents: np.ndarray, sources: Sequence[str]) -> list[list[str]]:
     """The name of each document's source, if the store records it."""
-    if not getattr(split, "has_sources", False):
+    if not isinstance(split, SplitView) or not split.has_sources:
         return [[""] * documents.shape[1]] * len(documents)
     home = np.searchsorted(split.source_edges, documents, side="right") - 1
     return [[f"{sources[number]}, " for number in row] for row in home.tolist()]

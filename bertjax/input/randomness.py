@@ -26,7 +26,7 @@ def derive_key(*labels: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def hash64(keys: int | np.ndarray, counters: np.ndarray) -> np.ndarray:
+def hash64(keys: int | np.ndarray, counters: np.ndarray | np.integer) -> np.ndarray:
     """64 random bits for each counter under its key.
 
     `keys` is one key or uint64[...], `counters` any integers [...]; the result is uint64, of their broadcast shape.

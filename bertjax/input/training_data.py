@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -19,10 +19,11 @@ from bertjax.input.masking.marked import require_marked
 from bertjax.input.sentence_rows import notes_on_cuts
 from bertjax.input.targets import registry
 from bertjax.input.tfrecords.records import Records, are_records
+from bertjax.input.tfrecords.rows import Segments
 from bertjax.storage.progress import Progress
 from bertjax.text.prepare import reading_notes
 from bertjax.text.similar_words import digest
-from bertjax.text.store.format import TokenStore
+from bertjax.text.store.format import SplitView, TokenStore
 from bertjax.text.store.local_copy import open_store, open_store_of
 from bertjax.text.store.manifest import SPLITS, Split, describe_split
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -31,26 +32,18 @@ from bertjax.tokenization.tokenizer import Tokenizer
 class RunBatches(Batches, Protocol):
     """The rows of a run, epoch after epoch."""
 
-    rows_per_epoch: int
-    shares: np.ndarray | None  # of an epoch's tokens, float64 [sources], where the sources are mixed
-
-
-class Sentences(Protocol):
-    """Text without documents, such as `bertjax.text.store.format.SplitView`."""
-
     @property
-    def num_sentences(self) -> int:
-        """How many sentences there are."""
+    def rows_per_epoch(self) -> int:
+        """The number of rows in an epoch."""
         ...
 
     @property
-    def sentence_offsets(self) -> np.ndarray:
-        """int64 [sentences + 1]: the token at which each sentence starts."""
+    def shares(self) -> np.ndarray | None:
+        """Shares of an epoch's tokens, float64 [sources], where the sources are mixed."""
         ...
 
-    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The ids of ranges [start, start + length), concatenated in order."""
-        ...
+
+Sentences: TypeAlias = SplitView | Segments  # text without regard to its documents
 
 
 class TrainingData(Protocol):
@@ -59,7 +52,7 @@ class TrainingData(Protocol):
     name: str  # shown to the user
     notes: list[str]  # on how the text was read, likewise
     fingerprint: str  # of the training data: the store's for text, and the digests of further files that rows need
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer  # whose ids the rows hold
 
     def train(self, data: DataConfig, seed: int) -> RunBatches:
         """The rows of a stage."""
@@ -89,21 +82,16 @@ class StoredText:
         tables: Sequence[str] = (),
     ) -> None:
         """`tables` are the digests of the tables of similar words that rows are made with, if there are any."""
-        self._store = store
-        self._kind = {"objectives": tuple(objectives), "template": template}
+        self._store, self.tokenizer = store, store.tokenizer()
+        self._objectives, self._template = tuple(objectives), template
         self.name = f"token store {store.path}"
         self.notes = reading_notes(store.manifest)
         self.fingerprint = "+".join((store.fingerprint, *tables))
 
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer whose ids the store holds."""
-        return self._store.tokenizer()
-
     def train(self, data: DataConfig, seed: int) -> PairBatches:
         """New pairs and masks in every epoch; plans that take long to build are stored next to the store."""
         plans = self._store.path.with_name(f"plans-{self._store.fingerprint[:12]}")
-        return PairBatches(self._store.split("train"), self.tokenizer, data, seed, plans, **self._kind)
+        return self._batches(self._store.split("train"), data, seed, plans)
 
     def held_out(self, data: DataConfig, seed: int) -> dict[str, PairBatches]:
         """Every document once, whatever the mixture; a source with fewer than two documents is not measured alone."""
@@ -112,7 +100,12 @@ class StoredText:
         if len(data.sources) > 1 and split.has_sources:
             views = {f"eval/source_{number}": split.of_source(number) for number in range(split.num_sources)}
             parts |= {name: view for name, view in views.items() if view.num_documents >= LEAST_DOCUMENTS}
-        return {name: PairBatches(view, self.tokenizer, data, seed, **self._kind) for name, view in parts.items()}
+        return {name: self._batches(view, data, seed) for name, view in parts.items()}
+
+    def _batches(self, split: SplitView, data: DataConfig, seed: int, plans: Path | None = None) -> PairBatches:
+        return PairBatches(
+            split, self.tokenizer, data, seed, plans, objectives=self._objectives, template=self._template
+        )
 
     def held_out_text(self) -> Sentences:
         """All of the split."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -14,11 +14,14 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from bertjax.config import MeshConfig
 
+if TYPE_CHECKING:
+    from jaxlib._jax import Device  # jax.Device is a variable to type checkers
+
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")  # the axes that split a batch; the step is written per shard of these
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None, slices: Sequence[int] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[Device] | None = None, slices: Sequence[int] | None = None) -> Mesh:
     """Arrange the devices along `data`, `fsdp` and `tensor`, so that only the `dcn` factors cross slices.
 
     `slices` has the slice of each device; by default the devices provide it. Raises ValueError if the product of
@@ -50,7 +53,7 @@ def without_mesh() -> AbstractContextManager[object]:
     return jax.set_mesh(Mesh(np.empty((), object), ()))
 
 
-def slice_numbers(devices: Sequence[Any]) -> tuple[int, ...]:
+def slice_numbers(devices: Sequence[Device]) -> tuple[int, ...]:
     """The TPU slice of each device, or of a GPU its domain of fast links."""
     return tuple(getattr(device, "slice_index", None) or 0 for device in devices)
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import ModelConfig, TrainingConfig
@@ -84,7 +84,7 @@ def logical_axes(state: nnx.State) -> dict[str, Any]:
     return tree
 
 
-def named_shardings(mesh: Mesh, logical_axes: Any) -> Any:
+def named_shardings(mesh: Mesh | AbstractMesh, logical_axes: Any) -> Any:
     """NamedShardings for a tree whose leaves are tuples of logical names."""
     return jax.tree.map(lambda names: NamedSharding(mesh, spec(names)), logical_axes, is_leaf=is_names)
 

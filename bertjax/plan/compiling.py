@@ -35,7 +35,7 @@ def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, pl
     with _mesh_context(mesh):
         blueprint = _blueprint(config, optimizer, mesh)
         step = stage_step(config, stage, blueprint, optimizer, platform)
-        traced = step.trace(blueprint.state, batch_shapes(stage, mesh), *frozen_shapes(blueprint))
+        traced = step.trace(blueprint.state, batch_shapes(stage, mesh), frozen_shapes(blueprint))
         return traced.lower(lowering_platforms=(platform,))
 
 

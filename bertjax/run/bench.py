@@ -207,7 +207,7 @@ def _compiled(config: Config, mesh: Mesh, stage: Stage) -> tuple[TrainStep, Trai
     batch = {name: jax.ShapeDtypeStruct(shape, kind) for name, (shape, kind) in spec.items()}
     start = time.perf_counter()
     step = stage_step(config, stage, blueprint, optimizer)
-    compiled: Any = step.trace(state, batch, *frozen_shapes(blueprint)).lower().compile()
+    compiled: Any = step.trace(state, batch, frozen_shapes(blueprint)).lower().compile()
     seconds = time.perf_counter() - start
     memory = compiled.memory_analysis()
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -215,15 +215,14 @@ def _compiled(config: Config, mesh: Mesh, stage: Stage) -> tuple[TrainStep, Trai
     return step, state, Program(seconds, held + memory.temp_size_in_bytes, None)
 
 
-def _drawn(blueprint: Blueprint) -> tuple[Frozen, ...]:
+def _drawn(blueprint: Blueprint) -> Frozen:
     """Fresh weights for the frozen networks: a step takes as long with them as with trained ones."""
 
     def draw(one: FrozenNetwork) -> Params:
         shardings = jax.tree.map(lambda leaf: leaf.sharding, one.params)
         return jax.jit(lambda: init_params(one.model, jax.random.key(0)), out_shardings=shardings)()
 
-    found = {name: draw(one) for name, one in blueprint.frozen.items()}
-    return (found,) if found else ()
+    return {name: draw(one) for name, one in blueprint.frozen.items()}
 
 
 def _feed(batches: RunBatches, mesh: Mesh, stage: Stage) -> Feed:

@@ -21,7 +21,7 @@ from bertjax.run.metrics import Shown, shown_of
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import objectives
 from bertjax.training.evaluate import EvalStep, Evaluation, HeldOut, baselines_of, make_eval_step, unigram_baseline
-from bertjax.training.exchange import Frozen
+from bertjax.training.exchange import NO_FROZEN, Frozen
 from bertjax.training.flops import Peak, device_peak
 from bertjax.training.objectives import Batch
 from bertjax.training.optimizer import make_optimizer
@@ -171,7 +171,7 @@ def assemble(
     def eval_step_of(model: ModelConfig) -> EvalStep:
         packed, at_model = rows_are_packed(config.data), blueprint.with_model(model)
         sums = make_eval_step(at_model, trained, packed=packed, deterministic=config.deterministic)
-        return lambda params, batch: sums(params, batch, *frozen)
+        return lambda params, batch, frozen=frozen: sums(params, batch, frozen)
 
     def run_stage(stage: Stage) -> RunStage:
         data, training = stage.data, stage.training
@@ -191,11 +191,11 @@ def assemble(
 
 def draw_networks(
     config: Config, mesh: Mesh, optimizer: optax.GradientTransformation, teacher: Teacher | None
-) -> tuple[Blueprint, tuple[Frozen, ...]]:
+) -> tuple[Blueprint, Frozen]:
     """The blueprint of a run's networks, and the weights of its frozen ones on the devices."""
     frozen = frozen_networks(None if teacher is None else teacher.model, mesh, config.execution)
     blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution, frozen)
-    return blueprint, () if teacher is None else (put_teacher(teacher, blueprint, config),)
+    return blueprint, NO_FROZEN if teacher is None else put_teacher(teacher, blueprint, config)
 
 
 def make_job(

@@ -160,7 +160,7 @@ def _inspected(job: Job, stage: RunStage, state: TrainState, batch: Any, local: 
     def by_layer(*given: Any) -> dict[str, jax.Array]:
         return _squares_by_layer(whole(*given)[0])
 
-    squares = jax.device_get(by_layer(state.params, batch, keys, weights, *step.frozen))
+    squares = jax.device_get(by_layer(state.params, batch, keys, weights, step.frozen))
 
     def of_shard(grads: Any, sums: Metrics) -> tuple[jax.Array, Metrics]:
         return optax.tree.norm(grads)[None], jax.tree.map(lambda x: x[None], sums)
@@ -172,7 +172,7 @@ def _inspected(job: Job, stage: RunStage, state: TrainState, batch: Any, local: 
         some = slice(first, first + shards)
         here = to_global(job.mesh, {name: values[some] for name, values in local.items()})
         given = None if all_keys is None else jax.device_put(all_keys[some], NamedSharding(job.mesh, P(BATCH_AXES)))
-        norms, sums = jax.device_get(of_row(state.params, here, given, weights, *step.frozen))
+        norms, sums = jax.device_get(of_row(state.params, here, given, weights, step.frozen))
         for shard, norm in enumerate(norms):
             own = {name: float(values[shard]) for name, values in sums.items()}
             figures.append(_row_figures(first + shard, own, float(norm), local, weights, parts.objectives))

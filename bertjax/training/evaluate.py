@@ -17,7 +17,15 @@ from bertjax.input.training_data import Sentences
 from bertjax.model.network import Network, Params
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards
 from bertjax.parallel.sharding import batch_sharding, local_rows, to_global
-from bertjax.training.exchange import Frozen, frozen_shardings, frozen_specs, gather, gather_frozen, specs_over
+from bertjax.training.exchange import (
+    NO_FROZEN,
+    Frozen,
+    frozen_shardings,
+    frozen_specs,
+    gather,
+    gather_frozen,
+    specs_over,
+)
 from bertjax.training.objectives import Batch, Forward, HeldOutFacts, Objective
 from bertjax.training.state import Blueprint
 from bertjax.training.step import (
@@ -31,8 +39,19 @@ from bertjax.training.step import (
     several_sequences,
 )
 
-EvalStep = Callable[..., Metrics]  # (params, batch), or (params, batch, frozen)
-PredictStep = Callable[..., tuple[jax.Array, Metrics]]
+
+class EvalStep(Protocol):
+    """`(params, batch) -> sums and weights`, and the frozen networks' parameters if there are any."""
+
+    def __call__(self, params: Params, batch: Batch, frozen: Frozen = NO_FROZEN) -> Metrics: ...  # noqa: D102
+
+
+class PredictStep(Protocol):
+    """`(params, batch) -> (outputs, sums and weights)`."""
+
+    def __call__(  # noqa: D102
+        self, params: Params, batch: Batch, frozen: Frozen = NO_FROZEN
+    ) -> tuple[jax.Array, Metrics]: ...
 
 
 class Evaluation(Protocol):
@@ -170,27 +189,32 @@ def _of_shards(
     platform: str | None,
     deterministic: bool,
     out_shardings: Any = None,
-) -> Callable[[Params, Batch], Any]:
+) -> Callable[..., Any]:
     """`local(forward, batch)` on each device's rows, jitted as `(params, batch) -> ...`."""
-    platform = platform or blueprint.mesh.devices.flat[0].platform
+    target = platform or blueprint.mesh.devices.flat[0].platform
 
-    def of_shard(params: Params, batch: Batch, *frozen: Frozen) -> Any:
+    def of_shard(params: Params, batch: Batch, frozen: Frozen) -> Any:
         whole = gather(params, blueprint.logical_axes, blueprint.mesh)
         return local(
-            networks_of(blueprint, whole, gather_frozen(blueprint, frozen), batch, None, packed, platform), batch
+            networks_of(blueprint, whole, gather_frozen(blueprint, frozen), batch, None, packed, target), batch
         )
 
-    step = jax.shard_map(
+    over_shards = jax.shard_map(
         of_shard,
         mesh=blueprint.mesh,
-        in_specs=(specs_over(blueprint.logical_axes, BATCH_AXES), P(BATCH_AXES), *frozen_specs(blueprint)),
+        in_specs=(specs_over(blueprint.logical_axes, BATCH_AXES), P(BATCH_AXES), frozen_specs(blueprint)),
         out_specs=out_specs,
         axis_names=set(BATCH_AXES),
         check_vma=False,
     )
-    return jax.jit(
-        step,
-        in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh), *frozen_shardings(blueprint)),
+    program = jax.jit(
+        over_shards,
+        in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh), frozen_shardings(blueprint)),
         out_shardings=out_shardings,
-        compiler_options=options_of(blueprint, platform, deterministic),
+        compiler_options=options_of(blueprint, target, deterministic),
     )
+
+    def step(params: Params, batch: Batch, frozen: Frozen = NO_FROZEN) -> Any:
+        return program(params, batch, frozen)
+
+    return step

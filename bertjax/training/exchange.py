@@ -14,7 +14,8 @@ from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import is_names, spec
 from bertjax.training.state import Blueprint
 
-Frozen = Mapping[str, Params]  # parameters of the frozen networks of a run, the last argument of its steps
+Frozen = Mapping[str, Params]  # parameters of a run's frozen networks by name, the last argument of its steps
+NO_FROZEN: Frozen = {}
 
 
 def specs_over(logical_axes: Any, axes: tuple[str, ...]) -> Any:
@@ -23,30 +24,25 @@ def specs_over(logical_axes: Any, axes: tuple[str, ...]) -> Any:
     return jax.tree.map(part, logical_axes, is_leaf=is_names)
 
 
-def frozen_shardings(blueprint: Blueprint) -> tuple[Any, ...]:
-    """The shardings of the argument `frozen`: a tuple of one, or empty if the run has no frozen networks."""
-    trees = {name: jax.tree.map(lambda leaf: leaf.sharding, one.params) for name, one in blueprint.frozen.items()}
-    return (trees,) if trees else ()
+def frozen_shapes(blueprint: Blueprint) -> dict[str, Any]:
+    """The shapes of the argument `frozen`, each with its sharding."""
+    return {name: network.params for name, network in blueprint.frozen.items()}
 
 
-def frozen_shapes(blueprint: Blueprint) -> tuple[Any, ...]:
-    """The shapes of that argument, each with its sharding."""
-    trees = {name: one.params for name, one in blueprint.frozen.items()}
-    return (trees,) if trees else ()
+def frozen_shardings(blueprint: Blueprint) -> dict[str, Any]:
+    """The shardings of the argument `frozen`."""
+    return jax.tree.map(lambda leaf: leaf.sharding, frozen_shapes(blueprint))
 
 
-def frozen_specs(blueprint: Blueprint) -> tuple[Any, ...]:
-    """As `frozen_shardings`, over the batch axes only."""
-    trees = {name: specs_over(one.logical_axes, BATCH_AXES) for name, one in blueprint.frozen.items()}
-    return (trees,) if trees else ()
+def frozen_specs(blueprint: Blueprint) -> dict[str, Any]:
+    """The PartitionSpecs of the argument `frozen`, over the batch axes only."""
+    return {name: specs_over(network.logical_axes, BATCH_AXES) for name, network in blueprint.frozen.items()}
 
 
-def gather_frozen(blueprint: Blueprint, frozen: tuple[Frozen, ...]) -> Frozen:
+def gather_frozen(blueprint: Blueprint, frozen: Frozen) -> Frozen:
     """The frozen networks' parameters, gathered over the batch axes."""
     return {
-        name: gather(params, blueprint.frozen[name].logical_axes, blueprint.mesh)
-        for trees in frozen
-        for name, params in trees.items()
+        name: gather(params, blueprint.frozen[name].logical_axes, blueprint.mesh) for name, params in frozen.items()
     }
 
 

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,9 @@ from bertjax.model.attention.windows import keys_with_globals
 from bertjax.model.encoder import embedding_width
 from bertjax.model.family_heads import SboHead
 from bertjax.model.products import by_rows
+
+if TYPE_CHECKING:
+    from jaxlib._jax import Device  # jax.Device is a variable to type checkers
 
 # Dense bf16 matmul peaks in TFLOP/s of one jax device, from the vendors' data sheets; the first pattern that matches
 # `device_kind` is used. On TPU v2, v3 and TPU7x a jax device is half a chip.
@@ -161,13 +165,13 @@ def measured_peak_flops(
     return 2 * size**3 / fastest / sharing
 
 
-def matmul_peak(device: jax.Device, dtype: str, seconds: float = 2.0) -> Peak:
+def matmul_peak(device: Device, dtype: str, seconds: float = 2.0) -> Peak:
     """The fastest matmul measured on this device: in that dtype on a CPU, in bfloat16 elsewhere."""
     dtype, size = (dtype, 2048) if device.platform == "cpu" else ("bfloat16", 8192)
     return Peak(measured_peak_flops(size, seconds, dtype), _fastest(dtype, device))
 
 
-def device_peak(device: jax.Device, dtype: str) -> Peak:
+def device_peak(device: Device, dtype: str) -> Peak:
     """The peak for the MFU of a device that computes in a dtype: from the table, or measured if the table lacks it."""
     known = peak_flops(device.device_kind)
     if known is not None:
@@ -177,5 +181,5 @@ def device_peak(device: jax.Device, dtype: str) -> Peak:
     return Peak(measured_peak_flops(dtype=dtype), _fastest(dtype, device))
 
 
-def _fastest(dtype: str, device: jax.Device) -> str:
+def _fastest(dtype: str, device: Device) -> str:
     return f"fastest {dtype} matmul measured on this {device.device_kind}"

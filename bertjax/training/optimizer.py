@@ -25,9 +25,9 @@ def scale_by_bert_adam(beta1: float, beta2: float, eps: float) -> optax.Gradient
     def init(params: optax.Params) -> BertAdamState:
         return BertAdamState(jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
 
-    def update(grads: optax.Updates, state: BertAdamState, params: Any = None) -> tuple[optax.Updates, BertAdamState]:
-        mu = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mu, grads)
-        nu = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * jnp.square(g), state.nu, grads)
+    def update(updates: optax.Updates, state: Any, params: Any = None) -> tuple[optax.Updates, BertAdamState]:
+        mu = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mu, updates)
+        nu = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * jnp.square(g), state.nu, updates)
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu), BertAdamState(mu, nu)
 
     return optax.GradientTransformation(init, update)

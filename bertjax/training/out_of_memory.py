@@ -7,6 +7,7 @@ import os
 import re
 import resource
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import jax
 from jax.sharding import Mesh
@@ -15,6 +16,9 @@ from bertjax.config import Config
 from bertjax.parallel.mesh import batch_shards
 from bertjax.runtime.host_memory import machine_memory
 from bertjax.training.stages import Stage
+
+if TYPE_CHECKING:
+    from jaxlib._jax import Device  # jax.Device is a variable to type checkers
 
 _EXHAUSTED = "RESOURCE_EXHAUSTED"
 # Sizes of failed allocations in the messages of XLA's allocators and compilers.
@@ -122,7 +126,7 @@ def _requested(message: str) -> str:
     return "the size of the allocation is unknown"
 
 
-def _capacity(device: jax.Device) -> str:
+def _capacity(device: Device) -> str:
     """The memory of a device; of a CPU, that of the machine and the limit of this process."""
     stats = device.memory_stats() or {}
     name = f"{device.device_kind} {device.id}"

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
@@ -95,13 +95,15 @@ def draw_blueprint(
         shardings,
         transform_non_params=lambda leaf: _sharded(leaf, replicated),
     )
-    scalar = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
+    scalar: Any = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
     return Blueprint(
         model, execution, graphdef, axes, mesh, TrainState(scalar, params, opt_state, scalar, scalar), frozen or {}
     )
 
 
-def draw_frozen(model: ModelConfig, mesh: Mesh, execution: ExecutionConfig = DEFAULT_EXECUTION) -> FrozenNetwork:
+def draw_frozen(
+    model: ModelConfig, mesh: Mesh | AbstractMesh, execution: ExecutionConfig = DEFAULT_EXECUTION
+) -> FrozenNetwork:
     """The shapes and shardings of a network that is not trained: sharded as if it were."""
     graphdef, shapes, axes = abstract_network(model, execution)
     return FrozenNetwork(model, graphdef, axes, jax.tree.map(_sharded, shapes, named_shardings(mesh, axes)))

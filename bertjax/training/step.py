@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import batch_sharding
 from bertjax.runtime.compilation import Options, compiler_options, known_options
 from bertjax.training.exchange import (
+    NO_FROZEN,
     Frozen,
     frozen_shardings,
     frozen_specs,
@@ -42,46 +43,85 @@ from bertjax.training.state import Blueprint, TrainState
 from bertjax.training.update_rules import clip_factors, update_if
 
 Metrics = dict[str, jax.Array]
-Program = Callable[..., tuple[TrainState, Metrics]]  # jitted, or compiled from that
 Packed = Callable[[Batch], bool]
+# (params, batch, dropout keys, global weights, frozen) -> gradient of the total loss and sums, or a shard_fn's outputs
+Gradient = Callable[[Params, Batch, Keys, Metrics, Frozen], Any]
+ShardFn = Callable[[Params, Metrics], Any]  # of a device's gradient and sums, before they are summed over devices
 GradientMetrics = Callable[[Params], Metrics]  # the gradient over the global batch, unclipped -> scalars by name
 
 
 @dataclass(frozen=True)
 class StepGradient:
-    """What the gradient of a step is made of, for other programs: that of each device or row, before any sum."""
+    """Builds the gradient of a step: over all devices for the step itself, of each device for its checks."""
 
-    make: Callable[..., Callable[..., Any]]  # of `_sharded_gradient`'s arguments from `grad_accum_steps` on
-    dropout_seed: int | None
+    blueprint: Blueprint
     objectives: tuple[Objective, ...]
+    packed: Packed
+    platform: str
+    dropout_seed: int | None
     options: Options  # of the compiler
 
     def keys(self, step: jax.Array, batch: Batch) -> Keys:
-        """The dropout keys of the batch of a step: uint32 [B]."""
+        """The dropout keys of a step's batch: uint32 [B]."""
         rows = jnp.arange(batch["input_ids"].shape[0], dtype=jnp.uint32)
         return None if self.dropout_seed is None else row_keys(self.dropout_seed, step, rows)
+
+    def make(self, grad_accum_steps: int, shard_fn: ShardFn | None = None, out_specs: Any = None) -> Gradient:
+        """The gradient of the total loss over the global batch, and the objectives' sums.
+
+        With `shard_fn`, its outputs for each device's gradient and sums instead, combined by `out_specs`.
+        """
+        blueprint = self.blueprint
+
+        def local(params: Params, batch: Batch, keys: Keys, weights: Metrics, frozen: Frozen) -> tuple[Any, Any]:
+            whole, others = gather(params, blueprint.logical_axes, blueprint.mesh), gather_frozen(blueprint, frozen)
+
+            def loss(params: Params, batch: Batch, keys: jax.Array | None) -> tuple[jax.Array, Metrics]:
+                forward = networks_of(blueprint, params, others, batch, keys, self.packed, self.platform)
+                sums = objective_sums(forward, batch, keys, self.objectives)
+                # Divided by the global batch's weights, so that gradients of microbatches and shards can be summed.
+                return averages(sums, weights, self.objectives)["loss"], sums
+
+            grad_of_part = jax.grad(loss, has_aux=True)
+            if grad_accum_steps == 1:
+                grads, sums = grad_of_part(whole, batch, keys)
+            else:
+                grads, sums = _accumulate(grad_of_part, whole, split_microbatches((batch, keys), grad_accum_steps))
+            if shard_fn is not None:
+                return shard_fn(grads, sums)
+            return reduce_gradients(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)
+
+        specs = specs_over(blueprint.logical_axes, BATCH_AXES)
+        return jax.shard_map(
+            local,
+            mesh=blueprint.mesh,
+            in_specs=(specs, P(BATCH_AXES), P(BATCH_AXES), P(), frozen_specs(blueprint)),
+            out_specs=(specs, P()) if shard_fn is None else out_specs,
+            axis_names=set(BATCH_AXES),
+            check_vma=False,
+        )
 
 
 @dataclass(frozen=True)
 class TrainStep:
     """`(state, batch) -> (state, metrics)`; the state is donated.
 
-    The learning rate is an argument of the compiled program, which thus serves runs of every length.
+    The learning rate is an argument of the compiled program, so that runs of every length share it.
     """
 
-    program: Program  # (state, learning rate, batch), or (state, learning rate, batch, frozen)
+    program: jax.stages.Wrapped  # (state, learning rate, batch, frozen)
     schedule: Schedule
     mesh: Mesh | AbstractMesh
     gradient: StepGradient
-    frozen: tuple[Frozen, ...] = ()  # parameters of the frozen networks, unless they come with the call
+    frozen: Frozen = field(default_factory=dict)  # the frozen networks' parameters, unless they come with the call
 
-    def __call__(self, state: TrainState, batch: Batch, *frozen: Frozen) -> tuple[TrainState, Metrics]:
+    def __call__(self, state: TrainState, batch: Batch, frozen: Frozen = NO_FROZEN) -> tuple[TrainState, Metrics]:
         """Take a step, under `jax.set_mesh(mesh)`. Metrics are float32 scalars, still on the device."""
-        return self.program(state, self._rate(state.step), batch, *(frozen or self.frozen))
+        return self.program(state, self._rate(state.step), batch, frozen or self.frozen)
 
-    def trace(self, state: Any, batch: Any, *frozen: Any) -> jax.stages.Traced:
-        """The program of arguments of these shapes, traced."""
-        return self.program.trace(state, jax.ShapeDtypeStruct((), jnp.float32), batch, *frozen)
+    def trace(self, state: Any, batch: Any, frozen: Any = NO_FROZEN) -> jax.stages.Traced:
+        """Trace the program for arguments of these shapes."""
+        return self.program.trace(state, jax.ShapeDtypeStruct((), jnp.float32), batch, frozen)
 
     @functools.cached_property
     def _rate(self) -> Callable[[jax.Array], jax.Array]:
@@ -110,7 +150,8 @@ def averages(sums: Metrics, weights: Metrics, objectives: tuple[Objective, ...])
     for o in objectives:
         for figure, (part, whole) in o.ratios.items():
             figures[f"{o.name}_{figure}"] = sums[f"{o.name}_{part}"] / jnp.maximum(sums[f"{o.name}_{whole}"], 1.0)
-    return figures | {"loss": sum(figures[f"{o.name}_loss"] * o.scale for o in objectives)}
+    loss: Any = sum(figures[f"{o.name}_loss"] * o.scale for o in objectives)
+    return figures | {"loss": loss}
 
 
 def several_sequences(batch: Batch) -> bool:
@@ -129,7 +170,7 @@ def networks_of(
         return choose_attention(model, execution, platform, length, packed(batch), capability).backend
 
     # A frozen network has no dropout, whatever it was trained with.
-    of_frozen = {
+    frozen_attention: dict[str, Backend] = {
         name: attention_of(replace(blueprint.frozen[name].model, attention_probs_dropout_prob=0.0)) for name in frozen
     }
     networks = {name: bind(blueprint.frozen[name].graphdef, tree) for name, tree in frozen.items()}
@@ -141,7 +182,7 @@ def networks_of(
         packed=packed(batch),
         attention=attention_of(blueprint.model),
         trained=tuple(trained),
-        frozen_attention=of_frozen,
+        frozen_attention=frozen_attention,
     )
 
 
@@ -173,17 +214,17 @@ def make_train_step(
     compiled program, by default the mesh's; `clip_norm` 0 does not clip. `deterministic` gives the same bits in every
     run, at a cost on some platforms. Metrics are over the global batch; `gradient_metrics` adds its own to them.
     """
-    platform = platform or blueprint.mesh.devices.flat[0].platform
-    made = functools.partial(_sharded_gradient, blueprint, objectives, packed, platform)
-    parts = StepGradient(made, dropout_seed, objectives, options_of(blueprint, platform, deterministic))
-    gradient = parts.make(grad_accum_steps)
+    target = platform or blueprint.mesh.devices.flat[0].platform
+    options = options_of(blueprint, target, deterministic)
+    step_gradient = StepGradient(blueprint, objectives, packed, target, dropout_seed, options)
+    gradient = step_gradient.make(grad_accum_steps)
 
     def train_step(
-        state: TrainState, learning_rate: jax.Array, batch: Batch, *frozen: Frozen
+        state: TrainState, learning_rate: jax.Array, batch: Batch, frozen: Frozen
     ) -> tuple[TrainState, Metrics]:
         weights = batch_weights(batch, objectives)
-        grads, sums = gradient(state.params, batch, parts.keys(state.step, batch), weights, *frozen)
-        new_state, grad_norm = _apply(state, grads, optimizer, learning_rate, clip_norm, platform == "cpu")
+        grads, sums = gradient(state.params, batch, step_gradient.keys(state.step, batch), weights, frozen)
+        new_state, grad_norm = _apply(state, grads, optimizer, learning_rate, clip_norm, target == "cpu")
         metrics = averages(sums, weights, objectives) | {
             "grad_norm": grad_norm,
             "learning_rate": learning_rate,
@@ -196,61 +237,18 @@ def make_train_step(
     everywhere, rows = NamedSharding(blueprint.mesh, P()), batch_sharding(blueprint.mesh)
     program = jax.jit(
         train_step,
-        in_shardings=(blueprint.shardings, everywhere, rows, *frozen_shardings(blueprint)),
+        in_shardings=(blueprint.shardings, everywhere, rows, frozen_shardings(blueprint)),
         out_shardings=(blueprint.shardings, None),
         donate_argnums=0,
-        compiler_options=parts.options,
+        compiler_options=options,
     )
-    return TrainStep(program, schedule, blueprint.mesh, parts)
+    return TrainStep(program, schedule, blueprint.mesh, step_gradient)
 
 
 def options_of(blueprint: Blueprint, platform: str, deterministic: bool) -> Options:
     """The compiler's options; where the devices exist, only those that their compiler knows."""
     options = compiler_options(platform, blueprint.mesh.size, deterministic=deterministic)
     return options if isinstance(blueprint.mesh, AbstractMesh) else known_options(options, blueprint.mesh)
-
-
-def _sharded_gradient(
-    blueprint: Blueprint,
-    objectives: tuple[Objective, ...],
-    packed: Packed,
-    platform: str,
-    grad_accum_steps: int,
-    of_shard: Callable[[Params, Metrics], Any] | None = None,
-    out_specs: Any = None,
-) -> Callable[..., tuple[Params, Metrics]]:
-    """`(params, batch, dropout keys, global weights) -> (gradient of the total loss, sums)`, over the global batch.
-
-    With `of_shard` what it makes of the gradient and the sums of each shard of the batch, put together by `out_specs`.
-    """
-
-    def local(params: Params, batch: Batch, keys: Keys, weights: Metrics, *frozen: Frozen) -> tuple[Params, Metrics]:
-        whole, others = gather(params, blueprint.logical_axes, blueprint.mesh), gather_frozen(blueprint, frozen)
-
-        def loss(params: Params, batch: Batch, keys: jax.Array | None) -> tuple[jax.Array, Metrics]:
-            forward = networks_of(blueprint, params, others, batch, keys, packed, platform)
-            sums = objective_sums(forward, batch, keys, objectives)
-            # Divided by the weights of the global batch, so that gradients of microbatches and shards can be summed.
-            return averages(sums, weights, objectives)["loss"], sums
-
-        grad_of_part = jax.grad(loss, has_aux=True)
-        if grad_accum_steps == 1:
-            grads, sums = grad_of_part(whole, batch, keys)
-        else:
-            grads, sums = _accumulate(grad_of_part, whole, split_microbatches((batch, keys), grad_accum_steps))
-        if of_shard is not None:
-            return of_shard(grads, sums)
-        return reduce_gradients(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)
-
-    specs = specs_over(blueprint.logical_axes, BATCH_AXES)
-    return jax.shard_map(
-        local,
-        mesh=blueprint.mesh,
-        in_specs=(specs, P(BATCH_AXES), P(BATCH_AXES), P(), *frozen_specs(blueprint)),
-        out_specs=(specs, P()) if of_shard is None else out_specs,
-        axis_names=set(BATCH_AXES),
-        check_vma=False,
-    )
 
 
 def _accumulate(grad_of_part: Callable, params: Params, parts: tuple[Batch, jax.Array | None]) -> tuple[Any, Any]:

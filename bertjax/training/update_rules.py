@@ -29,7 +29,7 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
         both = (of_param > 0) & (of_update > 0)
         return update * jnp.where(both, of_param / jnp.where(both, of_update, 1.0), 1.0)
 
-    def update(updates: optax.Updates, state: optax.EmptyState, params: Any) -> tuple[optax.Updates, optax.EmptyState]:
+    def update(updates: optax.Updates, state: Any, params: Any = None) -> tuple[optax.Updates, optax.EmptyState]:
         return jax.tree_util.tree_map_with_path(scale, updates, params), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
@@ -84,7 +84,7 @@ def update_if(finite: jax.Array, update: Callable[..., tuple], old: tuple, *, br
 class StableAdamState(NamedTuple):
     """First and second moments, float32, shaped like the parameters."""
 
-    count: jax.Array  # int32 []: updates so far
+    count: jax.Array  # int32 []: updates so far  # pyright: ignore[reportIncompatibleMethodOverride]
     mu: Any
     nu: Any
 
@@ -103,7 +103,8 @@ def stable_adamw(
         zeros = jax.tree.map(jnp.zeros_like, params)
         return StableAdamState(jnp.zeros((), jnp.int32), zeros, jax.tree.map(jnp.zeros_like, params))
 
-    def update(grads: optax.Updates, state: StableAdamState, params: Any) -> tuple[optax.Updates, StableAdamState]:
+    def update(updates: optax.Updates, state: Any, params: Any = None) -> tuple[optax.Updates, StableAdamState]:
+        grads = updates
         count = state.count + 1
         b1, b2 = (_corrected(beta, count) for beta in (beta1, beta2))
         mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)

@@ -97,7 +97,7 @@ def wrong_step(job: Job, monkeypatch: pytest.MonkeyPatch, *, before_sum: bool) -
     with monkeypatch.context() as patched, jax.set_mesh(job.mesh):
         patched.setattr(step_module, "reduce_gradients", reduce)
         made = stage_step(job.config, rows.stage, job.blueprint, job.optimizer).program
-        return made.lower(job.blueprint.state, jax.ShapeDtypeStruct((), jnp.float32), batch).compile()
+        return made.lower(job.blueprint.state, jax.ShapeDtypeStruct((), jnp.float32), batch, {}).compile()
 
 
 def in_folder(job: Job, folder: Path) -> Job:
@@ -183,12 +183,12 @@ def test_repeatedly_wrong_device_is_named(job: Job, monkeypatch: pytest.MonkeyPa
 def with_wrong_gradients(job: Job) -> Job:
     """The job, on a device that computes every gradient wrong, in the same way each time."""
     (rows,) = job.stages
-    parts = rows.train_step.gradient
 
-    def make(accumulate: int, of_shard: Callable[..., Any], specs: Any) -> Any:
-        return parts.make(accumulate, lambda grads, sums: of_shard(flipped_on_one(grads), sums), specs)
+    class Flipped(step_module.StepGradient):
+        def make(self, grad_accum_steps: int, shard_fn: Any = None, out_specs: Any = None) -> Any:
+            return super().make(grad_accum_steps, lambda g, sums: shard_fn(flipped_on_one(g), sums), out_specs)
 
-    gradient = replace(parts, make=make)
+    gradient = Flipped(**vars(rows.train_step.gradient))
     return replace(job, stages=(replace(rows, train_step=replace(rows.train_step, gradient=gradient)),))
 
 

@@ -131,7 +131,7 @@ def losses(networks: dict, mesh_config: MeshConfig, accumulate: int = 1) -> list
         state = init_state(blueprint, STUDENT, optimizer, 0)
         how = {"clip_norm": 1.0, "grad_accum_steps": accumulate, "dropout_seed": None}
         step = make_train_step(blueprint, OBJECTIVES, optimizer, make_schedule(OPTIMIZER, 100), **how)
-        step = replace(step, frozen=(frozen,))
+        step = replace(step, frozen=frozen)
         found = []
         for batch in batches():
             state, metrics = step(state, to_global(mesh, batch))

@@ -4,38 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import reduce
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bertjax.input.layout import Split
 from bertjax.input.randomness import hash64, uniform
+
+if TYPE_CHECKING:
+    from bertjax.input.tfrecords.rows import Segments
 
 _SENTENCES_AT_A_TIME = 1 << 17
 
 
-class Sentences(Protocol):
-    """Text as a split of the token store has it."""
-
-    sentence_offsets: np.ndarray
-
-    def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The ids of ranges, concatenated in order."""
-        ...
-
-
-def token_counts(text: Sentences, vocab_size: int) -> np.ndarray:
+def token_counts(text: Split | Segments, vocab_size: int) -> np.ndarray:
     """How often each token occurs in a text: int64 [vocab_size]. Reads all of it."""
     return reduce(np.add, _counts_of_parts(text, vocab_size))
 
 
-def _counts_of_parts(text: Sentences, vocab_size: int) -> Iterator[np.ndarray]:
+def _counts_of_parts(text: Split | Segments, vocab_size: int) -> Iterator[np.ndarray]:
     offsets = text.sentence_offsets
     for first in range(0, len(offsets) - 1, _SENTENCES_AT_A_TIME):
         edges = offsets[first : first + _SENTENCES_AT_A_TIME + 1]
         yield np.bincount(text.tokens(edges[:-1], np.diff(edges)), minlength=vocab_size)
 
 
-def token_weights(text: Sentences, vocab_size: int, power: float) -> np.ndarray:
+def token_weights(text: Split | Segments, vocab_size: int, power: float) -> np.ndarray:
     """max(count, 1)**-power of each token in a text: float64 [vocab_size].
 
     Rule: huggingface/transformers, examples of distillation, train.py (`--mlm_smoothing`).

@@ -15,6 +15,7 @@ from bertjax.input.masking.rare import draw_by_weight, token_weights
 from bertjax.input.masking.similar import ReplacedBySimilar, SimilarTable
 from bertjax.input.masking.units import UNITS, Unit
 from bertjax.input.randomness import fold_in, hash64, low_uniform
+from bertjax.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class MaskRule:
 def _replacement(data: DataConfig, vocabulary: Vocabulary, split: Split) -> Replacement | ReplacedBySimilar:
     random_id, shares = RANDOM_IDS[data.random_ids](vocabulary, split), (data.keep_share, data.random_share)
     if data.similar_words:
+        assert isinstance(vocabulary, Tokenizer), "similar words are written by a tokenizer"
         return ReplacedBySimilar(SimilarTable.read(data.similar_words, vocabulary), random_id, *shares)
     return Replacement(vocabulary.mask_id, random_id, *shares, REPLACED_BY[data.replace_by])
 

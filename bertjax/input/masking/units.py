@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -77,14 +78,15 @@ WORDS = "continues"  # the plane of the token store that marks words
 EACH = "each"  # of `data.mask_count`: independent draws
 
 
-class Unit(Protocol):
+class Unit(ABC):
     """A way to choose the tokens to hide."""
 
-    needs_words: ClassVar[bool]  # it needs to know which tokens continue a word
-    share: float  # above 0: each is drawn independently with this probability, within `counts` tokens of a row
-    plane: str  # of the token store, which marks what belongs together
-    needs_plane: bool  # False: without the plane, the vocabulary says which tokens continue a word
+    needs_words: ClassVar[bool] = True  # `choose` reads which tokens continue a word
+    share: float = 0.0  # above 0: each is drawn independently with this probability, within `counts` tokens of a row
+    plane: str = WORDS  # of the token store, which marks what belongs together
+    needs_plane: bool = False  # False: without the plane, the vocabulary says which tokens continue a word
 
+    @abstractmethod
     def choose(
         self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
     ) -> np.ndarray:
@@ -94,21 +96,18 @@ class Unit(Protocol):
         says which belong to the candidate before them; `counts` int64 [B] is at most the candidates and the slots;
         `keys` uint64 [B] is all that the draws depend on.
         """
-        ...
 
 
-class Tokens:
+class Tokens(Unit):
     """Every token alone, `counts` of them without replacement."""
 
     needs_words = False
-    share = 0.0
     plane = ""
-    needs_plane = False
 
     def choose(
         self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
     ) -> np.ndarray:
-        """As `Unit` has it."""
+        """Single tokens, uniformly."""
         order = shuffle_key(candidates, keys)
         length = order.shape[1]
         positions = np.full((len(order), slots), length, np.int64)
@@ -121,7 +120,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class WholeWords:
+class WholeWords(Unit):
     """Words in random order, of which one with more tokens than are still to be hidden is skipped.
 
     Rule: create_masked_lm_predictions of google-research/bert, create_pretraining_data.py. With
@@ -132,12 +131,12 @@ class WholeWords:
     share: float = 0.0
     plane: str = WORDS
     needs_plane: bool = False
-    needs_words: ClassVar[bool] = True
 
     def choose(
-        self, candidates: np.ndarray, continues: np.ndarray, counts: np.ndarray, keys: np.ndarray, slots: int
+        self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
     ) -> np.ndarray:
-        """As `Unit` has it."""
+        """Words, in random order."""
+        assert continues is not None
         words = Words.of(candidates, continues)
         is_chosen = np.zeros(len(words.sizes), bool)
         left = counts.copy()
@@ -150,7 +149,7 @@ class WholeWords:
 
 
 @dataclass(frozen=True)
-class NGrams:
+class NGrams(Unit):
     """n words in succession, n drawn with `shares`, in random order of their first words.
 
     Rule: create_masked_lm_predictions of google-research/albert, create_pretraining_data.py: the shares are scaled to
@@ -159,15 +158,12 @@ class NGrams:
     """
 
     shares: tuple[float, ...]  # of n = 1, 2, ...
-    needs_words: ClassVar[bool] = True
-    share: ClassVar[float] = 0.0
-    plane: ClassVar[str] = WORDS
-    needs_plane: ClassVar[bool] = False
 
     def choose(
-        self, candidates: np.ndarray, continues: np.ndarray, counts: np.ndarray, keys: np.ndarray, slots: int
+        self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
     ) -> np.ndarray:
-        """As `Unit` has it."""
+        """N-grams, in random order."""
+        assert continues is not None
         words = Words.of(candidates, continues)
         length_keys, steps = fold_in(keys, "length"), np.arange(len(self.shares))
         edges = np.cumsum(self.shares)
@@ -188,7 +184,7 @@ class NGrams:
 
 
 @dataclass(frozen=True)
-class Spans:
+class Spans(Unit):
     """Words in succession from a random token's word on, their number geometric: exactly `counts` tokens of a row.
 
     Rule: facebookresearch/SpanBERT, masking.py: P(n) in proportion to p (1 - p)^(n - 1) for n up to `longest`; a span
@@ -198,15 +194,12 @@ class Spans:
 
     p: float
     longest: int
-    needs_words: ClassVar[bool] = True
-    share: ClassVar[float] = 0.0
-    plane: ClassVar[str] = WORDS
-    needs_plane: ClassVar[bool] = False
 
     def choose(
-        self, candidates: np.ndarray, continues: np.ndarray, counts: np.ndarray, keys: np.ndarray, slots: int
+        self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
     ) -> np.ndarray:
-        """As `Unit` has it."""
+        """Spans, from random tokens on."""
+        assert continues is not None
         words = Words.of(candidates, continues)
         edges = np.cumsum(self.p * (1 - self.p) ** np.arange(self.longest))
         length_keys = fold_in(keys, "length")
@@ -285,7 +278,7 @@ def _whole(plane: str, needs_plane: bool) -> UnitEntry:
     )
 
 
-UNITS = {
+UNITS: dict[str, UnitEntry] = {
     "tokens": UnitEntry(lambda _: Tokens(), ("mask_power",)),
     "words": _whole(WORDS, False),
     "ngrams": UnitEntry(_ngrams, ("ngram_shares",), is_whole=True),  # ALBERT, MacBERT, DeBERTa

@@ -41,8 +41,15 @@ OfRecords = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 class Target(Protocol):
     """The NumPy half of an objective. At most one objective of a run has a `pairing`."""
 
-    pairing: Pairing | None  # of an objective about pairs: how it wants them made
-    of_records: OfRecords | None  # its arrays from features of google-research/bert's records; None: they have none
+    @property
+    def pairing(self) -> Pairing | None:
+        """How an objective about pairs wants them made; None for other objectives."""
+        ...
+
+    @property
+    def of_records(self) -> OfRecords | None:
+        """Its arrays from the features of google-research/bert's records; None if they have none for it."""
+        ...
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         """The arrays that it adds to a batch of rows of `data`, by name.

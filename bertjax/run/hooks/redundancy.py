@@ -31,6 +31,7 @@ from bertjax.run.callbacks import Callback
 from bertjax.run.job import Job, RunStage
 from bertjax.runtime.processes import Processes
 from bertjax.training.digest import local_digest
+from bertjax.training.exchange import Frozen
 from bertjax.training.objectives import Batch
 from bertjax.training.state import TrainState
 from bertjax.training.step import Metrics, batch_weights
@@ -173,13 +174,14 @@ class Redundancy(Callback):
         gradient = parts.make(stage.training.grad_accum_steps, of_shard, P(BATCH_AXES))
 
         @functools.partial(jax.jit, out_shardings=everywhere, compiler_options=parts.options)
-        def gradients(state: TrainState, batch: Batch, shift: jax.Array, *frozen: Any) -> jax.Array:
+        def gradients(state: TrainState, batch: Batch, shift: jax.Array, frozen: Frozen) -> jax.Array:
             by = shift * (batch["input_ids"].shape[0] // shards)
-            moved = jax.tree.map(lambda x: jnp.roll(x, by, axis=0), (batch, parts.keys(state.step, batch)))
-            digests = gradient(state.params, *moved, batch_weights(batch, parts.objectives), *frozen)
+            weights = batch_weights(batch, parts.objectives)
+            batch, keys = jax.tree.map(lambda x: jnp.roll(x, by, axis=0), (batch, parts.keys(state.step, batch)))
+            digests = gradient(state.params, batch, keys, weights, frozen)
             return jnp.roll(digests, -shift, axis=0)
 
-        return lambda *given: gradients(*given, *train_step.frozen)
+        return lambda state, batch, shift: gradients(state, batch, shift, train_step.frozen)
 
     def _digests(self, state: TrainState) -> np.ndarray:
         """uint32 [devices, arrays, 5] in the mesh's order: of the part of each array that a device holds."""

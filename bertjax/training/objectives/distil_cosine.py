@@ -6,13 +6,23 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
-from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, OfTeacher, Sums, Unfit
+from bertjax.training.objectives.objective import (
+    MODEL,
+    TEACHER,
+    Batch,
+    Forward,
+    Keys,
+    Objective,
+    OfTeacher,
+    Sums,
+    Unfit,
+)
 
 _EPSILON = 1e-12  # added to squared lengths, as PyTorch's CosineEmbeddingLoss does
 
 
 def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
-    s_BLD, t_BLD = (forward(batch, *name).astype(jnp.float32) for name in ((), (TEACHER,)))
+    s_BLD, t_BLD = (forward(batch, name).astype(jnp.float32) for name in (MODEL, TEACHER))
     squares = (jnp.sum(jnp.square(x), axis=-1) + _EPSILON for x in (s_BLD, t_BLD))
     inverse_s, inverse_t = map(jax.lax.rsqrt, squares)
     cosine = jnp.sum(s_BLD * t_BLD, axis=-1) * inverse_s * inverse_t

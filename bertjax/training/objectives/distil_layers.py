@@ -26,17 +26,27 @@ import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
 from bertjax.model.attention.backends import visible
-from bertjax.model.layer_states import LayerStates, layer_states
+from bertjax.model.layer_states import LayerStates
 from bertjax.model.products import attention_scores
-from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys, Objective, OfTeacher, Sums, Unfit
+from bertjax.training.objectives.objective import (
+    MODEL,
+    TEACHER,
+    Batch,
+    Forward,
+    Keys,
+    Objective,
+    OfTeacher,
+    Sums,
+    Unfit,
+)
 
 Project = Callable[[jax.Array], jax.Array]  # [B, L, D] of the student -> [B, L, D] of the teacher
 
 
 def _sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
     model = forward.model
-    states = partial(layer_states, count=model.encoder.config.num_hidden_layers)
-    student, teacher = (forward.through(states, batch, *name) for name in ((), (TEACHER,)))
+    count = model.encoder.config.num_hidden_layers
+    student, teacher = (forward.layer_states(batch, count, name) for name in (MODEL, TEACHER))
     project = model.teacher_projection if model.encoder.config.teacher_width else lambda x: x
     seen = visible(batch["sequence_ids"], model.encoder.config.causal)
     unroll = model.encoder.execution.scan_unroll
@@ -72,9 +82,10 @@ def layer_sums(
         return jax.tree.map(jnp.add, total, compared(*layer)), None
 
     zero = jnp.zeros((), jnp.float32)
-    stacked = tuple(states._replace(embeddings=None) for states in (student, jax.lax.stop_gradient(teacher)))
+    teacher = jax.lax.stop_gradient(teacher)
+    stacked = student._replace(embeddings=None), teacher._replace(embeddings=None)
     (hidden, attention), _ = jax.lax.scan(add, (zero, zero), stacked, unroll=min(unroll, len(student.hidden)))
-    embeddings = hidden_sum(student.embeddings, jax.lax.stop_gradient(teacher.embeddings))
+    embeddings = hidden_sum(student.embeddings, teacher.embeddings)
     parts = {"embeddings": embeddings, "hidden": hidden, "attention": attention}
     return {"loss": sum(parts.values(), zero)} | parts
 

@@ -6,6 +6,7 @@ number of devices and microbatches, however unevenly the masks are distributed.
 
 from __future__ import annotations
 
+import operator
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import optax
 from bertjax.config import Config, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.dropout import fold
+from bertjax.model.layer_states import LayerStates, layer_states
 from bertjax.training.objectives.baselines import HeldOutFacts
 
 Batch = dict[str, jax.Array]
@@ -27,6 +29,15 @@ Keys = jax.Array | None  # a dropout key per row, uint32 [B]; None computes with
 MODEL = "model"  # the network that is trained, measured and exported
 GLOBAL_POSITIONS = "global_positions"  # of a batch whose task marks tokens, as `make_pattern` has them
 TEACHER = "teacher"  # a frozen one that it learns from
+
+
+class _Encoded(NamedTuple):
+    """What a network computed from some inputs, for objectives that read the same arrays."""
+
+    network: str
+    decodes: bool
+    inputs: tuple[jax.Array, jax.Array, jax.Array]
+    vectors: jax.Array
 
 
 class Forward:
@@ -50,10 +61,9 @@ class Forward:
         `attention` is the back end of all networks but those that `frozen_attention` names.
         """
         self._networks, self._keys, self._packed = networks, keys, packed
-        self._attention = dict.fromkeys(networks, attention) | dict(frozen_attention or {})
+        self._attention: Mapping[str, Backend] = {**dict.fromkeys(networks, attention), **(frozen_attention or {})}
         self._trained = trained
-        # Inputs are compared by identity: the arrays are kept, so that no other array can get the same id.
-        self._encoded: dict[tuple[str, str, int, int, int], tuple[tuple[jax.Array, ...], jax.Array]] = {}
+        self._encoded: list[_Encoded] = []
 
     @property
     def model(self) -> Any:
@@ -74,21 +84,35 @@ class Forward:
 
         `for_mlm`: return the input of the MLM head, which differs if the network has an enhanced decoder.
         """
-        of = "decode" if for_mlm and self._networks[network].decodes else "encode"
+        one = self._networks[network]
+        decodes = for_mlm and one.decodes
         inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
-        known = network, of, *map(id, inputs)
-        if known not in self._encoded:
-            # Tokens that a task marks as global; networks without global tokens ignore them.
-            marked = {GLOBAL_POSITIONS: batch[GLOBAL_POSITIONS]} if GLOBAL_POSITIONS in batch else {}
-            run = self.through(lambda one, *to, **how: getattr(one, of)(*to, **how, **marked), batch, network)
-            self._encoded[known] = inputs, run
-        return self._encoded[known][1]
+        for known in self._encoded:
+            if (known.network, known.decodes) == (network, decodes) and all(map(operator.is_, known.inputs, inputs)):
+                return known.vectors
+        keys, attention = self._dropout_keys(network), self._attention[network]
+        if decodes:
+            vectors = one.decode(*inputs, keys, packed=self._packed, attention=attention)
+        elif GLOBAL_POSITIONS in batch:  # tokens that a task marks; networks without global tokens ignore them
+            marked = batch[GLOBAL_POSITIONS]
+            vectors = one.encode(*inputs, keys, packed=self._packed, attention=attention, global_positions=marked)
+        else:
+            vectors = one.encode(*inputs, keys, packed=self._packed, attention=attention)
+        self._encoded.append(_Encoded(network, decodes, inputs, vectors))
+        return vectors
 
-    def through(self, encode: Callable[..., Any], batch: Batch, network: str = MODEL) -> Any:
-        """`encode` of the network, the same inputs, its dropout keys, and `packed` and `attention` by name."""
-        inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
-        how: dict[str, Any] = {"packed": self._packed, "attention": self._attention[network]}
-        return encode(self._networks[network], *inputs, self._dropout_keys(network), **how)
+    def layer_states(self, batch: Batch, count: int, network: str = MODEL) -> LayerStates:
+        """The states of `count` layers of a network, as `bertjax.model.layer_states` has them."""
+        return layer_states(
+            self._networks[network],
+            batch["input_ids"],
+            batch["token_type_ids"],
+            batch["sequence_ids"],
+            self._dropout_keys(network),
+            count=count,
+            packed=self._packed,
+            attention=self._attention[network],
+        )
 
     def _dropout_keys(self, network: str) -> Keys:
         """Keys of its own for each trained network; a frozen one runs without dropout."""
