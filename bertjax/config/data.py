@@ -90,7 +90,7 @@ class DataConfig:
 
     @property
     def is_mixture(self) -> bool:
-        """Whether an epoch is anything but every document once."""
+        """Whether sources are mixed, so that an epoch does not read every document once."""
         return bool(self.weights) or self.temperature != 1.0
 
     @property

@@ -108,12 +108,12 @@ class ModelConfig:
 
     @property
     def task_dropout_prob(self) -> float:
-        """The dropout of what the heads of tasks read."""
+        """The dropout probability of the vectors that task heads read."""
         return self.hidden_dropout_prob if self.classifier_dropout_prob < 0 else self.classifier_dropout_prob
 
     @property
     def first_layer_apart(self) -> bool:
-        """Whether layer 0 has other arrays than the rest, so that it is not in their stack."""
+        """Whether layer 0 has different arrays, and is therefore kept out of the stack of the other layers."""
         return not self.first_norm or self.conv_kernel > 0
 
 

@@ -40,7 +40,7 @@ class UnknownVariantError(ValueError):
 
 
 def variant_of(variants: Mapping[str, T], name: str) -> T:
-    """What a recipe has under the name of a variant. Raises UnknownVariantError for another name, with the list."""
+    """Return a recipe's variant by name. Raises UnknownVariantError for an unknown name, with the list."""
     if name not in variants:
         raise UnknownVariantError(name, list(variants))
     return variants[name]
@@ -78,7 +78,7 @@ def _is_path(words: str) -> bool:
 
 
 def names_recipe(word: str) -> bool:
-    """Whether a word of a command can be a recipe, and no option or value."""
+    """Whether a command-line word is a recipe rather than an option or a value."""
     folded = _folded(word.partition(":")[0])
     return not word.startswith("-") and (".py" in word or folded in map(_folded, recipe_names()))
 
@@ -146,7 +146,7 @@ def variants_of(recipe: str | Path) -> tuple[str, ...]:
 
 
 def _config_of(path: Path) -> Callable[..., Any]:
-    """The function `config` of a file, which is run for it."""
+    """Run a recipe file and return its function `config`."""
     # A recipe may build on one in its folder.
     sys.path.insert(0, str(path.parent))
     before = set(sys.modules)
@@ -165,7 +165,7 @@ def _config_of(path: Path) -> Callable[..., Any]:
 
 @contextmanager
 def _errors_located(recipe: Path) -> Iterator[None]:
-    """While entered, an exception of a recipe's code becomes a ValueError that names the file and line."""
+    """Raise a ValueError with file and line for an exception in a recipe's code."""
     try:
         yield
     except UnknownVariantError as error:
@@ -187,7 +187,7 @@ def _is_in(folder: Path, module: Any) -> bool:
 
 @dataclass(frozen=True)
 class Description:
-    """What the docstring of a recipe says: its first sentences, and its sections, such as Reproduces and Cost."""
+    """The docstring of a recipe: its title, and its sections, such as Reproduces and Cost."""
 
     title: str
     sections: Mapping[str, str]

@@ -14,7 +14,7 @@ _KEY = "resume"
 
 @dataclass(frozen=True)
 class Rule:
-    """What a changed value means for a run that continues from its checkpoint."""
+    """The effect of a changed value on a run that continues from its checkpoint."""
 
     allowed: bool
     notice: str = ""  # the effect of the change, for the user; empty: there is none
@@ -24,14 +24,14 @@ IDENTITY = Rule(allowed=False)
 
 
 def may_change(default: Any = dataclasses.MISSING, *, factory: Any = dataclasses.MISSING) -> Any:
-    """A field that says where things lie, how they are computed or how often something is reported or kept."""
+    """A field that may change on resume: paths, speed and memory, periods of reports and checkpoints."""
     return _field(Rule(allowed=True), default, factory)
 
 
 def changes_with_notice(
     default: Any = dataclasses.MISSING, notice: str = "", *, factory: Any = dataclasses.MISSING
 ) -> Any:
-    """A field whose change lets the run go on, but changes its result: `notice` says how."""
+    """A field that may change on resume, but changes the result; `notice` tells the user how."""
     return _field(Rule(allowed=True, notice=notice), default, factory)
 
 

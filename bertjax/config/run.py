@@ -1,4 +1,4 @@
-"""A run: its devices and processes, its optimizer, its loop and stages, and all of it together."""
+"""The config of a run: devices and processes, optimizer, loop, stages and task, and their checks."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class TrainingConfig:
 
     @property
     def rows_at_a_time(self) -> int:
-        """Of a microbatch, over all devices."""
+        """The rows of a microbatch, over all devices."""
         return self.global_batch_size // self.grad_accum_steps
 
 
@@ -172,7 +172,7 @@ class DistillationConfig:
 
 @dataclass(frozen=True)
 class ProbeConfig:
-    """What is measured of the model at evaluations besides held-out losses; by default nothing."""
+    """Optional measurements at evaluations, besides held-out losses."""
 
     pairs: tuple[str, ...] = may_change(())  # Files or folders of minimal pairs in the format of BLiMP
     attention: bool = may_change(False)  # Measurement of six attention patterns in held-out text
@@ -326,7 +326,7 @@ def _check_schedule(config: Config) -> None:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What a model is fine-tuned for. Recipes of the known tasks are in bertjax/finetune/tasks.py."""
+    """The task of fine-tuning. Recipes of the known tasks are in bertjax/finetune/tasks.py."""
 
     name: str = may_change("")  # Task: a known one (sst2, squad, ...) or a kind (classification, tagging, ...)
     data: str = may_change("")  # Folder of a known task's files, or tfds:glue/NAME

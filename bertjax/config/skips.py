@@ -1,4 +1,4 @@
-"""Batches that a run skips: records `STEP+COUNT` of `training.skips`, and which batch each step gets.
+"""Skipped batches: records `STEP+COUNT` of `training.skips`, and the batch that each step gets.
 
 From step STEP on, counted from 0, a run's batches are those COUNT further on, so that COUNT batches are never read.
 """
@@ -13,7 +13,7 @@ Skip = tuple[int, int]  # step, count
 
 
 def parse_skips(texts: Sequence[str]) -> tuple[Skip, ...]:
-    """The records of `training.skips`. Raises ValueError for an invalid text, and for steps that do not rise."""
+    """Parse `training.skips`. Raises ValueError for an invalid record, and for steps that do not rise."""
     for text in texts:
         if not re.fullmatch(r"\d+\+[1-9]\d*", text):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""A config as plain JSON values and back, and what two of them differ in."""
+"""Convert configs to plain JSON values and back, and compare two of them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def with_values(config: C, values: Mapping[str, Any]) -> C:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a field as `to_dict` has it."""
+    """Convert a field's value as `to_dict` does."""
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return to_dict(value) if dataclasses.is_dataclass(value) else value
@@ -82,7 +82,7 @@ def _parts(value: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type as the fields of a config have it; an int is also a float, a bool is no number."""
+    """Like isinstance for config fields: int counts as float, bool does not count as int."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return value in inner
@@ -125,13 +125,13 @@ def _listed(value: Any, key: str) -> list[Any]:
 
 
 def differences(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (value in base, value in config), for every key that differs; None where one lacks it."""
+    """Map each dotted key that differs to (value in base, value in config); None where the key is missing."""
     old, new = flatten(to_dict(base)), flatten(to_dict(config))
     return {key: (old.get(key), new.get(key)) for key in new | old if new.get(key) != old.get(key)}
 
 
 def flatten(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """Nested dicts as one of dotted keys."""
+    """Flatten nested dicts to one with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         flat.update(flatten(value, f"{where}{key}.") if isinstance(value, dict) else {where + key: value})
@@ -139,7 +139,7 @@ def flatten(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def _of_stages(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[str, tuple[Any, Any]]:
-    """The changed keys of as many stages, as the command line names them; else the lists."""
+    """Compare stages by key if both have as many, else as whole lists."""
     if len(old) != len(new):
         return {"stages": (old, new)}
     both = enumerate(zip(old, new, strict=True))

@@ -1,4 +1,4 @@
-"""Batch k as a pure function of (data, seed, k): from the pairs of an epoch's plan to the arrays of its rows."""
+"""Make batch k as a pure function of (data, seed, k): from the pairs in an epoch's plan to arrays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Pairs:
     keys: np.ndarray  # uint64 [N]: all later draws depend on the pair's key alone, not on where the pair is put
 
     def at(self, chosen: np.ndarray) -> Pairs:
-        """Some of them, by their numbers, int64 [n]."""
+        """Select pairs by their numbers, int64 [n]."""
         return Pairs(*(array[chosen] for array in self.arrays()))
 
     def arrays(self) -> tuple[np.ndarray, ...]:
@@ -138,7 +138,7 @@ class PairBatches:
         return {name: ((batch_size, key.width), key.dtype) for name, key in self._keys.items()}
 
     def _single_rows(self, pairs: Pairs, width: int) -> dict[str, np.ndarray]:
-        """Each pair, or each run of sentences, in a row of its own, of so many tokens."""
+        """Lay out each pair, or each run of sentences, in its own row of `width` tokens."""
         split, vocabulary, template = self.split, self._vocabulary, self._template
         if self._data.rows == "pairs":
             encoder, text = lay_out_pairs(split, pairs.first, pairs.count, pairs.keys, width, vocabulary, template)

@@ -43,7 +43,7 @@ class Epoch:
         return len(self.plan if self.packing is None else self.packing)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All of it by name, for a file."""
+        """The arrays by name, as they are stored in a file."""
         packing = {} if self.packing is None else vars(self.packing)
         return {**vars(self.plan), **packing}
 
@@ -107,11 +107,11 @@ class Epochs:
         self._cache.capacity = max(self._cache.capacity, SMALL_PLANS_ROWS // self.rows)
 
     def get(self, number: int) -> Epoch:
-        """An epoch, once it is built."""
+        """Return an epoch, building it if necessary."""
         return self._cache.get(number)
 
     def prepare(self, number: int) -> None:
-        """Have an epoch built in the background."""
+        """Start to build an epoch in the background."""
         self._cache.prepare(number)
 
     def _build(self, number: int) -> Epoch:

@@ -1,4 +1,4 @@
-"""Batches made in advance of the training step, in order: by tf.data, or by a thread pool that gives the same bytes."""
+"""Make batches ahead of the training step, in order: by tf.data, or by a thread pool with the same bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Batches(Protocol):
     """A source of batches, such as `bertjax.input.batches.PairBatches`."""
 
     def batch(self, step: int, global_batch_size: int, rows: Rows = None) -> Batch:
-        """Those rows of the global batch of a step."""
+        """Return rows of a step's global batch."""
         ...
 
     def spec(self, batch_size: int) -> Mapping[str, tuple[tuple[int | None, ...], type[np.generic]]]:
@@ -49,7 +49,7 @@ class ByRows(Batches, Protocol):
 
 
 class Feed:
-    """An iterator over batches that knows its engine; close it, or use it in a `with`, to stop its threads."""
+    """An iterator over batches; close it, or use it in a `with`, to stop its threads."""
 
     def __init__(self, batches: Generator[Batch, None, None], engine: str) -> None:
         self.engine = engine  # "tf.data" or "threads"
@@ -121,7 +121,7 @@ def _dataset_of_several(
     threads: int,
     on_error: Callable[[Exception], None] | None,
 ) -> tf.data.Dataset:
-    """What `several` makes by each call, as elements."""
+    """A dataset whose elements are the outputs of `several`."""
     tf = import_tensorflow(required=True)
     spec = batches.spec(_count(global_batch_size, rows))
     together = _together(batches, global_batch_size, rows)
@@ -151,7 +151,7 @@ def _dataset_of_several(
 
 
 def several(batches: Batches, steps: range, global_batch_size: int, rows: Rows) -> Batch:
-    """The batches of some steps, one after the other: each array of theirs [steps, ...]."""
+    """Make the batches of several steps at once: arrays [steps, ...]."""
     if not isinstance(batches, ByRows):
         (step,) = steps
         return {key: array[None] for key, array in batches.batch(step, global_batch_size, rows).items()}
@@ -160,17 +160,17 @@ def several(batches: Batches, steps: range, global_batch_size: int, rows: Rows) 
 
 
 def apart(made: Batch) -> Iterator[Batch]:
-    """The batches that `several` made."""
+    """Split the output of `several` into batches."""
     return (dict(zip(made, arrays, strict=True)) for arrays in zip(*made.values(), strict=True))
 
 
 def _count(global_batch_size: int, rows: Rows) -> int:
-    """The rows of a batch that are made here."""
+    """The number of rows that this process makes of a batch."""
     return len(np.arange(global_batch_size)[... if rows is None else rows])
 
 
 def _together(batches: Batches, global_batch_size: int, rows: Rows) -> int:
-    """How many batches are made by one call."""
+    """The number of batches that one call makes."""
     if not isinstance(batches, ByRows):
         return 1
     shape, _ = batches.spec(_count(global_batch_size, rows))["input_ids"]

@@ -1,4 +1,4 @@
-"""Text in rows: the one module that writes [CLS] A [SEP] B [SEP], and [CLS] text [SEP] for running text."""
+"""Lay out text in rows: [CLS] A [SEP] B [SEP] for pairs, [CLS] text [SEP] for running text."""
 
 from __future__ import annotations
 

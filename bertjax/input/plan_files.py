@@ -1,4 +1,4 @@
-"""Plans of epochs kept in memory, built ahead of time, and kept on disk."""
+"""Caches for epoch plans: in memory, built ahead of time, and on disk."""
 
 from __future__ import annotations
 

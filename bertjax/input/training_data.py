@@ -47,7 +47,7 @@ Sentences: TypeAlias = SplitView | Segments  # text without regard to its docume
 
 
 class TrainingData(Protocol):
-    """What a run needs of its data."""
+    """The data of a run."""
 
     name: str  # shown to the user
     notes: list[str]  # on how the text was read, likewise
@@ -67,7 +67,7 @@ class TrainingData(Protocol):
         ...
 
     def size(self, split: Split) -> str:
-        """The size of a split in words, to be shown."""
+        """Describe the size of a split."""
         ...
 
 
@@ -108,7 +108,7 @@ class StoredText:
         )
 
     def held_out_text(self) -> Sentences:
-        """All of the split."""
+        """The whole held-out split."""
         return self._store.split("held_out")
 
     def size(self, split: Split) -> str:

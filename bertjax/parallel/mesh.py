@@ -42,14 +42,14 @@ def make_mesh(config: MeshConfig, devices: Sequence[Device] | None = None, slice
 
 
 def mesh_sharing(rows: Collection[int]) -> Mesh:
-    """A mesh of `data` alone, of as many of the devices as share each of these numbers of rows evenly."""
+    """A `data` mesh over the largest number of devices that divides each of these numbers of rows."""
     most = math.gcd(*rows)
     count = max(n for n in range(1, jax.device_count() + 1) if most % n == 0)
     return make_mesh(MeshConfig(), jax.devices()[:count])
 
 
 def without_mesh() -> AbstractContextManager[object]:
-    """A context in which no mesh is set: inside of that of a run, programs may use arrays of one device alone."""
+    """Unset the mesh inside the context, so that programs may use arrays on a single device."""
     return jax.set_mesh(Mesh(np.empty((), object), ()))
 
 

@@ -136,7 +136,7 @@ def put_on_devices(tree: Any, shardings: Any) -> Any:
 
 
 def accumulation_key(stage: int) -> str:
-    """The option of the command line that sets a stage's number of microbatches."""
+    """The command-line option for a stage's number of microbatches."""
     where = f"--stages.{stage - 1}" if stage else "--training"
     return f"{where}.grad-accum-steps"
 

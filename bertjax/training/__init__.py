@@ -1,1 +1,1 @@
-"""Pretraining: objectives, optimizer, step, checkpoints, evaluation, the loop."""
+"""Objectives, train step, optimizer, schedules, stages and evaluation."""

@@ -1,4 +1,4 @@
-"""Held-out evaluation: its step and its batches, the baselines of its figures, early stopping by one of them."""
+"""Held-out evaluation: its step, its batches, and the baselines of its figures."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Evaluation(Protocol):
 
 
 def baselines_of(objectives: tuple[Objective, ...], facts: HeldOutFacts) -> dict[str, float]:
-    """Each objective's baselines, which know no context, by their names in the log."""
+    """Each objective's context-free baselines, by their names in the log."""
     return {f"baseline/{name}": value for o in objectives for name, value in o.baselines(facts).items()}
 
 

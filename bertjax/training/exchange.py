@@ -1,4 +1,4 @@
-"""The exchange of a step between devices: parameters are gathered over `fsdp`, gradients summed over the batch axes."""
+"""Communication in a step: gather parameters over `fsdp`, sum gradients over the batch axes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def gather_frozen(blueprint: Blueprint, frozen: Frozen) -> Frozen:
 
 
 def gather(params: Params, logical_axes: Any, mesh: Mesh) -> Params:
-    """Every parameter, gathered over `fsdp` where it is sharded."""
+    """Gather every parameter over `fsdp` where it is sharded."""
     if mesh.shape["fsdp"] == 1:
         return params
 
@@ -59,7 +59,7 @@ def gather(params: Params, logical_axes: Any, mesh: Mesh) -> Params:
 
 
 def reduce_gradients(grads: Params, blueprint: Blueprint) -> Params:
-    """Gradients summed over the batch axes, once, and scattered over `fsdp` where the parameter is sharded."""
+    """Sum gradients once over the batch axes, and scatter them over `fsdp` where the parameter is sharded."""
     # An axis of one device is left out, since summing over it would still copy every gradient.
     several = {axis for axis in BATCH_AXES if blueprint.mesh.shape[axis] > 1}
 

@@ -1,4 +1,4 @@
-"""The update rules by name, and BERT's own."""
+"""Update rules by name, and BERT's Adam."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class FrozenNetwork:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """A state before any array exists: the model's graph, and shapes with their shardings.
+    """The graph, shapes and shardings of a state, before any array exists.
 
     A network that is trained with the model, such as a generator, is a module of the model's graph; `frozen` are the
     other networks of the run, by the names that objectives use.
@@ -63,7 +63,7 @@ class Blueprint:
         return jax.tree.map(lambda leaf: leaf.sharding, self.state)
 
     def with_model(self, model: ModelConfig) -> Blueprint:
-        """The same arrays in another function of them: a stage changes options that have no array."""
+        """The blueprint with another model config that has the same arrays."""
         if model == self.model:
             return self
         graphdef, shapes, _ = abstract_network(model, self.execution)

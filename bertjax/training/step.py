@@ -52,7 +52,7 @@ GradientMetrics = Callable[[Params], Metrics]  # the gradient over the global ba
 
 @dataclass(frozen=True)
 class StepGradient:
-    """Builds the gradient of a step: over all devices for the step itself, of each device for its checks."""
+    """Builds the gradient of a step: summed over all devices, or per device before that sum."""
 
     blueprint: Blueprint
     objectives: tuple[Objective, ...]
@@ -270,7 +270,7 @@ def _apply(
     clip_norm: float,
     branch: bool,
 ) -> tuple[TrainState, jax.Array]:
-    """One update, or none if a gradient is not finite: the step then advances, parameters and moments do not."""
+    """Update the state. If a gradient is not finite, advance the step but keep parameters and moments."""
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(norm)
     factors = clip_factors(grads, norm, clip_norm)

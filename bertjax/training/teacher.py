@@ -26,7 +26,7 @@ from bertjax.training.state import Blueprint, FrozenNetwork, draw_frozen
 
 @dataclass(frozen=True)
 class Teacher:
-    """A model to learn from, whose vocabulary is the run's and is padded as the run's is."""
+    """A model to learn from. Its vocabulary and its padding are the run's."""
 
     model: ModelConfig
     params: Params  # NumPy float32

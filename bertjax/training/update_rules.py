@@ -45,7 +45,7 @@ def _decays(names: list[str]) -> bool:
 
 
 def clip_factors(grads: Any, norm: jax.Array, clip_norm: float) -> Any:
-    """What each gradient is multiplied by: gradients of a global norm beyond `clip_norm` get that; 0 does not clip.
+    """The factor for each gradient that clips the global norm to `clip_norm`; 0 does not clip.
 
     As tf.clip_by_global_norm: gradients are only scaled down. Where a model learns the difference of its word table
     from its generator's, both are clipped each by its own norm, as they were by optimizers of their own (DeBERTa v3,

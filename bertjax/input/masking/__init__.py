@@ -1,1 +1,1 @@
-"""Masked language modelling: which tokens of a row are hidden (unit and count), and what is shown there instead."""
+"""Masked language modelling: which tokens of a row are masked (unit and count), and what replaces them."""

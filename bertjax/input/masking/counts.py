@@ -1,4 +1,4 @@
-"""How many tokens of a sequence are hidden: rules of count by name."""
+"""Rules for the number of masked tokens in a sequence, by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_A_ROW = 6  # deviations that a packed row has room for; of 64 tokens or more
 
 @dataclass(frozen=True)
 class Count:
-    """A rule for the number of hidden tokens."""
+    """A rule for the number of masked tokens."""
 
     # (tokens of each sequence with its special ones, tokens that may be hidden, uint64 keys, share) -> int64 [B]
     draw: Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]

@@ -1,4 +1,4 @@
-"""Whether units are marked that the stages of a run mask, as far as that is known before any text is read."""
+"""Check before any text is read that the data marks the units that the stages mask."""
 
 from __future__ import annotations
 

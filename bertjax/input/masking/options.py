@@ -1,4 +1,4 @@
-"""The options of masking by name, and which of them go together."""
+"""The options of masking by name, and the valid combinations."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ MASKING_OPTIONS = (
 
 
 def check_masking(data: DataConfig) -> None:
-    """Raise ValueError for a masking that is unknown or cannot be, naming the key, its value and what to do."""
+    """Raise ValueError for unknown or invalid options of masking, naming the key, its value and what to do."""
     entry = member(UNITS, "masking", data.masking)
     unit = entry.make(data)
     if unit.needs_plane and unit.plane != WORDS and not data.units:
@@ -109,20 +109,20 @@ def check_masking(data: DataConfig) -> None:
 
 
 def changed_options(data: DataConfig, keys: Iterable[str] = MASKING_OPTIONS) -> list[str]:
-    """Those of the keys whose values are not the defaults."""
+    """The keys whose values differ from the defaults."""
     usual = DataConfig()
     return [key for key in keys if getattr(data, key) != getattr(usual, key)]
 
 
 def member(registry: Mapping[str, T], key: str, name: str) -> T:
-    """What a registry has under the name in `data.<key>`. Raises ValueError for another name, with the list."""
+    """Return the registry's entry that `data.<key>` names. Raises ValueError for an unknown name, with the list."""
     if name not in registry:
         raise ValueError(f"data.{key}={name!r} is unknown; choose from {', '.join(registry)}")
     return registry[name]
 
 
 def most_predictions(data: DataConfig) -> int:
-    """The most tokens that are hidden in a row of a batch, packed or not."""
+    """The largest number of masked tokens in a row of a batch, packed or not."""
     if data.packing == "none":
         return data.max_predictions
     if room := room_of_units(data, member(UNITS, "masking", data.masking).make(data)):

@@ -1,4 +1,4 @@
-"""Masking as a whole: unit x count x replacement, made of a config, and applied to rows."""
+"""The masking rule of a config (unit, count and replacement), applied to rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertjax.tokenization.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Replacement:
-    """What a hidden token is shown as; by default [MASK] in 80 %, a random token and itself in 10 % (BERT, 3.1)."""
+    """Replaces masked tokens; by default [MASK] in 80 %, a random token and itself in 10 % (BERT, 3.1)."""
 
     mask_id: int
     random_id: Draw
@@ -54,7 +54,7 @@ class Replacement:
 
 @dataclass(frozen=True)
 class MaskRule:
-    """How many tokens of a sequence are hidden, which, and what is shown instead."""
+    """The number of masked tokens in a sequence, their choice, and their replacement."""
 
     probability: float  # share of a sequence's tokens, [CLS] and [SEP] counted
     max_predictions: int  # P
@@ -106,7 +106,7 @@ def mask_tokens(
     special: int | np.ndarray = 3,
     continues: np.ndarray | None = None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Hide tokens of each row and say what they were, in P = min(rule.max_predictions, L) slots.
+    """Mask tokens of each row and return their labels, in P = min(rule.max_predictions, L) slots.
 
     `input_ids` int32 [B, L]; `candidates` bool [B, L] is true where a token may be hidden; `special`, int64 [B] or one
     number, counts the tokens of a row that may not; `keys` uint64 [B], one per sequence, are all that the draws depend

@@ -1,4 +1,4 @@
-"""What is hidden together: single tokens, words, n-grams of words, spans of words, units that the store marks."""
+"""Units of masking: tokens, words, n-grams and spans of words, and units that the token store marks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Words:
 
 
 def before(counts: np.ndarray) -> np.ndarray:
-    """How many there are in all rows before each row."""
+    """The exclusive cumulative sum: the number of items in the rows before each row."""
     return np.cumsum(counts) - counts
 
 
@@ -79,7 +79,7 @@ EACH = "each"  # of `data.mask_count`: independent draws
 
 
 class Unit(ABC):
-    """A way to choose the tokens to hide."""
+    """Chooses the tokens to mask."""
 
     needs_words: ClassVar[bool] = True  # `choose` reads which tokens continue a word
     share: float = 0.0  # above 0: each is drawn independently with this probability, within `counts` tokens of a row
@@ -265,7 +265,7 @@ def _ngrams(data: DataConfig) -> NGrams:
 
 @dataclass(frozen=True)
 class UnitEntry:
-    """How a config gets its unit. `make` raises ValueError for options that cannot be."""
+    """Makes the unit of a config. `make` raises ValueError for invalid options."""
 
     make: Callable[[DataConfig], Unit]
     options: tuple[str, ...] = ()  # fields of DataConfig that only this unit reads

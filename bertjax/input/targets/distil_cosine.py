@@ -20,11 +20,9 @@ class EveryToken:
         self._name = name
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
-        """As `Target` has it."""
         return {self._name: BatchKey("token", data.sequence_length, np.float32)}
 
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
-        """As `Target` has it."""
 
         def make(rows: Sequences) -> dict[str, np.ndarray]:
             return {self._name: (rows.encoder["sequence_ids"] > 0).astype(np.float32)}

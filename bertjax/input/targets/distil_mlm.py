@@ -15,11 +15,9 @@ class OfHiddenTokens:
     of_records = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
-        """As `Target` has it."""
         return {}
 
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
-        """As `Target` has it."""
         return lambda rows: {}
 
 

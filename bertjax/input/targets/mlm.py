@@ -1,4 +1,4 @@
-"""Prediction of tokens: of hidden ones, or at every position of the token that follows."""
+"""Token prediction: of masked tokens, or of the next token at every position."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ class HiddenTokens:
     """Masked language modelling (BERT, section 3.1)."""
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
-        """As `Target` has it."""
         check_masking(data)
         return prediction_keys(most_predictions(data), COUNTS[data.mask_count].may_be_full)
 
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
-        """As `Target` has it."""
         rule = MaskRule.of(data, vocabulary, split)
         plane = rule.unit.plane
         reads_plane = rule.unit.needs_words and split.has_plane(plane)
@@ -50,10 +48,9 @@ class HiddenTokens:
 
 
 class NextTokens:
-    """Left-to-right language modelling (BERT, section 5.1): nothing is hidden."""
+    """Left-to-right language modelling (BERT, section 5.1), without masks."""
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
-        """As `Target` has it."""
         for key in changed_options(data):
             raise ValueError(
                 f"data.{key}={getattr(data, key)!r} with data.predict={data.predict!r} has no effect, for nothing is "
@@ -62,7 +59,6 @@ class NextTokens:
         return prediction_keys(data.sequence_length - 1)
 
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
-        """As `Target` has it."""
         return lambda rows: next_tokens(rows.encoder["input_ids"], rows.encoder["sequence_ids"])
 
 
@@ -70,12 +66,11 @@ _PREDICTED = {"masked": HiddenTokens(), "next": NextTokens()}
 
 
 class TokenPrediction:
-    """What `data.predict` says."""
+    """The predictions that `data.predict` names."""
 
     pairing = None
 
     def of_records(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """As `Target` has it."""
         return {
             "mlm_positions": features["masked_lm_positions"].astype(np.int32),
             "mlm_labels": features["masked_lm_ids"].astype(np.int32),
@@ -83,11 +78,9 @@ class TokenPrediction:
         }
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
-        """As `Target` has it."""
         return _PREDICTED[data.predict].keys(data)
 
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
-        """As `Target` has it."""
         return _PREDICTED[data.predict].prepare(data, vocabulary, split)
 
 

@@ -22,7 +22,6 @@ class PairLabels:
     of_records: OfRecords | None = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
-        """As `Target` has it."""
         slots = data.pair_slots
         return {
             "cls_positions": BatchKey("sequence", slots, np.int32, is_position=True),
@@ -31,7 +30,6 @@ class PairLabels:
         }
 
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
-        """As `Target` has it."""
         weight = float(data.rows == "pairs")
         return lambda rows: label_pairs(rows.pair_labels, weight)
 

@@ -1,4 +1,4 @@
-"""The NumPy halves by the names of their objectives."""
+"""The NumPy halves of the objectives, by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OF_BERT = ("mlm", "nsp")
 
 
 def choose(objectives: Sequence[str]) -> dict[str, Target]:
-    """Their NumPy halves by name.
+    """Return the NumPy halves of objectives by name.
 
     Raises ValueError for an unknown name, none at all, the same twice, or two that want pairs made differently.
     """

@@ -27,7 +27,6 @@ class ReplacedTokens:
     of_records = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
-        """As `Target` has it."""
         if data.predict != "masked":
             raise ValueError(
                 f"data.predict={data.predict!r}: nothing is hidden, so there is nothing to replace; leave rtd out"
@@ -39,7 +38,6 @@ class ReplacedTokens:
         }
 
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
-        """As `Target` has it."""
 
         def make(rows: Sequences) -> dict[str, np.ndarray]:
             draws = hash64(fold_in(rows.keys, "sampled token")[:, None], rows.made["mlm_positions"]) >> 32

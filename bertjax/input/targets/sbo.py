@@ -23,7 +23,6 @@ class SpanBoundaries:
     of_records = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
-        """As `Target` has it."""
         if data.predict != "masked":
             raise ValueError(f"data.predict={data.predict!r}: nothing is hidden, so there are no spans; leave sbo out")
         slots = TokenPrediction().keys(data)[USED].width
@@ -34,7 +33,6 @@ class SpanBoundaries:
         }
 
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
-        """As `Target` has it."""
 
         def make(rows: Sequences) -> dict[str, np.ndarray]:
             lengths = (rows.encoder["sequence_ids"] > 0).sum(axis=1)

@@ -1,4 +1,4 @@
-"""What the NumPy half of an objective is: the arrays that it adds to a batch, and how they are made."""
+"""The interface of the NumPy half of an objective: the arrays that it adds to a batch, and how it makes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertjax.input.packing import BatchKey
 
 @dataclass(frozen=True)
 class Sequences:
-    """N sequences laid out, each in a row of its own: a sentence pair, or running text. Nothing is hidden in them."""
+    """N sequences, each in its own row: a sentence pair, or running text. No token is masked yet."""
 
     encoder: Mapping[str, np.ndarray]  # input_ids, token_type_ids, sequence_ids; int32 [N, L]
     text: Text

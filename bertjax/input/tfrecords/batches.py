@@ -1,4 +1,4 @@
-"""Batch k as a pure function of (records, seed, k): which records it has, and their rows.
+"""Make batch k as a pure function of (records, seed, k).
 
 Rows and masks were drawn when the records were made; what is left to a run is their order.
 """
@@ -114,14 +114,14 @@ class RecordBatches:
         return batch_spec(self._data, batch_size, self._objectives)
 
     def texts(self, most: int) -> Iterator[Segments]:
-        """What at most that many rows of the first epoch say, in parts."""
+        """The text of at most `most` rows of the first epoch, in parts."""
         stop = min(most, self.rows_per_epoch)
         for first in range(0, stop, _AT_A_TIME):
             yield text_of(self.rows(np.arange(first, min(first + _AT_A_TIME, stop))), self._vocabulary)
 
 
 def require_recorded(objectives: Sequence[str]) -> None:
-    """Raise ValueError for an objective that records hold nothing for."""
+    """Raise ValueError for an objective whose arrays are not in records."""
     if missing := [name for name in objectives if name not in RECORDED]:
         raise ValueError(
             f"training.objectives={tuple(objectives)}: records of create_pretraining_data.py hold nothing for "

@@ -1,4 +1,4 @@
-"""What a pretraining record of google-research/bert holds, and the row of a batch that it is.
+"""Parse pretraining records of google-research/bert into rows of a batch.
 
 Its create_pretraining_data.py writes a tf.train.Example a row: ids, mask, segments; what is hidden where, its masks
 drawn once and for all; the next-sentence label. Our rows are the same numbers under other names.
@@ -154,7 +154,7 @@ def require_special_tokens(rows: dict[str, np.ndarray], vocabulary: Vocabulary, 
 
 
 def text_of(rows: dict[str, np.ndarray], vocabulary: Vocabulary) -> Segments:
-    """What rows of sentence pairs say: their segments without special tokens, nothing hidden."""
+    """The text of sentence pairs: their segments without special tokens and masks."""
     ids, segments = rows["input_ids"].copy(), rows["token_type_ids"]
     row, slot = np.nonzero(rows["mlm_weights"])
     ids[row, rows["mlm_positions"][row, slot]] = rows["mlm_labels"][row, slot]

@@ -12,7 +12,7 @@ from bertjax.training.objectives.objective import TEACHER, Batch, Forward, Keys,
 
 
 def _vocabulary(network: Any, hidden_BLD: jax.Array, positions_BP: jax.Array) -> Vocabulary:
-    """What a network's logits at some positions are made of, the predictions of all rows in one dim."""
+    """The inputs of a network's logits, with the predictions of all rows in one dim."""
     h_BPE = network.mlm_head.transformed(gather_positions(hidden_BLD, positions_BP))
     table_VE = network.mlm_head.table(network.encoder.embeddings.word[...])
     return Vocabulary(h_BPE.reshape(-1, h_BPE.shape[-1]), table_VE, network.mlm_head.bias[...])

@@ -1,4 +1,4 @@
-"""The interface of an objective, and the handle with which it encodes batches.
+"""The interface of an objective, and the networks that it encodes batches with.
 
 Every figure is a pair (sum, weight) until a single division over the global batch, so that it is the same for any
 number of devices and microbatches, however unevenly the masks are distributed.
@@ -32,7 +32,7 @@ TEACHER = "teacher"  # a frozen one that it learns from
 
 
 class _Encoded(NamedTuple):
-    """What a network computed from some inputs, for objectives that read the same arrays."""
+    """The output of a network, shared by objectives that read the same arrays."""
 
     network: str
     decodes: bool
@@ -123,7 +123,7 @@ class Forward:
 
 @dataclass(frozen=True)
 class Measure:
-    """How a held-out figure and its baseline, which knows no context, are displayed."""
+    """Display names of a held-out figure and of its context-free baseline."""
 
     figure: str  # of the objective's `figures`
     name: str  # in tables and charts: "MLM loss"
@@ -141,7 +141,7 @@ class Measure:
 
     @property
     def is_loss(self) -> bool:
-        """Whether it is a loss in nats, of which less is better; else it is a share, of which more is better."""
+        """Whether it is a loss in nats (lower is better); else it is a share (higher is better)."""
         return self.unit == "nats"
 
     @property
@@ -159,7 +159,7 @@ class Unfit(NamedTuple):
 
 @dataclass(frozen=True)
 class OfTeacher:
-    """What an objective needs of its frozen teacher."""
+    """Requirements of an objective on its frozen teacher."""
 
     heads: tuple[str, ...] = ()  # modules of the teacher that it uses
     projected: bool = False  # vectors of the student are projected to `model.teacher_width`, where that is not 0
