@@ -205,7 +205,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (["evaluate", "run/seed-0"], ["run/seed-0", "there is no such folder; did you mean ", "/run?"]),
     (["evaluate", "seeds"], ["seeds: no checkpoint there; its runs are in folders of their own, as ", "seeds/seed-0"]),
     (["evaluate", "run", "--fast"], ["evaluate does not take --fast"]),
-    (["fill-mask", "run", "no mask"], ["'no mask' has no [MASK]; write [MASK] where"]),
+    (["fill-mask", "run", "no mask"], ["'no mask' has no [MASK]; write [MASK] in place of a word"]),
     (["fill-mask", "run", "a [MASK]", "--top", "0"], ["top=0: give 1 to"]),
     (["fill-mask", "run", "a [MASK]" + " word" * 200], ["the model was trained on rows of 64", "shorten it"]),
     (["correct", "nowhere", "a text"], ["nowhere: no checkpoint there", "there is no such folder"]),

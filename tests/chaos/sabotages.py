@@ -53,10 +53,10 @@ SABOTAGES = (
         "training/test_clipping.py",
     ),
     Sabotage(
-        "training/update_rules.py",
+        "training/step.py",
         "jnp.where(finite, new, old)",
         "jnp.where(finite, old, new)",
-        "training/test_step.py::test_an_update_happens_only_if_finite",
+        "training/test_step.py::test_a_nonfinite_update_is_skipped_and_counted",
     ),
     Sabotage(
         "training/schedules.py",

@@ -133,7 +133,6 @@ def test_stop_ends_training_with_figures_and_a_checkpoint(folder: Path) -> None:
     assert digests(folder / "stopped") == digests(folder / "recorded")
 
 
-@pytest.mark.xfail(strict=False, reason="the command line and the step contribute frames of their own")
 def test_main_reaches_the_update_in_eight_frames(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stacks: list[list[str]] = []
 

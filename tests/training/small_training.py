@@ -37,6 +37,7 @@ class Training:
         objectives: tuple[Objective, ...] = OBJECTIVES,
         packed: Packed = several_sequences,
         gradient_metrics: GradientMetrics | None = None,
+        platform: str | None = None,
     ) -> None:
         self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
         optimizer = make_optimizer(settings)
@@ -53,6 +54,7 @@ class Training:
                 dropout_seed=dropout_seed,
                 packed=packed,
                 gradient_metrics=gradient_metrics,
+                platform=platform,
             )
             self.eval_step = make_eval_step(self.blueprint, objectives, packed=packed)
 
