@@ -42,7 +42,11 @@ class Callback:
         """Step number `step` was handed to the devices, which may still compute it. Be quick."""
 
     def on_log(self, step: int, figures: Figures) -> None:
-        """Every `training.log_every` steps: means over the steps that finished since the last call."""
+        """A line of the log is due: means over the steps that finished since the last call.
+
+        Due every `training.log_every` steps, after the first step of a stage, before an evaluation or a save, and at
+        the end of training.
+        """
 
     def evaluation_figures(self, seconds: float) -> Figures:
         """More figures of an evaluation, which took so many seconds, by name in the log."""
@@ -66,9 +70,32 @@ class Callback:
     def gradient_metrics(self, gradient: Params) -> dict[str, jax.Array]:
         """Scalars of the gradient, unclipped and over the global batch, logged as `gradient/NAME`.
 
-        Computed inside the jitted step, in every process.
+        Computed inside the jitted step, in every process. Only callbacks that are given to `bertjax.pretrain` or
+        `bertjax.finetune` are asked, not the hooks in `bertjax/run/hooks/`: those are made after the step is built.
+
+        `gradient` has the same nested dicts as the parameters. The arrays in `gradient["encoder"]["layers"]` have the
+        layer as dim 0. Families whose layer 0 has different arrays (ModernBERT) keep it in
+        `gradient["encoder"]["first_layer"]`, and the stack begins with layer 1. Where layers share parameters
+        (ALBERT), dim 0 is the group. `layer_norms` handles all three.
         """
         return {}
+
+
+def layer_norms(gradient: Params) -> dict[str, jax.Array]:
+    """The norm of each layer's gradient in layer order, as `layer_0`, `layer_1`, ...: float32 scalars.
+
+    Layers that share parameters have one gradient, so there is one norm per group.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    encoder = gradient["encoder"]
+    stacks = [jax.tree.map(lambda x: x[None], encoder["first_layer"])] if "first_layer" in encoder else []
+    norms: list[jax.Array] = []
+    for stack in [*stacks, encoder["layers"]]:
+        leaves = [x.astype(jnp.float32).reshape(len(x), -1) for x in jax.tree.leaves(stack)]
+        norms += [*jnp.sqrt(sum(jnp.sum(jnp.square(x), axis=1) for x in leaves))]
+    return {f"layer_{number}": norm for number, norm in enumerate(norms)}
 
 
 def gradient_metrics_of(callbacks: Sequence[Callback]) -> Callable[[Params], dict[str, jax.Array]] | None:

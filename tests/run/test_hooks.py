@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from generated_corpus import write_corpus
@@ -16,7 +16,11 @@ from tiny_runs import digests, write_recipe
 
 import bertjax
 from bertjax.__main__ import main
+from bertjax.config import ModelConfig
+from bertjax.families.networks import init_params
+from bertjax.families.registry import FAMILIES
 from bertjax.run import job
+from bertjax.run.callbacks import layer_norms
 from bertjax.run.checkpoint import saved_steps
 from bertjax.run.metrics import LOSS
 from bertjax.run.telemetry import curves, read_metrics
@@ -86,10 +90,7 @@ class Recorder(bertjax.Callback):
         self.calls.append(f"finish {outcome.step}")
 
     def gradient_metrics(self, gradient: Any) -> dict[str, jax.Array]:
-        layers = gradient["encoder"]["layers"]
-        squares = sum(jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(layers))
-        norms = {f"layer_{number}": norm for number, norm in enumerate(jnp.sqrt(squares))}
-        return norms | {"whole": optax.tree.norm(gradient)}
+        return layer_norms(gradient) | {"whole": optax.tree.norm(gradient)}
 
 
 class Stopper(bertjax.Callback):
@@ -123,6 +124,30 @@ def test_gradient_metrics_are_logged_and_change_nothing(folder: Path, recorded: 
     )
     assert found["mine/loss"][0] == [6] and found["mine/loss"][1][0] == pytest.approx(found[LOSS][1][-1], abs=0.1)
     assert found["mine/seconds"][0] == [6]
+
+
+TINY = {"vocab_size": 128, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
+TINY |= {"max_position_embeddings": 16, "num_hidden_layers": 3}
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "count"),
+    [
+        ("bert", {}, 3),
+        ("modernbert", {}, 3),  # with its first layer apart
+        ("albert", {"embedding_size": 4, "layer_groups": 2}, 2),  # a norm per group
+    ],
+)
+def test_layer_norms_follow_the_order_of_layers(family: str, fields: dict[str, int], count: int) -> None:
+    config: ModelConfig = replace(FAMILIES[family].presets["base"], **TINY, **fields)
+    encoder = jax.device_get(init_params(config, jax.random.key(0)))["encoder"]
+    layers = [encoder["first_layer"]] if family == "modernbert" else []
+    layers += [jax.tree.map(lambda x, i=i: x[i], encoder["layers"]) for i in range(count - len(layers))]
+    expected = [np.sqrt(sum(float(np.sum(np.square(x))) for x in jax.tree.leaves(layer))) for layer in layers]
+    norms = layer_norms({"encoder": encoder})
+    assert [*norms] == [f"layer_{number}" for number in range(count)]
+    assert [*map(float, norms.values())] == pytest.approx(expected, rel=1e-6)
+    assert len(set(expected)) == count
 
 
 def test_stop_ends_training_with_figures_and_a_checkpoint(folder: Path) -> None:
