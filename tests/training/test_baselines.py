@@ -76,3 +76,20 @@ def test_unused_slots_and_the_cut_into_batches_change_nothing() -> None:
 def test_tokens_that_say_nothing_of_the_label_cost_nothing() -> None:
     """As for the next token of a causal model, which is rarely the one before it."""
     assert without_context(facts(drawn(0.0, 0.0, 1.0)))["no_context_loss"] == pytest.approx(ENTROPY, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("labels", "weights", "share"),
+    [
+        ([[0, 1, 1], [1, 0, 7]], [[1, 1, 1], [1, 1, 0]], 3 / 5),  # two labels; the last slot is unused
+        ([[0, 1, 2], [2, 2, 0]], [[1, 1, 1], [1, 1, 1]], 1 / 2),  # three labels
+        ([[-1, 3, 3], [-1, 5, 5]], [[0.5, 1, 1], [0.5, 0.25, 0.25]], 2 / 3.5),  # by weight
+        ([[0, 1, 2], [0, 1, 2]], [[0, 0, 0], [0, 0, 0]], 1.0),  # no label
+    ],
+)
+def test_majority_is_the_share_of_the_most_frequent_label(labels: list, weights: list, share: float) -> None:
+    batches = [
+        {"labels": np.array([row], np.int32), "weights": np.array([weight], np.float32)}
+        for row, weight in zip(labels, weights, strict=True)
+    ]
+    assert facts(*batches).majority("labels", "weights") == pytest.approx(share)

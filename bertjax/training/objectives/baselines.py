@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,12 +20,18 @@ class HeldOutFacts:
     batches: Callable[[], Iterator[dict[str, np.ndarray]]]
 
     def majority(self, labels: str, weights: str) -> float:
-        """Share of the more frequent of two labels in the held-out batches; 1 if there is no label."""
-        ones = total = 0.0
+        """Share of the most frequent label in the held-out batches, by weight; 1 if there is no label.
+
+        `labels` and `weights` are keys of a batch, of the same shape; any integers are labels.
+        """
+        sums: dict[int, float] = collections.defaultdict(float)
         for batch in self.batches():
-            ones += float(np.sum(batch[labels] * batch[weights]))
-            total += float(np.sum(batch[weights]))
-        return max(ones / total, 1 - ones / total) if total else 1.0
+            values, places = np.unique(batch[labels], return_inverse=True)
+            weighted = np.bincount(places.ravel(), weights=batch[weights].ravel())
+            for value, weight in zip(values.tolist(), weighted.tolist(), strict=True):
+                sums[value] += weight
+        total = sum(sums.values())
+        return max(sums.values()) / total if total else 1.0
 
 
 def without_context(facts: HeldOutFacts) -> dict[str, float]:
