@@ -5,9 +5,12 @@ Gradients are as JAX derives them, up to rounding and dtypes; cpu.py has the for
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.typing import DTypeLike
 
 from bertjax.model.cpu import (
     by_rows,
@@ -21,6 +24,7 @@ from bertjax.model.cpu import (
     scores_gradient,
     times_transposed,
 )
+from bertjax.model.scan_constants import stay_beside
 
 __all__ = [
     "PRODUCT",
@@ -32,11 +36,13 @@ __all__ = [
     "plus_bias",
     "product",
     "softmax",
+    "softmax_over",
     "summed",
     "unstack",
     "weighted_values",
 ]
 
+_LOWEST = float(jnp.finfo(jnp.float32).min)
 PRODUCT = "product"  # name that a policy of `jax.checkpoint` knows the results of `product` by
 
 
@@ -92,6 +98,33 @@ def _softmax_backward(probs: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 
 
 softmax.defvjp(lambda scores: 2 * (softmax(scores),), _softmax_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def softmax_over(scores: jax.Array, seen: jax.Array, dtype: DTypeLike) -> jax.Array:
+    """`softmax` over the seen places, rounded to `dtype`: scores float32 [B, H, L, M], seen bool [B, L, M].
+
+    The gradient follows from the rounded result, so that the backward pass keeps neither scores nor mask.
+    """
+    return _masked_softmax(scores, seen, _LOWEST, dtype)
+
+
+def _masked_softmax(scores: jax.Array, seen: jax.Array, lowest: jax.Array | float, dtype: DTypeLike) -> jax.Array:
+    return softmax(jnp.where(seen[:, None], scores, lowest)).astype(dtype)
+
+
+def _softmax_over_forward(scores: jax.Array, seen: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+    seen, lowest = stay_beside(scores, (seen, _LOWEST))
+    probs = _masked_softmax(scores, seen, lowest, dtype)
+    return probs, probs
+
+
+def _softmax_over_backward(dtype: DTypeLike, probs: jax.Array, g: jax.Array) -> tuple[jax.Array, None]:
+    (by_scores,) = _softmax_backward(probs.astype(jnp.float32), g.astype(jnp.float32))
+    return by_scores, None  # 0 at unseen places, where probs are 0
+
+
+softmax_over.defvjp(_softmax_over_forward, _softmax_over_backward)
 
 
 @jax.custom_vjp

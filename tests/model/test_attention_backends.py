@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +104,21 @@ def gradient_in(dtype, scores: jax.Array) -> jax.Array:
 gradient_in.defvjp(lambda dtype, scores: (scores, None), lambda dtype, _, g: (g.astype(dtype).astype(g.dtype),))
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def softmax_in(dtype, scores: jax.Array) -> jax.Array:
+    """The softmax in a dtype, whose derivative is the matrix diag(p) - p p^T of that result."""
+    return jax.nn.softmax(scores, axis=-1).astype(dtype)
+
+
+def _softmax_in_backward(dtype, probs: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    wide = probs.astype(jnp.float32)
+    jacobian = wide[..., :, None] * jnp.eye(wide.shape[-1]) - wide[..., :, None] * wide[..., None, :]
+    return (jnp.einsum("...mn,...m->...n", jacobian, g.astype(jnp.float32)),)
+
+
+softmax_in.defvjp(lambda dtype, scores: 2 * (softmax_in(dtype, scores),), _softmax_in_backward)
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_the_references_gradients_are_those_derived_from_the_formula(dtype) -> None:
     q, k, v, read = jax.random.normal(jax.random.key(1), (4, ROWS, 24, HEADS, HEAD_DIM), dtype)
@@ -111,7 +127,7 @@ def test_the_references_gradients_are_those_derived_from_the_formula(dtype) -> N
     def formula(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
         scores = jnp.einsum("blhk,bmhk->bhlm", q * HEAD_DIM**-0.5, k, preferred_element_type=jnp.float32)
         scores = gradient_in(dtype, scores)
-        probs = jax.nn.softmax(jnp.where(seen[:, None], scores, -jnp.inf), axis=-1).astype(dtype)
+        probs = softmax_in(dtype, jnp.where(seen[:, None], scores, -jnp.inf))
         out = jnp.einsum("bhlm,bmhk->blhk", probs, v)
         return jnp.sum(out * read, dtype=jnp.float32), out
 
@@ -125,6 +141,40 @@ def test_the_references_gradients_are_those_derived_from_the_formula(dtype) -> N
         return [np.asarray(x, np.float64) for x in (out, *gradients)]
 
     assert_near(all_of(reference), all_of(formula), 1e-6)
+
+
+def test_bfloat16_gradients_are_half_a_percent_off() -> None:
+    q, k, v, read = jax.random.normal(jax.random.key(2), (4, ROWS, 128, HEADS, HEAD_DIM), jnp.bfloat16)
+    seen, keys = visible(jnp.asarray(ids(128, packed=True)), causal=False), jnp.arange(ROWS, dtype=jnp.uint32)
+
+    def gradients(dtype) -> list[np.ndarray]:
+        def total(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+            return jnp.sum(xla_attention(q, k, v, seen, keys, 0.1) * read.astype(dtype), dtype=jnp.float32)
+
+        inputs = (x.astype(dtype) for x in (q, k, v))
+        return [np.asarray(x, np.float64) for x in jax.jit(jax.grad(total, argnums=(0, 1, 2)))(*inputs)]
+
+    for rough, exact in zip(gradients(jnp.bfloat16), gradients(jnp.float32), strict=True):
+        assert 0 < np.linalg.norm(rough - exact) / np.linalg.norm(exact) < 0.006
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_scan_stacks_probabilities_in_their_dtype_alone(dtype) -> None:
+    """Scores, masks and dropped probabilities of the layers stay inside the scan, or are computed again."""
+    layers, length = 3, 48
+    row = jnp.zeros((ROWS, length, HEADS, HEAD_DIM), dtype)
+    sequence_ids, keys = jnp.asarray(ids(128, packed=True)[:, :length]), jnp.arange(ROWS, dtype=jnp.uint32)
+
+    def total(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+            seen = visible(sequence_ids, causal=False)
+            return xla_attention(q * x, k, v, seen, keys, 0.1), None
+
+        return jnp.sum(jax.lax.scan(layer, q, length=layers)[0], dtype=jnp.float32)
+
+    program = str(jax.make_jaxpr(jax.grad(total, argnums=(0, 1, 2)))(row, row, row))
+    stacked = set(re.findall(rf"(\w+)\[{layers},{ROWS},(?:{HEADS}|1),{length},{length}\]", program))
+    assert stacked == {"f32" if dtype == jnp.float32 else "bf16"}
 
 
 def test_the_comparison_sees_a_wrong_mask() -> None:

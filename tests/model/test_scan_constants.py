@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import bertjax.model.dropout
+from bertjax.model import products
 from bertjax.model.attention import backends, positions
 from bertjax.model.attention.backends import attend
 from bertjax.model.dropout import MLP_OUTPUT, dropout
@@ -47,9 +48,9 @@ def test_scores_are_no_constants_of_layers(length, slopes):
     assert constants(length, slopes) <= allowed
 
 
-@pytest.mark.parametrize(("length", "module"), [(SHORT, backends), (LONG, positions)])
-def test_without_what_ties_them_to_activations_they_are(monkeypatch, length, module):
-    monkeypatch.setattr(module, "beside", lambda x, constants: constants)
+@pytest.mark.parametrize(("length", "module", "tie"), [(SHORT, products, "stay_beside"), (LONG, positions, "beside")])
+def test_untied_scores_are_constants_of_layers(monkeypatch, length, module, tie):
+    monkeypatch.setattr(module, tie, lambda x, constants: constants)
     assert constants(length) >= B * H * length * length
 
 

@@ -19,8 +19,7 @@ from bertjax.model.attention.kernels import per_device, splash_attention
 from bertjax.model.attention.positions import attention_by_queries, with_alibi
 from bertjax.model.dropout import ATTENTION_PROBS, dropout
 from bertjax.model.layers import recomputed
-from bertjax.model.products import attention_scores, softmax, weighted_values
-from bertjax.model.scan_constants import beside
+from bertjax.model.products import attention_scores, softmax_over, weighted_values
 
 # `splash_interpreted` runs splash's kernels op by op on any platform, for tests without a TPU.
 Backend = Literal["xla", "cudnn", "splash", "splash_interpreted"]
@@ -86,12 +85,7 @@ def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array, slopes:
 
     The softmax is computed in float32 whatever the dtype of q.
     """
-    return _softmax(with_alibi(attention_scores(q, k), slopes), seen)
-
-
-def _softmax(scores: jax.Array, seen: jax.Array) -> jax.Array:
-    seen, lowest = beside(scores, (seen, jnp.finfo(jnp.float32).min))
-    return softmax(jnp.where(seen[:, None], scores, jax.lax.stop_gradient(lowest)))
+    return softmax_over(with_alibi(attention_scores(q, k), slopes), seen, jnp.float32)
 
 
 def xla_attention(
@@ -105,16 +99,18 @@ def xla_attention(
 ) -> jax.Array:
     """Compute the formula over visible tokens (`seen`, bool [B, L, L]).
 
-    Of the arrays [B, H, L, L], the backward pass keeps only the scores; with `slopes` none, it recomputes q k.
+    Of the arrays [B, H, L, L], the backward pass keeps only the probabilities in the dtype of v, and draws the dropout
+    mask again; with `slopes` it keeps none, and computes q k again.
     """
 
-    def mixed(scores: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
-        probs = _softmax(with_alibi(scores, slopes), seen).astype(v.dtype)
+    def mixed(probs: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
         return weighted_values(dropout(probs, keys, ATTENTION_PROBS, dropout_rate), v)
 
-    if slopes:
-        return recomputed(lambda q, k, *others: mixed(attention_scores(q, k), *others))(q, k, seen, v, dropout_keys)
-    return recomputed(mixed)(attention_scores(q, k), seen, v, dropout_keys)
+    def attention(q: jax.Array, k: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
+        scores = with_alibi(attention_scores(q, k), slopes)
+        return recomputed(mixed)(softmax_over(scores, seen, v.dtype), v, keys)
+
+    return (recomputed(attention) if slopes else attention)(q, k, seen, v, dropout_keys)
 
 
 def cudnn_attention(
