@@ -11,7 +11,7 @@ from bertjax.config import Config, to_dict
 from bertjax.convert.adapt import adapt, drawn_modules, require_same_shape
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
-from bertjax.convert.huggingface.names import has_class
+from bertjax.convert.huggingface.names import has_class, tensors_of
 from bertjax.convert.sources import read_source, require_source
 from bertjax.convert.teacher import fit_teacher, read_teacher
 from bertjax.input.training_data import TrainingData, sizes
@@ -96,6 +96,8 @@ def pretrain(
         with SIGNS.doing("checking the config"):
             named = config.data
             config = with_vocabulary(preflight(config))
+            if has_class(config.model):
+                tensors_of(config.model)  # raises for a family whose tables lack a head, which the export would meet
             require_sources(config.data)
             config = as_begun(config, given)
             require_own_run(config)

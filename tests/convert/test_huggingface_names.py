@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,17 +12,21 @@ from exported_models import trained_model
 from flax import nnx
 from their_families import small
 
-from bertjax.config import ModelConfig
+import bertjax
+from bertjax.config import Config, DataConfig, ModelConfig, TrainingConfig
 from bertjax.convert.huggingface.config import from_config_json, to_config_json
 from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import (
     architecture,
     from_huggingface_tensors,
+    has_class,
     tensors_of,
     their_shapes,
     to_huggingface_tensors,
 )
+from bertjax.families.bert import BERT
 from bertjax.families.networks import abstract_network
+from bertjax.families.registry import FAMILIES
 from bertjax.model.parameters import named_arrays
 from bertjax.model.task_heads import TASK_NETWORKS, TaskHead
 
@@ -71,6 +76,45 @@ def test_names_and_shapes_are_those_of_transformers(config):
     if architecture(config) == "BertModel":
         theirs = {f"bert.{name}": shape for name, shape in theirs.items()}
     assert their_shapes(config) == theirs
+
+
+PRESETS = [preset for family in FAMILIES.values() if family.huggingface for preset in family.presets.values()]
+
+
+@pytest.mark.parametrize("config", PRESETS, ids=lambda config: f"{config.family}-{config.num_hidden_layers}")
+def test_tables_of_every_family_cover_its_network(config: ModelConfig) -> None:
+    assert has_class(config) and tensors_of(config)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        (
+            "spanbert",
+            {"left_out": ()},
+            r"no tensors for sbo_head/bias.*or name sbo_head in its `left_out`",
+        ),
+        ("bert", {"pretraining": BERT.transformers.partial[0]}, r"or name nsp_head, pooler in its `left_out`"),
+        (
+            "distilbert",
+            {"pretraining": BERT.transformers.pretraining},
+            r"no parameter for encoder/embeddings/token_type",
+        ),
+    ],
+)
+def test_pretrain_names_a_head_that_tables_lack(
+    family: str, changes: dict, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    known = FAMILIES[family]
+    monkeypatch.setitem(FAMILIES, family, replace(known, huggingface=replace(known.transformers, **changes)))
+    config = Config(
+        model=known.presets["base"],
+        data=DataConfig(sources=(f"lines:{tmp_path / 'absent.txt'}",)),
+        training=TrainingConfig(steps=20_000, objectives=("mlm",)),
+        run_dir=str(tmp_path / "run"),
+    )
+    with pytest.raises(ValueError, match=message):
+        bertjax.pretrain(config)
 
 
 def test_the_feature_based_variant_is_none_of_transformers():

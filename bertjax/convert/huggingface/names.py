@@ -118,7 +118,10 @@ def has_class(config: ModelConfig) -> bool:
 
 
 def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
-    """The table of a model's arrays. Raises ValueError if transformers has no class for this config."""
+    """The table of a model's arrays.
+
+    Raises ValueError if transformers has no class for this config, or if the family's tables do not cover its network.
+    """
     different = _not_expressed(config)
     if different:
         raise ValueError(
@@ -132,9 +135,18 @@ def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
         for tensor in class_of(config).tensors
         if tensor.ours in ours or not tensor.optional
     )
-    absent = [tensor.ours for tensor in table if tensor.ours not in ours]
-    beyond = sorted(ours.keys() - {tensor.ours for tensor in table})
-    assert not absent and not beyond, f"{architecture(config)}: absent in ours {absent}, absent in the table {beyond}"
+    if without_tensor := sorted(ours.keys() - {tensor.ours for tensor in table}):
+        modules = sorted({name.partition("/")[0] for name in without_tensor})
+        raise ValueError(
+            f"model.family={config.family!r}: {architecture(config)} has no tensors for {_some(without_tensor)}; add "
+            f"them to the tables of the family's HuggingFace object, or name {', '.join(modules)} in its `left_out` if "
+            "no class of transformers has it"
+        )
+    if without_parameter := [tensor.ours for tensor in table if tensor.ours not in ours]:
+        raise ValueError(
+            f"model.family={config.family!r}: the network has no parameter for {_some(without_parameter)} of "
+            f"{architecture(config)}; correct the tables of the family's HuggingFace object, or mark it as optional"
+        )
     return table
 
 
