@@ -25,10 +25,12 @@ from bertjax.families.networks import abstract_network
 from bertjax.model.attention.sparse import GLOBAL_PROJECTIONS, with_copied_projections
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import GENERATOR, Params
+from bertjax.model.parameters import named_arrays
 from bertjax.model.shared_tables import DIFFERENCE, own_words
 from bertjax.parallel.sharding import is_names
 from bertjax.tokenization.tokenizer import Tokenizer
 
+# Options that give the weights their meaning, and must be equal.
 _EQUAL = (
     "hidden_size",
     "embedding_size",
@@ -182,7 +184,11 @@ def adapt(
         lines = _fit_tables(params[GENERATOR], shapes[GENERATOR], config)
         notes += [line for line in lines if line not in notes]
     params |= fresh_modules(config, lacking)
-    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, shapes)
+    fitted, expected = ({name: x.shape for name, x in named_arrays(tree).items()} for tree in (params, shapes))
+    differing = sorted(name for name in fitted.keys() | expected.keys() if fitted.get(name) != expected.get(name))
+    assert not differing, (
+        f"{differing} have other shapes, changed by a key of {sorted(changed)} that belongs in _EQUAL or _SIZED"
+    )
     return params, notes
 
 

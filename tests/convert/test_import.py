@@ -18,8 +18,9 @@ from exported_models import assert_same, trained_model, wordpiece
 
 from bertjax.__main__ import main
 from bertjax.cli import import_model
+from bertjax.config import ModelConfig
 from bertjax.convert import compare
-from bertjax.convert.adapt import adapt
+from bertjax.convert.adapt import _EQUAL, _NOTED, _SIZED, adapt
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
@@ -259,6 +260,28 @@ def test_export_refuses_tokenizer_unreadable_by_transformers(tmp_path: Path, cap
     assert main(["export", str(tmp_path / "run"), "--output", str(tmp_path / "out")]) == 1
     assert "not compared: token ids, for a reason; correct the export" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+# Fields of ModelConfig that need no rule in `adapt`.
+WITHOUT_A_RULE = {
+    # The heads of the new network are drawn where the old one lacks them.
+    *("family", "pooler", "task_heads", "head", "num_labels", "features", "lstm_size"),
+    # Tables and projections that `adapt` fits.
+    *("vocab_size", "vocab_pad_multiple", "max_position_embeddings", "type_vocab_size"),
+    *("global_tokens", "global_projections"),
+    # Dropout, and the distribution of fresh weights.
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob"),
+    *("initializer", "initializer_range"),
+}
+
+
+def test_every_field_of_a_model_has_one_rule_in_adapt() -> None:
+    """A new field of ModelConfig fails here until it is classified."""
+    of_modules = {name for names in _SIZED.values() for name in names}
+    classes = [set(_EQUAL), set(_NOTED), of_modules, WITHOUT_A_RULE]
+    assert sorted(name for names in classes for name in names) == sorted(
+        field.name for field in dataclasses.fields(ModelConfig)
+    )
 
 
 def test_adapting_to_the_same_model_changes_nothing(model: TrainedModel) -> None:
