@@ -18,7 +18,9 @@ class ModelConfig:
     A member of the family is a preset of these options (bertjax/families/).
     """
 
-    family: str = "bert"  # Model family: parameter and class names in exports, pretraining heads, special tokens
+    # Model family: parameter and class names in exports, pretraining heads, special tokens. Changes no other key: start
+    # from a recipe of the family for its architecture.
+    family: str = "bert"
     vocab_size: int = 30_522  # Number of rows in the word table; set from the vocabulary when a run starts
     hidden_size: int = 768  # Width of the vector that each layer computes for a token
     embedding_size: int = 0  # Width of the embedding tables, projected to hidden_size (ALBERT); 0: hidden_size
