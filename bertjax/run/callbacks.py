@@ -53,7 +53,10 @@ class Callback:
         return {}
 
     def on_evaluation(self, step: int, figures: Figures) -> None:
-        """Every `training.eval_every` steps and at the end of a stage: the held-out figures and the baselines."""
+        """Every `training.eval_every` steps and at the end of a stage: the held-out figures and the baselines.
+
+        Not again where a resumed run repeats an evaluation that its log has.
+        """
 
     def before_save(self, step: int) -> None:
         """The state after `step` steps is about to be saved."""

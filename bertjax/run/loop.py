@@ -137,6 +137,8 @@ def train(run: Run) -> Outcome:
             while run.step < stage.stop and not run.is_stopping:
                 for hook in run.hooks:
                     hook.before_step(run.step)
+                    if run.is_stopping:  # what later hooks prepare for a step is not for one that is never taken
+                        break
                 if run.is_stopping:
                     break
                 with run.times.measure("input_wait"), run.processes.taking_time("input"):

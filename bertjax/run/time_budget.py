@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import jax
 
-from bertjax.config import Config, differences, from_dict, to_dict
+from bertjax.config import Config, differences, from_dict
 from bertjax.config.budget import seconds_of
 from bertjax.config.rescale import rescale
 from bertjax.input.feed import open_feed
@@ -106,10 +106,12 @@ def as_begun(config: Config, given: Collection[str] = ()) -> Config:
     for part, names in decided.items():
         values = {name: getattr(getattr(begun, part), name) for name in names if f"{part}.{name}" not in given}
         config = replace(config, **{part: replace(getattr(config, part), **values)})
+    if len(config.stages) != len(begun.stages):
+        return config  # `require_own_run` refuses it
     lengths = ("start", "warmup_steps", "decay_steps")
     stages = [
         replace(stage, **{name: getattr(was, name) for name in lengths})
-        for stage, was in zip(config.stages, begun.stages, strict=False)
+        for stage, was in zip(config.stages, begun.stages, strict=True)
     ]
     return replace(config, stages=tuple(stages))
 
@@ -138,8 +140,9 @@ def fit_to_budget(
     )
     with SIGNS.doing("measuring the machine for the budget"):
         costs = measure(job, min(_MEASURING * budget, _LONGEST_MEASUREMENT), processes, finish)
-    config, costs = fitted(job.config, costs, clock(), given)
-    config = from_dict(json.loads(processes.broadcast("steps of the budget", json.dumps(to_dict(config)))))
+    measured = json.loads(processes.broadcast("measurements for the budget", json.dumps([clock(), *costs])))
+    spent, step, evaluation, *rest = measured
+    config, costs = fitted(job.config, Costs(tuple(step), tuple(evaluation), *rest), spent, given)
     needed = clock() + seconds_needed(config, costs)
     changed = differences(config, job.config)
     settings = ", ".join(f"{key} {new}" for key, (_, new) in changed.items() if key != "stages")

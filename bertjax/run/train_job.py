@@ -133,7 +133,12 @@ def train_job(
                 hooks += [Evaluate(), Save()]
 
                 # 5. The loop
-                return train(Run(skipping, processes, checkpoints, progress, past, hooks, state))
+                run = Run(skipping, processes, checkpoints, progress, past, hooks, state)
+                try:
+                    return train(run)
+                finally:  # hooks and callbacks keep the run, and would keep its arrays on the devices
+                    del run.state
+                    run.metrics = {}
         except Spike as spike:
             first_skipped, message = spike.window.first, str(spike)
             skips = with_skip(skips, first_skipped, spike.window.stop)

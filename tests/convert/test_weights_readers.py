@@ -93,6 +93,11 @@ def two_sizes_of_a_storage() -> bytes:
     return magic + machine + state + pickle.dumps(["0"], protocol=2) + (4).to_bytes(8, "little") + b"\0" * 16
 
 
+def called(arguments: bytes, kept: bytes = b"", again: bytes = b"") -> bytes:
+    """A pickle that makes an OrderedDict of arguments, which is allowed without any."""
+    return b"\x80\x02ccollections\nOrderedDict\n" + kept + arguments + b"R" + again + b"."
+
+
 def attacks(target: Path) -> dict[str, bytes]:
     evil = pickle.dumps({"weight": Attack(target)}, protocol=2)
     archive = io.BytesIO()
@@ -116,6 +121,10 @@ def attacks(target: Path) -> dict[str, bytes]:
         "memo bomb": b"\x80\x02]r\xff\xff\xff\xff.",
         "tuple bomb": b"\x80\x02)" + b"q\x00h\x00\x86" * 200 + b"Q.",
         "key bomb": b"\x80\x02})" + b"q\x00h\x00\x86" * 200 + b"K\x01s.",
+        "call bomb": called(b"K\x01\x85" + b"q\x00h\x00\x86" * 200 + b"K\x01\x86\x85\x85"),
+        "deep call": called(b"K\x01" + b"\x85" * 900_000 + b"K\x01\x86\x85\x85"),
+        "wide calls": called(b"(" + b"N" * 500_000 + b"tq\x01h\x01", b"q\x00", b"h\x00h\x01R" * 90_000),
+        "wide references": b"\x80\x02(" + b"N" * 500_000 + b"tq\x01" + b"h\x01Q" * 90_000 + b".",
         "string bomb": b"\x80\x02X\xff\xff\xff\x7fabc.",
         "state of a storage": b"\x80\x02ctorch\nFloatStorage\n}b.",
         "two sizes of a storage": two_sizes_of_a_storage(),

@@ -21,6 +21,7 @@ import numpy as np
 
 _LARGEST_PICKLE = 1 << 20  # bytes; BERT-Large's is 60 kB
 _MOST_DIMS = 16
+_MOST_ARGUMENTS = 8  # of a call or of a reference to a storage; torch.save gives 7 or fewer
 _SHARED = 4  # tensors may share storages, as tied weights do, up to this many times the file
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _DTYPES = {
@@ -41,7 +42,7 @@ _INSTRUCTIONS = (
     *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINSTRING", "SHORT_BINSTRING"),
     *("EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "APPENDS"),
     *("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET"),
-    *("GLOBAL", "STACK_GLOBAL", "REDUCE", "BINPERSID"),
+    *("GLOBAL", "STACK_GLOBAL", "BINPERSID"),
 )
 _CODES = {opcode.name: ord(opcode.code) for opcode in pickletools.opcodes}
 
@@ -75,7 +76,8 @@ class _Unpickler(pickle._Unpickler):
     cannot be replaced.
     """
 
-    stack: list[Any]  # of the base, whose stub lacks them
+    stack: list[Any]  # of the base, whose stub lacks these
+    append: Callable[[Any], None]
     pop_mark: Callable[[], list[Any]]
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -93,7 +95,9 @@ class _Unpickler(pickle._Unpickler):
 
     def persistent_load(self, pid: Any) -> _Storage:
         """A storage from ("storage", type, key, device, size), after which the old format has None."""
-        kind, dtype, key, _, size, *view = _expect(pid, tuple)
+        if len(_expect(pid, tuple)) > _MOST_ARGUMENTS:
+            raise ValueError("its pickle refers to something outside itself that is not a storage")
+        kind, dtype, key, _, size, *view = pid
         if _expect(kind, str) != "storage" or _expect(dtype, str) not in _DTYPES:
             raise ValueError("its pickle refers to something outside itself that is not a storage")
         if any(part is not None for part in view):
@@ -114,6 +118,13 @@ class _Unpickler(pickle._Unpickler):
         value, key = self.stack.pop(), self.stack.pop()
         _expect(self.stack[-1], dict)[_expect(key, str)] = value
 
+    def _call(self) -> None:
+        """Call one of `_FUNCTIONS`, with few arguments: copying many of them again and again can take for ever."""
+        arguments, function = _expect(self.stack.pop(), tuple), self.stack.pop()
+        if function not in _FUNCTIONS.values() or len(arguments) > _MOST_ARGUMENTS:
+            raise ValueError("its pickle calls something as no dict of tensors does")
+        self.append(function(*arguments))
+
     def _ignore_state(self) -> None:
         """Drop the attributes of a state dict, which do not describe its tensors."""
         self.stack.pop()
@@ -121,7 +132,12 @@ class _Unpickler(pickle._Unpickler):
 
     dispatch = _Dispatch(
         {_CODES[name]: pickle._Unpickler.dispatch[_CODES[name]] for name in _INSTRUCTIONS}
-        | {_CODES["SETITEM"]: _set_item, _CODES["SETITEMS"]: _set_items, _CODES["BUILD"]: _ignore_state}
+        | {
+            _CODES["SETITEM"]: _set_item,
+            _CODES["SETITEMS"]: _set_items,
+            _CODES["BUILD"]: _ignore_state,
+            _CODES["REDUCE"]: _call,
+        }
     )
 
 
@@ -132,9 +148,16 @@ def _view(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _View
     return view
 
 
+def _empty_dict(*arguments: Any) -> dict:
+    """An OrderedDict, which `torch.save` makes empty; arguments could be nested tuples that take forever to hash."""
+    if arguments:
+        raise ValueError("its pickle makes a dict of arguments, which a dict of tensors does not need")
+    return {}
+
+
 # Stands for: what is called here in its place.
 _FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
-    ("collections", "OrderedDict"): dict,
+    ("collections", "OrderedDict"): _empty_dict,
     ("torch._utils", "_rebuild_tensor_v2"): _view,
     ("torch._utils", "_rebuild_parameter"): lambda view, *_: _expect(view, _View),
 }

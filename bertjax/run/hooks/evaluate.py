@@ -34,7 +34,8 @@ class Evaluate(Callback):
         if run.processes.stopped:
             run.evaluation = {}
         elif self._evaluated_step != run.step:  # nothing was left to train, or a hook ended the run
-            run.stage = next(stage for stage in run.stages if run.step <= stage.stop)
+            # A run that is resumed with fewer steps is beyond its last stage.
+            run.stage = next((stage for stage in run.stages if run.step <= stage.stop), run.stages[-1])
             self.evaluate(run.stage)
 
     def evaluate(self, stage: RunStage) -> None:
