@@ -158,6 +158,32 @@ def test_stop_ends_training_with_figures_and_a_checkpoint(folder: Path) -> None:
     assert digests(folder / "stopped") == digests(folder / "recorded")
 
 
+def test_finished_run_frees_its_arrays(folder: Path) -> None:
+    def allocated() -> int:
+        return sum(array.nbytes for array in jax.live_arrays())
+
+    before, recorder = allocated(), Recorder()
+    pretrain(folder, "freed", recorder)
+    assert recorder.run.step == 6
+    assert allocated() - before < 100_000, "parameters and moments take 400 kB"
+
+
+def test_run_beyond_its_new_end_is_evaluated(folder: Path) -> None:
+    pretrain(folder, "beyond")
+    result = pretrain(folder, "beyond", **{"training.steps": 4})
+    assert result.step == 6 and result.figures
+
+
+def test_a_stop_before_a_traced_step_traces_nothing(folder: Path) -> None:
+    class EarlyStopper(bertjax.Callback):
+        def before_step(self, step: int) -> None:
+            if step == 3:
+                self.run.stop()
+
+    assert pretrain(folder, "untraced", EarlyStopper(), profile="3:5").step == 3
+    assert not list((folder / "untraced").glob("profile/**/steps*"))
+
+
 def test_main_reaches_the_update_in_eight_frames(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stacks: list[list[str]] = []
 

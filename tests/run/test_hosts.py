@@ -79,7 +79,7 @@ def test_stopped_killed_and_resumed_by_two_processes(files: tuple[Path, Path], t
         group.wait_for("reads rows", 1)
         group.send(1, signal.SIGTERM)
         assert group.wait(GRACE) == [75, 75]
-        assert all("nothing" in log for log in group.logs), group.output()
+        assert all("stopped before the first step" in log for log in group.logs), group.output()
         assert checkpoints(run_dir) == []
     with start(run_dir) as group:
         group.wait_for("pretraining  4 / 20")

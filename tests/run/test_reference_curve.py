@@ -148,7 +148,7 @@ def test_the_references_of_the_package_are_sound() -> None:
     [
         (["--seeds", "1"], "--seeds 1: give two seeds or more, each once"),
         (["--seeds", "1", "1"], "--seeds 1 1: give two seeds or more, each once"),
-        (["--output", "x.txt"], "--output x.txt: name a .json file in a folder that is there"),
+        (["--output", "x.txt"], "--output x.txt: name a .json file in an existing folder"),
         (["--training.budget", "5m"], "training.budget='5m': runs of a reference have one length"),
     ],
 )
