@@ -1,4 +1,4 @@
-"""Update rules other than BERT's Adam: LAMB's trust ratio, StableAdamW; weight decay, clipping and skipped updates."""
+"""Update rules other than BERT's Adam: LAMB's trust ratio, StableAdamW; weight decay and clipping."""
 
 from __future__ import annotations
 
