@@ -12,22 +12,13 @@ from pathlib import Path
 
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import digests, write_recipe
+from tiny_runs import SIX_STEPS, digests, write_recipe
 
 import bertjax
 from bertjax.__main__ import main
 from bertjax.config import Config, StageConfig, with_values
 from bertjax.run.checkpoint import saved_steps
 from bertjax.run.telemetry import curves, read_metrics
-
-KEYS = {
-    "optimizer.warmup_steps": 2,
-    "training.steps": 6,
-    "training.log_every": 2,
-    "training.eval_every": 6,
-    "training.eval_rows": 16,
-    "training.checkpoint_every": 6,
-}
 
 
 class Signals(bertjax.Callback):
@@ -56,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def configured(folder: Path, run: str) -> Config:
     where = {"data.sources": (f"lines:{folder / 'corpus.txt'}",), "data.root": str(folder / "data")}
-    return bertjax.recipe(folder / "tiny_recipe.py", KEYS | where | {"run_dir": str(folder / run)})
+    return bertjax.recipe(folder / "tiny_recipe.py", SIX_STEPS | where | {"run_dir": str(folder / run)})
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +62,7 @@ def test_prepare_makes_the_store_that_pretrain_uses(folder, pretrained):
 
 
 def test_a_run_from_python_has_the_bits_of_the_verbs(folder, pretrained, capfd):
-    words = [word for key, value in KEYS.items() for word in (f"--{key}", str(value))]
+    words = [word for key, value in SIX_STEPS.items() for word in (f"--{key}", str(value))]
     sources = ["--data.sources", f"lines:{folder / 'corpus.txt'}", "--data.root", str(folder / "data")]
     assert main(["pretrain", str(folder / "tiny_recipe.py"), *words, *sources, "--run-dir", str(folder / "verb")]) == 0
     assert digests(folder / "verb") == digests(folder / "python")

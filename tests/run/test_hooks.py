@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import digests, write_recipe
+from tiny_runs import SIX_STEPS, digests, write_recipe
 
 import bertjax
 from bertjax.__main__ import main
@@ -25,14 +25,6 @@ from bertjax.run.checkpoint import saved_steps
 from bertjax.run.metrics import LOSS
 from bertjax.run.telemetry import curves, read_metrics
 
-KEYS = {
-    "optimizer.warmup_steps": 2,
-    "training.steps": 6,
-    "training.log_every": 2,
-    "training.eval_every": 6,
-    "training.eval_rows": 16,
-    "training.checkpoint_every": 6,
-}
 PACKAGE = str(Path(bertjax.__file__).parent)
 
 
@@ -46,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pretrain(folder: Path, run: str, *callbacks: bertjax.Callback, **keys: Any) -> bertjax.Callback:
     where = {"data.sources": (f"lines:{folder / 'corpus.txt'}",), "data.root": str(folder / "data")}
-    config = bertjax.recipe(folder / "tiny_recipe.py", KEYS | where | {"run_dir": str(folder / run)} | keys)
+    config = bertjax.recipe(folder / "tiny_recipe.py", SIX_STEPS | where | {"run_dir": str(folder / run)} | keys)
     return bertjax.pretrain(replace(config, log=()), callbacks=callbacks)
 
 
@@ -201,7 +193,7 @@ def test_main_reaches_the_update_in_eight_frames(folder: Path, monkeypatch: pyte
 
     make = job.make_optimizer
     monkeypatch.setattr(job, "make_optimizer", lambda config: (o := make(config))._replace(update=noted(o.update)))
-    words = [word for key, value in KEYS.items() for word in (f"--{key}", str(value))]
+    words = [word for key, value in SIX_STEPS.items() for word in (f"--{key}", str(value))]
     words += ["--data.sources", f"lines:{folder / 'corpus.txt'}", "--data.root", str(folder / "data")]
     assert main(["pretrain", str(folder / "tiny_recipe.py"), *words, "--run-dir", str(folder / "frames")]) == 0
     assert stacks and len(stacks[0]) <= 8, " > ".join(stacks[0])

@@ -30,6 +30,16 @@ def config():
     )
 """
 
+# Keys that shorten the recipe to a run with one evaluation and one checkpoint, at its end.
+SIX_STEPS = {
+    "optimizer.warmup_steps": 2,
+    "training.steps": 6,
+    "training.log_every": 2,
+    "training.eval_every": 6,
+    "training.eval_rows": 16,
+    "training.checkpoint_every": 6,
+}
+
 
 def write_recipe(folder: Path) -> Path:
     path = folder / "tiny_recipe.py"
