@@ -131,14 +131,15 @@ _ELEMENTWISE = ("bitcast", "copy", "convert")  # a fusion computes only the need
 def memory_traffic(module: Module) -> int:
     """Return the bytes that one device reads and writes in one step."""
     return sum(
-        times * _instruction_traffic(instruction, module.computations[name], module)
+        times * instruction_traffic(instruction, module.computations[name], module)
         for name, times in module.runs.items()
         if name not in module.fused
         for instruction in module.computations[name].values()
     )
 
 
-def _instruction_traffic(instruction: Instruction, computation: Computation, module: Module) -> int:
+def instruction_traffic(instruction: Instruction, computation: Computation, module: Module) -> int:
+    """Return the bytes that an instruction reads and writes when it runs once."""
     opcode, operands = instruction.opcode, [computation[name] for name in instruction.operands if name in computation]
     if opcode in _NO_TRAFFIC or opcode.endswith("-start"):
         return 0

@@ -1,0 +1,60 @@
+"""The time by the compiler's schedule: bundles counted with their loops, and the longer of bundles and bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertjax.plan.hlo import parse
+from bertjax.plan.schedule import count_cycles, dump_flags, read_cycles, schedule_time
+from bertjax.plan.topologies import CHIPS
+
+BUNDLES = """
+LB: loop body
+     0   :  { %v1 = vmov 0.0 }
+   0x1 LB: > { %s1 = sadd.s32 1, %s2 }
+   0x2 LB: >> { %v2 = vld [vmem:[%s3]] }
+   0x3   : >> { %p1 = scmp.ge.s32.totalorder %s4, 5 /* loop exit test */ }
+   0x4   : > { %p2 = scmp.ge.s32.totalorder %s1, 10 /* loop exit test */ }
+   0x5 LH: > { %p3 = scmp.ge.s32.totalorder %s5, 7 /* loop exit test */ }
+   0x6 LB: > { %s5 = sadd.s32 1, %s5 }
+   0x7   :  { %v3 = vst [vmem:[%s6]] }
+"""
+
+
+def test_cycles_count_each_loop_as_often_as_it_runs() -> None:
+    assert count_cycles(BUNDLES) == 1 + 10 * (1 + 5 * 2 + 1) + 7 * 2 + 1
+
+
+PROGRAM = """
+ENTRY %main (a: f32[1024,1024]) -> f32[1024,1024] {
+  %a = f32[1024,1024]{1,0} parameter(0)
+  %loop_fusion.1 = f32[1024,1024]{1,0} fusion(%a), kind=kLoop, calls=%body
+  %loop_fusion.2 = f32[1024,1024]{1,0} fusion(%loop_fusion.1), kind=kLoop, calls=%body
+  %all-reduce.1 = f32[1024,1024]{1,0} all-reduce(%loop_fusion.2), to_apply=%body
+  ROOT %copy.1 = f32[1024,1024]{1,0} copy(%all-reduce.1), backend_config={"estimated_cycles":"3000000"}
+}
+
+%body (x: f32[1024,1024]) -> f32[1024,1024] {
+  %x = f32[1024,1024]{1,0} parameter(0)
+  ROOT %y = f32[1024,1024]{1,0} add(%x, %x)
+}
+"""
+
+
+@pytest.mark.parametrize(("cycles", "fusion"), [(1_500_000, 1e-3), (15, 8 * 1024 * 1024 / 8.19e11)])
+def test_an_instruction_takes_the_longer_of_bundles_and_bytes(cycles: int, fusion: float) -> None:
+    found = schedule_time(parse(PROGRAM), {"loop_fusion.1": cycles}, CHIPS["v5e"])
+    assert found is not None
+    # The second fusion is equal to the first, the copy has the cost model's cycles, and exchange is left out.
+    assert found.seconds == pytest.approx(2 * fusion + 2e-3, rel=1e-6) and found.modelled == pytest.approx(2e-3)
+    assert schedule_time(parse(PROGRAM), {}, CHIPS["tpu7x"]) is None
+
+
+def test_files_are_named_by_their_instruction(tmp_path: Path) -> None:
+    assert str(tmp_path) in dump_flags(tmp_path)
+    for name in ("7-loop_fusion.1-01-final_bundles.txt", "7-TLP-01-final_bundles.txt"):
+        (tmp_path / name).write_text(BUNDLES)
+    (tmp_path / "7-loop_fusion.1-00-schedule-analysis_final_bundles.txt").write_text("")
+    assert read_cycles(tmp_path) == {"loop_fusion.1": 136}
