@@ -124,7 +124,7 @@ needs_object_storage() {
   while IFS= read -r value; do
     # Sources other than URLs and these kinds are files of this machine.
     case $value in
-      '' | *://* | docs | docs:* | generated | generated:* | tfds:*) ;;
+      '' | *://* | docs | docs:* | novels | novels:* | generated | generated:* | tfds:*) ;;
       *) die "--data.sources '$value' names files of this machine; copy them to the bucket" ;;
     esac
   done < <(values_of --data.sources)

@@ -58,8 +58,9 @@ def test_a_wheel_has_every_recipe_and_nothing_but_the_package(clone: Path, tmp_p
                for path in (REPOSITORY / folder).glob(kind)}  # fmt: skip
     assert {Path(name).name for name in names if name.startswith("bertjax/recipes/")} == recipes
     code = "import bertjax.config as c; print(c.__file__, c.load_recipe('lamb:paper').name)"
-    place, name = away(tmp_path, code, tmp_path / "installed").split()
-    assert Path(place).is_relative_to(tmp_path) and name == "bert_large_lamb_paper"
+    code += "; import bertjax.text.sources.registry as r; print(len(r.source_files(r.parse_source('novels:'))))"
+    place, name, novels = away(tmp_path, code, tmp_path / "installed").split()
+    assert Path(place).is_relative_to(tmp_path) and name == "bert_large_lamb_paper" and novels == "8"
 
 
 def test_python_next_to_the_clone_imports_the_package(clone: Path, tmp_path: Path) -> None:

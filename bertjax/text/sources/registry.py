@@ -12,7 +12,19 @@ from bertjax.storage.remote import is_remote
 from bertjax.storage.sums import sha256_of_file
 from bertjax.storage.utf8 import ReadCounts, UnreadableFileError
 from bertjax.text.documents import Document, assemble, divided
-from bertjax.text.sources import csv_rows, docs, generated, jsonl, lines, parquet, text, tfds, tfrecord, wikiextractor
+from bertjax.text.sources import (
+    csv_rows,
+    docs,
+    generated,
+    jsonl,
+    lines,
+    novels,
+    parquet,
+    text,
+    tfds,
+    tfrecord,
+    wikiextractor,
+)
 from bertjax.text.sources.globs import NoFilesError, books_advice, has_name, is_folder, matching_files
 from bertjax.text.sources.source import DEFAULT_FIELD, Source, SourceFile, SourceKind
 from bertjax.text.sources.wikipedia import dump as wikipedia
@@ -26,6 +38,7 @@ KINDS: dict[str, SourceKind] = {
         csv_rows.KIND,
         wikiextractor.KIND,
         docs.KIND,
+        novels.KIND,
         generated.KIND,
         tfds.KIND,
         wikipedia.KIND,
