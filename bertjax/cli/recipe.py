@@ -122,8 +122,8 @@ def _require_packages(config: Config) -> None:
     for key, path in paths.items():
         scheme, url, _ = path.partition("://")
         if url and scheme in EXTRAS:
-            extra = EXTRAS[scheme]
-            require_package(f"{extra}fs", f"'bertjax[{extra}]'", key if path in key else f"{key}={path}")
+            module, extra = EXTRAS[scheme]
+            require_package(module, f"'bertjax[{extra}]'", key if path in key else f"{key}={path}")
     if data.segmenter != "none":
         require_package(data.segmenter, "'bertjax[chinese]'", f"data.segmenter={data.segmenter!r}")
 

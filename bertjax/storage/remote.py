@@ -14,7 +14,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +23,17 @@ from typing import Any, BinaryIO
 from bertjax.config.credentials import refuse_credentials
 
 _READ_AT_ONCE = 8 << 20  # bytes; a request takes as long as some megabytes
-EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "hf": "hub"}
+# Scheme -> the module that opens its URLs, and the extra that installs it.
+EXTRAS = {
+    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gcs")),
+    **dict.fromkeys(("s3", "s3a"), ("s3fs", "s3")),
+    "hf": ("huggingface_hub", "hf"),
+}
 _LISTING = {"gs": "gcloud storage ls", "s3": "aws s3 ls"}
 # A data set on the Hugging Face Hub: its name, revision and path.
 _DATA_SET = re.compile(r"hf://datasets/(?P<name>[^/]+/[^/@]+)(?:@(?P<revision>[^/]+))?/?(?P<path>.*)")
 _NO_NETWORK = ("ConnectionError", "NetworkError", "TimeoutException")  # of Python, and of httpx
+_CHECKSUMS = ("ETag", "etag", "md5Hash", "generation")  # by which storages tell apart the versions of an object
 
 
 class RemoteError(OSError):
@@ -188,10 +194,15 @@ def path_of(path: str) -> AnyPath:
 
 
 def open_bytes(path: str, buffer: int = -1) -> BinaryIO:
-    """Open a local or remote file for reading; a remote one is fetched in ranges."""
+    """Open a local or remote file for reading in order; a remote one is fetched in ranges of some megabytes."""
     if not is_remote(path):
         return open(path, "rb", buffer)
     return io.BufferedReader(_RemoteFile(path), _READ_AT_ONCE)
+
+
+def open_ranges(url: str) -> io.RawIOBase:
+    """Open a remote file for reading here and there: each read is one request for exactly these bytes."""
+    return _RemoteFile(url)
 
 
 def file_size(path: str) -> int:
@@ -209,6 +220,15 @@ def object_state(url: str) -> tuple[int, int]:
         storage, path = _storage(url)
         info = storage.info(path)  # with the object's ETag, generation or time of change
         return info["size"], int(hashlib.sha256(str(info).encode()).hexdigest()[:15], 16)
+
+
+def content_tag(url: str) -> str:
+    """SHA-256 (hex) of the tag by which the storage tells apart the versions of an object; nothing is read."""
+    with _explained(url, "looked up"):
+        storage, path = _storage(url)
+        info = storage.info(path)
+        tag = next((f"{key}={info[key]}" for key in _CHECKSUMS if info.get(key)), str(info))
+        return hashlib.sha256(f"{info['size']} {tag}".encode()).hexdigest()
 
 
 def remote_files(pattern: str) -> dict[str, int]:
@@ -231,8 +251,9 @@ class _RemoteFile(io.RawIOBase):
     def __init__(self, url: str) -> None:
         self._url, self._position = url, 0
         with _explained(url, "opened"):
-            self._storage, self._path = _storage(url)
-            self._size = self._storage.size(self._path)
+            storage, path = _storage(url)
+            self._size = storage.size(path)
+            self._fetch = _exact_reader(storage, path)
 
     def readable(self) -> bool:
         return True
@@ -249,12 +270,27 @@ class _RemoteFile(io.RawIOBase):
         if end <= self._position:
             return 0
         with _explained(self._url, "read", missing=RemoteError):
-            data = self._storage.cat_file(self._path, start=self._position, end=end)
+            data = self._fetch(self._position, end)
         if len(data) != end - self._position:
             raise RemoteError(f"{self._url}: {len(data)} bytes came at byte {self._position} instead of {len(buffer)}")
         buffer[: len(data)] = data
         self._position = end
         return len(data)
+
+
+def _exact_reader(storage: Any, path: str) -> Callable[[int, int], bytes]:
+    """The function that fetches bytes [start, end) of an object, and no more."""
+    from fsspec import AbstractFileSystem
+
+    if storage.async_impl or type(storage).cat_file is not AbstractFileSystem.cat_file:
+        return lambda start, end: storage.cat_file(path, start=start, end=end)
+    file = storage.open(path, "rb", cache_type="none")  # the default reads 5 MiB ahead of every range
+
+    def fetch(start: int, end: int) -> bytes:
+        file.seek(start)
+        return file.read(end - start)
+
+    return fetch
 
 
 def _matches(pattern: str) -> dict[str, dict]:
@@ -274,8 +310,7 @@ def _storage(url: str) -> tuple[Any, str]:
         # No cached listings: other machines write too.
         return fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
-        extra = EXTRAS.get(scheme)
-        what = f"pip install 'bertjax[{extra}]'" if extra else str(error)
+        what = f"pip install 'bertjax[{EXTRAS[scheme][1]}]'" if scheme in EXTRAS else str(error)
         raise ValueError(f"{url}: the library that opens {scheme}:// is not installed; {what}") from None
     except ValueError as error:
         raise ValueError(f"{url}: {error}; give gs://, s3://, another that fsspec knows, or a path") from None

@@ -218,6 +218,36 @@ def test_parquet_and_arrow(tmp_path, bucket):
         documents(f"parquet:{bucket}/a.parquet:abstract")
 
 
+def test_parquet_fetches_the_bytes_of_its_column(tmp_path, bucket, monkeypatch):
+    """At most a tenth more than the column of text takes, whole or by spans of row groups; no digest reads the rest."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    fetched = []
+    exact_reader = remote._exact_reader
+
+    def counting(storage, path):
+        fetch = exact_reader(storage, path)
+        return lambda start, end: (fetched.append(end - start), fetch(start, end))[1]
+
+    monkeypatch.setattr(remote, "_exact_reader", counting)
+    monkeypatch.setattr(corpus, "UNIT_BYTES", 4 << 20)
+    noise = [hashlib.shake_256(b"%d" % number).hexdigest(1000) for number in range(2100)]
+    table = pa.table({"id": range(2100), "other": noise[::-1], "text": noise})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=100, compression="none")
+    about = pyarrow.parquet.read_metadata(tmp_path / "a.parquet")
+    column = sum(about.row_group(group).column(2).total_compressed_size for group in range(21))
+    uploaded(tmp_path, bucket)
+    source = f"parquet:{bucket}/a.parquet"
+    assert [document.text for document in documents(source)] == noise
+    assert column < sum(fetched) < 1.1 * column
+    whole = Corpus.of(DataConfig(sources=(source,), root=str(tmp_path / "root")))
+    fetched.clear()
+    parts = [file for unit in whole.units for file in unit.files]
+    assert [document.text for part in parts for document in read_documents(part)] == noise
+    assert len(parts) > 4 and sum(fetched) < 1.1 * column
+
+
 def test_multistream_dump_is_read_in_spans(tmp_path, bucket, monkeypatch):
     monkeypatch.setattr(corpus, "UNIT_BYTES", 30_000)
     (tmp_path / "dump").mkdir()

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import repeat
-from types import ModuleType
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
-from bertjax.storage.lines import COMPRESSED, RECORD_CAP
-from bertjax.storage.remote import RemoteError, is_remote, open_bytes
+from bertjax.storage.lines import COMPRESSED, RECORD_CAP, Span
+from bertjax.storage.remote import RemoteError, content_tag, is_remote, open_bytes, open_ranges
 from bertjax.storage.utf8 import ReadCounts, Utf8
 from bertjax.text.documents import split_paragraphs
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
@@ -22,31 +23,22 @@ from bertjax.text.spans import marked
 
 if TYPE_CHECKING:
     import pyarrow
+    import pyarrow.parquet
 
 _PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
+_MAGIC_BYTES = 8
 _ROWS = 4  # at once; long rows need memory, and more are hardly faster
 _RECORDS = 256  # at once, with several columns of short values
 _BUFFER = 1 << 20  # bytes of a Parquet column to read at once
+_REMOTE_BUFFER = 8 << 20  # the same for a remote file, where a request takes as long as some megabytes
 _STRINGS = {"string": "binary", "large_string": "large_binary", "string_view": "binary_view"}  # type -> its bytes
 
 
 def require_field(path: str, field: str) -> None:
     """Raise ValueError naming the file unless it is Parquet or Arrow with a string column of this name."""
-    with _reading(path) as pa:
-        schema = _schema(path, pa)
-        names, number = schema.names, schema.get_field_index(field)
-        kind = str(schema.field(number).type) if number >= 0 else ""
-    if not kind:
-        has = ", ".join(names[:20]) or "none"
-        raise ValueError(
-            f"{path}: no field {field!r}; it has {has}; name one of them: parquet:GLOB:FIELD, or --field FIELD"
-        )
-    if kind not in _STRINGS:
-        raise ValueError(
-            f"{path}: field {field!r} is {kind}, not string; name a field of text (parquet:GLOB:FIELD, or --field "
-            "FIELD), or cast it"
-        )
+    with _opened(path) as table:
+        _require_text(table.schema, path, field)
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
@@ -54,9 +46,26 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     field = file.feature or DEFAULT_FIELD
     spans: Iterator[Any] = repeat(None)
     if file.spans and file.spans in column_names(file.path):
-        spans = (record[file.spans] for record in records(file.path, [file.spans]))
-    for number, (text, listed) in enumerate(zip(texts(file.path, counts, field), spans, strict=False), 1):
+        spans = (record[file.spans] for record in records(file.path, [file.spans], file.span))
+    rows = _numbered_texts(file.path, counts, field, file.span)
+    for (number, text), listed in zip(rows, spans, strict=False):
         yield from split_paragraphs(marked(text, listed, file.spans, f"{file.path}, row {number}"))
+
+
+def split(file: SourceFile, count: int) -> list[SourceFile]:
+    """Split a Parquet file into at most `count` spans of whole row groups, of about equal size; Arrow stays whole."""
+    try:
+        with _opened(file.path) as table:
+            starts = table.group_starts()
+    except ValueError:
+        return [file]  # reading it explains the error
+    if starts != sorted(starts) or not all(0 <= start < file.size for start in starts):
+        return [file]  # a damaged file, or one of another writer's order
+    cuts = [0]
+    for end in (*starts[1:], file.size):
+        if end == file.size or end - cuts[-1] >= file.size / count:
+            cuts.append(end)
+    return [replace(file, span=span) for span in pairwise(cuts)] if len(cuts) > 2 else [file]
 
 
 def texts(path: str, counts: ReadCounts, field: str) -> Iterator[str]:
@@ -65,115 +74,191 @@ def texts(path: str, counts: ReadCounts, field: str) -> Iterator[str]:
     Raises ValueError naming the file, and the row if possible, if the file is damaged, has no such string column, or
     has a row above `RECORD_CAP` bytes.
     """
-    require_field(path, field)
-    utf8 = Utf8(path, f"is {field} really text? Write it as UTF-8, or name another field", counts)
-    for number, value in enumerate(_values(path, field), 1):
-        if value is not None and value.size > RECORD_CAP:
-            raise ValueError(
-                f"{path}, row {number}: a text of more than {RECORD_CAP >> 20} MiB; split it, or leave it out"
-            )
-        yield utf8.decode(value.to_pybytes(), record=f"row {number}, ") if value else ""
-    utf8.finish()
+    return (text for _, text in _numbered_texts(path, counts, field, None))
 
 
 def column_names(path: str) -> list[str]:
     """The names of the columns. Raises ValueError naming the file if it is neither Parquet nor Arrow."""
-    with _reading(path) as pa:
-        return _schema(path, pa).names
+    with _opened(path) as table:
+        return table.schema.names
 
 
-def records(path: str, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield each row's values in these columns as Python objects, None for a null.
+def records(path: str, fields: Sequence[str], span: Span | None = None) -> Iterator[dict[str, Any]]:
+    """Yield each row's values in these columns as Python objects, None for a null; with a span, of its row groups.
 
     Raises ValueError naming the file if it is damaged.
     """
-    with _reading(path) as pa:
-        for batch in _batches(path, fields, pa, _RECORDS):
+    with _opened(path) as table:
+        for batch in table.batches(fields, _RECORDS, span):
             for start in range(0, batch.num_rows, _RECORDS):
                 rows = batch.slice(start, _RECORDS)
                 rows.validate(full=True)
                 yield from rows.to_pylist()
 
 
-def _values(path: str, field: str) -> Iterator[pyarrow.Buffer | None]:
-    with _reading(path) as pa:
-        for batch in _batches(path, [field], pa, _ROWS):
-            column = batch.column(0)
-            binary = getattr(pa, _STRINGS[str(column.type)])()
-            for start in range(0, len(column), _ROWS):
-                rows = column.slice(start, _ROWS).view(binary)
-                rows.validate(full=True)  # pyarrow would follow offsets that point outside of the data
-                for row in rows:
-                    yield row.as_buffer()
+def _numbered_texts(path: str, counts: ReadCounts, field: str, span: Span | None) -> Iterator[tuple[int, str]]:
+    utf8 = Utf8(path, f"is {field} really text? Write it as UTF-8, or name another field", counts)
+    with _opened(path) as table:
+        _require_text(table.schema, path, field)
+        for number, value in enumerate(_values(table, field, span), 1 + table.rows_before(span)):
+            if value is not None and value.size > RECORD_CAP:
+                raise ValueError(
+                    f"{path}, row {number}: a text of more than {RECORD_CAP >> 20} MiB; split it, or leave it out"
+                )
+            yield number, utf8.decode(value.to_pybytes(), record=f"row {number}, ") if value else ""
+    utf8.finish()
 
 
-def _batches(path: str, fields: Sequence[str], pa: ModuleType, rows: int) -> Iterator[pyarrow.RecordBatch]:
-    """Yield columns of a file: Parquet at most `rows` rows at a time, Arrow in the file's memory-mapped batches."""
-    if _magic(path) == _PARQUET:
+def _values(table: _Table, field: str, span: Span | None) -> Iterator[pyarrow.Buffer | None]:
+    import pyarrow as pa
+
+    for batch in table.batches([field], _ROWS, span):
+        column = batch.column(0)
+        binary = getattr(pa, _STRINGS[str(column.type)])()
+        for start in range(0, len(column), _ROWS):
+            rows = column.slice(start, _ROWS).view(binary)
+            rows.validate(full=True)  # pyarrow would follow offsets that point outside of the data
+            for row in rows:
+                yield row.as_buffer()
+
+
+def _require_text(schema: pyarrow.Schema, path: str, field: str) -> None:
+    number = schema.get_field_index(field)
+    if number < 0:
+        has = ", ".join(schema.names[:20]) or "none"
+        raise ValueError(
+            f"{path}: no field {field!r}; it has {has}; name one of them: parquet:GLOB:FIELD, or --field FIELD"
+        )
+    kind = str(schema.field(number).type)
+    if kind not in _STRINGS:
+        raise ValueError(
+            f"{path}: field {field!r} is {kind}, not string; name a field of text (parquet:GLOB:FIELD, or --field "
+            "FIELD), or cast it"
+        )
+
+
+class _Table:
+    """An open Arrow file or stream, read in its batches; those of a local file are memory-mapped."""
+
+    def __init__(self, path: str, is_stream: bool) -> None:
+        import pyarrow as pa
+
+        self._path, self._pa, self._is_stream = path, pa, is_stream
+        with self._file() as file:
+            self.schema: pyarrow.Schema = self._open(file).schema
+
+    def batches(self, fields: Sequence[str], rows: int, span: Span | None) -> Iterator[pyarrow.RecordBatch]:
+        """Yield these columns."""
+        numbers = [self.schema.get_field_index(field) for field in fields]
+        options = self._pa.ipc.IpcReadOptions(included_fields=numbers, use_threads=False)
+        with self._file() as file:
+            reader = self._open(file, options=options)
+            if self._is_stream:
+                _require_stream_end(self._path)
+                yield from reader
+            else:
+                yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+
+    def rows_before(self, span: Span | None) -> int:
+        """The rows in front of a span."""
+        return 0
+
+    def group_starts(self) -> list[int]:
+        """The first byte of each group of rows that can be read alone."""
+        return []
+
+    def _file(self) -> pyarrow.NativeFile:
+        path = self._path
+        return self._pa.PythonFile(open_bytes(path), "r") if is_remote(path) else self._pa.memory_map(path)
+
+    def _open(self, file: pyarrow.NativeFile, **options: Any) -> Any:
+        return (self._pa.ipc.open_stream if self._is_stream else self._pa.ipc.open_file)(file, **options)
+
+
+class _ParquetTable(_Table):
+    """An open Parquet file. Each column is buffered by itself, so that no byte of another column is read."""
+
+    def __init__(self, path: str, metadata: pyarrow.parquet.FileMetaData | None) -> None:
+        import pyarrow
         import pyarrow.parquet
 
-        source = _remote_file(path, pa) if is_remote(path) else path
-        with pyarrow.parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False) as file:
-            yield from file.iter_batches(rows, columns=list(fields), use_threads=False)
-        return
-    numbers = [_schema(path, pa).get_field_index(field) for field in fields]
-    options = pa.ipc.IpcReadOptions(included_fields=numbers, use_threads=False)
-    with _arrow_file(path, pa) as file:
-        if _magic(path) == _ARROW_STREAM:
-            _require_stream_end(path)
-            yield from pa.ipc.open_stream(file, options=options)
+        source = pyarrow.PythonFile(open_ranges(path), "r") if is_remote(path) else path
+        buffer = _REMOTE_BUFFER if is_remote(path) else _BUFFER
+        self._parquet = pyarrow.parquet.ParquetFile(source, metadata=metadata, buffer_size=buffer, pre_buffer=False)
+        self.schema = self._parquet.schema_arrow
+
+    def batches(self, fields: Sequence[str], rows: int, span: Span | None) -> Iterator[pyarrow.RecordBatch]:
+        """Yield these columns of the row groups that begin in the span, at most `rows` rows at a time."""
+        groups = list(range(self._parquet.num_row_groups))
+        if span:
+            groups = [group for group in groups if span[0] <= self._start(group) < span[1]]
+        with self._parquet:
+            yield from self._parquet.iter_batches(rows, groups, list(fields), use_threads=False)
+
+    def rows_before(self, span: Span | None) -> int:
+        """The rows of the row groups that begin before the span."""
+        about = self._parquet.metadata
+        groups = range(about.num_row_groups if span else 0)
+        return sum(about.row_group(group).num_rows for group in groups if span and self._start(group) < span[0])
+
+    def group_starts(self) -> list[int]:
+        """The first byte of each row group."""
+        return [self._start(group) for group in range(self._parquet.num_row_groups)]
+
+    def _start(self, group: int) -> int:
+        column = self._parquet.metadata.row_group(group).column(0)
+        return column.dictionary_page_offset or column.data_page_offset
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[_Table]:
+    """Open a file by its first bytes, which identify its format; errors of pyarrow name the file."""
+    with _reading(path):
+        if is_remote(path):
+            start, metadata = _remote_ends(path, content_tag(path))
         else:
-            reader = pa.ipc.open_file(file, options=options)
-            yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+            with open(path, "rb") as file:
+                start, metadata = file.read(_MAGIC_BYTES), None
+        if start.startswith(_PARQUET):
+            yield _ParquetTable(path, metadata)
+        elif start.startswith((_ARROW_FILE, _ARROW_STREAM)):
+            yield _Table(path, is_stream=start.startswith(_ARROW_STREAM))
+        else:
+            raise ValueError(
+                f"{path}: neither Parquet nor Arrow (it begins with {start!r}); give such files, decompressed, or name "
+                "the kind of source that it is"
+            )
 
 
-def _schema(path: str, pa: ModuleType) -> pyarrow.Schema:
-    magic = _magic(path)
-    if magic == _PARQUET:
-        import pyarrow.parquet
+@lru_cache(maxsize=64)
+def _remote_ends(path: str, tag: str) -> tuple[bytes, pyarrow.parquet.FileMetaData | None]:
+    """The first bytes of a remote file, and the footer if it is Parquet: with texts as statistics it may be long."""
+    import pyarrow
+    import pyarrow.parquet
 
-        return pyarrow.parquet.read_schema(_remote_file(path, pa) if is_remote(path) else path)
-    with _arrow_file(path, pa) as file:
-        return (pa.ipc.open_stream if magic == _ARROW_STREAM else pa.ipc.open_file)(file).schema
-
-
-def _magic(path: str) -> bytes:
-    with open_bytes(path) as file:
-        start = file.read(8)
-    for magic in (_PARQUET, _ARROW_FILE, _ARROW_STREAM):
-        if start.startswith(magic):
-            return magic
-    raise ValueError(
-        f"{path}: neither Parquet nor Arrow (it begins with {start!r}); give such files, decompressed, or name the "
-        "kind of source that it is"
-    )
-
-
-def _arrow_file(path: str, pa: ModuleType) -> pyarrow.NativeFile:
-    return _remote_file(path, pa) if is_remote(path) else pa.memory_map(path)
-
-
-def _remote_file(path: str, pa: ModuleType) -> pyarrow.NativeFile:
-    return pa.PythonFile(open_bytes(path), "r")
+    with open_ranges(path) as file:
+        start = file.read(_MAGIC_BYTES) or b""
+        is_parquet = start.startswith(_PARQUET)
+        return start, pyarrow.parquet.read_metadata(pyarrow.PythonFile(file, "r")) if is_parquet else None
 
 
 def _require_stream_end(path: str) -> None:
     """Detect a stream truncated between two batches, which pyarrow reads without an error."""
-    with open_bytes(path) as file:
+    with open_ranges(path) if is_remote(path) else open(path, "rb") as file:
         file.seek(-len(_STREAM_END), os.SEEK_END)
-        if file.read() != _STREAM_END:
+        if file.read(len(_STREAM_END)) != _STREAM_END:
             raise _damaged(path, "an Arrow stream without its end")
 
 
 @contextmanager
-def _reading(path: str) -> Iterator[ModuleType]:
+def _reading(path: str) -> Iterator[None]:
     """Import pyarrow, and convert its errors to ValueErrors that name the file."""
     try:
         import pyarrow as pa
     except ModuleNotFoundError:
         raise ValueError(f"{path}: reading it requires pyarrow; pip install 'bertjax[parquet]'") from None
     try:
-        yield pa
+        yield
     except RemoteError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -196,6 +281,9 @@ KIND = SourceKind(
     check=lambda file: require_field(file.path, file.feature or DEFAULT_FIELD),
     where_from="download Wikipedia with `hf download wikimedia/wikipedia --repo-type dataset --include '20231101.en/*' "
     "--local-dir wiki`, for parquet:wiki/20231101.en/*.parquet",
+    split=split,
     compressed=(*COMPRESSED, ".parquet"),
+    is_columnar=True,
+    version=1,
     folder_names=("*.parquet", "*.arrow"),
 )

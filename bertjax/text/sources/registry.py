@@ -7,8 +7,10 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from bertjax.storage.remote import is_remote
+from bertjax.storage.remote import content_tag, is_remote
 from bertjax.storage.sums import sha256_of_file
 from bertjax.storage.utf8 import ReadCounts, UnreadableFileError
 from bertjax.text.documents import Document, assemble, divided
@@ -50,6 +52,7 @@ KINDS: dict[str, SourceKind] = {
 _FIELD = re.compile(r"(?P<glob>.+):(?P<field>[^:./*?\[\]]+)", re.DOTALL)
 _DATA_SET = re.compile(r"(?P<name>[\w.-]+/[\w.-]+(?:@[^/:]+)?)(?:/(?P<path>[^:]*))?(?P<field>:.*)?")
 _COMPRESSION = 4  # bytes of text per byte of a compressed file
+_REQUESTS = 16  # to object storage, at a time
 
 
 def hub_data_set(pattern: str) -> Source:
@@ -157,7 +160,8 @@ def source_files(source: Source, exclude: Sequence[str] = (), *, check: bool = T
         for path, size in sizes.items()
     ]
     if check and kind.check:
-        failures = [error for file in files if (error := _refusal(kind.check, file))]
+        with ThreadPoolExecutor(_REQUESTS if any(is_remote(file.path) for file in files) else 1) as threads:
+            failures = [error for error in threads.map(partial(_refusal, kind.check), files) if error]
         if failures:
             more = f" (and {len(failures) - 1} more files)" if len(failures) > 1 else ""
             raise ValueError(f"{failures[0]}{more}")
@@ -231,7 +235,12 @@ def require_documents(source: Source, counts: ReadCounts) -> None:
 
 
 def digest(file: SourceFile) -> str:
-    """SHA-256 (hex) of a file's bytes on disk; of several files, that of their digests in order."""
+    """SHA-256 (hex) of a file's bytes; of several files, that of their digests in order.
+
+    Of a remote file in columns it is that of the storage's tag, since hashing would read all the columns.
+    """
+    if is_remote(file.path) and KINDS[file.kind].is_columnar:
+        return content_tag(file.path)
     if not file.members:
         return sha256_of_file(file.path)
     return hashlib.sha256(b"".join(bytes.fromhex(sha256_of_file(path)) for path in file.members)).hexdigest()

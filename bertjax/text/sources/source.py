@@ -72,6 +72,7 @@ class SourceKind:
     is_english: bool = False  # always, so that no search for other scripts is needed
     folder_names: tuple[str, ...] = ("*",)  # names of the files in a folder, without a suffix of `COMPRESSED`
     takes_encoding: bool = False  # whether `data.encoding` applies to its files
+    is_columnar: bool = False  # a small part of a file may be read: a remote one has the storage's tag for a digest
     version: int = 0  # of reading; a change makes other stores
 
     def __post_init__(self) -> None:
