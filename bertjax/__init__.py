@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bertjax.run.callbacks import Callback
     from bertjax.run.pretrain import PretrainResult
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = ["Callback", "Config", "finetune", "load", "prepare", "pretrain", "recipe"]
 _CLASSES = {"Callback": "bertjax.run.callbacks", "Config": "bertjax.config"}  # imported on first access
 

@@ -107,13 +107,18 @@ def no_path_of_a_machine(source: Source) -> Complaints:
     yield from _lines(source, MACHINE_PATH, "a path of one machine; make it relative or configurable")
 
 
+def no_vague_name(source: Source) -> Complaints:
+    if source.path.stem in ("utils", "util", "helpers", "common", "misc"):
+        yield source.at(1, "a name that any content fits; name the module after what it owns")
+
+
 def _lines(source: Source, pattern: re.Pattern[str], complaint: str) -> Complaints:
     for number, line in enumerate(source.text.splitlines(), 1):
         if pattern.search(line):
             yield source.at(number, complaint)
 
 
-PACKAGE_RULES = (imports_only_from_below, no_jax_below, no_pickled_arrays, no_possessive_group)
+PACKAGE_RULES = (imports_only_from_below, no_jax_below, no_pickled_arrays, no_possessive_group, no_vague_name)
 RULES = (*PACKAGE_RULES, no_path_of_a_machine)
 
 
@@ -175,6 +180,8 @@ SNIPPETS = [
     (no_pickled_arrays, "bertjax/a.py", "np.load(path, allow_pickle=True)  # BAD\nnp.load(p, allow_pickle=False)"),
     (no_possessive_group, "bertjax/a.py", "re.compile('(?:a|b c?)" + "++')  # BAD\nre.compile('(?" + ">a)')  # BAD"),
     (no_possessive_group, "bertjax/a.py", "re.compile('(?:[ab]++|c)*')\nx = f(a)+ +b"),
+    (no_vague_name, "bertjax/text/utils.py", "x = 1  # BAD"),
+    (no_vague_name, "bertjax/text/units.py", "x = 1"),
     (no_path_of_a_machine, "README.md", "see " + "/wor" + "k/shared/data  # BAD\nand '/ho" + "me/me/text'  # BAD"),
     (no_path_of_a_machine, "README.md", "https://example.org/ro" + "ot/x and ./wo" + "rk/x and runs/ho" + "me/x"),
 ]  # fmt: skip

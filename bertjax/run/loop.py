@@ -134,11 +134,10 @@ def train(run: Run) -> Outcome:
             for hook in run.hooks:
                 hook.on_stage()
             take_step = stage.checked_step or stage.train_step
-            while run.step < stage.stop and not run.is_stopping:
+            while run.step < stage.stop:
                 for hook in run.hooks:
-                    hook.before_step(run.step)
-                    if run.is_stopping:  # what later hooks prepare for a step is not for one that is never taken
-                        break
+                    if not run.is_stopping:  # what later hooks prepare for a step is not for one that is never taken
+                        hook.before_step(run.step)
                 if run.is_stopping:
                     break
                 with run.times.measure("input_wait"), run.processes.taking_time("input"):

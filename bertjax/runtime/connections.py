@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import get_args
 
 import bertjax
@@ -155,7 +155,7 @@ Message = (
     | Failed
     | Lost
 )
-_MESSAGES: dict[str, Callable[..., Message]] = {kind.__name__: kind for kind in get_args(Message)}
+_MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def encode(message: Message) -> bytes:
@@ -166,8 +166,10 @@ def encode(message: Message) -> bytes:
 def decode(line: bytes | bytearray) -> Message:
     """The message of a line. Raises ValueError if another program wrote it."""
     try:
-        fields = json.loads(line)
-        return _MESSAGES[fields.pop("is")](**fields)
+        message = json.loads(line)
+        kind = _MESSAGES[message["is"]]
+        # Another version may send more fields; its Greeting must be read, so that the versions can be compared.
+        return kind(**{field.name: message[field.name] for field in fields(kind) if field.name in message})
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a message of bertjax: {line[:80]!r}") from error
 

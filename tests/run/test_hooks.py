@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,8 @@ class Recorder(bertjax.Callback):
     def on_log(self, step: int, figures: Any) -> None:
         if step == 6:
             self.calls.append("log 6")
+            written = Path(self.run.config.directory, "metrics.jsonl").read_text().splitlines()
+            assert json.loads(written[-1])["step"] == 6, "a callback that fails must not lose the line"
 
     def evaluation_figures(self, seconds: float) -> dict[str, float]:
         return {"mine/seconds": seconds}

@@ -50,11 +50,9 @@ class Log(Callback):
         figures |= run.times.window() | run.times.goodput()
         figures |= {name: float(value) for name, value in run.added.items()}
         run.added = {}
+        self._telemetry.write(run.step, figures)  # before a hook that fails
         for hook in run.hooks:
             hook.on_log(run.step, figures)
-
-    def on_log(self, step: int, figures: Figures) -> None:
-        self._telemetry.write(step, figures)
 
     def on_evaluation(self, step: int, figures: Figures) -> None:
         self._telemetry.write(step, figures)
