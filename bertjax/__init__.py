@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bertjax.config import Config
+    from bertjax.config.plugins import register
     from bertjax.loaded import LoadedModel
     from bertjax.pipeline.finetuning import FinetuneResult
     from bertjax.pipeline.preparation import PrepareResult
@@ -19,16 +20,20 @@ if TYPE_CHECKING:
     from bertjax.run.pretrain import PretrainResult
 
 __version__ = "0.2.0.dev0"
-__all__ = ["Callback", "Config", "finetune", "load", "prepare", "pretrain", "recipe"]
-_CLASSES = {"Callback": "bertjax.run.callbacks", "Config": "bertjax.config"}  # imported on first access
+__all__ = ["Callback", "Config", "finetune", "load", "prepare", "pretrain", "recipe", "register"]
+_ELSEWHERE = {  # imported on first access
+    "Callback": "bertjax.run.callbacks",
+    "Config": "bertjax.config",
+    "register": "bertjax.config.plugins",
+}
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name not in _CLASSES:
+    if name not in _ELSEWHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_CLASSES[name]), name)
+    return getattr(importlib.import_module(_ELSEWHERE[name]), name)
 
 
 def recipe(name: str | Path, keys: Mapping[str, Any] | None = None) -> Config:

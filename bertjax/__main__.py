@@ -97,6 +97,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(words: list[str]) -> tuple[Verb, argparse.Namespace]:
     """Parse a verb's words. Ends the program for `--help` and for words that the verb does not take."""
     name = words[0]
+    if plugins := _plugins_in(words):  # before the parser is made, because they may add choices
+        from bertjax.config.plugins import use_plugins
+        from bertjax.storage.lean_import import quiet_libtpu
+
+        quiet_libtpu()
+        use_plugins(plugins)
     verb, parser = load_verb(name), make_parser(name)
     behind: list[str] = []
     if verb.takes_dashes and "--" in words:
@@ -113,6 +119,15 @@ def _parse(words: list[str]) -> tuple[Verb, argparse.Namespace]:
     quiet_libtpu()
     parsed.verb, parsed.overrides, parsed.behind_dashes = name, overrides, behind
     return verb, parsed
+
+
+def _plugins_in(words: Sequence[str]) -> list[str]:
+    """The values of `--plugin`, which may be repeated."""
+    end = words.index("--") if "--" in words else len(words)
+    pairs = zip(words[:end], [*words[1:end], ""], strict=True)
+    return [value for word, value in pairs if word == "--plugin" and value] + [
+        word.partition("=")[2] for word in words[:end] if word.startswith("--plugin=")
+    ]
 
 
 def _report(error: Exception, name: str) -> int:
@@ -154,6 +169,13 @@ def make_parser(name: str) -> VerbParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verb.add_arguments(parser)
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="import a file or a module (my_package.module) that registers objectives, sources, ...; may be repeated",
+    )
     return parser
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bertjax.cli.model_source import POOLINGS, add_overwrite, comparison_line, require_free
 from bertjax.cli.verb import Verb
-from bertjax.convert.formats import exported, load_format, require_extra
+from bertjax.convert.formats import ExportNames, load_format, require_extra
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `export`."""
     parser.add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
-    formats = exported()
-    parser.add_argument("--to", choices=formats, default=formats[0], help="format (%(default)s)")
+    formats = ExportNames()
+    parser.add_argument("--to", choices=formats, default=next(iter(formats)), help="format (%(default)s)")
     parser.add_argument(
         "--pooling",
         choices=POOLINGS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bertjax.cli.recipe import add_log, add_show_config, with_loggers
+from bertjax.cli.recipe import add_log, add_show_config, with_loggers, with_plugins
 from bertjax.cli.verb import Verb
 from bertjax.config import override
 
@@ -87,7 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
         seeds=arguments.seeds,
         max_length=arguments.max_length,
         run_dir=arguments.run_dir or "",
-        change=lambda config: with_loggers(override(config, arguments.overrides, name), arguments.log),
+        change=lambda config: with_plugins(
+            with_loggers(override(config, arguments.overrides, name), arguments.log), arguments
+        ),
         show_config=arguments.show_config,
     )
     try:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from bertjax.config import Config, differences, from_dict, load_recipe, override, render, render_all, validate
+from bertjax.config.plugins import use_plugins
 from bertjax.config.rescale import keys_given, rescale
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.lean_import import require_package
@@ -52,6 +53,11 @@ def with_loggers(config: C, names: Sequence[str]) -> C:
     return replace(config, log=tuple(dict.fromkeys((*config.log, *names))))
 
 
+def with_plugins(config: C, arguments: argparse.Namespace) -> C:
+    """Return the config with the plug-ins of `--plugin` added and all of them imported. Raises as `use_plugins`."""
+    return replace(config, plugins=use_plugins((*config.plugins, *arguments.plugin)))
+
+
 def load_config(arguments: argparse.Namespace) -> Config:
     """Return the recipe with its overrides, validated, after printing the changed settings."""
     config, shown = resolve_config(arguments)
@@ -67,7 +73,7 @@ def resolve_config(arguments: argparse.Namespace) -> tuple[Config, str]:
     """
     recipe = load_recipe(arguments.config)
     given = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
-    given = with_loggers(given, getattr(arguments, "log", ()))
+    given = with_plugins(with_loggers(given, getattr(arguments, "log", ())), arguments)
     config = scale_to_steps(given, recipe, keys_given(arguments.overrides))
     _require_packages(config)
     shown = render(given, recipe)

@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 
 from bertjax.cli.verb import Verb
-from bertjax.config.recipes import describe_recipe, load_recipe, recipe_file, recipe_names, variants_of
+from bertjax.config.recipes import describe_recipe, load_recipe, recipe_file, recipes, variants_of
 from bertjax.config.run import Config
 
 _INDENT, _WIDTH = "    ", 100
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List the recipes, or show or copy one. Raises ValueError for an unknown name or an existing file."""
     if arguments.action == "list":
-        print("\n\n".join(_describe(name) for name in recipe_names()))
+        print("\n\n".join(_describe(name) for name in recipes()))
         print("\nbertjax pretrain NAME starts one, bertjax recipes copy NAME makes a copy to change.")
         return 0
     if not arguments.name:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import inspect
 import re
 import runpy  # noqa: TID251
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
+from bertjax.config.plugins import Registry, collected, errors_located, file_plugin, trust
 from bertjax.config.run import Config
 from bertjax.config.values import check_types, flatten, to_dict
 
@@ -46,10 +48,16 @@ def variant_of(variants: Mapping[str, T], name: str) -> T:
     return variants[name]
 
 
+@functools.cache
+def recipes() -> Registry[Path | ModuleType]:
+    """The recipes by name: the files of the package, the one to begin with first, and those of plug-ins."""
+    names = sorted((path.stem for path in RECIPES.glob("*.py")), key=lambda name: (name != "quickstart", name))
+    return Registry("recipes", {name: RECIPES / f"{name}.py" for name in names})
+
+
 def recipe_names() -> tuple[str, ...]:
-    """The names of the package's recipes, the one to begin with first, the others in the alphabet's order."""
-    names = sorted(path.stem for path in RECIPES.glob("*.py"))
-    return tuple(sorted(names, key=lambda name: name != "quickstart"))
+    """The names of the recipes at hand: of the package and of plug-ins that were named."""
+    return recipes().at_hand()
 
 
 def recipe_file(recipe: str | Path) -> tuple[Path, str | None]:
@@ -63,9 +71,12 @@ def recipe_file(recipe: str | Path) -> tuple[Path, str | None]:
     if not _is_path(words):
         name, colon, variant = words.partition(":")
         known = {_folded(known): known for known in recipe_names()}
-        if _folded(name) not in known:
+        name = known.get(_folded(name), name)
+        if name not in recipes():
             raise ValueError(f"recipe {words!r} is unknown; {_nearest_name(name)}")
-        return RECIPES / f"{known[_folded(name)]}.py", variant if colon else None
+        member = recipes()[name]
+        path = member if isinstance(member, Path) else Path(member.__file__ or name)
+        return path, variant if colon else None
     file, colon, variant = words.partition(".py:")
     path = Path(f"{file}.py" if colon else file)
     if not path.is_file():
@@ -121,20 +132,27 @@ def load_recipe(recipe: str | Path) -> Config:
     with file and line), if `config()` returns something else, and for a value of the wrong type.
     """
     path, variant = recipe_file(recipe)
-    make = _config_of(path)
-    if variant is not None and not inspect.signature(make).parameters:
-        raise ValueError(f"recipe {path}: it has no variants; leave out {variant!r}")
-    with _errors_located(path):
-        made = make() if variant is None else make(variant)
+    plugin = file_plugin(path)
+    with collected(plugin):
+        make = _config_of(path)
+        if variant is not None and not inspect.signature(make).parameters:
+            raise ValueError(f"recipe {path}: it has no variants; leave out {variant!r}")
+        with _errors_located(path):
+            made = make() if variant is None else make(variant)
     if not isinstance(made, Config):
         raise ValueError(f"recipe {path}: config() returned {type(made).__name__}, not bertjax.config.Config")
     check_types(made, f"recipe {path}: ")
+    if plugin.members:  # the recipe is a plug-in too, which whatever opens the run needs
+        trust(plugin)
+        made = replace(made, plugins=(*made.plugins, str(plugin)))
     return made
 
 
 def variants_of(recipe: str | Path) -> tuple[str, ...]:
     """The names of a recipe's variants, the default first; none if it makes one config only."""
-    make = _config_of(recipe_file(recipe)[0])
+    path = recipe_file(recipe)[0]
+    with collected(file_plugin(path)):
+        make = _config_of(path)
     taken = list(inspect.signature(make).parameters.values())
     if not taken:
         return ()
@@ -167,18 +185,10 @@ def _config_of(path: Path) -> Callable[..., Any]:
 def _errors_located(recipe: Path) -> Iterator[None]:
     """Raise a ValueError with file and line for an exception in a recipe's code."""
     try:
-        yield
+        with errors_located("recipe", recipe, UnknownVariantError):
+            yield
     except UnknownVariantError as error:
         raise ValueError(f"recipe {recipe if recipe.parent != RECIPES else recipe.stem}: {error}") from error
-    except SyntaxError as error:
-        line = f", line {error.lineno}" if error.lineno else ""
-        raise ValueError(f"recipe {error.filename or recipe}{line}: it is not valid Python: {error.msg}") from error
-    except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        ours = [frame for frame in frames if Path(frame.filename).resolve().parent == recipe.parent.resolve()]
-        origin = f"{ours[-1].filename}, line {ours[-1].lineno}" if ours else str(recipe)
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise ValueError(f"recipe {origin}: {kind}{error}") from error
 
 
 def _is_in(folder: Path, module: Any) -> bool:

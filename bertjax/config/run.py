@@ -224,6 +224,9 @@ class Config:
     # Checkpoint to resume from; previous: the one before the newest, if that is damaged
     restore: Literal["newest", "previous"] = may_change("newest")
     log: tuple[str, ...] = may_change(("tensorboard",))  # Loggers besides metrics.jsonl: tensorboard, wandb, mlflow
+    hooks: tuple[str, ...] = may_change(())  # Hooks that plug-ins registered, by name; called between steps
+    # Plug-ins: files (my_file.py) and modules (my_package.module) that register objectives, sources, families, ...
+    plugins: tuple[str, ...] = changes_with_notice((), "their code may compute something else")
     profile: str = may_change("")  # Steps to profile, as FIRST:LAST; a trace of them is written
     # Equal bits in every run on a GPU, which costs speed; other platforms always have them
     deterministic: bool = changes_with_notice(False, "the steps before and after need not have the same last bits")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from bertjax.config.plugins import Registry
 from bertjax.storage.lean_import import require_package
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Entry(NamedTuple):
 _ONNX, _RUNTIME = ("onnx", "'bertjax[onnx]'"), ("onnxruntime", "'bertjax[onnx]'")
 _TENSORFLOW, _LITERT = ("tensorflow", "tensorflow"), ("ai_edge_litert", "'bertjax[litert]'")
 
-FORMATS: dict[str, Entry] = {
+_ALL = {
     "huggingface": Entry("bertjax.convert.huggingface.huggingface_format", source="hf"),
     "tf1": Entry("bertjax.convert.tf1.tf1_format", source="tf1"),
     "sentence-transformers": Entry("bertjax.convert.sentence_transformers.sentence_format"),
@@ -104,6 +105,7 @@ FORMATS: dict[str, Entry] = {
     "savedmodel": Entry("bertjax.convert.executable.savedmodel_format", needs=(_TENSORFLOW,)),
     "litert": Entry("bertjax.convert.executable.litert_format", needs=(_TENSORFLOW, _LITERT)),
 }
+FORMATS = Registry("formats", _ALL, Entry)
 
 
 def load_format(name: str) -> Format:
@@ -117,9 +119,14 @@ def require_extra(name: str) -> None:
         require_package(module, install, f"--to {name}")
 
 
-def exported() -> tuple[str, ...]:
-    """The names of the formats that a model can be written in."""
-    return tuple(name for name, entry in FORMATS.items() if entry.exports)
+class ExportNames:
+    """The names of the formats that a model can be written in; entry points are scanned for an unknown one only."""
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in FORMATS.at_hand() if FORMATS[name].exports)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in FORMATS and FORMATS[name].exports
 
 
 def source_kinds() -> dict[str, str]:

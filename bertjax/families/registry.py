@@ -6,6 +6,7 @@ import difflib
 from dataclasses import replace
 
 from bertjax.config import ModelConfig
+from bertjax.config.plugins import Registry
 from bertjax.families.albert import ALBERT
 from bertjax.families.bert import BERT
 from bertjax.families.bigbird import BIGBIRD
@@ -30,9 +31,8 @@ _OF_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT, LONGFORMER)
 _OF_ELECTRA = (ELECTRA, ELECTRA_GENERATOR)
 _OF_DEBERTA = (DEBERTA, DEBERTA_V2, DEBERTA_V3)
 _MODERN = (MODERNBERT, MOSAICBERT, NEOBERT)
-FAMILIES: dict[str, Family] = {
-    family.name: family for family in (*_OF_BERT, *_OF_ROBERTA, ALBERT, *_OF_ELECTRA, *_OF_DEBERTA, *_MODERN)
-}
+_ALL = (*_OF_BERT, *_OF_ROBERTA, ALBERT, *_OF_ELECTRA, *_OF_DEBERTA, *_MODERN)
+FAMILIES = Registry("families", {family.name: family for family in _ALL}, Family)
 
 
 def family_of(name: str) -> Family:

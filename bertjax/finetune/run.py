@@ -51,6 +51,7 @@ class Start:
     drawn: tuple[str, ...] = ()  # modules without trained weights, which are random
     labels: tuple[str, ...] = ()  # of its task head, if it has one
     kind: str = ""  # name of that head's kind of task
+    plugins: tuple[str, ...] = ()  # that the run of the model records
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import jax
 from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
+from bertjax.config.plugins import Registry
 from bertjax.model.attention.backends import Backend
 from bertjax.model.encoder import Embeddings
 from bertjax.model.family_heads import RtdHead, SboHead, SopHead, heads_with_input
@@ -112,7 +113,8 @@ class PretrainingNetwork(TaskNetwork):
 
 
 Network = TaskNetwork
-HEADS: dict[str, type[Network]] = {PretrainingNetwork.name: PretrainingNetwork} | TASK_NETWORKS  # by `model.head`
+_ALL: dict[str, type[Network]] = {PretrainingNetwork.name: PretrainingNetwork} | TASK_NETWORKS
+HEADS = Registry("task_networks", _ALL, type)  # by `model.head`
 
 
 def head_of(config: ModelConfig) -> type[Network]:

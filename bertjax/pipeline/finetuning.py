@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from bertjax.config import DistillationConfig, FinetuneConfig, TaskConfig, render, render_all
+from bertjax.config.plugins import as_active, use_plugins
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class
 from bertjax.convert.sources import open_source, require_source
@@ -29,6 +30,7 @@ from bertjax.interpret.probes import is_probed
 from bertjax.pipeline.notebook import in_cell, tables_and_curves
 from bertjax.report.page import Table, text_lines
 from bertjax.run.callbacks import Callback
+from bertjax.run.hooks import make_hooks
 from bertjax.run.loggers import require_loggers
 from bertjax.run.run_directory import load_run
 from bertjax.run.session import raise_stopped, require_same_config, session
@@ -123,6 +125,8 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
     early = request.change(
         FinetuneConfig(task=TaskConfig(**request.task), distillation=DistillationConfig(teacher=request.teacher))
     )
+    use_plugins(early.plugins)
+    make_hooks(early)
     if early.training.budget:
         raise ValueError(
             f"training.budget={early.training.budget!r}: fine-tuning ends after its epochs; set task.epochs, or "
@@ -199,7 +203,8 @@ def read_start(source: str) -> Start:
     model, drawn = open_source(source)
     params = jax.tree.map(np.asarray, jax.device_get(model.params))
     task = model.config.task if isinstance(model.config, FinetuneConfig) else None
-    return Start(source, model.config.model, model.tokenizer, params, drawn, task.labels if task else (), model.kind)
+    labels, plugins = task.labels if task else (), model.config.plugins
+    return Start(source, model.config.model, model.tokenizer, params, drawn, labels, model.kind, plugins)
 
 
 def _glue_names(request: TaskRequest) -> tuple[str, ...]:
@@ -225,6 +230,8 @@ def _make_config(name: str, start: Start, request: TaskRequest, one_of_several: 
         distillation=replace(recipe.distillation, teacher=request.teacher),
     )
     config = request.change(config)
+    plugins = dict.fromkeys((*as_active(start.plugins), *use_plugins(config.plugins)))
+    config = replace(config, plugins=tuple(plugins))
     shown = render(config, recipe)
     return config, f"{shown}\n{render_all(config)}" if request.show_config else shown
 
@@ -269,7 +276,8 @@ def _run_task(
             if teacher_source is not None:
                 teacher = fit_task_teacher(teacher_source, config, start.tokenizer, content.kind, content.labels)
                 processes.require_same("teacher", teacher.digest, "give every host the same weights")
-            result = finetune_once(config, start, content, processes, say, callbacks, teacher)
+            hooks = [*callbacks, *make_hooks(config)]
+            result = finetune_once(config, start, content, processes, say, hooks, teacher)
             if result.exit_code:
                 return result.exit_code, None
             results.setdefault(setting.name, []).append(result)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import Config, validate
+from bertjax.config.plugins import use_plugins
 from bertjax.input.data_notes import masking_notes, pair_notes
 from bertjax.input.masking.marked import require_marked
 from bertjax.pipeline.vocabulary import with_vocabulary
@@ -44,6 +45,7 @@ def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
     The runner does the work; by default `data.workers` processes of this machine. Raises like `require_marked` and
     `bertjax.text.prepare.prepare`.
     """
+    use_plugins(config.plugins)
     config = with_vocabulary(validate(config))
     require_marked(config.data, stage_maskings(config))
     with SIGNS.speaking("preparing the token store"):

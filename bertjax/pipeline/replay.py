@@ -23,7 +23,7 @@ from bertjax.run.compatibility import check_compatible
 from bertjax.run.hooks.spike_recovery import with_skips
 from bertjax.run.job import Job, assemble
 from bertjax.run.replay import Replayed, replay, source_of
-from bertjax.run.run_directory import CONFIG_FILE
+from bertjax.run.run_directory import CONFIG_FILE, open_plugins_of
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.runtime.compilation import keep_compiled_programs
 from bertjax.storage.json_documents import read_json
@@ -102,6 +102,7 @@ def _config_of(run: AnyPath, saved: dict | None) -> Config:
     if isinstance(config, FinetuneConfig):
         raise ValueError(f"{run} was fine-tuned; replay rebuilds the steps of a pretraining run")
     skips = config.training.skips if now is None else now.training.skips
+    open_plugins_of(run, config)
     return replace(config, run_dir=str(run), training=replace(config.training, skips=skips))
 
 

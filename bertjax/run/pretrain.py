@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from bertjax.config import Config, to_dict
+from bertjax.config.plugins import use_plugins
 from bertjax.convert.adapt import adapt, drawn_modules, require_same_shape
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
@@ -27,6 +28,7 @@ from bertjax.run.checkpoint import saved_steps
 from bertjax.run.checkpoint_metadata import DRAWN
 from bertjax.run.checks import preflight
 from bertjax.run.describe import describe, describe_process
+from bertjax.run.hooks import make_hooks
 from bertjax.run.job import Job, assemble
 from bertjax.run.loop import Outcome
 from bertjax.run.reference_curve import reference_for
@@ -92,6 +94,7 @@ def pretrain(
     clock = seconds_of_this_process if ends_process else lambda: time.monotonic() - began
     with session(config, ends_process=ends_process) as (processes, say):
         # 1. Config: refused before text is prepared, which may take hours
+        config = replace(config, plugins=use_plugins(config.plugins))
         require_same_config(config, processes)
         with SIGNS.doing("checking the config"):
             named = config.data
@@ -101,6 +104,7 @@ def pretrain(
             require_sources(config.data)
             config = as_begun(config, given)
             require_own_run(config)
+            callbacks = [*callbacks, *make_hooks(config)]
             start, teacher, probe_files = _read_start(config), read_teacher(config), read_probe_files(config)
         if announce:
             say(announce)

@@ -5,6 +5,7 @@ vocab.txt     or other vocabulary files      checkpoints/<step>/           weigh
 report.html   the page about the run         huggingface/                  the exported model
 profile/      traces of steps, if enabled    owner.json                    whose run it is, in object storage
 best/<step>/  the weights to use, where training stops early
+plugins/      copies of the plug-in files that the run uses
 SHA256SUMS    the digests of those files, of a finished run
 """
 
@@ -26,6 +27,7 @@ import jax
 from flax import nnx
 
 from bertjax.config import Config, FinetuneConfig, ModelConfig, from_dict, to_dict
+from bertjax.config import plugins as plug_ins
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of, generator_config
 from bertjax.input.tfrecords.records import are_records
@@ -176,6 +178,10 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
         (directory / name).unlink(missing_ok=True)  # of a run with another tokenizer that never saved
     for name, content in tokenizer.files.items():
         replace_bytes(directory / name, content)
+    for name, (recorded, content) in plug_ins.files().items():
+        if recorded in config.plugins:
+            (directory / plug_ins.FOLDER).mkdir(exist_ok=True)
+            replace_bytes(directory / plug_ins.FOLDER / name, content)
     return notice
 
 
@@ -186,8 +192,9 @@ def seal(directory: AnyPath) -> None:
     """
     names = [name for name in (*_OWN_FILES, *VOCABULARY_FILES, *COMPANIONS) if (directory / name).is_file()]
     if isinstance(directory, Path):
-        predicted = (path for path in directory.glob("predictions/**/*") if path.is_file())
-        names += [path.relative_to(directory).as_posix() for path in predicted]
+        folders = ("predictions/**/*", f"{plug_ins.FOLDER}/*.py")
+        within = (path for folder in folders for path in directory.glob(folder) if path.is_file())
+        names += [path.relative_to(directory).as_posix() for path in within]
     write_sums(directory, names)
 
 
@@ -236,6 +243,7 @@ def load_run(path: str | AnyPath) -> TrainedModel:
     metadata = read_metadata(path)
     config = from_dict(metadata["config"])
     directory = path.parent.parent if path.name.isdecimal() else path
+    open_plugins_of(directory, config)
     tokenizer = tokenizer_of(directory, TextRules.of(config.data))
     if tokenizer.fingerprint != metadata["tokenizer_fingerprint"]:
         raise ValueError(
@@ -250,6 +258,11 @@ def load_run(path: str | AnyPath) -> TrainedModel:
     return TrainedModel(
         directory, metadata["step"], config, tokenizer, graphdef, params, _untrained(config, metadata, params)
     )
+
+
+def open_plugins_of(directory: AnyPath, config: Config) -> None:
+    """Import the plug-ins that the config of a run records. Raises ValueError as `open_plugins` does."""
+    plug_ins.open_plugins(config.plugins, str(directory), lambda name: (directory / name).read_bytes())
 
 
 def _untrained(config: Config, metadata: Mapping[str, Any], params: Params) -> tuple[str, ...]:

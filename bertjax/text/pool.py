@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from bertjax.config.plugins import activate, active
 from bertjax.text.corpus import Unit
 
 Result = TypeVar("Result")
@@ -54,7 +55,8 @@ def run_units(
         yield from ((unit, function(unit)) for unit in units)
         return
     context, earlier = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as executor:
+    starting = partial(_start_worker, active())
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=starting) as executor:
         waiting = iter(units)
         # No more at a time than workers, so that the units of a dead worker are known.
         running = {executor.submit(function, unit): unit for unit in itertools.islice(waiting, workers)}
@@ -118,7 +120,8 @@ def _is_stopped(worker: BaseProcess) -> bool:
         return False
 
 
-def _start_worker() -> None:
+def _start_worker(plugins: Sequence[tuple[str, str, bytes | None]]) -> None:
+    activate(plugins)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # the parent reports an interruption once
     threading.Thread(target=_end_with_parent, daemon=True).start()

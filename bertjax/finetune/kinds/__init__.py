@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 
+from bertjax.config.plugins import Registry
 from bertjax.finetune.kinds.choice import CHOICE
 from bertjax.finetune.kinds.kind import Kind
 from bertjax.finetune.kinds.multi_label import MULTI_LABEL
@@ -15,7 +16,9 @@ from bertjax.finetune.kinds.tokens import TOKENS
 from bertjax.finetune.kinds.vector import VECTOR
 from bertjax.model.network import HEADS
 
-KINDS: dict[str, Kind] = {}  # by name, which `training.objectives` of a fine-tuned model's config has
+KINDS = Registry[Kind](
+    "task_kinds", {}, Kind
+)  # by name, which `training.objectives` of a fine-tuned model's config has
 
 
 def register(kind: Kind) -> None:

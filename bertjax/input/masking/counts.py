@@ -9,6 +9,7 @@ from math import ceil, sqrt
 import numpy as np
 
 from bertjax.config import SHORTEST_ROW
+from bertjax.config.plugins import Registry
 from bertjax.input.masking.units import EACH
 from bertjax.input.randomness import fold_in, hash64, uniform
 
@@ -91,7 +92,7 @@ class RoomOfUnits:
         return min(int(room + _ROUNDING) + sequences, self.length)
 
 
-COUNTS = {
+_ALL = {
     "round": Count(_round, _most_rounded, lambda *_: 1),  # google-research/bert, which cuts at max_predictions
     "random_round": Count(  # RoBERTa (fairseq, mask_tokens_dataset.py): the expected share is exact
         _random_round, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
@@ -103,3 +104,4 @@ COUNTS = {
         _ceil_of_text, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
     ),
 }
+COUNTS = Registry("mask_counts", _ALL, Count)

@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from bertjax.config import DataConfig
+from bertjax.config.plugins import Registry
 from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.masking.counts import COUNTS, RoomOfUnits
 from bertjax.input.masking.units import UNITS, WORDS, Unit
@@ -25,7 +26,9 @@ def first_of_run(positions: np.ndarray) -> np.ndarray:
 
 
 # Where the kind of replacement is drawn: for each token, or once for adjacent tokens (SpanBERT).
-REPLACED_BY = {"token": lambda positions: positions, "span": first_of_run}
+REPLACED_BY: Registry[Callable[[np.ndarray], np.ndarray]] = Registry(
+    "replace_by", {"token": lambda positions: positions, "span": first_of_run}
+)
 
 
 def _of_vocabulary(vocabulary: Vocabulary, _: Split) -> Draw:
@@ -48,11 +51,14 @@ def _of_corpus(_: Vocabulary, split: Split) -> Draw:
     return draw
 
 
-RANDOM_IDS: dict[str, Callable[[Vocabulary, Split], Draw]] = {
-    "vocabulary": _of_vocabulary,  # all ids, special ones too
-    "ordinary": _ordinary,  # all but the special ones: RoBERTa, BigBird
-    "corpus": _of_corpus,  # a token of the text, each as likely: SpanBERT
-}
+RANDOM_IDS: Registry[Callable[[Vocabulary, Split], Draw]] = Registry(
+    "random_ids",
+    {
+        "vocabulary": _of_vocabulary,  # all ids, special ones too
+        "ordinary": _ordinary,  # all but the special ones: RoBERTa, BigBird
+        "corpus": _of_corpus,  # a token of the text, each as likely: SpanBERT
+    },
+)
 
 
 # Fields of DataConfig that say how tokens are hidden, in addition to the shares and `max_predictions`.

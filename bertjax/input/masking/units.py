@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.config import DataConfig
+from bertjax.config.plugins import Registry
 from bertjax.input.randomness import fold_in, hash64, uniform
 
 
@@ -278,7 +279,7 @@ def _whole(plane: str, needs_plane: bool) -> UnitEntry:
     )
 
 
-UNITS: dict[str, UnitEntry] = {
+_ALL: dict[str, UnitEntry] = {
     "tokens": UnitEntry(lambda _: Tokens(), ("mask_power",)),
     "words": _whole(WORDS, False),
     "ngrams": UnitEntry(_ngrams, ("ngram_shares",), is_whole=True),  # ALBERT, MacBERT, DeBERTa
@@ -287,3 +288,4 @@ UNITS: dict[str, UnitEntry] = {
     "phrases": _whole("phrases", True),  # ERNIE, and words outside of them
     "entities": _whole("entities", True),
 }
+UNITS = Registry("masking", _ALL, UnitEntry)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bertjax.config.plugins import Registry
 from bertjax.input.targets import distil_cosine, distil_layers, distil_mlm, mlm, nsp, rtd, sbo, sop
 from bertjax.input.targets.target import Pairing, Target
 
-TARGETS: dict[str, Target] = {
+_ALL: dict[str, Target] = {
     "mlm": mlm.TARGET,
     "nsp": nsp.TARGET,
     "sop": sop.TARGET,
@@ -17,6 +18,7 @@ TARGETS: dict[str, Target] = {
     "distil_cosine": distil_cosine.TARGET,
     "distil_layers": distil_layers.TARGET,
 }
+TARGETS = Registry("targets", _ALL)
 OF_BERT = ("mlm", "nsp")
 
 

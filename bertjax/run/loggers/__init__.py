@@ -8,15 +8,17 @@ from collections.abc import Iterable
 from functools import partial
 
 from bertjax.config import Config
+from bertjax.config.plugins import Registry
 from bertjax.run.loggers import mlflow, wandb
 from bertjax.run.loggers.logger import Logger, logged_run
 from bertjax.run.telemetry import OpenWriter, open_tensorboard
 
-LOGGERS: dict[str, Logger] = {
+_ALL = {
     "tensorboard": Logger("tensorboardX", lambda run, folder, resume_step: open_tensorboard(folder, resume_step)),
     "wandb": wandb.LOGGER,
     "mlflow": mlflow.LOGGER,
 }
+LOGGERS = Registry("loggers", _ALL, Logger)
 
 
 def require_loggers(names: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from bertjax.config.plugins import Registry
 from bertjax.storage.remote import content_tag, is_remote
 from bertjax.storage.sums import sha256_of_file
 from bertjax.storage.utf8 import ReadCounts, UnreadableFileError
@@ -31,23 +32,21 @@ from bertjax.text.sources.globs import NoFilesError, books_advice, has_name, is_
 from bertjax.text.sources.source import DEFAULT_FIELD, Source, SourceFile, SourceKind
 from bertjax.text.sources.wikipedia import dump as wikipedia
 
-KINDS: dict[str, SourceKind] = {
-    kind.name: kind
-    for kind in (
-        text.KIND,
-        lines.KIND,
-        jsonl.KIND,
-        csv_rows.KIND,
-        wikiextractor.KIND,
-        docs.KIND,
-        novels.KIND,
-        generated.KIND,
-        tfds.KIND,
-        wikipedia.KIND,
-        parquet.KIND,
-        tfrecord.KIND,
-    )
-}
+_ALL = (
+    text.KIND,
+    lines.KIND,
+    jsonl.KIND,
+    csv_rows.KIND,
+    wikiextractor.KIND,
+    docs.KIND,
+    novels.KIND,
+    generated.KIND,
+    tfds.KIND,
+    wikipedia.KIND,
+    parquet.KIND,
+    tfrecord.KIND,
+)
+KINDS = Registry("sources", {kind.name: kind for kind in _ALL}, SourceKind)
 # Unlike a file name, a field has no folder, suffix or wildcard.
 _FIELD = re.compile(r"(?P<glob>.+):(?P<field>[^:./*?\[\]]+)", re.DOTALL)
 _DATA_SET = re.compile(r"(?P<name>[\w.-]+/[\w.-]+(?:@[^/:]+)?)(?:/(?P<path>[^:]*))?(?P<field>:.*)?")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from bertjax.config import Config
+from bertjax.config.plugins import Registry
 from bertjax.training.objectives.distil_cosine import DISTIL_COSINE
 from bertjax.training.objectives.distil_layers import DISTIL_LAYERS
 from bertjax.training.objectives.distil_mlm import DISTIL_MLM
@@ -19,7 +20,7 @@ from bertjax.training.objectives.sbo import SBO
 from bertjax.training.objectives.sop import SOP
 
 _ALL = (MLM, NSP, SOP, SBO, RTD, DISTIL_MLM, DISTIL_COSINE, DISTIL_LAYERS)
-OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in _ALL}
+OBJECTIVES = Registry("objectives", {objective.name: objective for objective in _ALL}, Objective)
 
 
 def choose(names: Sequence[str]) -> tuple[Objective, ...]:

@@ -1,0 +1,217 @@
+"""Plug-ins: the files of bertjax/PLUGINS.md in a run from start to end, what a run records, and what it may import."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+import transformers
+from tiny_runs import SIX_STEPS, write_recipe
+
+import bertjax
+from bertjax.__main__ import main
+from bertjax.config import plugins
+from bertjax.config.recipes import load_recipe
+from bertjax.families.registry import FAMILIES
+from bertjax.input.targets.registry import TARGETS
+from bertjax.run.checkpoint import saved_steps
+from bertjax.run.telemetry import curves, read_metrics
+from bertjax.text.sources.registry import KINDS, parse_source
+
+PAGE = Path(bertjax.__file__).with_name("PLUGINS.md").read_text(encoding="utf-8")
+FILES = {code.partition(":")[0].removeprefix("# "): code for code in re.findall(r"```python\n(.*?)```", PAGE, re.S)}
+
+# What an objective may have besides: how its figure and the baseline of it are shown.
+SHOWN = """
+    measures=(Measure(figure="accuracy", name="Length accuracy", unit="", baseline="length_majority",
+        baseline_name="majority", meaning="always the more frequent length",
+        clause="{value} of the lengths are told"),),
+    baselines=lambda facts: {"length_majority": facts.majority("length_labels", "length_weights")},
+"""
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine on which no plug-in was named."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    forget(monkeypatch)
+    return tmp_path / "state"
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this process like a new one, which has imported no plug-in."""
+    program = plugins.Plugin("this program", "", named=True)
+    monkeypatch.setattr(plugins, "_PROGRAM", program)
+    monkeypatch.setattr(plugins, "_active", {program.name: program})
+
+
+def write(folder: Path, name: str, code: str = "") -> str:
+    (folder / name).write_text(code or FILES[name])
+    return str(folder / name)
+
+
+def registering(name: str, more: str = "") -> str:
+    """The code of a plug-in that adds a loss target to the registry `targets`, which checks no types."""
+    return f"import bertjax\n{more}\nbertjax.register('targets', {name!r}, {name!r})\n"
+
+
+def subtitles(folder: Path) -> Path:
+    folder.mkdir()
+    words = [f"{a}{b}" for a in ("ba", "do", "ki", "lu") for b in ("me", "no", "pa", "ri")]
+    for film in range(40):
+        lines = [" ".join(words[(film * 7 + n * k) % 16] for k in range(5)).capitalize() + "." for n in range(1, 9)]
+        shown = "".join(f"{n}\n00:00:0{n},000 --> 00:00:0{n},900\n{line}\n\n" for n, line in enumerate(lines, 1))
+        (folder / f"{film}.srt").write_text(shown)
+    return folder
+
+
+@pytest.mark.run
+def test_plugins_of_the_page_from_text_to_transformers(tmp_path, monkeypatch, capfd):
+    code = dict(FILES)
+    code["target_loss.py"] = code["target_loss.py"].replace("TARGET = 4.0", "TARGET = 1e9")
+    code["length.py"] = (
+        code["length.py"]
+        .replace("import Objective,", "import Measure, Objective,")
+        .replace('"nsp_head"))', f'"nsp_head"), {SHOWN})')
+    )
+    assert len(FILES) == 4 and [name for name in FILES if FILES[name] != code[name]] == ["length.py", "target_loss.py"]
+    named = [word for name in FILES for word in ("--plugin", write(tmp_path, name, code[name]))]
+    films, run = subtitles(tmp_path / "films"), tmp_path / "run"
+    keys = SIX_STEPS | {"training.steps": 12, "data.packing": "pairs", "model.family": "clinical-bert"}
+    keys |= {"data.root": tmp_path / "data", "run-dir": run, "data.vocab-size": 200}
+    words = ["pretrain", str(write_recipe(tmp_path)), *named, "--data.sources", f"subtitles:{films}/*.srt"]
+    words += [word for key, value in keys.items() for word in (f"--{key}", str(value))]
+    words += ["--training.objectives", "mlm", "length"]
+
+    assert main([*words, "--hooks", "target_loss"]) == 0
+    assert saved_steps(run) == [6], "the hook stops the run at its first evaluation"
+    assert main(words) == 0
+    said = capfd.readouterr().out
+    assert "resuming" in said and saved_steps(run)[-1] == 12
+    found = curves(read_metrics(run / "metrics.jsonl"))
+    total, mlm, length = (found[f"train/{name}"][1] for name in ("loss", "mlm_loss", "length_loss"))
+    assert total == pytest.approx([a + b / 2 for a, b in zip(mlm, length, strict=True)], rel=1e-5)
+    assert length[0] == pytest.approx(math.log(2), abs=0.1)
+    assert found["eval/length_accuracy"][0] == [6, 12]
+    assert 0.5 <= found["baseline/length_majority"][1][0] <= 1
+    assert "of the lengths are told" in (run / "report.html").read_text(encoding="utf-8")
+
+    forget(monkeypatch)  # each verb opens the run by what it records
+    for name in FILES:
+        (tmp_path / name).unlink()
+    assert main(["evaluate", str(run)]) == 0
+    assert "eval/length_accuracy" in capfd.readouterr().out
+    forget(monkeypatch)
+    assert main(["export", str(run), "--output", str(tmp_path / "hf")]) == 0
+    assert "BertForPreTraining" in repr(transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "hf"))
+    assert main(["verify", str(run)]) == 0
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
+    forget(monkeypatch)
+    capfd.readouterr()
+    assert main(["evaluate", str(run)]) == 1
+    assert re.search(r"needs the plug-in length\.py .*not named on this machine.*--plugin \S+", capfd.readouterr().err)
+
+
+def test_run_imports_only_what_its_user_named(tmp_path, monkeypatch):
+    path = write(tmp_path, "one.py", registering("one"))
+    (recorded,) = plugins.use_plugins([path])
+    assert recorded == f"one.py@sha256:{hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
+    assert TARGETS["one"] == "one" and "one" in TARGETS.at_hand()
+    copies = {"plugins/one.py": Path(path).read_bytes()}
+    forget(monkeypatch)
+    plugins.open_plugins([recorded], "run", copies.__getitem__)
+    assert TARGETS["one"] == "one"
+
+    forget(monkeypatch)
+    with pytest.raises(ValueError, match=r"run/plugins/one\.py: it has another digest than the run records"):
+        plugins.open_plugins([recorded], "run", lambda name: b"evil = True")
+    read = []
+    for untrusted in (f"one.py@sha256:{'0' * 64}", "one.py", "this", "antigravity@sha256:0"):
+        with pytest.raises(ValueError, match=r"run needs the plug-in .* not named on this machine before"):
+            plugins.open_plugins([untrusted], "run", read.append)
+    assert not read and "one" not in TARGETS and "this" not in sys.modules
+
+
+def test_changed_plugin_is_reported(tmp_path, monkeypatch):
+    (recorded,) = plugins.use_plugins([write(tmp_path, "one.py", registering("one"))])
+    forget(monkeypatch)
+    plugins.use_plugins([write(tmp_path, "one.py", registering("one", "# other"))])
+    with pytest.warns(UserWarning, match=r"run was trained with another one\.py \(\w{12}\.\.\.\) than the one that is"):
+        plugins.open_plugins([recorded], "run", {}.__getitem__)
+    with pytest.raises(ValueError, match=r"plug-in .*one\.py: its digest is \w{12}\.\.\., not 00"):
+        plugins.use_plugins([f"{tmp_path}/one.py@sha256:{'0' * 64}"])
+
+
+def test_modules_and_entry_points(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "lab_tools"
+    package.mkdir()
+    write(package, "__init__.py", "# nothing\n")
+    write(package, "target.py", registering("two"))
+    write(package, "subtitles.py")
+    (recorded,) = plugins.use_plugins(["lab_tools.target"])
+    assert recorded.startswith("lab_tools.target@sha256:") and TARGETS["two"] == "two"
+
+    points = {"sources": {"subtitles": "lab_tools.subtitles:KIND", "text": "lab_tools:x", "gone": "lab_tools.gone:X"}}
+    scanned = []
+
+    def entry_points(group: str) -> dict[str, EntryPoint]:
+        scanned.append(group)
+        return {name: EntryPoint(name, value, f"bertjax.{group}") for name, value in points.get(group, {}).items()}
+
+    monkeypatch.setattr(plugins, "_entry_points", entry_points)
+    assert KINDS["text"] and not scanned, "the package has it"
+    monkeypatch.setattr(KINDS, "_loaded", {})
+    write(package, "subtitles.py", FILES["subtitles.py"].replace("bertjax.register", "print"))
+    assert parse_source("subtitles:a.srt").kind == "subtitles" and scanned
+    with pytest.raises(ValueError, match=r"gone = lab_tools\.gone:X cannot be imported .*repair or uninstall"):
+        KINDS["gone"]
+    with pytest.warns(UserWarning) as told:
+        assert "subtitles" in list(KINDS)
+    assert [str(one.message).partition(":")[0] for one in told] == ["an installed package"] * 2
+
+
+def test_registrations_that_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"registry 'target' is unknown; did you mean 'targets'\?"):
+        bertjax.register("target", "x", None)
+    with pytest.raises(ValueError, match=r"mine\.py, line 3: mine\.py registers 'mlm' in 'targets', which the package"):
+        plugins.use_plugins([write(tmp_path, "mine.py", registering("mlm"))])
+    plugins.use_plugins([write(tmp_path, "one.py", registering("one"))])
+    with pytest.raises(ValueError, match=r"two\.py registers 'one' in 'targets', which one\.py has too"):
+        plugins.use_plugins([write(tmp_path, "two.py", registering("one"))])
+    with pytest.raises(ValueError, match=r"plug-in .*nowhere\.py: No such file"):
+        plugins.use_plugins([f"{tmp_path}/nowhere.py"])
+    with pytest.raises(ValueError, match=r"plug-in no_such_module: no such module is installed"):
+        plugins.use_plugins(["no_such_module"])
+    with pytest.raises(ValueError, match=r"three\.py, line 2: ZeroDivisionError: division by zero"):
+        plugins.use_plugins([write(tmp_path, "three.py", registering("three", "1 / 0"))])
+    plugins.use_plugins([write(tmp_path, "four.py", "import bertjax\nbertjax.register('families', 'four', 4)\n")])
+    with pytest.raises(ValueError, match=r"four\.py: 'four' in 'families' is int; give Family"):
+        FAMILIES["four"]
+
+
+def test_recipe_that_registers_is_a_plugin(tmp_path, monkeypatch):
+    recipe = write_recipe(tmp_path)
+    with recipe.open("a") as file:
+        file.write("from bertjax.input.targets.registry import TARGETS\nTARGETS['one'] = 'one'\n")
+    for _ in range(2):
+        (recorded,) = load_recipe(recipe).plugins
+        assert plugins.use_plugins([recorded]) == (recorded,) and "one" in TARGETS
+    forget(monkeypatch)
+    assert "one" not in TARGETS
+    plugins.open_plugins([recorded], "run", lambda name: recipe.read_bytes())
+    assert TARGETS["one"] == "one"
+
+
+def test_worker_processes_have_the_plugins(tmp_path, monkeypatch):
+    plugins.use_plugins([write(tmp_path, "one.py", registering("one"))])
+    started = plugins.active()
+    forget(monkeypatch)
+    plugins.activate(started)
+    assert TARGETS["one"] == "one"
