@@ -18,37 +18,54 @@ if TYPE_CHECKING:
 
     from bertjax.cli.verb import Verb, VerbParser
 
-# Name -> (module in bertjax.cli, description).
-VERBS = {
-    "recipes": ("recipes", "list the recipes of the package with their cost, or copy one to change it"),
-    "pretrain": ("pretrain", "train a model from text; creates vocabulary and data if needed, resumes a stopped run"),
-    "bench": ("bench", "measure how fast this machine trains a recipe, relative to its matmuls, and what limits it"),
-    "vocab": ("vocab", "train a recipe's vocabulary on its sources, or add words from other sources to a vocabulary"),
-    "prepare": ("prepare", "split a recipe's text into sentences and tokens, and write them as a token store"),
-    "inspect": ("inspect", "show a token store: counts, lengths, packing, duplicates, overlap with evaluation texts"),
-    "reference": (
-        "reference",
-        "train a recipe with several seeds and store its curves as a reference for later runs",
-    ),
-    "plan": ("plan", "estimate memory, time and cost on any GPU or TPU, without having one"),
-    "evaluate": ("evaluate", "evaluate a run's newest checkpoint on its held-out text"),
-    "compare": ("compare", "compare runs by held-out loss or task predictions, with p-values"),
-    "fill-mask": ("fill_mask", "predict the [MASK] tokens of a text"),
-    "score": ("score", "score sentences by pseudo-log-likelihood, or measure accuracy on minimal pairs such as BLiMP"),
-    "correct": ("correct", "correct unlikely words, or measure correction on sentence pairs"),
-    "finetune": ("finetune", "fine-tune a model for GLUE, questions, tags, choices or your own table"),
-    "predict": ("predict", "apply a fine-tuned model to one input"),
-    "embed": ("embed", "write embeddings of texts or of their tokens"),
-    "search": ("search", "search documents by vectors, words or both; builds the index if needed"),
-    "attention": ("attention", "show what each attention head attends to in one or two sentences, as a page"),
-    "neighbors": ("neighbors", "show the nearest words to a word, in the embedding table and in context"),
-    "similar": ("similar", "make a table of similar words from word vectors"),
-    "checkpoints": ("checkpoints", "show what each checkpoint of a run predicts for a [MASK]"),
-    "verify": ("verify", "verify the files of a run, checkpoint, token store, export or index against their checksums"),
-    "replay": ("replay", "repeat one training step and show its loss by row and gradient by layer"),
-    "average": ("average", "average the last checkpoints of a run into a new run"),
-    "export": ("export", "export a model to another framework's format"),
-    "import": ("import_model", "import a model from another framework's format as a run"),
+# Group -> verb -> (module in bertjax.cli, description).
+GROUPS = {
+    "Start": {
+        "recipes": ("recipes", "list the recipes of the package, show one, or copy one to change it"),
+        "plan": ("plan", "estimate memory, time and cost on any GPU or TPU, without having one"),
+        "bench": ("bench", "measure how fast this machine trains a recipe, and what limits it"),
+    },
+    "Data": {
+        "vocab": ("vocab", "train a recipe's vocabulary on its sources, or add words to a vocabulary"),
+        "tokenize": ("tokenize", "show the tokens of a text"),
+        "prepare": ("prepare", "split a recipe's text into sentences and tokens, and write them as a token store"),
+        "inspect": ("inspect", "show a token store: counts, lengths, duplicates, overlap with evaluation texts"),
+    },
+    "Train": {
+        "pretrain": ("pretrain", "train a model from text; creates vocabulary and data, resumes a stopped run"),
+        "finetune": ("finetune", "fine-tune a model for GLUE, questions, tags, choices or your own table"),
+    },
+    "Use": {
+        "fill-mask": ("fill_mask", "predict the [MASK] tokens of a text, or correct unlikely words"),
+        "predict": ("predict", "apply a fine-tuned model to one input"),
+        "embed": ("embed", "write embeddings of texts or of their tokens"),
+        "search": ("search", "search documents by vectors, words or both; builds the index if needed"),
+    },
+    "Understand": {
+        "evaluate": ("evaluate", "evaluate a run on its held-out text, score texts, or judge minimal pairs"),
+        "compare": ("compare", "compare runs with p-values, or measure how much seeds of a recipe differ"),
+        "attention": ("attention", "show what each attention head attends to in one or two sentences, as a page"),
+        "neighbors": ("neighbors", "show the nearest words to a word, or make a table of similar words"),
+    },
+    "Share": {
+        "export": ("export", "export a model to another framework's format"),
+        "import": ("import_model", "import a model from another framework's format as a run"),
+    },
+    "Maintain": {
+        "run": ("run", "verify a run's files, replay one of its steps, or average its last checkpoints"),
+    },
+}
+VERBS = {name: about for group in GROUPS.values() for name, about in group.items()}
+# Verbs of earlier versions -> the command that replaces each.
+RENAMED = {
+    "checkpoints": "fill-mask RUN TEXT --checkpoints",
+    "correct": "fill-mask RUN TEXT --correct",
+    "score": "evaluate RUN TEXT",
+    "reference": "compare RECIPE --seeds 0 1 2",
+    "similar": "neighbors RUN --output FILE",
+    "verify": "run verify PATH",
+    "replay": "run replay RUN --step N",
+    "average": "run average RUN",
 }
 _FAILED = 1  # exit code
 _PIPE_CLOSED = 141  # that of a program which SIGPIPE ends
@@ -111,7 +128,7 @@ def _parse(words: list[str]) -> tuple[Verb, argparse.Namespace]:
     if verb.takes_keys and {"-h", "--help"} & set(words):
         _print_help_with_keys(parser, words)
         sys.exit()
-    parsed, overrides = parser.parse_known_args(words[1:])
+    parsed, overrides = parser.parse_words(words[1:], takes_keys=verb.takes_keys)
     if overrides and not verb.takes_keys:
         parser.refuse(overrides)
     from bertjax.storage.lean_import import quiet_libtpu
@@ -184,30 +201,46 @@ def _help(words: list[str]) -> int:
     from bertjax import __version__
     from bertjax.cli.verb import VerbParser, nearest
 
-    parser = VerbParser(
-        prog="bertjax",
-        description="BERT pretraining in JAX: from raw text to a checkpoint that other frameworks load.",
-        epilog="See bertjax VERB --help. First run: bertjax pretrain quickstart",
-        allow_abbrev=False,
-    )
+    parser = VerbParser(prog="bertjax", usage="bertjax VERB ...", add_help=False, allow_abbrev=False)
+    parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("--version", action="version", version=f"bertjax {__version__}")
-    parser.add_argument(
-        "--completion",
-        choices=("bash", "zsh", "fish"),
-        help='print the completion script of a shell: eval "$(bertjax --completion bash)"',
-    )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
-    for name, (_, does) in VERBS.items():
-        verbs.add_parser(name, help=does, add_help=False)
+    parser.add_argument("--completion", choices=("bash", "zsh", "fish"))
+    if words and (renamed := RENAMED.get(words[0])):
+        parser.error(f"VERB {words[0]!r} is now: bertjax {renamed}")
     if words and not words[0].startswith("-"):
         parser.error(f"VERB {words[0]!r} is unknown; {nearest(words[0], VERBS)}")
     options = parser.parse_args(words)
     if options.completion is None:
-        parser.error("VERB is missing; bertjax --help lists them")
+        print(_overview())
+        return 0
     from bertjax.cli.completion import script_for
 
     print(script_for(options.completion))
     return 0
+
+
+def _overview() -> str:
+    """The verbs in groups, with what each does."""
+    from bertjax.storage.terminal import bold
+
+    width = max(map(len, VERBS))
+    lines = ["usage: bertjax VERB ...", "", "BERT pretraining in JAX: text goes in, a model that other frameworks load"]
+    lines[-1] += " comes out."
+    for group, verbs in GROUPS.items():
+        lines += ["", bold(group), *(f"  {name:{width}}  {does}" for name, (_, does) in verbs.items())]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            bold("Options"),
+            f"  {'--version':{width}}  print the version",
+            '  --completion {bash,zsh,fish}  complete words in a shell: eval "$(bertjax --completion bash)"',
+            "",
+            "First run:       bertjax pretrain quickstart",
+            "Your own text:   bertjax pretrain modern_mini --data.sources 'text:books/*.txt' --training.budget 2h",
+            "Options of VERB: bertjax VERB --help",
+        ]
+    )
 
 
 def _print_help_with_keys(parser: argparse.ArgumentParser, words: list[str]) -> None:

@@ -7,7 +7,7 @@ Reproduces: "Revisiting Pre-trained Models for Chinese Natural Language Processi
     original: jieba finds the words (LTP there); the 15 % are of the tokens (of the words there); a similar word has as
     many tokens as the word (not told there); one of the table's words is drawn (there the nearest is named).
 Text: as in multilingual.py:chinese. The published models start from Chinese BERT and see 5.4 billion words.
-    `bertjax similar VECTORS --vocab vocab.txt --output similar.tsv` makes the table of word vectors.
+    `bertjax neighbors VECTORS --vocab vocab.txt --output similar.tsv` makes the table of word vectors.
 Expected: CMRC 2018 (development) EM/F1: base 68.5/87.9, large 70.7/88.9; XNLI (development): 80.3, 82.4. The model
     cannot fill in [MASK], which it never saw.
 Cost: base 102,882,442 parameters and 1.1e20 FLOP, large 326,597,258 and 3.9e20; needs `pip install 'bertjax[chinese]'`.

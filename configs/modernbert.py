@@ -3,8 +3,8 @@
 Reproduces: "ModernBERT" (arXiv 2412.13663) as AnswerDotAI/ModernBERT trains it: 30 % of the tokens hidden, each
     by its own draw, sequences packed, StableAdamW without clipping, batches that grow (theirs linearly), a constant
     rate, then rows of 8,192 tokens with the global layers' theta raised from 10,000 to 160,000, and 50 billion tokens
-    of 1 - sqrt decay. Variants: base, large, whose rate falls to a tenth after 900 billion tokens. `bertjax average
-    RUN --last 4` is the paper's last step for base.
+    of 1 - sqrt decay. Variants: base, large, whose rate falls to a tenth after 900 billion tokens. `bertjax run
+    average RUN --last 4` is the paper's last step for base.
     Not verified in a source: rows in a batch at 8,192 (here an eighth of those at 1,024, which for large is 616, made
     608 so that 16 divide it). Not the original: dropout of 0.1 on the attention's output is left out (transformers'
     configs have 0), large starts from random values and not from a tiled base, held-out masks are 30 % as in training

@@ -24,7 +24,7 @@ from generated_corpus import write_corpus
 from tiny_runs import command, finish, news_of, start, write_recipe
 
 import bertjax as bertjax_package
-from bertjax.__main__ import VERBS, load_verb, main, make_parser
+from bertjax.__main__ import GROUPS, RENAMED, VERBS, load_verb, main, make_parser
 from bertjax.cli.recipe import shell_command
 from bertjax.input.masking.similar import SimilarTable
 from bertjax.interpret.checkpoint_predictions import checkpoint_predictions
@@ -173,7 +173,38 @@ def test_unknown_words_are_refused() -> None:
     assert bertjax("evaluate", "somewhere", "--fast").returncode == 2
     unknown = in_a_process("pretran")
     assert unknown.returncode == 2 and "VERB 'pretran' is unknown; did you mean pretrain?" in unknown.stderr
-    assert bertjax().returncode == 2
+    alone, asked = bertjax(), bertjax("--help")
+    assert alone.returncode == asked.returncode == 0 and alone.stdout == asked.stdout
+    assert [line for line in alone.stdout.splitlines() if line in GROUPS] == [*GROUPS] and len(VERBS) <= 20
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_verb_is_an_error_that_names_the_new_one(old: str) -> None:
+    refused = bertjax(old, "runs/mine")
+    assert refused.returncode == 2 and f"VERB {old!r} is now: bertjax {RENAMED[old]}" in refused.stderr
+    verb = RENAMED[old].split()[0]
+    assert old not in VERBS and verb in VERBS
+    _, keys = make_parser(verb).parse_words(
+        RENAMED[old].replace(" N", " 9").split()[1:], takes_keys=load_verb(verb).takes_keys
+    )
+    assert not keys
+
+
+def test_options_may_stand_before_texts_and_modes_keep_theirs_apart() -> None:
+    words = ["runs/mine", "--top", "3", "a [MASK]", "--correct", "b"]
+    parsed, unknown = make_parser("fill-mask").parse_words(words, takes_keys=False)
+    assert parsed.text == ["a [MASK]", "b"] and parsed.top == 3 and not unknown
+    for words, message in (
+        (["fill-mask", "r", "a", "--threshold", "1"], "--threshold requires --correct"),
+        (["evaluate", "r", "--variant", "whole-word"], "--variant requires TEXT, --file or --pairs"),
+        (["compare", "r", "s", "--output", "x.json"], "--output requires --seeds"),
+        (["compare", "r", "s", "--training.steps", "9"], "only --seeds takes settings of a recipe"),
+        (["neighbors", "r", "word", "--nearest", "3"], "--nearest requires --output"),
+        (["neighbors", "r"], "give either a WORD to look up, or --output"),
+        (["tokenize", "r"], "give either TEXT or --file"),
+    ):
+        ended = bertjax(*words)
+        assert ended.returncode == 1 and message in ended.stderr, words
 
 
 def next_command(ended: subprocess.CompletedProcess[str]) -> list[str]:
@@ -274,22 +305,22 @@ def test_similar_words_of_a_run_are_a_table_to_train_with(run: tuple[Path, Path,
     words = sorted(set((run[0] / "corpus.txt").read_text().replace(".", "").split()))
     (tmp_path / "words.txt").write_text("\n".join(words) + "\n")
     table, listed = tmp_path / "similar.tsv", tmp_path / "listed.tsv"
-    ended = bertjax("similar", str(run[1]), "--output", str(table), "--nearest", "2")
+    ended = bertjax("neighbors", str(run[1]), "--output", str(table), "--nearest", "2")
     assert ended.returncode == 0, ended.stderr
     assert {len(line.split("\t")) for line in table.read_text().splitlines()} == {3}
-    ended = bertjax("similar", str(run[1]), "--output", str(listed), "--words", str(tmp_path / "words.txt"))
+    ended = bertjax("neighbors", str(run[1]), "--output", str(listed), "--words", str(tmp_path / "words.txt"))
     assert ended.returncode == 0, ended.stderr
     assert {line.partition("\t")[0] for line in listed.read_text().splitlines()} <= set(words)
     tokenizer = load_run(run[1]).tokenizer
     for path in (table, listed):
         assert len(SimilarTable.read(str(path), tokenizer).sizes) == path.read_text().count("\n")
     for wrong in (("--vocab", "v.txt"), ("--words", str(tmp_path / "no.txt")), ("--nearest", "0")):
-        refused = bertjax("similar", str(run[1]), "--output", str(tmp_path / "other.tsv"), *wrong)
+        refused = bertjax("neighbors", str(run[1]), "--output", str(tmp_path / "other.tsv"), *wrong)
         assert refused.returncode == 1 and wrong[0] in refused.stderr and "Traceback" not in refused.stderr
 
 
 def test_checkpoints_answer_in_order_and_the_newest_as_fill_mask_does(run: tuple[Path, Path, list[str]]) -> None:
-    ended = bertjax("checkpoints", str(run[1]), "the [MASK] ba .", "ba [MASK]")
+    ended = bertjax("fill-mask", str(run[1]), "--checkpoints", "the [MASK] ba .", "ba [MASK]")
     assert ended.returncode == 0, ended.stderr
     lines = re.findall(r"^step +(\d+)  B follows A +([\d.]+)%  \|  (.*)  \|  (.*)$", ended.stdout, re.M)
     assert [int(line[0]) for line in lines] == [20, 30, 40]
@@ -300,6 +331,20 @@ def test_checkpoints_answer_in_order_and_the_newest_as_fill_mask_does(run: tuple
     assert list(map(tuple, guesses)) == list(newest.guesses)
     with pytest.raises(ValueError, match="nothing to predict in 'the end'"):
         next(checkpoint_predictions(run[1], ["the end"], top=3))
+
+
+def test_tokenize_shows_the_tokens_that_a_run_encodes(run: tuple[Path, Path, list[str]]) -> None:
+    tokenizer = load_run(run[1]).tokenizer
+    ids = tokenizer.encode(["the ba \u4e00 ."])[0].tolist()
+    assert tokenizer.unk_id in ids
+    vocabulary = str(run[1] / "vocab.txt")
+    for source in (str(run[1]), vocabulary):
+        ended = bertjax("tokenize", source, "the ba \u4e00 .")
+        assert ended.returncode == 0, ended.stderr
+        _, tokens, numbers, figures = ended.stdout.splitlines()
+        assert tokens.split() == [tokenizer.tokens[number] for number in ids] and [*map(int, numbers.split())] == ids
+        assert figures.split(",")[0].strip() == f"{len(ids)} tokens" and figures.endswith("1 of them [UNK]")
+    assert bertjax("tokenize", str(run[1]), "a", "--cased").returncode == 1
 
 
 def test_export_goes_where_requested(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:

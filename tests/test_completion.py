@@ -123,7 +123,7 @@ def test_fish_completes() -> None:
         (["exprt"], "VERB 'exprt' is unknown; did you mean export?"),
         (["recipes", "copi"], "'copi' is unknown; did you mean copy?"),
         (["--completion", "fsh"], "argument --completion: 'fsh' is unknown; did you mean fish?"),
-        ([], "VERB is missing; bertjax --help lists them"),
+        (["scroe"], "VERB 'scroe' is unknown; choose from recipes,"),
     ],
 )
 def test_the_nearest_word_is_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,9 +55,8 @@ COMMANDS = [c for c in commands() if not c.endswith(" --help") and c.count(" ") 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_is_understood(command: str) -> None:
     _, verb, *arguments = shlex.split(command)
-    parsed, keys = PARSERS[verb].parse_known_args(
-        arguments[: arguments.index("--")] if "--" in arguments else arguments
-    )
+    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    parsed, keys = PARSERS[verb].parse_words(words, takes_keys=load_verb(verb).takes_keys)
     assert load_verb(verb).takes_dashes or "--" not in arguments
     assert load_verb(verb).takes_keys or not keys
     config = override(FinetuneConfig() if verb == "finetune" else recipe_of(parsed), keys, "bertjax")
@@ -89,7 +88,8 @@ def assert_holds(config: Config, words: list[str]) -> None:
 
 def recipe_of(parsed: argparse.Namespace) -> Config:
     """The recipe that a command names, else the defaults."""
-    named = next(filter(is_recipe, map(str, vars(parsed).values())), None)
+    values = [one for value in vars(parsed).values() for one in (value if isinstance(value, list) else [value])]
+    named = next(filter(is_recipe, map(str, values)), None)
     return load_recipe(REPOSITORY / named if ".py" in named else named) if named else Config()
 
 

@@ -1,4 +1,4 @@
-"""`bertjax verify`: no flipped bit, and no cut, missing, stale or foreign file, passes as what was written."""
+"""`bertjax run verify`: no flipped bit, and no cut, missing, stale or foreign file, passes as what was written."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ def same_state(checkpoint: Path, other: Path) -> bool:
 
 
 def test_what_was_written_is_whole(made: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", *(str(made[kind]) for kind in KINDS)]) == 0
+    assert main(["run", "verify", *(str(made[kind]) for kind in KINDS)]) == 0
     told = capfd.readouterr()
     assert told.out.count(": OK") == len(KINDS) + 1, "a run has a checkpoint"
     assert "verifying, bytes: 100% of" in told.err
-    assert main(["verify", str(made["run"] / "checkpoints")]) == 0
+    assert main(["run", "verify", str(made["run"] / "checkpoints")]) == 0
 
 
 @each_kind
@@ -171,13 +171,13 @@ def test_exit_codes_and_coreutils(made: dict[str, Path], tmp_path: Path, capfd: 
     checked = subprocess.run(["sha256sum", "-c", "--strict", SUMS_FILE], cwd=export, capture_output=True, text=True)
     assert checked.returncode == 0 and "model.safetensors: OK" in checked.stdout, checked.stderr
     flip(export / "model.safetensors", 12_345)
-    assert main(["verify", str(export), str(made["store"])]) == DAMAGED
+    assert main(["run", "verify", str(export), str(made["store"])]) == DAMAGED
     told = capfd.readouterr().out
     assert f"DAMAGED {export / 'model.safetensors'}: its SHA-256 is not the one in SHA256SUMS" in told
     assert f"export {export}: 1 finding\n" in told and ": OK" in told
     (tmp_path / "nothing").mkdir()
     for path, message in ((tmp_path / "nothing", "nothing there that bertjax wrote"), ("nowhere", "no such folder")):
-        assert main(["verify", str(path)]) == 1
+        assert main(["run", "verify", str(path)]) == 1
         assert f"{message}; give a run, one of its checkpoints/<step>" in capfd.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""`bertjax average`: the mean of a run's last checkpoints."""
+"""`bertjax run average`: the mean of a run's last checkpoints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bertjax.cli.verb import Verb
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `average`."""
+    """Add the arguments of `run average`."""
     parser.add_argument("run", metavar="RUN", help="a run's directory")
     parser.add_argument(
         "--last", type=int, default=5, metavar="N", help="number of newest checkpoints to average (%(default)s)"
@@ -29,9 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-VERB = Verb(
+AVERAGE = Verb(
     add_arguments,
     run,
-    example="bertjax average runs/quickstart --last 2",
+    example="bertjax run average runs/quickstart --last 2",
     interrupted="nothing was averaged; run the same command again to start over",
 )

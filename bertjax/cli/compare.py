@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from bertjax.cli import reference
 from bertjax.cli.model_source import add_page, page_path
-from bertjax.cli.verb import Verb
+from bertjax.cli.recipe import KEYS, add_show_config
+from bertjax.cli.verb import Verb, require_unused
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run",
         nargs="+",
         metavar="RUN",
-        help="runs, or their checkpoints/<step>; the first is the baseline",
+        help="runs, or their checkpoints/<step>; the first is the baseline. With --seeds: one recipe",
     )
     parser.add_argument(
         "--rows",
@@ -24,10 +26,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="held-out rows for pretrained runs (as many as the first one evaluates)",
     )
     add_page(parser)
+    seeds = parser.add_argument_group(
+        "the spread over seeds", f"train a recipe with several seeds, and store their curves for later runs; {KEYS}"
+    )
+    reference.add_options(seeds)
+    add_show_config(seeds)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the figures of the runs, and their differences from the first."""
+    if arguments.seeds:
+        if len(arguments.run) > 1 or arguments.rows or arguments.html:
+            raise ValueError("--seeds trains one RECIPE; leave out --rows, --html and further runs")
+        return reference.write_curves(arguments)
+    require_unused(arguments, ("output", "show_config"), "--seeds")
+    if arguments.overrides:
+        raise ValueError(f"{arguments.overrides[0]}: runs have their config; only --seeds takes settings of a recipe")
     from bertjax.interpret.comparison_page import comparison_tables, render_comparison, verdicts
     from bertjax.interpret.run_comparison import compare_runs
     from bertjax.report.page import text_lines
@@ -52,5 +66,6 @@ VERB = Verb(
     add_arguments,
     run,
     example="bertjax compare runs/quickstart runs/longer",
-    interrupted="nothing was written; run the same command again to start over",
+    interrupted="run the same command again; with --seeds it continues from what is finished",
+    takes_keys=True,
 )

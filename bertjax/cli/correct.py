@@ -1,4 +1,4 @@
-"""`bertjax correct`: replace words that a model finds much less likely than others."""
+"""`bertjax fill-mask --correct`: replace words that a model finds much less likely than others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import add_overwrite, add_source, add_texts, input_texts, require_free, require_texts
-from bertjax.cli.verb import Verb
+from bertjax.cli.model_source import add_overwrite, input_texts, require_free, require_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,15 +17,16 @@ if TYPE_CHECKING:
     from bertjax.interpret.correction import Correction, Examined
     from bertjax.loaded import LoadedModel
 
+OPTIONS = ("masked", "threshold", "output", "overwrite", "evaluate")  # those that only correction has
+
 _BATCH = 256  # texts
+_TOP = 3  # proposals for a word
 _SHOWN = 8  # skipped words to list
 _CHARACTERS = 60  # of a text in a message
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `correct`."""
-    add_source(parser)
-    add_texts(parser, "a text, without [MASK]")
+def add_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options of correction."""
     parser.add_argument(
         "--masked",
         action="store_true",
@@ -39,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="replace a word if log p(proposal) - log p(word) is above X (4, with --masked 9)",
     )
-    parser.add_argument("--top", type=int, default=3, metavar="K", help="proposals shown for each word (%(default)s)")
     parser.add_argument(
         "--output", metavar="FILE", help="also write the corrected texts: .txt, one per line, or .jsonl with proposals"
     )
@@ -52,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def correct(arguments: argparse.Namespace) -> int:
     """Print the corrections of each text, or figures on pairs of texts."""
     from bertjax.loaded import open_model
 
@@ -89,10 +88,10 @@ def _threshold(arguments: argparse.Namespace) -> float:
 
 def _examine(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Examined]:
     """Examine the texts in batches."""
-    texts = input_texts(arguments)
+    texts, top = input_texts(arguments), _TOP if arguments.top is None else arguments.top
     number = 1
     while batch := list(itertools.islice(texts, _BATCH)):
-        yield from model.examine(batch, masked=arguments.masked, top=arguments.top, number_from=number)
+        yield from model.examine(batch, masked=arguments.masked, top=top, number_from=number)
         number += len(batch)
 
 
@@ -168,11 +167,3 @@ def _evaluate(model: LoadedModel, arguments: argparse.Namespace) -> int:
             f"{left_out[0]}"
         )
     return 0
-
-
-VERB = Verb(
-    add_arguments,
-    run,
-    example="bertjax correct runs/quickstart 'This function returns then array.'",
-    interrupted="nothing was written; run the same command again to start over",
-)

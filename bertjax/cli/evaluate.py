@@ -1,19 +1,26 @@
-"""`bertjax evaluate`: evaluate a run's newest checkpoint on held-out text."""
+"""`bertjax evaluate`: a run's figures on its held-out text, scores of texts, accuracies on minimal pairs."""
 
 from __future__ import annotations
 
 import argparse
 
-from bertjax.cli.verb import Verb
+from bertjax.cli import score
+from bertjax.cli.model_source import add_source, add_texts
+from bertjax.cli.verb import Verb, require_unused
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `evaluate`."""
-    parser.add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
+    add_source(parser)
+    add_texts(parser, "a text to score by its pseudo-log-likelihood; without texts: evaluate RUN on its held-out text")
+    score.add_options(parser.add_argument_group("scores"))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a run's held-out figures and the baselines."""
+    """Print a run's held-out figures and the baselines, or scores of texts."""
+    if arguments.text or arguments.file or arguments.field or arguments.pairs:
+        return score.score(arguments)
+    require_unused(arguments, score.OPTIONS, "TEXT, --file or --pairs")
     from bertjax.config import FinetuneConfig
     from bertjax.convert.sources import load_own_run
     from bertjax.convert.teacher import fit_teacher, read_teacher

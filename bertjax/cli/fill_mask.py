@@ -1,26 +1,53 @@
-"""`bertjax fill-mask`: the likeliest tokens for each [MASK] of a text."""
+"""`bertjax fill-mask`: the likeliest tokens for each [MASK] of a text, and corrections of unlikely words."""
 
 from __future__ import annotations
 
 import argparse
 
-from bertjax.cli.model_source import add_source
-from bertjax.cli.verb import Verb
+from bertjax.cli import correct
+from bertjax.cli.checkpoints import print_checkpoints
+from bertjax.cli.model_source import add_source, add_texts, input_texts
+from bertjax.cli.verb import Verb, require_unused
+
+_TOP = 5  # predictions of each [MASK]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fill-mask`."""
     add_source(parser)
-    parser.add_argument("text", nargs="+", metavar="TEXT", help="a text with one [MASK] or more")
-    parser.add_argument("--top", type=int, default=5, metavar="K", help="tokens shown for each [MASK] (%(default)s)")
+    add_texts(parser, "a text with one [MASK] or more")
+    parser.add_argument(
+        "--top", type=int, metavar="K", help=f"tokens shown for each [MASK] or word ({_TOP}; 3 with the modes below)"
+    )
+    parser.add_argument(
+        "--checkpoints",
+        action="store_true",
+        help="show the predictions of each checkpoint of a run, oldest first, for one or two sentences",
+    )
+    parser.add_argument(
+        "--correct",
+        action="store_true",
+        help="correct unlikely words of texts without [MASK], or measure correction on sentence pairs",
+    )
+    correct.add_options(parser.add_argument_group("with --correct"))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the likeliest tokens for each [MASK] of each text."""
+    if arguments.correct and not arguments.checkpoints:
+        return correct.correct(arguments)
+    require_unused(arguments, correct.OPTIONS, "--correct")
+    if arguments.correct:
+        raise ValueError("--checkpoints with --correct: give one of them")
+    if bool(arguments.text) == bool(arguments.file):
+        raise ValueError("give either TEXT or --file FILE, with [MASK] in place of a word")
+    if arguments.checkpoints:
+        return print_checkpoints(arguments)
     from bertjax.loaded import open_model
 
+    texts, top = list(input_texts(arguments)), _TOP if arguments.top is None else arguments.top
     model = open_model(arguments.run)
-    for text, found in zip(arguments.text, model.fill_mask(arguments.text, arguments.top), strict=True):
+    for text, found in zip(texts, model.fill_mask(texts, top), strict=True):
         print(text)
         for guesses in found:
             print("    " + "  ".join(f"{token} {share:.1%}" for token, share in guesses))
@@ -30,6 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax fill-mask runs/quickstart 'This function returns the [MASK] of the array.'",
+    example="bertjax fill-mask runs/quickstart 'She opened the [MASK] and went out.'",
     interrupted="nothing was written; run the same command again to start over",
 )

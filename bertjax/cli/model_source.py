@@ -142,7 +142,7 @@ def page_path(name: str) -> Path:
     return path
 
 
-def add_overwrite(parser: argparse.ArgumentParser) -> None:
+def add_overwrite(parser: argparse._ActionsContainer) -> None:
     """Add the option `--overwrite`."""
     parser.add_argument("--overwrite", action="store_true", help="replace existing output without a prompt")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import add_source, add_text
-from bertjax.cli.verb import Verb
+from bertjax.cli import similar
+from bertjax.cli.model_source import add_text
+from bertjax.cli.verb import Verb, require_unused
 
 if TYPE_CHECKING:
     from bertjax.interpret.neighbors import Neighbors
@@ -16,17 +17,28 @@ _NEAREST = 3  # contexts shown for each context
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `neighbors`."""
-    add_source(parser)
-    parser.add_argument("word", metavar="WORD", help="a word")
+    parser.add_argument(
+        "run",
+        metavar="RUN|VECTORS",
+        help="a run's directory, one of its checkpoints/<step>, hf:DIR or hf:NAME; with --output also vectors in "
+        "word2vec's text format",
+    )
+    parser.add_argument("word", nargs="?", metavar="WORD", help="a word; none with --output")
     parser.add_argument(
         "--layer", type=int, metavar="N", help="layer whose vectors represent the contexts (the last one)"
     )
     parser.add_argument("--contexts", type=int, default=8, metavar="N", help="sentences shown at most (%(default)s)")
     add_text(parser)
+    similar.add_options(parser.add_argument_group("a table of similar words, to train with instead of [MASK]"))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the nearest words to a word."""
+    if bool(arguments.word) == bool(arguments.output):
+        raise ValueError("give either a WORD to look up, or --output FILE for a table of similar words")
+    if arguments.output:
+        return similar.write_table(arguments)
+    require_unused(arguments, similar.OPTIONS, "--output")
     from bertjax.convert.sources import open_source
     from bertjax.interpret.neighbors import find_neighbors
     from bertjax.interpret.sample_text import sample_text
@@ -72,6 +84,6 @@ def _print_contexts(found: Neighbors, origin: str) -> None:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax neighbors runs/quickstart array",
+    example="bertjax neighbors runs/quickstart garden",
     interrupted="nothing was written; run the same command again to start over",
 )

@@ -31,7 +31,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     add_show_config(parser)
 
 
-def add_show_config(parser: argparse.ArgumentParser) -> None:
+def add_show_config(parser: argparse._ActionsContainer) -> None:
     """Add the option `--show-config`."""
     parser.add_argument("--show-config", action="store_true", help="print every setting, not only the changed ones")
 

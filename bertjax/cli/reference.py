@@ -1,4 +1,4 @@
-"""`bertjax reference`: train a recipe with several seeds, and write its curves to compare later runs with."""
+"""`bertjax compare RECIPE --seeds`: the curves of a recipe over several seeds, a reference for later runs."""
 
 from __future__ import annotations
 
@@ -7,33 +7,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bertjax.cli.recipe import add_recipe, load_config, shell_command
-from bertjax.cli.verb import Verb
+from bertjax.cli.recipe import load_config, shell_command
 from bertjax.config import Config
 from bertjax.storage.remote import AnyPath
 
 _FOLDERS = ("run-dir", "data.root")  # they do not affect the curves
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `reference`."""
-    add_recipe(parser)
+def add_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options of a reference."""
     parser.add_argument(
         "--seeds",
         type=int,
         nargs="+",
         action="extend",
         metavar="SEED",
-        help="seeds of the runs, two or more (0 1 2); each run is in <run directory>_seed<n>",
+        help="train RECIPE with these seeds, two or more, each in <run directory>_seed<n>",
     )
     parser.add_argument(
         "--output", metavar="FILE.json", help="the file to write; pretrain looks in configs/references (<name>.json)"
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def write_curves(arguments: argparse.Namespace) -> int:
     """Train the recipe once with each seed, and write the curves."""
-    seeds = arguments.seeds or [0, 1, 2]
+    seeds, (arguments.config,) = arguments.seeds, arguments.run
     if len(set(seeds)) < len(seeds) or len(seeds) < 2:
         raise ValueError(f"--seeds {' '.join(map(str, seeds))}: give two seeds or more, each once")
     config = load_config(arguments)
@@ -63,11 +61,3 @@ def _train(config: Config, seeds: Sequence[int]) -> list[AnyPath]:
         one = replace(config, run_dir=f"{config.directory}_seed{seed}", training=replace(config.training, seed=seed))
         runs.append(pretrain(one).directory)
     return runs
-
-
-VERB = Verb(
-    add_arguments,
-    run,
-    example="bertjax reference quickstart --seeds 0 1 2 --output configs/references/quickstart.json",
-    takes_keys=True,
-)

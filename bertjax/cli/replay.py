@@ -1,4 +1,4 @@
-"""`bertjax replay`: repeat one step of a run and show its rows, to find the cause of a loss spike."""
+"""`bertjax run replay`: repeat one step of a run and show its rows, to find the cause of a loss spike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EXIT_CODES = f"Exit code 0: the figures equal those in the log, or the log has 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `replay`."""
+    """Add the arguments of `run replay`."""
     parser.add_argument("run", metavar="RUN", help=f"a pretraining run's directory. {_EXIT_CODES}")
     parser.add_argument(
         "--step", type=int, required=True, metavar="N", help="the step, as the log counts: after it N steps are taken"
@@ -76,9 +76,9 @@ def _comparison_lines(found: ReplayOfRun) -> list[str]:
     return lines
 
 
-VERB = Verb(
+REPLAY = Verb(
     add_arguments,
     run,
-    example="bertjax replay runs/quickstart --step 1200",
+    example="bertjax run replay runs/quickstart --step 1200",
     interrupted="nothing was written; run the same command again to start over",
 )

@@ -1,4 +1,4 @@
-"""`bertjax score`: pseudo-log-likelihoods of texts, and the accuracy on minimal pairs."""
+"""`bertjax evaluate RUN TEXT`: pseudo-log-likelihoods of texts, and the accuracy on minimal pairs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import add_overwrite, add_source, add_texts, input_texts, require_free, require_texts
-from bertjax.cli.verb import Verb
+from bertjax.cli.model_source import add_overwrite, input_texts, require_free, require_texts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bertjax.loaded import LoadedModel
 
+OPTIONS = ("variant", "output", "overwrite")  # those that only scores have
+
 _VARIANTS = ("original", "word-l2r", "whole-word")  # a copy: bertjax.interpret.pseudo_likelihood imports jax
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `score`."""
-    add_source(parser)
-    add_texts(parser, "a text to score")
+def add_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options of scores."""
     parser.add_argument(
         "--pairs",
         nargs="+",
@@ -31,21 +30,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--variant",
         choices=_VARIANTS,
-        default="original",
         help="what is hidden with a token: nothing else (Salazar et al. 2020), the pieces of its word to its right, or "
-        "all of its word (Kauf and Ivanova 2023) (%(default)s)",
+        "all of its word (Kauf and Ivanova 2023) (original)",
     )
     parser.add_argument("--output", metavar="FILE", help="also write the figures to a .jsonl, a line for each")
     add_overwrite(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def score(arguments: argparse.Namespace) -> int:
     """Print the score of each text, or the accuracy on each set of minimal pairs."""
     from bertjax.loaded import open_model
 
     require_texts(arguments, "pairs")
+    variant = arguments.variant or _VARIANTS[0]
     output = _output(arguments)
-    records = _score_pairs(arguments) if arguments.pairs else _score_texts(open_model(arguments.run), arguments)
+    model = open_model(arguments.run)
+    records = (_score_pairs if arguments.pairs else _score_texts)(model, variant, arguments)
     if output is not None:
         from bertjax.storage.files import replace_text
 
@@ -63,7 +63,7 @@ def _output(arguments: argparse.Namespace) -> Path | None:
     return output
 
 
-def _score_texts(model: LoadedModel, arguments: argparse.Namespace) -> list[dict[str, object]]:
+def _score_texts(model: LoadedModel, variant: str, arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Print a line per text and the pseudo-perplexity of all texts. Returns the scores as records."""
     from bertjax.interpret.pseudo_likelihood import perplexity
     from bertjax.storage.progress import ProgressLine, no_progress
@@ -71,23 +71,22 @@ def _score_texts(model: LoadedModel, arguments: argparse.Namespace) -> list[dict
     texts = list(input_texts(arguments))
     if not texts:
         raise ValueError(f"--file {arguments.file}: it has no text; give a file with some")
-    scores = model.score(texts, arguments.variant, ProgressLine() if arguments.file else no_progress)
+    scores = model.score(texts, variant, ProgressLine() if arguments.file else no_progress)
     for text, score in zip(texts, scores, strict=True):
         print(f"{score.log_probability:10.3f}  {score.tokens:4} tokens  {score.per_token:8.3f} per token  {text}")
     print(f"pseudo-perplexity {perplexity(scores):.3f} over {sum(score.tokens for score in scores):,} tokens")
     return [{"text": text, **score._asdict()} for text, score in zip(texts, scores, strict=True)]
 
 
-def _score_pairs(arguments: argparse.Namespace) -> list[dict[str, object]]:
+def _score_pairs(model: LoadedModel, variant: str, arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Print the accuracy on each set of minimal pairs, and on all of them. Returns it as records."""
     from pathlib import Path
 
     from bertjax.interpret.pseudo_likelihood import Judgement, read_pair_sets
-    from bertjax.loaded import open_model
     from bertjax.storage.progress import ProgressLine
 
     sets = read_pair_sets([Path(path) for path in arguments.pairs])
-    judged = open_model(arguments.run).judge_pairs(sets, arguments.variant, ProgressLine())
+    judged = model.judge_pairs(sets, variant, ProgressLine())
     width = max(len(one.name) for one in judged)
     if len(judged) > 1:
         judged.append(Judgement("all", sum(one.pairs for one in judged), sum(one.right for one in judged)))
@@ -98,11 +97,3 @@ def _score_pairs(arguments: argparse.Namespace) -> list[dict[str, object]]:
          "standard_error": one.standard_error}
         for one in judged
     ]  # fmt: skip
-
-
-VERB = Verb(
-    add_arguments,
-    run,
-    example="bertjax score runs/quickstart 'This function returns the array.' 'This function return the array.'",
-    interrupted="nothing was written; run the same command again to start over",
-)

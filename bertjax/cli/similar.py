@@ -1,4 +1,4 @@
-"""`bertjax similar`: make a table of similar words from word vectors."""
+"""`bertjax neighbors --output`: make a table of similar words from word vectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertjax.cli.model_source import add_overwrite, require_free
-from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,31 +14,32 @@ if TYPE_CHECKING:
     from bertjax.tokenization.tokenizer import Tokenizer
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `similar`."""
-    parser.add_argument(
-        "vectors",
-        metavar="RUN|VECTORS",
-        help="a run, one of its checkpoints/<step>, hf:DIR or hf:NAME: its word vectors; or a file of vectors in "
-        "word2vec's text format",
-    )
-    parser.add_argument("--output", required=True, metavar="FILE", help="table.tsv, for --data.similar-words")
+OPTIONS = ("vocab", "cased", "words", "nearest", "most", "overwrite")  # those that only the table has
+
+_NEAREST, _MOST = 10, 100_000
+
+
+def add_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options of the table."""
+    parser.add_argument("--output", metavar="FILE", help="table.tsv, for --data.similar-words")
     add_overwrite(parser)
     parser.add_argument("--vocab", metavar="FILE", help="with VECTORS: the vocabulary of the model to train")
     parser.add_argument("--cased", action="store_true", help="with --vocab: its text keeps case and accents")
     parser.add_argument(
         "--words", metavar="FILE", help="with RUN: the words, one per line (the words that are one token)"
     )
-    parser.add_argument("--nearest", type=int, default=10, metavar="N", help="similar words of a word (%(default)s)")
-    parser.add_argument("--most", type=int, default=100_000, metavar="N", help="words, the first ones (%(default)s)")
+    parser.add_argument("--nearest", type=int, metavar="N", help=f"similar words of a word ({_NEAREST})")
+    parser.add_argument("--most", type=int, metavar="N", help=f"words, the first ones ({_MOST:,})")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def write_table(arguments: argparse.Namespace) -> int:
     """Write the table, and print its size and first rows."""
     from bertjax.storage.files import replace_text
     from bertjax.storage.remote import path_of
     from bertjax.text.similar_words import nearest_words, to_text, usable_ids
 
+    arguments.nearest = _NEAREST if arguments.nearest is None else arguments.nearest
+    arguments.most = _MOST if arguments.most is None else arguments.most
     if arguments.nearest < 1 or arguments.most < 2:
         raise ValueError(
             f"--nearest {arguments.nearest} --most {arguments.most}: give 1 or more similar words, of 2 words or more"
@@ -48,12 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     require_free(output, arguments)
     if not output.parent.is_dir():
         raise ValueError(f"--output {output}: there is no directory {output.parent}; make it, or name another file")
-    tokenizer, words, vectors = (_file_vectors if Path(arguments.vectors).is_file() else _run_vectors)(arguments)
+    tokenizer, words, vectors = (_file_vectors if Path(arguments.run).is_file() else _run_vectors)(arguments)
     table = nearest_words(words, usable_ids(tokenizer, words), vectors, arguments.nearest)
     if not table:
-        raise ValueError(
-            f"{arguments.vectors}: no two of its {len(words):,} words are as many tokens; give other words"
-        )
+        raise ValueError(f"{arguments.run}: no two of its {len(words):,} words are as many tokens; give other words")
     replace_text(output, to_text(table))
     print(f"{len(table):,} of {len(words):,} words have similar ones of as many tokens: {output}")
     for word, near in list(table.items())[:3]:
@@ -69,13 +67,13 @@ def _file_vectors(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], 
 
     if not arguments.vocab:
         raise ValueError(
-            f"{arguments.vectors} is a file of vectors: name with --vocab the vocabulary of the model to train, for a "
+            f"{arguments.run} is a file of vectors: name with --vocab the vocabulary of the model to train, for a "
             "similar word has as many tokens as the word"
         )
     if arguments.words:
         raise ValueError(f"--words {arguments.words}: a file of vectors has its own words; leave it out")
     tokenizer = load_vocabulary(arguments.vocab, TextRules(not arguments.cased, not arguments.cased))
-    return tokenizer, *read_vectors(arguments.vectors, arguments.most)
+    return tokenizer, *read_vectors(arguments.run, arguments.most)
 
 
 def _run_vectors(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], np.ndarray]:
@@ -87,7 +85,7 @@ def _run_vectors(arguments: argparse.Namespace) -> tuple[Tokenizer, list[str], n
     listed = None
     if arguments.words:
         listed = _read_words(arguments.words)[: arguments.most]
-    model, _ = open_source(arguments.vectors)
+    model, _ = open_source(arguments.run)
     words, vectors = static_vectors(model, listed)
     return model.tokenizer, words[: arguments.most], vectors[: arguments.most]
 
@@ -98,11 +96,3 @@ def _read_words(name: str) -> list[str]:
     except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError) as error:
         raise ValueError(f"--words {name}: {error}; give a text file in UTF-8, one word per line") from None
     return list(dict.fromkeys(word for line in lines if (word := line.strip())))
-
-
-VERB = Verb(
-    add_arguments,
-    run,
-    example="bertjax similar vectors.txt --vocab vocab.txt --output similar.tsv",
-    interrupted="nothing was written; run the same command again to start over",
-)

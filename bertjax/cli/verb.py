@@ -36,6 +36,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
 
 
+def require_unused(arguments: argparse.Namespace, names: Iterable[str], option: str) -> None:
+    """Raise ValueError for an option among `names` that was given, which only `option` supports."""
+    for name in names:
+        if getattr(arguments, name) not in (None, False):
+            raise ValueError(f"--{name.replace('_', '-')} requires {option}")
+
+
 class VerbParser(argparse.ArgumentParser):
     """An argument parser whose errors suggest the nearest choice or option."""
 
@@ -53,6 +60,16 @@ class VerbParser(argparse.ArgumentParser):
         from bertjax.config.credentials import without_credentials
 
         super().error(printable(without_credentials(message)))
+
+    def parse_words(self, words: list[str], *, takes_keys: bool) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the words of a verb; returns also those that are none of its arguments.
+
+        Options may stand between positional arguments, unless an unknown word may be a key or the verb has actions.
+        """
+        asks_for_help = bool({"-h", "--help"} & set(words))  # an intermixed parser forgets the defaults that help names
+        if takes_keys or asks_for_help or self._subparsers is not None:
+            return self.parse_known_args(words)
+        return self.parse_known_intermixed_args(words)
 
     def refuse(self, words: list[str]) -> None:
         """Exit with code 2 because the verb does not take these words."""

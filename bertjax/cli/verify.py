@@ -1,4 +1,4 @@
-"""`bertjax verify`: check a run, a checkpoint, a token store, an export or a search index against its checksums."""
+"""`bertjax run verify`: check a run, a checkpoint, a token store, an export or a search index against its checksums."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `verify`."""
+    """Add the arguments of `run verify`."""
     parser.add_argument(
         "paths",
         nargs="+",
@@ -147,9 +147,9 @@ _BY_KIND: tuple[tuple[Callable[[Path], bool], Callable[[Path], list[Part]]], ...
     (_is_export, _sums_parts("export")),
 )
 
-VERB = Verb(
+VERIFY = Verb(
     add_arguments,
     run,
-    example="bertjax verify runs/quickstart",
+    example="bertjax run verify runs/quickstart",
     interrupted="nothing was changed; run the same command again to start over",
 )

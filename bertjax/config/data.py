@@ -84,7 +84,7 @@ class DataConfig:
     mask_power: float = 0.0  # Power p: tokens are drawn in proportion to count**-p; 0: all alike (DistilBERT: 0.7)
     replace_by: str = "token"  # Unit that draws [MASK], a random token or itself: token, or a whole span
     random_ids: str = "vocabulary"  # Source of random tokens: vocabulary, ordinary (none special), corpus (by count)
-    # File made by `bertjax similar`: masked words are replaced by similar ones instead of [MASK]
+    # File made by `bertjax neighbors --output`: masked words are replaced by similar ones instead of [MASK]
     similar_words: str = changes_with_notice("", "the table is the same by its fingerprint")
     threads: int = may_change(2)  # Number of threads that make batches
 

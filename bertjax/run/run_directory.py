@@ -186,7 +186,7 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
 
 
 def seal(directory: AnyPath) -> None:
-    """List the digests of a finished run's own files in `SHA256SUMS`, for `bertjax verify`; going on removes it.
+    """List the digests of a finished run's own files in `SHA256SUMS`, for `bertjax run verify`; going on removes it.
 
     Checkpoints and exports have digests of their own.
     """

@@ -60,7 +60,7 @@ class Processes:
         if self.count > 1 and Processes._has_joined:
             raise ValueError(
                 "a Python process joins the others of a run once, and this one has: start a new process for the next "
-                "run (`bertjax reference` goes on if the same command is given again)"
+                "run (`bertjax compare --seeds` goes on if the same command is given again)"
             )
         keep_freed_memory()  # before the first computation
         # Only the main thread can handle signals; tests run this in others.

@@ -26,8 +26,8 @@ def read_bytes(path: str) -> bytes:
     file = path_of(path)
     if not file.is_file():
         raise ValueError(
-            f"data.similar_words={path!r}: no such file; make one of word vectors with `bertjax similar`, or give "
-            "another"
+            f"data.similar_words={path!r}: no such file; make one of word vectors with `bertjax neighbors --output`, "
+            "or give another"
         )
     return read_whole(file)
 

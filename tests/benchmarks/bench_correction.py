@@ -1,12 +1,12 @@
-"""How many wrong words `bertjax correct` finds and corrects, in sentences in which a rule has replaced one word each.
+"""How many wrong words `bertjax fill-mask --correct` finds and corrects in sentences where a rule replaced one.
 
     python tests/benchmarks/bench_correction.py --model RUN --text FILE.txt.xz --folder DIR [--sentences 1000]
 
 FILE is the output of WikiExtractor that RUN was not trained on. Of each sentence of 8 to 30 words one word of letters
 is replaced by another of the file's 500 most common words, drawn by their frequency and the seed. The pairs are written
-to DIR/errors.tsv in the layout of SIGHAN's sets (id, source, target), which `bertjax correct --evaluate` reads too. The
-threshold is the best on every other pair, and the figures are of the rest: in one pass, and with each word hidden in
-turn.
+to DIR/errors.tsv in the layout of SIGHAN's sets (id, source, target), which
+`bertjax fill-mask --correct --evaluate` reads too. The threshold is the best on every other pair, and the figures are
+of the rest: in one pass, and with each word hidden in turn.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main() -> None:
     print(f"{len(pairs):,} of {len(sentences):,} sentences, with an error each: {path}")
     for name, more in (("one pass", []), ("each word hidden", ["--masked"])):
         print(f"\n{name}", flush=True)
-        if bertjax(["correct", arguments.model, "--evaluate", str(path), *more]):
+        if bertjax(["fill-mask", arguments.model, "--correct", "--evaluate", str(path), *more]):
             raise SystemExit(1)
 
 

@@ -1,4 +1,4 @@
-"""Files that are damaged in every way: each damage is named by a reader or by `bertjax verify`, or changes no bit."""
+"""Files damaged in every way: each damage is named by a reader or by `bertjax run verify`, or changes no bit."""
 
 from __future__ import annotations
 

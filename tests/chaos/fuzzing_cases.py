@@ -36,7 +36,7 @@ def test_a_mutated_file_is_read_or_refused_cleanly(name: str, tmp_path: Path) ->
     trial = trial_of(READERS[name], tmp_path)
     tally = trial.run(range(LEAST * trial.reader.rate), seed=0)
     assert not tally.findings
-    assert tally.refused or name == "SHA256SUMS"  # what is wrong there is no error but a finding of `verify`
+    assert tally.refused or name == "SHA256SUMS"  # what is wrong there is no error but a finding of `run verify`
 
 
 def test_there_are_three_thousand() -> None:

@@ -86,12 +86,12 @@ def without_pooler(folder: Path) -> None:
     safetensors.numpy.save_file(rest, path, metadata={"format": "pt"})
 
 
-USES = {
-    "fill-mask": (["the [MASK]"], "it has no MLM head and cannot fill masks"),
-    "score": (["the museum"], "it has no MLM head and cannot score texts"),
-    "correct": (["the museum"], "it has no MLM head and cannot correct texts"),
-    "embed": (["texts.txt", "--output", "out.npy", "--pooling", "pooler"], "pooling=pooler: it has no pooler"),
-}
+USES = (
+    ("fill-mask", ["the [MASK]"], "it has no MLM head and cannot fill masks"),
+    ("evaluate", ["the museum"], "it has no MLM head and cannot score texts"),
+    ("fill-mask", ["the museum", "--correct"], "it has no MLM head and cannot correct texts"),
+    ("embed", ["texts.txt", "--output", "out.npy", "--pooling", "pooler"], "pooling=pooler: it has no pooler"),
+)
 
 
 def test_import_remembers_heads_that_the_source_lacks(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +101,7 @@ def test_import_remembers_heads_that_the_source_lacks(bare: Path, capsys: pytest
     assert {*load_run("run").untrained} == {"mlm_head", "nsp_head", "pooler"}
     labels = {"MLM head", "NSP head", "pooler"}
     assert {*open_source("run")[1]} == {*open_source(f"hf:{bare}")[1]} == {*read_source("run").drawn} == labels
-    for verb, (words, message) in USES.items():
+    for verb, words, message in USES:
         for source in ("run", f"hf:{bare}"):
             capsys.readouterr()
             assert main([verb, source, *words]) == 1, verb

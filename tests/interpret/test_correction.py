@@ -1,4 +1,4 @@
-"""`correct`: log ratios by the plain model, kinds of tokens, windows, places in the text, figures on pairs."""
+"""`fill-mask --correct`: log ratios by a plain model, kinds of tokens, windows, places in the text, figures."""
 
 from __future__ import annotations
 
@@ -260,13 +260,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_verb(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["correct", str(run), "the bank", "strawberries", "--threshold", "1e9", "--top", "2"]) == 0
+    correct = ["fill-mask", str(run), "--correct"]
+    assert main([*correct, "the bank", "strawberries", "--threshold", "1e9", "--top", "2"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[:3] == ["the bank", "    nothing to correct", "strawberries"] and "several tokens" in said[4]
     lines = tmp_path / "lines.txt"
     lines.write_text("The bank\n\ninto muddy water\n")
     out = tmp_path / "out.jsonl"
-    told = ["correct", str(run), "--file", str(lines), "--output", str(out), "--threshold", str(EVERY_WORD)]
+    told = [*correct, "--file", str(lines), "--output", str(out), "--threshold", str(EVERY_WORD)]
     assert main(told) == 0
     assert "4-8  bank  ->  " in capsys.readouterr().out
     records = [json.loads(line) for line in out.read_text().splitlines()]
@@ -277,33 +278,33 @@ def test_the_verb(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(told) == 1
     assert "add --overwrite" in capsys.readouterr().err
     text = tmp_path / "out.txt"
-    assert main([*told[:4], "--output", str(text), "--masked", "--threshold", "1e9"]) == 0
+    assert main([*told[:5], "--output", str(text), "--masked", "--threshold", "1e9"]) == 0
     assert text.read_text() == lines.read_text()
     records = tmp_path / "in.jsonl"
     records.write_text('{"body": "The bank"}\n')
-    assert main([*told[:2], "--file", str(records), "--field", "body", "--threshold", "1e9"]) == 0
+    assert main([*correct, "--file", str(records), "--field", "body", "--threshold", "1e9"]) == 0
     assert capsys.readouterr().out.startswith("The bank\n")
 
 
 def test_replaced_characters_are_reported(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_bytes(b"The bank \xff\n" + b"The bank\n" * 20)
-    assert main(["correct", str(run), "--file", str(texts), "--threshold", "1e9"]) == 0
+    assert main(["fill-mask", str(run), "--correct", "--file", str(texts), "--threshold", "1e9"]) == 0
     assert "1 characters were not UTF-8 and became U+FFFD\n" in capsys.readouterr().out
 
 
 def test_the_help_has_the_thresholds() -> None:
-    shown = " ".join(make_parser("correct").format_help().split())
+    shown = " ".join(make_parser("fill-mask").format_help().split())
     assert f"above X ({default_threshold(False):g}, with --masked {default_threshold(True):g})" in shown
 
 
 def test_the_verb_measures_pairs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{n}\tthe bank sat\tthe store sat\n" for n in range(4)))
-    assert main(["correct", str(run), "--evaluate", str(pairs)]) == 0
+    assert main(["fill-mask", str(run), "--correct", "--evaluate", str(pairs)]) == 0
     said = capsys.readouterr().out
     assert "chosen on pairs 1, 3, 5, ...; the figures" in said and "2 pairs, 6 words, 2 errors" in said
-    assert main(["correct", str(run), "--evaluate", str(pairs), "--threshold", "1e9"]) == 0
+    assert main(["fill-mask", str(run), "--correct", "--evaluate", str(pairs), "--threshold", "1e9"]) == 0
     said = capsys.readouterr().out
     assert "4 pairs, 12 words, 4 errors, 0 words replaced" in said and "precision   0.0%" in said
 
@@ -329,5 +330,5 @@ def test_the_verb_refuses(
     run: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run.parent)
-    assert main(["correct", str(run), *words]) == 1
+    assert main(["fill-mask", str(run), "--correct", *words]) == 1
     assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`score`: pseudo-log-likelihoods as transformers and torch give them, and minimal pairs judged by them."""
+"""`evaluate TEXT`: pseudo-log-likelihoods as transformers and torch give them, and minimal pairs judged by them."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_the_verb_prints_scores_and_accuracies(
     exported: Path, model: TrainedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, output = f"hf:{exported}", tmp_path / "scores.jsonl"
-    assert main(["score", source, *TEXTS, "--variant", "word-l2r", "--output", str(output)]) == 0
+    assert main(["evaluate", source, *TEXTS, "--variant", "word-l2r", "--output", str(output)]) == 0
     said = capsys.readouterr().out
     wanted = pseudo_likelihoods(model, TEXTS, "word-l2r")
     for line, score, text in zip(said.splitlines(), wanted, TEXTS, strict=False):
@@ -198,14 +198,14 @@ def test_the_verb_prints_scores_and_accuracies(
     assert f"pseudo-perplexity {perplexity(wanted):.3f} over" in said
     records = [json.loads(line) for line in output.read_text().splitlines()]
     assert [record["text"] for record in records] == TEXTS
-    assert main(["score", source, "bank", "--output", str(output)]) == 1
+    assert main(["evaluate", source, "bank", "--output", str(output)]) == 1
     assert "add --overwrite to replace it" in capsys.readouterr().err
 
     pairs = [{"sentence_good": "the bank went", "sentence_bad": "bank the went"}] * 3
     write_pairs(tmp_path / "a.jsonl", pairs)
     write_pairs(tmp_path / "b.jsonl", [{"sentence_good": one["sentence_bad"], "sentence_bad": one["sentence_good"]}
                                        for one in pairs[:1]])  # fmt: skip
-    assert main(["score", source, "--pairs", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]) == 0
+    assert main(["evaluate", source, "--pairs", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]) == 0
     lines = capsys.readouterr().out.splitlines()
     good, bad = pseudo_likelihoods(model, ["the bank went", "bank the went"])
     right = (3, 0) if good > bad else (0, 1)
@@ -217,7 +217,6 @@ def test_the_verb_prints_scores_and_accuracies(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["RUN"], "nothing given: give one of TEXT, --file FILE and --pairs FILE"),
         (["RUN", "a", "--pairs", "x.jsonl"], "TEXT and --pairs given"),
         (["RUN", "a", "--field", "text"], "--field text without --file"),
         (["RUN", "a", "--output", "x.csv"], "--output x.csv: unsupported format '.csv'; use .jsonl"),
@@ -228,19 +227,19 @@ def test_the_verb_prints_scores_and_accuracies(
 def test_wrong_words_are_refused(
     exported: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["score", *(f"hf:{exported}" if word == "RUN" else word for word in words)]) == 1
+    assert main(["evaluate", *(f"hf:{exported}" if word == "RUN" else word for word in words)]) == 1
     assert message in capsys.readouterr().err
 
 
 def test_replaced_characters_are_reported(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_bytes(b"the bank \xff\n" + b"the bank went\n" * 12)
-    assert main(["score", f"hf:{exported}", "--file", str(texts)]) == 0
+    assert main(["evaluate", f"hf:{exported}", "--file", str(texts)]) == 0
     assert capsys.readouterr().out.startswith("1 characters were not UTF-8 and became U+FFFD\n")
 
 
 def test_score_offers_every_variant() -> None:
-    (action,) = [one for one in make_parser("score")._actions if one.dest == "variant"]
+    (action,) = [one for one in make_parser("evaluate")._actions if one.dest == "variant"]
     assert tuple(action.choices) == tuple(VARIANTS)
 
 

@@ -122,7 +122,7 @@ def test_the_verb_shows_it_and_names_a_log_that_differs(
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
-    assert main(["replay", str(copy), "--step", "12", "--rows", "2"]) == 0
+    assert main(["run", "replay", str(copy), "--step", "12", "--rows", "2"]) == 0
     shown = capsys.readouterr().out
     assert "step 12 of" in shown and "rebuilt from the checkpoint of step 6" in shown
     assert "2 record(s) of the log, at steps 9 to 12: every training figure is the same to its last digit" in shown
@@ -132,7 +132,7 @@ def test_the_verb_shows_it_and_names_a_log_that_differs(
     (record,) = [line for line in lines if line["step"] == 12 and "train/loss" in line]
     record["train/loss"] = float(np.nextafter(np.float32(record["train/loss"]), np.float32(9)))
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert main(["replay", str(copy), "--step", "12", "--rows", "0"]) == 3
+    assert main(["run", "replay", str(copy), "--step", "12", "--rows", "0"]) == 3
     shown = capsys.readouterr().out
     assert "2 record(s) of the log, at steps 9 to 12: 1 DIFFER" in shown and "step 12  train/loss: logged" in shown
 

@@ -43,7 +43,7 @@ def test_the_mean_is_that_of_the_arrays_in_float64(run: Path, tmp_path: Path, la
 
 def test_other_verbs_read_it(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mean, out = tmp_path / "mean", tmp_path / "out"
-    assert main(["average", str(run), "--last", "3", "--output", str(mean)]) == 0
+    assert main(["run", "average", str(run), "--last", "3", "--output", str(mean)]) == 0
     assert "the mean of 3 checkpoints, 10, 20, 30" in capsys.readouterr().out
     assert main(["export", str(mean), "--to", "huggingface", "--output", str(out)]) == 0
     assert json.loads((out / "config.json").read_text())["architectures"] == ["BertForPreTraining"]
@@ -60,5 +60,5 @@ def test_what_cannot_be_averaged_is_refused(run: Path, tmp_path: Path, capsys: p
         (["--last", "1"], "--last 1: a mean takes 2 checkpoints or more"),
         (["--last", "2", "--output", str(run)], "it is not empty; choose another (--output), or move it away"),
     ):
-        assert main(["average", str(run), *words]) == 1
+        assert main(["run", "average", str(run), *words]) == 1
         assert said in capsys.readouterr().err

@@ -148,12 +148,12 @@ def test_the_references_of_the_package_are_sound() -> None:
     [
         (["--seeds", "1"], "--seeds 1: give two seeds or more, each once"),
         (["--seeds", "1", "1"], "--seeds 1 1: give two seeds or more, each once"),
-        (["--output", "x.txt"], "--output x.txt: name a .json file in an existing folder"),
-        (["--training.budget", "5m"], "training.budget='5m': runs of a reference have one length"),
+        (["--seeds", "0", "1", "--output", "x.txt"], "--output x.txt: name a .json file in an existing folder"),
+        (["--seeds", "0", "1", "--training.budget", "5m"], "training.budget='5m': runs of a reference have one length"),
     ],
 )
 def test_the_verb_refuses_what_makes_no_reference(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["reference", "quickstart", *words]) == 1
+    assert main(["compare", "quickstart", *words]) == 1
     assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Tables of similar words made of word vectors, and `bertjax similar` that makes them."""
+"""Tables of similar words made of word vectors, and `bertjax neighbors --output` that makes them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_command_makes_a_table_of_a_file(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "vectors.txt").write_text(f"{len(words)} 8\n" + "\n".join(lines) + "\n", encoding="utf-8")
     (tmp_path / "vocab.txt").write_bytes(TOKENIZER.files["vocab.txt"])
     output = tmp_path / "similar.tsv"
-    command = ["similar", f"{tmp_path}/vectors.txt", "--output", str(output)]
+    command = ["neighbors", f"{tmp_path}/vectors.txt", "--output", str(output)]
     assert main(command) == 1
     assert "name with --vocab the vocabulary" in capsys.readouterr().err
     command += ["--vocab", f"{tmp_path}/vocab.txt"]

@@ -77,7 +77,7 @@ def _read(content: bytes, path: str, tokenizer: Tokenizer) -> SimilarTable:
     if not similar:
         raise ValueError(
             f"data.similar_words={path!r}: no word of it and its similar ones are as many tokens of the vocabulary; "
-            "make a table for this vocabulary with `bertjax similar`"
+            "make a table for this vocabulary with `bertjax neighbors --output`"
         )
     return SimilarTable.of(similar)
 

@@ -1,0 +1,36 @@
+"""Bold, dim and coloured text on a terminal; plain text everywhere else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+
+def is_styled(stream: TextIO | None = None) -> bool:
+    """Whether a stream, by default stdout, is a terminal that shows colours, which NO_COLOR or TERM=dumb turn off."""
+    return (stream or sys.stdout).isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def bold(text: str) -> str:
+    """Mark a heading."""
+    return _styled("1", text)
+
+
+def dim(text: str) -> str:
+    """Mark what matters least, such as a path."""
+    return _styled("2", text)
+
+
+def good(text: str) -> str:
+    """Mark what is better than its baseline."""
+    return _styled("32", text)
+
+
+def bad(text: str) -> str:
+    """Mark what is worse than its baseline, or a warning."""
+    return _styled("31", text)
+
+
+def _styled(code: str, text: str) -> str:
+    return f"\033[{code}m{text}\033[0m" if text and is_styled() else text
