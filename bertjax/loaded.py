@@ -204,7 +204,7 @@ class LoadedModel:
     def describe(self, texts: Sequence[str], null_threshold: float | None = None) -> list[str]:
         """`predict` for the one input that these texts form, as lines of text."""
         task = self._fine_tuned()
-        return task.kind.lines(self.predict([task.kind.input_of(texts)], null_threshold)[0])
+        return task.kind.lines(self.predict([task.kind.make_input(texts)], null_threshold)[0])
 
     def _fine_tuned(self) -> TaskModel:
         if self._task is None:

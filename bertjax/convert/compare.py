@@ -19,7 +19,7 @@ from bertjax.families.family import Class
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of
 from bertjax.finetune.encoding.global_tokens import global_positions
-from bertjax.finetune.kinds import kind_of
+from bertjax.finetune.kinds import get_kind
 from bertjax.model.family_heads import HEADS
 from bertjax.model.network import Params, bind, head_of
 from bertjax.model.pooling import pool, token_vectors
@@ -206,7 +206,7 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
 
 def _marked(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> np.ndarray | None:
     """`global_positions` of the tokens that the model's kind of task marks; None if it marks none."""
-    config, part = model.config.model, kind_of(model.kind).global_tokens if model.kind else None
+    config, part = model.config.model, get_kind(model.kind).global_tokens if model.kind else None
     if config.global_tokens != "marked" or part is None:
         return None
     real = batch["attention_mask"] == 1

@@ -13,7 +13,7 @@ from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.names import architecture, class_of, left_out
 from bertjax.families.family import Class
 from bertjax.families.registry import family_of
-from bertjax.finetune.kinds import kind_of
+from bertjax.finetune.kinds import get_kind
 from bertjax.model.attention.block_sparse import longest_full
 from bertjax.run.run_directory import TrainedModel
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
@@ -72,7 +72,7 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str, made: 
     no path of the machine, and is the same for every export of a checkpoint.
     """
     config = model.config
-    task, use = (kind_of(model.kind).card.pipeline, task_use(model)) if model.kind else _pretraining_use(model, made)
+    task, use = (get_kind(model.kind).card.pipeline, task_use(model)) if model.kind else _pretraining_use(model, made)
     sections = [
         _front_matter(model, "transformers", task),
         _about(model, parameters),
@@ -119,7 +119,7 @@ def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed
     size = f"{net.num_hidden_layers} layers, width {net.hidden_size} and {net.num_attention_heads} heads"
     what = f"model of {family_of(model.config.model.family).title}'s architecture with {size}"
     about = f"A {what}, {task_about(model)}" if headed else f"The encoder of a {what}"
-    task = kind_of(model.kind).card.pipeline if headed else "sentence-similarity"
+    task = get_kind(model.kind).card.pipeline if headed else "sentence-similarity"
     sections = [
         _front_matter(model, library, task),
         f"{about}, {_made(model)}.",
@@ -277,12 +277,12 @@ def task_about(model: TrainedModel) -> str:
     name = model.config.task.name if isinstance(model.config, FinetuneConfig) else ""
     labels = model.labels if model.config.model.num_labels else ()
     shown = ", ".join(f"`{label}`" for label in labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
-    return f"which {kind_of(model.kind).card.does} (task `{name}`" + (f"; labels {shown})" if labels else ")")
+    return f"which {get_kind(model.kind).card.does} (task `{name}`" + (f"; labels {shown})" if labels else ")")
 
 
 def task_use(model: TrainedModel) -> str:
     """The text on use in transformers."""
-    use, name = kind_of(model.kind).card.use, architecture(model.config.model)
+    use, name = get_kind(model.kind).card.use, architecture(model.config.model)
     return f"```python\n{use}\n```\n\nIt is a `{name}` of transformers."
 
 

@@ -1,6 +1,6 @@
-"""Batches of a task: its examples in a new order every epoch, padded to the longest of each batch, or packed.
+"""Batches of a task: examples in a new order every epoch, padded to the longest of each batch, or packed.
 
-In packed batches several examples share a row, and each is computed as in a row of its own: less padding.
+In packed batches several examples share a row, without changing each other's result. They have less padding.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _TOKENS_PER_SLOT = 8
 class TaskBatches:
     """Rows of a task, epoch after epoch: example n of a run is number n mod R of epoch n // R, as in pretraining.
 
-    The global batch size is a number of examples. If `packed`, they share fewer rows; else each has a row, as long as
-    the longest needs, rounded up to one of a few lengths. The whole global batch decides the length, so that rows are
-    equally long in every process. In training, block-sparse attention therefore has the blocks of the longest example
-    of a step; `Predictor` gives each example its own.
+    The global batch size is a number of examples. They share rows if `packed`; else each has a row. The longest example
+    of the global batch decides the length of rows, rounded up to one of a few, so that it is equal in every process.
+    Block-sparse attention therefore has the blocks of a step's longest example in training; `Predictor` gives each
+    example its own.
     """
 
     shares: np.ndarray | None = None
@@ -46,19 +46,18 @@ class TaskBatches:
         shards: int = 1,
         microbatches: int = 1,
     ) -> None:
-        """Set the rows up.
+        """Take the rows and the end of the position table, `max_length`.
 
-        `max_length` is the end of the position table. Each of the `shards` of a batch, and each of the `microbatches`
-        of a shard, has as many packed rows.
+        Packed rows are divided equally over the `shards` of a batch and the `microbatches` of a shard.
         """
         self._rows, self._pad_id, self._max_length, self._seed = rows, pad_id, max_length, seed
         self._packed, self._shards, self._microbatches = packed, shards, microbatches
         self.rows_per_epoch = len(rows)
 
     def batch(self, step: int, global_batch_size: int, rows: Rows = None) -> Batch:
-        """The arrays for the devices that hold these rows of a global batch with one example per row.
+        """The arrays for the devices with these rows of a global batch of one example per row.
 
-        Arrays are those of `TaskRows`, but [B, L] per token; for packed rows see `lay_out`.
+        Arrays per token are [B, L]; for packed rows see `lay_out`.
         """
         # 1. The numbers of the step's examples, int64 [global_batch_size]
         epochs, order = np.divmod(np.arange(global_batch_size) + step * global_batch_size, self.rows_per_epoch)
@@ -73,7 +72,7 @@ class TaskBatches:
             length = padded_length(int(self._rows.lengths[chosen].max()), self._max_length)
             return padded(self._rows, chosen if rows is None else chosen[rows], length, self._pad_id)
 
-        # 3. Or shared rows, of which these devices hold those of their shards
+        # 3. Or shared rows; these devices hold those of their shards
         key = derive_key(self._seed, "rows of examples", step)
         layout = pack_examples(self._rows.lengths[chosen], key, self._shards * self._microbatches)
         if rows is not None:
@@ -112,7 +111,7 @@ def padded(rows: TaskRows, chosen: np.ndarray, length: int, pad_id: int) -> Batc
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """The layout of n examples in `rows` rows of `length` tokens, each with `slots` slots for examples; int64 [n]."""
+    """The layout of n examples in `rows` rows of `length` tokens and `slots` slots each; arrays are int64 [n]."""
 
     rows: int
     length: int
@@ -136,11 +135,11 @@ class PackedLayout:
 def pack_examples(lengths: np.ndarray, key: int, multiple: int = 1) -> PackedLayout:
     """Pack examples of these lengths, int64 [n]; `key` draws the order of examples of equal length.
 
-    Empty rows at the end make the number of rows a multiple of `multiple`, which changes nothing else: examples, and
-    with them dropout's masks, are in the same rows on every mesh.
+    Empty rows at the end make the number of rows a multiple of `multiple`. Examples, and dropout's masks, are in the
+    same rows on every mesh.
     """
     total, longest = int(lengths.sum()), int(lengths.max())
-    # The number of packed rows varies too, so that they have fewer lengths.
+    # The number of rows varies too, so that fewer lengths are compiled.
     length = row_length(max(longest, min(_PACKED_LENGTH, -(-total // _LEAST_ROWS))), _STEPS)
     slots = length // _TOKENS_PER_SLOT
     packing = pack(lengths, length, slots, key)

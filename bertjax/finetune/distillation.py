@@ -1,8 +1,8 @@
 """Distillation of a task from a teacher that was fine-tuned for it (Jiao et al. 2020, "TinyBERT", section 3.2).
 
-A student first learns the teacher's layers, as in pretraining (`--distil layers`); a second run, which starts from the
-first, learns its predictions (`--distil predictions`), with a loss that the kind of task defines. Labels of the
-training data are not learned. The paper's data augmentation is not implemented.
+A student first learns the teacher's layers, as in pretraining (`--distil layers`). A second run starts from the first
+and learns the predictions (`--distil predictions`), with the loss of the kind of task. Labels of the training data are
+not used. The paper's data augmentation is not implemented.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ PREDICTIONS = "distil_predictions"
 
 
 def distillation_objective(kind: Kind, task: TaskConfig) -> Objective:
-    """The objective of a run with a teacher, which `task.distil` names.
+    """The objective of a run with a teacher, by `task.distil`.
 
-    Raises ValueError for predictions of a kind of task that has no loss for them.
+    Raises ValueError for the predictions of a kind of task without a loss for them.
     """
     if task.distil == "layers":
         return DISTIL_LAYERS
@@ -39,7 +39,7 @@ def distillation_objective(kind: Kind, task: TaskConfig) -> Objective:
     def sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
         ours, theirs = kind.logits(forward, batch, keys), kind.logits(forward, batch, None, TEACHER)
         loss = kind.soft_loss(ours, jax.lax.stop_gradient(theirs))
-        # The other figures, such as accuracy, are measured by the labels.
+        # Accuracy and other figures compare with the labels.
         return kind.sums(task, forward, batch, keys) | {"loss": jnp.sum(loss * batch["label_weights"])}
 
     return Objective(PREDICTIONS, "label_weights", sums, figures=kind.figures, teacher=OfTeacher())

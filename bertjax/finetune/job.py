@@ -1,7 +1,4 @@
-"""Assembles a fine-tuning run for the trainer that also pretrains.
-
-Networks and `Job` are made as for pretraining; batches, objective, baselines and evaluation belong to the task.
-"""
+"""Assembles the job of a fine-tuning run, whose batches, objective and evaluation belong to the task."""
 
 from __future__ import annotations
 
@@ -80,10 +77,9 @@ class DevSets:
 
 
 def check_before_data(config: FinetuneConfig, kind: Kind) -> None:
-    """Refuse a config that no data of this kind of task could make valid, before any data is read.
+    """Refuse a config that is invalid for any data of this kind of task. Raises ValueError like `validate`.
 
-    Values that follow from the data (see `resolved`) get placeholders, and the length of rows is checked when examples
-    are encoded. Raises ValueError like `validate` and `check_head`.
+    Values that follow from the data (see `resolved`) get placeholders. Encoding checks the length of rows.
     """
     training, model = config.training, config.model
     headed = kind.headed(model, 1, model.features, model.lstm_size)
@@ -133,9 +129,7 @@ def assemble_task(
     teacher: Teacher | None = None,
     gradient_metrics: GradientMetrics | None = None,
 ) -> Job:
-    """Assemble a run of a `resolved` config; `teacher` is the model that `distillation.teacher` names.
-
-    `gradient_metrics` as `make_train_step` has it.
+    """Assemble a run of a `resolved` config; `teacher` is the model of `distillation.teacher`.
 
     Raises ValueError naming the key, its value and what to do.
     """
@@ -217,7 +211,7 @@ def assemble_task(
 
 
 def _can_pack(config: FinetuneConfig, rows: TaskRows, teacher: Teacher | None) -> bool:
-    """Whether several examples can share a row and each is computed as it would be alone.
+    """Whether several examples can share a row without changing each other's result.
 
     Block-sparse attention forbids it, because blocks belong to a row; global tokens allow it if every example has
     exactly one. `config` and `teacher` are `for_sequences`. Raises ValueError for several sequences in a row of blocks.
@@ -237,18 +231,18 @@ def _can_pack(config: FinetuneConfig, rows: TaskRows, teacher: Teacher | None) -
 
 
 def dev_sets(job: Job) -> DevSets:
-    """The evaluation of a fine-tuning job; its predictor also takes other rows of the task."""
+    """The evaluation of a fine-tuning job."""
     evaluation = job.stages[0].evaluation
     assert isinstance(evaluation, DevSets), "a fine-tuning job"
     return evaluation
 
 
 def scale_by_depth(model: ModelConfig, decay: float) -> optax.GradientTransformation:
-    """Scale updates by `decay` to the power of the depth below the head; head and pooler have depth 0.
+    """Scale updates by `decay` to the power of the depth below the head (ULMFiT's discriminative learning rates).
 
-    The last of N layers has depth 1, the embeddings have depth N + 1 (ULMFiT's discriminative learning rates, as BERT's
-    successors use them). A group of layers that share parameters has the depth of its last layer. If the encoder is
-    frozen (`model.features`), its updates are 0, weight decay included.
+    Head and pooler have depth 0, the last of N layers depth 1, the embeddings depth N + 1. A group of layers that share
+    parameters has the depth of its last layer. A frozen encoder (`model.features`) has updates of 0, without weight
+    decay.
     """
     below = 0.0 if model.features else decay
     N = model.num_hidden_layers

@@ -14,8 +14,8 @@ import numpy as np
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import MissingSplitError
 from bertjax.finetune.data.tables import Notify
-from bertjax.finetune.kinds.kind import Kind, Splits, Task, TaskContent, baselines_of_sets
-from bertjax.finetune.tasks import task_for
+from bertjax.finetune.kinds.kind import Kind, Splits, Task, TaskContent
+from bertjax.finetune.tasks import make_task
 from bertjax.input.randomness import derive_key, permute
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -24,8 +24,8 @@ _HELD_OUT = 10  # without a development set, one in so many training examples is
 
 
 def load_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskContent:
-    """Load the data of the config's task. Raises ValueError naming file and line of what is wrong in them."""
-    task = task_for(config.task)
+    """Load the data of the config's task. Raises ValueError naming file and line of an error in it."""
+    task = make_task(config.task)
     splits = read_splits(task, config)
     task = replace(task, labels=task_labels(task, splits.train))
     content = task.kind.load(task, config, tokenizer, replace(splits, train=_draw_examples(splits.train, config)))
@@ -37,15 +37,13 @@ def load_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskContent:
         example=example if sum(map(len, example)) <= _LONGEST_SHOWN else (),
         averaged=task.averaged,
         measured_by=measured_by(config.task, splits),
-        baselines=content.baselines | baselines_of_sets(content),
     )
 
 
 def task_labels(task: Task, train: Sequence[Any]) -> tuple[str, ...]:
     """The labels of a task in the order of their numbers: its own, or those of its training set.
 
-    There are none for numbers, vectors and spans; those of choices are their indices. Raises ValueError if there are
-    too few.
+    Numbers, vectors and spans have none; labels of choices are their indices. Raises ValueError for too few labels.
     """
     return task.labels or task.kind.labels_in(train)
 
@@ -53,17 +51,16 @@ def task_labels(task: Task, train: Sequence[Any]) -> tuple[str, ...]:
 def read_split(task: Task, data: Path, split: str, notify: Notify = print, *, named: bool = False) -> list[Any] | None:
     """Read a split: `train`, one of the task's `dev_splits`, or a test split; None for a missing test split.
 
-    A split whose file was `named` must not be missing. `notify` is called with notices about the files. Raises
-    ValueError naming the folder if another split is missing or empty, and file and line of what is wrong in it, such
-    as a label that is not one of `task.labels`.
+    A split whose file was `named` must exist. `notify` receives notices about the files. Raises ValueError naming the
+    folder if another split is missing or empty, and file and line of an error in it, such as an unknown label.
     """
     optional = split.startswith("test") and not named
     try:
         examples = task.read(data, split, notify)
     except MissingSplitError:
-        if optional:
-            return None
-        raise
+        if not optional:
+            raise
+        examples = []
     if not examples:
         if optional:
             return None
@@ -91,10 +88,10 @@ def read_dev(task: Task, data: Path, notify: Notify = print) -> dict[str, list[A
 
 
 def read_splits(task: Task, config: FinetuneConfig) -> Splits:
-    """Read all splits of a task: those with a file of their own from it, the others from the folder of its files.
+    """Read all splits of a task, each from its own file if one is named, else from the task's folder.
 
-    Without a development set, a tenth of the training set becomes it. A hash of the examples decides which tenth, so
-    that equal examples stay together. Raises ValueError naming file and line of what is wrong.
+    Without a development set, a tenth of the training set is held out. A hash of the examples chooses it, so that equal
+    examples stay together. Raises ValueError naming file and line of an error.
     """
     options = config.task
     if options.data and Path(options.data).is_file():
@@ -148,7 +145,7 @@ def _hold_out(examples: Sequence[Any], kind: Kind) -> tuple[list[Any], list[Any]
     hashes = [int.from_bytes(hashlib.sha256(part).digest()[:8], "big") for part in parts]
     labels: dict[int, set[str]] = {}
     for example, number in zip(examples, hashes, strict=True):
-        labels.setdefault(number, set()).update(kind.labels_of(example))
+        labels.setdefault(number, set()).update(kind.example_labels(example))
 
     held = {number for number in labels if number % _HELD_OUT == 0}
     known = {label for number, some in labels.items() if number not in held for label in some}

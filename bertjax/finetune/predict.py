@@ -1,4 +1,4 @@
-"""A network's outputs for rows of a task, and the predictions of a fine-tuned model for inputs."""
+"""Outputs of a network for a task's rows, and predictions of a fine-tuned model for inputs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from bertjax.families.registry import family_of
 from bertjax.finetune.batches import padded, padded_length
 from bertjax.finetune.encoding.global_tokens import with_global_tokens
 from bertjax.finetune.encoding.rows import TaskRows
-from bertjax.finetune.kinds import kind_of
+from bertjax.finetune.kinds import get_kind
 from bertjax.finetune.kinds.choice import Choice
 from bertjax.finetune.kinds.kind import Inference
 from bertjax.finetune.kinds.sequence import Prediction
 from bertjax.finetune.kinds.span import Answer
 from bertjax.finetune.kinds.tokens import Tag
-from bertjax.finetune.tasks import texts_of_input
+from bertjax.finetune.tasks import count_input_texts
 from bertjax.input.lengths import LengthCounts
 from bertjax.model.attention.block_sparse import for_sequences, length_of_text, longest_full, sees_blocks
 from bertjax.model.network import Params
@@ -45,7 +45,7 @@ Output = Prediction | float | Choice | list[Tag] | Answer
 
 @dataclass(frozen=True)
 class Predictor:
-    """A network on a mesh, for rows of one kind of task; all devices compute, and every process has the outputs."""
+    """Computes a network's outputs for rows on all devices of a mesh; every process has them."""
 
     step: PredictStep
     network: ModelConfig
@@ -54,7 +54,7 @@ class Predictor:
     pad_id: int
     max_length: int
     per_token: bool
-    mark: Callable[[TaskRows], TaskRows] = lambda rows: rows  # adds the positions of global tokens
+    mark: Callable[[TaskRows], TaskRows] = lambda rows: rows  # adds global tokens
 
     def predict(
         self,
@@ -64,13 +64,13 @@ class Predictor:
         go_on: Callable[[], bool] = lambda: True,
         done: Callable[[int], object] = lambda rows: None,
     ) -> tuple[np.ndarray, dict[str, float]] | None:
-        """(outputs, figures of the objective) of rows, in their order; None once `go_on`, called per batch, is False.
+        """(outputs, figures of the objective) for rows, in order; None once `go_on`, called per batch, is False.
 
-        Outputs are float32, [n, ...] or per token [offsets[n], ...]. `done` is called with the number of further rows
-        that are computed.
+        Outputs are float32, [n, ...] or per token [offsets[n], ...]. `done` receives the number of rows computed by
+        each batch.
         """
         rows = self.mark(rows)
-        found: list[np.ndarray] = [np.empty(0)] * len(rows)
+        results: list[np.ndarray] = [np.empty(0)] * len(rows)
         total: Any = None
         for chosen, length in self.batches(rows.lengths):
             if not go_on():
@@ -80,17 +80,17 @@ class Predictor:
             total = sums if total is None else jax.tree.map(jnp.add, total, sums)
             for number, output in zip(chosen, np.asarray(outputs), strict=True):
                 if number >= 0:
-                    found[number] = output[: rows.lengths[number]] if self.per_token else output
+                    results[number] = output[: rows.lengths[number]] if self.per_token else output
             done(int((chosen >= 0).sum()))
         figures = jax.device_get(averages(total, total, (objective,)))
-        whole = np.concatenate(found) if self.per_token else np.stack(found)
+        whole = np.concatenate(results) if self.per_token else np.stack(results)
         return whole, {name: float(value) for name, value in figures.items() if name != "loss"}
 
     def batches(self, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
-        """(numbers of rows, int64 [n], the length that they get) for rows of these lengths, int64, the longest first.
+        """Yield (numbers of rows, int64 [n], padded length) for rows of these lengths, int64, the longest first.
 
-        There are `batch_size` in a batch, the last filled up with -1, of like length for less padding. Of one length
-        are those that see blocks, whose last batch may be a half, a quarter and so on, since there are many lengths.
+        A batch has `batch_size` rows of similar length, filled up with -1. Rows that see blocks must have one length;
+        because there are many lengths, their last batch may have half as many rows, a quarter and so on.
         """
         order, start = np.argsort(-lengths, kind="stable"), 0
         while start < len(order):
@@ -116,7 +116,7 @@ class TaskModel:
             raise ValueError(
                 f"{model.directory}: this is a pretrained model without the head of a task; fine-tune it first"
             )
-        self.kind = kind_of(model.kind)
+        self.kind = get_kind(model.kind)
         if self.kind.no_prediction:
             raise ValueError(f"{model.directory}: {self.kind.no_prediction}")
         assert isinstance(model.config, FinetuneConfig), "a head is of a task"
@@ -124,38 +124,43 @@ class TaskModel:
         labels = model.labels or tuple(f"LABEL_{number}" for number in range(outputs))
         template = family_of(model.config.model.family).template
         self._model = Inference(
-            task, labels, model.tokenizer, model.max_length, template, self._outputs, texts=texts_of_input(task)
+            task, labels, model.tokenizer, model.max_length, template, self._outputs, texts=count_input_texts(task)
         )
         self._mesh = make_mesh(MeshConfig(), jax.local_devices() if devices is None else devices)
         self._network = for_sequences(model.config.model, model.max_length)
         blueprint = draw_blueprint(self._network, optax.identity(), self._mesh)
         self._params = jax.device_put(model.params, blueprint.shardings.params)
         self._objective = self.kind.objective(task)
-        self._step_of = cache(
+        self._make_step = cache(
             lambda network: make_predict_step(blueprint.with_model(network), (self._objective,), self.kind.outputs)
         )
-        how = {"model": model.config.model, "sep_id": model.tokenizer.sep_id, "template": template}
-        self._mark = partial(with_global_tokens, part=self.kind.global_tokens, **how)
+        self._mark = partial(
+            with_global_tokens,
+            part=self.kind.global_tokens,
+            model=model.config.model,
+            sep_id=model.tokenizer.sep_id,
+            template=template,
+        )
 
     @property
     def counts(self) -> LengthCounts:
-        """How the inputs of the last `predict` were truncated or split."""
+        """Counts of truncated and split inputs of the last `predict`."""
         return self._model.counts
 
     def predict(self, inputs: Sequence[Input], null_threshold: float | None = None) -> list[Output]:
-        """The prediction for each input, as `bertjax.loaded.LoadedModel.predict` returns it.
+        """Predict for each input, like `bertjax.loaded.LoadedModel.predict`.
 
-        Raises ValueError, naming the number of the input from 1, for one that the kind of task does not take, and for a
-        `null_threshold` where the model answers no questions.
+        Raises ValueError naming the number, from 1, of an input that the kind of task does not accept, and for a
+        `null_threshold` of a model that does not answer questions.
         """
         if null_threshold is not None and not self.kind.may_abstain:
-            raise ValueError(f"null threshold {null_threshold:g}: the model answers no questions; leave it out")
+            raise ValueError(f"null threshold {null_threshold:g}: the model does not answer questions; leave it out")
         own = self._model.task.no_answer_threshold
         self._model.null_threshold = own if null_threshold is None else null_threshold
         return self.kind.predict(self._model, inputs) if inputs else []
 
     def notices(self) -> list[str]:
-        """Notices about inputs of the last `predict` that lost tokens, a line each."""
+        """Lines about inputs of the last `predict` that lost tokens."""
         return self.counts.notices(self._model.max_length) if self.counts.any_cut else []
 
     def _outputs(self, rows: TaskRows) -> np.ndarray:
@@ -165,18 +170,18 @@ class TaskModel:
         batch_size = min(most, 1 << (len(rows) - 1).bit_length()) * batch_shards(self._mesh)
         per_token = self.kind.network.per_token
         network = self._network_for(rows)
-        how = self._step_of(network), network, self._mesh
-        predictor = Predictor(*how, batch_size, pad_id, longest, per_token, self._mark)
+        step = self._make_step(network)
+        predictor = Predictor(step, network, self._mesh, batch_size, pad_id, longest, per_token, self._mark)
         # Accelerators multiply float32 in fewer bits by default.
         with jax.set_mesh(self._mesh), jax.default_matmul_precision("highest"):
-            found = predictor.predict(self._params, rows, self._objective)
-        assert found is not None, "`go_on` is always True"
-        if not np.isfinite(found[0]).all():
+            result = predictor.predict(self._params, rows, self._objective)
+        assert result is not None, "`go_on` is always True"
+        if not np.isfinite(result[0]).all():
             raise ValueError("an output is not finite; are the model's weights damaged?")
-        return found[0]
+        return result[0]
 
     def _network_for(self, rows: TaskRows) -> ModelConfig:
-        """The network for rows. Raises ValueError where one of several sequences in a row would have blocks alone."""
+        """The network for rows. Raises ValueError if one of several sequences in a row would have blocks alone."""
         sequences = rows.rows["cls_positions"].shape[1]
         if sequences == 1:
             return self._network

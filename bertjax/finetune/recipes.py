@@ -14,7 +14,7 @@ from bertjax.storage.remote import path_of
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.tokenization.training import Kind
 
-# Options with several values, and their names in the directories of runs.
+# Options that take several values, and their names in the directories of runs.
 TRIED = {"learning_rate": "lr", "batch_size": "batch", "epochs": "epochs"}
 
 
@@ -27,10 +27,7 @@ class Setting:
 
 
 def config_for(name: str, task: Task, origin: str, model: ModelConfig, tokenizer: Tokenizer) -> FinetuneConfig:
-    """The recipe of a task: that of google-research/bert's run_classifier.py and run_squad.py by default.
-
-    Steps, warm-up and periods of 0 follow from the data (see `job.resolved`).
-    """
+    """The config of a task's recipe. Steps, warm-up and periods of 0 follow from the data (see `job.resolved`)."""
     recipe = task.recipe
     return FinetuneConfig(
         name=name,
@@ -56,9 +53,9 @@ def config_for(name: str, task: Task, origin: str, model: ModelConfig, tokenizer
 
 
 def make_settings(config: FinetuneConfig, tried: Mapping[str, Sequence[float]], seeds: int) -> list[Setting]:
-    """All combinations of the values of `tried`, with `seeds` seeds each, starting at the config's own.
+    """Combine all values of `tried`, with `seeds` seeds each, from the config's seed on.
 
-    Each run has a directory below the config's; a single run has the config's. Raises ValueError naming a value that is
+    Runs have directories below the config's; a single run has the config's. Raises ValueError naming a value that is
     repeated or out of range.
     """
     if seeds < 1:
@@ -94,7 +91,7 @@ def make_settings(config: FinetuneConfig, tried: Mapping[str, Sequence[float]], 
 
 
 def _check_ranges(config: FinetuneConfig) -> None:
-    """Raise ValueError naming the first key of a task's training whose value is out of range."""
+    """Raise ValueError naming the first key of a task that is out of range."""
     task, rate, batch = config.task, config.optimizer.learning_rate, config.training.global_batch_size
     for key, value, valid, expected in (
         ("optimizer.learning_rate (--learning-rate)", rate, 0 < rate < math.inf, "a number above 0"),

@@ -1,4 +1,4 @@
-"""One fine-tuning run: from given weights to fine-tuned ones, their figures, and predictions as files."""
+"""One fine-tuning run: trains, evaluates, and writes predictions and results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run. `figures` belong to the weights that are kept: the last, or the best with patience."""
+    """The result of a run. `figures` belong to the last weights, or with patience to the best ones."""
 
     directory: str
     step: int
@@ -98,9 +98,9 @@ def finetune(
     callbacks: Sequence[Callback] = (),
     teacher: Teacher | None = None,
 ) -> Result:
-    """Train, evaluate, predict and write results, unless that was done before; every process of the run calls this.
+    """Train, evaluate, predict and write results, unless the run is finished; every process of the run calls this.
 
-    Raises ValueError as `assemble_task` and `train_job` do, and for results that do not belong to the weights.
+    Raises ValueError as `assemble_task` and `train_job` do, and for results of other weights.
     """
     config = resolved(config, content)
     job = assemble_task(config, content, start.tokenizer, teacher, gradient_metrics_of(callbacks))
@@ -127,7 +127,7 @@ def finetune(
         say(f"{config.directory}: finished before, with other evaluation data or settings; evaluating it again")
         seconds = done.seconds
 
-    # 2. Evaluate and predict with the weights that are kept, as they are on disk
+    # 2. Evaluate and predict with the weights on disk
     with jax.set_mesh(job.mesh):
         with processes.taking_time():
             params = restore_params(directory, job.blueprint.state.params)
@@ -156,9 +156,9 @@ def finetune(
 
 
 def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
-    """Take encoder and pooler from a model, and its head if it is one for the same task; draw what is missing.
+    """Take encoder and pooler from a model, and its head if it has the same task; draw missing modules at random.
 
-    A pooler on every token, below the heads (ModernBERT), was trained in pretraining as the transform of the MLM head.
+    A pooler on every token (ModernBERT) was pretrained as the transform of the MLM head.
     """
     model = config.model
     drawn = jax.device_get(jax.jit(lambda key: init_params(model, key))(jax.random.key(config.training.seed)))
@@ -187,9 +187,9 @@ def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
 
 
 def finished(directory: AnyPath, job: Job, processes: Processes) -> Result | None:
-    """Read the result of a run that the same training has completed; None if there is none.
+    """Read the result of a finished run, in the first process for all; None if there is none.
 
-    The first process reads for all. Raises ValueError, as for a checkpoint, if the result belongs to another run.
+    Raises ValueError if the result belongs to another run.
     """
     path = directory / RESULTS_FILE
     text = processes.broadcast("results", path.read_text() if processes.first and path.is_file() else "")
@@ -245,7 +245,7 @@ def _measure(
 def by_set_and_mean(figures: Mapping[str, float], content: TaskContent) -> dict[str, float]:
     """Figures of a task in several languages: the first metric of each development set, and means over the sets.
 
-    A single set, such as a file named by the user, adds nothing.
+    There are none for a single set, such as the user's file.
     """
     metric, first = content.metrics[0], next(iter(content.dev))
     dev = {

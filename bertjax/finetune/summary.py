@@ -17,7 +17,7 @@ _CONSTANT = "constant answer"  # the row of baselines: one answer for every exam
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """The results of a task: by setting, one for each seed. The first of `metrics` decides which is best."""
+    """The results of a task: by setting, one for each seed. Runs are chosen by the first of `metrics`."""
 
     task: str
     metrics: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""The tasks that are known by name: their files, metrics, recipes and published figures; and tasks of one's own files.
+"""Named tasks with their files, metrics, recipes and published figures, and tasks of the user's own files.
 
-Recipes are the paper's: of GLUE's learning rates, which it chose by the development set, the one that the commands of
-google-research/bert use.
+Recipes are the paper's. It chose GLUE's learning rates by the development set; the default is the one in the commands
+of google-research/bert.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from pathlib import Path
 
 from bertjax.config import TaskConfig
 from bertjax.finetune.data.choices import read_codah, read_swag
-from bertjax.finetune.data.entity_sets import LENER_BR, biobert_set
 from bertjax.finetune.data.glue import DIAGNOSTICS, TFDS, GlueLayout, has_split, read_glue
 from bertjax.finetune.data.questions import read_squad
-from bertjax.finetune.data.tags import TagColumns
+from bertjax.finetune.data.tags import LENER_BR, TagColumns, biobert_set
 from bertjax.finetune.data.xnli import LABELS as XNLI_LABELS
-from bertjax.finetune.data.xnli import LANGUAGES, read_xnli, split_of
+from bertjax.finetune.data.xnli import LANGUAGES, read_xnli, split_name
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.kinds.choice import CHOICE
 from bertjax.finetune.kinds.kind import Recipe, Task
@@ -31,9 +30,9 @@ from bertjax.finetune.kinds.tokens import TOKENS
 
 _CHOICES = ("0", "1", "2", "3")
 
-# Published figures, in per cent of the task's first metric unless they name another one: the paper's tables 1 to 5, of
-# which GLUE's test sets are by its server. Its only figures of Base on GLUE's development sets are those of the
-# ablation (table 5); those of Hugging Face (the read-me of DistilBERT), one for each task, are listed with them.
+# Published figures in per cent, of the task's first metric unless another is named: the paper's tables 1 to 5, with
+# GLUE's test sets measured by its server. The paper has BERT Base on GLUE's development sets only in its ablation
+# (table 5), so that Hugging Face's figures (DistilBERT's read-me) are listed too.
 BASE_TEST, LARGE_TEST = "BERT Base, test", "BERT Large, test"
 BASE_DEV, LARGE_DEV = "BERT Base, dev", "BERT Large, dev"
 OTHERS_DEV = "BERT Base, dev, by Hugging Face"
@@ -101,8 +100,8 @@ _GLUE = {
 }  # fmt: skip
 
 
-def task_of(name: str, others: Iterable[str] = ()) -> Task:
-    """The task of this name. Raises ValueError with the nearest names, of the `others` too, if there is none."""
+def find_task(name: str, others: Iterable[str] = ()) -> Task:
+    """Find a task by name. Raises ValueError with the nearest names, those of `others` included."""
     if name not in TASKS:
         others = [*others]
         if near := difflib.get_close_matches(name.lower(), [*TASKS, *others], 3, 0.6):
@@ -112,23 +111,20 @@ def task_of(name: str, others: Iterable[str] = ()) -> Task:
     return TASKS[name]
 
 
-def task_for(config: TaskConfig) -> Task:
-    """The task of a config: a known one, or one of the user's own files.
+def make_task(config: TaskConfig) -> Task:
+    """Make the task of a config: a named one, or one of the user's own files.
 
     Raises ValueError for an unknown name, and for options that the task does not have.
     """
     own = {kind.own_task: kind for kind in KINDS.values() if kind.own_task}
     if config.name in own:
         return own[config.name].own(config)
-    task = task_of(config.name, own)
+    task = find_task(config.name, own)
     return task.kind.configured(task, config)
 
 
-def texts_of_input(config: TaskConfig) -> int:
-    """The number of texts of an input of a config's task, 1 or 2; 0 if the kind decides, or the task is unknown.
-
-    It is unknown for a model that was fine-tuned elsewhere.
-    """
+def count_input_texts(config: TaskConfig) -> int:
+    """The number of texts in an input, 1 or 2; 0 if the kind decides, or for the unknown task of an imported model."""
     own = {kind.own_task: kind for kind in KINDS.values() if kind.own_task}.get(config.name)
     if own is None:
         return TASKS[config.name].texts if config.name in TASKS else 0
@@ -138,9 +134,9 @@ def texts_of_input(config: TaskConfig) -> int:
 
 
 def glue_tasks_in(data: Path) -> tuple[str, ...]:
-    """The tasks of GLUE with training and development sets in a folder (or tfds:glue), in GLUE's order.
+    """Find GLUE's tasks with training and development sets in a folder (or tfds:glue), in GLUE's order.
 
-    Raises ValueError for the folder of one task, whose files any task could have.
+    Raises ValueError for the folder of a single task, because its files do not name the task.
     """
     names = tuple(
         name
@@ -153,8 +149,8 @@ def glue_tasks_in(data: Path) -> tuple[str, ...]:
         return names
     if in_folders:
         return in_folders
-    called = data.resolve().name.lower().replace("-", "")
-    task = next((layout.folder for layout in _GLUE.values() if layout.folder.lower().replace("-", "") == called), "")
+    folder = data.resolve().name.lower().replace("-", "")
+    task = next((layout.folder for layout in _GLUE.values() if layout.folder.lower().replace("-", "") == folder), "")
     raise ValueError(
         f"finetune glue: {data} is the folder of {task or 'one task'}; name the folder above, {data.resolve().parent}, "
         "or fine-tune for that task alone"
@@ -177,15 +173,6 @@ def _glue(name: str, metrics: tuple[str, ...], labels: tuple[str, ...]) -> Task:
     )
 
 
-def _mnli() -> Task:
-    """MNLI, with two development and test sets; its model also predicts GLUE's diagnostics."""
-    return replace(
-        _glue("mnli", ("accuracy",), ("contradiction", "entailment", "neutral")),
-        dev_splits=("dev_matched", "dev_mismatched"),
-        submissions={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv", DIAGNOSTICS: "AX.tsv"},
-    )
-
-
 _ENTAILMENT = ("entailment", "not_entailment")
 TASKS = {
     task.name: task
@@ -195,7 +182,11 @@ TASKS = {
         _glue("mrpc", ("f1", "accuracy"), _BINARY),
         _glue("stsb", ("spearman", "pearson"), ()),
         _glue("qqp", ("f1", "accuracy"), _BINARY),
-        _mnli(),
+        replace(  # its model also predicts GLUE's diagnostics
+            _glue("mnli", ("accuracy",), ("contradiction", "entailment", "neutral")),
+            dev_splits=("dev_matched", "dev_mismatched"),
+            submissions={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv", DIAGNOSTICS: "AX.tsv"},
+        ),
         _glue("qnli", ("accuracy",), _ENTAILMENT),
         _glue("rte", ("accuracy",), _ENTAILMENT),
         _glue("wnli", ("accuracy",), _BINARY),
@@ -213,8 +204,8 @@ TASKS = {
         TOKENS.set_task("bc5cdr-chem", biobert_set("BC5CDR-chem"), {}),
         TOKENS.set_task("lener-br", LENER_BR, _PUBLISHED["lener-br"]),
         Task("xnli", SEQUENCE, ("accuracy",), Recipe(5e-5, epochs=2), read_xnli, XNLI_LABELS, texts=2,
-             dev_splits=tuple(split_of("dev", language) for language in LANGUAGES),
-             test_splits=tuple(split_of("test", language) for language in LANGUAGES),
+             dev_splits=tuple(split_name("dev", language) for language in LANGUAGES),
+             test_splits=tuple(split_name("test", language) for language in LANGUAGES),
              averaged=True, paper=_PUBLISHED["xnli"]),
     )
 }  # fmt: skip

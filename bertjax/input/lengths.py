@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 # Each length of rows is a program to compile, and every token of padding is computed.
 _LENGTHS = (16, 32, 64, 128, 192, 256, 384, 512)
 _FINE_LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -38,6 +40,16 @@ class LengthCounts:
     windowed: int = 0  # examples split into several windows
     windows: int = 0  # number of these windows
     empty: int = 0  # examples with a text without any token
+
+    def add(self, tokens: np.ndarray, cut: np.ndarray, windows: np.ndarray | int = 1) -> None:
+        """Count examples, given the tokens of each, the tokens cut off, and its windows: int64 [n] each."""
+        self.examples += len(tokens)
+        self.tokens += int(tokens.sum())
+        self.truncated += int((cut > 0).sum())
+        self.tokens_cut += int(cut.sum())
+        several = np.asarray(windows) > 1
+        self.windowed += int(several.sum())
+        self.windows += int((several * windows).sum())
 
     @property
     def any_cut(self) -> bool:

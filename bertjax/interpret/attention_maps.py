@@ -16,7 +16,7 @@ from flax import nnx
 
 from bertjax.config import ModelConfig
 from bertjax.families.networks import abstract_network
-from bertjax.finetune.kinds import kind_of
+from bertjax.finetune.kinds import get_kind
 from bertjax.interpret.token_rows import TokenRow, padded, rounded_up
 from bertjax.model.attention.backends import visible
 from bertjax.model.attention.self_attention import LayerInputs, layer_windows
@@ -106,7 +106,7 @@ def next_sentence(model: TrainedModel, row: TokenRow, follows: bool = True) -> L
 
 def likeliest_label(model: TrainedModel, row: TokenRow) -> LabelAtCls:
     """The prediction of a classifier."""
-    assert kind_of(model.kind).classifies_texts, "no other head has labels at [CLS]"
+    assert get_kind(model.kind).classifies_texts, "no other head has labels at [CLS]"
     labels = model.labels or tuple(f"LABEL_{number}" for number in range(model.config.model.num_labels))
     return _label_at_cls(model, row, labels, None)
 

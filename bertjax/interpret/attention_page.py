@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertjax.families.registry import family_of
-from bertjax.finetune.kinds import kind_of
+from bertjax.finetune.kinds import get_kind
 from bertjax.interpret.attention_maps import LabelAtCls, likeliest_label, look_inside, next_sentence, untrained_heads
 from bertjax.interpret.attention_patterns import (
     PATTERNS,
@@ -110,7 +110,7 @@ def _no_label(model: TrainedModel, is_pair: bool) -> str:
     """The reason why the model has no prediction at [CLS]; "" if it has one."""
     if model.config.model.causal:
         return "in a causal model [CLS] attends only to itself"
-    if model.kind and kind_of(model.kind).classifies_texts:
+    if model.kind and get_kind(model.kind).classifies_texts:
         return ""
     if model.kind:
         return f"the model was fine-tuned for {model.kind}, which does not label texts"

@@ -13,7 +13,7 @@ from bertjax.config import Config, FinetuneConfig, MeshConfig
 from bertjax.finetune.kinds.kind import Task
 from bertjax.finetune.load import measured_by, read_splits, task_labels
 from bertjax.finetune.run import PREDICTIONS, read_measured_by
-from bertjax.finetune.tasks import task_for
+from bertjax.finetune.tasks import make_task
 from bertjax.interpret.paired_bootstrap import RESAMPLES, Difference, Statistic, paired_bootstrap, ratio_of_sums
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import put_on_devices
@@ -151,7 +151,9 @@ def _of_task(models: Sequence[TrainedModel]) -> tuple[str, list[Compared]]:
                 f"{model.directory}: its development set differs from that of {models[0].directory}; compare runs of "
                 "one task"
             )
-        measured.append(first.task.kind.measured(first.task, own.name, own.examples, model.directory / PREDICTIONS))
+        measured.append(
+            first.task.kind.load_measures(first.task, own.name, own.examples, model.directory / PREDICTIONS)
+        )
         if read_measured_by(model.directory) != own.measured_by:
             raise ValueError(
                 f"{model.directory}: its data files have changed since it predicted; run its finetune command again, "
@@ -185,7 +187,7 @@ class DevSet:
     def of(cls, config: Config | FinetuneConfig) -> DevSet:
         """Read the development set of a run's config. Raises ValueError as `read_splits` does."""
         assert isinstance(config, FinetuneConfig), "a fine-tuned run"
-        task = task_for(config.task)
+        task = make_task(config.task)
         splits = read_splits(task, config)
         name, examples = next(iter(splits.dev.items()))
         labelled = replace(task, labels=task_labels(task, splits.train))
@@ -194,7 +196,7 @@ class DevSet:
     @property
     def answers(self) -> list[Any]:
         """(id, the answer to measure predictions by) of each example."""
-        return [(one.id, self.task.kind.answer_of(one)) for one in self.examples]
+        return [(one.id, self.task.kind.expected_answer(one)) for one in self.examples]
 
 
 def _compared(

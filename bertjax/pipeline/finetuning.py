@@ -25,7 +25,7 @@ from bertjax.finetune.recipes import TRIED, config_for, make_settings
 from bertjax.finetune.run import PREDICTIONS, Result, Start
 from bertjax.finetune.run import finetune as finetune_once
 from bertjax.finetune.summary import TaskSummary, overall
-from bertjax.finetune.tasks import BASE_TEST, OTHERS_DEV, glue_tasks_in, task_for
+from bertjax.finetune.tasks import BASE_TEST, OTHERS_DEV, glue_tasks_in, make_task
 from bertjax.interpret.probes import is_probed
 from bertjax.pipeline.notebook import in_cell, tables_and_curves
 from bertjax.report.page import Table, text_lines
@@ -140,7 +140,7 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
         require_source(source)
     names = _glue_names(request) if request.name == GLUE else (request.name,)
     for name in names:
-        task_for(TaskConfig(name=name, **request.task))
+        make_task(TaskConfig(name=name, **request.task))
 
     exit_code, summaries, exported = 0, [], []
     with session(early, ends_process=ends_process) as (processes, say):
@@ -218,7 +218,7 @@ def _glue_names(request: TaskRequest) -> tuple[str, ...]:
 
 def _make_config(name: str, start: Start, request: TaskRequest, one_of_several: bool) -> tuple[FinetuneConfig, str]:
     """The recipe of a task with the requested overrides, and its text to print."""
-    task = task_for(TaskConfig(name=name, **request.task))
+    task = make_task(TaskConfig(name=name, **request.task))
     recipe = config_for(name, task, start.origin, start.model, start.tokenizer)
     length = recipe.data.sequence_length if request.max_length is None else request.max_length
     run_dir = request.run_dir or f"runs/{GLUE if one_of_several else name}"
@@ -246,7 +246,7 @@ def _run_task(
 ) -> tuple[int, TaskSummary | None]:
     """Run every setting and seed of a task in turn: (0, its summary), or (the exit code of a signal, None)."""
     # 1. The settings
-    task = task_for(base.task)
+    task = make_task(base.task)
     teacher_source = read_task_teacher(base, task.kind)
     base = with_projection(base, None if teacher_source is None else teacher_source.config)
     tried = {key: request.tried[key] for key in TRIED if key in request.tried}
@@ -319,7 +319,7 @@ def _prediction_commands(summary: TaskSummary) -> list[str]:
     answers = ", ".join(summary.labels[:_SHOWN_ANSWERS]) + (" ..." if len(summary.labels) > _SHOWN_ANSWERS else "")
     return [
         f"  {shlex.join(['bertjax', 'predict', best, *texts])}{answers and f'    # {answers}'}",
-        f"  in Python: bertjax.load({best!r}).predict({kind.input_of(texts)!r})",
+        f"  in Python: bertjax.load({best!r}).predict({kind.make_input(texts)!r})",
     ]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.embed.encoder import TextEncoder
 from bertjax.embed.outputs import output_path
-from bertjax.finetune.kinds import kind_of
+from bertjax.finetune.kinds import get_kind
 from bertjax.finetune.kinds.relevance import RELEVANCE
 from bertjax.finetune.predict import TaskModel
 from bertjax.input.lengths import LengthCounts
@@ -89,7 +89,7 @@ class Reranker:
 
     def __init__(self, model: TrainedModel) -> None:
         """Put the weights on the devices. Raises ValueError for a model that was not trained for relevance."""
-        if not model.kind or not kind_of(model.kind).ranks:
+        if not model.kind or not get_kind(model.kind).ranks:
             was = f"fine-tuned for {model.kind}" if model.kind else "pretrained alone"
             task = RELEVANCE.own_task
             raise ValueError(f"--rerank {model.directory}: it was {was}; name a run of bertjax finetune {task}")

@@ -151,7 +151,7 @@ def one(arguments: argparse.Namespace) -> dict[str, Any]:
     from bertjax.finetune.job import resolved
     from bertjax.finetune.load import load_task
     from bertjax.finetune.recipes import config_for
-    from bertjax.finetune.tasks import task_for
+    from bertjax.finetune.tasks import make_task
     from bertjax.pipeline.finetuning import read_start
     from bertjax.runtime.processes import alone
 
@@ -162,7 +162,7 @@ def one(arguments: argparse.Namespace) -> dict[str, Any]:
         work.mkdir(exist_ok=True)
         start = read_start(f"hf:{arguments.model}")
         task = {"name": recipe.task, "epochs": recipe.epochs, **_files(arguments.work, arguments.data, work)}
-        config = config_for(recipe.task, task_for(TaskConfig(**task)), start.origin, start.model, start.tokenizer)
+        config = config_for(recipe.task, make_task(TaskConfig(**task)), start.origin, start.model, start.tokenizer)
         config = replace(
             config,
             run_dir=str(work / "run"),

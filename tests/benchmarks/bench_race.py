@@ -355,9 +355,7 @@ def _baselines(arguments: argparse.Namespace, run: str) -> dict[str, float]:
     for task in (task for task in arguments.tasks if task in TASKS):
         folder = arguments.folder / "tasks" / f"{run}_{task}"
         results = json.loads(next(folder.rglob("results.json")).read_text())["result"]
-        share = results["baselines"]["baseline/majority_accuracy"]
-        # The more frequent answer of MRPC is the one that F1 is of.
-        found[f"{task}_baseline"] = round(2 * share / (1 + share) if TASKS[task].figure == "eval/f1" else share, 5)
+        found[f"{task}_baseline"] = round(results["baselines"][TASKS[task].figure.replace("eval/", "baseline/")], 5)
     return found
 
 
@@ -365,7 +363,7 @@ def standard_error(run: Path, metric: str) -> float:
     """Of a metric of a fine-tuned run, by resampling its development examples."""
     model = load_run(str(run))
     dev = DevSet.of(model.config)
-    measured = dev.task.kind.measured(dev.task, dev.name, dev.examples, model.directory / PREDICTIONS)[metric]
+    measured = dev.task.kind.load_measures(dev.task, dev.name, dev.examples, model.directory / PREDICTIONS)[metric]
     draw, count = np.random.default_rng(0), len(dev.examples)
     return statistics.stdev(float(measured(draw.integers(count, size=count))) for _ in range(RESAMPLES))
 

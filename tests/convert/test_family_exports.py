@@ -35,7 +35,7 @@ from bertjax.convert.sources import read_source, write_run
 from bertjax.convert.tf1.tf1_format import export_tensorflow
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES, family_of
-from bertjax.finetune.kinds import kind_of
+from bertjax.finetune.kinds import get_kind
 from bertjax.model.network import HEADS as NETWORKS
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.loading import load_tokenizer
@@ -48,7 +48,7 @@ EVERY_HEAD = ("modernbert",)  # in the suite, where test_task_exports has those 
 
 def has_graph(config: ModelConfig, kind: str = "") -> bool:
     """Whether the exporter to ONNX has all that a network computes, with the head of a kind of task."""
-    marks = config.global_tokens == "marked" and kind and kind_of(kind).global_tokens is not None
+    marks = config.global_tokens == "marked" and kind and get_kind(kind).global_tokens is not None
     return not config.attention_block and not marks
 
 

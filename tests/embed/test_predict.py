@@ -182,7 +182,7 @@ def test_a_question_may_have_no_answer(tmp_path: Path) -> None:
     assert always.predict(asked, null_threshold=-1e9).text == ""
     assert always.predict(asked).text, "the threshold of one call is none of the next"
     assert always.predict(asked, null_threshold=1e9).text == always.predict(asked).text
-    with pytest.raises(ValueError, match="null threshold 0: the model answers no questions"):
+    with pytest.raises(ValueError, match="null threshold 0: the model does not answer questions"):
         loaded(tmp_path, "sequence").predict("a", null_threshold=0.0)
 
 

@@ -17,7 +17,7 @@ from bertjax.finetune.kinds.kind import TaskContent
 from bertjax.finetune.load import load_task
 from bertjax.finetune.recipes import config_for
 from bertjax.finetune.run import Start
-from bertjax.finetune.tasks import task_for
+from bertjax.finetune.tasks import make_task
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
@@ -107,7 +107,7 @@ def write_questions(folder: Path, train: int = 64, dev: int = 16) -> Path:
 
 def small_config(name: str, start: Start, data: Path, run_dir: Path, **task: object) -> FinetuneConfig:
     """The recipe of a task with a rate that a small network learns by, on all devices, in rows of 32 tokens."""
-    found = task_for(TaskConfig(name=name))
+    found = make_task(TaskConfig(name=name))
     config = config_for(name, found, start.origin, start.model, start.tokenizer)
     return replace(
         config,

@@ -17,7 +17,7 @@ from bertjax.finetune.encoding.answers import (
     N_BEST,
     NULL_ODDS,
     PREDICTIONS,
-    FoundAnswers,
+    QuestionAnswers,
     answer_figures,
     find_answers,
     write_answers,
@@ -90,7 +90,7 @@ def by_run_qa(
     return predictions, odds, n_bests
 
 
-def require_equal(found: FoundAnswers, expected: tuple) -> None:
+def require_equal(found: QuestionAnswers, expected: tuple) -> None:
     predictions, odds, n_best = expected
     assert found.predictions() == predictions
     assert found.null_odds == odds
@@ -210,7 +210,7 @@ def test_figures_are_the_official_ones_as_shares() -> None:
     found = find_answers(replace(windows, questions=asked[:1]), start, end, unanswerable=True)
     assert found.best == {"one": "c"} and found.null_odds == {"one": -3.0}
     assert answer_figures(asked[:1], replace(found, null_odds={}), False) == {"exact_match": 1.0, "f1": 1.0}
-    both = FoundAnswers(found.best | {"two": "c"}, {"one": -3.0, "two": -1.0}, {})
+    both = QuestionAnswers(found.best | {"two": "c"}, {"one": -3.0, "two": -1.0}, {})
     figures = answer_figures(asked, both, True)
     assert (figures["exact"], figures["f1"], figures["NoAns_exact"], figures["total"]) == (0.5, 0.5, 0.0, 2)
     assert (figures["best_exact"], figures["best_f1"], figures["best_f1_thresh"]) == (1.0, 1.0, -3.0)

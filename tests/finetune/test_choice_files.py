@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from bertjax.finetune.load import read_split
-from bertjax.finetune.tasks import task_of
+from bertjax.finetune.tasks import find_task
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
 ROW = '0,v,1,He sits. Then he,He sits.,Then he,gold,"runs, fast.",sings.,eats.,"says ""no""."'
-SWAG, CODAH = task_of("swag"), task_of("codah")
+SWAG, CODAH = find_task("swag"), find_task("codah")
 
 
 def said(line: str) -> None:

@@ -15,7 +15,7 @@ from bertjax.finetune.data.examples import MissingSplitError
 from bertjax.finetune.load import load_task, read_dev, read_split
 from bertjax.finetune.metrics.entities import Entity, entities, entity_figures
 from bertjax.finetune.run import finetune
-from bertjax.finetune.tasks import TASKS, task_for
+from bertjax.finetune.tasks import TASKS, make_task
 from bertjax.runtime.processes import alone
 
 NCBI = "homologue\tO\nof\tO\nthe\tO\nadenomatous\tB\npolyposis\tI\ncoli\tI\ntumour\tI\nsuppressor\tO\n.\tO\n\n"
@@ -74,8 +74,8 @@ def test_lener_br_layout(tmp_path: Path) -> None:
 def test_options_that_name_columns_are_refused() -> None:
     for options in ({"label": "2"}, {"text": ("words",)}, {"labels": ("B", "O")}):
         with pytest.raises(ValueError, match="lener-br is read as its own files are; leave it out"):
-            task_for(TaskConfig(name="lener-br", **options))
-    assert task_for(TaskConfig(name="ncbi-disease", labels=("B", "I", "O"))).labels == ("B", "I", "O")
+            make_task(TaskConfig(name="lener-br", **options))
+    assert make_task(TaskConfig(name="ncbi-disease", labels=("B", "I", "O"))).labels == ("B", "I", "O")
 
 
 def test_entities_without_a_type_are_conllevals() -> None:

@@ -17,7 +17,7 @@ from bertjax.config import TaskConfig
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.glue import DIAGNOSTICS
 from bertjax.finetune.load import read_dev, read_split
-from bertjax.finetune.tasks import TASKS, glue_tasks_in, task_for, task_of
+from bertjax.finetune.tasks import TASKS, find_task, glue_tasks_in, make_task
 
 # header of train and dev, a row; header of test, a row; texts, label, id in the test set
 OFFICIAL = {
@@ -75,7 +75,7 @@ def write(path: Path, *lines: str) -> Path:
 @pytest.mark.parametrize("name", OFFICIAL)
 def test_the_official_layout(tmp_path: Path, name: str) -> None:
     header, row, test_header, test_row, texts, label, test_texts = OFFICIAL[name]
-    task, folder = task_of(name), tmp_path / FOLDERS[name]
+    task, folder = find_task(name), tmp_path / FOLDERS[name]
     first = f"{folder}/{{}}.tsv:{2 if header else 1}"
     for split in ("train", *task.dev_splits):
         write(folder / f"{split}.tsv", header, row)
@@ -96,7 +96,7 @@ DIAGNOSTIC_FILES = ("diagnostic/diagnostic.tsv", "AX/AX.tsv", "AX.tsv", "MNLI/di
 
 @pytest.mark.parametrize("file", DIAGNOSTIC_FILES)
 def test_the_diagnostics_are_a_test_set_of_mnli(tmp_path: Path, file: str) -> None:
-    task = task_of("mnli")
+    task = find_task("mnli")
     assert task.submissions[DIAGNOSTICS] == "AX.tsv"
     (tmp_path / "MNLI").mkdir()
     assert read_split(task, tmp_path, DIAGNOSTICS, said) is None
@@ -115,7 +115,7 @@ def test_mrpc_as_microsoft_gives_it_out(tmp_path: Path) -> None:
     rows = [f"{n % 2}\t{n}\t{n + 100}\tFirst {n}.\tSecond {n}." for n in range(6)]
     write(tmp_path / "msr_paraphrase_train.txt", f"\ufeff{MICROSOFT}", *rows)
     write(tmp_path / "msr_paraphrase_test.txt", f"\ufeff{MICROSOFT}", rows[4])
-    task = task_of("mrpc")
+    task = find_task("mrpc")
     with pytest.raises(ValueError, match=r"no train set: none of dev_ids.tsv, mrpc_dev_ids.tsv is there"):
         read_split(task, tmp_path, "train", said)
     write(tmp_path / "dev_ids.tsv", "1\t101", "5\t105", "2\t999")
@@ -132,12 +132,12 @@ def test_broken_rows_are_skipped_in_qqp_only(tmp_path: Path) -> None:
     header, row, *_ = OFFICIAL["qqp"]
     path = write(tmp_path / "train.tsv", header, row, "4\t1\t2\tOne?", row, "Two?\t1")
     told: list[str] = []
-    assert len(read_split(task_of("qqp"), tmp_path, "train", told.append)) == 2
+    assert len(read_split(find_task("qqp"), tmp_path, "train", told.append)) == 2
     assert told == [f"{path}: left out 2 rows with fewer fields than columns, the first at {path}:3"]
     header, row, *_ = OFFICIAL["rte"]
     write(tmp_path / "train.tsv", header, row, "1\tOne.")
     with pytest.raises(ValueError, match=r"train.tsv:3: 2 fields for 4 columns"):
-        read_split(task_of("rte"), tmp_path, "train", said)
+        read_split(find_task("rte"), tmp_path, "train", said)
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
@@ -145,13 +145,13 @@ def test_labels_that_are_none_are_refused(tmp_path: Path, name: str) -> None:
     header, row, *_ = OFFICIAL[name]
     label = row.split("\t")[{"cola": 1, "mrpc": 0}.get(name, -1)]
     path = write(tmp_path / "train.tsv", header, row, row.replace(f"\t{label}", "\tmaybe").replace("1\t5", "maybe\t5"))
-    what = "not a finite number" if name == "stsb" else f"not one of {', '.join(task_of(name).labels)}"
+    what = "not a finite number" if name == "stsb" else f"not one of {', '.join(find_task(name).labels)}"
     with pytest.raises(ValueError, match=rf"{path}:{3 if header else 2}: label 'maybe' is {what}"):
-        read_split(task_of(name), tmp_path, "train", said)
+        read_split(find_task(name), tmp_path, "train", said)
 
 
 def test_what_is_missing_is_refused_by_its_path(tmp_path: Path) -> None:
-    task = task_of("mnli")
+    task = find_task("mnli")
     for read in (lambda: read_split(task, tmp_path, "train"), lambda: read_dev(task, tmp_path)):
         with pytest.raises(
             ValueError, match=rf"{tmp_path}: no (train|dev_matched) set: none of (train|dev_matched).tsv, "
@@ -174,14 +174,14 @@ def test_what_is_missing_is_refused_by_its_path(tmp_path: Path) -> None:
 def test_names_of_tasks() -> None:
     assert all(name == task.name for name, task in TASKS.items())
     with pytest.raises(ValueError, match="task 'sst-2' is not known; did you mean sst2"):
-        task_of("sst-2")
+        find_task("sst-2")
 
 
 def test_unknown_task_names_those_of_own_tables() -> None:
     with pytest.raises(
         ValueError, match="'sentiment' is not known; for your own table give classification, regression"
     ):
-        task_for(TaskConfig(name="sentiment"))
+        make_task(TaskConfig(name="sentiment"))
 
 
 def test_glue_refuses_folder_of_one_task(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ COUNTS = {("sst2", "train"): 67_349, ("cola", "train"): 8_551, ("rte", "train"):
 @pytest.mark.parametrize(("name", "split"), REAL)
 def test_the_real_files(real_data: Path, name: str, split: str) -> None:
     path = real_data / "glue" / FOLDERS[name] / f"{split}.tsv.xz"
-    examples = read_split(task_of(name), real_data / "glue", split, said)
+    examples = read_split(find_task(name), real_data / "glue", split, said)
     with lzma.open(path, "rt", encoding="utf-8-sig", newline="") as file:
         text = file.read()
     rows = list(csv.reader(io.StringIO(text), delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -235,7 +235,7 @@ def test_the_real_files(real_data: Path, name: str, split: str) -> None:
 def test_the_real_subsets(real_data: Path, name: str) -> None:
     folder = real_data / "glue_subsets"
     assert glue_tasks_in(folder) == ("qqp", "mnli", "qnli")
-    task = task_of(name)
+    task = find_task(name)
     dev = read_dev(task, folder, said)
     assert list(dev) == ["dev"]
     for split, examples in (("train", read_split(task, folder, "train", said)), ("dev", dev["dev"])):
@@ -294,22 +294,22 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_tensorflow_datasets(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", str(prepared))
     assert glue_tasks_in(Path("tfds:glue")) == ("sst2", "stsb", "mnli")
-    found = {e.id: e for e in read_split(task_of("sst2"), Path("tfds:glue/sst2"), "train", said)}
+    found = {e.id: e for e in read_split(find_task("sst2"), Path("tfds:glue/sst2"), "train", said)}
     assert sorted(found) == ["10", "11", "12", "13", "14"]
     assert found["13"].texts == (f"{SENTENCES[3]} train sentence",) and found["13"].label == "1"
     assert "tfds:glue/sst2/train: record " in found["13"].where
-    test = read_split(task_of("sst2"), Path("tfds:glue"), "test", said)
+    test = read_split(find_task("sst2"), Path("tfds:glue"), "test", said)
     assert {e.label for e in test} == {None} and len(test) == 5
-    asked = read_split(task_of("mnli"), Path("tfds:glue"), DIAGNOSTICS, said)
+    asked = read_split(find_task("mnli"), Path("tfds:glue"), DIAGNOSTICS, said)
     first = next(example for example in asked if example.id == "10")
     assert first.texts == (f"{SENTENCES[0]} test premise", f"{SENTENCES[0]} test hypothesis") and first.label is None
-    dev = read_dev(task_of("mnli"), Path("tfds:glue"), said)
+    dev = read_dev(find_task("mnli"), Path("tfds:glue"), said)
     assert list(dev) == ["dev_matched", "dev_mismatched"]
     [third] = [e for e in dev["dev_mismatched"] if e.id == "11"]
     assert third.label == "neutral" and third.texts[1].endswith("validation_mismatched hypothesis")
-    assert {e.label for e in read_split(task_of("stsb"), Path("tfds:glue"), "train", said)} == {0.0, 1.0}
-    assert {e.label for e in read_split(task_of("stsb"), Path("tfds:glue"), "test", said)} == {None}
+    assert {e.label for e in read_split(find_task("stsb"), Path("tfds:glue"), "train", said)} == {0.0, 1.0}
+    assert {e.label for e in read_split(find_task("stsb"), Path("tfds:glue"), "test", said)} == {None}
     with pytest.raises(ValueError, match="not this task's data set; name tfds:glue/mnli"):
-        read_split(task_of("mnli"), Path("tfds:glue/sst2"), "train", said)
+        read_split(find_task("mnli"), Path("tfds:glue/sst2"), "train", said)
     with pytest.raises(ValueError, match=r"tfds:glue/rte: not prepared in data_dir"):
-        read_split(task_of("rte"), Path("tfds:glue"), "train", said)
+        read_split(find_task("rte"), Path("tfds:glue"), "train", said)

@@ -179,7 +179,7 @@ def test_package_files_name_only_their_kind(made_up: ModuleType) -> None:
 
 def test_unknown_kind_or_head_is_rejected() -> None:
     with pytest.raises(ValueError, match="kind of task 'sequense' is unknown; did you mean sequence"):
-        kinds.kind_of("sequense")
+        kinds.get_kind("sequense")
     with pytest.raises(ValueError, match=r"model\.head='tokenz' is unknown; did you mean tokens"):
         network.head_of(bertjax.config.ModelConfig(head="tokenz"))
     assert np.isin([kind.network.name for kind in kinds.KINDS.values()], [*network.HEADS]).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertjax.config import TaskConfig
-from bertjax.finetune.tasks import TASKS, task_for
+from bertjax.finetune.tasks import TASKS, make_task
 
 
 @pytest.mark.parametrize("name", sorted({*TASKS} - {"ner", "pos"}))
@@ -14,7 +14,7 @@ from bertjax.finetune.tasks import TASKS, task_for
 )
 def test_known_tasks_are_read_as_they_are(name: str, key: str, value: object) -> None:
     with pytest.raises(ValueError, match=rf"^task\.{key}=.*: {name} is read as .*; leave it out \(--{key}\)"):
-        task_for(TaskConfig(name=name, **{key: value}))
+        make_task(TaskConfig(name=name, **{key: value}))
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,11 @@ def test_known_tasks_are_read_as_they_are(name: str, key: str, value: object) ->
 )
 def test_what_a_kind_has_no_use_for_is_refused(name: str, given: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        task_for(TaskConfig(name=name, **given))
+        make_task(TaskConfig(name=name, **given))
 
 
 def test_run_keeps_its_labels_and_task() -> None:
     for name, labels in (("cola", ("unacceptable", "acceptable")), ("rte", TASKS["rte"].labels), ("squad", ())):
-        assert task_for(TaskConfig(name=name, labels=labels)) is TASKS[name]
-    assert task_for(TaskConfig(name="classification", labels=("x", "y"), id="n", label="l")).labels == ("x", "y")
-    assert task_for(TaskConfig(name="ner", labels=("O", "B-PER"), label="2")).labels == ("O", "B-PER")
+        assert make_task(TaskConfig(name=name, labels=labels)) is TASKS[name]
+    assert make_task(TaskConfig(name="classification", labels=("x", "y"), id="n", label="l")).labels == ("x", "y")
+    assert make_task(TaskConfig(name="ner", labels=("O", "B-PER"), label="2")).labels == ("O", "B-PER")

@@ -13,7 +13,7 @@ from small_tasks import small_config, small_start, write_classes, write_question
 from bertjax.finetune.kinds.kind import Splits
 from bertjax.finetune.load import read_splits
 from bertjax.finetune.run import Start
-from bertjax.finetune.tasks import task_for
+from bertjax.finetune.tasks import make_task
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
 def read_from(path: Path, name: str, start: Start, **given: str) -> Splits:
     config = small_config(name, start, path.parent, path.parent / "run")
     config = replace(config, task=replace(config.task, **{"data": "", "train": str(path), **given}))
-    return read_splits(task_for(config.task), config)
+    return read_splits(make_task(config.task), config)
 
 
 def test_held_out_split_keeps_equal_texts_and_labels(tmp_path: Path, start: Start) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.finetune.metrics.squad import answer_f1, exact_match, normalized, squad2_figures, squad_figures
+from bertjax.finetune.metrics.squad import answer_f1, exact_match, normalize, squad2_figures, squad_figures
 
 
 @functools.cache
@@ -139,10 +139,10 @@ WORDS = st.lists(
 @settings(max_examples=200)
 @given(WORDS.map(" ".join), st.lists(WORDS.map(" ".join), min_size=1, max_size=3))
 def test_on_any_words(predicted: str, golds: list[str]) -> None:
-    assert normalized(predicted) == official_normalize(predicted)
+    assert normalize(predicted) == official_normalize(predicted)
     article = [{"paragraphs": [{"qas": [{"id": "q", "answers": [{"text": gold} for gold in golds]}]}]}]
     assert squad_figures({"q": golds}, {"q": predicted}) == pytest.approx(official_1(article, {"q": predicted}))
-    assert 0 <= exact_match(predicted, golds) <= answer_f1(predicted, golds) + (not normalized(predicted)) <= 2
+    assert 0 <= exact_match(predicted, golds) <= answer_f1(predicted, golds) + (not normalize(predicted)) <= 2
     kept = [gold for gold in golds if official_normalize(gold)] or [""]
     figures = squad2_figures({"q": golds}, {"q": predicted})
     assert figures["f1"] == pytest.approx(100 * max(official_f1(predicted, gold, True) for gold in kept))

@@ -59,7 +59,7 @@ def conllu(tmp_path: Path) -> Path:
 def test_conll(conll: Path) -> None:
     one, two, three = read_tagged(conll, tag_layout(conll))
     assert (one.where, one.id, one.words, one.tags) == (f"{conll}:3", "1", ("EU", "rejects"), ("I-ORG", "O"))
-    assert (one.file, one.where_of(1)) == (conll, f"{conll}:4")
+    assert (one.file, one.locate_word(1)) == (conll, f"{conll}:4")
     assert (two.where, two.words, two.tags) == (f"{conll}:6", ("Peter",), ("I-PER",))
     assert (three.id, three.words) == ("3", ("600\u00a0000",))
     assert read_tagged(conll, tag_layout(conll, "2"))[0].tags == ("NNP", "VBZ")
@@ -72,7 +72,7 @@ def test_conllu(conllu: Path) -> None:
     one, two = read_tagged(conllu, tag_layout(conllu))
     assert (one.id, one.where) == ("one", f"{conllu}:5")
     assert (one.words, one.tags) == (("vamos", "nos", "600 000"), ("VERB", "PRON", "NUM"))
-    assert one.where_of(2) == f"{conllu}:8"
+    assert one.locate_word(2) == f"{conllu}:8"
     assert (two.id, two.words) == ("2", ("#",))
     assert read_tagged(conllu, tag_layout(conllu, "xpos"))[0].tags == ("V", "P", "M")
     assert read_tagged(conllu, CONLLU, labelled=False)[0].tags is None
@@ -127,13 +127,13 @@ def test_real_treebanks_come_back(real_data: Path, tmp_path: Path, name: str) ->
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.txt", "a X O\nb O\n", r":2: 2 columns and not 3; correct"),
+        ("a.txt", "a X O\nb O\n", r":2: 2 columns, not 3; correct"),
         ("a.txt", "a X\n\n Y\n", r":3: no word in column 1"),
         ("a.tsv", "a\tX\nb\t\n", r":2: 'b' has no tag in column 2"),
         ("a.txt", "a\nb\n", r":1: 1 columns, and the tag should be in column 2"),
         ("a.txt", "", "no word in it"),
         ("a.txt", "-DOCSTART- O\n\n\n", "no word in it"),
-        ("a.conllu", "1\ta\t_\tNOUN\n", r":1: 4 columns and not 10"),
+        ("a.conllu", "1\ta\t_\tNOUN\n", r":1: 4 columns, not 10"),
         ("a.conllu", "1\ta\t_\t_\tX\t_\t_\t_\t_\t_\n", r":1: 'a' has no tag in column 4"),
         ("a.conllu", "# sent_id = 1\n", "no word in it"),
     ],
@@ -158,12 +158,12 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
     ("name", "column"), [("a.txt", "1"), ("a.txt", "UPOS"), ("a.conllu", "FORM"), ("a.conllu", "4")]
 )
 def test_columns_without_tags(name: str, column: str) -> None:
-    with pytest.raises(ValueError, match="it holds no tags; give"):
+    with pytest.raises(ValueError, match="it does not hold tags; give"):
         tag_layout(Path(name), column)
 
 
 def test_a_column_behind_all(conll: Path) -> None:
     with pytest.raises(ValueError, match=r":3: 4 columns, and the tag should be in column 5"):
         read_tagged(conll, tag_layout(conll, "5"))
-    with pytest.raises(ValueError, match=r":3: 4 columns and not 5"):
+    with pytest.raises(ValueError, match=r":3: 4 columns, not 5"):
         read_tagged(conll, tag_layout(conll, "6"), labelled=False)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bertjax.finetune.data.examples import TaggedSentence
 from bertjax.finetune.data.tags import read_tagged, tag_layout, tags_in
-from bertjax.finetune.encoding.tag_windows import TagCounts, TagWindows, most_frequent_tag, tag_windows, tags_of
+from bertjax.finetune.encoding.tag_windows import TagCounts, TagWindows, decode_tags, most_frequent_tag, tag_windows
 from bertjax.finetune.kinds.tokens import tag_figures
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
@@ -84,7 +84,7 @@ def test_long_sentences_of_real_text(real_data: Path, multilingual: Tokenizer, n
     assert sorted(predicted.tolist()) == list(range(counts.words)) and counts.without_pieces == 0
     assert (windows.rows.tokens["label_weights"] == (windows.word >= 0)).all()
     perfect = np.eye(len(labels), dtype=np.float32)[windows.rows.tokens["labels"]]
-    assert tags_of(windows, perfect, labels, "?") == [list(s.tags) for s in sentences]
+    assert decode_tags(windows, perfect, labels, "?") == [list(s.tags) for s in sentences]
 
 
 def test_a_long_sentence() -> None:
@@ -116,7 +116,7 @@ def test_words_without_pieces() -> None:
     assert (windows.rows.tokens["labels"] == 0).all()
     logits = np.zeros((9, 2), np.float32)
     logits[2, 1] = 1
-    assert tags_of(windows, logits, ["A", "B"], "C") == [["A", "C", "B"], ["C"], ["A", "C"]]
+    assert decode_tags(windows, logits, ["A", "B"], "C") == [["A", "C", "B"], ["C"], ["A", "C"]]
     assert counts.without_pieces == 3 and counts.empty == 1 and "3 of 6 words have no token" in counts.notices(8)[-1]
     assert most_frequent_tag(tagged) == "A" and most_frequent_tag([*tagged[:1], sentence("a", "B")]) == "A"
 
@@ -146,7 +146,7 @@ def test_what_is_refused() -> None:
         windows_of([sentence("a b")], "A B", 2)
     windows, _ = windows_of([sentence("a b")], "A B", 6, strict=True)
     with pytest.raises(ValueError, match="diverged"):
-        tags_of(windows, np.full((4, 2), np.nan, np.float32), ["A", "B"], "A")
+        decode_tags(windows, np.full((4, 2), np.nan, np.float32), ["A", "B"], "A")
 
 
 CHINESE = WordPiece([*SPECIAL_TOKENS, *(chr(0x4E00 + n) for n in range(1200))], CASED)  # each a piece of its own

@@ -13,7 +13,7 @@ from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.load import read_split, task_labels
-from bertjax.finetune.tasks import task_of
+from bertjax.finetune.tasks import find_task
 from bertjax.input.lengths import LengthCounts
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
@@ -180,7 +180,7 @@ def uncased(real_data: Path) -> tuple[WordPiece, object]:
 @pytest.mark.parametrize("name", ["mrpc", "rte", "wnli", "sst2", "cola"])
 def test_as_transformers_on_real_files(real_data: Path, uncased, name: str, max_length: int) -> None:
     ours, theirs = uncased
-    task, counts = task_of(name), LengthCounts()
+    task, counts = find_task(name), LengthCounts()
     examples = read_split(task, real_data / "glue", "dev")
     rows = task.kind.encode(examples, task.labels, ours, max_length, counts)
     texts = [list(column) for column in zip(*(example.texts for example in examples), strict=True)]
@@ -197,7 +197,7 @@ def test_as_transformers_on_real_files(real_data: Path, uncased, name: str, max_
 @pytest.mark.parametrize("max_length", [16, 17, 64])
 def test_choices_as_transformers_on_real_files(real_data: Path, uncased, max_length: int) -> None:
     ours, theirs = uncased
-    task = task_of("swag")
+    task = find_task("swag")
     examples = read_split(task, real_data / "swag" / "swag_sample", "dev")
     rows = task.kind.encode(examples, task_labels(task, examples), ours, max_length, LengthCounts())
     starts = [example.texts[0] for example in examples for _ in range(4)]

@@ -32,7 +32,7 @@ from bertjax.convert.huggingface.names import encoder_of, has_class
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.convert.sentence_transformers.sentence_format import encoder_config
-from bertjax.finetune.kinds import kind_of
+from bertjax.finetune.kinds import get_kind
 from bertjax.model.network import head_of
 from bertjax.model.parameters import named_arrays
 from bertjax.model.pooling import check_vectors
@@ -135,7 +135,7 @@ class Runtime:
         """Python code for the card that puts texts through the export."""
         tokenizer, names = model.tokenizer, output_names(model, vectors)
         if gives_logits(model, vectors):
-            card = kind_of(model.kind).card
+            card = get_kind(model.kind).card
             labels = ", ".join(f"`{label}`" for label in model.labels)
             texts, meaning = card.onnx_inputs, card.onnx_outputs.format(labels=labels)
         else:
@@ -232,7 +232,7 @@ def _require(model: TrainedModel, vectors: Vectors, name: str, options: Mapping[
     if vectors.normalize and vectors.pooling == "none":
         raise ValueError("--normalize scales a text's vector; choose one with --pooling")
     marks = config.global_tokens == "marked" and gives_logits(model, vectors)
-    if marks and kind_of(model.kind).global_tokens is not None:
+    if marks and get_kind(model.kind).global_tokens is not None:
         raise ValueError(
             f"--to {name}: model.global_tokens='marked': no input says which tokens a task marks; use huggingface"
         )

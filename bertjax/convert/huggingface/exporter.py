@@ -17,7 +17,7 @@ from bertjax.convert.huggingface.names import architecture, bare_names, class_wi
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.model_card import CARD_FILE, model_card
 from bertjax.families.family import Class
-from bertjax.finetune.kinds import kind_of
+from bertjax.finetune.kinds import get_kind
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.storage.sums import SUMS_FILE, sha256_of_file, write_sums
@@ -79,7 +79,7 @@ def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[s
     if not model.num_labels:
         return {}
     # A number has one output whatever its labels are.
-    named, problem = (kind_of(kind).names_outputs, kind_of(kind).problem_type) if kind else (False, "")
+    named, problem = (get_kind(kind).names_outputs, get_kind(kind).problem_type) if kind else (False, "")
     names = (labels if named else ()) or default_labels(model.num_labels)
     assert len(names) == model.num_labels, "a name for each label"
     return {

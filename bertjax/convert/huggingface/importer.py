@@ -21,7 +21,7 @@ from bertjax.convert.huggingface.weights_files import read_weights
 from bertjax.families.family import HuggingFace
 from bertjax.families.hf_config import HfConfig
 from bertjax.families.registry import family_of
-from bertjax.finetune.kinds import KINDS, kind_of
+from bertjax.finetune.kinds import KINDS, get_kind
 from bertjax.model.network import HEADS
 
 _BUFFERS = re.compile(r".*embeddings\.(position_ids|token_type_ids)")
@@ -46,9 +46,9 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     kind, labels = _task(values, where)
     config = from_config_json(values, where)
     if kind:
-        config = replace(config, head=kind_of(kind).network.name, num_labels=len(labels))
+        config = replace(config, head=get_kind(kind).network.name, num_labels=len(labels))
         constants = family_of(config.family).transformers.head_constants
-        HfConfig(values, where).require(constants.get(kind_of(kind).network.transformers, {}))
+        HfConfig(values, where).require(constants.get(get_kind(kind).network.transformers, {}))
     for name in TOKENIZER_FILES:
         if (folder / name).is_file():
             require_content(folder / name)
@@ -58,8 +58,8 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     model = foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes, pad_id_of(values, where))
     if not kind:
         return model
-    threshold = _null_threshold(values, where) if kind_of(kind).may_abstain else None
-    named = labels if kind_of(kind).names_outputs else ()
+    threshold = _null_threshold(values, where) if get_kind(kind).may_abstain else None
+    named = labels if get_kind(kind).names_outputs else ()
     return replace(model, kind=kind, labels=named, null_threshold=threshold)
 
 

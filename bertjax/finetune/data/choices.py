@@ -1,18 +1,17 @@
 """Multiple choice in the official files: SWAG's CSV, and CODAH's TSV.
 
 SWAG has a sentence and the beginning of the next one, which is put before each ending, as in the paper's experiment.
-CODAH is one file without splits, or the folder of a fold with train.tsv, dev.tsv and test.tsv. The one file is split by
-the distinct beginnings of its questions: of every five, three are for training, the fourth for development and the
-fifth for testing.
+CODAH is one file without splits, or a fold's folder with train.tsv, dev.tsv and test.tsv. The one file is split by
+question: of every five distinct beginnings, three train, the fourth is for development and the fifth for testing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from bertjax.finetune.data.examples import TextExample, missing, split_file
-from bertjax.finetune.data.tables import Columns, Notify, Row, Wanted, examples_of, read_rows
+from bertjax.finetune.data.tables import Columns, Notify, Row, Wanted, parse_examples, read_rows
 
 _SWAG_NAMES = {"train": ("train",), "dev": ("val", "dev"), "test": ("test",)}
 _FIRST, _SECOND = "sent1", "sent2"
@@ -23,9 +22,9 @@ _FIFTHS = {"train": (0, 1, 2), "dev": (3,), "test": (4,)}
 
 
 def read_swag(data: Path, split: str, notify: Notify) -> list[TextExample]:
-    """The examples of `train`, `dev` or `test` in a folder of SWAG's CSV files, or its subfolder swag.
+    """Read `train`, `dev` or `test` from a folder of SWAG's CSV files, or its subfolder swag.
 
-    Raises MissingSplitError if the file is not there, and ValueError as `read_table` does.
+    Raises MissingSplitError for a missing file, and ValueError as `read_table` does.
     """
     folder = data / "swag" if (data / "swag").is_dir() else data
     path = split_file(folder, _SWAG_NAMES[split], (".csv",))
@@ -38,16 +37,17 @@ def read_swag(data: Path, split: str, notify: Notify) -> list[TextExample]:
 
     def rows() -> Iterator[Row]:
         for row in read_rows(path, wanted, notify):
-            begun = row.values[_SECOND]
-            yield row._replace(values=row.values | {name: _joined(begun, row.values[name]) for name in _ENDINGS})
+            endings = {name: row.values[name] for name in _ENDINGS}
+            whole = {name: f"{row.values[_SECOND]} {end}" if end.strip() else "" for name, end in endings.items()}
+            yield row._replace(values=row.values | whole)
 
-    return list(examples_of(rows(), columns, labelled=labelled))
+    return list(parse_examples(rows(), columns, labelled=labelled))
 
 
 def read_codah(data: Path, split: str, notify: Notify) -> list[TextExample]:
-    """The examples of `train`, `dev` or `test` of CODAH: its one file, or a folder with that or with a fold's three.
+    """Read `train`, `dev` or `test` of CODAH: its one file, or a folder with that or with a fold's three.
 
-    Raises MissingSplitError if the file is not there, and ValueError as `read_table` does.
+    Raises MissingSplitError for a missing file, and ValueError as `read_table` does.
     """
     path = data if data.is_file() else split_file(data, (split,), (".tsv",))
     whole = data.is_file() or path is None
@@ -56,19 +56,11 @@ def read_codah(data: Path, split: str, notify: Notify) -> list[TextExample]:
         raise missing(data, split, [f"{name}.tsv" for name in (split, *_CODAH_NAMES)])
     columns = Columns(_CODAH[1], ends=_CODAH[2:6])
     rows = read_rows(path, Wanted((*columns.texts, columns.label), header=_CODAH), notify)
-    examples = list(examples_of(rows, columns))
+    examples = list(parse_examples(rows, columns))
     if not whole:
         return examples
     if split == "train":
         notify(f"{path}: one file for all; of its questions three fifths are for training, one for dev, one for test")
-    return _of_fifths(examples, _FIFTHS[split])
-
-
-def _of_fifths(examples: Sequence[TextExample], fifths: Sequence[int]) -> list[TextExample]:
     starts: dict[str, int] = {}
+    fifths = _FIFTHS[split]
     return [example for example in examples if starts.setdefault(example.texts[0], len(starts)) % 5 in fifths]
-
-
-def _joined(begun: str, ending: str) -> str:
-    """Beginning and ending; "" where there is no ending."""
-    return f"{begun} {ending}" if ending.strip() else ""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertjax.finetune.data.examples import TextExample, missing, split_file
-from bertjax.finetune.data.tables import ROW_KEY, Columns, Notify, Row, Wanted, examples_of, read_rows, table_suffix
+from bertjax.finetune.data.tables import ROW_KEY, Columns, Notify, Row, Wanted, parse_examples, read_rows, table_suffix
 from bertjax.text.sources import tfds
 
 TFDS = "tfds:"
@@ -35,8 +35,8 @@ class GlueLayout:
     texts: tuple[str, ...]  # columns of the TSV
     label: str = "label"
     test_id: str = "index"  # the column of the test set
-    header: tuple[str, ...] = ()  # the columns of train and dev where their files do not name them
-    features: tuple[str, ...] = ()  # TensorFlow Datasets' names of the texts, if others
+    header: tuple[str, ...] = ()  # the columns of train and dev, if their files do not name them
+    features: tuple[str, ...] = ()  # TensorFlow Datasets' names of the texts, if they differ
     classes: tuple[str, ...] = ()  # TensorFlow Datasets' names of the labels 0 and 1
     regression: bool = False
     skips_short: bool = False  # the official files have a few broken rows, which are left out as usual
@@ -44,38 +44,38 @@ class GlueLayout:
 
 
 def read_glue(layout: GlueLayout, data: Path, split: str, notify: Notify) -> list[TextExample]:
-    """The examples of a split: `train`, `dev`, `test`; of MNLI also `dev_matched`, `test_mismatched`, `DIAGNOSTICS`.
+    """Read a split: `train`, `dev` or `test`, for MNLI also `dev_matched`, `test_mismatched` or `DIAGNOSTICS`.
 
-    `data` is a folder, tfds:glue or tfds:glue/CONFIG. Raises MissingSplitError naming the folder if the split is not
-    there, and ValueError as `read_table` does.
+    `data` is a folder, tfds:glue or tfds:glue/CONFIG. Raises MissingSplitError naming the folder without the split, and
+    ValueError as `read_table` does.
     """
     if str(data).startswith(TFDS):
         return _read_tfds(layout, str(data), split)
-    path = _file_of(layout, data, split)
+    path = _find_file(layout, data, split)
     if path is None:
-        raise missing(_folder_of(layout, data), split, [f"{split}.tsv", f"{split}.json"])
+        raise missing(_task_folder(layout, data), split, [f"{split}.tsv", f"{split}.json"])
     if table_suffix(path) == ".json":
         columns = Columns("text_a", "text_b" if len(layout.texts) == 2 else "")
         rows = read_rows(path, Wanted((*columns.texts, columns.label), (ROW_KEY,)), notify)
-        return list(examples_of(rows, columns, regression=layout.regression))
+        return list(parse_examples(rows, columns, regression=layout.regression))
     if table_suffix(path) == ".txt":
         return _read_microsoft(layout, path, split, notify)
     return _read_tsv(layout, path, split, notify)
 
 
 def has_split(layout: GlueLayout, data: Path, split: str) -> bool:
-    """Whether a split is there; of TensorFlow Datasets, whether the task is."""
+    """Whether a split exists; for TensorFlow Datasets, whether the task does."""
     if str(data).startswith(TFDS):
         return tfds.is_prepared(_tfds_name(layout, str(data)))
-    return _file_of(layout, data, split) is not None
+    return _find_file(layout, data, split) is not None
 
 
-def _folder_of(layout: GlueLayout, data: Path) -> Path:
+def _task_folder(layout: GlueLayout, data: Path) -> Path:
     return data / layout.folder if (data / layout.folder).is_dir() else data
 
 
-def _file_of(layout: GlueLayout, data: Path, split: str) -> Path | None:
-    folder = _folder_of(layout, data)
+def _find_file(layout: GlueLayout, data: Path, split: str) -> Path | None:
+    folder = _task_folder(layout, data)
     if split == DIAGNOSTICS:
         folders = dict.fromkeys((*(data / name for name in _DIAGNOSTIC_FOLDERS), data, folder))
         return next(filter(None, (split_file(one, _DIAGNOSTIC_FILES, (".tsv",)) for one in folders)), None)
@@ -93,21 +93,21 @@ def _read_tsv(layout: GlueLayout, path: Path, split: str, notify: Notify) -> lis
     else:
         wanted = Wanted((*columns.texts, columns.label), (), layout.header, layout.skips_short)
     rows = read_rows(path, wanted, notify)
-    return list(examples_of(rows, columns, regression=layout.regression, labelled=not is_test))
+    return list(parse_examples(rows, columns, regression=layout.regression, labelled=not is_test))
 
 
 def _read_microsoft(layout: GlueLayout, path: Path, split: str, notify: Notify) -> list[TextExample]:
     columns = Columns(*layout.texts, label=layout.label)
     rows = read_rows(path, Wanted((*columns.texts, columns.label, *_PAIR_ID)), notify, suffix=".tsv")
     if split == "test":
-        return list(examples_of(rows, columns))
+        return list(parse_examples(rows, columns))
     ids_path = split_file(path.parent, _DEV_IDS, (".tsv",))
     if ids_path is None:
         raise missing(path.parent, split, [f"{name}.tsv" for name in _DEV_IDS])
     listed = read_rows(ids_path, Wanted(_PAIR_ID, header=_PAIR_ID), notify)
     in_dev = {tuple(row.values[name] for name in _PAIR_ID) for row in listed}
-    kept = (row for row in rows if (tuple(row.values[name] for name in _PAIR_ID) in in_dev) == (split == "dev"))
-    return list(examples_of(kept, columns))
+    of_split = (row for row in rows if (tuple(row.values[name] for name in _PAIR_ID) in in_dev) == (split == "dev"))
+    return list(parse_examples(of_split, columns))
 
 
 def _read_tfds(layout: GlueLayout, data: str, split: str) -> list[TextExample]:
@@ -132,11 +132,11 @@ def _read_tfds(layout: GlueLayout, data: str, split: str) -> list[TextExample]:
             yield Row(f"{TFDS}{name}/{theirs}: record {number}", values)
 
     labelled = not split.startswith("test")
-    return list(examples_of(rows(), columns, regression=layout.regression, labelled=labelled))
+    return list(parse_examples(rows(), columns, regression=layout.regression, labelled=labelled))
 
 
 def _tfds_name(layout: GlueLayout, data: str) -> str:
-    """`glue/sst2` for tfds:glue and tfds:glue/sst2. Raises ValueError for any other."""
+    """`glue/sst2` for tfds:glue and tfds:glue/sst2. Raises ValueError for any other name."""
     name, _, version = data.removeprefix(TFDS).partition(":")
     if name not in ("glue", f"glue/{layout.config}"):
         raise ValueError(f"{data}: not this task's data set; name {TFDS}glue/{layout.config}, or a folder")

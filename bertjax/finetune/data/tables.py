@@ -1,8 +1,8 @@
-"""Tables: CSV, TSV, JSON Lines, JSON and Parquet, their rows, and the examples that chosen columns of them hold.
+"""Tables: rows and examples of CSV, TSV, JSON Lines, JSON and Parquet.
 
-CSV is read by its usual rules of quoting, with commas, semicolons, tabs or bars between fields. TSV has no quoting, as
-in GLUE: a quotation mark is text, and a tab or a line's end always ends a field. JSON is a list of objects, or an
-object of them by their ids. All but Parquet may be compressed.
+CSV has its usual quoting, and commas, semicolons, tabs or bars between fields. TSV has no quoting, as in GLUE: a
+quotation mark is text, and a tab or a line's end always ends a field. JSON is a list of objects, or an object of them
+by their ids. All but Parquet may be compressed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import itertools
 import json
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.finetune.data.examples import SPLIT_NAMES, TextExample, missing, number_of, split_file
+from bertjax.finetune.data.examples import MOST_BYTES, SPLIT_NAMES, TextExample, missing, parse_number, split_file
+from bertjax.storage.json_documents import checked, parse_json
 from bertjax.storage.lines import COMPRESSED, RECORD_CAP, csv_records, read_lines, whole_content
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet
@@ -25,7 +26,7 @@ WITHOUT_TABS = str.maketrans("\t\r\n", "   ")  # a field of a .tsv
 _DELIMITERS = ",;\t|"  # of a CSV
 _GUESSED_FROM = 50  # lines or rows
 _LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "stars", "rating", "score", "target", "polarity")
-ROW_KEY = "row key"  # the column of the ids by which a JSON object holds its rows
+ROW_KEY = "row key"  # the column of the ids that are the keys of a JSON object
 
 Notify = Callable[[str], object]
 
@@ -42,24 +43,24 @@ class Wanted:
     """The columns to read of a table."""
 
     columns: tuple[str, ...]
-    optional: tuple[str, ...] = ()  # columns that it may lack
+    optional: tuple[str, ...] = ()
     header: tuple[str, ...] = ()  # the columns of a CSV or TSV whose first line does not name them
     skips_short: bool = False  # leave out rows with too few fields, and report them
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table that hold texts, label and id."""
+    """The columns of texts, label and id."""
 
     text: str = "text"  # for multiple choice the common start
     text_b: str = ""  # the second text of a pair
     label: str = "label"  # "": no example has a label, as for training on pairs
     id: str = ""  # "": ids are numbers from 0, or the keys of a JSON object
-    ends: tuple[str, ...] = field(default=())  # for multiple choice one per end, or one that holds a list of ends
+    ends: tuple[str, ...] = ()  # for multiple choice one per end, or one that holds a list of ends
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All columns that hold text."""
+        """All columns of text."""
         return tuple(filter(None, (self.text, self.text_b, *self.ends)))
 
 
@@ -75,7 +76,7 @@ class MissingColumnError(ValueError):
 def read_split_of_table(
     columns: Columns, data: Path, split: str, notify: Notify, *, regression: bool = False
 ) -> list[TextExample]:
-    """The examples of the file in `data` that is named after `split` (in any format), or of `data` where it is a file.
+    """Read a split from a folder's file of that name, in any format, or from a file.
 
     Raises ValueError as `read_table` does, MissingSplitError if there is no such file.
     """
@@ -89,7 +90,7 @@ def read_split_of_table(
 def read_table(
     path: Path, columns: Columns, notify: Notify, *, regression: bool = False, labelled: bool = True
 ) -> list[TextExample]:
-    """The examples of a table, in order; where they need not be `labelled`, a label that is missing is None.
+    """Read the examples of a table, in order; unless `labelled`, a missing label is None.
 
     Raises ValueError naming file and line as `read_rows` does, and for a value that is not a text, a missing label, a
     wrong number of choices, or with `regression` a label that is not a number.
@@ -100,7 +101,7 @@ def read_table(
         (ROW_KEY,) if labelled else (ROW_KEY, *label),
     )
     try:
-        return list(examples_of(read_rows(path, wanted, notify), columns, regression=regression, labelled=labelled))
+        return list(parse_examples(read_rows(path, wanted, notify), columns, regression=regression, labelled=labelled))
     except MissingColumnError as error:
         if columns.ends:
             raise
@@ -113,10 +114,10 @@ def read_table(
 
 
 def likely_columns(path: Path, names: Sequence[str], texts: Sequence[str], label: str) -> tuple[tuple[str, ...], str]:
-    """The columns that may be meant by columns of text and of the label ("": none) that a table with `names` lacks.
+    """Guess the columns of text and of the label ("": none) in a table with the columns `names`.
 
-    Columns of text are those with the longest values of the first rows; the label's is called like one, or has the
-    fewest different values. Columns that are there stay.
+    Columns of text are those with the longest values in the first rows; the label's has a usual name, or the fewest
+    different values. Columns that exist are kept.
     """
     try:
         rows = [*itertools.islice(read_rows(path, Wanted((), tuple(names)), lambda notice: None), _GUESSED_FROM)]
@@ -137,10 +138,10 @@ def likely_columns(path: Path, names: Sequence[str], texts: Sequence[str], label
     return found, label
 
 
-def examples_of(
+def parse_examples(
     rows: Iterator[Row], columns: Columns, *, regression: bool = False, labelled: bool = True
 ) -> Iterator[TextExample]:
-    """The example of each row. Raises ValueError as `read_table` does."""
+    """Make an example of each row. Raises ValueError as `read_table` does."""
     choices = len(columns.ends) if len(columns.ends) > 1 else 0
     for number, (where, values) in enumerate(rows):
         texts = _texts(where, values, columns)
@@ -157,19 +158,19 @@ def examples_of(
                 raise ValueError(f"{where}: no label in column {columns.label!r}; every example needs one")
             label = None
         elif regression:
-            label = number_of(where, label)
+            label = parse_number(where, label)
         yield TextExample(where, name, texts, label)
 
 
 def read_rows(path: Path, wanted: Wanted, notify: Notify, suffix: str = "") -> Iterator[Row]:
-    """The rows of a table, in order, without blank lines. `suffix` is the format's where the file's name has none.
+    """Read the rows of a table, in order, without blank lines. `suffix` overrides the format of the file's name.
 
-    Raises ValueError naming the file, and line or record, for what cannot be read, a missing column, a row with more
-    or fewer fields than columns, and a table without rows.
+    Raises ValueError naming the file, and line or record, for damaged content, a missing column, a row with more or
+    fewer fields than columns, and a table without rows.
     """
     suffix = suffix or table_suffix(path)
     if suffix not in TABLE_SUFFIXES:
-        raise ValueError(f"{path}: no table that is known here; give a file named {', '.join(TABLE_SUFFIXES)}")
+        raise ValueError(f"{path}: not a known kind of table; give a file named {', '.join(TABLE_SUFFIXES)}")
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     empty = True
@@ -181,7 +182,7 @@ def read_rows(path: Path, wanted: Wanted, notify: Notify, suffix: str = "") -> I
 
 
 def table_suffix(path: Path) -> str:
-    """The suffix of a file's name that says its format, without that of compression: `.csv` of `train.csv.gz`."""
+    """The suffix of a file's format, without that of compression: `.csv` of `train.csv.gz`."""
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
@@ -193,7 +194,7 @@ def _read_csv(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
 
 
 def _delimiter(lines: Sequence[str], wanted: Wanted) -> str:
-    """The delimiter of a CSV: the first under which its header has the wanted columns, or else the likeliest one."""
+    """The first delimiter under which the header has the wanted columns, or else the likeliest one."""
     for delimiter in _DELIMITERS:
         header = next((fields for fields in csv.reader(lines, delimiter=delimiter) if fields), [])
         if {*(wanted.columns or wanted.optional)} <= {name.strip() for name in header}:
@@ -210,7 +211,7 @@ def _read_tsv(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
 
 
 def _named(path: Path, rows: Iterator[tuple[int, list[str]]], wanted: Wanted, notify: Notify) -> Iterator[Row]:
-    """Rows of fields as rows of columns; the first row names the columns unless `wanted.header` does."""
+    """Name the fields of rows; the first row names the columns unless `wanted.header` does."""
     rows = ((number, fields) for number, fields in rows if fields)
     header = wanted.header
     if not header:
@@ -242,54 +243,23 @@ def _read_json_lines(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row
     for number, line in enumerate(_lines(path, notify), 1):
         if line and not line.isspace():
             where = f"{path}:{number}"
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError of int()
-                raise ValueError(f"{where}: bad JSON ({error}); every line must be one JSON object") from None
-            yield _row_of(where, record, wanted)
-
-
-_MOST_JSON = 64 << 20  # bytes; as objects of Python it has up to 20 times as many
+            yield _row(where, parse_json(line, where, remedy="every line must be one JSON object"), wanted)
 
 
 def _read_json(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
-    content = whole_content(str(path), _MOST_JSON, "write it as JSON Lines (.jsonl), an object on each line")
-    try:
-        records = json.loads(content) if content.strip() else []
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}:{error.lineno}: bad JSON ({error.msg}); is it cut off?") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: bad JSON ({error})") from None
-    if isinstance(records, dict):
-        keyed = {key: {ROW_KEY: key, **value} if isinstance(value, dict) else value for key, value in records.items()}
-        return (_row_of(f"{path}: record {key!r}", record, wanted) for key, record in keyed.items())
-    if not isinstance(records, list):
-        raise ValueError(f"{path}: a JSON {type(records).__name__}; it must be a list of objects")
-    return (_row_of(f"{path}: record {number}", record, wanted) for number, record in enumerate(records, 1))
+    content = whole_content(str(path), MOST_BYTES, "write it as JSON Lines (.jsonl), an object on each line")
+    shape, remedy = list[Any] | dict[str, Any], "the file must be a list of objects"
+    records = parse_json(content.strip() or b"[]", str(path), shape, remedy=remedy, most_bytes=MOST_BYTES)
+    keyed = records.items() if isinstance(records, dict) else enumerate(records, 1)
+    for key, record in keyed:
+        where = f"{path}: record {key!r}"
+        checked(record, dict[str, Any], where, remedy=remedy)
+        yield _row(where, {ROW_KEY: key} | record if isinstance(key, str) else record, wanted)
 
 
-def _row_of(where: str, record: object, wanted: Wanted) -> Row:
-    if not isinstance(record, dict):
-        raise ValueError(f"{where}: a JSON {type(record).__name__}, not an object; every row must be one")
+def _row(where: str, record: dict[str, Any], wanted: Wanted) -> Row:
     _require(where, wanted.columns, record)
-    values = {name: record[name] for name in (*wanted.columns, *wanted.optional) if name in record}
-    for name, value in values.items():
-        _require_unicode(where, name, value)
-    return Row(where, values)
-
-
-def _require_unicode(where: str, name: str, value: Any) -> None:
-    """Raise ValueError for a lone surrogate in a text or a list of them, which JSON can spell and no file can hold."""
-    for text in value if isinstance(value, list) else [value]:
-        if not isinstance(text, str):
-            continue
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"{where}: column {name!r} has the lone surrogate {text[error.start]!r} at character {error.start}; it "
-                "is no valid Unicode, correct the source"
-            ) from None
+    return Row(where, {name: record[name] for name in (*wanted.columns, *wanted.optional) if name in record})
 
 
 def _read_parquet(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
@@ -318,11 +288,11 @@ def _lines(path: Path, notify: Notify) -> Iterator[str]:
     counts = ReadCounts()
     yield from read_lines(str(path), refuse, RECORD_CAP, counts)
     if counts.replaced_characters:
-        notify(f"{path}: {counts.replaced_characters:,} characters are no UTF-8; each is read as U+FFFD")
+        notify(f"{path}: {counts.replaced_characters:,} characters are not UTF-8; each is read as U+FFFD")
 
 
 def _texts(where: str, values: dict[str, Any], columns: Columns) -> tuple[str, ...]:
-    found: list[str] = []
+    texts: list[str] = []
     for name in columns.texts:
         value = values[name]
         parts = value if isinstance(value, list) and columns.ends == (name,) else [value]
@@ -331,12 +301,12 @@ def _texts(where: str, values: dict[str, Any], columns: Columns) -> tuple[str, .
                 part = ""  # a missing choice, which the check of their number refuses
             if not isinstance(part, str):
                 raise ValueError(f"{where}: column {name!r} is {_json_kind(part)}, not a text; name another column")
-            found.append(part)
-    return tuple(found)
+            texts.append(part)
+    return tuple(texts)
 
 
 def _cell(where: str, values: dict[str, Any], name: str) -> str:
-    """A label or id as text, stripped; "" where there is none."""
+    """A label or id as stripped text; "" if it is missing."""
     value = values.get(name)
     if value is None:
         return ""

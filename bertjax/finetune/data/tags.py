@@ -1,17 +1,23 @@
-"""Tagged words: CoNLL's files of one word a line, CoNLL-U, and records with lists of words."""
+"""Tagged words: CoNLL's files of one word a line, CoNLL-U, records with lists of words, and published sets of entities.
+
+BioBERT's sets (dmis-lab/biobert, `run_ner.py`) have a folder each, such as NCBI-disease, with tabs and the tags B, I
+and O: `train.tsv`, `devel.tsv`, `test.tsv`, and `train_dev.tsv`, which is the first two. LeNER-Br (peluz/lener-br), of
+Brazilian law, has spaces and tags such as B-PESSOA: `train/train.conll`, `dev/dev.conll`, `test/test.conll`. Test sets
+have their tags, so that they are measured too.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertjax.finetune.data.examples import SPLIT_NAMES, TaggedSentence, missing, split_file, whole_text
-from bertjax.finetune.data.tables import WITHOUT_TABS, Notify, Row, Wanted, read_rows, table_suffix
-from bertjax.finetune.metrics.entities import entities, is_of_entities
+from bertjax.finetune.data.tables import WITHOUT_TABS, Notify, Wanted, read_rows, table_suffix
+from bertjax.finetune.metrics.entities import entities, is_entity_tag
 from bertjax.storage.files import replace_text
 from bertjax.storage.lines import COMPRESSED
 
@@ -28,20 +34,20 @@ _SENTENCE_ID = re.compile(r"# *sent_id *= *(.*)")
 
 @dataclass(frozen=True)
 class TagLayout:
-    """The columns, from 0, of the words and of their tags; -1 is the last."""
+    """The columns of words and of tags, from 0; -1 is the last."""
 
     word: int
     tag: int
     conllu: bool = False  # ten columns separated by tabs, comments, and lines that are not words
 
     def tag_column(self, columns: int) -> int:
-        """The column of the tag in a line of `columns` columns; one after the last if a line has a word only."""
+        """The tag's column in a line of `columns` columns; one after the last if a line has a word only."""
         return max(columns + self.tag if self.tag < 0 else self.tag, self.word + 1)
 
 
 @dataclass(frozen=True)
 class TagColumns:
-    """The columns of tags and words; "" is the usual one of each format."""
+    """The columns of tags and words; "" is the default of each format."""
 
     tag: str = ""  # a number from 1; in CoNLL-U and in records a name
     words: str = ""  # in records
@@ -52,7 +58,7 @@ CONLLU = TagLayout(CONLLU_COLUMNS.index("FORM"), CONLLU_COLUMNS.index("UPOS"), c
 
 
 class _Line(NamedTuple):
-    """A line of a file, with its columns if it is a word's."""
+    """A line of a file; only a word's has columns."""
 
     number: int
     text: str
@@ -60,11 +66,11 @@ class _Line(NamedTuple):
 
 
 def read_tags(columns: TagColumns, named: bool, data: Path, split: str, notify: Notify) -> list[TaggedSentence]:
-    """The sentences of a split's file in a folder, or of a file; a test set is read without its tags.
+    """Read a split from a folder or a file; a test set is read without its tags.
 
-    The file is named train, dev, valid or test with one of several suffixes, or as CoNLL-2003's are (eng.testa), or as
-    those of treebanks (en_ewt-ud-dev.conllu). `named`: tags are of named entities, O or such as B-PER. Raises
-    MissingSplitError if there is no file, and ValueError naming file and line of what is wrong in it.
+    The file is named train, dev, valid or test with one of several suffixes, or like CoNLL-2003's (eng.testa), or like
+    a treebank's (en_ewt-ud-dev.conllu). `named`: tags are of named entities, O or such as B-PER. Raises
+    MissingSplitError for a missing file, and ValueError naming file and line of an error in it.
     """
     names = [*SPLIT_NAMES.get(split, (split,)), *_CONLL_NAMES.get(split, ())]
     treebanks = sorted({path.name.partition(".")[0] for path in data.glob(f"*-ud-{split}.conllu*")})
@@ -78,7 +84,7 @@ def read_tags(columns: TagColumns, named: bool, data: Path, split: str, notify: 
             "this file are fixed; leave it out (--text)"
         )
     if table_suffix(path) in _RECORDS:
-        sentences = list(_of_records(path, columns, labelled, notify))
+        sentences = list(_read_records(path, columns, labelled, notify))
     else:
         sentences = read_tagged(path, tag_layout(path, columns.tag), labelled=labelled)
     if named:
@@ -87,7 +93,7 @@ def read_tags(columns: TagColumns, named: bool, data: Path, split: str, notify: 
 
 
 def tag_layout(path: Path, column: str = "") -> TagLayout:
-    """The layout of a file, CoNLL-U if its suffix is .conllu; `column`: of the tags, a number from 1 or CoNLL-U's name.
+    """The layout of a file by its suffix; `column` of the tags is a number from 1, or in CoNLL-U a name.
 
     Raises ValueError if there is no such column.
     """
@@ -100,33 +106,42 @@ def tag_layout(path: Path, column: str = "") -> TagLayout:
     if not layout.conllu and column.isdecimal() and int(column) > 1:
         return replace(layout, tag=int(column) - 1)
     columns = f"one of {', '.join(CONLLU_COLUMNS[2:])}" if layout.conllu else "a number from 2, words being column 1"
-    raise ValueError(f"column {column!r} of {path}: it holds no tags; give {columns}")
+    raise ValueError(f"column {column!r} of {path}: it does not hold tags; give {columns}")
 
 
 def read_tagged(path: Path, layout: TagLayout, *, labelled: bool = True) -> list[TaggedSentence]:
-    """The sentences of a file, in order; without tags where not `labelled`. It may be compressed.
+    """Read the sentences of a file, in order; without tags unless `labelled`. It may be compressed.
 
     Their ids are CoNLL-U's sent_id, else their numbers from 1. Raises ValueError naming file and line for a line with
-    another number of columns than the others, or without word or tag; and naming the file if it has no word.
+    another number of columns than the others, or without word or tag; and naming a file without words.
     """
     sentences = []
     for lines in _sentences(path, tagged_text(path), layout):
         words = [line for line in lines if line.columns]
-        for line in words:
-            if labelled:
-                _require_tag(path, line, layout)
-        name = _id(lines, layout) or str(len(sentences) + 1)
-        forms = tuple(line.columns[layout.word] for line in words)
-        tags = tuple(line.columns[layout.tag_column(len(line.columns))] for line in words) if labelled else None
-        lines_of_words = tuple(line.number for line in words)
-        sentences.append(TaggedSentence(f"{path}:{words[0].number}", name, forms, tags, lines_of_words))
+        tags: list[str] = []
+        for line in words if labelled else ():
+            where, column = f"{path}:{line.number}", layout.tag_column(len(line.columns))
+            if column >= len(line.columns):
+                raise ValueError(f"{where}: {len(line.columns)} columns, and the tag should be in column {column + 1}")
+            tag = line.columns[column]
+            if not tag or (layout.conllu and tag == UNTAGGED):
+                raise ValueError(
+                    f"{where}: {line.columns[layout.word]!r} has no tag in column {column + 1}; give it one"
+                )
+            tags.append(tag)
+        ids = [_SENTENCE_ID.fullmatch(line.text) for line in lines if layout.conllu and not line.columns]
+        name = next((match[1].strip() for match in ids if match), "") or str(len(sentences) + 1)
+        forms, numbers = zip(*((line.columns[layout.word], line.number) for line in words), strict=True)
+        sentences.append(
+            TaggedSentence(f"{path}:{numbers[0]}", name, forms, tuple(tags) if labelled else None, numbers)
+        )
     if not sentences:
         raise ValueError(f"{path}: no word in it; it needs one a line, with its tag in another column")
     return sentences
 
 
 def tags_in(sentences: Sequence[TaggedSentence]) -> tuple[str, ...]:
-    """The tags of sentences, sorted. Raises ValueError naming the first sentence if it has none."""
+    """The sorted tags of sentences. Raises ValueError naming the first sentence if it has none."""
     if not sentences or sentences[0].tags is None:
         raise ValueError(
             f"{sentences[0].where if sentences else 'no sentence'}: no tags to learn; give a file with some"
@@ -135,29 +150,29 @@ def tags_in(sentences: Sequence[TaggedSentence]) -> tuple[str, ...]:
 
 
 def tagged_text(path: Path) -> str:
-    """A file of tags, decompressed, its lines separated by line feeds only."""
+    """Read a file of tags, decompressed, with line feeds as the only line ends."""
     return whole_text(path).replace("\r\n", "\n")
 
 
 def write_tags(source: Path, text: str, target: Path, layout: TagLayout, tags: Sequence[Sequence[str]]) -> None:
-    """Write the text of `source`, as `tagged_text` returned it, with these tags of each sentence in the column of tags.
-
-    If lines have a word only, or that column is one after the last, it is added.
-    """
+    """Write the `text` of `source`, from `tagged_text`, with these tags in the column of tags; add a missing column."""
     words = [[line for line in lines if line.columns] for lines in _sentences(source, text, layout)]
-    assert [*map(len, words)] == [*map(len, tags)], "a tag for each word"
-    changed = text.split("\n")
-    for lines, new in zip(words, tags, strict=True):
-        for line, tag in zip(lines, new, strict=True):
-            changed[line.number - 1] = _tagged(line, layout, tag)
-    replace_text(target, "\n".join(changed))
+    lines = text.split("\n")
+    for sentence, sentence_tags in zip(words, tags, strict=True):
+        for line, tag in zip(sentence, sentence_tags, strict=True):
+            # Columns keep their separators.
+            parts = re.split(r"(\t)" if "\t" in line.text else r"( +)", line.text.rstrip(" "))
+            column = layout.tag_column(len(line.columns))
+            if column == len(line.columns):
+                parts += [parts[1] if len(parts) > 1 else " ", tag]
+            else:
+                parts[2 * column] = tag
+            lines[line.number - 1] = "".join(parts)
+    replace_text(target, "\n".join(lines))
 
 
 def write_words(target: Path, sentences: Sequence[TaggedSentence], tags: Sequence[Sequence[str]]) -> None:
-    """Write a line for each word with its tag after a tab, and a blank line after each sentence.
-
-    Tabs and line ends in words, which records may have, become spaces.
-    """
+    """Write a line for each word with its tag, separated by a tab, and a blank line after each sentence."""
     parts = [
         "".join(f"{word.translate(WITHOUT_TABS)}\t{tag}\n" for word, tag in zip(sentence.words, new, strict=True))
         for sentence, new in zip(sentences, tags, strict=True)
@@ -165,34 +180,8 @@ def write_words(target: Path, sentences: Sequence[TaggedSentence], tags: Sequenc
     replace_text(target, "".join(f"{part}\n" for part in parts))
 
 
-def _tagged(line: _Line, layout: TagLayout, tag: str) -> str:
-    """A line with another tag; its columns keep their separators."""
-    parts = re.split(r"(\t)" if "\t" in line.text else r"( +)", line.text.rstrip(" "))
-    column = layout.tag_column(len(line.columns))
-    if column == len(line.columns):
-        return "".join([*parts, parts[1] if len(parts) > 1 else " ", tag])
-    parts[2 * column] = tag
-    return "".join(parts)
-
-
-def _require_tag(path: Path, line: _Line, layout: TagLayout) -> None:
-    """Raise ValueError unless a word's line has a tag."""
-    where, column = f"{path}:{line.number}", layout.tag_column(len(line.columns))
-    if column >= len(line.columns):
-        raise ValueError(f"{where}: {len(line.columns)} columns, and the tag should be in column {column + 1}")
-    tag = line.columns[column]
-    if not tag or (layout.conllu and tag == UNTAGGED):
-        raise ValueError(f"{where}: {line.columns[layout.word]!r} has no tag in column {column + 1}; give it one")
-
-
-def _id(lines: Sequence[_Line], layout: TagLayout) -> str:
-    """CoNLL-U's id of a sentence; "" if it has none."""
-    found = [_SENTENCE_ID.fullmatch(line.text) for line in lines if layout.conllu and not line.columns]
-    return next((match[1].strip() for match in found if match), "")
-
-
 def _sentences(path: Path, text: str, layout: TagLayout) -> Iterator[list[_Line]]:
-    """The lines of each sentence that has a word, with its comments and lines that are not words."""
+    """Yield the lines of each sentence with words, comments and other lines included."""
     lines: list[_Line] = []
     for line in itertools.chain(_lines(path, text, layout), [None]):
         if line is not None:
@@ -204,7 +193,7 @@ def _sentences(path: Path, text: str, layout: TagLayout) -> Iterator[list[_Line]
 
 
 def _lines(path: Path, text: str, layout: TagLayout) -> Iterator[_Line | None]:
-    """The lines of a text; None between sentences."""
+    """Yield the lines of a text, with None between sentences."""
     separator = re.compile("\t" if layout.conllu or "\t" in text else " +")
     width = len(CONLLU_COLUMNS) if layout.conllu else 0
     for number, line in enumerate(text.split("\n"), 1):
@@ -216,30 +205,27 @@ def _lines(path: Path, text: str, layout: TagLayout) -> Iterator[_Line | None]:
             columns = separator.split(line.rstrip(" "))
             width = width or len(columns)
             if len(columns) != width or layout.tag_column(width) > width:
-                wanted = max(width, layout.tag_column(width))
-                raise ValueError(f"{path}:{number}: {len(columns)} columns and not {wanted}; correct the line")
+                expected = max(width, layout.tag_column(width))
+                raise ValueError(f"{path}:{number}: {len(columns)} columns, not {expected}; correct the line")
             if not columns[layout.word]:
                 raise ValueError(f"{path}:{number}: no word in column {layout.word + 1}; correct the line")
             is_word = not (layout.conllu and _NO_WORD.fullmatch(columns[0]))
             yield _Line(number, line, columns if is_word else [])
 
 
-def _of_records(path: Path, columns: TagColumns, labelled: bool, notify: Notify) -> Iterator[TaggedSentence]:
-    words, tag = columns.words or "tokens", columns.tag or "tags"
-    for number, row in enumerate(read_rows(path, Wanted((words, tag) if labelled else (words,)), notify)):
-        forms = _listed(row, words)
-        tags = _listed(row, tag) if labelled else None
-        if not forms or (tags is not None and len(tags) != len(forms)):
-            there = "" if tags is None else f" and {len(tags)} in {tag!r}"
-            raise ValueError(f"{row.where}: {len(forms)} in {words!r}{there}; give words, and a tag for each")
-        yield TaggedSentence(row.where, str(number), forms, tags)
-
-
-def _listed(row: Row, column: str) -> tuple[str, ...]:
-    found: Any = row.values[column]
-    if not isinstance(found, Sequence) or isinstance(found, str) or not all(isinstance(x, str) and x for x in found):
-        raise ValueError(f"{row.where}: {column!r} is {str(found)[:60]!r} and should be a list of texts")
-    return tuple(found)
+def _read_records(path: Path, columns: TagColumns, labelled: bool, notify: Notify) -> Iterator[TaggedSentence]:
+    names = (columns.words or "tokens", columns.tag or "tags")[: 2 if labelled else 1]
+    for number, row in enumerate(read_rows(path, Wanted(names), notify)):
+        lists = [row.values[name] for name in names]
+        for name, value in zip(names, lists, strict=True):
+            is_list = isinstance(value, Sequence) and not isinstance(value, str)
+            if not is_list or not all(isinstance(x, str) and x for x in value):
+                raise ValueError(f"{row.where}: {name!r} is {str(value)[:60]!r} and should be a list of texts")
+        sizes = [len(value) for value in lists]
+        if not sizes[0] or sizes[0] != sizes[-1]:
+            counts = " and ".join(f"{size} in {name!r}" for size, name in zip(sizes, names, strict=True))
+            raise ValueError(f"{row.where}: {counts}; give words, and a tag for each")
+        yield TaggedSentence(row.where, str(number), tuple(lists[0]), tuple(lists[1]) if labelled else None)
 
 
 def require_entities(sentences: Sequence[TaggedSentence]) -> None:
@@ -248,5 +234,51 @@ def require_entities(sentences: Sequence[TaggedSentence]) -> None:
         try:
             entities(sentence.tags or ())
         except ValueError as error:
-            wrong = next(word for word, tag in enumerate(sentence.tags or ()) if not is_of_entities(tag))
-            raise ValueError(f"{sentence.where_of(wrong)}: {error}") from None
+            word = next(number for number, tag in enumerate(sentence.tags or ()) if not is_entity_tag(tag))
+            raise ValueError(f"{sentence.locate_word(word)}: {error}") from None
+
+
+_JOINED = "train_dev"  # BioBERT's training and development sets in one file
+
+
+@dataclass(frozen=True)
+class EntitySet:
+    """A published set: its folder, the file names of each split, their suffix, and the tags."""
+
+    folder: str
+    names: Mapping[str, tuple[str, ...]]  # the first that exists is read
+    suffix: str
+    tags: tuple[str, ...]
+
+
+def biobert_set(folder: str) -> EntitySet:
+    """Describe one of BioBERT's sets."""
+    names = {"train": ("train", _JOINED), "dev": ("devel",), "test": ("test",)}
+    return EntitySet(folder, names, ".tsv", ("B", "I", "O"))
+
+
+_TYPES = ("JURISPRUDENCIA", "LEGISLACAO", "LOCAL", "ORGANIZACAO", "PESSOA", "TEMPO")
+LENER_BR = EntitySet(
+    "leNER-Br",
+    {split: (f"{split}/{split}", split) for split in ("train", "dev", "test")},
+    ".conll",
+    (*(f"{kind}-{type_}" for kind in "BI" for type_ in _TYPES), "O"),
+)
+
+
+def read_entity_set(layout: EntitySet, data: Path, split: str, notify: Notify) -> list[TaggedSentence]:
+    """Read a split from the set's folder, the folder above it, or a file.
+
+    Raises MissingSplitError for a missing file, and ValueError naming file and line of an error in it.
+    """
+    folder = data / layout.folder if (data / layout.folder).is_dir() else data
+    names = layout.names.get(split, (split,))
+    paths = (split_file(folder, (name,), (layout.suffix,)) for name in names)
+    path = data if data.is_file() else next(filter(None, paths), None)
+    if path is None:
+        raise missing(folder, split, [f"{name}{layout.suffix}" for name in names])
+    if split == "train" and path.name.startswith(_JOINED):
+        notify(f"{path} contains the development set, so its figures will be too high; use {names[0]}{layout.suffix}")
+    sentences = read_tagged(path, CONLL)
+    require_entities(sentences)
+    return sentences

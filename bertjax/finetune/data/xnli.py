@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from bertjax.finetune.data.examples import TextExample, missing, split_file
-from bertjax.finetune.data.tables import Columns, Notify, Wanted, examples_of, read_rows
+from bertjax.finetune.data.tables import Columns, Notify, Wanted, parse_examples, read_rows
 
 LANGUAGES = ("en", "ar", "bg", "de", "el", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
 LABELS = ("contradiction", "entailment", "neutral")
@@ -22,22 +22,32 @@ _TRAIN = ("premise", "hypo", "label")
 _COLUMNS = Columns("sentence1", "sentence2", label="gold_label", id="pairID")
 
 
-def split_of(split: str, language: str) -> str:
-    """The name of the development or test set of a language: dev_de."""
+def split_name(split: str, language: str) -> str:
+    """The name of a language's development or test set, such as dev_de."""
     return f"{split}_{language}"
 
 
 def read_xnli(data: Path, split: str, notify: Notify) -> list[TextExample]:
-    """The examples of `train`, which is English, or of such as `dev_de`; of a file all, of whatever languages.
+    """Read `train`, which is English, or a set such as `dev_de`; a file is read in all its languages.
 
-    Raises MissingSplitError if the file or the language is not there, and ValueError as `read_table` does, and for a
-    development set without English, by which runs are chosen.
+    Raises MissingSplitError for a missing file or language, and ValueError as `read_table` does, and for a development
+    set without English, by which runs are chosen.
     """
     if split == "train":
-        return _read_train(data, notify)
+        name = f"multinli.train.{LANGUAGES[0]}"
+        path = data if data.is_file() else _find_file(data, name)
+        if path is None:
+            raise missing(data, "train", [f"{name}.tsv"])
+        rows = read_rows(path, Wanted(_TRAIN, header=_TRAIN), notify, suffix=".tsv")
+        next(rows)  # the header, whose names are not relied on, as in google-research/bert
+        named = (
+            row._replace(values=row.values | {"label": row.values["label"].replace("contradictory", LABELS[0])})
+            for row in rows
+        )
+        return list(parse_examples(named, Columns(_TRAIN[0], _TRAIN[1], label=_TRAIN[2])))
     kind, _, language = split.partition("_")
     name = f"xnli.{kind}"
-    path = data if data.is_file() else _found(data, name)
+    path = data if data.is_file() else _find_file(data, name)
     if path is None or not (data.is_file() or language):
         raise missing(data, split, [f"{name}.tsv"])
     by_language, notes = _by_language(path, path.stat().st_mtime_ns)
@@ -56,35 +66,18 @@ def read_xnli(data: Path, split: str, notify: Notify) -> list[TextExample]:
     return list(by_language[language])
 
 
-def _found(data: Path, name: str) -> Path | None:
+def _find_file(data: Path, name: str) -> Path | None:
     paths = (split_file(data / folder, (name,), (".tsv",)) for folder in _FOLDERS)
     return next(filter(None, paths), None)
 
 
-def _read_train(data: Path, notify: Notify) -> list[TextExample]:
-    name = f"multinli.train.{LANGUAGES[0]}"
-    path = data if data.is_file() else _found(data, name)
-    if path is None:
-        raise missing(data, "train", [f"{name}.tsv"])
-    rows = read_rows(path, Wanted(_TRAIN, header=_TRAIN), notify, suffix=".tsv")
-    next(rows)  # the header, whose names are not relied on, as in google-research/bert
-    named = (
-        row._replace(values=row.values | {"label": row.values["label"].replace("contradictory", LABELS[0])})
-        for row in rows
-    )
-    return list(examples_of(named, Columns(_TRAIN[0], _TRAIN[1], label=_TRAIN[2])))
-
-
 @lru_cache(maxsize=2)
 def _by_language(path: Path, changed: int) -> tuple[dict[str, tuple[TextExample, ...]], tuple[str, ...]]:
-    """(the examples of a file by language, notes on the file).
-
-    `changed`, the time of its last change, is a key of the cache alone.
-    """
+    """Read (the examples of a file by language, notes). The time of the last change, `changed`, is a cache key only."""
     notes: list[str] = []
     wanted = Wanted(("language", *_COLUMNS.texts, _COLUMNS.label, _COLUMNS.id))
     rows = list(read_rows(path, wanted, notes.append, suffix=".tsv"))
-    found: dict[str, list[TextExample]] = {}
-    for row, example in zip(rows, examples_of(iter(rows), _COLUMNS), strict=True):
-        found.setdefault(row.values["language"], []).append(example)
-    return {language: tuple(examples) for language, examples in found.items()}, tuple(notes)
+    by_language: dict[str, list[TextExample]] = {}
+    for row, example in zip(rows, parse_examples(iter(rows), _COLUMNS), strict=True):
+        by_language.setdefault(row.values["language"], []).append(example)
+    return {language: tuple(examples) for language, examples in by_language.items()}, tuple(notes)

@@ -1,1 +1,1 @@
-"""Examples as rows of tokens, and the answers that a network's outputs for rows give."""
+"""Examples as rows of tokens, and answers from a network's outputs."""

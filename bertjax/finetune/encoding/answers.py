@@ -1,39 +1,41 @@
-"""Answers from start and end logits of windows, by the rules of transformers' run_qa.py, and its files."""
+"""Answers from the start and end logits of windows, by the rules of transformers' run_qa.py, and its files."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 
 from bertjax.finetune.data.examples import Question
 from bertjax.finetune.encoding.question_windows import QuestionWindows
 from bertjax.finetune.encoding.rows import TaskRows
+from bertjax.finetune.metrics.classification import require_finite
 from bertjax.finetune.metrics.squad import squad2_figures, squad_figures
 from bertjax.storage.files import replace_text
 
-NO_SHARES = ("total", "thresh")  # ends of the figures' names that are counts and scores
+NO_SHARES = ("total", "thresh")  # suffixes of figures that are counts or scores
 PREDICTIONS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 
-_NO_SPAN = "empty"  # the official code's answer where no span is possible
+_NO_SPAN = "empty"  # the official code's answer if no span is possible
 _AT_ONCE = 1 << 20  # tokens, with padding
 
 
 @dataclass(frozen=True)
-class FoundAnswers:
-    """The answers to questions, by id; `null_odds` is empty where every question has an answer."""
+class QuestionAnswers:
+    """The answers to questions, by id; `null_odds` is empty if every question has an answer."""
 
     best: dict[str, str]  # the best span's text
     null_odds: dict[str, float]  # the score of no answer minus that of the best span
     n_best: dict[str, list[dict[str, Any]]]  # text, probability, start_logit, end_logit; best first
-    without_span: set[str] = field(default_factory=set)  # questions whose `best` is the official code's word for none
+    without_span: set[str] = field(default_factory=set)  # questions whose `best` is the official code's placeholder
 
     def predictions(self, null_threshold: float = 0.0) -> dict[str, str]:
-        """The answer to each question; "" where the null odds are over the threshold."""
+        """The answer to each question; "" if the null odds exceed the threshold."""
         return {i: "" if self.null_odds.get(i, -np.inf) > null_threshold else text for i, text in self.best.items()}
 
 
@@ -69,40 +71,53 @@ def find_answers(
     n_best: int = 20,
     max_answer: int = 30,
     only_most_context: bool = False,
-) -> FoundAnswers:
-    """The answers to the windows' questions, by logits float32 [tokens] of the windows' tokens.
+) -> QuestionAnswers:
+    """Answer the windows' questions, given logits of the windows' tokens, float32 [tokens].
 
-    The candidates of a window are spans of at most `max_answer` tokens of the text, from one of the `n_best` highest
-    starts to one of the `n_best` highest ends; a question keeps its `n_best` of highest score. Where questions may be
+    A window's candidates are spans of at most `max_answer` tokens of the text, from one of the `n_best` highest starts
+    to one of the `n_best` highest ends. A question keeps the `n_best` with the highest scores. If questions may be
     `unanswerable`, the lowest score of [CLS] over the windows is that of no answer, which is always kept. Equal logits
-    are in order of their tokens, equal scores in order of windows, then starts, then ends, no answer last.
+    are in the order of tokens, equal scores in the order of windows, then starts, then ends, then no answer.
     `only_most_context`, as in run_squad.py: a span must start where its window has the most context.
 
-    Raises ValueError if logits are not one for each token or not finite.
+    Raises ValueError unless there is a finite logit for each token.
     """
-    logits = _Logits(*(_checked(logits, len(windows.spans)) for logits in (start_logits, end_logits)))
+    for part in (start_logits, end_logits):
+        if part.shape != (len(windows.spans),):
+            raise ValueError(f"logits {part.shape} of {len(windows.spans)} tokens: give one for each")
+    logits = _Logits(*(require_finite(part).astype(np.float32) for part in (start_logits, end_logits)))
     may_end = windows.spans[:, 0] >= 0
     may_start = windows.most_context if only_most_context else may_end
     parts = []
-    for rows in _some_rows(windows.rows.lengths):
-        start, end = _candidates(windows.rows, rows, logits, n_best)
-        kept = (start <= end) & (end - start < max_answer) & may_start[start] & may_end[end]
-        parts.append(_spans(windows, logits, start[kept], end[kept]))
+    # Groups of rows that fit in memory once padded to the longest.
+    at_once = max(1, _AT_ONCE // int(windows.rows.lengths.max()))
+    for first in range(0, len(windows.rows), at_once):
+        rows = np.arange(first, min(first + at_once, len(windows.rows)))
+        starts, ends = (_highest(part, windows.rows, rows, n_best) for part in logits)
+        start, end = np.broadcast_arrays(starts[:, :, None], ends[:, None, :])
+        known = (start >= 0) & (end >= 0)
+        start, end = start[known], end[known]
+        is_span = (start <= end) & (end - start < max_answer) & may_start[start] & may_end[end]
+        parts.append(_spans(windows, logits, start[is_span], end[is_span]))
     if unanswerable:
-        parts.append(_no_answers(windows, logits))
+        # No answer is a candidate of each question, from its first window of lowest score; its characters are -1.
+        cls = windows.rows.offsets[:-1]
+        order = np.lexsort((logits.start[cls] + logits.end[cls], windows.question))
+        lowest = cls[order[np.unique(windows.question[order], return_index=True)[1]]]
+        parts.append(_spans(windows, logits, lowest, lowest))
     spans = _Spans(*map(np.concatenate, zip(*parts, strict=True)))
     order = np.lexsort((-spans.score, spans.question))
     question = spans.question[order]
     rank = np.arange(len(order)) - np.searchsorted(question, question)
-    return _found(windows, spans.at(order[(rank < n_best) | (spans.start[order] < 0)]))
+    return _collect(windows, spans.at(order[(rank < n_best) | (spans.start[order] < 0)]))
 
 
 def answer_figures(
-    questions: Sequence[Question], found: FoundAnswers, unanswerable: bool, null_threshold: float = 0.0
+    questions: Sequence[Question], found: QuestionAnswers, unanswerable: bool, null_threshold: float = 0.0
 ) -> dict[str, float]:
-    """The official figures as shares, not per cent: `f1` and `exact_match`; where `unanswerable` SQuAD 2.0's.
+    """The official figures as shares, not per cent: `f1` and `exact_match`, or if `unanswerable` SQuAD 2.0's.
 
-    SQuAD 2.0's `best_f1` and `best_exact` are those of the best null thresholds, `best_f1_thresh` and
+    SQuAD 2.0's `best_f1` and `best_exact` are reached with the null thresholds `best_f1_thresh` and
     `best_exact_thresh`.
     """
     answers = {question.id: [text for text, _ in question.answers] for question in questions}
@@ -115,8 +130,8 @@ def answer_figures(
     return {name: value if name.endswith(NO_SHARES) else value / 100 for name, value in figures.items()}
 
 
-def write_answers(found: FoundAnswers, folder: Path, null_threshold: float = 0.0) -> list[Path]:
-    """Write the files of run_squad.py and run_qa.py: predictions, n best, and null odds if there are any."""
+def write_answers(found: QuestionAnswers, folder: Path, null_threshold: float = 0.0) -> list[Path]:
+    """Write the files of run_squad.py and run_qa.py: predictions, n best and, if there are any, null odds."""
     contents: dict[str, Any] = {PREDICTIONS: found.predictions(null_threshold), N_BEST: found.n_best}
     if found.null_odds:
         contents[NULL_ODDS] = found.null_odds
@@ -125,31 +140,8 @@ def write_answers(found: FoundAnswers, folder: Path, null_threshold: float = 0.0
     return [folder / name for name in contents]
 
 
-def _checked(logits: np.ndarray, tokens: int) -> np.ndarray:
-    if logits.shape != (tokens,):
-        raise ValueError(f"logits {logits.shape} of {tokens} tokens: give one for each")
-    if not np.isfinite(logits).all():
-        raise ValueError("a logit is not finite; has the model diverged?")
-    return logits.astype(np.float32)
-
-
-def _some_rows(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """The rows in groups that fit in memory once padded to the longest."""
-    step = max(1, _AT_ONCE // int(lengths.max()))
-    for start in range(0, len(lengths), step):
-        yield np.arange(start, min(start + step, len(lengths)))
-
-
-def _candidates(rows: TaskRows, some: np.ndarray, logits: _Logits, n_best: int) -> tuple[np.ndarray, np.ndarray]:
-    """The likeliest starts of rows with each likeliest end, in that order: tokens, int64 [candidates] twice."""
-    starts, ends = (_highest(part, rows, some, n_best) for part in logits)
-    start, end = np.broadcast_arrays(starts[:, :, None], ends[:, None, :])
-    known = (start >= 0) & (end >= 0)
-    return start[known], end[known]
-
-
 def _highest(logits: np.ndarray, rows: TaskRows, some: np.ndarray, n_best: int) -> np.ndarray:
-    """The tokens of each row with the highest logits, highest first, int64 [some, n_best]; -1 where a row is short."""
+    """The tokens of some rows with the highest logits, highest first: int64 [some, n_best]; -1 if a row is short."""
     offsets, lengths = rows.offsets[some], rows.lengths[some, None]
     inside = np.arange(lengths.max()) < lengths
     filled = np.full(inside.shape, np.inf, np.float32)
@@ -164,32 +156,23 @@ def _spans(windows: QuestionWindows, logits: _Logits, start: np.ndarray, end: np
     return _Spans(question, windows.spans[start, 0], windows.spans[end, 1], logits.start[start], logits.end[end])
 
 
-def _no_answers(windows: QuestionWindows, logits: _Logits) -> _Spans:
-    """The candidate of no answer for each question, from its first window of lowest score; its characters are -1."""
-    cls = windows.rows.offsets[:-1]
-    order = np.lexsort((logits.start[cls] + logits.end[cls], windows.question))
-    lowest = cls[order[np.unique(windows.question[order], return_index=True)[1]]]
-    return _spans(windows, logits, lowest, lowest)
-
-
-def _found(windows: QuestionWindows, spans: _Spans) -> FoundAnswers:
-    found = FoundAnswers({}, {}, {})
+def _collect(windows: QuestionWindows, spans: _Spans) -> QuestionAnswers:
+    answers = QuestionAnswers({}, {}, {})
     bounds = np.searchsorted(spans.question, np.arange(len(windows.questions) + 1)).tolist()
     for question, first, last in zip(windows.questions, bounds[:-1], bounds[1:], strict=True):
         ours = spans.at(slice(first, last))
         texts = [question.context[max(a, 0) : max(b, 0)] for a, b in zip(ours.start, ours.end, strict=True)]
         starts, ends, scores = (part.tolist() for part in (ours.start_logit, ours.end_logit, ours.score))
         if not any(texts):
-            found.without_span.add(question.id)
+            answers.without_span.add(question.id)
             texts, starts, ends, scores = ([_NO_SPAN, *texts], *([0.0, *part] for part in (starts, ends, scores)))
-        weights = np.exp(np.array(scores) - max(scores))
-        found.n_best[question.id] = [
+        answers.n_best[question.id] = [
             {"text": text, "probability": share, "start_logit": start, "end_logit": end}
-            for text, share, start, end in zip(texts, (weights / weights.sum()).tolist(), starts, ends, strict=True)
+            for text, share, start, end in zip(texts, softmax(scores).tolist(), starts, ends, strict=True)
         ]
         best = next(number for number, text in enumerate(texts) if text)
-        found.best[question.id] = texts[best]
+        answers.best[question.id] = texts[best]
         if (none := np.flatnonzero(ours.start < 0)).size:
             odds = ours.score[none[0]] - np.float32(starts[best]) - np.float32(ends[best])
-            found.null_odds[question.id] = float(odds)
-    return found
+            answers.null_odds[question.id] = float(odds)
+    return answers

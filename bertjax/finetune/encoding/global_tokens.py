@@ -1,7 +1,7 @@
-"""Which tokens of a task's rows are global: they see all of their sequence, and all of it sees them.
+"""The global tokens of a task's rows, which attend to all of their sequence and are attended to by all of it.
 
-Longformer (arXiv 2004.05150, section 3.1) marks [CLS] where texts are classified and the question where it is answered;
-the parts below are those that its classes in transformers mark if they are given no mask.
+Longformer (arXiv 2004.05150, section 3.1) marks [CLS] to classify texts, and the question to answer it. The parts below
+are those that its classes in transformers mark by default.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from bertjax.input.layout import Template
 from bertjax.text.ragged import before_in_row, range_indices
 from bertjax.training.objectives.objective import GLOBAL_POSITIONS
 
-_ROUNDED = 8  # numbers of global tokens above one are rounded up to a multiple, for each is a program to compile
+_ROUNDED = 8  # counts of global tokens above one are rounded up to a multiple: each count is a program to compile
 
 
 class Sequences(NamedTuple):
     """The bounds of sequences in flat arrays of tokens: int64 [sequences] each."""
 
     begin: np.ndarray  # [CLS]
-    separator: np.ndarray  # the first [SEP], `end` if there is none
-    second: np.ndarray  # the first token of the second segment, `end` where there is none
+    separator: np.ndarray  # the first [SEP], or `end`
+    second: np.ndarray  # the first token of the second segment, or `end`
     end: np.ndarray  # after the last token
 
 
@@ -38,9 +38,9 @@ class Part:
     end: Callable[[Sequences], np.ndarray]
 
 
-FIRST_TOKEN = Part(lambda of: of.begin, lambda of: of.begin + 1)
-FIRST_SEGMENT = Part(lambda of: of.begin, lambda of: of.separator)  # with [CLS]
-SECOND_SEGMENT = Part(lambda of: of.second, lambda of: of.end)  # with its [SEP]
+FIRST_TOKEN = Part(lambda bounds: bounds.begin, lambda bounds: bounds.begin + 1)
+FIRST_SEGMENT = Part(lambda bounds: bounds.begin, lambda bounds: bounds.separator)  # with [CLS]
+SECOND_SEGMENT = Part(lambda bounds: bounds.second, lambda bounds: bounds.end)  # with its [SEP]
 
 
 def global_positions(
@@ -48,7 +48,7 @@ def global_positions(
 ) -> np.ndarray:
     """The positions of a part's tokens in each row, ascending: int32 [n, G], -1 in unused slots.
 
-    The rows are as `TaskRows` has them: `offsets` int64 [n + 1], ids int32 [offsets[n]].
+    `offsets` int64 [n + 1] and the ids int32 [offsets[n]] are those of `TaskRows`.
     """
     rows, lengths = len(offsets) - 1, np.diff(offsets)
     row = np.repeat(np.arange(rows), lengths)
@@ -56,9 +56,9 @@ def global_positions(
     end = np.append(begin[1:], len(row))
     separators = np.append(np.flatnonzero(input_ids == sep_id), len(row))
     separator = np.minimum(separators[np.searchsorted(separators, begin)], end)
-    of = Sequences(begin, separator, np.minimum(separator + template.separators, end), end)
-    first = part.begin(of)
-    sizes = part.end(of) - first
+    bounds = Sequences(begin, separator, np.minimum(separator + template.separators, end), end)
+    first = part.begin(bounds)
+    sizes = part.end(bounds) - first
     tokens = range_indices(first, sizes)
     counts = np.bincount(row[tokens], minlength=rows)
     most = int(counts.max(initial=1))
@@ -70,10 +70,7 @@ def global_positions(
 def with_global_tokens(
     rows: TaskRows, part: Part | None, model: ModelConfig, sep_id: int, template: Template
 ) -> TaskRows:
-    """The rows with the positions that a model with global tokens needs.
-
-    With `model.global_tokens` first they are those of [CLS], with marked those of the part that the kind of task names.
-    """
+    """Add the positions of global tokens: of [CLS] if `model.global_tokens` is first, of `part` if it is marked."""
     if model.global_tokens == "first":
         positions = rows.rows["cls_positions"]
     elif model.global_tokens == "marked" and part is not None:

@@ -1,11 +1,11 @@
-"""Questions as rows: each with a window of its text, or with several windows that overlap where the text is long.
+"""Questions as rows, each with a window of its text; a long text has several overlapping windows.
 
 The windows are those of google-research/bert's run_squad.py and its port to transformers. `doc_stride` is run_squad's:
-how far each window begins after the one before. What transformers' tokenizers and run_qa.py call `stride` is the
-overlap instead, the room for the text minus `doc_stride`.
+the distance between the beginnings of windows. In transformers' tokenizers and run_qa.py `stride` is the overlap
+instead: the room for the text minus `doc_stride`.
 
-Where an answer begins with a window's last token, run_qa.py takes the [SEP] after it for the start (of the windows of
-XQuAD and CS224N's dev set none at the usual sizes, 4 of 24,252 at 128 tokens 32 apart); here it is the token.
+If an answer begins with a window's last token, run_qa.py takes the [SEP] after it as the start, and we the token. At
+the usual sizes this is no window of XQuAD and CS224N's dev set, and 4 of 24,252 with 128 tokens 32 apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from bertjax.finetune.data.examples import Question
-from bertjax.finetune.encoding.rows import Segments, TaskRows, rows_of_segments, too_long
+from bertjax.finetune.encoding.rows import Segments, TaskRows, join_segments, too_long
 from bertjax.finetune.encoding.texts import encode_with_spans
 from bertjax.input.layout import BERT, Template
 from bertjax.input.lengths import LengthCounts
@@ -27,14 +27,11 @@ from bertjax.tokenization.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class WindowSizes:
-    """Lengths of a row and a question and the step between windows, in tokens: run_squad.py's.
-
-    What is left for the text depends on the template of the model's family.
-    """
+    """The sizes of rows in tokens, as in run_squad.py; the template decides how many remain for the text."""
 
     max_length: int = 384  # of a row, special tokens included
     doc_stride: int = 128
-    max_query: int = 64  # of a question; more is cut off
+    max_query: int = 64  # of a question; the rest is cut off
     template: Template = BERT
 
     def __post_init__(self) -> None:
@@ -50,10 +47,10 @@ class WindowSizes:
 
 @dataclass
 class QuestionCounts(LengthCounts):
-    """Numbers of long texts and questions, and how they were cut or split."""
+    """Numbers of long texts and questions that were truncated or split."""
 
-    questions_cut: int = 0  # questions cut off
-    question_tokens_cut: int = 0  # tokens lost by that
+    questions_cut: int = 0
+    question_tokens_cut: int = 0
 
     @property
     def any_cut(self) -> bool:
@@ -73,20 +70,20 @@ class QuestionCounts(LengthCounts):
 
 @dataclass(frozen=True)
 class QuestionWindows:
-    """Rows of a question and a window of its text, in order of the questions; each has one at least."""
+    """Rows of a question and a window of its text, in the order of questions; each has at least one."""
 
     questions: Sequence[Question]
     rows: TaskRows
     question: np.ndarray  # int64 [n]: the index in `questions` of each row's question
     begins: np.ndarray  # int64 [n]: number of tokens of the text before the window
-    spans: np.ndarray  # int32 [tokens, 2]: each token's characters in the text, [first, end); outside, -1
+    spans: np.ndarray  # int32 [tokens, 2]: each token's characters in the text, [first, end); outside of it -1
 
     @cached_property
     def most_context(self) -> np.ndarray:
         """bool [tokens]: whether a token of the text has its most context in this window.
 
-        The context of a token is as in run_squad.py: the number of tokens on the side that has fewer, plus 0.01 for
-        each token of the window; of windows with equal context the first counts.
+        As in run_squad.py, context is the number of tokens on the shorter side, plus 0.01 for each token of the window;
+        of windows with equal context the first counts.
         """
         inside = np.flatnonzero(self.spans[:, 0] >= 0)
         row = np.repeat(np.arange(len(self.rows)), self.rows.lengths)[inside]
@@ -119,7 +116,7 @@ class _Pieces:
 
 @dataclass(frozen=True)
 class _Layout:
-    """What each row holds, int64 [n] each, and how it is laid out."""
+    """The content of each row, int64 [n] each."""
 
     question: np.ndarray
     queries: np.ndarray  # number of tokens of the question
@@ -141,19 +138,44 @@ def question_windows(
     *,
     strict: bool = False,
 ) -> QuestionWindows:
-    """The rows of questions, with the first and last token of the first answer as targets; `counts` is added to.
+    """Encode questions with the first and last token of the first answer as targets, and add to `counts`.
 
-    `rows` have `starts` and `ends`, int32 [n, 1]: positions in the row; 0, the [CLS], where the window does not hold
-    the whole answer or there is none. Such windows count in training as any other, as in run_squad.py. `label_weights`
+    `rows` have `starts` and `ends`, int32 [n, 1]: positions in the row, or 0, the [CLS], if the window lacks a part of
+    the answer or there is none. Such windows count in training like any other, as in run_squad.py. `label_weights`
     float32 [n, 1] are 0 for questions that are neither answered nor impossible. Raises ValueError with `strict`, naming
     the first question that needs more than a row.
     """
+    # 1. Tokens; each text is encoded once
     texts = {text: number for number, text in enumerate(dict.fromkeys(question.context for question in questions))}
     text = np.array([texts[question.context] for question in questions], np.int64)
-    queries, contexts = _encoded_questions(questions, tokenizer), _encoded_contexts([*texts], tokenizer)
-    layout = _laid_out(queries.lengths, contexts.lengths[text], sizes)
-    _count(questions, queries.lengths, contexts.lengths[text], layout, sizes, counts, strict)
-    rows, spans = _filled(layout, queries, contexts, text, tokenizer)
+    # White space in front would be a token to some tokenizers; run_qa.py strips it too.
+    ids, lengths = tokenizer.encode([question.question.lstrip() for question in questions])
+    queries = _Pieces(ids.astype(np.int32), np.zeros((0, 2), np.int32), np.append(0, np.cumsum(lengths)))
+    encoded, spans = zip(*encode_with_spans(tokenizer, [*texts]), strict=True)
+    offsets = np.cumsum([0, *map(len, encoded)]).astype(np.int64)
+    contexts = _Pieces(np.concatenate(encoded), np.concatenate(spans), offsets)
+
+    # 2. Windows
+    query_lengths, text_lengths = queries.lengths, contexts.lengths[text]
+    layout = _lay_out(query_lengths, text_lengths, sizes)
+    windows, cut = np.bincount(layout.question), np.maximum(query_lengths - sizes.max_query, 0)
+    long = (cut > 0) | (windows > 1)
+    if strict and long.any():
+        first = int(np.argmax(long))
+        where, length = questions[first].where, query_lengths[first]
+        if cut[first]:
+            raise ValueError(
+                f"{where}: the question has {length} tokens, over max query {sizes.max_query}; raise it, or leave "
+                "--strict-length out"
+            )
+        raise too_long(where, int(length + text_lengths[first]) + sizes.template.of_pair, sizes.max_length)
+    counts.add(query_lengths + text_lengths, np.zeros_like(cut), windows)
+    counts.empty += int(((query_lengths == 0) | (text_lengths == 0)).sum())
+    counts.questions_cut += int((cut > 0).sum())
+    counts.question_tokens_cut += int(cut.sum())
+
+    # 3. Rows, with targets
+    rows, row_spans = _fill(layout, queries, contexts, text, tokenizer)
     weights = np.array([bool(question.answers) or question.impossible for question in questions], np.float32)
     first, last = (
         part[layout.question] - layout.begins for part in _answer_tokens(questions, contexts, text, tokenizer)
@@ -165,46 +187,33 @@ def question_windows(
         "label_weights": weights[layout.question][:, None],
     }
     rows = rows.extended(rows=targets, positions=("starts", "ends"))
-    return QuestionWindows(questions, rows, layout.question, layout.begins, spans)
+    return QuestionWindows(questions, rows, layout.question, layout.begins, row_spans)
 
 
-def _encoded_questions(questions: Sequence[Question], tokenizer: Tokenizer) -> _Pieces:
-    # White space in front would be a token to some tokenizers; run_qa.py strips it too.
-    ids, lengths = tokenizer.encode([question.question.lstrip() for question in questions])
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return _Pieces(ids.astype(np.int32), np.zeros((0, 2), np.int32), offsets)
-
-
-def _encoded_contexts(texts: Sequence[str], tokenizer: Tokenizer) -> _Pieces:
-    ids, spans = zip(*encode_with_spans(tokenizer, texts), strict=True)
-    offsets = np.cumsum([0, *map(len, ids)]).astype(np.int64)
-    return _Pieces(np.concatenate(ids), np.concatenate(spans), offsets)
-
-
-def _laid_out(queries: np.ndarray, length: np.ndarray, sizes: WindowSizes) -> _Layout:
-    """The windows of questions of `queries` tokens about texts of `length` tokens, int64 [questions] each."""
-    kept = np.minimum(queries, sizes.max_query)
-    room = sizes.max_length - sizes.template.of_pair - kept
+def _lay_out(queries: np.ndarray, length: np.ndarray, sizes: WindowSizes) -> _Layout:
+    """Lay out windows for questions of `queries` tokens on texts of `length` tokens, int64 [questions] each."""
+    queries = np.minimum(queries, sizes.max_query)
+    room = sizes.max_length - sizes.template.of_pair - queries
     step = np.minimum(sizes.doc_stride, room)
     windows = 1 + np.maximum(0, -(-(length - room) // step))
     question = np.repeat(np.arange(len(queries)), windows)
     begins = range_indices(np.zeros(len(queries), np.int64), windows) * step[question]
     window = np.minimum(room[question], length[question] - begins)
-    return _Layout(question, kept[question], begins, window, sizes.template)
+    return _Layout(question, queries[question], begins, window, sizes.template)
 
 
-def _filled(
+def _fill(
     layout: _Layout, queries: _Pieces, contexts: _Pieces, text: np.ndarray, tokenizer: Tokenizer
 ) -> tuple[TaskRows, np.ndarray]:
-    """The rows, and the characters of the text that each of their tokens covers: int32 [tokens, 2], -1 outside."""
-    of_text = contexts.offsets[text[layout.question]] + layout.begins
-    begin = np.stack([queries.offsets[layout.question], len(queries.ids) + of_text], axis=1)
+    """Make the rows, and the characters of the text that each token covers: int32 [tokens, 2], -1 outside."""
+    text_begins = contexts.offsets[text[layout.question]] + layout.begins
+    begin = np.stack([queries.offsets[layout.question], len(queries.ids) + text_begins], axis=1)
     sizes = np.stack([layout.queries, layout.sizes], axis=1)
     ids = np.concatenate([queries.ids, contexts.ids])
-    rows = rows_of_segments(ids, begin, sizes, Segments.one_sequence(2).opens, tokenizer, layout.template)
+    rows = join_segments(ids, begin, sizes, Segments.one_sequence(2).opens, tokenizer, layout.template)
     spans = np.full((rows.offsets[-1], 2), -1, np.int32)
     spans[range_indices(rows.offsets[:-1] + layout.window, layout.sizes)] = contexts.spans[
-        range_indices(of_text, layout.sizes)
+        range_indices(text_begins, layout.sizes)
     ]
     return rows, spans
 
@@ -212,15 +221,15 @@ def _filled(
 def _answer_tokens(
     questions: Sequence[Question], contexts: _Pieces, text: np.ndarray, tokenizer: Tokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The first and last token of each text that share a character with the first answer, int64 [questions].
+    """The first and last token that share a character with the first answer, int64 [questions]; -1 if none do.
 
-    -1 where there is none. Normalization may leave characters without a token, such as the accents of decomposed text,
-    and give one character several tokens, such as a ligature. A token that only marks the start of a word does not
-    count. run_qa.py looks for the tokens around the answer's ends instead, which may be tokens of other words.
+    Normalization may leave characters without a token, such as the accents of decomposed text, and give one character
+    several tokens, such as a ligature. A token that only marks the start of a word does not count. run_qa.py takes the
+    tokens around the answer's ends instead, which may belong to other words.
     """
     first, last = np.full((2, len(questions)), -1, np.int64)
     has_text = np.array([bool(surface.strip()) for surface in tokenizer.surfaces])
-    has_text[[*tokenizer.special.values()]] = True  # [UNK] stands for a word
+    has_text[[*tokenizer.special.values()]] = True  # [UNK] represents a word
     has_text = has_text[contexts.ids]
     for number, question in enumerate(questions):
         if not question.answers:
@@ -233,33 +242,3 @@ def _answer_tokens(
         if shared.size:
             first[number], last[number] = shared[0], shared[-1]
     return first, last
-
-
-def _count(
-    questions: Sequence[Question],
-    queries: np.ndarray,
-    length: np.ndarray,
-    layout: _Layout,
-    sizes: WindowSizes,
-    counts: QuestionCounts,
-    strict: bool,
-) -> None:
-    cut = np.maximum(queries - sizes.max_query, 0)
-    windows = np.bincount(layout.question)
-    long = (cut > 0) | (windows > 1)
-    if strict and long.any():
-        first = int(np.argmax(long))
-        where = questions[first].where
-        if cut[first]:
-            raise ValueError(
-                f"{where}: the question has {queries[first]} tokens, over max query {sizes.max_query}; raise it, or "
-                "leave --strict-length out"
-            )
-        raise too_long(where, int(queries[first] + length[first]) + sizes.template.of_pair, sizes.max_length)
-    counts.examples += len(questions)
-    counts.tokens += int((queries + length).sum())
-    counts.empty += int(((queries == 0) | (length == 0)).sum())
-    counts.windowed += int((windows > 1).sum())
-    counts.windows += int(windows[windows > 1].sum())
-    counts.questions_cut += int((cut > 0).sum())
-    counts.question_tokens_cut += int(cut.sum())

@@ -1,4 +1,4 @@
-"""Examples as rows of tokens, with special tokens where the template of the model's family puts them."""
+"""Examples as rows of tokens, with the special tokens of the model's family."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from bertjax.tokenization.tokenizer import Tokenizer
 class TaskRows:
     """n rows of unequal length, without padding: tokens of row i are [offsets[i], offsets[i + 1]) of each flat array.
 
-    Attention is only within equal `sequence_ids` (from 1; 0 is padding, which no row has), where positions restart;
-    `token_type_ids` are 0 for [CLS] A [SEP] and 1 for B [SEP], or 0 everywhere by the template. Every kind of task has
-    `input_ids`, `token_type_ids` and `sequence_ids` in `tokens`, int32, and in `rows` `cls_positions`, int32 [n,
-    sequences in a row]. What else there is says the kind; an array `label_weights` float32, 0 where there is no label,
-    is in one of them.
+    Attention is within equal `sequence_ids` (from 1; 0 is padding), where positions restart. `token_type_ids` are 0 for
+    [CLS] A [SEP] and 1 for B [SEP], or 0 everywhere by the template. Every kind of task has `input_ids`,
+    `token_type_ids` and `sequence_ids` in `tokens`, int32, `cls_positions` in `rows`, int32 [n, sequences in a row],
+    and in one of them `label_weights`, float32, which are 0 without a label. A kind adds further arrays.
     """
 
     offsets: np.ndarray  # int64 [n + 1]
     tokens: dict[str, np.ndarray]  # [offsets[n]] each
     rows: dict[str, np.ndarray]  # [n, ...] each
-    positions: tuple[str, ...] = ("cls_positions",)  # those of `rows` that hold positions in the row
+    positions: tuple[str, ...] = ("cls_positions",)  # arrays of `rows` that hold positions in the row
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -38,7 +37,7 @@ class TaskRows:
 
     @property
     def longest_sequence(self) -> int:
-        """Tokens of the longest sequence."""
+        """Number of tokens in the longest sequence."""
         return int(np.diff(self.rows["cls_positions"], append=self.lengths[:, None]).max())
 
     def extended(
@@ -47,7 +46,7 @@ class TaskRows:
         rows: Mapping[str, np.ndarray] | None = None,
         positions: tuple[str, ...] = (),
     ) -> TaskRows:
-        """These rows with more arrays."""
+        """Add arrays."""
         return replace(
             self,
             tokens={**self.tokens, **(tokens or {})},
@@ -58,9 +57,9 @@ class TaskRows:
     def tokens_at(
         self, numbers: np.ndarray, begin: np.ndarray, shape: tuple[int, int], pad_id: int
     ) -> dict[str, np.ndarray]:
-        """The tokens of some rows in tables of a shape: those of row `numbers[i]` from cell `begin[i]` on, int64 [n].
+        """Put some rows into tables of a shape: row `numbers[i]` from cell `begin[i]` on, int64 [n] each.
 
-        Cells are counted along the rows of a table. Elsewhere is padding: `pad_id` for `input_ids`, 0 for the others.
+        Cells are counted along the rows of a table. The rest is padding: `pad_id` for `input_ids`, 0 for the others.
         """
         sizes = self.lengths[numbers]
         source, target = range_indices(self.offsets[numbers], sizes), range_indices(begin, sizes)
@@ -73,14 +72,14 @@ class TaskRows:
 
 @dataclass(frozen=True)
 class Segments:
-    """The k segments of a row, each of which a [SEP] ends; shown below in BERT's template."""
+    """The k segments of a row, each ended by a [SEP]; shown below in BERT's template."""
 
-    text: np.ndarray  # int64 [k]: index of the example's text that it holds
-    opens: np.ndarray  # bool [k]: it begins a sequence, with [CLS]
+    text: np.ndarray  # int64 [k]: index of the example's text
+    opens: np.ndarray  # bool [k]: whether it begins a sequence, with [CLS]
 
     @classmethod
     def one_sequence(cls, texts: int) -> Segments:
-        """All texts of an example in one sequence: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
+        """All texts in one sequence: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
         return cls(np.arange(texts), np.arange(texts) == 0)
 
     @classmethod
@@ -90,12 +89,12 @@ class Segments:
 
     @classmethod
     def first_with_each(cls, texts: int) -> Segments:
-        """A sequence for each text but the first, which begins all: [CLS] A [SEP] B [SEP] [CLS] A [SEP] C [SEP]."""
+        """A sequence of the first text with each other one: [CLS] A [SEP] B [SEP] [CLS] A [SEP] C [SEP]."""
         others = np.arange(1, texts)
         return cls(np.stack([np.zeros_like(others), others], 1).ravel(), np.tile([True, False], len(others)))
 
     def lengths(self, sizes: np.ndarray, template: Template = BERT) -> np.ndarray:
-        """Tokens of each sequence, special ones included, int64 [n, sequences], of segments of int64 [n, k] tokens."""
+        """Tokens of each sequence, special ones included, int64 [n, sequences], given those of segments, [n, k]."""
         return np.add.reduceat(sizes + _before(self.opens, template) + 1, np.flatnonzero(self.opens), axis=1)
 
 
@@ -104,7 +103,7 @@ def _before(opens: np.ndarray, template: Template) -> np.ndarray:
     return np.where(opens, 1, template.separators - 1)
 
 
-def rows_of_segments(
+def join_segments(
     ids: np.ndarray,
     begin: np.ndarray,
     sizes: np.ndarray,
@@ -112,11 +111,11 @@ def rows_of_segments(
     tokenizer: Tokenizer,
     template: Template = BERT,
 ) -> TaskRows:
-    """Rows of k segments each, with the special tokens around them.
+    """Make rows of k segments, with special tokens around them.
 
-    Segment j of row i is the tokens [begin[i, j], begin[i, j] + sizes[i, j]) of `ids`; both are int64 [n, k]. Where
-    `opens`, bool [k], [CLS] comes before it, and a [SEP] comes after each; one that does not open a sequence has the
-    rest of the template's separators before it.
+    Segment j of row i has the tokens [begin[i, j], begin[i, j] + sizes[i, j]) of `ids`; both are int64 [n, k]. A
+    segment that `opens` a sequence, bool [k], begins with [CLS]; any other begins with the template's separators except
+    one. A [SEP] ends each.
     """
     before = _before(opens, template)
     lengths = (sizes + before + 1).ravel()
@@ -138,7 +137,7 @@ def rows_of_segments(
 
 
 def too_long(where: str, length: int, max_length: int) -> ValueError:
-    """The error for an example of `length` tokens, special ones included, under --strict-length."""
+    """Make the error for an example of `length` tokens, special ones included, under --strict-length."""
     return ValueError(
         f"{where}: {length} tokens, special ones included, over the max length of {max_length}; raise --max-length, "
         "shorten the example, or leave --strict-length out"

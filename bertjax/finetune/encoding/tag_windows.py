@@ -1,9 +1,8 @@
-"""Tagged sentences as rows, long ones as several windows that overlap, and a tag for each word from the rows' logits.
+"""Tagged sentences as rows, long ones as several overlapping windows, and a tag for each word from the rows' logits.
 
-Each word is split into pieces alone, as it is after a space: as transformers does with `is_split_into_words`, where
-RoBERTa's tokenizer needs `add_prefix_space=True`. Its first piece has the label and gives the prediction, only in the
-window where that piece has the most context. A word without any piece, such as a lone control character, is in no row;
-its prediction is a tag given for such words.
+Each word is tokenized alone, as after a space, like transformers with `is_split_into_words` (RoBERTa's tokenizer needs
+`add_prefix_space=True` there). A word's label and its prediction are at its first piece, in the window where that piece
+has the most context. A word without pieces, such as a lone control character, is not in a row and gets a fixed tag.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertjax.finetune.data.examples import TaggedSentence
-from bertjax.finetune.encoding.rows import TaskRows, rows_of_segments, too_long
+from bertjax.finetune.encoding.rows import TaskRows, join_segments, too_long
+from bertjax.finetune.metrics.classification import require_finite
 from bertjax.input.lengths import LengthCounts
 from bertjax.text.ragged import range_indices
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -35,7 +35,7 @@ class TagCounts(LengthCounts):
         lines = super().notices(max_length)
         if self.without_pieces:
             lines.append(
-                f"{self.without_pieces:,} of {self.words:,} words have no token; they are not learned from, and are "
+                f"{self.without_pieces:,} of {self.words:,} words have no token; they are not trained on, and are "
                 "predicted to have the most frequent tag"
             )
         return lines
@@ -43,16 +43,16 @@ class TagCounts(LengthCounts):
 
 @dataclass(frozen=True)
 class TagWindows:
-    """Rows [CLS] pieces [SEP] of sentences, in order; each has one at least."""
+    """Rows [CLS] pieces [SEP] of sentences, in order; each sentence has at least one."""
 
     sentences: Sequence[TaggedSentence]
     rows: TaskRows
-    word: np.ndarray  # int64 [tokens]: index among all words of the one that a token gives the prediction of; else -1
+    word: np.ndarray  # int64 [tokens]: index among all words of the word that a token predicts, or -1
 
 
 @dataclass(frozen=True)
 class _Windows:
-    """Windows of pieces, each of which has the pieces [begins, begins + sizes) of all."""
+    """Windows, each with the pieces [begins, begins + sizes) of all pieces."""
 
     sentence: np.ndarray  # int64 [n]
     begins: np.ndarray  # int64 [n]
@@ -70,31 +70,40 @@ def tag_windows(
     strict: bool = False,
     label_weights: Sequence[float] | None = None,
 ) -> TagWindows:
-    """The rows of sentences; `counts` is added to. A row has at most `max_length` tokens, special ones included.
+    """Encode sentences, and add to `counts`. A row has at most `max_length` tokens, special ones included.
 
-    `tokens` of the rows have `labels` int32, 0 where there is none, and `label_weights` float32: on the first piece of
-    each word that of its label, 1 by default, else 0. Windows begin and end with words, about half a row apart; a
-    word that fills more than a row is cut off. A tag's number is its index in `labels`. Raises ValueError naming the
-    line of a tag that is not one of `labels`, and with `strict` of the first sentence that is too long.
+    `tokens` of the rows have `labels` int32, which are indices in `labels`, and `label_weights` float32: on the first
+    piece of each word its label's weight, 1 by default, elsewhere 0. Windows begin and end with words, about half a row
+    apart; a word that does not fit in a row is cut off. Raises ValueError naming the line of an unknown tag, and with
+    `strict` of the first sentence that is too long.
     """
     if max_length <= _SPECIAL:
         raise ValueError(f"max length {max_length}: it must leave room for a word and {_SPECIAL} special tokens")
     numbers = tag_numbers(sentences, labels)
-    of_label = np.ones(len(labels), np.float32) if label_weights is None else np.asarray(label_weights, np.float32)
-    weights = np.where(numbers < 0, 0, of_label[numbers])
+    by_label = np.ones(len(labels), np.float32) if label_weights is None else np.asarray(label_weights, np.float32)
+    weights = np.where(numbers < 0, 0, by_label[numbers])
     space = "" if tokenizer.rules.prefix_space else " "
     ids, pieces = tokenizer.encode(
         [space + word.removeprefix(space) for sentence in sentences for word in sentence.words]
     )
     words = np.array([len(sentence.words) for sentence in sentences], np.int64)
     windows = _windows(pieces, words, max_length - _SPECIAL)
-    _count(sentences, pieces, words, windows, max_length, counts, strict)
+    several = np.bincount(windows.sentence, minlength=len(sentences))
+    lengths = np.bincount(np.repeat(np.arange(len(words)), words), pieces, len(words)).astype(np.int64)
+    long = (several > 1) | (windows.cut > 0)
+    if strict and long.any():
+        first = int(np.argmax(long))
+        raise too_long(sentences[first].where, int(lengths[first]) + _SPECIAL, max_length)
+    counts.add(lengths, windows.cut, several)
+    counts.empty += int((lengths == 0).sum())
+    counts.words += len(pieces)
+    counts.without_pieces += int((pieces == 0).sum())
 
     one = np.array([True])
-    rows = rows_of_segments(ids, windows.begins[:, None], windows.sizes[:, None], one, tokenizer)
+    rows = join_segments(ids, windows.begins[:, None], windows.sizes[:, None], one, tokenizer)
     inside, source = range_indices(rows.offsets[:-1] + 1, windows.sizes), range_indices(windows.begins, windows.sizes)
     word = np.full(rows.offsets[-1], -1, np.int64)
-    word[inside] = _predicted(windows, pieces, source)
+    word[inside] = _predicted_words(windows, pieces, source)
     labelled = word >= 0
     per_token = {
         "labels": np.where(labelled, numbers[word].clip(0), 0).astype(np.int32),
@@ -103,15 +112,13 @@ def tag_windows(
     return TagWindows(sentences, rows.extended(tokens=per_token), word)
 
 
-def tags_of(windows: TagWindows, logits: np.ndarray, labels: Sequence[str], otherwise: str) -> list[list[str]]:
-    """The tag of the highest logit for each word of each sentence, of logits float32 [tokens, labels] of the windows.
+def decode_tags(windows: TagWindows, logits: np.ndarray, labels: Sequence[str], otherwise: str) -> list[list[str]]:
+    """The likeliest tag of each word, by sentence, from logits float32 [tokens, labels] of the windows.
 
-    Of equal logits the first counts; a word without pieces has the tag `otherwise`. Raises ValueError if a logit is not
-    finite.
+    A word without pieces has the tag `otherwise`. Raises ValueError if a logit is not finite.
     """
     assert logits.shape == (len(windows.word), len(labels)), "a logit for each token and label"
-    if not np.isfinite(logits).all():
-        raise ValueError("a logit is not finite; has the model diverged?")
+    require_finite(logits)
     lengths = [len(sentence.words) for sentence in windows.sentences]
     tags = [otherwise] * sum(lengths)
     known = windows.word >= 0
@@ -122,34 +129,34 @@ def tags_of(windows: TagWindows, logits: np.ndarray, labels: Sequence[str], othe
 
 
 def most_frequent_tag(sentences: Sequence[TaggedSentence]) -> str:
-    """The tag that most words of a training set have; of equally frequent ones the first in the alphabet."""
+    """The most frequent tag of a training set; of equally frequent ones the first in the alphabet."""
     tags = Counter(tag for sentence in sentences for tag in sentence.tags or ())
     return min(tags, key=lambda tag: (-tags[tag], tag))
 
 
 def tag_numbers(sentences: Sequence[TaggedSentence], labels: Sequence[str]) -> np.ndarray:
-    """The index of each word's tag in `labels`: int64 [words], -1 where it has none.
+    """The index of each word's tag in `labels`: int64 [words], -1 without a tag.
 
-    Raises ValueError naming the line of the first tag that is not among them.
+    Raises ValueError naming the line of the first unknown tag.
     """
-    number_of = {label: number for number, label in enumerate(labels)}
+    numbers_by_label = {label: number for number, label in enumerate(labels)}
     numbers: list[int] = []
     for sentence in sentences:
         assert sentence.tags is None or len(sentence.tags) == len(sentence.words), "a tag for each word"
         for index, tag in enumerate(sentence.tags or ()):
-            if tag not in number_of:
+            if tag not in numbers_by_label:
                 raise ValueError(
-                    f"{sentence.where_of(index)}: tag {tag!r} of {sentence.words[index]!r} is not one of "
+                    f"{sentence.locate_word(index)}: tag {tag!r} of {sentence.words[index]!r} is not one of "
                     f"{', '.join(labels)}; correct it, or train with it"
                 )
-            numbers.append(number_of[tag])
+            numbers.append(numbers_by_label[tag])
         if sentence.tags is None:
             numbers += [-1] * len(sentence.words)
     return np.array(numbers, np.int64)
 
 
 def _windows(pieces: np.ndarray, words: np.ndarray, room: int) -> _Windows:
-    """The windows of sentences of `words` words, which have `pieces` pieces each."""
+    """The windows of sentences, given the words of each sentence and the pieces of each word."""
     ends = np.concatenate([[0], np.cumsum(pieces)])
     last = np.cumsum(words)
     sentence, begins, sizes, cut = [], [], [], np.zeros(len(words), np.int64)
@@ -181,11 +188,14 @@ def _long(ends: np.ndarray, room: int) -> list[tuple[int, int]]:
         if end == len(ends) - 1:
             return windows
         half = min(behind(word, room // 2), end)
-        word = half if behind(half, room) > end else end  # a window that goes no further is of no use
+        word = half if behind(half, room) > end else end  # a window that reaches no further is useless
 
 
-def _predicted(windows: _Windows, pieces: np.ndarray, source: np.ndarray) -> np.ndarray:
-    """The word of which each piece of the windows is the first piece, where it has most context; else -1: int64."""
+def _predicted_words(windows: _Windows, pieces: np.ndarray, source: np.ndarray) -> np.ndarray:
+    """The word that each piece of the windows predicts, int64, or -1; `source` is its index among all pieces.
+
+    A word is predicted by its first piece, in the window where that has the most context.
+    """
     row = np.repeat(np.arange(len(windows.sizes)), windows.sizes)
     left = source - windows.begins[row]
     context = np.minimum(left, windows.sizes[row] - 1 - left)
@@ -198,29 +208,3 @@ def _predicted(windows: _Windows, pieces: np.ndarray, source: np.ndarray) -> np.
     found = np.full(len(source), -1, np.int64)
     found[best] = word_of[source[best]]
     return found
-
-
-def _count(
-    sentences: Sequence[TaggedSentence],
-    pieces: np.ndarray,
-    words: np.ndarray,
-    windows: _Windows,
-    max_length: int,
-    counts: TagCounts,
-    strict: bool,
-) -> None:
-    several = np.bincount(windows.sentence, minlength=len(sentences))
-    lengths = np.bincount(np.repeat(np.arange(len(words)), words), pieces, len(words)).astype(np.int64)
-    long = (several > 1) | (windows.cut > 0)
-    if strict and long.any():
-        first = int(np.argmax(long))
-        raise too_long(sentences[first].where, int(lengths[first]) + _SPECIAL, max_length)
-    counts.examples += len(sentences)
-    counts.tokens += int(lengths.sum())
-    counts.truncated += int((windows.cut > 0).sum())
-    counts.tokens_cut += int(windows.cut.sum())
-    counts.windowed += int((several > 1).sum())
-    counts.windows += int(several[several > 1].sum())
-    counts.empty += int((lengths == 0).sum())
-    counts.words += len(pieces)
-    counts.without_pieces += int((pieces == 0).sum())

@@ -28,7 +28,7 @@ def register(kind: Kind) -> None:
     KINDS[kind.name] = kind
 
 
-def kind_of(name: str) -> Kind:
+def get_kind(name: str) -> Kind:
     """The kind of this name. Raises ValueError for an unknown one, with the nearest names."""
     if name not in KINDS:
         near = difflib.get_close_matches(name, KINDS, 3, 0.4) or KINDS

@@ -7,17 +7,16 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from scipy.special import softmax
 
-from bertjax.config import TaskConfig
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.tables import Columns
 from bertjax.finetune.encoding.global_tokens import SECOND_SEGMENT
 from bertjax.finetune.encoding.rows import Segments
 from bertjax.finetune.kinds.kind import Card, Inference, shown
 from bertjax.finetune.kinds.texts import TextKind, wrong_number
-from bertjax.finetune.metrics.classification import probabilities_of
 from bertjax.model.task_heads import ChoiceNetwork
-from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
+from bertjax.training.objectives import Batch, Forward, Keys
 from bertjax.training.objectives.objective import MODEL
 
 _CHOOSE = """\
@@ -40,7 +39,7 @@ class Choice(NamedTuple):
 
 
 class ChoiceKind(TextKind):
-    """Examples are a start and C ends; labels are the index of the right end, "0" and on. A row holds all choices."""
+    """Examples are a start and C ends; labels are the right end's index, from "0". A row holds all choices."""
 
     name, network, own_task = "choice", ChoiceNetwork, "choice"
     learns_predictions = True
@@ -57,54 +56,40 @@ class ChoiceKind(TextKind):
         "`logits` has a row per pair: of the ends of one start, the one with the highest value is chosen",
     )
 
-    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
-        """Cross entropy and accuracy over the choices of a row."""
-        return classified(self.logits(forward, batch, keys), batch["labels"], batch["label_weights"])
-
     def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
         """[B, choices]."""
         return forward.network(network).choice_logits(forward(batch, network), batch["cls_positions"], keys)
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
-        """Logits [B, choices]."""
         return model.choice_logits(hidden, batch["cls_positions"])
 
     def labels_in(self, train: Sequence[TextExample]) -> tuple[str, ...]:
-        """The indices of the ends."""
         return _indices(len(train[0].texts) - 1)
 
-    def texts_of(self, examples: Sequence[TextExample], labels: Sequence[str]) -> int:
-        """The start and an end for each label."""
+    def count_texts(self, examples: Sequence[TextExample], labels: Sequence[str]) -> int:
         return 1 + len(labels)
 
     def check_texts(self, examples: Sequence[TextExample], texts: int) -> None:
-        """Raise ValueError naming the first example with another number of choices."""
         for example in examples:
             if len(example.texts) != texts:
                 raise wrong_number(example, len(example.texts) - 1, "choices", texts - 1)
 
     def segments(self, texts: int) -> Segments:
-        """A sequence of the start with each end."""
         return Segments.first_with_each(texts)
 
     def target_arrays(self, targets: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """[n] each: a row has one label for all its sequences."""
-        return {"labels": targets, "label_weights": weights}
+        return {"labels": targets, "label_weights": weights}  # [n]: a row has one label for all its sequences
 
     def columns(self, texts: Sequence[str], label: str, id_column: str) -> Columns:
-        """The column of the start, and those of the ends."""
         return Columns(text=texts[0], label=label, id=id_column, ends=tuple(texts[1:]))
 
-    def input_of(self, texts: Sequence[str]) -> Any:
-        """A start and its ends."""
+    def make_input(self, texts: Sequence[str]) -> Any:
         return texts[0], list(texts[1:])
 
-    def labels_given(self, model: Inference, given: Sequence[tuple[str, ...]]) -> Sequence[str]:
-        """As many as the first input has ends."""
+    def input_labels(self, model: Inference, given: Sequence[tuple[str, ...]]) -> Sequence[str]:
         return _indices(len(given[0]) - 1)
 
     def texts_in(self, given: Any, number: int) -> tuple[str, ...]:
-        """A start and its ends, which are in a list."""
         if isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], str):
             start, ends = given
             if isinstance(ends, tuple | list) and len(ends) > 1 and all(isinstance(end, str) for end in ends):
@@ -112,15 +97,13 @@ class ChoiceKind(TextKind):
         raise ValueError(f"input {number}: {shown(given)} is not a start and a list of two ends or more")
 
     def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Choice]:
-        """A `Choice` for each input."""
-        found = []
-        for (_, *ends), shares in zip(given, probabilities_of(outputs), strict=True):
+        choices = []
+        for (_, *ends), shares in zip(given, softmax(outputs.astype(np.float64), -1), strict=True):
             best = int(shares.argmax())
-            found.append(Choice(best, ends[best], float(shares[best]), tuple(shares.tolist())))
-        return found
+            choices.append(Choice(best, ends[best], float(shares[best]), tuple(shares.tolist())))
+        return choices
 
     def lines(self, prediction: Choice) -> list[str]:
-        """The end with its probability."""
         return [f"{prediction.probability:6.1%}  {prediction.end}"]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from bertjax.input.lengths import LengthCounts
 from bertjax.model.task_heads import TaskNetwork
 from bertjax.storage.remote import AnyPath
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums
+from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums, classified
 from bertjax.training.objectives.objective import MODEL
 
 Figures = dict[str, float]
@@ -98,10 +98,19 @@ class TaskContent:
     test: Mapping[str, Split]
     metrics: tuple[str, ...]  # names of the figures, higher is better; models are chosen by the first
     notes: tuple[str, ...] = ()  # for the user: how long examples were cut or split, and similar
-    baselines: Figures = field(default_factory=dict)  # figures without a model, see `baselines_of_sets`
     example: tuple[str, ...] = ()  # the texts of a development example, as `bertjax predict` takes them
     averaged: bool = False  # `Task.averaged`
     measured_by: str = ""  # SHA-256 (hex) of everything but the weights that changes figures and predictions
+
+    @property
+    def baselines(self) -> Figures:
+        """The figures of a constant answer for each development and test set, where they are defined."""
+        prefixes = {name: f"eval/{name}/" if number else "eval/" for number, name in enumerate(self.dev)}
+        return {
+            baseline_name(f"{prefixes.get(name, f'{name}/')}{metric}"): value
+            for name, split in {**self.test, **self.dev}.items()
+            for metric, value in split.baselines.items()
+        }
 
     @property
     def fingerprint(self) -> str:
@@ -163,13 +172,16 @@ class Kind(ABC):
         """The training objective; its sums are weighted by `label_weights` of the batch."""
         return Objective(self.name, "label_weights", partial(self.sums, task), epsilon=0.0, figures=self.figures)
 
-    @abstractmethod
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
-        """`figures` of a batch, float32 [], each summed over the weighted predictions."""
+        """`figures` of a batch, float32 [], each summed over the weighted predictions.
+
+        By default cross entropy and accuracy of `logits`.
+        """
+        return classified(self.logits(forward, batch, keys), batch["labels"], batch["label_weights"])
 
     def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
-        """The predictions of a network of the run, float32: a vector or number for each element of `label_weights`."""
-        raise NotImplementedError(f"{self.name}: predictions of a teacher are not learned")
+        """A network's predictions, float32: a vector or number for each element of `label_weights`."""
+        raise NotImplementedError(f"{self.name} does not learn a teacher's predictions")
 
     def soft_loss(self, ours: jax.Array, theirs: jax.Array) -> jax.Array:
         """The distance of `logits` from a teacher's, for each element of `label_weights`.
@@ -180,7 +192,7 @@ class Kind(ABC):
 
     @abstractmethod
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
-        """The network's outputs for a batch with one example in each row: [B, ...] or per token [B, L, ...]."""
+        """The network's outputs for a batch with an example per row: [B, ...] or per token [B, L, ...]."""
 
     @abstractmethod
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
@@ -191,14 +203,14 @@ class Kind(ABC):
 
     @abstractmethod
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Any]:
-        """Predict for each input. Raises ValueError naming the number, from 1, of an input of another form."""
+        """Predict for each input. Raises ValueError naming the number, from 1, of a malformed input."""
 
     def lines(self, prediction: Any) -> list[str]:
         """Format a prediction as lines of text."""
         return [str(prediction)]
 
-    def input_of(self, texts: Sequence[str]) -> Any:
-        """The input that the texts of a command line stand for."""
+    def make_input(self, texts: Sequence[str]) -> Any:
+        """Make an input from the texts of a command line."""
         return texts[0] if len(texts) == 1 else tuple(texts)
 
     def own(self, config: TaskConfig) -> Task:
@@ -224,18 +236,18 @@ class Kind(ABC):
 
     @abstractmethod
     def shared_part(self, example: Any) -> Any:
-        """The part of an example that must not be in both the training set and the held-out set."""
+        """The part of an example that the training and the held-out set must not share."""
 
-    def labels_of(self, example: Any) -> tuple[str, ...]:
+    def example_labels(self, example: Any) -> tuple[str, ...]:
         """The labels of an example that the training set must also have."""
         return ()
 
-    def answer_of(self, example: Any) -> Any:
-        """The answer by which a prediction is measured."""
+    def expected_answer(self, example: Any) -> Any:
+        """The right answer."""
         return example.label
 
-    def measured(self, task: Task, name: str, examples: Sequence[Any], folder: AnyPath) -> dict[str, Measure]:
-        """The task's metrics of a run's predictions for a split of this name, which it wrote into `folder`.
+    def load_measures(self, task: Task, name: str, examples: Sequence[Any], folder: AnyPath) -> dict[str, Measure]:
+        """Read a run's predictions for a split from `folder`, as functions that compute the task's metrics.
 
         Raises ValueError for a missing file, or one of other examples.
         """
@@ -260,25 +272,9 @@ class Kind(ABC):
         return replace(model, **alone, **head)
 
 
-def set_prefix(name: str, dev: Iterable[str]) -> str:
-    """The prefix of a set's figures in a run's results: eval/ for the first development set."""
-    if name not in dev:
-        return f"{name}/"
-    return "eval/" if name == next(iter(dev)) else f"eval/{name}/"
-
-
 def baseline_name(figure: str) -> str:
-    """The name of the baseline of a figure of a run's results."""
+    """The baseline's name for a figure of a run's results."""
     return f"baseline/{figure.removeprefix('eval/')}"
-
-
-def baselines_of_sets(content: TaskContent) -> Figures:
-    """The figures of one answer for every example, for each development and test set with defined ones."""
-    return {
-        baseline_name(f"{set_prefix(name, content.dev)}{metric}"): value
-        for name, split in {**content.test, **content.dev}.items()
-        for metric, value in split.baselines.items()
-    }
 
 
 def read_run_file(path: AnyPath) -> str:
@@ -288,13 +284,13 @@ def read_run_file(path: AnyPath) -> str:
     return path.read_bytes().decode("utf-8")  # a carriage return may be part of a word
 
 
-def of_others(path: AnyPath) -> ValueError:
+def mismatch_error(path: AnyPath) -> ValueError:
     """Make the error for a file of predictions of other examples."""
-    return ValueError(f"{path}: it holds no prediction for each example of the task; fine-tune again")
+    return ValueError(f"{path}: it does not hold a prediction for each example of the task; fine-tune again")
 
 
 def refuse_options(config: TaskConfig, keys: Sequence[str], why: str) -> None:
-    """Raise ValueError for the first of these keys of a task that is given."""
+    """Raise ValueError if one of these keys of a task is set."""
     for key in keys:
         if given := getattr(config, key):
             raise ValueError(f"task.{key}={given!r}: {config.name} {why}; leave it out (--{key})")
@@ -306,7 +302,7 @@ def shown(given: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def pair_of(given: Any, number: int, what: str) -> tuple[str, str]:
+def require_pair(given: Any, number: int, what: str) -> tuple[str, str]:
     """Check that an input is a pair of texts. Raises ValueError naming its number if it is not."""
     if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(text, str) for text in given):
         return given[0], given[1]

@@ -1,4 +1,4 @@
-"""Multi-label classifiers of transformers: any number of labels holds for a text. They are used, not trained."""
+"""Multi-label classifiers from transformers: any number of labels may hold for a text. They cannot be trained."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
 from bertjax.finetune.kinds.kind import Card, Inference
 from bertjax.finetune.kinds.sequence import SequenceKind
@@ -25,7 +26,7 @@ class LabelSet(NamedTuple):
 
 
 class MultiLabelKind(SequenceKind):
-    """Each label holds or not (a sigmoid for each). There is no task of it: an example of ours has one label."""
+    """A sigmoid for each label. There is no task of this kind: our examples have one label."""
 
     name, own_task = "multi_label", ""
     problem_type = "multi_label_classification"
@@ -39,17 +40,14 @@ class MultiLabelKind(SequenceKind):
     )
 
     def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
-        """A `LabelSet` for each input."""
-        found = []
-        for shares in 1 / (1 + np.exp(-outputs.astype(np.float64))):
-            probabilities = dict(zip(model.labels, shares.tolist(), strict=True))
-            found.append(LabelSet(tuple(label for label, p in probabilities.items() if p >= 0.5), probabilities))
-        return found
+        label_sets = []
+        for shares in expit(outputs.astype(np.float64)).tolist():
+            probabilities = dict(zip(model.labels, shares, strict=True))
+            label_sets.append(LabelSet(tuple(label for label, p in probabilities.items() if p >= 0.5), probabilities))
+        return label_sets
 
     def lines(self, prediction: Any) -> list[str]:
-        """The labels that hold, then all with their probabilities, the likeliest first."""
-        likeliest = sorted(prediction.probabilities.items(), key=lambda item: -item[1])
-        return [", ".join(prediction.labels) or "no label", *(f"{chance:6.1%}  {label}" for label, chance in likeliest)]
+        return [", ".join(prediction.labels) or "no label", *super().lines(prediction)]
 
 
 MULTI_LABEL = MultiLabelKind()

@@ -28,16 +28,14 @@ class NumericKind(TextKind):
     numeric = learns_predictions = True
 
     def num_labels(self, labels: int) -> int:
-        """1, whatever the labels."""
         return 1
 
     def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
-        """[B, S]: the output for each sequence of a row."""
-        found = forward.network(network).sequence_logits(forward(batch, network), batch["cls_positions"], keys)
-        return found[:, :, 0]
+        """[B, S]."""
+        logits = forward.network(network).sequence_logits(forward(batch, network), batch["cls_positions"], keys)
+        return logits[:, :, 0]
 
     def soft_loss(self, ours: jax.Array, theirs: jax.Array) -> jax.Array:
-        """The squared error."""
         return jnp.square(ours - theirs)
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
@@ -45,7 +43,6 @@ class NumericKind(TextKind):
         return model.sequence_logits(hidden, batch["cls_positions"])[:, 0]
 
     def lines(self, prediction: float) -> list[str]:
-        """The number."""
         return [f"{prediction:.4f}"]
 
 
@@ -65,16 +62,13 @@ class RegressionKind(NumericKind):
     )
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
-        """The squared error."""
         error = self.logits(forward, batch, keys) - batch["labels"]
         return {"loss": jnp.sum(jnp.square(error) * batch["label_weights"])}
 
     def predictions(self, logits: np.ndarray) -> np.ndarray:
-        """The numbers, float32 [n]."""
         return require_finite(logits)[:, 0].astype(np.float32)
 
     def submitted(self, logits: np.ndarray, labels: Sequence[str]) -> list[str]:
-        """STS-B's scores, within 0 to 5."""
         return [f"{score:.3f}" for score in np.clip(self.predictions(logits), _LOWEST, _HIGHEST)]
 
     def check_run(self, config: FinetuneConfig, content: TaskContent) -> None:
@@ -89,7 +83,6 @@ class RegressionKind(NumericKind):
             )
 
     def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[float]:
-        """The number for each input."""
         return outputs[:, 0].tolist()
 
 

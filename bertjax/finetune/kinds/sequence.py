@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from scipy.special import softmax
 
-from bertjax.config import TaskConfig
 from bertjax.finetune.kinds.kind import Card, Inference
 from bertjax.finetune.kinds.texts import TextKind
-from bertjax.finetune.metrics.classification import probabilities_of
 from bertjax.model.task_heads import SequenceNetwork
-from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
+from bertjax.training.objectives import Batch, Forward, Keys
 from bertjax.training.objectives.objective import MODEL
 
 CLASSIFY = """\
@@ -45,29 +44,22 @@ class SequenceKind(TextKind):
         onnx_outputs="`logits` has a row per text, or per pair of texts, with a number for each label: {labels}",
     )
 
-    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
-        """Cross entropy and accuracy."""
-        return classified(self.logits(forward, batch, keys), batch["labels"], batch["label_weights"])
-
     def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
         """[B, S, classes]."""
         return forward.network(network).sequence_logits(forward(batch, network), batch["cls_positions"], keys)
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
-        """Logits [B, classes]."""
         return model.sequence_logits(hidden, batch["cls_positions"])[:, 0]
 
     def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
-        """A `Prediction` for each input."""
-        found = []
-        for shares in probabilities_of(outputs):
+        predictions = []
+        for shares in softmax(outputs.astype(np.float64), -1):
             best = int(shares.argmax())
             probabilities = dict(zip(model.labels, shares.tolist(), strict=True))
-            found.append(Prediction(model.labels[best], float(shares[best]), probabilities))
-        return found
+            predictions.append(Prediction(model.labels[best], float(shares[best]), probabilities))
+        return predictions
 
     def lines(self, prediction: Any) -> list[str]:
-        """The labels with their probabilities, the likeliest first."""
         likeliest = sorted(prediction.probabilities.items(), key=lambda item: -item[1])
         return [f"{chance:6.1%}  {label}" for label, chance in likeliest]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from bertjax.finetune.data.examples import Question, label_weights
 from bertjax.finetune.encoding.answers import (
     NO_SHARES,
     PREDICTIONS,
-    FoundAnswers,
+    QuestionAnswers,
     answer_figures,
     find_answers,
     write_answers,
@@ -35,9 +34,9 @@ from bertjax.finetune.kinds.kind import (
     Splits,
     Task,
     TaskContent,
-    of_others,
-    pair_of,
+    mismatch_error,
     read_run_file,
+    require_pair,
 )
 from bertjax.finetune.metrics.squad import squad2_figures, squad_figures
 from bertjax.model.task_heads import SpanNetwork
@@ -57,9 +56,9 @@ tokenizer.decode(inputs["input_ids"][0, first : last + 1])"""
 
 
 class Answer(NamedTuple):
-    """The words of a text that answer a question, unchanged; "" if it does not answer it.
+    """The words of a text that answer a question, unchanged; "" if none do.
 
-    The probability is that among the likeliest answers, as many as `task.n_best`.
+    The probability is relative to the `task.n_best` likeliest answers.
     """
 
     text: str
@@ -83,7 +82,6 @@ class SpanKind(Kind):
     )
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
-        """The mean of the start's and the end's cross entropy, and of their accuracy."""
         logits, weights = forward.model.span_logits(forward(batch)), batch["label_weights"]
         # [B, S, L]: each sequence of a row chooses among its own tokens.
         own = batch["sequence_ids"][:, None] == jnp.arange(1, weights.shape[1] + 1)[:, None]
@@ -98,23 +96,30 @@ class SpanKind(Kind):
 
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
         """Encode the questions. Raises ValueError naming a question that is too long under --strict-length."""
-        given, counts, template = config.task, QuestionCounts(), family_of(config.model.family).template
-        sizes = WindowSizes(config.data.sequence_length, given.doc_stride, given.max_query, template)
-        unanswerable = given.no_answer_threshold is not None
-        label_weights(given, (), lambda: np.empty(0, np.int64))  # which it refuses
+        options, counts, template = config.task, QuestionCounts(), family_of(config.model.family).template
+        sizes = WindowSizes(config.data.sequence_length, options.doc_stride, options.max_query, template)
+        unanswerable = options.no_answer_threshold is not None
+        label_weights(options, (), lambda: np.empty(0, np.int64))  # refuses them: there are no labels
 
         def windows(questions: Sequence[Question]) -> QuestionWindows:
-            return question_windows(questions, tokenizer, sizes, counts, strict=given.strict_length)
+            return question_windows(questions, tokenizer, sizes, counts, strict=options.strict_length)
 
         def split(name: str, questions: Sequence[Question]) -> Split:
-            made = windows(questions)
-            answers = partial(_answers, made, unanswerable, given.n_best, given.max_answer)
-            labelled = all(question.answers or question.impossible for question in questions)
-            measure = partial(_measure, answers, questions, unanswerable, given.null_threshold)
-            write = partial(_write, answers, name, given.null_threshold)
-            if not labelled:
-                return Split(made.rows, write)
-            return Split(made.rows, write, measure, no_answer_figures(questions) if unanswerable else {})
+            rows = windows(questions)
+
+            def answers(logits: np.ndarray) -> QuestionAnswers:
+                return find_answers(rows, logits[:, 0], logits[:, 1], unanswerable, options.n_best, options.max_answer)
+
+            def measure(logits: np.ndarray) -> Figures:
+                return answer_figures(questions, answers(logits), unanswerable, options.null_threshold)
+
+            def write(folder: Path, logits: np.ndarray) -> list[Path]:
+                (folder / name).mkdir(exist_ok=True)
+                return write_answers(answers(logits), folder / name, options.null_threshold)
+
+            if not all(question.answers or question.impossible for question in questions):
+                return Split(rows.rows, write)
+            return Split(rows.rows, write, measure, no_answer_figures(questions) if unanswerable else {})
 
         train = windows(splits.train).rows
         dev = {name: split(name, questions) for name, questions in splits.dev.items()}
@@ -123,27 +128,24 @@ class SpanKind(Kind):
         return TaskContent(self, (), train, dev, test, task.metrics, notes)
 
     def shared_part(self, example: Question) -> Any:
-        """The article, or the text where the file has no articles."""
         return example.article or example.context
 
-    def answer_of(self, example: Question) -> Any:
-        """The texts that answer it."""
+    def expected_answer(self, example: Question) -> Any:
         return example.answers
 
-    def measured(self, task: Task, name: str, examples: Sequence[Question], folder: AnyPath) -> dict[str, Measure]:
-        """Measure predictions; every figure is a mean over questions."""
+    def load_measures(self, task: Task, name: str, examples: Sequence[Question], folder: AnyPath) -> dict[str, Measure]:
         path = folder / name / PREDICTIONS
-        found = json.loads(read_run_file(path))
-        if found.keys() != {one.id for one in examples}:
-            raise of_others(path)
+        predictions = json.loads(read_run_file(path))
+        if predictions.keys() != {one.id for one in examples}:
+            raise mismatch_error(path)
         figures = squad2_figures if "exact" in task.metrics else squad_figures
-        each = [figures({one.id: [text for text, _ in one.answers]}, {one.id: found[one.id]}) for one in examples]
+        # Every figure is a mean over questions.
+        each = [figures({one.id: [text for text, _ in one.answers]}, {one.id: predictions[one.id]}) for one in examples]
         table = {metric: np.array([one[metric] for one in each]) / 100 for metric in task.metrics}
         return {metric: lambda drawn, values=values: values[drawn].mean() for metric, values in table.items()}
 
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Answer]:
-        """An `Answer` for each input, a question and a text."""
-        pairs = [pair_of(given, number, "a question and a text") for number, given in enumerate(inputs, 1)]
+        pairs = [require_pair(given, number, "a question and a text") for number, given in enumerate(inputs, 1)]
         questions = [Question(f"input {n}", str(n), *pair, (), False) for n, pair in enumerate(pairs, 1)]
         task, threshold = model.task, model.null_threshold
         model.counts = counts = QuestionCounts()
@@ -153,17 +155,16 @@ class SpanKind(Kind):
         tokens_of_texts = np.bincount(row[windows.spans[:, 0] >= 0], minlength=len(questions))
         for question, tokens in zip(questions, tokens_of_texts, strict=True):
             if not tokens or not question.context.strip():
-                raise ValueError(f"{question.where}: the text has no words, so that no answer is in it")
+                raise ValueError(f"{question.where}: the text has no words, so it cannot answer a question")
         logits = model.outputs(windows.rows)
-        found = find_answers(windows, logits[:, 0], logits[:, 1], threshold is not None, task.n_best, task.max_answer)
-        texts = found.predictions(threshold or 0.0) | dict.fromkeys(found.without_span, "")
+        answers = find_answers(windows, logits[:, 0], logits[:, 1], threshold is not None, task.n_best, task.max_answer)
+        texts = answers.predictions(threshold or 0.0) | dict.fromkeys(answers.without_span, "")
         return [
             Answer(texts[name], next((one["probability"] for one in best if one["text"] == texts[name]), 1.0))
-            for name, best in found.n_best.items()
+            for name, best in answers.n_best.items()
         ]
 
     def lines(self, prediction: Answer) -> list[str]:
-        """The answer with its probability."""
         return [f"{prediction.probability:6.1%}  {prediction.text or '(the text does not answer it)'}"]
 
 
@@ -171,32 +172,10 @@ SPAN = SpanKind()
 
 
 def no_answer_figures(questions: Sequence[Question]) -> Figures:
-    """SQuAD 2.0's figures of "" as the answer to every question; no other answer can be given to all."""
+    """SQuAD 2.0's figures of "" as the answer to every question, the only possible constant answer."""
     figures = squad2_figures(
         {question.id: [text for text, _ in question.answers] for question in questions},
         {question.id: "" for question in questions},
     )
     shares = {name: value / 100 for name, value in figures.items() if not name.endswith(NO_SHARES)}
     return shares | {f"best_{name}": shares[name] for name in ("exact", "f1")}
-
-
-def _answers(
-    windows: QuestionWindows, unanswerable: bool, n_best: int, max_answer: int, logits: np.ndarray
-) -> FoundAnswers:
-    return find_answers(windows, logits[:, 0], logits[:, 1], unanswerable, n_best, max_answer)
-
-
-def _measure(
-    answers: partial[FoundAnswers],
-    questions: Sequence[Question],
-    unanswerable: bool,
-    threshold: float,
-    logits: np.ndarray,
-) -> Figures:
-    return answer_figures(questions, answers(logits), unanswerable, threshold)
-
-
-def _write(answers: partial[FoundAnswers], name: str, threshold: float, folder: Path, logits: np.ndarray) -> list[Path]:
-    """Write the official files, in a folder of the split's name."""
-    (folder / name).mkdir(exist_ok=True)
-    return write_answers(answers(logits), folder / name, threshold)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.special import softmax
 
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.families.registry import family_of
@@ -29,12 +29,12 @@ from bertjax.finetune.kinds.kind import (
     Splits,
     Task,
     TaskContent,
-    of_others,
+    mismatch_error,
     read_run_file,
     refuse_options,
     shown,
 )
-from bertjax.finetune.metrics.classification import figures_of, probabilities_of, require_finite
+from bertjax.finetune.metrics.classification import compute_metrics, require_finite
 from bertjax.input.layout import BERT, Template
 from bertjax.input.lengths import LengthCounts
 from bertjax.storage.files import replace_text
@@ -55,12 +55,12 @@ class TextKind(Kind):
 
     # -- encoding
 
-    def texts_of(self, examples: Sequence[TextExample], labels: Sequence[str]) -> int:
+    def count_texts(self, examples: Sequence[TextExample], labels: Sequence[str]) -> int:
         """The number of texts that every example must have."""
         return min(len(examples[0].texts), 2)
 
     def segments(self, texts: int) -> Segments:
-        """The layout of an example's texts in its row."""
+        """The layout of an example's texts in a row."""
         return Segments.one_sequence(texts)
 
     def targets(self, examples: Sequence[TextExample], labels: Sequence[str]) -> np.ndarray:
@@ -70,7 +70,7 @@ class TextKind(Kind):
         return label_numbers(examples, labels)
 
     def target_arrays(self, targets: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """The arrays of targets in `TaskRows.rows`, [n, 1] each, of targets and weights [n]."""
+        """The arrays of targets in `TaskRows.rows`, [n, 1] each, from targets and weights [n]."""
         return {"labels": targets[:, None], "label_weights": weights[:, None]}
 
     def more_arrays(self, examples: Sequence[TextExample]) -> dict[str, np.ndarray]:
@@ -89,18 +89,18 @@ class TextKind(Kind):
         strict: bool = False,
         label_weights: Sequence[float] | None = None,
     ) -> TaskRows:
-        """Rows of examples; `counts` is added to. A sequence has at most `max_length` tokens, special ones included.
+        """Encode examples, and add to `counts`. A sequence has at most `max_length` tokens, special ones included.
 
-        `rows` have `cls_positions`, `labels` int32 (of numbers float32) and `label_weights` float32, [n, 1] each. The
-        number of a label is its index in `labels`. Its weight is that in `label_weights`, 1 by default, and 0 where
-        there is no label. Raises ValueError naming the line of a label that is not one of `labels`, or of another
-        number of texts than the first example has, and with `strict` of the first example that is too long.
+        `rows` have `cls_positions`, `labels` int32 (numbers: float32) and `label_weights` float32, [n, 1] each. A
+        label's number is its index in `labels`; its weight is 1, or that of `label_weights`, and 0 without a label.
+        Raises ValueError naming the line of an unknown label, of a number of texts that the first example does not
+        have, and with `strict` of the first example that is too long.
         """
         if max_length < SHORTEST:
             raise ValueError(f"max length {max_length}: it must be at least {SHORTEST} tokens")
         if not examples:
             raise ValueError("no examples to encode")
-        texts = self.texts_of(examples, labels)
+        texts = self.count_texts(examples, labels)
         self.check_texts(examples, texts)
         targets = self.targets(examples, labels)  # before the costly part
         segments = self.segments(texts)
@@ -120,12 +120,14 @@ class TextKind(Kind):
 
     # -- a task's data
 
-    def measured(self, task: Task, name: str, examples: Sequence[TextExample], folder: AnyPath) -> dict[str, Measure]:
+    def load_measures(
+        self, task: Task, name: str, examples: Sequence[TextExample], folder: AnyPath
+    ) -> dict[str, Measure]:
         path = folder / f"{name}.tsv"
         head, *lines = [line.split("\t") for line in read_run_file(path).removesuffix("\n").split("\n")]
         ids = [one.id.translate(WITHOUT_TABS) for one in examples]
         if head[:2] != ["id", "prediction"] or [line[0] for line in lines] != ids:
-            raise of_others(path)
+            raise mismatch_error(path)
         words, answers = [line[1] for line in lines], self.targets(examples, task.labels)
         try:
             if self.numeric:
@@ -134,9 +136,9 @@ class TextKind(Kind):
                 numbers = {label.translate(WITHOUT_TABS): number for number, label in enumerate(task.labels)}
                 predicted = np.array([numbers[word] for word in words], np.int32)
         except (KeyError, ValueError) as error:
-            raise ValueError(f"{path}: a prediction is none of the task ({error}); fine-tune again") from None
+            raise ValueError(f"{path}: a prediction is not a label of the task ({error}); fine-tune again") from None
         return {
-            metric: lambda drawn, metric=metric: figures_of([metric], predicted[drawn], answers[drawn])[metric]
+            metric: lambda drawn, metric=metric: compute_metrics([metric], predicted[drawn], answers[drawn])[metric]
             for metric in task.metrics
         }
 
@@ -173,27 +175,26 @@ class TextKind(Kind):
             test,
             task.metrics,
             (*splits.notes, *counts.notices(length), *self.notes(dev)),
-            self._baselines(next(iter(splits.dev.values()))),
         )
 
     def answers(self, examples: Sequence[TextExample], labels: Sequence[str], rows: TaskRows) -> np.ndarray:
-        """The answers by which predictions are measured, by default the targets."""
+        """The right answers, by default the targets."""
         return self.targets(examples, labels)
 
     def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
         """The named metrics of a network's outputs. Raises ValueError if one is not finite."""
-        return figures_of(metrics, self.predictions(outputs), answers)
+        return compute_metrics(metrics, self.predictions(outputs), answers)
 
     def constant_figures(self, metrics: Sequence[str], answers: np.ndarray) -> Figures:
-        """The named metrics of the better of two constant answers: the most frequent one, and the class that F1 is of.
+        """The named metrics of the better of two constant answers, the most frequent one and F1's class.
 
-        Empty where a constant answer has no such metrics.
+        Empty if a constant answer has no such metrics.
         """
         if not self.has_baseline:
             return {}
         classes, counts = np.unique(answers, return_counts=True)
         constants = {int(classes[counts.argmax()]), 1}
-        each = [figures_of(metrics, np.full(len(answers), constant), answers) for constant in constants]
+        each = [compute_metrics(metrics, np.full(len(answers), constant), answers) for constant in constants]
         return {metric: max(figures[metric] for figures in each) for metric in metrics}
 
     def notes(self, dev: dict[str, Split]) -> Sequence[str]:
@@ -201,22 +202,15 @@ class TextKind(Kind):
         return ()
 
     def predictions(self, logits: np.ndarray) -> np.ndarray:
-        """The predicted label of each example, int32 [n], of logits [n, classes].
+        """The predicted label of each example, int32 [n], from logits [n, classes].
 
         Raises ValueError if a logit is not finite.
         """
         return require_finite(logits).argmax(-1).astype(np.int32)
 
     def submitted(self, logits: np.ndarray, labels: Sequence[str]) -> list[str]:
-        """Predictions as a benchmark's submission file has them."""
+        """Format predictions for a benchmark's submission file."""
         return [labels[number] for number in map(int, self.predictions(logits))]
-
-    def _baselines(self, examples: Sequence[TextExample]) -> Figures:
-        """The accuracy of the most frequent label."""
-        if not self.has_baseline:
-            return {}
-        counts = Counter(example.label for example in examples)
-        return {"baseline/majority_accuracy": max(counts.values()) / len(examples)}
 
     def write(
         self, task: Task, name: str, labels: Sequence[str], ids: Sequence[str], folder: Path, outputs: np.ndarray
@@ -228,17 +222,17 @@ class TextKind(Kind):
         return files
 
     def write_predictions(self, path: Path, labels: Sequence[str], ids: Sequence[str], logits: np.ndarray) -> Path:
-        """Write a .tsv or .jsonl of the id, the predicted label and each label's probability, and return its path.
+        """Write a .tsv or .jsonl with the id, the predicted label and each label's probability; returns its path.
 
-        Where labels are numbers it has the id and the number, for relevance the logit. Tabs and line ends in ids and
-        labels become spaces in a .tsv.
+        A numeric kind has the id and the number, for relevance the logit. Tabs and line ends in ids and labels become
+        spaces in a .tsv.
         """
         if self.numeric:
             labels, chances = (), [[]] * len(logits)
             predicted: list[str | float] = require_finite(logits)[:, 0].astype(np.float32).tolist()
         else:
             predicted = [labels[number] for number in map(int, self.predictions(logits))]
-            chances = probabilities_of(logits).tolist()
+            chances = softmax(logits.astype(np.float64), -1).tolist()
         rows = list(zip(ids, predicted, chances, strict=True))
         if path.suffix == ".jsonl":
             records: list[dict[str, Any]] = [{"id": name, "prediction": prediction} for name, prediction, _ in rows]
@@ -248,7 +242,8 @@ class TextKind(Kind):
             text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         else:
             lines = [["id", "prediction", *labels], *([name, value, *shares] for name, value, shares in rows)]
-            text = "".join("\t".join(map(_field, line)) + "\n" for line in lines)
+            fields = ([x.translate(WITHOUT_TABS) if isinstance(x, str) else f"{x:.6g}" for x in line] for line in lines)
+            text = "".join("\t".join(line) + "\n" for line in fields)
         replace_text(path, text)
         return path
 
@@ -270,7 +265,7 @@ class TextKind(Kind):
         return self.table_task(self.columns(columns, label, config.id), config.labels)
 
     def columns(self, texts: Sequence[str], label: str, id_column: str) -> Columns:
-        """The columns of a table, of the names of those with text."""
+        """The columns of a table, by the names of its text columns."""
         return Columns(text=texts[0], text_b="".join(texts[1:]), label=label, id=id_column)
 
     def table_task(self, columns: Columns, labels: tuple[str, ...] = ()) -> Task:
@@ -279,7 +274,6 @@ class TextKind(Kind):
         return Task("own", self, self.metrics, Recipe(2e-5), read, labels)
 
     def labels_in(self, train: Sequence[TextExample]) -> tuple[str, ...]:
-        """The labels of a training set, sorted. Raises ValueError if there are not two."""
         return () if self.numeric or not self.labelled else label_set(train)
 
     def check_examples(self, examples: Sequence[TextExample], labels: Sequence[str]) -> None:
@@ -289,7 +283,7 @@ class TextKind(Kind):
     def shared_part(self, example: TextExample) -> Any:
         return example.texts
 
-    def labels_of(self, example: TextExample) -> tuple[str, ...]:
+    def example_labels(self, example: TextExample) -> tuple[str, ...]:
         return (example.label,) if isinstance(example.label, str) else ()
 
     # -- predictions for inputs
@@ -300,17 +294,17 @@ class TextKind(Kind):
             if model.texts and len(texts) != model.texts:
                 forms = {1: "one text", 2: "a pair of texts"}
                 raise ValueError(
-                    f"input {number}: {shown(self.input_of(texts))} is {forms[len(texts)]}; the task "
+                    f"input {number}: {shown(self.make_input(texts))} is {forms[len(texts)]}; the task "
                     f"{model.task.name} takes {forms[model.texts]}"
                 )
         examples = [TextExample(f"input {number}", str(number), texts, None) for number, texts in enumerate(given, 1)]
         model.counts = LengthCounts()
-        labels, length = self.labels_given(model, given), model.max_length
+        labels, length = self.input_labels(model, given), model.max_length
         rows = self.encode(examples, labels, model.tokenizer, length, model.counts, template=model.template)
         return self.decode(model, given, model.outputs(rows))
 
-    def labels_given(self, model: Inference, given: Sequence[tuple[str, ...]]) -> Sequence[str]:
-        """The labels that `encode` needs for inputs."""
+    def input_labels(self, model: Inference, given: Sequence[tuple[str, ...]]) -> Sequence[str]:
+        """The labels to `encode` inputs with."""
         return model.labels
 
     def texts_in(self, given: Any, number: int) -> tuple[str, ...]:
@@ -323,13 +317,13 @@ class TextKind(Kind):
 
     @abstractmethod
     def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:
-        """The prediction for each input, of the network's outputs."""
+        """The prediction for each input, from the network's outputs."""
 
 
 def write_submission(folder: Path, task: Task, split: str, ids: Sequence[str], logits: np.ndarray) -> Path:
-    """Write the predictions of a test split in the official format of its benchmark, and return the file.
+    """Write the predictions of a test split in its benchmark's official format; returns the file.
 
-    GLUE: `index<TAB>prediction`, the label, or for STS-B the score within 0 to 5. SWAG: `,pred`, the right end's index.
+    GLUE: `index<TAB>prediction`, the label, for STS-B a score within 0 to 5. SWAG: `,pred`, the index of the right end.
     """
     assert isinstance(task.kind, TextKind), "benchmarks with submissions are of texts"
     path = folder / task.submissions[split]
@@ -340,9 +334,5 @@ def write_submission(folder: Path, task: Task, split: str, ids: Sequence[str], l
 
 
 def wrong_number(example: TextExample, there: int, what: str, wanted: int) -> ValueError:
-    """The error for an example with another number of texts than the others."""
+    """Make the error for an example that has another number of texts than the others."""
     return ValueError(f"{example.where}: {there} {what}, and there must be {wanted} for every example; correct it")
-
-
-def _field(value: str | float) -> str:
-    return value.translate(WITHOUT_TABS) if isinstance(value, str) else f"{value:.6g}"

@@ -13,13 +13,16 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from scipy.special import softmax
 
 from bertjax.config import FinetuneConfig, TaskConfig
-from bertjax.finetune.data.entity_sets import EntitySet, read_entity_set
 from bertjax.finetune.data.examples import TaggedSentence, label_weights
 from bertjax.finetune.data.tables import WITHOUT_TABS
 from bertjax.finetune.data.tags import (
+    CONLL,
+    EntitySet,
     TagColumns,
+    read_entity_set,
     read_tags,
     tag_layout,
     tagged_text,
@@ -30,10 +33,10 @@ from bertjax.finetune.data.tags import (
 from bertjax.finetune.encoding.tag_windows import (
     TagCounts,
     TagWindows,
+    decode_tags,
     most_frequent_tag,
     tag_numbers,
     tag_windows,
-    tags_of,
 )
 from bertjax.finetune.kinds.kind import (
     Card,
@@ -46,17 +49,17 @@ from bertjax.finetune.kinds.kind import (
     Splits,
     Task,
     TaskContent,
-    of_others,
+    mismatch_error,
     read_run_file,
     refuse_options,
     shown,
 )
-from bertjax.finetune.metrics.classification import accuracy, probabilities_of
+from bertjax.finetune.metrics.classification import accuracy
 from bertjax.finetune.metrics.entities import EntityFigures, entity_figures
 from bertjax.model.task_heads import TokenNetwork
 from bertjax.storage.remote import AnyPath
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
+from bertjax.training.objectives import Batch, Forward, Keys
 from bertjax.training.objectives.objective import MODEL
 
 _ENTITY_METRICS = ("f1", "precision", "recall")
@@ -90,16 +93,11 @@ class TokenKind(Kind):
         "first token",
     )
 
-    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
-        """Cross entropy and accuracy over the first pieces of words."""
-        return classified(self.logits(forward, batch, keys), batch["labels"], batch["label_weights"])
-
     def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
         """[B, L, classes]."""
         return forward.network(network).token_logits(forward(batch, network), batch["sequence_ids"], keys)
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
-        """Logits [B, L, classes]."""
         return model.token_logits(hidden, batch["sequence_ids"])
 
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
@@ -112,42 +110,49 @@ class TokenKind(Kind):
             return tag_windows(sentences, labels, tokenizer, length, counts, strict=strict, label_weights=weights)
 
         def split(name: str, sentences: Sequence[TaggedSentence]) -> Split:
-            made = windows(sentences)
-            tags = partial(tags_of, made, labels=labels, otherwise=otherwise)
-            labelled = all(sentence.tags is not None for sentence in sentences)
-            write = partial(_write, tags, sentences, name)
-            if name in splits.test and sentences[0].lines:
-                write = _writer_into(sentences[0].file, config.task.label, tags, name)
-            figures = partial(_measure, tags, sentences, task.metrics) if labelled else None
-            baselines = constant_tag_figures(task.metrics, sentences) if labelled else {}
-            return Split(made.rows, write, figures, baselines)
+            rows = windows(sentences)
+            in_file = name in splits.test and bool(sentences[0].lines)
+            source, column = sentences[0].file, config.task.label
+            # Read here: the file may have changed when the tags are predicted.
+            text, layout = (tagged_text(source), tag_layout(source, column)) if in_file else ("", CONLL)
+
+            def tags(logits: np.ndarray) -> list[list[str]]:
+                return decode_tags(rows, logits, labels, otherwise)
+
+            def measure(logits: np.ndarray) -> Figures:
+                return tag_figures(task.metrics, sentences, tags(logits))
+
+            def write(folder: Path, logits: np.ndarray) -> list[Path]:
+                path = folder / f"{name}.{'conllu' if layout.conllu else 'conll'}"
+                if in_file:
+                    write_tags(source, text, path, layout, tags(logits))
+                else:
+                    write_words(path, sentences, tags(logits))
+                return [path]
+
+            if any(sentence.tags is None for sentence in sentences):
+                return Split(rows.rows, write)
+            return Split(rows.rows, write, measure, constant_tag_figures(task.metrics, sentences))
 
         weights = label_weights(config.task, labels, lambda: tag_numbers(splits.train, labels))
         train = windows(splits.train, weights).rows
         dev = {name: split(name, sentences) for name, sentences in splits.dev.items()}
         test = {name: split(name, sentences) for name, sentences in splits.test.items()}
-        measured = [tag for sentence in next(iter(splits.dev.values())) for tag in sentence.tags or ()]
-        baselines = {"baseline/majority_accuracy": measured.count(otherwise) / len(measured)}
-        notes = (*splits.notes, *counts.notices(length))
-        return TaskContent(self, labels, train, dev, test, task.metrics, notes, baselines)
+        return TaskContent(self, labels, train, dev, test, task.metrics, (*splits.notes, *counts.notices(length)))
 
     def labels_in(self, train: Sequence[TaggedSentence]) -> tuple[str, ...]:
-        """The tags of a training set, sorted."""
         return tags_in(train)
 
     def shared_part(self, example: TaggedSentence) -> Any:
-        """Its words."""
         return example.words
 
-    def labels_of(self, example: TaggedSentence) -> tuple[str, ...]:
-        """Its tags."""
+    def example_labels(self, example: TaggedSentence) -> tuple[str, ...]:
         return example.tags or ()
 
-    def answer_of(self, example: TaggedSentence) -> Any:
-        """Its words with their tags."""
+    def expected_answer(self, example: TaggedSentence) -> Any:
         return example.words, example.tags
 
-    def measured(
+    def load_measures(
         self, task: Task, name: str, examples: Sequence[TaggedSentence], folder: AnyPath
     ) -> dict[str, Measure]:
         path = folder / f"{name}.conll"
@@ -155,7 +160,7 @@ class TokenKind(Kind):
         lines = [[line.rpartition("\t") for line in sentence] for sentence in sentences]
         written = [[word.translate(WITHOUT_TABS) for word in one.words] for one in examples]
         if [[word for word, _, _ in one] for one in lines] != written:
-            raise of_others(path)
+            raise mismatch_error(path)
         both = [([tag for _, _, tag in line], one.tags or ()) for line, one in zip(lines, examples, strict=True)]
         words = np.array([len(gold) for _, gold in both])
         right = np.array([sum(map(str.__eq__, tags, gold)) for tags, gold in both])
@@ -169,19 +174,18 @@ class TokenKind(Kind):
         return {metric: figures[metric] for metric in task.metrics}
 
     def tag_task(self, columns: TagColumns, labels: tuple[str, ...] = (), *, entities: bool = False) -> Task:
-        """A task out of files of tagged words; of `entities` if tags are O or such as B-PER."""
+        """Make a task of files of tagged words; tags of `entities` are O or such as B-PER."""
         metrics = _ENTITY_METRICS if entities else self.metrics
         return Task("own", self, metrics, Recipe(5e-5), partial(read_tags, columns, entities), labels)
 
     def set_task(self, name: str, layout: EntitySet, paper: Mapping[str, float]) -> Task:
-        """A task of a published set of named entities, with its own files."""
+        """Make the task of a published set of named entities."""
         read = partial(read_entity_set, layout)
         return Task(
             name, self, _ENTITY_METRICS, Recipe(5e-5), read, tuple(sorted(layout.tags)), paper=paper, fixed_columns=True
         )
 
     def configured(self, task: Task, config: TaskConfig) -> Task:
-        """A known task of tags with the columns and the tags of a config."""
         if task.fixed_columns:
             return super().configured(task, config)
         refuse_options(config, ("id",), "calls sentences by their number")
@@ -192,31 +196,28 @@ class TokenKind(Kind):
         if not (config.label or config.text or config.labels):
             return task
         columns = TagColumns(config.label, "".join(config.text))
-        made = self.tag_task(columns, config.labels, entities=task.metrics == _ENTITY_METRICS)
-        return replace(made, name=config.name)
+        tag_task = self.tag_task(columns, config.labels, entities=task.metrics == _ENTITY_METRICS)
+        return replace(tag_task, name=config.name)
 
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[list[Tag]]:
-        """A `Tag` for each word of each input: a text, or a list of words."""
         words = [_words(given, number) for number, given in enumerate(inputs, 1)]
         sentences = [TaggedSentence(f"input {n}", str(n), some, None) for n, some in enumerate(words, 1)]
         model.counts = counts = TagCounts()
         windows = tag_windows(sentences, model.labels, model.tokenizer, model.max_length, counts)
-        shares = probabilities_of(model.outputs(windows.rows))
+        shares = softmax(model.outputs(windows.rows).astype(np.float64), -1)
         tags: list[tuple[str | None, float]] = [(None, 0.0)] * sum(map(len, words))
         for token in np.flatnonzero(windows.word >= 0):
             best = int(shares[token].argmax())
             tags[windows.word[token]] = model.labels[best], float(shares[token, best])
-        found = iter(tags)
-        return [[Tag(word, *next(found)) for word in some] for some in words]
+        in_order = iter(tags)
+        return [[Tag(word, *next(in_order)) for word in some] for some in words]
 
-    def input_of(self, texts: Sequence[str]) -> Any:
-        """One text, or words. Raises ValueError for several texts."""
+    def make_input(self, texts: Sequence[str]) -> Any:
         if len(texts) > 1 and any(" " in text.strip() for text in texts):
             raise ValueError(f"{len(texts)} texts: a task of tags takes one text, or a word in each argument")
-        return super().input_of(texts)
+        return super().make_input(texts)
 
     def lines(self, prediction: list[Tag]) -> list[str]:
-        """A line for each word."""
         return [f"{tag.tag or '-':12} {tag.word}" for tag in prediction]
 
 
@@ -231,57 +232,29 @@ def tag_figures(
     flat = [np.array([*itertools.chain(*tags)]) for tags in (predicted, labels)]
     figures = {"accuracy": accuracy(*flat)} if "accuracy" in metrics else {}
     if figures.keys() != {*metrics}:
-        found = entity_figures(predicted, labels)[""]
-        figures |= {"f1": found.f1, "precision": found.precision, "recall": found.recall}
+        overall = entity_figures(predicted, labels)[""]
+        figures |= {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
     return {name: figures[name] for name in metrics}
 
 
 def constant_tag_figures(metrics: Sequence[str], sentences: Sequence[TaggedSentence]) -> Figures:
-    """The named metrics of one tag for every word: the most frequent one, or for entities the most frequent of them."""
+    """The named metrics of one tag for every word: the better of the two most frequent ones."""
     counts = Counter(tag for sentence in sentences for tag in sentence.tags or ())
-    tags = [tag for tag, _ in counts.most_common(2)]  # of which one at least is not O
+    tags = [tag for tag, _ in counts.most_common(2)]  # at least one of them is not O
     each = [tag_figures(metrics, sentences, [(tag,) * len(one.words) for one in sentences]) for tag in tags]
     return {metric: max(figures[metric] for figures in each) for metric in metrics}
 
 
-def _measure(
-    tags: partial[list[list[str]]], sentences: Sequence[TaggedSentence], metrics: Sequence[str], logits: np.ndarray
-) -> Figures:
-    return tag_figures(metrics, sentences, tags(logits=logits))
-
-
-def _write(
-    tags: partial[list[list[str]]], sentences: Sequence[TaggedSentence], name: str, folder: Path, logits: np.ndarray
-) -> list[Path]:
-    """Write a line for each word and its tag."""
-    path = folder / f"{name}.conll"
-    write_words(path, sentences, tags(logits=logits))
-    return [path]
-
-
-def _writer_into(source: Path, column: str, tags: partial[list[list[str]]], name: str) -> Any:
-    """A function that writes the file of the sentences with predicted tags instead of its own."""
-    # The text too: when the tags are predicted the file may be another.
-    text, layout = tagged_text(source), tag_layout(source, column)
-
-    def write(folder: Path, logits: np.ndarray) -> list[Path]:
-        path = folder / f"{name}.{'conllu' if layout.conllu else 'conll'}"
-        write_tags(source, text, path, layout, tags(logits=logits))
-        return [path]
-
-    return write
-
-
 def _words(given: Any, number: int) -> tuple[str, ...]:
-    """The words of a sentence; of a text, whatever is between spaces, with signs separate."""
-    words = _words_in(given) if isinstance(given, str) else given
+    """The words of an input, which is a text or a list of words."""
+    words = _split_words(given) if isinstance(given, str) else given
     if isinstance(words, tuple | list) and words and all(isinstance(word, str) for word in words):
         return tuple(words)
     raise ValueError(f"input {number}: {shown(given)} is neither a text nor a list of words")
 
 
-def _words_in(text: str) -> tuple[str, ...]:
-    """Runs of letters and digits, and every other sign alone; combining marks (vowels of Hindi) stay on their base."""
+def _split_words(text: str) -> tuple[str, ...]:
+    """Split into runs of letters and digits, and single signs; combining marks (vowels of Hindi) stay on their base."""
     words: list[str] = []
     last = "space"
     for character in text:

@@ -35,7 +35,7 @@ vectors = (hidden * real).sum(1) / real.sum(1)"""
 def nearest_accuracy(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
     """The share of first texts whose nearest second text, among all pairs [n, 2, D], is their own.
 
-    As in training, the second texts of pairs that share a text, by their numbers int32 [n, 2], are left out.
+    As in training, second texts of pairs that share a text are left out; `texts` int32 [n, 2] numbers the texts.
     """
     seconds, nearest = np.ascontiguousarray(vectors[:, 1]), np.zeros(len(vectors), np.int64)
     order = np.argsort(texts, axis=None)
@@ -70,17 +70,17 @@ class VectorKind(TextKind):
     )
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
-        """For each first text, its second is the right one among the seconds of the global batch (InfoNCE).
+        """InfoNCE: each first text has to find its second among the seconds of the global batch.
 
-        Logits are cosines over `task.temperature`. Not among the wrong ones are rows of weight 0, and rows that share a
-        text with the pair.
+        Logits are cosines over `task.temperature`. Rows of weight 0, and rows that share a text with the pair, are not
+        candidates.
         """
         vectors, weights = self.outputs(forward.model, forward(batch), batch), batch["label_weights"]
         # In the order of the mesh's axes, which is that of the rows.
         everyone = (vectors[:, 1], batch["texts"], weights)
         seconds, texts, there = jax.lax.all_gather(everyone, BATCH_AXES, tiled=True)
         own = jax.lax.axis_index(BATCH_AXES) * len(weights) + jnp.arange(len(weights))
-        # Another answer of the same query is not wrong, nor is a copy of the answer with another query.
+        # Another answer to the same query is not wrong, nor is a copy of the answer with another query.
         shared = (batch["texts"][:, None, :, None] == texts[:, None]).any((2, 3))
         candidates = (there > 0) & (~shared | (own[:, None] == jnp.arange(len(texts))))
         logits = jnp.where(candidates, vectors[:, 0] @ seconds.T / task.temperature, jnp.finfo(jnp.float32).min)
@@ -90,19 +90,16 @@ class VectorKind(TextKind):
         """The vectors, of length 1, of the two texts in each row: [B, 2, D]."""
         return model.vectors(hidden, batch["sequence_ids"], batch["cls_positions"].shape[1])
 
-    def texts_of(self, examples: Sequence[TextExample], labels: Sequence[str]) -> int:
+    def count_texts(self, examples: Sequence[TextExample], labels: Sequence[str]) -> int:
         return 2
 
     def segments(self, texts: int) -> Segments:
-        """A sequence for each text."""
         return Segments.sequence_each(texts)
 
     def targets(self, examples: Sequence[TextExample], labels: Sequence[str]) -> np.ndarray:
-        """Zeros: no example lacks a label."""
-        return np.zeros(len(examples), np.int32)
+        return np.zeros(len(examples), np.int32)  # no example lacks a label
 
     def target_arrays(self, targets: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """The weights alone, [n]."""
         return {"label_weights": weights}
 
     def more_arrays(self, examples: Sequence[TextExample]) -> dict[str, np.ndarray]:
@@ -118,7 +115,6 @@ class VectorKind(TextKind):
         return nearest_accuracy(outputs, answers)
 
     def notes(self, dev: dict[str, Split]) -> Sequence[str]:
-        """Name the development sets in which no pair has a negative."""
         notices = []
         for name, split in dev.items():
             texts = split.rows.rows["texts"]
@@ -129,8 +125,7 @@ class VectorKind(TextKind):
         return notices
 
     def shared_part(self, example: TextExample) -> Any:
-        """The first text: queries come again with other passages."""
-        return example.texts[0]
+        return example.texts[0]  # a query comes again with other passages
 
     def check_run(self, config: FinetuneConfig, content: TaskContent) -> None:
         """Refuse microbatches: wrong seconds are those of one microbatch, so that splitting makes the task easier."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 
 def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
-    """Share of predictions equal to the label. Raises ValueError if there are none, or not one for each label."""
+    """Share of predictions equal to the label. Raises ValueError for empty or unequal series."""
     predicted, labels = _paired(predicted, labels)
     return float(np.mean(predicted == labels))
 
 
 def f1(predicted: ArrayLike, labels: ArrayLike, positive: object = 1) -> float:
-    """Harmonic mean of precision and recall of the class `positive`; 0 if it is neither predicted nor a label."""
+    """Harmonic mean of precision and recall of `positive`; 0 if it is neither predicted nor a label."""
     predicted, labels = _paired(predicted, labels)
     hits = int(np.sum((predicted == positive) & (labels == positive)))
     either = int(np.sum(predicted == positive)) + int(np.sum(labels == positive))
@@ -37,53 +38,38 @@ def matthews(predicted: ArrayLike, labels: ArrayLike) -> float:
 
 def pearson(predicted: ArrayLike, labels: ArrayLike) -> float:
     """Linear correlation of two series of numbers; NaN if one of them is constant."""
+    from scipy import stats
+
     x, y = (np.asarray(part, np.float64) for part in _paired(predicted, labels))
     if len(x) < 2 or (x == x[0]).all() or (y == y[0]).all():
         return math.nan
-    x, y = (_unit(part - part.mean()) for part in (x, y))
-    return float(np.clip(x @ y, -1.0, 1.0))
+    correlation: Any = stats.pearsonr(x, y)
+    return float(correlation.statistic)
 
 
 def spearman(predicted: ArrayLike, labels: ArrayLike) -> float:
     """Correlation of the ranks of two series, equal numbers sharing the mean of their ranks; NaN if one is constant."""
+    from scipy import stats
+
     predicted, labels = _paired(predicted, labels)
-    return pearson(ranks(predicted), ranks(labels))
-
-
-def ranks(values: ArrayLike) -> np.ndarray:
-    """Ranks from 1 in ascending order, equal values sharing the mean of their ranks: float64 [n]."""
-    _, numbers, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[numbers]
+    return pearson(stats.rankdata(predicted), stats.rankdata(labels))
 
 
 def macro_f1(predicted: np.ndarray, labels: np.ndarray) -> float:
-    """The mean of the F1 of every class that is predicted or a label."""
+    """The mean F1 of every class that is predicted or a label."""
     return float(np.mean([f1(predicted, labels, label) for label in np.union1d(predicted, labels)]))
 
 
-def figures_of(metrics: Sequence[str], predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The named metrics of predictions and labels by number: each [n]. Raises ValueError as the metrics do."""
+def compute_metrics(metrics: Sequence[str], predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Compute named metrics of predictions and labels, each [n]. Raises ValueError as the metrics do."""
     return {name: _FIGURES[name](predicted, labels) for name in metrics}
 
 
-def probabilities_of(logits: np.ndarray) -> np.ndarray:
-    """The softmax of logits, over the last dim: float64."""
-    scaled = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
-    return scaled / scaled.sum(-1, keepdims=True)
-
-
 def require_finite(logits: np.ndarray) -> np.ndarray:
-    """The logits. Raises ValueError if one is not finite."""
+    """Return the logits. Raises ValueError if one is not finite."""
     if not np.isfinite(logits).all():
         raise ValueError("a logit is not finite; has the model diverged?")
     return logits
-
-
-def _unit(x: np.ndarray) -> np.ndarray:
-    # Scaled twice: squares of very small or large numbers would vanish or overflow.
-    x = x / np.abs(x).max()
-    return x / np.linalg.norm(x)
 
 
 def _paired(predicted: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

@@ -14,14 +14,14 @@ _NOTHING = ("",)  # the answers of a question that its text does not answer
 Answers = Mapping[str, Sequence[str]]  # of each question, by id
 
 
-def normalized(answer: str) -> str:
-    """An answer as it is compared: lower case, no ASCII punctuation, no articles, single spaces."""
+def normalize(answer: str) -> str:
+    """Normalize an answer: lower case, no ASCII punctuation, no articles, single spaces."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(predicted: str, answers: Sequence[str]) -> float:
     """1 if a prediction is one of the answers once both are normalized, else 0."""
-    return float(any(normalized(predicted) == normalized(answer) for answer in answers))
+    return float(any(normalize(predicted) == normalize(answer) for answer in answers))
 
 
 def answer_f1(predicted: str, answers: Sequence[str]) -> float:
@@ -30,7 +30,7 @@ def answer_f1(predicted: str, answers: Sequence[str]) -> float:
 
 
 def squad_figures(answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
-    """SQuAD 1.1's `exact_match` and `f1`. Raises ValueError if predictions and questions are not of the same ids."""
+    """SQuAD 1.1's `exact_match` and `f1`. Raises ValueError if the ids of predictions and questions differ."""
     _require_same(answers, predictions)
     exact = [exact_match(predictions[i], found) for i, found in answers.items()]
     overlap = [answer_f1(predictions[i], found) for i, found in answers.items()]
@@ -40,35 +40,35 @@ def squad_figures(answers: Answers, predictions: Mapping[str, str]) -> dict[str,
 def squad2_figures(
     answers: Answers, predictions: Mapping[str, str], no_answer: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """SQuAD 2.0's figures, under the official names; a question without answers has none, and "" predicts that.
+    """SQuAD 2.0's figures, under the official names; "" predicts that a question has no answer.
 
-    `exact`, `f1`, `total`, and the same of questions with (`HasAns_`) and without (`NoAns_`) an answer. `no_answer` is
-    a score per question, higher where an answer is less likely; with it there are also `best_exact` and `best_f1`, and
-    the thresholds above which "" has to be predicted to reach them. Raises ValueError as `squad_figures` does.
+    `exact`, `f1`, `total`, and the same for questions with (`HasAns_`) and without (`NoAns_`) an answer. `no_answer` is
+    a score per question, higher if an answer is less likely; with it there are also `best_exact` and `best_f1`, and
+    the thresholds above which "" is predicted to reach them. Raises ValueError as `squad_figures` does.
     """
     _require_same(answers, predictions)
-    wanted = {i: [answer for answer in found if normalized(answer)] or _NOTHING for i, found in answers.items()}
-    answered = {i: found is not _NOTHING for i, found in wanted.items()}
+    expected = {i: [text for text in texts if normalize(text)] or _NOTHING for i, texts in answers.items()}
+    answered = {i: texts is not _NOTHING for i, texts in expected.items()}
     scores = {
-        "exact": {i: exact_match(predictions[i], found) for i, found in wanted.items()},
-        "f1": {i: _squad2_f1(predictions[i], found) for i, found in wanted.items()},
+        "exact": {i: exact_match(predictions[i], texts) for i, texts in expected.items()},
+        "f1": {i: _squad2_f1(predictions[i], texts) for i, texts in expected.items()},
     }
     figures: dict[str, float] = {}
-    for prefix, kept in (("", None), ("HasAns_", True), ("NoAns_", False)):
-        ids = [i for i in answered if kept is None or answered[i] == kept]
+    for prefix, has_answer in (("", None), ("HasAns_", True), ("NoAns_", False)):
+        ids = [i for i in answered if has_answer is None or answered[i] == has_answer]
         if ids:
-            figures |= {prefix + name: 100.0 * sum(of[i] for i in ids) / len(ids) for name, of in scores.items()}
+            figures |= {prefix + name: 100.0 * sum(by_id[i] for i in ids) / len(ids) for name, by_id in scores.items()}
             figures[f"{prefix}total"] = len(ids)
     if no_answer is not None:
         _require_same(answers, no_answer)
-        for name, of in scores.items():
-            best, threshold = _best_threshold(of, predictions, answered, no_answer)
+        for name, by_id in scores.items():
+            best, threshold = _best_threshold(by_id, predictions, answered, no_answer)
             figures |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
     return figures
 
 
 def _word_f1(predicted: str, answer: str) -> float:
-    ours, theirs = normalized(predicted).split(), normalized(answer).split()
+    ours, theirs = normalize(predicted).split(), normalize(answer).split()
     shared = (Counter(ours) & Counter(theirs)).total()
     if not shared:
         return 0.0
@@ -77,8 +77,8 @@ def _word_f1(predicted: str, answer: str) -> float:
 
 
 def _squad2_f1(predicted: str, answers: Sequence[str]) -> float:
-    """As `answer_f1`; where one side has no words, 1 if neither has."""
-    empty = [float(not normalized(predicted)) for answer in answers if not normalized(answer)]
+    """Like `answer_f1`; if a side has no words, 1 if neither has."""
+    empty = [float(not normalize(predicted)) for answer in answers if not normalize(answer)]
     return max([answer_f1(predicted, answers), *empty])
 
 
@@ -101,7 +101,7 @@ def _best_threshold(
 
 def _require_same(answers: Answers, predictions: Mapping[str, object]) -> None:
     if not answers:
-        raise ValueError("no question to measure predictions by")
+        raise ValueError("no questions to evaluate predictions on")
     missing, unknown = answers.keys() - predictions.keys(), predictions.keys() - answers.keys()
     if missing or unknown:
         example = min(missing or unknown)
