@@ -30,9 +30,11 @@ def _mix(x: jax.Array) -> jax.Array:
 
 def _high_bits(x: jax.Array) -> jax.Array:
     """As `_mix`, without what changes low bits only: each high bit depends on every bit of x. Runs once per element."""
-    x = x * jnp.uint32(0x21F0AAAD)
-    x = x ^ (x >> 15)
-    return x * jnp.uint32(0x735A2D97)
+    return _second_round(x * jnp.uint32(0x21F0AAAD))
+
+
+def _second_round(x: jax.Array) -> jax.Array:
+    return (x ^ (x >> 15)) * jnp.uint32(0x735A2D97)
 
 
 def row_keys(seed: int, step: jax.Array, rows: jax.Array) -> jax.Array:
@@ -77,5 +79,24 @@ def _kept(x: jax.Array, positions: jax.Array, keys: jax.Array, rate: float) -> j
     # nothing here: it acts where a gradient is taken, and keys have none.
     keys, zero = jax.lax.optimization_barrier((keys, jnp.zeros((), x.dtype)))
     key = keys.reshape(-1, *[1] * (x.ndim - 1))
-    keep = _high_bits(positions ^ key) >= jnp.uint32(round(rate * 2**32))
+    keep = _high_bits(positions ^ key) >= _threshold(rate)
     return jnp.where(keep, x * (1.0 / (1.0 - rate)), zero).astype(x.dtype)
+
+
+def _threshold(rate: float) -> jax.Array:
+    return jnp.uint32(round(rate * 2**32))
+
+
+def keep_scores(head: jax.Array, i: jax.Array, j: jax.Array, length: int, key: jax.Array, rate: float) -> jax.Array:
+    """Which probabilities of a head dropout keeps, for a kernel: the bits that `dropout` has for [B, H, L, L].
+
+    `i` are positions of queries and `j` of keys in a row of `length` tokens, which broadcast to the result, `key` is of
+    the row and folded with the site; all are uint32.
+    """
+    low = length - 1
+    outer = (head * jnp.uint32(length) + i) * jnp.uint32(length)
+    if length & low:
+        return _high_bits((outer + j) ^ key) >= _threshold(rate)
+    # `outer` has no bits of j: the first product is a sum of two that have one dim each.
+    factor, low = jnp.uint32(0x21F0AAAD), jnp.uint32(low)
+    return _second_round((outer ^ (key & ~low)) * factor + (j ^ (key & low)) * factor) >= _threshold(rate)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
+from bertjax.model.attention.kernels import FUSED_ATTENTION
 from bertjax.model.attention.self_attention import LayerInputs, SelfAttention, layer_windows
 from bertjax.model.convolution import Convolution
 from bertjax.model.dropout import ATTENTION_OUTPUT, MLP_OUTPUT, dropout
@@ -20,7 +21,7 @@ from bertjax.model.products import PRODUCT, unstack
 from bertjax.parallel.sharding import constrain
 
 REMAT_POLICIES = {
-    "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT),
+    "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT, FUSED_ATTENTION),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 

@@ -22,6 +22,7 @@ _BUNDLE = re.compile(r"\s*(?:0x[0-9a-f]+|0)\s+(?:(\w\w):)?\s*:?\s*(>*) ?\{(.*)")
 _TRIPS = re.compile(r"scmp\.\w+\.s32\.totalorder %\w+, (\d+) /\* loop exit test \*/")
 _FILE = re.compile(r"\d+-(.+)-0\d-final_bundles\.txt")
 _ESTIMATE = re.compile(r'"estimated_cycles":"(\d+)"')
+_BESIDE = ("-start", "-done", "-update")  # asynchronous
 _EXCHANGE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 
@@ -41,25 +42,25 @@ def count_cycles(text: str) -> int:
 
     A loop's trips are the constant of its exit test; a loop that ends on a computed number counts once.
     """
-    loops: list[int] = []  # numbers of the loops around a bundle
+    around: dict[int, tuple[int, ...]] = {0: ()}  # the numbers of the loops around the last bundle of each depth
+    current: tuple[int, ...] = ()
     bundles: Counter[tuple[int, ...]] = Counter()
     trips: dict[int, int] = {}
-    header, count = 0, 0  # the loop whose header came last, and the number of loops
+    count, headed = 0, 0  # the number of loops, and the one whose header came without its body yet
     for label, nesting, contents in _BUNDLE.findall(text):
         depth = len(nesting)
-        del loops[depth:]
-        if label in ("LB", "LH") and len(loops) == depth and depth and not (label == "LB" and loops[-1] == header):
-            loops.pop()
-        while len(loops) < depth:
+        if label == "LH" or (label == "LB" and not headed):
             count += 1
-            loops.append(count)
-        header = loops[-1] if label == "LH" and loops else header if label != "LB" else 0
-        bundles[tuple(loops)] += 1
-        if loops and (test := _TRIPS.search(contents)):
-            trips[loops[-1]] = int(test[1])
+            around[depth] = (*around.get(depth - 1, ()), count)
+        headed = count if label == "LH" else 0 if label == "LB" else headed
+        # An empty bundle is written without its depth; bundles of a loop may follow its last branch.
+        current = current if contents.startswith("}") else around.get(depth, current)
+        bundles[current] += 1
+        if current and (test := _TRIPS.search(contents)):
+            trips[current[-1]] = int(test[1])
     total = 0
-    for around, number in bundles.items():
-        for loop in around:
+    for loops, number in bundles.items():
+        for loop in loops:
             number *= trips.get(loop, 1)
         total += number
     return total
@@ -77,7 +78,7 @@ def schedule_time(module: Module, cycles: dict[str, int], chip: Chip) -> Schedul
     """Sum, over the instructions, the longer of their bundles and their traffic; None for a chip of unknown clock.
 
     An instruction without bundles has those of an equal one (equal fusions are compiled once). Copies that run beside
-    other work count as their traffic only.
+    other work take no time of their own; their bytes are part of the step's bound.
     """
     if (clock := CLOCKS.get(chip.name)) is None:
         return None
@@ -91,13 +92,13 @@ def schedule_time(module: Module, cycles: dict[str, int], chip: Chip) -> Schedul
             continue
         program = module.computations[name]
         for instruction in program.values():
-            if instruction.opcode.startswith(_EXCHANGE):
+            if instruction.opcode.startswith(_EXCHANGE) or instruction.opcode.endswith(_BESIDE):
                 continue
             count, estimated = cycles.get(instruction.name, known.get(_signature(instruction, program))), False
             if count is None and (estimate := _ESTIMATE.search(instruction.attributes)):
                 count, estimated = int(estimate[1]), True
-            busy = 0 if count is None or instruction.opcode.endswith(("-start", "-done", "-update")) else count / clock
-            spent = times * max(busy, instruction_traffic(instruction, program, module) / chip.memory_bandwidth)
+            moving = instruction_traffic(instruction, program, module) / chip.memory_bandwidth
+            spent = times * max((count or 0) / clock, moving)
             seconds += spent
             modelled += spent if estimated else 0.0
     return Scheduled(seconds, modelled)

@@ -175,6 +175,18 @@ SABOTAGES = (
         "model/test_vocabulary_loss.py",
     ),
     Sabotage(
+        "model/attention/mosaic.py",
+        "heads_ref[first + head].astype",
+        "jnp.int32(first + head).astype",
+        "model/test_mosaic_attention.py::test_heads_are_numbered_over_devices",
+    ),
+    Sabotage(
+        "model/attention/mosaic.py",
+        "jnp.sum(products[head * K : (head + 1) * K]",
+        "jnp.sum(products[:K]",
+        "model/test_mosaic_attention.py::test_mosaic_is_the_reference",
+    ),
+    Sabotage(
         "model/attention/backends.py",
         "sequence_ids[:, :, None] == sequence_ids[:, None, :]",
         "sequence_ids[:, :, None] >= sequence_ids[:, None, :]",

@@ -13,6 +13,11 @@ from bertjax.model.attention.choice import choose_attention, compute_capability
 NEW, OLD = (0, 12, 0, 1), (0, 10, 2)
 MODEL, HALF = ModelConfig(attention_probs_dropout_prob=0.0), ExecutionConfig(dtype="bfloat16")
 
+MULTIPLE = (
+    "mosaic takes rows of a multiple of 128 tokens up to 2,048, not 520; "
+    "splash takes rows of a multiple of 128 tokens, not 520"
+)
+
 
 def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
     of_execution = {key: value for key, value in change.items() if hasattr(HALF, key)}
@@ -25,19 +30,35 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
     [
         ("cpu", 512, False, {}, NEW, "xla (the only backend for cpu)"),
         ("rocm", 512, False, {}, NEW, "xla (the only backend for rocm)"),
-        ("tpu", 512, False, {}, OLD, "splash (rows of 512 tokens on tpu)"),
-        ("tpu", 512, True, {}, OLD, "splash (rows of 512 tokens on tpu)"),
-        ("tpu", 512, True, {"dtype": "float32"}, OLD, "splash (rows of 512 tokens on tpu)"),
+        ("tpu", 512, False, {}, OLD, "mosaic (rows of 512 tokens on tpu)"),
+        ("tpu", 512, True, {}, OLD, "mosaic (rows of 512 tokens on tpu)"),
+        ("tpu", 512, True, {"dtype": "float32"}, OLD, "mosaic (rows of 512 tokens on tpu)"),
         ("tpu", 8192, True, {}, NEW, "splash (rows of 8192 tokens on tpu)"),
-        ("tpu", 128, False, {}, NEW, "xla (rows of 128 tokens; splash is for 512 or more)"),
-        ("tpu", 520, False, {}, NEW, "xla (splash takes rows of a multiple of 128 tokens, not 520)"),
+        ("tpu", 128, False, {}, NEW, "xla (rows of 128 tokens; mosaic is for 512 or more)"),
+        ("tpu", 520, False, {}, NEW, f"xla ({MULTIPLE})"),
         (
             "tpu",
             512,
             False,
-            {"attention_probs_dropout_prob": 0.1},
+            {"attention_probs_dropout_prob": 0.1, "position_embedding": "alibi"},
             NEW,
-            "xla (attention dropout 0.1 needs the probabilities)",
+            "mosaic (rows of 512 tokens on tpu)",
+        ),
+        (
+            "tpu",
+            512,
+            False,
+            {"num_attention_heads": 8},
+            NEW,
+            "splash (rows of 512 tokens on tpu)",
+        ),
+        (
+            "tpu",
+            512,
+            False,
+            {"num_attention_heads": 8, "attention_probs_dropout_prob": 0.1},
+            NEW,
+            "xla (mosaic takes heads of 32, 64, 128 dims, not 96; attention dropout 0.1 needs the probabilities)",
         ),
         *(
             (
@@ -48,17 +69,19 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
                 NEW,
                 f"xla (model.position_embedding={positions!r} adds to the scores, which {backend} does not)",
             )
-            for platform, backend in (("tpu", "splash"), ("gpu", "cudnn"))
-            for positions in ("alibi", "relative")
+            for platform, backend, positions in (
+                ("gpu", "cudnn", "alibi"),
+                ("gpu", "cudnn", "relative"),
+            )
         ),
-        ("tpu", 512, True, {"position_embedding": "rope"}, NEW, "splash (rows of 512 tokens on tpu)"),
+        ("tpu", 512, True, {"position_embedding": "rope"}, NEW, "mosaic (rows of 512 tokens on tpu)"),
         (
             "tpu",
             512,
             True,
             {"window": 64, "global_every": 0, "global_tokens": "marked"},
             NEW,
-            "splash (rows of 512 tokens on tpu)",
+            "mosaic (rows of 512 tokens on tpu)",
         ),
         (
             "tpu",
@@ -77,7 +100,7 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
             "xla (model.global_tokens='none' and model.attention_block=64 in rows of 1024 tokens are computed by XLA; "
             "blocks of 64 tokens)",
         ),
-        ("tpu", 512, True, {"attention_block": 64, "random_blocks": 3}, NEW, "splash (rows of 512 tokens on tpu)"),
+        ("tpu", 512, True, {"attention_block": 64, "random_blocks": 3}, NEW, "mosaic (rows of 512 tokens on tpu)"),
         ("gpu", 512, False, {}, OLD, "cudnn (rows of 512 tokens on gpu)"),
         ("cuda", 512, False, {}, OLD, "cudnn (rows of 512 tokens on cuda)"),
         ("gpu", 512, True, {}, NEW, "cudnn (rows of 512 tokens on gpu)"),
@@ -103,7 +126,7 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
             NEW,
             "xla (attention dropout 0.1 needs the probabilities)",
         ),
-        ("tpu", 512, True, {"window": 64, "global_every": 3}, OLD, "splash (rows of 512 tokens on tpu)"),
+        ("tpu", 512, True, {"window": 64, "global_every": 3}, OLD, "mosaic (rows of 512 tokens on tpu)"),
         ("gpu", 512, False, {"window": 64}, NEW, "cudnn (rows of 512 tokens on gpu)"),  # every layer is global
         (
             "gpu",
@@ -136,7 +159,7 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
             False,
             {"window": 64, "global_every": 0},
             NEW,
-            "xla (splash takes rows of a multiple of 128 tokens, not 520; windows of 64 in XLA by blocks)",
+            f"xla ({MULTIPLE}; windows of 64 in XLA by blocks)",
         ),
         ("gpu", 8192, False, {"attention": "xla"}, NEW, "xla (as execution.attention says)"),
         ("gpu", 128, False, {"attention": "cudnn"}, NEW, "cudnn (as execution.attention says)"),
@@ -190,6 +213,16 @@ def test_what_cannot_be_is_refused(platform: str, length: int, packed: bool, cha
     assert f"execution.attention={change['attention']!r}: " in str(error.value) and complaint in str(error.value)
 
 
+def test_a_tpu_with_little_memory_of_its_own_has_no_long_rows_in_mosaic() -> None:
+    for length, dtype, kind, backend in (
+        (1024, "bfloat16", "TPU v4", "mosaic"),
+        (1024, "float32", "TPU v4", "splash"),
+        (1024, "float32", "TPU v5 lite", "mosaic"),
+        (2048, "bfloat16", "TPU v4", "splash"),
+    ):
+        assert choose_attention(MODEL, replace(HALF, dtype=dtype), "tpu", length, True, kind).backend == backend
+
+
 @pytest.mark.parametrize(
     ("capability", "has"), [("7.5", "7.5"), ("7.0", "7.0"), ("gfx90a", "gfx90a"), (None, "none"), ("8", "8")]
 )
@@ -211,4 +244,4 @@ def test_what_a_device_can_do_is_queried_or_known_of_one_that_is_not_here() -> N
     )
     assert compute_capability(SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")) == "9.0"
     assert compute_capability(SimpleNamespace(platform="gpu", device_kind="NVIDIA V100")) is None
-    assert compute_capability(SimpleNamespace(platform="tpu", device_kind="TPU v4")) is None
+    assert compute_capability(SimpleNamespace(platform="tpu", device_kind="TPU v4")) == "TPU v4"

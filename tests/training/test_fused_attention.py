@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -35,16 +36,28 @@ MODEL = ModelConfig(
 OPTIMIZER = OptimizerConfig(learning_rate=5e-3, warmup_steps=1)
 
 
-def losses(mesh: MeshConfig) -> np.ndarray:
-    batches = random_batches(2, rows=ROWS, length=LENGTH, predictions=6, vocab_size=MODEL.vocab_size)
-    return Training(mesh, MODEL, OPTIMIZER, execution=ExecutionConfig(logits_chunk=16), dropout_seed=3).losses(batches)
+WITH_DROPOUT = replace(MODEL, num_attention_heads=2, attention_probs_dropout_prob=0.1)  # heads of 32 dims
+
+
+def losses(mesh: MeshConfig, model: ModelConfig) -> np.ndarray:
+    batches = random_batches(2, rows=ROWS, length=LENGTH, predictions=6, vocab_size=model.vocab_size)
+    return Training(mesh, model, OPTIMIZER, execution=ExecutionConfig(logits_chunk=16), dropout_seed=3).losses(batches)
 
 
 @pytest.mark.long
-def test_the_kernel_runs_on_the_rows_and_heads_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = losses(MeshConfig(1, 1, 1))
-    monkeypatch.setattr(step_module, "choose_attention", lambda *_: AttentionChoice("splash_interpreted", ""))
-    np.testing.assert_allclose(losses(MeshConfig(1, 1, 2)), wanted, rtol=1e-5)
+@pytest.mark.parametrize(("backend", "model"), [("splash_interpreted", MODEL), ("mosaic_interpreted", WITH_DROPOUT)])
+def test_the_kernel_runs_on_the_rows_and_heads_of_each_device(
+    backend: str, model: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = losses(MeshConfig(1, 1, 1), model)
+    monkeypatch.setattr(step_module, "choose_attention", lambda *_: AttentionChoice(backend, ""))
+    np.testing.assert_allclose(losses(MeshConfig(1, 1, 2), model), wanted, rtol=1e-5)
+
+
+def test_dropout_is_in_the_kernel_of_a_step_for_tpus() -> None:
+    config = replace(run(MeshConfig(2, 1, 2), "pairs", "auto"), model=WITH_DROPOUT)
+    text = lower_train_step(config, stages_of(config)[0], make_abstract_mesh(config.mesh, 4), "tpu").as_text()
+    assert text.count("tpu_custom_call") >= 2 and "512x512x" not in text
 
 
 def run(mesh: MeshConfig, packing: str, attention: str) -> Config:

@@ -15,14 +15,14 @@ import jax.numpy as jnp
 from jax.export import is_symbolic_dim
 
 from bertjax.model.attention import windows
-from bertjax.model.attention.kernels import per_device, splash_attention
+from bertjax.model.attention.kernels import QKV, TOKENS, per_device, splash_attention
 from bertjax.model.attention.positions import attention_by_queries, with_alibi
 from bertjax.model.dropout import ATTENTION_PROBS, dropout
 from bertjax.model.layers import recomputed
 from bertjax.model.products import attention_scores, softmax_over, weighted_values
 
-# `splash_interpreted` runs splash's kernels op by op on any platform, for tests without a TPU.
-Backend = Literal["xla", "cudnn", "splash", "splash_interpreted"]
+# `..._interpreted` runs the kernels op by op on any platform, for tests without a TPU.
+Backend = Literal["xla", "cudnn", "splash", "splash_interpreted", "mosaic", "mosaic_interpreted"]
 WHOLE_ROWS = 1024  # longest rows whose scores XLA computes at once; those of 8,192 tokens and 12 heads take 3.2 GB
 
 
@@ -55,6 +55,14 @@ def attend(
             return attention_by_queries(*inputs, scale=scale, window=window, causal=causal, slopes=slopes)
         seen = visible(sequence_ids, causal, window)
         return xla_attention(q, k, v, seen, dropout_keys, dropout_rate, slopes)
+    if backend in ("mosaic", "mosaic_interpreted"):
+        # Imported here because Pallas takes a quarter of a second that other runs do not need to spend.
+        from bertjax.model.attention.mosaic import Settings, mosaic_attention
+
+        rate = 0.0 if dropout_keys is None else dropout_rate
+        interpret = backend == "mosaic_interpreted"
+        settings = Settings(q.shape[-1], rate, causal, window, alibi=bool(slopes), interpret=interpret)
+        return mosaic_attention(q, k, v, sequence_ids, dropout_keys, slopes, settings)
     assert not slopes, f"{backend} has no slopes"
     assert dropout_keys is None or dropout_rate == 0.0, f"{backend} has no dropout"
     kernel = {
@@ -62,7 +70,7 @@ def attend(
         "splash": partial(splash_attention, causal=causal, window=window),
         "splash_interpreted": partial(splash_attention, causal=causal, window=window, interpret=True),
     }[backend]
-    return per_device(kernel, q, k, v, sequence_ids)
+    return per_device(kernel, (q, QKV), (k, QKV), (v, QKV), (sequence_ids, TOKENS))
 
 
 def visible(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Array:

@@ -14,7 +14,14 @@ import jax
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention import windows
 from bertjax.model.attention.block_sparse import is_sparse
-from bertjax.model.attention.kernels import SPLASH_LENGTHS
+from bertjax.model.attention.kernels import (
+    MOSAIC_HEAD_DIMS,
+    MOSAIC_LENGTHS,
+    MOSAIC_LONGEST,
+    MOSAIC_SMALL_MEMORY,
+    MOSAIC_SMALL_ROW,
+    SPLASH_LENGTHS,
+)
 from bertjax.model.attention.self_attention import layer_windows
 
 FUSED_FROM = 512  # least tokens of a row; with fewer the probabilities are small and XLA is as fast
@@ -22,12 +29,18 @@ CUDNN_HEAD_DIM = 128  # most dims of a head; Hopper takes 256
 CUDNN_PACKED_FROM = (0, 11, 2)  # first jax whose backward pass with a mask computes no gradient of the mask
 CUDNN_CAPABILITY = (8, 0)  # least CUDA compute capability: Ampere
 _DESCRIBED = {"H100": "9.0", "H200": "9.0", "B200": "10.0"}  # GPUs of plans, by a part of the device kind
-ChosenBackend = Literal["xla", "cudnn", "splash"]
-FUSED: dict[str, ChosenBackend] = {"tpu": "splash", "gpu": "cudnn", "cuda": "cudnn"}  # by jax's name of the platform
+ChosenBackend = Literal["xla", "cudnn", "splash", "mosaic"]
+# By jax's name of the platform, best first.
+FUSED: dict[str, tuple[ChosenBackend, ...]] = {"tpu": ("mosaic", "splash"), "gpu": ("cudnn",), "cuda": ("cudnn",)}
 
 
 def compute_capability(device: Any) -> str | None:
-    """jax's compute capability of a device: "9.0" of an NVIDIA GPU, a name of other GPUs, None of other devices."""
+    """What `choose_attention` has to know of a device: the compute capability of a GPU, the kind of a TPU.
+
+    jax's compute capability is "9.0" of an NVIDIA GPU and a name of other GPUs. Of other devices it is None.
+    """
+    if device.platform == "tpu":
+        return device.device_kind
     capability = getattr(device, "compute_capability", None)
     if capability is not None or device.platform not in ("gpu", "cuda"):
         return capability
@@ -64,15 +77,16 @@ def choose_attention(
 ) -> AttentionChoice:
     """The back end for rows of `length` tokens in a step that is compiled for a platform (cpu, gpu or cuda, tpu).
 
-    Windows are splash's where it is chosen. With xla and cudnn (which has none) layers with a window compute it in XLA:
-    by blocks in rows longer than what a block sees, else as `attend` does. Global tokens and chosen blocks are XLA's.
+    Windows are those of mosaic and splash where one is chosen. With xla and cudnn (which has none) layers with a window
+    compute it in XLA: by blocks in rows longer than what a block sees, else as `attend` does. Global tokens and chosen
+    blocks are XLA's.
     `capability` is the `compute_capability` of its devices.
     Raises ValueError if `execution.attention` names a back end that cannot be used, with the reason and the remedy.
     """
     chosen = _choose(model, execution, platform, length, packed, capability, jax_version)
     if _sees_blocks(model, length, packed):
         return replace(chosen, reason=f"{chosen.reason}; blocks of {model.attention_block} tokens")
-    if chosen.backend == "splash" or not any(windows.pays(length, window) for window in layer_windows(model)):
+    if chosen.backend in FUSED["tpu"] or not any(windows.pays(length, window) for window in layer_windows(model)):
         return chosen
     return replace(chosen, reason=f"{chosen.reason}; windows of {model.window} in XLA by blocks")
 
@@ -89,19 +103,25 @@ def _choose(
     wanted = execution.attention
     if wanted == "xla":
         return AttentionChoice("xla", "as execution.attention says")
-    backend: ChosenBackend = FUSED.get(platform, "xla") if wanted == "auto" else wanted
-    if backend == "xla":
+    candidates = FUSED.get(platform, ()) if wanted == "auto" else (wanted,)
+    if not candidates:
         return AttentionChoice("xla", f"the only backend for {platform}")
-    hindrance = _hindrance(backend, model, execution, platform, length, packed, capability, jax_version)
-    if wanted != "auto":
+    hindrances = []
+    for backend in candidates:
+        hindrance = _hindrance(backend, model, execution, platform, length, packed, capability, jax_version)
+        if wanted != "auto":
+            if hindrance is not None:
+                raise ValueError(
+                    f"execution.attention={wanted!r}: {hindrance.reason}; {hindrance.remedy}, or use 'auto'"
+                )
+            return AttentionChoice(backend, "as execution.attention says")
         if hindrance is not None:
-            raise ValueError(f"execution.attention={wanted!r}: {hindrance.reason}; {hindrance.remedy}, or use 'auto'")
-        return AttentionChoice(backend, "as execution.attention says")
-    if hindrance is not None:
-        return AttentionChoice("xla", hindrance.reason)
-    if length < FUSED_FROM:
-        return AttentionChoice("xla", f"rows of {length} tokens; {backend} is for {FUSED_FROM} or more")
-    return AttentionChoice(backend, f"rows of {length} tokens on {platform}")
+            hindrances.append(hindrance.reason)
+        elif length < FUSED_FROM:
+            return AttentionChoice("xla", f"rows of {length} tokens; {backend} is for {FUSED_FROM} or more")
+        else:
+            return AttentionChoice(backend, f"rows of {length} tokens on {platform}")
+    return AttentionChoice("xla", "; ".join(dict.fromkeys(hindrances)))
 
 
 def _hindrance(
@@ -115,15 +135,15 @@ def _hindrance(
     jax_version: tuple[int, ...],
 ) -> Hindrance | None:
     """The first reason why a fused back end cannot be used, or None."""
-    if FUSED.get(platform) != backend:
+    if backend not in FUSED.get(platform, ()):
         where = "an NVIDIA GPU" if backend == "cudnn" else "a TPU"
         return Hindrance(f"it runs on {where}, and this is compiled for {platform}", "set execution.attention='xla'")
-    if model.attention_probs_dropout_prob > 0:
+    if model.attention_probs_dropout_prob > 0 and backend != "mosaic":
         return Hindrance(
             f"attention dropout {model.attention_probs_dropout_prob:g} needs the probabilities",
             "set model.attention_probs_dropout_prob=0",
         )
-    if model.position_embedding in ("alibi", "relative"):
+    if model.position_embedding == "relative" or (model.position_embedding == "alibi" and backend != "mosaic"):
         return Hindrance(
             f"model.position_embedding={model.position_embedding!r} adds to the scores, which {backend} does not",
             "set execution.attention='xla'",
@@ -136,6 +156,8 @@ def _hindrance(
         )
     if backend == "splash":
         return _splash_hindrance(length)
+    if backend == "mosaic":
+        return _mosaic_hindrance(model, execution, length, capability)
     return _device_hindrance(capability) or _cudnn_hindrance(model, execution, length, packed, jax_version)
 
 
@@ -162,6 +184,27 @@ def _splash_hindrance(length: int) -> Hindrance | None:
     return Hindrance(
         f"splash takes rows of a multiple of {SPLASH_LENGTHS} tokens, not {length}", "change data.sequence_length"
     )
+
+
+def _mosaic_hindrance(
+    model: ModelConfig, execution: ExecutionConfig, length: int, device_kind: str | None
+) -> Hindrance | None:
+    if length % MOSAIC_LENGTHS or length > MOSAIC_LONGEST:
+        return Hindrance(
+            f"mosaic takes rows of a multiple of {MOSAIC_LENGTHS} tokens up to {MOSAIC_LONGEST:,}, not {length}",
+            "change data.sequence_length",
+        )
+    head_dim = model.hidden_size // model.num_attention_heads
+    if head_dim not in MOSAIC_HEAD_DIMS:
+        known = ", ".join(map(str, MOSAIC_HEAD_DIMS))
+        return Hindrance(f"mosaic takes heads of {known} dims, not {head_dim}", "change model.num_attention_heads")
+    large = length * (4 if execution.dtype == "float32" else 2) > MOSAIC_SMALL_ROW
+    if large and device_kind in MOSAIC_SMALL_MEMORY:
+        return Hindrance(
+            f"a row of {length} tokens in {execution.dtype} exceeds the own memory of a {device_kind}",
+            "change data.sequence_length or execution.dtype",
+        )
+    return None
 
 
 def _cudnn_hindrance(

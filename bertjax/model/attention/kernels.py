@@ -12,6 +12,12 @@ from jax.sharding import PartitionSpec as P
 from bertjax.parallel.sharding import spec
 
 SPLASH_LENGTHS = 128  # splash needs rows whose length is a multiple of this
+MOSAIC_LENGTHS = 128  # and so does the kernel of mosaic.py
+MOSAIC_LONGEST = 2048  # tokens of a row; the keys of a whole row are in the chip's own memory
+MOSAIC_HEAD_DIMS = (32, 64, 128)
+MOSAIC_SMALL_MEMORY = ("TPU v2", "TPU v3", "TPU v4")  # kinds with 16 MiB of their own memory, where others have 64
+MOSAIC_SMALL_ROW = 2048  # bytes of one dim of a row's tokens that these have room for: 1,024 tokens in bfloat16
+FUSED_ATTENTION = "fused_attention"  # name that a policy of `jax.checkpoint` knows results of mosaic.py's kernel by
 
 
 def splash_attention(
@@ -52,27 +58,30 @@ def splash_attention(
     return attended(q, k, v, splash.SegmentIds(sequence_ids, sequence_ids)).swapaxes(1, 2)
 
 
-def per_device(
-    kernel: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, sequence_ids: jax.Array
-) -> jax.Array:
-    """Run the kernel under `shard_map` on each device's rows and heads.
+Operand = tuple[jax.Array, tuple[str, ...]]  # an array, and the logical names of its dims
+QKV = ("act_batch", "act_length", "act_heads", "head_dim")
+TOKENS = ("act_batch", "act_length")
+
+
+def per_device(kernel: Callable[..., jax.Array], *operands: Operand) -> jax.Array:
+    """Run the kernel under `shard_map` on each device's rows and heads. Its result has the dims `QKV`.
 
     The compiler cannot split a kernel: without this every device would compute all heads, or compilation would fail.
     """
+    arrays = [array for array, _ in operands]
     mesh = jax.sharding.get_abstract_mesh()
     automatic = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
     if not automatic:
-        return kernel(q, k, v, sequence_ids)
+        return kernel(*arrays)
 
-    def split(*names: str) -> P:
+    def split(names: tuple[str, ...]) -> P:
         whole = [axes if isinstance(axes, tuple) else (axes,) for axes in spec(names)]
         return P(*[tuple(axis for axis in axes if axis in automatic) or None for axes in whole])
 
-    head_spec = split("act_batch", "act_length", "act_heads", "head_dim")
     return jax.shard_map(
         kernel,
-        in_specs=(head_spec, head_spec, head_spec, split("act_batch", "act_length")),
-        out_specs=head_spec,
+        in_specs=tuple(split(names) for _, names in operands),
+        out_specs=split(QKV),
         axis_names=automatic,
         check_vma=False,
-    )(q, k, v, sequence_ids)
+    )(*arrays)

@@ -1,0 +1,126 @@
+"""The kernel for TPUs computes the reference's attention, with the reference's dropout, interpreted on a CPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attention_sides import assert_same, heads_split_over, some_ids
+from jax.experimental.pallas import tpu as pltpu
+
+from bertjax.model.attention import mosaic
+from bertjax.model.attention.backends import attend
+from bertjax.model.attention.positions import alibi_slopes
+from bertjax.model.dropout import ATTENTION_PROBS, dropout, fold, keep_scores
+
+ROWS = 2
+KEYS = jnp.asarray([3, 0xFEDCBA98], jnp.uint32)
+
+
+def attention(backend: str, ids: jax.Array, heads: int, **options) -> Callable[..., jax.Array]:
+    settings = {"packed": True, "causal": False, "dropout_keys": KEYS, "dropout_rate": 0.1} | options
+    if settings.pop("alibi", False):
+        settings["slopes"] = alibi_slopes(heads)
+    return lambda q, k, v: attend(backend, q, k, v, ids, **settings)
+
+
+def outputs_and_gradients(
+    function: Callable[..., jax.Array], ids: jax.Array, heads: int, head_dim: int, dtype=jnp.float32
+) -> list[np.ndarray]:
+    """What all tokens get, padding too, and the gradients of q, k and v."""
+    q, k, v, read = jax.random.normal(jax.random.key(0), (4, *ids.shape, heads, head_dim)).astype(dtype)
+
+    def total(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out = function(q, k, v)
+        return jnp.sum(out * read, dtype=jnp.float32), out
+
+    gradients, out = jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))(q, k, v)
+    return [np.asarray(x, np.float64) for x in (out, *gradients)]
+
+
+CASES = {
+    "packed": (128, 2, 64, {}),
+    "half a group, no dropout": (128, 1, 64, {"dropout_keys": None}),
+    "causal, a group of four heads": (128, 4, 32, {"causal": True}),
+    "ALiBi, three blocks": (384, 1, 128, {"alibi": True}),
+}
+
+
+@pytest.mark.parametrize(("length", "heads", "head_dim", "options"), CASES.values(), ids=CASES)
+def test_mosaic_is_the_reference(
+    length: int, heads: int, head_dim: int, options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Several rows, groups and blocks in turn, as in rows that are longer than these.
+    monkeypatch.setattr(mosaic, "_SCORES", 128 * 128)
+    monkeypatch.setattr(mosaic, "_OPERAND", 3 * 128 * 128 * 4)
+    ids = some_ids(length, packed=True)
+    found, reference = (
+        outputs_and_gradients(attention(backend, ids, heads, **options), ids, heads, head_dim)
+        for backend in ("mosaic_interpreted", "xla")
+    )
+    assert_same(found, reference, 1e-5)
+
+
+def test_a_packed_row_is_its_sequences_alone() -> None:
+    """Dropout is left out: a sequence's mask is that of its place in the row."""
+    q, k, v = jax.random.normal(jax.random.key(1), (3, 1, 128, 2, 64))
+    ids = jnp.asarray([[1] * 50 + [2] * 60 + [0] * 18], jnp.int32)
+
+    def attended(ids: jax.Array) -> jax.Array:
+        return attention("mosaic_interpreted", ids, 2, dropout_keys=None)(q, k, v)
+
+    packed = attended(ids)
+    for number in (1, 2):
+        alone = attended(jnp.where(ids == number, 1, 0))
+        np.testing.assert_array_equal(packed[ids == number], alone[ids == number])
+
+
+@pytest.mark.parametrize("length", [128, 384])
+def test_mosaic_drops_what_the_reference_drops(length: int) -> None:
+    """Also for a length that is no power of two."""
+    heads, rate = 3, 0.1
+    head, position = jnp.arange(heads, dtype=jnp.uint32)[:, None, None], jnp.arange(length, dtype=jnp.uint32)
+    keys = fold(KEYS, ATTENTION_PROBS)[:, None, None, None]
+    kept = keep_scores(head, position[:, None], position[None], length, keys, rate)
+    wanted = dropout(jnp.ones((ROWS, heads, length, length)), KEYS, ATTENTION_PROBS, rate) != 0
+    np.testing.assert_array_equal(kept, wanted)
+
+
+def test_heads_are_numbered_over_devices() -> None:
+    """Each token attends evenly to one-hot values, so that outputs are the mask; two devices have two heads each."""
+    shape = ROWS, 128, 4, 128
+    q, v = jnp.zeros(shape), jnp.broadcast_to(jnp.eye(128)[None, :, None], shape)
+    with jax.set_mesh(heads_split_over(2)):
+        found = jax.jit(attention("mosaic_interpreted", jnp.ones(shape[:2], jnp.int32), 4))(q, q, v)
+    wanted = dropout(jnp.ones((ROWS, 4, 128, 128)), KEYS, ATTENTION_PROBS, 0.1)
+    np.testing.assert_allclose(found.swapaxes(1, 2), wanted / 128, rtol=1e-6)
+
+
+def test_the_interpreter_of_tpus_finds_no_read_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fills fresh memory with NaN, and raises for what lies outside of an array; with a window in four blocks."""
+    monkeypatch.setattr(mosaic, "_SCORES", 128 * 128)
+    ids = some_ids(512, packed=True)
+    settings = mosaic.Settings(64, 0.1, window=70, interpret=pltpu.InterpretParams())
+    kernel = functools.partial(mosaic.mosaic_attention, dropout_keys=KEYS, slopes=(), settings=settings)
+    found = outputs_and_gradients(lambda q, k, v: kernel(q, k, v, ids), ids, 2, 64)
+    assert_same(found, outputs_and_gradients(attention("xla", ids, 2, window=70), ids, 2, 64), 1e-5)
+
+
+def test_bfloat16_is_as_near_by_mosaic_as_by_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A CPU does not multiply bfloat16 in a loop; their products in float32 are exact.
+    product = mosaic._product
+    monkeypatch.setattr(
+        mosaic, "_product", lambda a, b, *dims: product(*(x.astype(jnp.float32) for x in (a, b)), *dims)
+    )
+    ids = some_ids(128, packed=True)
+    exact = outputs_and_gradients(attention("xla", ids, 2), ids, 2, 64)
+
+    def off(backend: str) -> np.ndarray:
+        found = outputs_and_gradients(attention(backend, ids, 2), ids, 2, 64, jnp.bfloat16)
+        return np.array([np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(found, exact, strict=True)])
+
+    assert (off("mosaic_interpreted") < 1.1 * off("xla")).all()
