@@ -37,7 +37,6 @@ def config(variant: str = "base") -> Config:
         training=TrainingConfig(
             steps=STEPS.get(variant, 125_000),
             global_batch_size=4_096,
-            grad_accum_steps=16,
             objectives=("mlm", "sop"),
             checkpoint_every=1_000,
         ),

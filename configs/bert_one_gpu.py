@@ -17,9 +17,8 @@ Cost: 2.45e18 FLOP. Estimate: 22.7 hours at 30 TFLOP/s, which is 55,000 tokens/s
     --training.steps; stages and warm-up follow.
 Memory: weights and two moments 3 x 4 bytes x 109.5 million = 1.3 GB, two sets of gradients 0.9 GB, activations 0.36 MB
     per token of a microbatch (64 x 128 tokens: 3 GB), 0.62 MB at length 512 (16 x 512: 5.1 GB). jax takes three
-    quarters of a card's memory. Compiled for an H100 (`bertjax plan bert_one_gpu --topology h100:1`, jax 0.12.0.1) it
-    is 4.9 and 4.3 GiB, and at least 2.7 hours; with 16 for --training.grad-accum-steps and --stages.0.grad-accum-steps
-    7.6 and 6.5 GiB, and 2.5 hours.
+    quarters of a card's memory, and a step takes the fewest microbatches that fit. Compiled for an H100 (jax 0.12.0.1)
+    32 of them are 4.9 and 4.3 GiB, and at least 2.7 hours; 16 are 7.6 and 6.5 GiB, and 2.5 hours.
 Command: bertjax pretrain bert_one_gpu --data.vocab vocab.txt
          bertjax pretrain bert_one_gpu --data.sources 'text:corpus/**/*.txt.zst'
 """
@@ -42,14 +41,9 @@ def config(variant: str = "uncased") -> Config:
         training=TrainingConfig(
             steps=17_000,
             global_batch_size=2_048,
-            grad_accum_steps=32,
             log_every=20,  # a minute and a half
             eval_every=1_000,
             checkpoint_every=200,  # a quarter of an hour
         ),
-        stages=(
-            StageConfig(
-                start=15_300, sequence_length=512, max_predictions=77, global_batch_size=512, grad_accum_steps=32
-            ),
-        ),
+        stages=(StageConfig(start=15_300, sequence_length=512, max_predictions=77, global_batch_size=512),),
     )

@@ -44,7 +44,6 @@ def config(variant: str = "base") -> Config:
         training=TrainingConfig(
             steps=500_000,
             global_batch_size=256,
-            grad_accum_steps=4,
             objectives=("mlm",),
             eval_rows=512,
             checkpoint_every=1_000,

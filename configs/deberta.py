@@ -27,13 +27,13 @@ from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig,
 from bertjax.families.deberta import DEBERTA
 from bertjax.families.deberta_v2 import DEBERTA_V3
 
-VARIANTS = {  # rows a step, steps, rate, second beta, rows at a time over all devices
-    "base": (2_048, 1_000_000, 2e-4, 0.999, 256),
-    "large": (2_048, 1_000_000, 2e-4, 0.999, 128),
-    "v3-xsmall": (64, 1_000_000, 3e-4, 0.999, 64),
-    "v3-small": (256, 1_000_000, 1e-4, 0.999, 256),
-    "v3-base": (8_192, 500_000, 6e-4, 0.98, 128),
-    "v3-large": (8_192, 500_000, 3e-4, 0.98, 64),
+VARIANTS = {  # rows a step, steps, rate, second beta
+    "base": (2_048, 1_000_000, 2e-4, 0.999),
+    "large": (2_048, 1_000_000, 2e-4, 0.999),
+    "v3-xsmall": (64, 1_000_000, 3e-4, 0.999),
+    "v3-small": (256, 1_000_000, 1e-4, 0.999),
+    "v3-base": (8_192, 500_000, 6e-4, 0.98),
+    "v3-large": (8_192, 500_000, 3e-4, 0.98),
 }
 # What the two versions have of their own: the vocabulary, what is hidden, the objectives.
 OF_V1: dict[str, Any] = {
@@ -55,7 +55,7 @@ OF_V3: dict[str, Any] = {
 
 def config(variant: str = "base") -> Config:
     """One of the published sizes; those of version 3 with their generator."""
-    rows, steps, rate, beta2, together = variant_of(VARIANTS, variant)
+    rows, steps, rate, beta2 = variant_of(VARIANTS, variant)
     size = variant.removeprefix("v3-")
     if size == variant:
         data, objectives, weights = OF_V1, ("mlm",), ()
@@ -90,7 +90,6 @@ def config(variant: str = "base") -> Config:
         training=TrainingConfig(
             steps=steps,
             global_batch_size=rows,
-            grad_accum_steps=rows // together,
             objectives=objectives,
             objective_weights=weights,
             keep_every=steps // 10,

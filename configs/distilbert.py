@@ -81,7 +81,6 @@ def config(variant: str = "base") -> Config:
         training=TrainingConfig(
             steps=5_000,
             global_batch_size=4_000,
-            grad_accum_steps=50,
             objectives=("distil_mlm", "mlm", "distil_cosine"),
             objective_weights=(5.0, 2.0, 1.0),
             eval_every=500,

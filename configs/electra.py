@@ -53,7 +53,6 @@ def config(variant: str = "small") -> Config:
         training=TrainingConfig(
             steps=steps,
             global_batch_size=rows,
-            grad_accum_steps=8 if variant == "large" else 1,
             objectives=("mlm", "rtd"),
             keep_every=steps // 50_000 * 5_000,  # a tenth, at steps that have a checkpoint
         ),

@@ -7,9 +7,7 @@ Reproduces: nvidia: the schedule of NVIDIA's DeepLearningExamples: 7,038 steps a
     of the steps. Variants: nvidia, paper.
 Text: as in bert_base.py.
 Expected: SQuAD 1.1 F1 90.6 (paper); a training loss of 1.24 to 1.30 in the second phase (nvidia).
-Cost: 335,141,888 parameters; 1.6e20 FLOP: 76 minutes on the paper's 1,024 TPU v3 chips. Over all devices together a
-    microbatch has 512 rows in the first stage and 128 in the second; set --training.grad-accum-steps and
-    --stages.0.grad-accum-steps for your devices.
+Cost: 335,141,888 parameters; 1.6e20 FLOP: 76 minutes on the paper's 1,024 TPU v3 chips.
 Command: bertjax pretrain lamb:nvidia --data.vocab vocab.txt
 """
 
@@ -18,7 +16,7 @@ from dataclasses import replace
 from bertjax.config import Config, OptimizerConfig, StageConfig, variant_of
 from bertjax.recipes.bert_large import config as bert_large
 
-SECOND = {"sequence_length": 512, "global_batch_size": 32_768, "grad_accum_steps": 256}
+SECOND = {"sequence_length": 512, "global_batch_size": 32_768}
 VARIANTS = {
     "nvidia": (
         OptimizerConfig(name="lamb", learning_rate=6e-3, warmup_steps=2_001, schedule="polynomial", decay_power=0.5),
@@ -39,7 +37,6 @@ def config(variant: str = "nvidia") -> Config:
         base.training,
         steps=8_601,
         global_batch_size=65_536,
-        grad_accum_steps=128,
         eval_every=500,
         checkpoint_every=200,
         keep_every=0,

@@ -21,8 +21,8 @@ Schedule: 2^18 and 2^19 tokens a step. The rate is ModernBERT's 8e-4, of its fir
     root of the ratio.
 Expected: not measured. MosaicBERT-base had a GLUE average of 79.6 after 9 hours of an A100, cramming 80.7 after a day
     of an A6000.
-Memory: compiled for an H100 (`bertjax plan modern_one_gpu:80gb --topology h100:1`, jax 0.12.0.1) 24gb takes 6.6 GiB,
-    80gb 18.1 GiB, of which weights and moments are 1.5.
+Memory: compiled for an H100 (`bertjax plan modern_one_gpu:80gb --topology h100:1`, jax 0.12.0.1) 24gb takes 6.6 GiB
+    in 32 microbatches, 80gb 18.1 GiB in 16, of which weights and moments are 1.5. A step takes the fewest that fit.
 Command: bertjax pretrain modern_one_gpu --data.sources 'text:corpus/*.txt'
          bertjax pretrain modern_one_gpu:80gb --data.sources 'text:corpus/*.txt'
 """
@@ -42,15 +42,15 @@ from bertjax.families.modernbert import MODERNBERT
 
 SHORT, LONG = 1_024, 8_192  # tokens of a row
 THETA = 10_000.0  # of the global layers, before the rows are long; the preset has the one after
-VARIANTS = {  # rows of a step at 1,024 tokens, microbatches, steps at 1,024, steps at 8,192, rate, warm-up
-    "24gb": (256, 32, 9_400, 1_350, 4.6e-4, 500),
-    "80gb": (512, 16, 40_400, 5_800, 6.5e-4, 1_000),
+VARIANTS = {  # rows of a step at 1,024 tokens, steps at 1,024, steps at 8,192, rate, warm-up
+    "24gb": (256, 9_400, 1_350, 4.6e-4, 500),
+    "80gb": (512, 40_400, 5_800, 6.5e-4, 1_000),
 }
 
 
 def config(variant: str = "24gb") -> Config:
     """ModernBERT-base for one day on a GPU with so much memory."""
-    rows, microbatches, short_steps, long_steps, rate, warmup = variant_of(VARIANTS, variant)
+    rows, short_steps, long_steps, rate, warmup = variant_of(VARIANTS, variant)
     preset = MODERNBERT.presets["base"]
     return Config(
         name=f"modern_one_gpu_{variant}",
@@ -86,7 +86,6 @@ def config(variant: str = "24gb") -> Config:
         training=TrainingConfig(
             steps=short_steps + long_steps,
             global_batch_size=rows,
-            grad_accum_steps=microbatches,
             objectives=("mlm",),
             log_every=20,
             eval_every=1_000,
@@ -100,7 +99,6 @@ def config(variant: str = "24gb") -> Config:
                 pairs_per_row=128,
                 max_predictions=2_707,
                 global_batch_size=rows * SHORT // LONG,
-                grad_accum_steps=microbatches,
                 rope_theta=preset.rope_theta,
             ),
         ),

@@ -20,11 +20,10 @@ Cost: base 149,655,232 parameters, 1.8e21 FLOP; large 395,881,664, 4.9e21. Compi
     of 1.03 in time, 1.04 in processor time and 0.77 in memory.
 Memory: base compiled for one v5e chip of 15.75 GiB with `--execution.remat full`, 8 rows at a time: of 2,048 tokens 3.7
     GiB and 116 ms a step at best, of 4,096 4.9 GiB and 253 ms, of 8,192 7.3 GiB and 525 ms. Without remat 8 rows of
-    8,192 do not fit at once, but 2 at a time do, and 8 then take 450 ms: on 8 chips the recipe's 16 rows at a time are
-    2 a chip. `bertjax plan modernbert --topology v5e:1x1 --stage 7 --stages.5.global-batch-size 8
-    --stages.5.grad-accum-steps 1 --execution.remat full` compiles it, with `--stages.5.sequence-length 2048` or `4096`
-    the shorter rows. For one H100 (`--topology h100:1`, jax 0.12.0.1) the same is 4.8 GiB and 45 ms, 6.7 and 87, 10.3
-    and 174, limited by what windows in XLA read and write.
+    8,192 do not fit at once, but 2 at a time do, and 8 then take 450 ms. `bertjax plan modernbert --topology v5e:1x1
+    --stage 7 --stages.5.global-batch-size 8 --stages.5.grad-accum-steps 1 --execution.remat full` compiles it, with
+    `--stages.5.sequence-length 2048` or `4096` the shorter rows. For one H100 (`--topology h100:1`, jax 0.12.0.1) the
+    same is 4.8 GiB and 45 ms, 6.7 and 87, 10.3 and 174, limited by what windows in XLA read and write.
 Command: bertjax pretrain modernbert --data.sources 'text:corpus/*.txt'
 """
 
@@ -50,13 +49,11 @@ VARIANTS = {  # rows of the batches that lead to the last one, their tokens in a
     "large": ((448, 1_344, 2_240, 3_136, 4_032, 4_928), 10e9, 608, 5e-4, 5e-5, 2e9),
 }
 LOWERED = {"large": (900e9, 5e-5)}  # tokens after which the rate is another one
-ROWS_AT_A_TIME = {"base": 128, "large": 64}  # at 1,024 tokens, over all devices; 16 at 8,192
 
 
 def config(variant: str = "base") -> Config:
     """The published stages; a batch grows in five steps of equal tokens."""
     rows, growing, long_rows, rate, long_rate, warmup = variant_of(VARIANTS, variant)
-    together = ROWS_AT_A_TIME[variant]
     # The first step of each stage, from the tokens before it.
     starts = [0]
     for size in rows[:-1]:
@@ -64,8 +61,7 @@ def config(variant: str = "base") -> Config:
     extended = starts[-1] + round((SHORT_TOKENS - growing) / (rows[-1] * SHORT))
     ended = extended + round((LONG_TOKENS + DECAY_TOKENS) / (long_rows * LONG))
     stages = [
-        StageConfig(start=start, global_batch_size=size, grad_accum_steps=size // together)
-        for start, size in zip(starts[1:], rows[1:], strict=True)
+        StageConfig(start=start, global_batch_size=size) for start, size in zip(starts[1:], rows[1:], strict=True)
     ]
     if variant in LOWERED:
         tokens, lower = LOWERED[variant]
@@ -78,7 +74,6 @@ def config(variant: str = "base") -> Config:
             pairs_per_row=128,
             max_predictions=2_707,
             global_batch_size=long_rows,
-            grad_accum_steps=long_rows // 16,
             learning_rate=long_rate,
             decay_steps=round(DECAY_TOKENS / (long_rows * LONG)),
             rope_theta=MODERNBERT.presets[variant].rope_theta,
@@ -117,7 +112,6 @@ def config(variant: str = "base") -> Config:
         training=TrainingConfig(
             steps=ended,
             global_batch_size=rows[0],
-            grad_accum_steps=rows[0] // together,
             objectives=("mlm",),
             checkpoint_every=2_000,
             keep_last=5,

@@ -44,7 +44,5 @@ def config() -> Config:
             weight_decay=1e-5 / RATE,
             clip_norm=0.0,
         ),
-        training=TrainingConfig(
-            steps=70_000, global_batch_size=4_096, grad_accum_steps=4, objectives=("mlm",), checkpoint_every=1_000
-        ),
+        training=TrainingConfig(steps=70_000, global_batch_size=4_096, objectives=("mlm",), checkpoint_every=1_000),
     )

@@ -46,9 +46,7 @@ def config() -> Config:
             eps=1e-8,
             weight_decay=0.1,
         ),
-        training=TrainingConfig(
-            steps=1_050_000, global_batch_size=2_048, grad_accum_steps=32, objectives=("mlm",), checkpoint_every=2_000
-        ),
+        training=TrainingConfig(steps=1_050_000, global_batch_size=2_048, objectives=("mlm",), checkpoint_every=2_000),
         stages=(
             StageConfig(
                 start=1_000_000,

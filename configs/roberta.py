@@ -63,7 +63,5 @@ def config(variant: str = "base") -> Config:
             decay_all=True,
             clip_norm=0.0,
         ),
-        training=TrainingConfig(
-            steps=steps, global_batch_size=8_192, grad_accum_steps=32, objectives=("mlm",), checkpoint_every=1_000
-        ),
+        training=TrainingConfig(steps=steps, global_batch_size=8_192, objectives=("mlm",), checkpoint_every=1_000),
     )

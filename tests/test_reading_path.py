@@ -89,7 +89,7 @@ def lines_of_a_step(tmp_path_factory) -> Lines:
         model=ModelConfig(
             vocab_size=1000, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
         ),
-        training=TrainingConfig(steps=20_000, global_batch_size=8),
+        training=TrainingConfig(steps=20_000, global_batch_size=8, grad_accum_steps=1),
     )
     store = store_of_pairs(tmp_path_factory.mktemp("reading"), config.model.vocab_size)
     split, vocabulary, tracer = store.split("train"), store.tokenizer(), Tracer()

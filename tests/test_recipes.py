@@ -162,12 +162,11 @@ DIFFERENT = {"bert_base.py:uncased", "electra.py:small", "modernbert.py:base", "
 def test_every_recipe_lowers_for_a_mesh_that_is_not_here(name: str) -> None:
     config = recipe(name)
     stages = stages_of(config)
-    # A recipe for one GPU may have fewer rows at a time than devices are asked for here.
-    at_a_time = [stage.training.global_batch_size // stage.training.grad_accum_steps for stage in stages]
-    mesh = make_abstract_mesh(config.mesh, min(16, *at_a_time))
+    at_once = [replace(stage, training=replace(stage.training, grad_accum_steps=1)) for stage in stages]
+    mesh = make_abstract_mesh(config.mesh, min(16, *(stage.training.global_batch_size for stage in stages)))
     # Of more than two the first and the last: those between grow the batch, and are no other program.
     for number in dict.fromkeys((0, len(stages) - 1)):
-        stage = stages[number]
+        stage = at_once[number]
         lowered = lower_train_step(config, stage, mesh, "tpu")
         rows, length = stage.training.global_batch_size, stage.data.sequence_length
         assert f"tensor<{rows}x{length}xi32>" in lowered.as_text()

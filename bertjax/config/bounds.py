@@ -38,7 +38,10 @@ PROPER_SHARE = Bounds(0, 1, below=True)
 
 
 def check_bounds(part: Any, name: str, bounds: Mapping[str, Bounds]) -> None:
-    """Raise ValueError for the first field of a config's part that is outside its bounds; `name` is the part's key."""
+    """Raise ValueError for the first field of a config's part that is outside its bounds; `name` is the part's key.
+
+    A word in a number's place, such as `auto`, has none.
+    """
     for key, interval in bounds.items():
-        if not interval.hold(value := getattr(part, key)):
+        if not isinstance(value := getattr(part, key), str) and not interval.hold(value):
             raise ValueError(f"{name}.{key}={value} must be {interval}")

@@ -316,7 +316,8 @@ class ExecutionConfig:
     dtype: Literal["float32", "bfloat16"] = changes_with_notice(
         "float32", "the steps from here on are computed in another precision"
     )
-    # Activations that the backward pass recomputes to save memory: none, all but matrix products, or all
+    # Activations that the backward pass recomputes to save memory: none, all but matrix products, or all. The least
+    # with training.grad_accum_steps=auto, which recomputes more where a step does not fit otherwise.
     remat: Literal["none", "dots", "full"] = may_change("none")
     scan_unroll: int = may_change(1)  # Number of layer periods in one iteration of the scan; all is fastest on a CPU
     logits_chunk: int = changes_with_notice(1024, _OTHER_ORDER)  # Number of predictions whose logits exist at a time

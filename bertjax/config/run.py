@@ -100,8 +100,11 @@ class TrainingConfig:
     # Time limit for the whole run (90s, 10m, 2h, 1d), which sets the number of steps; empty: training.steps
     budget: str = may_change("")
     global_batch_size: int = 256  # Number of rows in a step, over all devices
-    # Number of microbatches in a step, computed one after the other to save memory
-    grad_accum_steps: int = changes_with_notice(1, "sums are taken in another order, so the last bits may differ")
+    # Number of microbatches in a step, computed one after the other to save memory. auto: the fewest that fit the
+    # devices, with as much of execution.remat as that needs; a run keeps what was decided when it began.
+    grad_accum_steps: int | Literal["auto"] = changes_with_notice(
+        "auto", "sums are taken in another order, so the last bits may differ"
+    )
     objectives: tuple[str, ...] = ("mlm", "nsp")  # Pretraining objectives, whose losses are added
     objective_weights: tuple[float, ...] = ()  # Weights of the losses, one for each objective; empty: 1 (rtd: 50)
     seed: int = 0  # Seed of initial weights, pairs, masks and dropout
@@ -121,9 +124,19 @@ class TrainingConfig:
     spike_deviations: float = changes_with_notice(0.0, "spikes from here on are answered otherwise")
 
     @property
+    def microbatches(self) -> int:
+        """The number of microbatches in a step. Raises ValueError while it is `auto` (see training/memory_fit.py)."""
+        if self.grad_accum_steps == "auto":
+            raise ValueError(
+                "training.grad_accum_steps='auto' is decided when a run or a plan begins, and nothing has decided it "
+                "here; give a number"
+            )
+        return self.grad_accum_steps
+
+    @property
     def rows_at_a_time(self) -> int:
-        """The rows of a microbatch, over all devices."""
-        return self.global_batch_size // self.grad_accum_steps
+        """The rows of a microbatch, over all devices. Raises ValueError as `microbatches` does."""
+        return self.global_batch_size // self.microbatches
 
 
 TRAINING_BOUNDS = {
@@ -146,7 +159,7 @@ TRAINING_BOUNDS = {
 def check_training(training: TrainingConfig) -> None:
     """Raise ValueError for a value outside its bounds, or for options that exclude each other."""
     check_bounds(training, "training", TRAINING_BOUNDS)
-    if training.global_batch_size % training.grad_accum_steps:
+    if training.grad_accum_steps != "auto" and training.global_batch_size % training.grad_accum_steps:
         raise ValueError(
             f"training.global_batch_size={training.global_batch_size} is not divisible by "
             f"training.grad_accum_steps={training.grad_accum_steps}; change one of them"
@@ -201,7 +214,7 @@ class StageConfig:
     max_predictions: int | None = None  # Largest number of masked positions in a pair or text in this stage
     masking: str | None = None  # Unit of masking in this stage
     global_batch_size: int | None = None  # Number of rows in a step of this stage, over all devices
-    grad_accum_steps: int | None = None  # Number of microbatches in a step of this stage
+    grad_accum_steps: int | Literal["auto"] | None = None  # Number of microbatches in a step of this stage, or auto
     learning_rate: float | None = None  # Peak of a new schedule that begins here; None continues the old one
     warmup_steps: int | None = None  # Number of warm-up steps of the new schedule
     decay_steps: int | None = None  # Number of decay steps of the new schedule (warmup_stable_decay)

@@ -178,7 +178,7 @@ def _trained(model: ForeignModel, directory: AnyPath) -> TrainedModel:
         predict="next" if model.config.causal else "masked",
     )
     name = folder_of(directory).name
-    training = TrainingConfig(objectives=family_of(model.config.family).objectives)
+    training = TrainingConfig(objectives=family_of(model.config.family).objectives, grad_accum_steps=1)
     config = Config(
         name=name, run_dir=str(directory), init_from=model.origin, model=model.config, data=data, training=training
     )

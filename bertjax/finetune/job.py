@@ -82,6 +82,11 @@ def check_before_data(config: FinetuneConfig, kind: Kind) -> None:
     Values that follow from the data (see `resolved`) get placeholders. Encoding checks the length of rows.
     """
     training, model = config.training, config.model
+    if training.grad_accum_steps == "auto":
+        raise ValueError(
+            "training.grad_accum_steps='auto' is of pretraining, whose rows are all of one length; give the number of "
+            "microbatches of a fine-tuning step"
+        )
     headed = kind.headed(model, 1, model.features, model.lstm_size)
     check_head(headed)
     validate(
@@ -175,7 +180,7 @@ def assemble_task(
         config.training.seed,
         packed=_can_pack(laid_out, train, teacher) and kind.packed,
         shards=batch_shards(mesh),
-        microbatches=config.training.grad_accum_steps,
+        microbatches=config.training.microbatches,
     )
 
     # 3. Evaluation on the development sets, by their labels, without a teacher

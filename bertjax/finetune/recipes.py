@@ -43,6 +43,7 @@ def config_for(name: str, task: Task, origin: str, model: ModelConfig, tokenizer
         training=TrainingConfig(
             steps=0,
             global_batch_size=recipe.batch_size,
+            grad_accum_steps=1,
             log_every=0,
             eval_every=0,
             checkpoint_every=0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,10 +142,16 @@ def accumulation_key(stage: int) -> str:
     return f"{where}.grad-accum-steps"
 
 
+def microbatch_counts(training: TrainingConfig, shards: int) -> Iterator[int]:
+    """Every number of microbatches that splits the batch evenly over `shards`, smallest first."""
+    rows = training.global_batch_size
+    yield from (count for count in range(1, rows // shards + 1) if rows % (count * shards) == 0)
+
+
 def most_microbatches(training: TrainingConfig, shards: int) -> int | None:
     """The most microbatches, up to `grad_accum_steps`, whose rows the shards share evenly; None if there is none."""
     rows, left = divmod(training.global_batch_size, shards)
-    counts = range(min(training.grad_accum_steps, rows), 0, -1)
+    counts = range(min(training.microbatches, rows), 0, -1)
     return None if left else next((count for count in counts if rows % count == 0), None)
 
 
@@ -157,13 +164,19 @@ def check_divisible(
 
     Raises ValueError naming the key, its value, the mesh axis and what to change.
     """
-    shards, rows = batch_shards(mesh), training.rows_at_a_time
-    if rows % shards:
+    shards = batch_shards(mesh)
+    where = f"stage {stage + 1}: " if stage else ""
+    if training.grad_accum_steps == "auto":
+        if training.global_batch_size % shards:
+            raise ValueError(
+                f"{where}training.global_batch_size={training.global_batch_size} cannot be shared evenly by data x "
+                f"fsdp = {shards} devices; use a multiple of {shards}"
+            )
+    elif (rows := training.rows_at_a_time) % shards:
         most = most_microbatches(training, shards)
         fewer = f", or at most {most} microbatches: {accumulation_key(stage)} {most}" if most else ""
         raise ValueError(
-            f"{f'stage {stage + 1}: ' if stage else ''}"
-            f"training.global_batch_size={training.global_batch_size} with "
+            f"{where}training.global_batch_size={training.global_batch_size} with "
             f"training.grad_accum_steps={training.grad_accum_steps} gives {rows} rows at a time, which "
             f"data x fsdp = {shards} devices cannot share evenly; "
             f"use a batch size that is a multiple of {shards * training.grad_accum_steps}{fewer}"
@@ -240,6 +253,11 @@ def replicated(params: Any, mesh: Mesh) -> Replicated:
     largest = sorted((name for name in copied if copied[name]), key=lambda name: -copied[name])[:_NAMED]
     share = sum(copied.values()) / (sum(sizes.values()) * (devices - 1))
     return Replicated(share, tuple((name, sizes[name]) for name in largest))
+
+
+def device_bytes(tree: Any) -> int:
+    """The bytes of one device's shards of a tree of arrays, or of shapes with shardings."""
+    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def _shards(leaf: Any) -> int:

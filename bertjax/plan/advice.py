@@ -10,12 +10,10 @@ from bertjax.config import Config, MeshConfig
 from bertjax.families.registry import trained_networks
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import BATCH_AXES
-from bertjax.parallel.sharding import accumulation_key, divided_sizes
+from bertjax.parallel.sharding import accumulation_key, divided_sizes, microbatch_counts
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
 from bertjax.plan.figures import gib, label, step_time
 from bertjax.training.stages import Stage, stages_of
-
-REMAT = ("none", "dots", "full")
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Change:
                 flags.append(f"--mesh.{axis.replace('_', '-')} {value}")
         if self.remat != config.execution.remat:
             flags.append(f"--execution.remat {self.remat}")
-        if self.grad_accum_steps != stage.training.grad_accum_steps:
+        if self.grad_accum_steps != stage.training.grad_accum_steps:  # `auto` differs from every number
             flags.append(f"{accumulation_key(stage.number)} {self.grad_accum_steps}")
         return " ".join(flags)
 
@@ -55,13 +53,7 @@ def flags_for(plan: Plan, stage: StagePlan, change: Change) -> str:
 
 def current_settings(config: Config, stage: Stage) -> Change:
     """Return the settings of a config."""
-    return Change(config.mesh, config.execution.remat, stage.training.grad_accum_steps)
-
-
-def microbatches(stage: Stage, shards: int) -> Iterator[int]:
-    """Yield every number of microbatches that splits the batch evenly over `shards`, smallest first."""
-    rows = stage.training.global_batch_size
-    yield from (n for n in range(1, rows // shards + 1) if rows % (n * shards) == 0)
+    return Change(config.mesh, config.execution.remat, stage.training.microbatches)
 
 
 def meshes(config: Config, devices: int, slices: int) -> Iterator[MeshConfig]:
@@ -147,7 +139,7 @@ def _kinds(plan: Plan, stage: StagePlan) -> Iterator[list[Change]]:
     now = current_settings(stage.config, stage.stage)
     devices, slices = len(plan.topology.devices), len(set(plan.topology.slices))
     shards = count_shards(stage.config.mesh, devices)
-    more = [n for n in microbatches(stage.stage, shards) if n > now.grad_accum_steps]
+    more = [n for n in microbatch_counts(stage.stage.training, shards) if n > now.grad_accum_steps]
     jump = _jump(stage, more)
     yield [replace(now, grad_accum_steps=n) for n in jump]
     yield [replace(now, remat=remat) for remat in ("dots", "full") if now.remat == "none" or remat == "full"]
@@ -162,7 +154,7 @@ def _jump(stage: StagePlan, more: list[int]) -> list[int]:
     if not more or stage.needed is None or stage.capacity is None:
         return more[:2]
     over = stage.needed / stage.capacity
-    enough = [n for n in more if n >= over * stage.stage.training.grad_accum_steps]
+    enough = [n for n in more if n >= over * stage.stage.training.microbatches]
     return (enough or more[-1:])[:2]
 
 

@@ -32,7 +32,11 @@ class Answer:
         """Text for the terminal."""
         plan = self.plan
         stages = "\n".join(describe_stage(stage) for stage in plan.stages)
-        parts = [f"\n{describe_mesh(plan)}\n{self.vocabulary}\n{stages}", *(as_text(table) for table in tables(plan))]
+        decided = f"\n{plan.fitted}" if plan.fitted else ""
+        parts = [
+            f"\n{describe_mesh(plan)}\n{self.vocabulary}\n{stages}{decided}",
+            *(as_text(table) for table in tables(plan)),
+        ]
         parts += [*_warnings(plan), f"{headline(plan)}."]
         if self.advice is not None:
             parts.append(self.advice.text)
@@ -53,7 +57,7 @@ def answer(config: Config, arguments: argparse.Namespace, say: Say) -> Answer:
     suggestion = suggest(plan, say) if arguments.suggest else None
     # On a CPU, larger microbatches are not faster, so they are chosen only if the given ones do not fit.
     may_gain = topology.capacity is not None and (topology.platform != "cpu" or not plan.fits)
-    if arguments.topology == LOCAL and suggestion is None and may_gain:
+    if arguments.topology == LOCAL and suggestion is None and may_gain and not plan.fitted:
         suggestion = pick_microbatches(plan, say)
     is_answered = suggestion is not None and suggestion.is_whole
     advice = None if plan.fits or is_answered else advise(plan, say)
@@ -88,6 +92,7 @@ def render_plan(answer: Answer) -> str:
         f'<p class="about">{escaped(describe_mesh(plan))}; planned by bertjax, compiled with the real compiler</p>',
         f'<p class="about">{escaped(answer.vocabulary)}</p>',
         *(f'<p class="about">{escaped(describe_stage(stage))}</p>' for stage in plan.stages),
+        *([f'<p class="about">{escaped(plan.fitted)}</p>'] if plan.fitted else []),
         f'<p class="{verdict}">{escaped(headline(plan))}.</p>',
         *(f'<pre class="card">{escaped(text)}</pre>' for text in words),
         "<h2>Memory</h2>",

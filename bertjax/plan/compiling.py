@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 import time
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import jax
-import optax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AbstractMesh, Mesh
 
 from bertjax.config import Config, MeshConfig
-from bertjax.input.batches import batch_spec
-from bertjax.parallel.mesh import BATCH_AXES, make_abstract_mesh
+from bertjax.parallel.mesh import make_abstract_mesh
+from bertjax.parallel.sharding import device_bytes
 from bertjax.plan.hlo import Module, parse
 from bertjax.training.exchange import frozen_shapes
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import Stage, check_stages_divisible, stage_step
-from bertjax.training.state import Blueprint, draw_blueprint
-from bertjax.training.teacher import assumed_teacher, frozen_networks
+from bertjax.training.out_of_memory import EXHAUSTED
+from bertjax.training.stages import Stage, batch_shapes, check_stages_divisible
+from bertjax.training.state import Blueprint
+from bertjax.training.step_programs import StepPrograms
+from bertjax.training.teacher import assumed_teacher
 
 
 def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, platform: str) -> jax.stages.Lowered:
@@ -31,42 +30,29 @@ def lower_train_step(config: Config, stage: Stage, mesh: Mesh | AbstractMesh, pl
     Makes no array and needs no device except the one that jax runs on. Raises ValueError if the mesh does not fit.
     """
     check_stages_divisible(config, cast(Mesh, mesh), [stage])
-    optimizer = make_optimizer(config.optimizer)
-    with _mesh_context(mesh):
-        blueprint = _blueprint(config, optimizer, mesh)
-        step = stage_step(config, stage, blueprint, optimizer, platform)
-        traced = step.trace(blueprint.state, batch_shapes(stage, mesh), frozen_shapes(blueprint))
+    with mesh_context(mesh):
+        traced = programs_on(config, mesh, platform).trace(config.execution, stage)
         return traced.lower(lowering_platforms=(platform,))
 
 
-def batch_shapes(stage: Stage, mesh: Mesh | AbstractMesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes of a stage's batch, with their shardings."""
-    rows = NamedSharding(mesh, P(BATCH_AXES))
-    return {
-        name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows)
-        for name, (shape, dtype) in batch_spec(
-            stage.data, stage.training.global_batch_size, stage.training.objectives
-        ).items()
-    }
+def programs_on(config: Config, mesh: Mesh | AbstractMesh, platform: str | None = None) -> StepPrograms:
+    """Return the steps of a run, with the teacher that is assumed for it, to be traced under `mesh_context`."""
+    # No array is made, so an abstract mesh serves as well.
+    optimizer, teacher = make_optimizer(config.optimizer), assumed_teacher(config)
+    return StepPrograms(config, cast(Mesh, mesh), optimizer, teacher, platform=platform)
 
 
 def blueprint_on(config: Config, mesh: Mesh | AbstractMesh) -> Blueprint:
     """Return the abstract state of a run on a mesh."""
-    with _mesh_context(mesh):
-        return _blueprint(config, make_optimizer(config.optimizer), mesh)
+    with mesh_context(mesh):
+        return programs_on(config, mesh).blueprint(config.execution)
 
 
-def _blueprint(config: Config, optimizer: optax.GradientTransformation, mesh: Mesh | AbstractMesh) -> Blueprint:
-    drawn = frozen_networks(assumed_teacher(config), mesh, config.execution)
-    # No array is made, so an abstract mesh serves as well.
-    return draw_blueprint(config.model, optimizer, cast(Mesh, mesh), config.execution, drawn)
-
-
-def _mesh_context(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager:
+def mesh_context(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager:
+    """Return the context in which steps on a mesh are traced."""
     return jax.set_mesh(mesh) if isinstance(mesh, Mesh) else jax.sharding.use_abstract_mesh(mesh)
 
 
-_TOO_LARGE = re.compile(r"RESOURCE_EXHAUSTED")
 _NEEDED = re.compile(
     r"required for HLO temporaries \(([\d.]+)([KMGT]?)\)|Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm"
 )
@@ -115,13 +101,13 @@ def compile_stage(config: Config, stage: Stage, mesh: Mesh, platform: str) -> Pr
 
     Raises ValueError if the mesh does not fit the batch or the model.
     """
-    lowered = lower_train_step(config, stage, mesh, _lowering_name(platform))
+    lowered = lower_train_step(config, stage, mesh, lowering_name(platform))
     sizes = argument_sizes(config, stage, mesh)
     start = time.perf_counter()
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        if not _TOO_LARGE.search(str(error)):
+        if EXHAUSTED not in str(error):
             raise
         return TooLarge(sum(sizes), _parse_needed(str(error), sum(sizes)), time.perf_counter() - start)
     seconds = time.perf_counter() - start
@@ -143,14 +129,8 @@ def compile_stage(config: Config, stage: Stage, mesh: Mesh, platform: str) -> Pr
 def argument_sizes(config: Config, stage: Stage, mesh: Mesh) -> tuple[int, int, int]:
     """Return the bytes per device of parameters (frozen ones included), optimizer state and batch."""
     blueprint = blueprint_on(config, mesh)
-    state = blueprint.state
-
-    def device_bytes(tree: Any) -> int:
-        leaves = jax.tree.leaves(tree)
-        return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
-
-    parameters = device_bytes((state.params, frozen_shapes(blueprint)))
-    return parameters, device_bytes(state.opt_state), device_bytes(batch_shapes(stage, mesh))
+    parameters = device_bytes((blueprint.state.params, frozen_shapes(blueprint)))
+    return parameters, device_bytes(blueprint.state.opt_state), device_bytes(batch_shapes(stage, mesh))
 
 
 def compiler_flops(config: Config, stage: Stage) -> float:
@@ -180,5 +160,6 @@ def _parse_needed(message: str, arguments: int) -> int | None:
     return arguments + round(float(temporaries) * _UNITS[unit])
 
 
-def _lowering_name(platform: str) -> str:
+def lowering_name(platform: str) -> str:
+    """Return what jax calls the platform of a device when it lowers for it."""
     return "cuda" if platform == "gpu" else platform

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from jax.sharding import Mesh
 
-from bertjax.config import Config
+from bertjax.config import Config, ExecutionConfig
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import Replicated, most_microbatches, replicated
 from bertjax.plan.collectives import Collective, find_collectives
-from bertjax.plan.compiling import Program, TooLarge, blueprint_on, compile_stage, compiler_flops
+from bertjax.plan.compiling import (
+    Program,
+    TooLarge,
+    blueprint_on,
+    compile_stage,
+    compiler_flops,
+    lowering_name,
+    mesh_context,
+    programs_on,
+)
 from bertjax.plan.roofline import Bound, memory_traffic, step_bound
 from bertjax.plan.topologies import Topology, with_measured_speed
+from bertjax.training.memory_fit import AUTO, Fit, fit_to_memory, usable_memory
 from bertjax.training.stages import Stage, check_stages_divisible, stages_of
 from bertjax.training.teacher import assumed_teacher, flops_of_run
 
@@ -84,6 +96,7 @@ class Plan:
     stages: tuple[StagePlan, ...]
     replicated: Replicated
     price: float | None  # per chip-hour
+    fitted: str = ""  # what was decided so that the steps fit, and why
 
     @property
     def is_whole(self) -> bool:
@@ -118,32 +131,76 @@ def make_plan(
     With `adapt`, a stage whose microbatches have too few rows for the machine is planned with fewer microbatches.
     Raises ValueError if the mesh does not fit the machine, or the batch or the model the mesh.
     """
-    stages = stages_of(config)
-    if stage is not None and not 1 <= stage <= len(stages):
-        raise ValueError(f"--stage {stage}: the recipe has {len(stages)}; give a number from 1 to {len(stages)}")
-    chosen = stages if stage is None else (stages[stage - 1],)
+    count = len(stages_of(config))
+    if stage is not None and not 1 <= stage <= count:
+        raise ValueError(f"--stage {stage}: the recipe has {count}; give a number from 1 to {count}")
     recipe, mesh = config, mesh_on(config, topology)
     sizes = replace(config.mesh, fsdp=mesh.shape["fsdp"], tensor=mesh.shape["tensor"], data=-1, dcn_data=-1)
     config = replace(config, mesh=sizes)
+    chosen = stages_of(config) if stage is None else (stages_of(config)[stage - 1],)
     if adapt:
         chosen = tuple(_with_rows_for_all(one, mesh, say) for one in chosen)
     check_stages_divisible(config, mesh, chosen)
     if teacher := assumed_teacher(config):
         depth, width = teacher.num_hidden_layers, teacher.hidden_size
         say(f"distillation.teacher: assumed to have {depth} layers that are {width} wide")
-    planned = []
     if topology.chip is None:
         topology = with_measured_speed(topology, config.execution.dtype)
-    for one in chosen:
-        say(f"compiling stage {one.number + 1} of {len(stages)} for {topology.name}")
-        planned.append(plan_stage(config, one, topology, mesh))
+    plan_once = _planner(config, topology, mesh, say)
+    config, fitted = _fitted(config, topology, mesh, stage, plan_once)
+    decided = stages_of(config)
+    chosen = [decided[one.number] if one.training.grad_accum_steps == AUTO else one for one in chosen]
+    planned = tuple(replace(plan_once(config.execution, one), config=config) for one in chosen)
     whole = replicated(blueprint_on(config, mesh).state.params, mesh)
-    return Plan(recipe, config, topology, tuple(planned), whole, price)
+    return Plan(recipe, config, topology, planned, whole, price, fitted)
+
+
+def _planner(config: Config, topology: Topology, mesh: Mesh, say: Say) -> Callable[[ExecutionConfig, Stage], StagePlan]:
+    """Return `plan_stage` for an execution, which plans each stage once with the same settings."""
+    count, counted = len(stages_of(config)), functools.cache(functools.partial(_counted_flops, config))
+
+    @functools.cache
+    def plan_once(execution: ExecutionConfig, stage: Stage) -> StagePlan:
+        training = stage.training
+        settings = f" in {training.microbatches} microbatches" if training.microbatches > 1 else ""
+        settings += f" with remat {execution.remat}" if execution.remat != config.execution.remat else ""
+        say(f"compiling stage {stage.number + 1} of {count} for {topology.name}{settings}")
+        # Microbatches do not change the count of a step's FLOPs.
+        at_once = replace(stage, training=replace(training, grad_accum_steps=1))
+        with_execution = replace(config, execution=execution)
+        return plan_stage(with_execution, stage, topology, mesh, counted(execution, at_once))
+
+    return plan_once
+
+
+def _counted_flops(config: Config, execution: ExecutionConfig, stage: Stage) -> float:
+    return compiler_flops(replace(config, execution=execution), stage)
+
+
+def _fitted(
+    config: Config,
+    topology: Topology,
+    mesh: Mesh,
+    stage: int | None,
+    plan_once: Callable[[ExecutionConfig, Stage], StagePlan],
+) -> Fit:
+    """Return the config with the microbatches and recomputation that a run on this machine would choose."""
+
+    def compiled(execution: ExecutionConfig, stage: Stage) -> float:
+        needed = plan_once(execution, stage).needed
+        return math.inf if needed is None else needed
+
+    bound = programs_on(config, mesh, lowering_name(topology.platform)).bound
+    limit = usable_memory(topology.platform, topology.capacity)
+    with mesh_context(mesh):
+        return fit_to_memory(config, mesh, limit, bound, compiled, None if stage is None else stage - 1)
 
 
 def _with_rows_for_all(stage: Stage, mesh: Mesh, say: Say) -> Stage:
     """Return the stage with fewer microbatches if its own leave devices without rows."""
-    given, most = stage.training.grad_accum_steps, most_microbatches(stage.training, batch_shards(mesh))
+    if stage.training.grad_accum_steps == AUTO:
+        return stage
+    given, most = stage.training.microbatches, most_microbatches(stage.training, batch_shards(mesh))
     if most is None or most == given:
         return stage
     say(

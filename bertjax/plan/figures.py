@@ -168,7 +168,7 @@ def label(stage: StagePlan) -> str:
 def describe_stage(stage: StagePlan) -> str:
     """Describe the rows of a stage and how they are divided."""
     training = stage.stage.training
-    times = f", in {training.grad_accum_steps} microbatches" if training.grad_accum_steps > 1 else ""
+    times = f", in {training.microbatches} microbatches" if training.microbatches > 1 else ""
     return (
         f"{label(stage)}: {stage.steps:,} steps of {training.global_batch_size:,} rows of "
         f"{stage.stage.data.sequence_length} tokens, {stage.rows_of_a_device} a device at a time{times}"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from bertjax.config import MeshConfig
-from bertjax.plan.advice import Change, count_shards, current_settings, flags_for, meshes, microbatches
+from bertjax.parallel.sharding import microbatch_counts
+from bertjax.plan.advice import Change, count_shards, current_settings, flags_for, meshes
 from bertjax.plan.compiling import TooLarge, argument_sizes
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
 from bertjax.plan.figures import gib, label, step_time
@@ -138,7 +139,7 @@ def _candidate_meshes(plan: Plan, stage: StagePlan) -> list[MeshConfig]:
 
 
 def _with_own_microbatches(shared: Change, stage: StagePlan) -> Change:
-    return replace(shared, grad_accum_steps=stage.stage.training.grad_accum_steps)
+    return replace(shared, grad_accum_steps=stage.stage.training.microbatches)
 
 
 def _compile_change(plan: Plan, stage: StagePlan, change: Change) -> StagePlan:
@@ -151,7 +152,8 @@ def _next(plan: Plan, planned: StagePlan, change: Change) -> Change | None:
     """Return the change with the number of microbatches that should fit, by the compiled plan's memory."""
     if planned.needed is None or planned.capacity is None:
         return None
-    possible = list(microbatches(planned.stage, count_shards(planned.config.mesh, len(plan.topology.devices))))
+    shards = count_shards(planned.config.mesh, len(plan.topology.devices))
+    possible = list(microbatch_counts(planned.stage.training, shards))
     now = change.grad_accum_steps
     fixed = fixed_bytes(planned)
     # The bytes that grow with the rows of a microbatch, over the room for them.
@@ -172,4 +174,4 @@ def fixed_bytes(planned: StagePlan) -> int:
 def _cost(planned: StagePlan) -> tuple[float, int]:
     """Sort key: seconds of a step, then the number of microbatches."""
     seconds = planned.bound.overlapped if planned.bound else 0.0
-    return seconds, planned.stage.training.grad_accum_steps
+    return seconds, planned.stage.training.microbatches

@@ -275,14 +275,11 @@ def _local() -> Topology:
     import jax
 
     from bertjax.parallel.mesh import slice_numbers
-    from bertjax.runtime.host_memory import machine_memory
+    from bertjax.runtime.host_memory import device_memory
 
     devices = tuple(jax.devices())
     chip = find_chip(devices[0].device_kind)
-    stats = devices[0].memory_stats() or {}
-    limit = stats.get("bytes_limit") or (chip.usable if chip else None)
-    if limit is None and devices[0].platform == "cpu":
-        limit = machine_memory() / jax.local_device_count()  # its devices share the memory
+    limit = device_memory(jax.local_devices()[0]) or (chip.usable if chip else None)
     name = f"local: {len(devices)} × {devices[0].device_kind}"
     dims = chip.dims if chip else 0
     return Topology(name, devices, chip, (False,) * dims, limit, slice_numbers(devices))

@@ -58,12 +58,12 @@ def _rows_text(figures: StageFigures) -> str:
     whole, shorter = figures.stage.training, ""
     if stage is not figures.stage:
         shorter = (
-            f"\n  (a step of the run has {whole.global_batch_size:,} rows in {whole.grad_accum_steps} microbatch(es) "
+            f"\n  (a step of the run has {whole.global_batch_size:,} rows in {whole.microbatches} microbatch(es) "
             "and would take too long here; the shorter ones update more often for the same tokens)"
         )
     return (
         f"\nsteps {stage.start:,} to {stage.stop:,}, measured with {training.global_batch_size:,} rows of "
-        f"{stage.data.sequence_length} tokens in {training.grad_accum_steps} microbatch(es){shorter}"
+        f"{stage.data.sequence_length} tokens in {training.microbatches} microbatch(es){shorter}"
     )
 
 

@@ -16,20 +16,20 @@ from jax.sharding import Mesh
 
 from bertjax.config import Config, DataConfig
 from bertjax.families.networks import init_params
-from bertjax.input.batches import batch_spec
 from bertjax.input.feed import AHEAD, Feed, open_feed
 from bertjax.input.training_data import RunBatches
 from bertjax.model.network import Params
 from bertjax.parallel.mesh import batch_shards, make_mesh
 from bertjax.parallel.sharding import local_rows, to_global
-from bertjax.training.exchange import Frozen, frozen_shapes
+from bertjax.training.exchange import Frozen
 from bertjax.training.flops import Peak, matmul_peak, mfu, peak_flops
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.out_of_memory import settings_named
-from bertjax.training.stages import Stage, stage_step, stages_of
-from bertjax.training.state import Blueprint, FrozenNetwork, TrainState, draw_blueprint, init_state
+from bertjax.training.stages import Stage, stages_of
+from bertjax.training.state import Blueprint, FrozenNetwork, TrainState, init_state
 from bertjax.training.step import TrainStep
-from bertjax.training.teacher import assumed_teacher, flops_of_run, frozen_networks
+from bertjax.training.step_programs import StepPrograms
+from bertjax.training.teacher import assumed_teacher, flops_of_run
 
 MakeRows = Callable[[DataConfig, int], RunBatches]  # the rows of a stage, by its data and seed
 _WARM_UP = 2  # steps that are not counted
@@ -154,12 +154,24 @@ def bench(config: Config, make_rows: MakeRows, seconds: float) -> tuple[Machine,
         peak_flops(device.device_kind),
         matmul_peak(device, "bfloat16") if device.platform == "cpu" and dtype == "float32" else None,
     )
+    programs = StepPrograms(config, mesh, make_optimizer(config.optimizer), assumed_teacher(config))
+    config, _ = programs.fit()
+
+    def measure(stage: Stage) -> StageFigures:
+        return _bench_stage(config, programs, mesh, machine, stage, make_rows, seconds)
+
     with jax.set_mesh(mesh):
-        return machine, [_bench_stage(config, mesh, machine, stage, make_rows, seconds) for stage in stages_of(config)]
+        return machine, [measure(stage) for stage in stages_of(config)]
 
 
 def _bench_stage(
-    config: Config, mesh: Mesh, machine: Machine, stage: Stage, make_rows: MakeRows, seconds: float
+    config: Config,
+    programs: StepPrograms,
+    mesh: Mesh,
+    machine: Machine,
+    stage: Stage,
+    make_rows: MakeRows,
+    seconds: float,
 ) -> StageFigures:
     flops = flops_of_run(config, stage.data, assumed_teacher(config))
     peak = machine.measured.flops * machine.devices
@@ -167,7 +179,7 @@ def _bench_stage(
     measured = shortened(stage, batch_shards(mesh), affordable)
     batches = make_rows(measured.data, measured.seed)
     with settings_named(f"measuring stage {stage.number}", config, mesh, measured):
-        step, state, program = _compiled(config, mesh, measured)
+        step, state, program = _compiled(config, programs, measured)
         with _feed(batches, mesh, measured) as feed:
             input_alone = _time_input(feed, measured, seconds / 4)
         with _feed(batches, mesh, measured) as feed:
@@ -197,21 +209,15 @@ def shortened(stage: Stage, shards: int, tokens: float) -> Stage:
     return replace(stage, training=replace(stage.training, global_batch_size=count * at_a_time, grad_accum_steps=count))
 
 
-def _compiled(config: Config, mesh: Mesh, stage: Stage) -> tuple[TrainStep, TrainState, Program]:
-    optimizer = make_optimizer(config.optimizer)
-    drawn = frozen_networks(assumed_teacher(config), mesh, config.execution)
-    blueprint = draw_blueprint(config.model, optimizer, mesh, config.execution, drawn)
-    state = init_state(blueprint, config.model, optimizer, config.training.seed)
-    size = stage.training.global_batch_size
-    spec = batch_spec(stage.data, size, stage.training.objectives)
-    batch = {name: jax.ShapeDtypeStruct(shape, kind) for name, (shape, kind) in spec.items()}
+def _compiled(config: Config, programs: StepPrograms, stage: Stage) -> tuple[TrainStep, TrainState, Program]:
+    blueprint = programs.blueprint(config.execution)
+    state = init_state(blueprint, config.model, make_optimizer(config.optimizer), config.training.seed)
     start = time.perf_counter()
-    step = stage_step(config, stage, blueprint, optimizer)
-    compiled: Any = step.trace(state, batch, frozen_shapes(blueprint)).lower().compile()
+    compiled: Any = programs.trace(config.execution, stage).lower().compile()
     seconds = time.perf_counter() - start
     memory = compiled.memory_analysis()
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    step = replace(step, program=compiled, frozen=_drawn(blueprint))
+    step = replace(programs.step(config.execution, stage), program=compiled, frozen=_drawn(blueprint))
     return step, state, Program(seconds, held + memory.temp_size_in_bytes, None)
 
 

@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 
 import bertjax
 from bertjax.config import from_dict, to_dict
+from bertjax.runtime.host_memory import device_memory
 from bertjax.storage.json_documents import Between, Count, Sha256, checked, parse_json
 from bertjax.storage.remote import AnyPath
 
@@ -75,7 +76,7 @@ class _Document(TypedDict):
 def run_metadata(
     config: dict[str, Any], *, tokenizer_fingerprint: str, data_fingerprint: str, mesh: Mesh, teacher_digest: str = ""
 ) -> dict[str, Any]:
-    """The metadata of a run: `config.to_dict`, fingerprints (hex), versions, device kind, mesh sizes."""
+    """The metadata of a run: `config.to_dict`, fingerprints (hex), versions, devices and their memory, mesh sizes."""
     return {
         "config": config,
         "tokenizer_fingerprint": tokenizer_fingerprint,
@@ -88,6 +89,7 @@ def run_metadata(
             "orbax-checkpoint": ocp.__version__,
         },
         "device_kind": mesh.devices.flat[0].device_kind,
+        "device_memory": device_memory(mesh.local_devices[0]),
         "mesh": {axis: int(size) for axis, size in mesh.shape.items()},
     }
 

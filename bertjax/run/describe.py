@@ -27,6 +27,7 @@ def describe(job: Job) -> str:
     lines = [
         f"mesh {axes} of {mesh.devices.flat[0].device_kind} ({mesh.devices.size} devices); peak {job.peak}",
         f"model: {parameters - padding:,} parameters",
+        job.fitted,
         _describe_attention(choose_stage_attention(config, mesh, tuple(stage.stage for stage in job.stages))),
         *_describe_deterministic(config, mesh),
     ]
@@ -90,6 +91,6 @@ def _describe_stage(stage: RunStage, shards: int) -> str:
     training, at_a_time = stage.training, stage.training.rows_at_a_time // shards
     return (
         f"steps {stage.start:,} to {stage.stop:,}: {training.global_batch_size:,} rows of "
-        f"{stage.data.sequence_length} tokens a step, {at_a_time} a device at a time in {training.grad_accum_steps} "
+        f"{stage.data.sequence_length} tokens a step, {at_a_time} a device at a time in {training.microbatches} "
         f"microbatch(es); {_epochs(stage):,.2f} epochs of {stage.batches.rows_per_epoch:,} rows"
     )

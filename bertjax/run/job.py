@@ -18,6 +18,7 @@ from bertjax.parallel.sharding import put_on_devices
 from bertjax.run.checkpoint_metadata import run_metadata
 from bertjax.run.hooks.early_stopping import Patience
 from bertjax.run.metrics import Shown, shown_of
+from bertjax.runtime.processes import Processes
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import objectives
 from bertjax.training.evaluate import EvalStep, Evaluation, HeldOut, baselines_of, make_eval_step, unigram_baseline
@@ -26,9 +27,10 @@ from bertjax.training.flops import Peak, device_peak
 from bertjax.training.objectives import Batch
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.out_of_memory import settings_named
-from bertjax.training.stages import Stage, check_stages_divisible, rows_are_packed, stage_at, stage_step, stages_of
+from bertjax.training.stages import Stage, check_stages_divisible, rows_are_packed, stage_at, stages_of
 from bertjax.training.state import Blueprint, TrainState, draw_blueprint
 from bertjax.training.step import GradientMetrics, Metrics, TrainStep
+from bertjax.training.step_programs import StepPrograms
 from bertjax.training.teacher import Teacher, flops_of_run, frozen_networks, put_teacher
 
 # Evaluation has its own seed for pairs and masks, so that the training seed does not change the evaluated rows.
@@ -78,7 +80,7 @@ class RunStage:
         """The size of a step, for messages."""
         return (
             f"{self.training.global_batch_size:,} rows of {self.data.sequence_length} tokens a step in "
-            f"{self.training.grad_accum_steps} microbatch(es)"
+            f"{self.training.microbatches} microbatch(es)"
         )
 
 
@@ -136,6 +138,7 @@ class Job:
     peak: Peak
     doing: str = "pretraining"  # for the progress line
     shown: tuple[Shown, ...] = ()
+    fitted: str = ""  # what was decided so that the steps fit the devices, and why
     patience: Patience | None = None
     # A comment to print after the held-out figures of a step.
     remark: Callable[[int, Mapping[str, float]], str] = lambda step, figures: ""
@@ -149,21 +152,27 @@ def assemble(
     teacher: Teacher | None = None,
     mesh: Mesh | None = None,
     gradient_metrics: GradientMetrics | None = None,
+    processes: Processes | None = None,
 ) -> Job:
     """Assemble a run; with `only_at`, only the stage of that step. `teacher` is what `distillation.teacher` names.
 
-    Without `mesh` it is that of the config; `gradient_metrics` as `make_train_step` has it.
+    Without `mesh` it is that of the config; `gradient_metrics` as `make_train_step` has it. Microbatches that are
+    `auto` are decided here, by all `processes` of the run together.
     Raises ValueError naming the key, its value and what to do.
     """
     tokenizer = content.tokenizer
     config = replace(config, model=replace(config.model, vocab_size=tokenizer.vocab_size))
+    mesh = make_mesh(config.mesh) if mesh is None else mesh
+    stages = stages_of(config)
+    check_stages_divisible(config, mesh, stages if only_at is None else [stage_at(stages, only_at)])
+    optimizer = make_optimizer(config.optimizer)
+    teacher_model = None if teacher is None else teacher.model
+    programs = StepPrograms(config, mesh, optimizer, teacher_model, gradient_metrics)
+    config, fitted = programs.fit(processes)
     stages = stages_of(config)
     taken = stages if only_at is None else (stage_at(stages, only_at),)
-    mesh = make_mesh(config.mesh) if mesh is None else mesh
-    check_stages_divisible(config, mesh, taken)
-    optimizer = make_optimizer(config.optimizer)
-    blueprint, frozen = draw_networks(config, mesh, optimizer, teacher)
-    teacher_model = None if teacher is None else teacher.model
+    blueprint = programs.blueprint(config.execution)
+    frozen = NO_FROZEN if teacher is None else put_teacher(teacher, blueprint, config)
     trained = objectives.objectives_of(config)
     unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
 
@@ -176,17 +185,16 @@ def assemble(
     def run_stage(stage: Stage) -> RunStage:
         data, training = stage.data, stage.training
         sets = held_out_sets(content.held_out(data, HELD_OUT_SEED), training, mesh)
-        step = stage_step(config, stage, blueprint, optimizer, gradient_metrics=gradient_metrics)
         return RunStage(
             stage,
-            replace(step, frozen=frozen),
+            replace(programs.step(config.execution, stage), frozen=frozen),
             content.train(data, stage.seed),
             HeldOutText(eval_step_of(stage.model), trained, tuple(sets), unigram, tokenizer.mask_id),
             flops_of_run(config, data, teacher_model),
         )
 
     job = make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher)
-    return replace(job, stages=tuple(run_stage(stage) for stage in taken), shown=shown_of(trained))
+    return replace(job, stages=tuple(map(run_stage, taken)), shown=shown_of(trained), fitted=fitted)
 
 
 def draw_networks(

@@ -28,6 +28,7 @@ from bertjax.run.checkpoint import saved_steps
 from bertjax.run.checkpoint_metadata import DRAWN
 from bertjax.run.checks import preflight
 from bertjax.run.describe import describe, describe_process
+from bertjax.run.fitted import as_fitted
 from bertjax.run.hooks import make_hooks
 from bertjax.run.job import Job, assemble
 from bertjax.run.loop import Outcome
@@ -102,7 +103,7 @@ def pretrain(
             if has_class(config.model):
                 tensors_of(config.model)  # raises for a family whose tables lack a head, which the export would meet
             require_sources(config.data)
-            config = as_begun(config, given)
+            config = as_fitted(as_begun(config, given), processes)
             require_own_run(config)
             callbacks = [*callbacks, *make_hooks(config)]
             start, teacher, probe_files = _read_start(config), read_teacher(config), read_probe_files(config)
@@ -121,7 +122,7 @@ def pretrain(
             with SIGNS.doing("planning epoch 1"):
                 fitted = None if teacher is None else fit_teacher(teacher, config, content.tokenizer)
                 gradient_metrics = gradient_metrics_of(callbacks)
-                job = assemble(config, content, teacher=fitted, gradient_metrics=gradient_metrics)
+                job = assemble(config, content, teacher=fitted, gradient_metrics=gradient_metrics, processes=processes)
                 probes = probes_of(job, content, probe_files, processes)
             processes.require_same("teacher", job.metadata["teacher_digest"], "give every host the same weights")
             if config.training.budget:

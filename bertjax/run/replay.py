@@ -154,7 +154,7 @@ def _inspected(job: Job, stage: RunStage, state: TrainState, batch: Any, local: 
     step, parts = stage.train_step, stage.train_step.gradient
     weights = jax.jit(functools.partial(batch_weights, objectives=parts.objectives))(batch)
     keys = jax.jit(parts.keys)(state.step, batch)
-    whole = parts.make(stage.training.grad_accum_steps)
+    whole = parts.make(stage.training.microbatches)
 
     @functools.partial(jax.jit, compiler_options=parts.options)
     def by_layer(*given: Any) -> dict[str, jax.Array]:

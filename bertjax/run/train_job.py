@@ -64,7 +64,7 @@ def train_job(
     if processes is None:
         with alone() as processes:
             return train_job(job, say, initial, processes, callbacks)
-    directory, training = path_of(job.config.directory), job.config.training
+    directory, training, first = path_of(job.config.directory), job.config.training, job.stages[0]
     skips, first_skipped = skips_to_begin_with(job, processes, say), None
     while True:  # again after a loss spike, from a checkpoint before it
         skipping = with_skips(job, skips)
@@ -107,7 +107,7 @@ def train_job(
                         initial=start,
                         every=training.log_every,
                         pauses_left=functools.partial(evaluations_left, skipping.stages),
-                        pause_units=job.stages[0].evaluation.batches * _EVALUATION / training.grad_accum_steps,
+                        pause_units=first.evaluation.batches * _EVALUATION / first.training.microbatches,
                         stream=stream,
                     )
                 )

@@ -6,9 +6,12 @@ import ctypes
 import functools
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+
+if TYPE_CHECKING:
+    from jaxlib._jax import Device  # jax.Device is a variable to type checkers
 
 # <malloc.h> of glibc
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
@@ -87,6 +90,17 @@ def machine_memory() -> int:
     """Bytes of memory of this machine, or the limit of its container."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *filter(None, map(_container_limit, _CONTAINER_LIMITS))])
+
+
+def device_memory(device: Device) -> float | None:
+    """Bytes that programs may use on a device of this process, as it reports them; of a CPU its share of the machine.
+
+    None if the device does not report it.
+    """
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    if limit is None and device.platform == "cpu":
+        return machine_memory() / jax.local_device_count()
+    return limit
 
 
 def _container_limit(file: Path) -> int | None:

@@ -20,7 +20,7 @@ from bertjax.training.stages import Stage
 if TYPE_CHECKING:
     from jaxlib._jax import Device  # jax.Device is a variable to type checkers
 
-_EXHAUSTED = "RESOURCE_EXHAUSTED"
+EXHAUSTED = "RESOURCE_EXHAUSTED"
 # Sizes of failed allocations in the messages of XLA's allocators and compilers.
 _REQUESTED = (
     r"(?:allocating|allocate) (?P<bytes>\d+) bytes",
@@ -54,7 +54,7 @@ def settings_named(
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        if _EXHAUSTED not in str(error):
+        if EXHAUSTED not in str(error):
             raise
         device = mesh.local_devices[0]  # another process's device does not tell its memory
         changes = remedies(config, mesh, stage) if of_a_recipe else _without_recipe(mesh)
@@ -95,7 +95,7 @@ def _more_of_a_gpu(mesh: Mesh) -> list[str]:
 
 def _smaller_microbatches(mesh: Mesh, stage: Stage) -> list[str]:
     training, shards = stage.training, batch_shards(mesh)
-    rows, now = training.global_batch_size // shards, training.grad_accum_steps
+    rows, now = training.global_batch_size // shards, training.microbatches
     larger = [count for count in range(2 * now, rows + 1) if rows % count == 0]
     if not larger:
         return []

@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import optax
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, StageConfig, TrainingConfig, validate
 from bertjax.families.registry import family_of, trained_networks
+from bertjax.input.batches import batch_spec
 from bertjax.input.training_data import TrainingData, open_training_data
 from bertjax.model.encoder import padded_vocab_size
+from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import check_divisible
 from bertjax.storage.progress import Progress
 from bertjax.training.objectives import Objective, objectives_of
@@ -90,13 +94,20 @@ def stage_step(
         optimizer,
         stage.schedule(),
         clip_norm=config.optimizer.clip_norm,
-        grad_accum_steps=stage.training.grad_accum_steps,
+        grad_accum_steps=stage.training.microbatches,
         dropout_seed=config.training.seed,
         packed=packed,
         platform=platform,
         deterministic=config.deterministic,
         gradient_metrics=gradient_metrics,
     )
+
+
+def batch_shapes(stage: Stage, mesh: Mesh | AbstractMesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of a stage's batch, with their shardings."""
+    rows = NamedSharding(mesh, P(BATCH_AXES))
+    spec = batch_spec(stage.data, stage.training.global_batch_size, stage.training.objectives)
+    return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows) for name, (shape, dtype) in spec.items()}
 
 
 def open_data(config: Config, progress: Progress, fingerprint: str = "") -> TrainingData:

@@ -120,8 +120,9 @@ class TrainStep:
         return self.program(state, self._rate(state.step), batch, frozen or self.frozen)
 
     def trace(self, state: Any, batch: Any, frozen: Any = NO_FROZEN) -> jax.stages.Traced:
-        """Trace the program for arguments of these shapes."""
-        return self.program.trace(state, jax.ShapeDtypeStruct((), jnp.float32), batch, frozen)
+        """Trace the program for arguments of these shapes; if they have shardings, a call compiles nothing again."""
+        rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(self.mesh, P()))
+        return self.program.trace(state, rate, batch, frozen)
 
     @functools.cached_property
     def _rate(self) -> Callable[[jax.Array], jax.Array]:

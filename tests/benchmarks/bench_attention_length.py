@@ -56,7 +56,7 @@ def memory_of(work: Work) -> int:
         data=DataConfig(
             vocab_size=work.model.vocab_size, sequence_length=work.length, max_predictions=work.predictions
         ),
-        training=TrainingConfig(steps=20_000, global_batch_size=work.rows),
+        training=TrainingConfig(steps=20_000, global_batch_size=work.rows, grad_accum_steps=1),
     )
     (stage,) = stages_of(config)
     return compile_stage(config, stage, make_mesh(MeshConfig(1, 1, 1)), "cpu").memory.total

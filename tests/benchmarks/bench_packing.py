@@ -85,7 +85,7 @@ def main() -> None:
         data=DataConfig(sequence_length=arguments.length, max_predictions=round(0.15 * arguments.length)),
         mesh=MeshConfig(),
         optimizer=OptimizerConfig(warmup_steps=10),
-        training=TrainingConfig(steps=1000, global_batch_size=arguments.rows),
+        training=TrainingConfig(steps=1000, global_batch_size=arguments.rows, grad_accum_steps=1),
     )  # fmt: skip
     runs = {
         "a pair a row": Run(plain, store),

@@ -38,7 +38,7 @@ RECIPE = Config(
     ),
     data=DataConfig(sequence_length=128, max_predictions=8),
     optimizer=OptimizerConfig(warmup_steps=2),
-    training=TrainingConfig(steps=100, global_batch_size=64),
+    training=TrainingConfig(steps=100, global_batch_size=64, grad_accum_steps=1),
     mesh=MeshConfig(data=2),  # so that another width of fsdp needs another word on data
 )
 
@@ -139,7 +139,8 @@ def test_a_step_computes_what_blocks_of_long_rows_do() -> None:
     """The compiler counts one block of queries of a long row; by that count a step would exceed the peak."""
     model = replace(RECIPE.model, num_hidden_layers=1, max_position_embeddings=4 * WHOLE_ROWS)
     data = DataConfig(sequence_length=4 * WHOLE_ROWS, max_predictions=8)
-    config = replace(RECIPE, model=model, data=data, training=TrainingConfig(steps=100, global_batch_size=2))
+    training = replace(RECIPE.training, global_batch_size=2)
+    config = replace(RECIPE, model=model, data=data, training=training)
     chip = replace(CHIPS["h100"], memory_bandwidth=1e30)  # so that nothing but arithmetic takes time
     topology = replace(open_topology("local"), devices=tuple(jax.devices()[:2]), slices=(0, 0), chip=chip)
     (stage,) = make_plan(config, topology, say=silent).stages

@@ -25,7 +25,7 @@ def activations(recipe: str, length: int) -> int:
         model=model,
         execution=replace(base.execution, dtype="float32"),
         data=DataConfig(vocab_size=model.vocab_size, sequence_length=length, max_predictions=length // 8),
-        training=TrainingConfig(global_batch_size=1, objectives=("mlm",)),
+        training=TrainingConfig(global_batch_size=1, grad_accum_steps=1, objectives=("mlm",)),
         stages=(),
     )
     (stage,) = stages_of(config)

@@ -168,6 +168,7 @@ def test_decision_is_a_config_that_a_resumed_run_reads(
     prepared: tuple[Config, TrainingData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, content = replace(prepared[0], run_dir=str(tmp_path)), prepared[1]
+    config = replace(config, training=replace(config.training, grad_accum_steps=1))
     costs = Costs((0.5, 0.25), (1.0, 1.0), 1.0, 1.0, 5.0)
     monkeypatch.setattr(time_budget, "measure", lambda *arguments: costs)
     said: list[str] = []

@@ -31,7 +31,7 @@ SHORT = small("modernbert", rope_theta=100.0, **SIZES_OF_STEP)
 CONFIG = Config(
     model=SHORT,
     data=DataConfig(packing="pairs", sequence_length=48),
-    training=TrainingConfig(steps=40, global_batch_size=8, objectives=("mlm",)),
+    training=TrainingConfig(steps=40, global_batch_size=8, grad_accum_steps=1, objectives=("mlm",)),
     optimizer=OptimizerConfig(warmup_steps=2, schedule="warmup_stable_decay", name="stable_adamw"),
     stages=(
         StageConfig(start=10, learning_rate=3e-4, rope_theta=1600.0, decay_steps=20),

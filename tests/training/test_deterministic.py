@@ -31,7 +31,7 @@ jax.config.update("jax_enable_compilation_cache", False)  # what is compiled ane
 model = ModelConfig(vocab_size=3000, hidden_size=256, num_hidden_layers=2, num_attention_heads=4,
                     intermediate_size=1024, attention_probs_dropout_prob=0.0)
 config = Config(model=model, execution=ExecutionConfig(dtype="bfloat16"),
-                data=DataConfig(sequence_length=512), training=TrainingConfig(steps=20_000),
+                data=DataConfig(sequence_length=512), training=TrainingConfig(steps=20_000, grad_accum_steps=1),
                 deterministic=True)
 mesh, optimizer = make_mesh(MeshConfig(), jax.devices()[:1]), make_optimizer(config.optimizer)
 with jax.set_mesh(mesh):

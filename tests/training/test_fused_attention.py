@@ -66,7 +66,7 @@ def run(mesh: MeshConfig, packing: str, attention: str) -> Config:
         execution=ExecutionConfig(dtype="bfloat16", attention=attention, logits_chunk=16),
         data=DataConfig(sequence_length=512, packing=packing, pairs_per_row=4),
         mesh=mesh,
-        training=TrainingConfig(steps=20_000, global_batch_size=8),
+        training=TrainingConfig(steps=20_000, global_batch_size=8, grad_accum_steps=1),
     )
 
 

@@ -52,7 +52,7 @@ THIRD = (
 def config(*stages: StageConfig, steps: int = 1000) -> Config:
     return Config(
         data=DataConfig(sequence_length=128, max_predictions=20),
-        training=TrainingConfig(steps=steps, global_batch_size=256),
+        training=TrainingConfig(steps=steps, global_batch_size=256, grad_accum_steps=1),
         optimizer=OptimizerConfig(warmup_steps=100),
         stages=stages,
     )

@@ -129,7 +129,7 @@ class VectorKind(TextKind):
 
     def check_run(self, config: FinetuneConfig, content: TaskContent) -> None:
         """Refuse microbatches: wrong seconds are those of one microbatch, so that splitting makes the task easier."""
-        if config.training.grad_accum_steps > 1:
+        if config.training.microbatches > 1:
             raise ValueError(
                 f"training.grad_accum_steps={config.training.grad_accum_steps}: the loss compares all pairs of a "
                 "batch, which microbatches would split; use 1 and a smaller training.global_batch_size"

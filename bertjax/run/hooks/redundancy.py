@@ -171,7 +171,7 @@ class Redundancy(Callback):
         def of_shard(grads: Any, sums: Metrics) -> jax.Array:
             return _stacked(grads)[None]
 
-        gradient = parts.make(stage.training.grad_accum_steps, of_shard, P(BATCH_AXES))
+        gradient = parts.make(stage.training.microbatches, of_shard, P(BATCH_AXES))
 
         @functools.partial(jax.jit, out_shardings=everywhere, compiler_options=parts.options)
         def gradients(state: TrainState, batch: Batch, shift: jax.Array, frozen: Frozen) -> jax.Array:

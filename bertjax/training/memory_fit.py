@@ -1,0 +1,230 @@
+"""Microbatches and recomputation with which the steps of a run fit its devices: `training.grad_accum_steps=auto`.
+
+Fewer microbatches are faster, and so is less recomputation. The first of these that fits is taken, for all such stages
+of a run together, because they share `execution.remat`:
+1. The fewest microbatches with `execution.remat` as given, while a device has 4,096 tokens at a time.
+2. The same with `dots`, then with `full`.
+3. Smaller microbatches with `full`.
+The decision follows from the config, the mesh, the kind of device and its memory, and from nothing else, so that the
+same run on the same machine is the same program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig
+from bertjax.parallel.mesh import batch_shards
+from bertjax.parallel.sharding import microbatch_counts
+from bertjax.training.stages import Stage, check_stages_divisible, stages_of
+
+AUTO = "auto"
+REMAT: tuple[Literal["none", "dots", "full"], ...] = ("none", "dots", "full")  # least memory last
+# Share of a device's memory for a step. The rest is for what its program does not count: on a CPU the process, its
+# libraries and its batches, on a GPU the gaps between its buffers.
+USABLE = {"cpu": 0.75, "gpu": 0.92, "tpu": 0.97}
+# Tokens of a device at a time. With fewer, adding to the gradients, which are as large for any number of tokens, takes
+# more of a step than recomputing the cheap operations does.
+_ENOUGH_TOKENS = 4096
+_COMPILED = 8.0  # times as large as a compiled step's temporaries is the sum of all its values, about
+
+Bound = Callable[[ExecutionConfig, Stage], tuple[int, int]]  # bytes of a device: arguments, and all values of the step
+Compiled = Callable[[ExecutionConfig, Stage], float]  # bytes that the compiled step takes on a device
+
+
+class Fit(NamedTuple):
+    """A config whose stages all have a number of microbatches, and the reason as a line to print."""
+
+    config: Config
+    reason: str = ""  # empty if all numbers were given
+
+
+def is_undecided(config: Config) -> bool:
+    """Whether a stage of the run has no number of microbatches yet."""
+    return AUTO in (config.training.grad_accum_steps, *(stage.grad_accum_steps for stage in config.stages))
+
+
+def usable_memory(platform: str, memory: float | None) -> float | None:
+    """Bytes for a step on a device with `memory` bytes; None if that is unknown."""
+    return None if memory is None else USABLE.get(platform, USABLE["gpu"]) * memory
+
+
+def fit_to_memory(
+    config: Config, mesh: Mesh, limit: float | None, bound: Bound, compiled: Compiled, only: int | None = None
+) -> Fit:
+    """Decide every number of microbatches that is `auto`, and raise `execution.remat` as far as they need it.
+
+    `limit` is in bytes of a device, None for no limit. A step is compiled only if the sum of all its values, a bound
+    that needs no compilation, exceeds the limit. Where nothing fits, the least memory is taken, and `reason` says so.
+    With `only`, nothing is decided for stages of another number. Raises ValueError as `check_stages_divisible` does.
+    """
+    stages = [stage for stage in stages_of(config) if stage.training.grad_accum_steps == AUTO]
+    if only is not None:
+        stages = [stage for stage in stages if stage.number == only]
+    if not stages:
+        return Fit(config)
+    check_stages_divisible(config, mesh, stages)
+    shards = batch_shards(mesh)
+    if limit is None:
+        numbers = {stage.number: 1 for stage in stages}
+        return Fit(with_microbatches(config, numbers), _reason(numbers, {}, None, config.execution))
+
+    # Needs by the rows at a time, which a later stage of the same rows in another number shares.
+    measured: dict[tuple[ExecutionConfig, DataConfig, ModelConfig], dict[int, float]] = {}
+
+    def search(execution: ExecutionConfig, stage: Stage, counts: Sequence[int]) -> tuple[int | None, dict[int, float]]:
+        rows, known = stage.training.global_batch_size, measured.setdefault((execution, stage.data, stage.model), {})
+
+        def at(count: int) -> Stage:
+            return replace(stage, training=replace(stage.training, grad_accum_steps=count))
+
+        def need(count: int) -> float:
+            _, most = bound(execution, at(count))
+            if most > limit:
+                most = known[rows // count] = compiled(execution, at(count))
+            return most
+
+        arguments, most = bound(execution, at(counts[0]))
+        if most <= limit:
+            return counts[0], {counts[0]: most}
+        before = {rows / at_a_time: need for at_a_time, need in known.items()}
+        return fewest(counts, limit, need, arguments, (most - arguments) / _COMPILED, before)
+
+    counts = {stage.number: list(microbatch_counts(stage.training, shards)) for stage in stages}
+    large = {stage.number: _of_enough_tokens(stage, counts[stage.number], shards) for stage in stages}
+    execution, needs = config.execution, {}
+    numbers: dict[int, int] = {}
+    for remat in REMAT[REMAT.index(config.execution.remat) :]:
+        execution, numbers = replace(execution, remat=remat), {}
+        for stage in stages:
+            number, tried = search(execution, stage, large[stage.number])
+            if number is None:
+                if remat != REMAT[-1]:
+                    break  # the next level is for all stages
+                smaller = counts[stage.number][len(large[stage.number]) :]
+                if smaller:
+                    number, tried = search(execution, stage, smaller)
+                number = number or counts[stage.number][-1]
+            numbers[stage.number], needs[stage.number] = number, tried.get(number, math.inf)
+        if len(numbers) == len(stages):
+            break
+    decided = replace(with_microbatches(config, numbers), execution=execution)
+    return Fit(decided, _reason(numbers, needs, limit, execution))
+
+
+def fewest(
+    counts: Sequence[int],
+    limit: float,
+    need: Callable[[int], float],
+    fixed: float,
+    growing: float,
+    known: Mapping[float, float] | None = None,
+) -> tuple[int | None, dict[int, float]]:
+    """The fewest of these numbers of microbatches, ascending, whose step fits, and the bytes of all that were tried.
+
+    `fixed + growing / first` is the expected need of the first number: bytes that microbatches do not change, and those
+    in proportion to their rows. Each measured need improves the expectation, as do those `known` of like steps. From
+    two of them on, a number is taken without trying the one before it, if that one is not expected to fit. None: not
+    even the last fits.
+    """
+    known = known or {}
+    growing *= counts[0]
+    tried: dict[int, float] = {}
+    low, high = 0, len(counts)  # those before `low` are too large, those from `high` on fit
+    while low < high:
+        expected = _expectation({**known, **tried}, fixed, growing)
+        likely = next((place for place in range(low, high) if expected(counts[place]) <= limit), None)
+        if likely is None:
+            if high < len(counts) and len({**known, **tried}) > 1:
+                break
+            likely = high - 1
+        tried[counts[likely]] = need(counts[likely])
+        low, high = (low, likely) if tried[counts[likely]] <= limit else (likely + 1, high)
+    return (counts[high] if high < len(counts) else None), tried
+
+
+def _expectation(tried: Mapping[float, float], fixed: float, growing: float) -> Callable[[int], float]:
+    """Bytes by the number of microbatches: a line over its inverse, through the two nearest that were tried."""
+    known = {count: bytes for count, bytes in tried.items() if math.isfinite(bytes)}
+
+    def expected(count: float) -> float:
+        near = sorted(known, key=lambda one: abs(math.log(one / count)))[:2]
+        if not near:
+            return fixed + growing / count
+        if len(near) == 1:
+            return fixed + max(known[near[0]] - fixed, 0.0) * near[0] / count
+        first, second = near
+        slope = (known[first] - known[second]) / (1 / first - 1 / second)
+        return known[first] + slope * (1 / count - 1 / first)
+
+    return expected
+
+
+def with_microbatches(config: Config, numbers: Mapping[int, int]) -> Config:
+    """The config with these numbers of microbatches by stage; a stage with that of the one before it leaves it out."""
+    if 0 in numbers:
+        config = replace(config, training=replace(config.training, grad_accum_steps=numbers[0]))
+    before, stages = config.training.grad_accum_steps, []
+    for number, stage in enumerate(config.stages, 1):
+        if number in numbers:
+            own = None if numbers[number] == before else numbers[number]
+            stage = replace(stage, grad_accum_steps=own)
+        before = before if stage.grad_accum_steps is None else stage.grad_accum_steps
+        stages.append(stage)
+    return replace(config, stages=tuple(stages))
+
+
+def values_bytes(traced: jax.stages.Traced) -> int:
+    """The bytes of all values of a traced program, as if none took the place of another: a bound of its temporaries.
+
+    A loop counts once, with all that it stacks.
+    """
+
+    def of_jaxpr(jaxpr: Any) -> int:
+        return sum(sum(map(_bytes, eqn.outvars)) + sum(map(of_jaxpr, _within(eqn))) for eqn in jaxpr.eqns)
+
+    return of_jaxpr(traced.jaxpr.jaxpr)
+
+
+def _bytes(variable: Any) -> int:
+    aval = variable.aval
+    return aval.size * aval.dtype.itemsize if hasattr(aval, "dtype") else 0
+
+
+def _within(eqn: Any) -> list[Any]:
+    """The jaxprs that an equation calls."""
+    found = []
+    for value in eqn.params.values():
+        for one in value if isinstance(value, tuple | list) else (value,):
+            jaxpr = getattr(one, "jaxpr", one)  # a closed one holds it
+            if hasattr(jaxpr, "eqns"):
+                found.append(jaxpr)
+    return found
+
+
+def _of_enough_tokens(stage: Stage, counts: list[int], shards: int) -> list[int]:
+    tokens = stage.training.global_batch_size // shards * stage.data.sequence_length
+    return [count for count in counts if tokens / count >= _ENOUGH_TOKENS] or counts[:1]
+
+
+def _reason(
+    numbers: Mapping[int, int], needs: Mapping[int, float], limit: float | None, execution: ExecutionConfig
+) -> str:
+    counts = ", then ".join(str(number) for number in numbers.values())
+    remat = "" if execution.remat == "none" else f" with execution.remat {execution.remat}"
+    if limit is None:
+        return f"microbatches (auto): {counts}{remat}; the memory of a device is unknown"
+    most = max(needs.values())
+    share = f"{most / 2**30:,.2f} GiB" if math.isfinite(most) else "more"
+    if most > limit:
+        return (
+            f"Warning: microbatches (auto): {counts}{remat} take the least memory, and a step still takes {share} of "
+            f"the {limit / 2**30:,.2f} GiB of a device for it; split the weights with --mesh.fsdp"
+        )
+    return f"microbatches (auto): {counts}{remat}; a step takes at most {share} of {limit / 2**30:,.2f} GiB of a device"

@@ -1,0 +1,150 @@
+"""Microbatches that are `auto`: the fewest that fit, then recomputation; a resumed run keeps what was decided."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import pytest
+from generated_corpus import write_corpus
+from tiny_runs import write_recipe
+
+from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, StageConfig, TrainingConfig, load_recipe
+from bertjax.parallel.mesh import make_mesh
+from bertjax.run.checkpoint import read_metadata
+from bertjax.run.fitted import as_fitted
+from bertjax.run.job import assemble
+from bertjax.run.train_job import train_job
+from bertjax.runtime.processes import alone
+from bertjax.storage.progress import no_progress
+from bertjax.training import step_programs
+from bertjax.training.memory_fit import USABLE, fewest, fit_to_memory
+from bertjax.training.stages import Stage, open_data, stages_of
+from bertjax.training.step_programs import StepPrograms
+
+# Rows of 128 and then of 512 tokens; 256 rows over 2 devices: 32 and 8 rows of a device are 4,096 tokens.
+CONFIG = Config(
+    data=DataConfig(sequence_length=128, max_predictions=20),
+    training=TrainingConfig(steps=20_000, global_batch_size=256),
+    stages=(StageConfig(start=18_000, sequence_length=512, max_predictions=77),),
+)
+
+
+def of_tokens(execution: ExecutionConfig, stage: Stage) -> float:
+    """Bytes of a made-up step: 100, and one for each token at a time, less with recomputation."""
+    tokens = stage.training.rows_at_a_time // 2 * stage.data.sequence_length
+    return 100 + tokens * {"none": 1.0, "dots": 0.5, "full": 0.25}[execution.remat]
+
+
+def decided(limit: float | None, config: Config = CONFIG) -> tuple[list[int], str]:
+    """Microbatches of each stage and the recomputation, with two devices of so much memory."""
+
+    def bound(execution: ExecutionConfig, stage: Stage) -> tuple[int, int]:
+        return 100, round(10 * of_tokens(execution, stage))
+
+    mesh = make_mesh(MeshConfig(), jax.devices()[:2])
+    fitted, reason = fit_to_memory(config, mesh, limit, bound, of_tokens)
+    stages = stages_of(fitted)
+    is_too_large = limit is not None and any(of_tokens(fitted.execution, stage) > limit for stage in stages)
+    assert ("Warning" in reason) == is_too_large or not reason
+    return [stage.training.microbatches for stage in stages], fitted.execution.remat
+
+
+@pytest.mark.parametrize(
+    ("limit", "microbatches", "remat"),
+    [
+        (None, [1, 1], "none"),
+        (1e6, [1, 1], "none"),
+        (100 + 128 * 128, [1, 4], "none"),
+        (100 + 64 * 128, [2, 8], "none"),
+        (100 + 32 * 128, [4, 16], "none"),  # 4,096 tokens of a device at a time
+        (100 + 16 * 128, [4, 16], "dots"),
+        (100 + 8 * 128, [4, 16], "full"),
+        (100 + 4 * 128, [8, 32], "full"),
+        (100 + 128, [32, 128], "full"),
+        (100, [128, 128], "full"),  # a row at a time, which does not fit either
+    ],
+)
+def test_microbatches_come_before_recomputation(limit: float | None, microbatches: list[int], remat: str) -> None:
+    assert decided(limit) == (microbatches, remat)
+
+
+def test_what_is_given_stays() -> None:
+    given = replace(CONFIG, training=replace(CONFIG.training, grad_accum_steps=2))
+    assert decided(200.0, given)[0] == [2, 2]
+    only_later = replace(given, stages=(replace(CONFIG.stages[0], grad_accum_steps="auto"),))
+    assert decided(100 + 64 * 128, only_later) == ([2, 8], "none")
+    least = replace(CONFIG, execution=ExecutionConfig(remat="dots"))
+    assert decided(1e6, least) == ([1, 1], "dots")
+
+
+def test_the_search_finds_the_fewest_and_compiles_few() -> None:
+    draw = random.Random(0)
+    for _ in range(200):
+        counts = sorted(draw.sample(range(1, 300), draw.randint(1, 12)))
+        fixed, growing = draw.uniform(0, 50), draw.uniform(1, 5000)
+        wanted = next((n for n in counts if fixed + growing / n <= 100), None)
+        needs = {n: fixed + growing / n for n in counts}
+        # Nothing that is expected beforehand is right.
+        found, tried = fewest(counts, 100, needs.__getitem__, draw.uniform(0, 50), draw.uniform(1, 5000))
+        assert found == wanted
+        assert len(tried) <= 5
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    folder = tmp_path_factory.mktemp("fit")
+    config = load_recipe(write_recipe(folder))
+    source = write_corpus(folder / "corpus.txt", 30)
+    return replace(
+        config,
+        run_dir=str(folder / "run"),
+        log=(),
+        mesh=MeshConfig(1, 1, 1),
+        data=replace(config.data, sources=(f"lines:{source}",), root=str(folder / "data"), vocab_size=200),
+        model=replace(config.model, num_hidden_layers=1),
+        optimizer=replace(config.optimizer, warmup_steps=1),
+        training=replace(config.training, steps=2, global_batch_size=256, eval_every=2, checkpoint_every=2),
+    )
+
+
+def test_a_resumed_run_keeps_the_decision(tiny: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real programs on a device that is said to have less memory than the step of all rows takes."""
+    mesh, content = make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]), open_data(tiny, no_progress)
+    monkeypatch.setattr(step_programs, "device_memory", lambda device: 1e12)
+    compiled: list[int] = []
+    measure = StepPrograms.compiled_bytes
+
+    def compiled_bytes(programs: StepPrograms, execution: ExecutionConfig, stage: Stage) -> float:
+        compiled.append(stage.training.microbatches)
+        return measure(programs, execution, stage)
+
+    monkeypatch.setattr(StepPrograms, "compiled_bytes", compiled_bytes)
+    plenty = assemble(tiny, content, mesh=mesh)
+    assert plenty.config.training.grad_accum_steps == 1 and not compiled, "nothing is compiled where all values fit"
+    whole = StepPrograms(plenty.config, mesh, plenty.optimizer)
+    with jax.set_mesh(mesh):
+        need = measure(whole, plenty.config.execution, plenty.stages[0].stage)
+
+    memory = 0.9 * need / USABLE["cpu"]
+    monkeypatch.setattr(step_programs, "device_memory", lambda device: memory)
+    job = assemble(tiny, content, mesh=mesh)
+    assert job.config.training.grad_accum_steps == 2 and job.config.execution.remat == "none"
+    assert sorted(compiled) == [1, 2] and f"of {0.9 * need / 2**30:,.2f} GiB" in job.fitted
+    job.metadata["device_memory"] = memory
+    train_job(job, lambda line: None)
+    saved = read_metadata(Path(tiny.directory))
+    assert saved["config"]["training"]["grad_accum_steps"] == 2
+
+    with alone() as processes:
+        for here, kept in ((memory, 2), (2 * memory, 2), (0.5 * memory, "auto")):
+            monkeypatch.setattr("bertjax.run.fitted.device_memory", lambda device, here=here: here)
+            monkeypatch.setattr("bertjax.run.fitted.make_mesh", lambda config: mesh)
+            assert as_fitted(tiny, processes).training.grad_accum_steps == kept
+        two = make_mesh(MeshConfig(2, 1, 1), jax.devices()[:2])
+        monkeypatch.setattr("bertjax.run.fitted.make_mesh", lambda config: two)
+        assert as_fitted(tiny, processes) == tiny, "another mesh decides again"
+        given = replace(tiny, training=replace(tiny.training, grad_accum_steps=4))
+        assert as_fitted(given, processes) == given
