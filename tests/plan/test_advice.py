@@ -166,7 +166,14 @@ def test_a_plan_that_does_not_fit_ends_with_code_3(
     recipe.write_text("from bertjax.config import Config\n\ndef config():\n    return Config()\n")
     monkeypatch.setattr(answer, "answer", lambda *_: answer.Answer(too_large, None, None, "vocabulary of 300 entries"))
     arguments = argparse.Namespace(
-        config=str(recipe), topology="local", slices=1, html=None, verb="plan", overrides=[], show_config=False
+        config=str(recipe),
+        topology="local",
+        slices=1,
+        html=None,
+        verb="plan",
+        overrides=[],
+        show_config=False,
+        plugin=[],
     )
     assert bertjax.cli.plan.run(arguments) == 3
     shown = capsys.readouterr().out
