@@ -9,21 +9,49 @@ TYPE_CHECKING = False  # as in `typing`, whose import would delay the command li
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from typing import Any
+    from typing import Any, Unpack
 
     from bertjax.config import Config
     from bertjax.config.plugins import register
+    from bertjax.embed.encoder import EncodingOptions
     from bertjax.loaded import LoadedModel
+    from bertjax.pipeline.attention import Attention
+    from bertjax.pipeline.embedding import Embedded
+    from bertjax.pipeline.evaluation import Evaluation
+    from bertjax.pipeline.exporting import Exported, ExportOptions
+    from bertjax.pipeline.finetune_options import FinetuneOptions
     from bertjax.pipeline.finetuning import FinetuneResult
     from bertjax.pipeline.preparation import PrepareResult
+    from bertjax.pipeline.searching import Found
+    from bertjax.pipeline.tokens import Tokens
     from bertjax.run.callbacks import Callback
     from bertjax.run.pretrain import PretrainResult
+    from bertjax.storage.remote import AnyPath
 
 __version__ = "0.2.0.dev0"
-__all__ = ["Callback", "Config", "finetune", "load", "prepare", "pretrain", "recipe", "register"]
+__all__ = [
+    "Callback",
+    "Config",
+    "ExportOptions",
+    "FinetuneOptions",
+    "attention",
+    "embed",
+    "evaluate",
+    "export",
+    "finetune",
+    "load",
+    "prepare",
+    "pretrain",
+    "recipe",
+    "register",
+    "search",
+    "tokenize",
+]
 _ELSEWHERE = {  # imported on first access
     "Callback": "bertjax.run.callbacks",
     "Config": "bertjax.config",
+    "ExportOptions": "bertjax.pipeline.exporting",
+    "FinetuneOptions": "bertjax.pipeline.finetune_options",
     "register": "bertjax.config.plugins",
 }
 
@@ -83,55 +111,144 @@ def pretrain(config: Config, *, callbacks: Sequence[Callback] = ()) -> PretrainR
 def finetune(
     task: str,
     init_from: str | Path,
+    options: FinetuneOptions | None = None,
     *,
-    teacher: str | Path = "",
-    data: str | Path = "",
-    train: str | Path = "",
-    dev: str | Path = "",
-    test: str | Path = "",
-    text: Sequence[str] = (),
-    label: str = "",
-    labels: Sequence[str] = (),
-    learning_rates: Sequence[float] = (),
-    batch_sizes: Sequence[int] = (),
-    epochs: Sequence[float] = (),
-    seeds: int = 1,
-    max_length: int | None = None,
-    run_dir: str | Path = "",
-    keys: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> FinetuneResult:
     """Fine-tune a model for a task under every setting and seed, and export the best run: `bertjax finetune`.
 
-        result = bertjax.finetune("classification", "runs/quickstart", train="reviews.csv")
+        options = bertjax.FinetuneOptions(train="reviews.csv", learning_rates=(5e-5, 3e-5))
+        result = bertjax.finetune("classification", "runs/quickstart", options)
         bertjax.load(result.directory).predict("I would read it again.")
 
     `task` is one of GLUE, squad, ner, ..., or classification, regression, choice, pairs, relevance for a table of your
-    own. `teacher` is a model that was fine-tuned for the task, to learn from. `data` is the folder of a known task;
-    `train`, `dev` and `test` are files; `text` and `label` are columns.
-    `keys` are any other keys of the config: `{"optimizer.beta2": 0.98}`. Raises as `pretrain`.
+    own. `init_from` is a model as in `load`. Raises as `pretrain`.
     """
-    from bertjax.config import with_values
     from bertjax.pipeline import finetuning
+    from bertjax.pipeline.finetune_options import FinetuneOptions
 
-    given = {"data": str(data), "train": str(train), "dev": str(dev), "test": str(test), "label": label}
-    given |= {"text": tuple(text), "labels": tuple(labels)}
-    tried = {"learning_rate": learning_rates, "batch_size": batch_sizes, "epochs": epochs}
-    request = finetuning.TaskRequest(
-        name=task,
-        init_from=str(init_from),
-        teacher=str(teacher),
-        task={key: value for key, value in given.items() if value},
-        tried={key: values for key, values in tried.items() if values},
-        seeds=seeds,
-        max_length=max_length,
-        run_dir=str(run_dir),
-        change=lambda config: with_values(config, keys or {}),
-    )
+    request = finetuning.request_of(task, str(init_from), options or FinetuneOptions())
     return finetuning.finetune(request, callbacks=callbacks)
 
 
-_finetune = finetune  # the package of the same name, once imported, replaces it and calls it
+def evaluate(run: str | Path) -> Evaluation:
+    """Evaluate a run's newest checkpoint, or `RUN/checkpoints/STEP`, on its held-out text: `bertjax evaluate`.
+
+        bertjax.evaluate("runs/quickstart").figures["eval/mlm_loss"]
+
+    Raises ValueError for a fine-tuned run, and for text or a teacher that has changed since.
+    """
+    _quiet()
+    from bertjax.pipeline import evaluation
+
+    return evaluation.evaluate(str(run))
+
+
+def export(run: str | Path, options: ExportOptions | None = None, *, overwrite: bool = False) -> Exported:
+    """Write a run's model in another framework's format, and compare the two: `bertjax export`.
+
+        options = bertjax.ExportOptions(to="onnx", precision="int8")
+        folder = bertjax.export("runs/quickstart", options).directory
+
+    The default is Hugging Face's layout. Raises ValueError for an option that the format does not have, and for a
+    folder that exists unless `overwrite` is true; RuntimeError if the outputs differ.
+    """
+    _quiet()
+    from bertjax.pipeline import exporting
+
+    def require_free(output: AnyPath) -> None:
+        if not overwrite and (any(output.iterdir()) if output.is_dir() else output.exists()):
+            raise ValueError(f"{output} exists; give overwrite=True to replace it, or name another output")
+
+    return exporting.export(str(run), options or exporting.ExportOptions(), require_free)
+
+
+def search(
+    model: str | Path,
+    queries: Sequence[str],
+    *,
+    index: str | Path,
+    documents: Sequence[str | Path] = (),
+    column: str | None = None,
+    by: str = "vectors",
+    rerank: str | Path = "",
+    top: int = 10,
+    **encoding: Unpack[EncodingOptions],
+) -> list[list[Found]]:
+    """The `top` best documents for each query, best first, as (id, title, text, score): `bertjax search`.
+
+        bertjax.search("runs/quickstart", ["sort an array"], index="index", documents=["docs.jsonl"])
+
+    `index` is a folder, which is built from `documents` if it does not exist: files of one text per line, .csv, .tsv,
+    .parquet, or .jsonl with `_id`, `title` and `text`; `column` holds the text. `by` is vectors, bm25 or both; `rerank`
+    is a model of `finetune relevance`; `encoding` are the options of `LoadedModel.encode`, for a new index. Raises
+    ValueError for an index of another model, of other documents or of another encoding.
+    """
+    _quiet()
+    from bertjax.pipeline import searching
+
+    request = searching.IndexRequest(str(model), str(index), tuple(map(str, documents)), column, encoding)
+    return searching.search(request, queries, by, str(rerank), top)
+
+
+def attention(
+    model: str | Path, sentences: Sequence[str] = (), *, text: str | Path = "", sample: int = 200
+) -> Attention:
+    """What each head attends to in one or two sentences, which a notebook shows as a page: `bertjax attention`.
+
+        bertjax.attention("runs/quickstart", ["I went to the store.", "It was closed."])
+
+    `.view.attention` is float32 [layers, heads, tokens, tokens], `.page` is HTML. The patterns of heads are measured on
+    `sample` sentences of the file `text`, or else of the run's held-out text. Raises ValueError for long sentences.
+    """
+    _quiet()
+    from bertjax.pipeline import attention as view
+
+    return view.attention(str(model), tuple(sentences), str(text), sample)
+
+
+def tokenize(source: str | Path, texts: Sequence[str], *, cased: bool = False) -> list[Tokens]:
+    """The tokens and ids of each text, without special tokens: `bertjax tokenize`.
+
+        bertjax.tokenize("runs/quickstart", ["a text"])[0].tokens
+
+    `source` is a run, hf:DIR, hf:NAME, or a vocabulary file; `cased` is for a vocab.txt that keeps case and accents.
+    Weights are not read. Raises ValueError for a source without a vocabulary.
+    """
+    from bertjax.pipeline import tokens
+
+    return tokens.tokenize(str(source), texts, cased=cased)
+
+
+def embed(
+    model: str | Path,
+    files: Sequence[str | Path],
+    output: str | Path,
+    *,
+    column: str | None = None,
+    overwrite: bool = False,
+    **encoding: Unpack[EncodingOptions],
+) -> Embedded:
+    """Write the vectors of the texts of files to .npy, .jsonl or .parquet: `bertjax embed`.
+
+        bertjax.embed("runs/quickstart", ["texts.txt"], "vectors.npy", normalize=True)
+
+    Files have one text per line, or are .csv, .tsv, .jsonl or .parquet with the text in `column`. `encoding` are the
+    options of `LoadedModel.encode`, which takes texts in memory. Raises ValueError for an output that exists, unless
+    `overwrite` is true, and for files that cannot be read.
+    """
+    _quiet()
+    from bertjax.embed.outputs import require_output
+    from bertjax.pipeline import embedding
+
+    path = require_output(str(output))
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} exists; give overwrite=True to replace it, or name another output")
+    return embedding.embed(str(model), [str(file) for file in files], path, column, encoding)
+
+
+# Once imported, the packages of these names replace them, and call them: see `bertjax.storage.callable_package`.
+_finetune, _search, _embed = finetune, search, embed
 
 
 def load(source: str | Path) -> LoadedModel:
@@ -145,9 +262,13 @@ def load(source: str | Path) -> LoadedModel:
 
     Raises ValueError naming what is missing or damaged.
     """
-    from bertjax.storage.lean_import import quiet_libtpu
-
-    quiet_libtpu()
+    _quiet()
     from bertjax.loaded import open_model
 
     return open_model(str(source))
+
+
+def _quiet() -> None:
+    from bertjax.storage.lean_import import quiet_libtpu
+
+    quiet_libtpu()

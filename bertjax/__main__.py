@@ -114,7 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(words: list[str]) -> tuple[Verb, argparse.Namespace]:
     """Parse a verb's words. Ends the program for `--help` and for words that the verb does not take."""
     name = words[0]
-    if plugins := _plugins_in(words):  # before the parser is made, because they may add choices
+    plugins, words = _take_plugins(words)
+    if plugins:  # before the parser is made, because they may add choices
         from bertjax.config.plugins import use_plugins
         from bertjax.storage.lean_import import quiet_libtpu
 
@@ -134,17 +135,24 @@ def _parse(words: list[str]) -> tuple[Verb, argparse.Namespace]:
     from bertjax.storage.lean_import import quiet_libtpu
 
     quiet_libtpu()
-    parsed.verb, parsed.overrides, parsed.behind_dashes = name, overrides, behind
+    parsed.verb, parsed.overrides, parsed.behind_dashes, parsed.plugin = name, overrides, behind, plugins
     return verb, parsed
 
 
-def _plugins_in(words: Sequence[str]) -> list[str]:
-    """The values of `--plugin`, which may be repeated."""
-    end = words.index("--") if "--" in words else len(words)
-    pairs = zip(words[:end], [*words[1:end], ""], strict=True)
-    return [value for word, value in pairs if word == "--plugin" and value] + [
-        word.partition("=")[2] for word in words[:end] if word.startswith("--plugin=")
-    ]
+def _take_plugins(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(the values of `--plugin`, which may be repeated; the other words)."""
+    plugins: list[str] = []
+    others: list[str] = []
+    left = list(words)
+    while left and left[0] != "--":
+        word = left.pop(0)
+        if word.startswith("--plugin="):
+            plugins.append(word.partition("=")[2])
+        elif word == "--plugin" and left:
+            plugins.append(left.pop(0))
+        else:
+            others.append(word)
+    return plugins, [*others, *left]
 
 
 def _report(error: Exception, name: str) -> int:
@@ -188,8 +196,6 @@ def make_parser(name: str) -> VerbParser:
     verb.add_arguments(parser)
     parser.add_argument(
         "--plugin",
-        action="append",
-        default=[],
         metavar="FILE",
         help="import a file or a module (my_package.module) that registers objectives, sources, ...; may be repeated",
     )

@@ -109,7 +109,7 @@ def test_plugins_of_the_page_from_text_to_transformers(tmp_path, monkeypatch, ca
     forget(monkeypatch)
     assert main(["export", str(run), "--output", str(tmp_path / "hf")]) == 0
     assert "BertForPreTraining" in repr(transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "hf"))
-    assert main(["verify", str(run)]) == 0
+    assert main(["run", "verify", str(run)]) == 0
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
     forget(monkeypatch)

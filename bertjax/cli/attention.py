@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from bertjax.cli.model_source import add_page, add_source, add_text, one_or_two, page_path
 from bertjax.cli.verb import Verb
-
-if TYPE_CHECKING:
-    from bertjax.interpret.attention_page import AttentionView
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,45 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page, and print which head shows which pattern."""
-    from bertjax.convert.sources import open_source
-    from bertjax.interpret.attention_page import EXAMPLE, render_attention, view_attention
-    from bertjax.interpret.sample_text import sample_text
+    from bertjax.pipeline.attention import attention
     from bertjax.storage.files import replace_text
-    from bertjax.storage.progress import ProgressLine
 
-    page = page_path(arguments.html)
-    sentences = one_or_two(arguments.sentences) if arguments.sentences else EXAMPLE
-    if arguments.sample < 2:
-        raise ValueError(f"--sample {arguments.sample}: patterns are measured on pairs of sentences; give 2 or more")
-    model, _ = open_source(arguments.run)
-    sample = sample_text(model, arguments.text, ProgressLine())
-    name = arguments.run.rstrip("/")
-    view = view_attention(model, name, sentences, sample, arguments.sample, ProgressLine())
-    replace_text(page, render_attention(view))
-    print(f"measured on {view.pairs:,} pairs of sentences: {view.sample}")
-    _print_patterns(view)
-    if view.at_cls is not None:
-        print(f"{view.at_cls.label} with probability {view.at_cls.probability:.1%}")
-    for note in view.missing:
-        print(note)
+    page, sentences = page_path(arguments.html), one_or_two(arguments.sentences)
+    view = attention(arguments.run, sentences, arguments.text or "", arguments.sample)
+    replace_text(page, view.page)
+    print(view)
     print(f"page: {page}")
     return 0
-
-
-def _print_patterns(view: AttentionView) -> None:
-    from bertjax.interpret.attention_patterns import PATTERNS, SHOWN_FROM
-
-    width = max(len(pattern.name) for pattern in PATTERNS)
-    found = zip(PATTERNS, view.clearest, view.patterns.shares, view.patterns.strengths, strict=True)
-    for number, (pattern, best, shares, strengths) in enumerate(found):
-        if best is None:
-            line = "not measured"
-        elif strengths[best] < SHOWN_FROM:
-            line = "no head shows it"
-        else:
-            line = f"layer {best[0] + 1}, head {best[1] + 1}: {shares[best]:.0%} of the attention"
-            line += f" ({view.patterns.chances[number]:.0%} if it were even)"
-        print(f"  {pattern.name:{width}}  {line}")
 
 
 VERB = Verb(

@@ -21,36 +21,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.text or arguments.file or arguments.field or arguments.pairs:
         return score.score(arguments)
     require_unused(arguments, score.OPTIONS, "TEXT, --file or --pairs")
-    from bertjax.config import FinetuneConfig
-    from bertjax.convert.sources import load_own_run
-    from bertjax.convert.teacher import fit_teacher, read_teacher
-    from bertjax.finetune.run import RESULTS_FILE
-    from bertjax.run.checkpoint import read_metadata
-    from bertjax.run.job import evaluate_params
-    from bertjax.run.run_directory import data_of
-    from bertjax.storage.progress import ProgressLine
-    from bertjax.storage.remote import path_of
+    from bertjax.pipeline.evaluation import evaluate
 
-    model = load_own_run(arguments.run)
-    if isinstance(model.config, FinetuneConfig):
-        raise ValueError(
-            f"{arguments.run} was fine-tuned; its figures are in {model.directory / RESULTS_FILE}. To measure it on "
-            "another file, repeat the command that trained it with --test FILE: it trains nothing again"
-        )
-    found = read_teacher(model.config)
-    teacher = None if found is None else fit_teacher(found, model.config, model.tokenizer)
-    if teacher is not None and teacher.digest != read_metadata(path_of(arguments.run))["teacher_digest"]:
-        raise ValueError(
-            f"distillation.teacher={model.config.distillation.teacher!r} is not the model that {arguments.run} learned "
-            "from: its weights have another digest; put the original back"
-        )
-    content = data_of(arguments.run, model.config, ProgressLine())
-    figures, baselines = evaluate_params(model.config, content, model.params, model.step, teacher)
-    print(f"step {model.step:,} of {model.directory}, held out: {content.size('held_out')}")
-    for name, value in figures.items():
-        print(f"  {name:20} {value:.4f}")
-    for name, value in baselines.items():
-        print(f"  {name:20} {value:.4f}")
+    print(evaluate(arguments.run))
     return 0
 
 

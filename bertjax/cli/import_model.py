@@ -7,9 +7,8 @@ import os
 import shlex
 from pathlib import Path
 
-from bertjax.cli.model_source import comparison_line
 from bertjax.cli.verb import Verb
-from bertjax.convert.formats import source_kinds
+from bertjax.convert.formats import FORMATS, source_kinds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         metavar="SOURCE",
         help="a folder in a format of "
-        + ", ".join(f"{name} ({kind}:DIR)" for kind, name in source_kinds().items())
+        + ", ".join(f"{name} ({kind}:DIR)" for kind, name in source_kinds(FORMATS.at_hand()).items())
         + "; hf:NAME, hf:ORG/NAME or hf:ORG/NAME@REVISION downloads from the Hugging Face Hub",
     )
     parser.add_argument("--output", metavar="RUN", help="directory of the run to write (runs/<name of DIR>)")
@@ -26,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the model, compare it with the original on real text, and write it as a run."""
+    from bertjax.convert.compare import comparison_line
     from bertjax.convert.sources import as_run, foreign_folder, read_folder, read_source, write_run
 
     folder = foreign_folder(arguments.source)

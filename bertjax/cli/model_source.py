@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bertjax.convert.compare import Difference
     from bertjax.embed.encoder import EncodingOptions
     from bertjax.storage.remote import AnyPath
     from bertjax.storage.utf8 import ReadCounts
@@ -157,10 +156,3 @@ def require_free(output: AnyPath, arguments: argparse.Namespace) -> None:
         if sys.stdin.readline().strip().lower() in ("y", "yes"):
             return
     raise ValueError(f"{output} exists; add --overwrite to replace it, or name another path with --output")
-
-
-def comparison_line(reference: str, difference: Difference | None) -> str:
-    """Describe a comparison with a reference implementation; None means that it was not available."""
-    if difference is None:
-        return f"Not verified: {reference} is not installed"
-    return f"compared with {reference} on real text: {difference}"

@@ -6,7 +6,14 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import POOLINGS, add_encoding, add_overwrite, print_replaced, require_free
+from bertjax.cli.model_source import (
+    POOLINGS,
+    add_encoding,
+    add_overwrite,
+    encoding_options,
+    print_replaced,
+    require_free,
+)
 from bertjax.cli.verb import Verb
 
 if TYPE_CHECKING:
@@ -102,9 +109,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Build the index if needed; print or write the results of each query, or their figures."""
-    from bertjax.cli.search_index import open_or_build_index
     from bertjax.cli.search_results import named_rankings, print_figures, print_results, write_pairs
     from bertjax.convert.sources import open_source
+    from bertjax.pipeline.searching import IndexRequest, open_or_build_index
     from bertjax.search.rankings import Hits
     from bertjax.search.records import read_judgements
     from bertjax.search.retrieval import Reranker, require_output, write_results
@@ -115,7 +122,14 @@ def run(arguments: argparse.Namespace) -> int:
         require_free(output, arguments)
     judgements = read_judgements(arguments.qrels) if arguments.qrels else None
     queries = _queries(arguments)
-    index, encoder, tokenizer = open_or_build_index(arguments)
+    request = IndexRequest(
+        arguments.model,
+        arguments.index,
+        tuple(arguments.documents or ()),
+        arguments.field,
+        encoding_options(arguments),
+    )
+    index, encoder, tokenizer = open_or_build_index(request, print)
     reranker = Reranker(open_source(arguments.rerank)[0]) if arguments.rerank else None
     if not queries:
         print(f"{len(index.documents):,} documents in index {index.folder}; no query was given")
@@ -181,25 +195,13 @@ def _rankings(
     reranker: Reranker | None,
 ) -> dict[str, list[Hits]]:
     """The candidates for each query, by name of the ranking; the last ranking is the one to output."""
-    from bertjax.run.progress import Progress
-    from bertjax.search.rankings import fuse
-    from bertjax.search.retrieval import retrieve
+    from bertjax.pipeline.searching import rank
 
-    texts, depth = [query.whole for query in queries], _depth(arguments)
-    own = _own_documents(arguments, queries, index)
-    with Progress(len(queries), "search", unit="text") as progress:
-        rankings: dict[str, list[Hits]] = {
-            **retrieve(index, encoder, tokenizer, texts, arguments.by, depth, own, progress.update)
-        }
+    texts, own = [query.whole for query in queries], _own_documents(arguments, queries, index)
+    fused = arguments.rerank_by == "both"
+    rankings = rank(index, encoder, tokenizer, texts, arguments.by, _depth(arguments), own, reranker, fused)
     lines = encoder.counts.notices(encoder.max_length)
     if reranker is not None:
-        candidates = rankings[arguments.by]
-        with Progress(sum(len(hits.documents) for hits in candidates), "rerank", unit="text") as progress:
-            reranked = reranker.rerank(texts, candidates, index.documents, progress.update)
-        rankings[f"{arguments.by}, reranked"] = reranked
-        if arguments.rerank_by == "both":
-            both = [fuse(pair, depth) for pair in zip(candidates, reranked, strict=True)]
-            rankings[f"{arguments.by}, reranked and fused"] = both
         lines += reranker.counts.notices(reranker.max_length)
     for line in lines:
         print(f"queries: {line}")

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bertjax.cli.model_source import add_texts, input_texts
 from bertjax.cli.verb import Verb
-
-if TYPE_CHECKING:
-    from bertjax.tokenization.tokenizer import Tokenizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,9 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the tokens, ids and number of tokens of each text."""
+    from bertjax.pipeline.tokens import open_tokenizer
+
     if bool(arguments.text) == bool(arguments.file):
         raise ValueError("give either TEXT or --file FILE")
-    tokenizer = _open(arguments.vocabulary, arguments.cased)
+    tokenizer = open_tokenizer(arguments.vocabulary, cased=arguments.cased)
     for text in input_texts(arguments):
         ids = tokenizer.encode([text])[0].tolist()
         unknown = ids.count(tokenizer.unk_id)
@@ -39,22 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
         shown = f", {unknown} of them {tokenizer.tokens[tokenizer.unk_id]}" if unknown else ""
         print(f"    {len(ids)} token{'s' * (len(ids) != 1)}, {per_word:.2f} per word{shown}")
     return 0
-
-
-def _open(vocabulary: str, cased: bool) -> Tokenizer:
-    """Return the tokenizer of a run, a model or a file. Raises ValueError if there is none."""
-    from bertjax.text.trained_vocabulary import load_vocabulary
-    from bertjax.tokenization.tokenizer import TextRules
-
-    rules = TextRules(not cased, not cased)
-    if not Path(vocabulary).is_dir():
-        return load_vocabulary(vocabulary, rules)
-    if cased:
-        raise ValueError(f"--cased: {vocabulary} has its own rules; leave it out")
-    from bertjax.convert.sources import source_vocabulary
-
-    about = source_vocabulary(vocabulary)
-    return load_vocabulary(about["vocab"], TextRules(about["lowercase"], about["strip_accents"]))
 
 
 VERB = Verb(

@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Plugins = tuple[tuple[str, str, bytes | None], ...]  # name, digest and source of each, for another process
 
 # Registry -> what names its members. The entry points of a group are called `bertjax.GROUP`.
 GROUPS = {
@@ -306,15 +307,16 @@ def files() -> dict[str, tuple[str, bytes]]:
     return {one.name: (str(one), one.source) for one in _active.values() if one.source is not None}
 
 
-def active() -> tuple[tuple[str, str, bytes | None], ...]:
-    """(name, digest, source) of the plug-ins of this process, for `activate` in a worker process."""
+def active() -> Plugins:
+    """The plug-ins of this process, for `activate` in a worker process."""
     return tuple((one.name, one.digest, one.source) for one in _active.values() if one is not _PROGRAM)
 
 
-def activate(plugins: Sequence[tuple[str, str, bytes | None]]) -> None:
+def activate(plugins: Plugins) -> None:
     """Import the plug-ins of the process that started this one."""
     for name, digest, source in plugins:
-        _import(Plugin(name, digest, source, named=True), name)
+        if name not in _active:
+            _import(Plugin(name, digest, source, named=True), name)
 
 
 def _digest_of_module(name: str) -> str:

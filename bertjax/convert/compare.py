@@ -277,3 +277,10 @@ def relative_difference(ours: np.ndarray, theirs: np.ndarray, real: np.ndarray) 
     if ours.ndim == 3:
         ours, theirs = ours[real], theirs[real]
     return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+
+
+def comparison_line(reference: str, difference: Difference | None) -> str:
+    """Describe a comparison with a reference implementation; None means that it was not available."""
+    if difference is None:
+        return f"Not verified: {reference} is not installed"
+    return f"compared with {reference} on real text: {difference}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -129,6 +129,6 @@ class ExportNames:
         return isinstance(name, str) and name in FORMATS and FORMATS[name].exports
 
 
-def source_kinds() -> dict[str, str]:
+def source_kinds(names: Iterable[str] = FORMATS) -> dict[str, str]:
     """The prefix of DIR in a source -> name of the format."""
-    return {entry.source: name for name, entry in FORMATS.items() if entry.source}
+    return {FORMATS[name].source: name for name in names if FORMATS[name].source}

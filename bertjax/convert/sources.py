@@ -51,8 +51,8 @@ def foreign_folder(source: str) -> ForeignFolder | None:
 
     `~` at the start of DIR is the home directory. Raises ValueError naming what does not exist.
     """
-    kind, _, name_or_path = source.partition(":")
-    if (name := source_kinds().get(kind)) is None:
+    kind, colon, name_or_path = source.partition(":")
+    if not colon or (name := source_kinds().get(kind)) is None:
         return None
     form, path = load_format(name), Path(os.path.expanduser(name_or_path))
     if path.is_dir():
@@ -78,7 +78,7 @@ def _hub_source(source: str) -> str:
 
 def load_own_run(source: str) -> TrainedModel:
     """Like `load_run`. Raises ValueError also for a model of another system, naming the verb that imports it."""
-    if source.partition(":")[0] in source_kinds():
+    if ":" in source and source.partition(":")[0] in source_kinds():
         raise ValueError(f"{source} is not a run; make one of it: bertjax import {source} --output runs/NAME")
     try:
         return load_run(source)

@@ -1,1 +1,7 @@
 """Texts to vectors."""
+
+from __future__ import annotations
+
+from bertjax.storage.callable_package import make_callable
+
+make_callable(__name__)

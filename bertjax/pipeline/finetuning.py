@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.config import DistillationConfig, FinetuneConfig, TaskConfig, render, render_all
+from bertjax.config import DistillationConfig, FinetuneConfig, TaskConfig, render, render_all, with_values
 from bertjax.config.plugins import as_active, use_plugins
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class
@@ -27,6 +27,7 @@ from bertjax.finetune.run import finetune as finetune_once
 from bertjax.finetune.summary import TaskSummary, overall
 from bertjax.finetune.tasks import BASE_TEST, OTHERS_DEV, glue_tasks_in, make_task
 from bertjax.interpret.probes import is_probed
+from bertjax.pipeline.finetune_options import FinetuneOptions
 from bertjax.pipeline.notebook import in_cell, tables_and_curves
 from bertjax.report.page import Table, text_lines
 from bertjax.run.callbacks import Callback
@@ -57,6 +58,28 @@ class TaskRequest:
     run_dir: str = ""  # runs/<name>
     change: Callable[[FinetuneConfig], FinetuneConfig] = lambda config: config  # overrides of other keys, applied last
     show_config: bool = False  # print every key, not only those that differ from the task's recipe
+
+
+def request_of(task: str, init_from: str, options: FinetuneOptions) -> TaskRequest:
+    """The request of `bertjax.finetune`."""
+    data = {name: str(getattr(options, name)) for name in ("data", "train", "dev", "test", "label")}
+    columns = {"text": tuple(options.text), "labels": tuple(options.labels)}
+    tried: dict[str, Sequence[float]] = {
+        "learning_rate": options.learning_rates,
+        "batch_size": options.batch_sizes,
+        "epochs": options.epochs,
+    }
+    return TaskRequest(
+        name=task,
+        init_from=init_from,
+        teacher=str(options.teacher),
+        task={key: value for key, value in {**data, **columns}.items() if value},
+        tried={key: values for key, values in tried.items() if values},
+        seeds=options.seeds,
+        max_length=options.max_length,
+        run_dir=str(options.run_dir),
+        change=lambda config: with_values(config, options.keys),
+    )
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,10 +10,12 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from bertjax.config.plugins import Plugins, activate, active
 from bertjax.storage.atomic_directories import publish, remove_tree, scratch_dir
 from bertjax.storage.files import write_durably
 from bertjax.storage.remote import AnyPath
@@ -43,7 +45,7 @@ def run_units(
     results.mkdir(parents=True)
     try:
         try:
-            _run_pipeline(beam, function, units, results, options)
+            _run_pipeline(beam, partial(_with_plugins, active(), function), units, results, options)
         except Exception as error:
             raise _failure(results, what, error) from error
         yield from ((unit, _read_result(unit, results, what)) for unit in units)
@@ -77,6 +79,11 @@ def _run_pipeline(
     state = pipeline.run().wait_until_finish()
     if state != "DONE":
         raise RuntimeError(f"it ended as {state}")
+
+
+def _with_plugins(plugins: Plugins, function: Callable[[Unit], Any], unit: Unit) -> Any:
+    activate(plugins)
+    return function(unit)
 
 
 def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: AnyPath) -> None:

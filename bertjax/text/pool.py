@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from bertjax.config.plugins import activate, active
+from bertjax.config.plugins import Plugins, activate, active
 from bertjax.text.corpus import Unit
 
 Result = TypeVar("Result")
@@ -120,7 +120,7 @@ def _is_stopped(worker: BaseProcess) -> bool:
         return False
 
 
-def _start_worker(plugins: Sequence[tuple[str, str, bytes | None]]) -> None:
+def _start_worker(plugins: Plugins) -> None:
     activate(plugins)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # the parent reports an interruption once

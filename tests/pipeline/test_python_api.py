@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from generated_corpus import write_corpus
 from tiny_runs import SIX_STEPS, digests, write_recipe
@@ -90,9 +91,7 @@ def test_fine_tuning_from_python(folder, pretrained):
         rows.writerow(["text", "label"])
         rows.writerows([(f"the {'ba' if number % 2 else 'do'} {number}", "ab"[number % 2]) for number in range(40)])
     told = Signals(at=-1)
-    result = bertjax.finetune(
-        "classification",
-        pretrained.directory,
+    options = bertjax.FinetuneOptions(
         train=folder / "topics.csv",
         epochs=[1],
         batch_sizes=[8],
@@ -100,13 +99,36 @@ def test_fine_tuning_from_python(folder, pretrained):
         seeds=2,
         run_dir=folder / "topics",
         keys={"optimizer.beta2": 0.98},
-        callbacks=[told],
     )
+    result = bertjax.finetune("classification", pretrained.directory, options, callbacks=[told])
     assert Path(result.directory).parent == folder / "topics" and "eval/accuracy" in result.figures
     assert told.steps == 2 * result.best.step
     assert bertjax.load(result.directory).config.num_labels == 2
     assert "best run" in str(result) and "Hugging Face" in str(result)
     assert "&lt;svg" in result._repr_html_() and "&lt;table" in result._repr_html_()
+
+
+def test_other_verbs_from_python(folder, pretrained, capfd):
+    run, texts = pretrained.directory, folder / "texts.txt"
+    texts.write_text("the ba\nthe do\nthe ki\n")
+    measured = bertjax.evaluate(run)
+    assert measured.figures["eval/mlm_loss"] == pytest.approx(pretrained.figures["eval/mlm_loss"], rel=1e-5)
+    assert main(["evaluate", str(run)]) == 0 and str(measured) in capfd.readouterr().out
+    exported = bertjax.export(run, bertjax.ExportOptions(output=str(folder / "hf")))
+    assert exported.difference is not None and (exported.directory / "model.safetensors").is_file()
+    with pytest.raises(ValueError, match="hf exists; give overwrite=True"):
+        bertjax.export(run, bertjax.ExportOptions(output=str(folder / "hf")))
+    (tokens,) = bertjax.tokenize(run, ["the ba"])
+    assert tokens == bertjax.tokenize(f"hf:{folder / 'hf'}", ["the ba"])[0] and tokens.tokens[0] == "the"
+    done = bertjax.embed(run, [texts], folder / "vectors.npy", normalize=True)
+    vectors = np.load(folder / "vectors.npy")
+    assert vectors.shape == (3, done.width) and np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    with pytest.raises(ValueError, match=r"vectors\.npy exists; give overwrite=True"):
+        bertjax.embed(run, [texts], folder / "vectors.npy")
+    ((best, *others),) = bertjax.search(run, ["the do"], index=folder / "index", documents=[texts], by="both", top=2)
+    assert (best.id, best.text, len(others)) == ("2", "the do", 1) and best.score > others[0].score
+    view = bertjax.attention(run, ["the ba", "the do"], sample=4)
+    assert view.view.attention.shape[:2] == (2, 2) and "<svg" in view.page and "measured on" in str(view)
 
 
 def test_the_function_and_the_room_of_one_name(pretrained):

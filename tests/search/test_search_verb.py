@@ -16,8 +16,8 @@ from exported_models import trained_model
 
 import bertjax
 from bertjax.__main__ import main
-from bertjax.cli import search_index
 from bertjax.convert.sources import write_run
+from bertjax.pipeline import searching
 from bertjax.search import index as index_module
 from bertjax.search.index import open_index
 from bertjax.tokenization.loading import load_tokenizer
@@ -368,7 +368,7 @@ def test_concurrent_build_is_rejected(run, data, made, tmp_path, capsys, monkeyp
     assert open_index(tmp_path / "index").vectors.tobytes() == open_index(made).vectors.tobytes()
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
     # It looked before the first had ended, and began after.
-    monkeypatch.setattr(search_index, "has_index", lambda folder: False)
+    monkeypatch.setattr(searching, "has_index", lambda folder: False)
     assert search(*fixed) == 1
     assert "index: another process has just built it; run the same command" in capsys.readouterr().err
 

@@ -1,0 +1,54 @@
+"""Evaluate a pretraining run on its held-out text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bertjax.config import FinetuneConfig
+from bertjax.convert.sources import load_own_run
+from bertjax.convert.teacher import fit_teacher, read_teacher
+from bertjax.finetune.run import RESULTS_FILE
+from bertjax.run.checkpoint import read_metadata
+from bertjax.run.job import evaluate_params
+from bertjax.run.run_directory import data_of
+from bertjax.storage.progress import ProgressLine
+from bertjax.storage.remote import AnyPath, path_of
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """The held-out figures of a checkpoint."""
+
+    directory: AnyPath  # of the run
+    step: int
+    text: str  # how much held-out text there is
+    figures: dict[str, float]  # by their names in the log, such as eval/mlm_loss
+    baselines: dict[str, float]  # what is possible without context, such as baseline/no_context_loss
+
+    def __repr__(self) -> str:
+        """Lines with the figures, then the baselines."""
+        rows = [f"  {name:20} {value:.4f}" for name, value in {**self.figures, **self.baselines}.items()]
+        return "\n".join([f"step {self.step:,} of {self.directory}, held out: {self.text}", *rows])
+
+
+def evaluate(run: str) -> Evaluation:
+    """Evaluate the newest checkpoint of a run, or a given one (`RUN/checkpoints/STEP`), on the run's held-out text.
+
+    Raises ValueError for a fine-tuned run, a changed teacher or changed text, and as `load_run` does.
+    """
+    model = load_own_run(run)
+    if isinstance(model.config, FinetuneConfig):
+        raise ValueError(
+            f"{run} was fine-tuned; its figures are in {model.directory / RESULTS_FILE}. To measure it on another "
+            "file, repeat the command that trained it with --test FILE: it trains nothing again"
+        )
+    found = read_teacher(model.config)
+    teacher = None if found is None else fit_teacher(found, model.config, model.tokenizer)
+    if teacher is not None and teacher.digest != read_metadata(path_of(run))["teacher_digest"]:
+        raise ValueError(
+            f"distillation.teacher={model.config.distillation.teacher!r} is not the model that {run} learned from: its "
+            "weights have another digest; put the original back"
+        )
+    content = data_of(run, model.config, ProgressLine())
+    figures, baselines = evaluate_params(model.config, content, model.params, model.step, teacher)
+    return Evaluation(model.directory, model.step, content.size("held_out"), figures, baselines)

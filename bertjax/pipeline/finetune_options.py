@@ -1,0 +1,29 @@
+"""The options of `bertjax.finetune`: data of a task, settings to try, and how long and where to train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class FinetuneOptions:
+    """What to fine-tune on, and which settings to try. Everything has the default of the task's recipe."""
+
+    data: str | Path = ""  # folder of a known task's files
+    train: str | Path = ""  # file of training examples: .csv, .tsv, .jsonl or .parquet
+    dev: str | Path = ""  # file of development examples; empty: some of the training examples
+    test: str | Path = ""  # file of test examples
+    text: Sequence[str] = ()  # columns of the text: one, two, or a beginning and its endings
+    label: str = ""  # column of the label
+    labels: Sequence[str] = ()  # all labels, in the order of the outputs; empty: those of the data
+    teacher: str | Path = ""  # a model that was fine-tuned for the task, to learn from
+    learning_rates: Sequence[float] = ()  # to try; the best on the development set is exported
+    batch_sizes: Sequence[int] = ()  # numbers of examples in a step to try
+    epochs: Sequence[float] = ()  # numbers of epochs to try
+    seeds: int = 1  # runs of each setting
+    max_length: int | None = None  # tokens in a row, special ones included
+    run_dir: str | Path = ""  # where the runs go; empty: runs/TASK
+    keys: Mapping[str, Any] = field(default_factory=dict)  # other keys of the config: {"optimizer.beta2": 0.98}

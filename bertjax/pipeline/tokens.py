@@ -1,0 +1,39 @@
+"""The tokens of texts, by the vocabulary of a model or of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bertjax.text.trained_vocabulary import load_vocabulary
+from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+
+
+class Tokens(NamedTuple):
+    """A text as tokens, without special ones."""
+
+    tokens: list[str]
+    ids: list[int]
+
+
+def open_tokenizer(source: str, *, cased: bool = False) -> Tokenizer:
+    """The tokenizer of a run, hf:DIR, hf:NAME, or a vocabulary file; `cased`: a vocab.txt keeps case and accents.
+
+    Weights are not read. Raises ValueError if there is none, and for `cased` with a source that has its own rules.
+    """
+    if not Path(source).is_dir():
+        return load_vocabulary(source, TextRules(not cased, not cased))
+    if cased:
+        raise ValueError(f"cased: {source} has its own rules; leave it out")
+    from bertjax.convert.sources import source_vocabulary
+
+    about = source_vocabulary(source)
+    return load_vocabulary(about["vocab"], TextRules.from_dict(about))
+
+
+def tokenize(source: str, texts: Sequence[str], *, cased: bool = False) -> list[Tokens]:
+    """The tokens and ids of each text. Raises ValueError as `open_tokenizer` does, and for a lone surrogate."""
+    tokenizer = open_tokenizer(source, cased=cased)
+    rows = [ids.tolist() for ids in tokenizer.encode_sentences(list(texts))]
+    return [Tokens([tokenizer.tokens[number] for number in ids], ids) for ids in rows]
