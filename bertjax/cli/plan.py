@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
+from pathlib import Path
 
 from bertjax.cli.model_source import add_page, page_path
 from bertjax.cli.recipe import add_recipe, load_config
@@ -39,12 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.topology != LOCAL:
         parse_name(arguments.topology, arguments.slices)
     page = None if arguments.html is None else page_path(arguments.html)
-    # jax reads its environment when it is imported, so everything that imports it comes after this line.
-    set_environment(arguments.topology)
-    from bertjax.plan.answer import answer
+    with tempfile.TemporaryDirectory(prefix="bertjax-plan-") as folder:
+        # jax reads its environment when it is imported, so everything that imports it comes after this line.
+        set_environment(arguments.topology, Path(folder))
+        from bertjax.plan.answer import answer
 
-    config = load_config(arguments)
-    found = answer(config, arguments, _say)
+        config = load_config(arguments)
+        found = answer(config, arguments, _say)
     print(found.text)
     if page is not None:
         from bertjax.plan.answer import render_plan

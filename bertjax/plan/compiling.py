@@ -15,6 +15,8 @@ from bertjax.config import Config, MeshConfig
 from bertjax.parallel.mesh import make_abstract_mesh
 from bertjax.parallel.sharding import device_bytes
 from bertjax.plan.hlo import Module, parse
+from bertjax.plan.schedule import read_cycles
+from bertjax.plan.topologies import empty_dump
 from bertjax.training.exchange import frozen_shapes
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.out_of_memory import EXHAUSTED
@@ -85,6 +87,7 @@ class Program:
     memory: Memory
     module: Module
     seconds: float  # compile time
+    cycles: dict[str, int]  # of instructions by name, where the compiler wrote its schedule
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def compile_stage(config: Config, stage: Stage, mesh: Mesh, platform: str) -> Pr
     Raises ValueError if the mesh does not fit the batch or the model.
     """
     lowered = lower_train_step(config, stage, mesh, lowering_name(platform))
-    sizes = argument_sizes(config, stage, mesh)
+    sizes, dump = argument_sizes(config, stage, mesh), empty_dump()
     start = time.perf_counter()
     try:
         compiled = lowered.compile()
@@ -123,7 +126,8 @@ def compile_stage(config: Config, stage: Stage, mesh: Mesh, platform: str) -> Pr
         temporaries=analysis.temp_size_in_bytes,
         program=analysis.generated_code_size_in_bytes,
     )
-    return Program(memory, parse(text), seconds)
+    cycles = read_cycles(dump) if dump is not None and dump.is_dir() else {}
+    return Program(memory, parse(text), seconds, cycles)
 
 
 def argument_sizes(config: Config, stage: Stage, mesh: Mesh) -> tuple[int, int, int]:

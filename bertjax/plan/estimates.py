@@ -24,6 +24,7 @@ from bertjax.plan.compiling import (
     programs_on,
 )
 from bertjax.plan.roofline import Bound, memory_traffic, step_bound
+from bertjax.plan.schedule import Scheduled, schedule_time
 from bertjax.plan.topologies import Topology, with_measured_speed
 from bertjax.training.memory_fit import AUTO, Fit, fit_to_memory, usable_memory
 from bertjax.training.stages import Stage, check_stages_divisible, stages_of
@@ -48,6 +49,7 @@ class StagePlan:
     collectives: tuple[Collective, ...]
     bound: Bound | None
     peak: float | None  # FLOP/s of one device
+    scheduled: Scheduled | None = None  # where the compiler wrote its schedule
 
     @property
     def fits(self) -> bool:
@@ -77,6 +79,20 @@ class StagePlan:
         if self.bound is None or self.peak is None:
             return None
         return self.flops / (self.peak * self.mesh.devices.size * self.bound.overlapped)
+
+    @property
+    def estimate(self) -> float | None:
+        """Seconds of a step by the compiler's schedule, with its gradient exchange in series."""
+        if self.bound is None or self.scheduled is None:
+            return None
+        return self.scheduled.seconds + self.bound.interconnect + self.bound.network
+
+    @property
+    def mfu_estimate(self) -> float | None:
+        """The model FLOPs utilisation of that step."""
+        if self.estimate is None or self.peak is None:
+            return None
+        return self.flops / (self.peak * self.mesh.devices.size * self.estimate)
 
     @property
     def hours(self) -> tuple[float, float] | None:
@@ -115,6 +131,14 @@ class Plan:
         if len(hours) < len(self.stages):
             return None
         return sum(best for best, _ in hours), sum(worst for _, worst in hours)
+
+    @property
+    def estimated_hours(self) -> float | None:
+        """Hours of the planned stages together by the compiler's schedule; None if a stage has none."""
+        estimates = [(stage.steps, stage.estimate) for stage in self.stages]
+        if any(seconds is None for _, seconds in estimates):
+            return None
+        return sum(steps * (seconds or 0.0) for steps, seconds in estimates) / HOUR
 
 
 def make_plan(
@@ -223,7 +247,7 @@ def plan_stage(
     tokens = stage.training.global_batch_size * stage.data.sequence_length
     flops = tokens * flops_of_run(config, stage.data, assumed_teacher(config))
     counted = compiler_flops(config, stage) if counted_flops is None else counted_flops
-    traffic, collectives, bound = None, (), None
+    traffic, collectives, bound, scheduled = None, (), None, None
     devices = list(mesh.devices.flat)
     if isinstance(result, Program):
         traffic = memory_traffic(result.module)
@@ -232,6 +256,7 @@ def plan_stage(
             # The compiler counts a loop body once; attention of long rows, or with relative positions, loops over
             # blocks of queries.
             bound = step_bound(max(counted, flops) / len(devices), traffic, collectives, devices, topology)
+            scheduled = schedule_time(result.module, result.cycles, topology.chip) if result.cycles else None
     return StagePlan(
         stage=stage,
         config=config,
@@ -244,6 +269,7 @@ def plan_stage(
         collectives=collectives,
         bound=bound,
         peak=topology.chip.flops if topology.chip else None,
+        scheduled=scheduled,
     )
 
 

@@ -14,6 +14,7 @@ from bertjax.run.progress import LONG_RUN_HOURS, duration
 
 SMALL = 1 << 20  # smaller collectives share one row
 _UNKNOWN = "–"
+_MENTIONED = 0.005  # share of an estimate
 _LEAST_SECONDS = 10.0  # shorter times are shown in milliseconds
 
 
@@ -56,7 +57,7 @@ def speed_table(plan: Plan) -> Table:
         counted = stage.counted_flops
         flops = (f"{stage.flops / 1e12:,.1f}", f"{counted / 1e12:,.1f}")
         if stage.bound is None:
-            rows.append((label(stage), *flops, *(_UNKNOWN,) * 7))
+            rows.append((label(stage), *flops, *(_UNKNOWN,) * 9))
             continue
         b = stage.bound
         parts = (b.compute, b.memory, b.interconnect, b.network)
@@ -68,15 +69,33 @@ def speed_table(plan: Plan) -> Table:
                 f"{_time_cell(b.overlapped)} to {_time_cell(b.serial)}",
                 b.limited_by,
                 f"{stage.mfu_bound:.1%}",
+                _UNKNOWN if stage.estimate is None else _time_cell(stage.estimate),
+                _UNKNOWN if stage.mfu_estimate is None else f"{stage.mfu_estimate:.1%}",
             )
         )
     return Table(
         "A step at best",
         "TFLOP of the whole step by our formula and by the compiler for the unrolled step (the larger counts); then "
         "the time of each part alone at full rate, in ms unless a unit is given; a step takes as long as the longest "
-        "part if all overlap, up to the second figure if communication does not overlap",
-        ("stage", "TFLOP", "compiler's", "compute", "memory", "links", "network", "step", "limit", "MFU at most"),
+        f"part if all overlap, up to the second figure if communication does not overlap. {_estimate_note(plan)}",
+        (
+            *("stage", "TFLOP", "compiler's", "compute", "memory", "links", "network", "step", "limit", "MFU at most"),
+            *("estimate", "MFU"),
+        ),
         tuple(rows),
+    )
+
+
+def _estimate_note(plan: Plan) -> str:
+    """Say what the estimate is made of."""
+    scheduled = [stage.scheduled for stage in plan.stages if stage.scheduled is not None]
+    if not scheduled:
+        return "No estimate: this machine's compiler writes no schedule"
+    modelled = sum(one.modelled for one in scheduled) / sum(one.seconds for one in scheduled)
+    partly = f", {modelled:.0%} of it by the compiler's cost model" if modelled >= _MENTIONED else ""
+    return (
+        "The estimate is the compiler's own schedule: the sum over the program's instructions of the longer of their "
+        f"cycles and their bytes{partly}, and communication in series"
     )
 
 
@@ -146,7 +165,10 @@ def headline(plan: Plan) -> str:
     hours = f"{plan.hours[0]:,.1f} hours"
     if plan.hours[0] >= LONG_RUN_HOURS:
         hours = f"{plan.hours[0]:,.0f} hours ({duration(HOUR * plan.hours[0])})"
-    return f"{whole} and takes at least {hours}, {chip_hours:,.0f} chip-hours{cost}"
+    by_schedule = ""
+    if plan.estimated_hours is not None:
+        by_schedule = f"; by the compiler's schedule {plan.estimated_hours:,.1f} hours"
+    return f"{whole} and takes at least {hours}, {chip_hours:,.0f} chip-hours{cost}{by_schedule}"
 
 
 def describe_mesh(plan: Plan) -> str:

@@ -1,8 +1,8 @@
 """The time of a TPU's program by its compiler's own schedule, without a TPU.
 
-libtpu writes the instruction bundles of each fusion and kernel if `dump_flags` are in LIBTPU_INIT_ARGS before it is
-loaded. A core issues one bundle a cycle. XLA's own `estimated_cycles` are two to five times the bundles for
-element-wise bfloat16 and stand in only where there are none.
+libtpu writes the instruction bundles of each fusion and kernel into the folder that `planning_environment` names. A
+core issues one bundle a cycle. XLA's own `estimated_cycles` are two to five times the bundles for element-wise bfloat16
+and stand in only where there are none.
 """
 
 from __future__ import annotations
@@ -24,11 +24,6 @@ _FILE = re.compile(r"\d+-(.+)-0\d-final_bundles\.txt")
 _ESTIMATE = re.compile(r'"estimated_cycles":"(\d+)"')
 _BESIDE = ("-start", "-done", "-update")  # asynchronous
 _EXCHANGE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-
-
-def dump_flags(folder: Path) -> str:
-    """Flags of libtpu with which the programs it compiles leave their bundles in a folder."""
-    return f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=^final_bundles"
 
 
 def read_cycles(folder: Path) -> dict[str, int]:

@@ -10,6 +10,7 @@ import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ _CORES_IN_TYPES = ("v4", "v5p")  # accelerator types such as v5p-16 count two co
 _FULL_TORUS = 16  # chips along a dim of a v5e or v6e slice that closes into a ring
 _CUBE = 4  # chips along each dim of the blocks that v4, v5p and tpu7x are built of; whole blocks close into rings
 _MEGACORE = ("v4", "v5p")  # where both cores of a chip are one jax device
+_LIBTPU = "LIBTPU_INIT_ARGS"  # the variable of its flags, which it reads when it is loaded
+_DUMP = "--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=^final_bundles"
 _QUIET = {
     # No TPU is used, so any number of compilers may run at once.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -199,14 +202,32 @@ class Topology:
         return len(self.devices) / (self.chip.cores_of_a_chip if self.chip else 1)
 
 
-def planning_environment(name: str, environment: Mapping[str, str]) -> dict[str, str]:
+def planning_environment(name: str, environment: Mapping[str, str], dump: Path | None = None) -> dict[str, str]:
     """Return the environment variables to set before jax is imported, to plan for a machine that is not available.
 
-    Without them jax would look for the accelerator and libtpu would print warnings.
+    Without them jax would look for the accelerator and libtpu would print warnings. With `dump`, libtpu writes the
+    schedule of what it compiles into that folder.
     """
     if name == LOCAL:
         return {}
-    return {"JAX_PLATFORMS": "cpu"} | {key: value for key, value in _QUIET.items() if key not in environment}
+    variables = {"JAX_PLATFORMS": "cpu"} | {key: value for key, value in _QUIET.items() if key not in environment}
+    if dump is not None:
+        variables[_LIBTPU] = f"{environment.get(_LIBTPU, '')} {_DUMP.format(folder=dump)}".strip()
+    return variables
+
+
+def empty_dump(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the folder of schedules, without those of earlier programs, whose instructions may have the same names.
+
+    None if libtpu writes none.
+    """
+    named = re.search(r"--xla_jf_dump_to=(\S+)", environment.get(_LIBTPU, ""))
+    if named is None:
+        return None
+    folder = Path(named[1])
+    for path in folder.iterdir() if folder.is_dir() else ():
+        path.unlink()
+    return folder
 
 
 def parse_name(name: str, slices: int = 1) -> Name:
@@ -345,6 +366,6 @@ def _gpu_devices(name: Name) -> tuple[Any, ...]:
     return tuple(described.devices)
 
 
-def set_environment(name: str) -> None:
+def set_environment(name: str, dump: Path | None = None) -> None:
     """Put `planning_environment` into this process's environment."""
-    os.environ.update(planning_environment(name, os.environ))
+    os.environ.update(planning_environment(name, os.environ, dump))

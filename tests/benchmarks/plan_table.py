@@ -16,6 +16,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ TOPOLOGIES = {
 SMALL = ("quickstart", "bert_mini", "modern_mini", "modern_one_gpu", "self_test")  # for one chip or a CPU, not for 16
 RECIPES = tuple(name for name in recipe_names() if name not in SMALL)
 COLUMNS = (
-    *("recipe", "memory of a device", "step at best, ms", "limit", "MFU at most"),
+    *("recipe", "memory of a device", "step at best, ms", "limit", "MFU at most", "step by schedule, ms"),
     *("hours", "chip-hours", "cost"),
 )
 INTRODUCTION = """# Plans of the recipes
@@ -50,7 +51,9 @@ What `bertjax plan RECIPE --topology NAME` says of the recipes, each in its firs
 its own compiler. Left out, for they are for one chip or a CPU: {small}.
 
 Memory is the most that a device needs in any stage, of what it has; a step is the least that its compute, memory
-traffic or links take by themselves, stage by stage; MFU is the bound that follows; hours are those of the whole recipe
+traffic or links take by themselves, stage by stage; MFU is the bound that follows; the step by schedule is the TPU
+compiler's own: of each instruction the longer of its cycles and its bytes, with all communication in series (–: not
+made, or a machine whose compiler writes no schedule); hours are those of the whole recipe
 at best, and if nothing that devices send each other is hidden; chip-hours and cost are at best. Memory traffic is what
 the compiled kernels read and write: what a GPU's cache keeps from one kernel to the next is counted too, so that its
 step may take less than is said here where memory traffic is the limit.
@@ -62,7 +65,12 @@ missing, and with `--again` all.
 
 def plan(recipe: str, topology: str) -> dict[str, Any]:
     """The figures of one plan, or why there is none."""
-    set_environment(topology)
+    with tempfile.TemporaryDirectory(prefix="bertjax-plan-") as folder:
+        return _plan(recipe, topology, Path(folder))
+
+
+def _plan(recipe: str, topology: str, dump: Path) -> dict[str, Any]:
+    set_environment(topology, dump)
     from dataclasses import replace
 
     import jax
@@ -91,6 +99,7 @@ def plan(recipe: str, topology: str) -> dict[str, Any]:
         "limits": [bound and bound.limited_by for bound in bounds],
         "mfu": [stage.mfu_bound for stage in made.stages],
         "hours": made.hours,
+        "estimates": [stage.estimate for stage in made.stages],
         "chips": where.chips,
     }
 
@@ -98,10 +107,10 @@ def plan(recipe: str, topology: str) -> dict[str, Any]:
 def row(recipe: str, found: Mapping[str, Any], price: float | None) -> str:
     """One recipe on one machine, at a price of a chip-hour."""
     if "refused" in found:
-        return f"| {recipe} | {found['refused']} | | | | | | |"
+        return f"| {recipe} | {found['refused']} | | | | | | | |"
     memory = f"{found['needed'] / GIB:.2f} of {found['capacity'] / GIB:.1f} GiB"
     if not found["fits"]:
-        return f"| {recipe} | {memory}: does not fit | | | | | | |"
+        return f"| {recipe} | {memory}: does not fit | | | | | | | |"
     low, high = found["hours"]
     steps = " / ".join(map(milliseconds, found["seconds"]))
     limits = " / ".join(dict.fromkeys(found["limits"]))
@@ -109,7 +118,9 @@ def row(recipe: str, found: Mapping[str, Any], price: float | None) -> str:
     span = f"{low:,.1f}" if f"{low:,.1f}" == f"{high:,.1f}" else f"{low:,.1f} to {high:,.1f}"
     chip_hours = low * found["chips"]
     cost = "" if price is None else f"{price * chip_hours:,.0f}"
-    return f"| {recipe} | {memory} | {steps} | {limits} | {mfu} | {span} | {chip_hours:,.0f} | {cost} |"
+    # Plans of earlier versions have no estimate, as those for GPUs have none.
+    estimates = " / ".join("–" if one is None else milliseconds(one) for one in found.get("estimates") or [None])
+    return f"| {recipe} | {memory} | {steps} | {limits} | {mfu} | {estimates} | {span} | {chip_hours:,.0f} | {cost} |"
 
 
 def page(plans: Mapping[str, Mapping[str, Any]], prices: Mapping[str, float]) -> str:

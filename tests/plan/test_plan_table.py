@@ -40,17 +40,22 @@ def table() -> ModuleType:
 @pytest.mark.parametrize(
     ("change", "price", "expected"),
     [
-        ({}, 1.2, "1.50 of 16.0 GiB | 12.3 / 100 | compute | 61% / 50% | 10.0 to 12.2 | 160 | 192"),
-        ({}, None, "1.50 of 16.0 GiB | 12.3 / 100 | compute | 61% / 50% | 10.0 to 12.2 | 160 | "),
-        ({"hours": [10.0, 10.01]}, 0.5, "1.50 of 16.0 GiB | 12.3 / 100 | compute | 61% / 50% | 10.0 | 160 | 80"),
-        ({"fits": False, "seconds": [None, None]}, 1.2, "1.50 of 16.0 GiB: does not fit | | | | | |"),
-        ({"refused": "mesh.fsdp=3 does not divide 16"}, 1.2, "mesh.fsdp=3 does not divide 16 | | | | | |"),
+        ({}, 1.2, "1.50 of 16.0 GiB | 12.3 / 100 | compute | 61% / 50% | – | 10.0 to 12.2 | 160 | 192"),
+        ({}, None, "1.50 of 16.0 GiB | 12.3 / 100 | compute | 61% / 50% | – | 10.0 to 12.2 | 160 | "),
+        ({"hours": [10.0, 10.01]}, 0.5, "1.50 of 16.0 GiB | 12.3 / 100 | compute | 61% / 50% | – | 10.0 | 160 | 80"),
+        (
+            {"estimates": [0.0234, None]},
+            None,
+            "1.50 of 16.0 GiB | 12.3 / 100 | compute | 61% / 50% | 23.4 / – | 10.0 to 12.2 | 160 | ",
+        ),
+        ({"fits": False, "seconds": [None, None]}, 1.2, "1.50 of 16.0 GiB: does not fit | | | | | | |"),
+        ({"refused": "mesh.fsdp=3 does not divide 16"}, 1.2, "mesh.fsdp=3 does not divide 16 | | | | | | |"),
     ],
 )
 def test_a_row(table: ModuleType, change: dict[str, object], price: float | None, expected: str) -> None:
     row = table.row("bert_base", PLAN | change, price)
     assert row == f"| bert_base | {expected} |"
-    assert row.count("|") == 9
+    assert row.count("|") == 10
 
 
 def test_every_plan_that_was_made_is_on_the_page(table: ModuleType, tmp_path: Path) -> None:

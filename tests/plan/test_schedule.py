@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bertjax.plan.hlo import parse
-from bertjax.plan.schedule import count_cycles, dump_flags, read_cycles, schedule_time
-from bertjax.plan.topologies import CHIPS
+from bertjax.plan.schedule import count_cycles, read_cycles, schedule_time
+from bertjax.plan.topologies import CHIPS, empty_dump, planning_environment
 
 BUNDLES = """
 LB: loop body
@@ -56,8 +56,11 @@ def test_an_instruction_takes_the_longer_of_bundles_and_bytes(cycles: int, fusio
 
 
 def test_files_are_named_by_their_instruction(tmp_path: Path) -> None:
-    assert str(tmp_path) in dump_flags(tmp_path)
+    environment = planning_environment("v5e:1x1", {"LIBTPU_INIT_ARGS": "--flag=1"}, tmp_path)
+    assert environment["LIBTPU_INIT_ARGS"].startswith(f"--flag=1 --xla_jf_dump_to={tmp_path} ")
     for name in ("7-loop_fusion.1-01-final_bundles.txt", "7-TLP-01-final_bundles.txt"):
         (tmp_path / name).write_text(BUNDLES)
     (tmp_path / "7-loop_fusion.1-00-schedule-analysis_final_bundles.txt").write_text("")
     assert read_cycles(tmp_path) == {"loop_fusion.1": 236}
+    assert empty_dump(environment) == tmp_path and read_cycles(tmp_path) == {}
+    assert empty_dump({}) is None
