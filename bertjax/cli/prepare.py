@@ -36,7 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _prepare_share(config: Config, arguments: argparse.Namespace) -> int:
     from bertjax.input.masking.marked import require_marked
-    from bertjax.pipeline.preparation import stage_maskings
     from bertjax.pipeline.vocabulary import with_vocabulary
     from bertjax.storage.progress import ProgressLine
     from bertjax.text.prepare import prepare_share
@@ -45,7 +44,7 @@ def _prepare_share(config: Config, arguments: argparse.Namespace) -> int:
     if not match:
         raise ValueError(f"--shard {arguments.shard}: write it as I/N, from 0/N to N-1/N, as in --shard 3/16")
     config = with_vocabulary(config)
-    require_marked(config.data, stage_maskings(config))
+    require_marked(config.stage_data)
     done, units = prepare_share(config.data, int(match[1]), int(match[2]), ProgressLine())
     print(f"shard {arguments.shard} is done: {done} of {units} units of text are prepared")
     print(f"next, after the last shard: {shell_command('prepare', arguments)}")

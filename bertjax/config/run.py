@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
@@ -213,6 +214,13 @@ class StageConfig:
     pairs_per_row: int | None = None  # Largest number of pairs or texts in a packed row in this stage
     max_predictions: int | None = None  # Largest number of masked positions in a pair or text in this stage
     masking: str | None = None  # Unit of masking in this stage
+    ngram_shares: tuple[float, ...] | None = None  # Shares of n-grams in this stage (masking ngrams)
+    mask_probability: float | None = None  # Share of the tokens that are masked in this stage
+    keep_share: float | None = None  # Share of masked positions that keep their token in this stage
+    random_share: float | None = None  # Share of masked positions replaced by a random token in this stage
+    mask_count: str | None = None  # Rule for the number of masked tokens in this stage
+    weights: tuple[float, ...] | None = None  # Shares of the sources in this stage; 0 leaves a source out
+    temperature: float | None = None  # Power of a source's tokens that gives its share in this stage
     global_batch_size: int | None = None  # Number of rows in a step of this stage, over all devices
     grad_accum_steps: int | Literal["auto"] | None = None  # Number of microbatches in a step of this stage, or auto
     learning_rate: float | None = None  # Peak of a new schedule that begins here; None continues the old one
@@ -222,6 +230,11 @@ class StageConfig:
     # Base of the rotation angles in this stage (context extension): of the layers without a window where
     # model.rope_theta_local is set, else of all layers
     rope_theta: float | None = None
+
+    def changed_data(self, data: DataConfig) -> DataConfig:
+        """The data of this stage, given that of the stage before it."""
+        both = {one.name for one in dataclasses.fields(self)} & {one.name for one in dataclasses.fields(DataConfig)}
+        return dataclasses.replace(data, **{name: value for name in both if (value := getattr(self, name)) is not None})
 
 
 @dataclass(frozen=True)
@@ -259,6 +272,11 @@ class Config:
     def directory(self) -> str:
         """Where the run lives: a folder, or a URL in object storage."""
         return self.run_dir or f"runs/{self.name}"
+
+    @property
+    def stage_data(self) -> list[DataConfig]:
+        """The data of each stage of the run in order, the first of which is `data`."""
+        return list(itertools.accumulate(self.stages, lambda data, stage: stage.changed_data(data), initial=self.data))
 
 
 C = TypeVar("C", bound=Config)

@@ -134,7 +134,7 @@ def open_training_data(
         batch_keys(stage, objectives)  # what cannot be is refused before hours of preparing text
     if are_records(stages[0]):
         return Records.open(stages, progress, objectives)
-    require_marked(stages[0], [stage.masking for stage in stages])
+    require_marked(stages)
     tables = [digest(path) for path in dict.fromkeys(stage.similar_words for stage in stages) if path]
     store = open_store_of(stages[0], store_fingerprint(fingerprint), progress) if fingerprint else None
     store = store or open_store(stages[0], progress)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,6 @@ class PrepareResult:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes), f"token store: {self.path}"])
 
 
-def stage_maskings(config: Config) -> list[str]:
-    """`data.masking` of each stage."""
-    return [config.data.masking, *(stage.masking for stage in config.stages if stage.masking)]
-
-
 def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
     """Prepare the token store of a config's sources, with their vocabulary, unless it exists.
 
@@ -47,7 +42,7 @@ def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
     """
     use_plugins(config.plugins)
     config = with_vocabulary(validate(config))
-    require_marked(config.data, stage_maskings(config))
+    require_marked(config.stage_data)
     with SIGNS.speaking("preparing the token store"):
         path = store_maker.prepare(config.data, ProgressLine(), runner)
     manifest = read_manifest(path)
@@ -58,7 +53,7 @@ def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
 
 def _notes_on_rows(path: AnyPath, manifest: Mapping[str, Any], config: Config) -> list[str]:
     """Lines on what a run of the config cannot learn from a store; masks are checked only for a local store."""
-    stages = [replace(config.data, masking=masking) for masking in stage_maskings(config)]
+    stages = config.stage_data
     notes = pair_notes(manifest, stages, config.training.objectives)
     if isinstance(path, Path):
         store = TokenStore.open(path)

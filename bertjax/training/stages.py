@@ -25,8 +25,6 @@ from bertjax.training.schedules import Schedule, make_schedule
 from bertjax.training.state import Blueprint
 from bertjax.training.step import GradientMetrics, Packed, TrainStep, make_train_step
 
-_OF_DATA = ("sequence_length", "rows", "pairs_per_row", "max_predictions", "masking")  # keys of both configs
-
 
 @dataclass(frozen=True)
 class Stage:
@@ -159,7 +157,7 @@ def _changed(config: Config, change: StageConfig, name: str) -> Config:
     return replace(
         config,
         model=replace(config.model, **_given(change, "rope_theta")),
-        data=replace(config.data, **_given(change, *_OF_DATA)),
+        data=change.changed_data(config.data),
         training=replace(config.training, **_given(change, "global_batch_size", "grad_accum_steps")),
         optimizer=optimizer,
     )

@@ -26,6 +26,7 @@ from bertjax.config import (
     to_dict,
 )
 from bertjax.input.batches import PairBatches
+from bertjax.input.training_data import open_training_data
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.run.checkpoint import read_metadata
@@ -33,6 +34,7 @@ from bertjax.run.checks import preflight
 from bertjax.run.compatibility import check_compatible
 from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import read_metrics
+from bertjax.storage.progress import no_progress
 from bertjax.text.store.format import TokenStore
 from bertjax.training.objectives import choose
 from bertjax.training.optimizer import make_optimizer
@@ -92,6 +94,37 @@ def test_a_stage_of_long_rows_reads_text_its_own_way() -> None:
     stages = stages_of(made)
     assert [(s.data.rows, s.data.pairs_per_row) for s in stages] == [("doc_sentences", 8), *[("documents", 32)] * 2]
     assert preflight(made) == made
+
+
+def test_a_stage_has_its_own_mask_rate_rule_and_mixture() -> None:
+    """As mmBERT's three phases: 30, 15 and 5 % of the tokens, and a temperature of 0.7, 0.5 and 0.3."""
+    data = DataConfig(sources=("text:a", "text:b"), mask_probability=0.3, max_predictions=39, temperature=0.7)
+    second = StageConfig(start=600, mask_probability=0.15, temperature=0.5, mask_count="random_round", keep_share=0.0)
+    third = StageConfig(start=900, mask_probability=0.05, temperature=1.0, weights=(1.0, 0.0), random_share=0.0)
+    made = replace(config(second, third), data=data)
+    stages = [stage.data for stage in stages_of(made)]
+    assert [(one.mask_probability, one.mask_count) for one in stages] == [
+        (0.3, "round"), (0.15, "random_round"), (0.05, "random_round")
+    ]  # fmt: skip
+    assert [(one.keep_share, one.random_share) for one in stages] == [(0.1, 0.1), (0.0, 0.1), (0.0, 0.0)]
+    assert [(one.temperature, one.weights) for one in stages] == [(0.7, ()), (0.5, ()), (1.0, (1.0, 0.0))]
+    with pytest.raises(ValueError, match=r"stages.0: data.weights=\(1.0,\): give one for each of the 2 data.sources"):
+        stages_of(replace(config(StageConfig(start=600, weights=(1.0,), temperature=1.0)), data=data))
+
+
+def test_rows_of_a_stage_have_its_mask_rate_and_mixture(tmp_path: Path) -> None:
+    sources = tuple(f"lines:{write_corpus(tmp_path / f'{name}.txt', 60, n)}" for n, name in enumerate("ab"))
+    data = DataConfig(sources=sources, root=str(tmp_path / "data"), vocab_size=600, sequence_length=32, workers=1,
+                      mask_probability=0.3, max_predictions=10)  # fmt: skip
+    stage = StageConfig(start=600, mask_probability=0.05, weights=(0.0, 1.0))
+    first, second = stages_of(replace(config(stage), data=data))
+    content = open_training_data([first.data, second.data], no_progress)
+    assert second.data == replace(data, mask_probability=0.05, weights=(0.0, 1.0))
+    rows = [content.train(one.data, one.seed) for one in (first, second)]
+    batches = [one.batch(2, 64) for one in rows]
+    rates = [batch["mlm_weights"].sum() / (batch["sequence_ids"] > 0).sum() for batch in batches]
+    assert rates == pytest.approx([0.3, 0.05], abs=0.02)
+    assert rows[0].shares is None and rows[1].shares.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from bertjax.config import DataConfig
 from bertjax.input.masking.options import member
@@ -10,13 +10,14 @@ from bertjax.input.masking.units import UNITS, WORDS
 from bertjax.text.units import listed_planes
 
 
-def require_marked(data: DataConfig, maskings: Iterable[str]) -> None:
-    """Raise ValueError if `data` marks no units for a `data.masking` of the run, or a list of units for none of them.
+def require_marked(stages: Sequence[DataConfig]) -> None:
+    """Raise ValueError if the data marks no units for a `data.masking` of the run, or a list of units for none of them.
 
-    `maskings` are those of all stages. What spans mark is known only when the text is read.
+    `stages` are the data of all stages. What spans mark is known only when the text is read.
     """
+    data = stages[0]
     listed = listed_planes(data)
-    units = {name: member(UNITS, "masking", name).make(data) for name in maskings}
+    units = {stage.masking: member(UNITS, "masking", stage.masking).make(stage) for stage in stages}
     for name, unit in units.items():
         is_segmented = unit.plane == WORDS and data.segmenter != "none"
         if not unit.needs_plane or is_segmented or (data.units and listed is None):
