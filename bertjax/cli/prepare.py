@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _prepare_share(config: Config, arguments: argparse.Namespace) -> int:
-    from bertjax.input.masking.marked import require_marked
+    from bertjax.input.masking.options import require_marked
     from bertjax.pipeline.vocabulary import with_vocabulary
     from bertjax.storage.progress import ProgressLine
     from bertjax.text.prepare import prepare_share

@@ -15,7 +15,7 @@ from bertjax.input.data_notes import masking_notes, pair_notes
 from bertjax.input.epochs import LEAST_DOCUMENTS
 from bertjax.input.feed import Batches
 from bertjax.input.layout import BERT, Template
-from bertjax.input.masking.marked import require_marked
+from bertjax.input.masking.options import require_marked
 from bertjax.input.sentence_rows import notes_on_cuts
 from bertjax.input.targets import registry
 from bertjax.input.tfrecords.records import Records, are_records

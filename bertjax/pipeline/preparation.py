@@ -10,7 +10,7 @@ from typing import Any
 from bertjax.config import Config, validate
 from bertjax.config.plugins import use_plugins
 from bertjax.input.data_notes import masking_notes, pair_notes
-from bertjax.input.masking.marked import require_marked
+from bertjax.input.masking.options import require_marked
 from bertjax.pipeline.vocabulary import with_vocabulary
 from bertjax.storage.progress import SIGNS, ProgressLine
 from bertjax.storage.remote import AnyPath

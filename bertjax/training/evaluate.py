@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.input.feed import Batches
-from bertjax.input.masking.rare import token_counts
+from bertjax.input.masking.rule import token_counts
 from bertjax.input.training_data import Sentences
 from bertjax.model.network import Network, Params
 from bertjax.parallel.mesh import BATCH_AXES, batch_shards

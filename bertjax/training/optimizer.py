@@ -1,4 +1,4 @@
-"""Update rules by name, and BERT's Adam."""
+"""Update rules by name: BERT's Adam, LAMB's trust ratio, StableAdamW; weight decay and clipping."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.config import OptimizerConfig
-from bertjax.training.update_rules import decays, scale_by_trust_ratio, stable_adamw
+from bertjax.model.network import GENERATOR
+from bertjax.model.shared_tables import DIFFERENCE
 
 
 class BertAdamState(NamedTuple):
@@ -29,6 +30,105 @@ def scale_by_bert_adam(beta1: float, beta2: float, eps: float) -> optax.Gradient
         mu = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mu, updates)
         nu = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * jnp.square(g), state.nu, updates)
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu), BertAdamState(mu, nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def scale_by_trust_ratio() -> optax.GradientTransformation:
+    """LAMB's trust ratio (arXiv 1904.00962): the update of a weight matrix gets its norm; factor 1 if either norm is 0.
+
+    Layers that are stacked in one array are scaled separately. Biases and LayerNorm scales, which do not decay, are not
+    scaled. Rows that pad the vocabulary are 0, and so is their update: they add nothing to either norm.
+    """
+
+    def scale(path: tuple, update: jax.Array, param: jax.Array) -> jax.Array:
+        names = [part.key for part in path]
+        if not _decays(names):
+            return update
+        within = tuple(range(1 if "layers" in names else 0, param.ndim))
+        of_param, of_update = (jnp.sqrt(jnp.sum(jnp.square(x), within, keepdims=True)) for x in (param, update))
+        both = (of_param > 0) & (of_update > 0)
+        return update * jnp.where(both, of_param / jnp.where(both, of_update, 1.0), 1.0)
+
+    def update(updates: optax.Updates, state: Any, params: Any = None) -> tuple[optax.Updates, optax.EmptyState]:
+        return jax.tree_util.tree_map_with_path(scale, updates, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def decays(params: optax.Params) -> Any:
+    """Mask of the parameters with weight decay: all but biases and LayerNorm scales (optimization.py)."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: _decays([part.key for part in path]), params)
+
+
+def _decays(names: list[str]) -> bool:
+    return names[-1] not in ("bias", "scale")
+
+
+def clip_factors(grads: Any, norm: jax.Array, clip_norm: float) -> Any:
+    """The factor for each gradient that clips the global norm to `clip_norm`; 0 does not clip.
+
+    As tf.clip_by_global_norm: gradients are only scaled down. Where a model learns the difference of its word table
+    from its generator's, both are clipped each by its own norm, as they were by optimizers of their own (DeBERTa v3,
+    section 3.3): there no parameter has a gradient of both losses.
+    """
+
+    def factor(norm: jax.Array) -> Any:
+        return clip_norm / jnp.maximum(norm, clip_norm) if clip_norm else 1.0
+
+    if DIFFERENCE not in grads.get("encoder", {}).get("embeddings", {}):
+        whole = factor(norm)
+        return jax.tree.map(lambda _: whole, grads)
+
+    def is_generators(path: tuple) -> bool:
+        names = tuple(part.key for part in path)
+        return names[0] == GENERATOR or names == ("encoder", "embeddings", "word")
+
+    squares: dict[bool, Any] = {False: 0.0, True: 0.0}
+    for path, grad in jax.tree_util.tree_leaves_with_path(grads):
+        squares[is_generators(path)] += jnp.sum(jnp.square(grad))
+    factors = {side: factor(jnp.sqrt(total)) for side, total in squares.items()}
+    return jax.tree_util.tree_map_with_path(lambda path, _: factors[is_generators(path)], grads)
+
+
+class StableAdamState(NamedTuple):
+    """First and second moments, float32, shaped like the parameters."""
+
+    count: jax.Array  # int32 []: updates so far  # pyright: ignore[reportIncompatibleMethodOverride]
+    mu: Any
+    nu: Any
+
+
+def stable_adamw(
+    beta1: float, beta2: float, eps: float, decay: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """(m / (sqrt(v) + eps) + decay) / max(1, rho), rho = sqrt(mean(g^2 / max(v, eps^2))) (Wortsman et al. 2023).
+
+    beta (1 - beta^(t-1)) / (1 - beta^t) of update t corrects the bias. rho is of a parameter, of each layer where they
+    are stacked, of queries, keys and values each (one tensor there), and rows that pad the vocabulary count as zeros.
+    It replaces clipping (AnswerDotAI/ModernBERT, `src/optimizer.py`).
+    """
+
+    def init(params: optax.Params) -> StableAdamState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return StableAdamState(jnp.zeros((), jnp.int32), zeros, jax.tree.map(jnp.zeros_like, params))
+
+    def update(updates: optax.Updates, state: Any, params: Any = None) -> tuple[optax.Updates, StableAdamState]:
+        grads = updates
+        count = state.count + 1
+        t = count.astype(jnp.float32)
+        b1, b2 = (beta * (1 - beta ** (t - 1)) / (1 - beta**t) for beta in (beta1, beta2))
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads)
+        plain = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
+        decayed, _ = decay.update(plain, decay.init(params), params)
+
+        def shortened(path: tuple, step: jax.Array, g: jax.Array, v: jax.Array) -> jax.Array:
+            within = tuple(range("layers" in [part.key for part in path], g.ndim))
+            excess = jnp.mean(jnp.square(g) / jnp.maximum(v, eps**2), within, keepdims=True)
+            return step / jnp.maximum(1.0, jnp.sqrt(excess))
+
+        return jax.tree_util.tree_map_with_path(shortened, decayed, grads, nu), StableAdamState(count, mu, nu)
 
     return optax.GradientTransformation(init, update)
 

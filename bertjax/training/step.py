@@ -38,9 +38,9 @@ from bertjax.training.exchange import (
 )
 from bertjax.training.objectives import Batch, Forward, Keys, Objective
 from bertjax.training.objectives.objective import MODEL
+from bertjax.training.optimizer import clip_factors
 from bertjax.training.schedules import Schedule
 from bertjax.training.state import Blueprint, TrainState
-from bertjax.training.update_rules import clip_factors
 
 Metrics = dict[str, jax.Array]
 Packed = Callable[[Batch], bool]

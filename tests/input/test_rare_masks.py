@@ -13,8 +13,7 @@ from pair_corpora import MemorySplit, Specials, random_documents
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.input.masking.options import check_masking
-from bertjax.input.masking.rare import draw_by_weight, token_weights
-from bertjax.input.masking.rule import MaskRule
+from bertjax.input.masking.rule import MaskRule, draw_by_weight, token_weights
 from bertjax.input.randomness import derive_key, hash64
 
 DATA = DataConfig(sequence_length=48, max_predictions=8, mask_power=0.7, rows="doc_sentences")

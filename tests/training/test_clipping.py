@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from bertjax.training.update_rules import clip_factors
+from bertjax.training.optimizer import clip_factors
 
 
 @pytest.mark.parametrize(("clip_norm", "factor"), [(1.0, 0.2), (5.0, 1.0), (10.0, 1.0), (0.0, 1.0)])

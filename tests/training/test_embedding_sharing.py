@@ -27,8 +27,8 @@ from bertjax.training.objectives import choose
 from bertjax.training.objectives.objective import Forward
 from bertjax.training.objectives.registry import objectives_of
 from bertjax.training.objectives.rtd import replaced
+from bertjax.training.optimizer import clip_factors
 from bertjax.training.step import averages, batch_weights, objective_sums
-from bertjax.training.update_rules import clip_factors
 
 VOCABULARY = 60
 MODEL = replace(

@@ -9,8 +9,7 @@ import optax
 import pytest
 
 from bertjax.config import OptimizerConfig
-from bertjax.training.optimizer import make_optimizer
-from bertjax.training.update_rules import decays
+from bertjax.training.optimizer import decays, make_optimizer
 
 
 def reference_update(param, grad, m, v, rate, *, decay):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,11 +12,15 @@ from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.masking.counts import COUNTS, Count, RoomOfUnits
 from bertjax.input.masking.options import RANDOM_IDS, REPLACED_BY, Draw, check_masking, room_of_units
-from bertjax.input.masking.rare import draw_by_weight, token_weights
 from bertjax.input.masking.similar import ReplacedBySimilar, SimilarTable
 from bertjax.input.masking.units import UNITS, Unit
-from bertjax.input.randomness import fold_in, hash64, low_uniform
+from bertjax.input.randomness import fold_in, hash64, low_uniform, uniform
 from bertjax.tokenization.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bertjax.input.tfrecords.rows import Segments
+
+_SENTENCES_AT_A_TIME = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -145,3 +150,39 @@ def mask_tokens(
         "mlm_labels": np.where(is_used, labels, 0),
         "mlm_weights": is_used.astype(np.float32),
     }
+
+
+def token_counts(text: Split | Segments, vocab_size: int) -> np.ndarray:
+    """How often each token occurs in a text: int64 [vocab_size]. Reads all of it."""
+    offsets, counts = text.sentence_offsets, np.zeros(vocab_size, np.int64)
+    for first in range(0, len(offsets) - 1, _SENTENCES_AT_A_TIME):
+        edges = offsets[first : first + _SENTENCES_AT_A_TIME + 1]
+        counts += np.bincount(text.tokens(edges[:-1], np.diff(edges)), minlength=vocab_size)
+    return counts
+
+
+def token_weights(text: Split | Segments, vocab_size: int, power: float) -> np.ndarray:
+    """max(count, 1)**-power of each token in a text: float64 [vocab_size].
+
+    Rule: huggingface/transformers, examples of distillation, train.py (`--mlm_smoothing`).
+    """
+    return np.maximum(token_counts(text, vocab_size), 1.0) ** -power
+
+
+def draw_by_weight(
+    candidates: np.ndarray, weights: np.ndarray, counts: np.ndarray, keys: np.ndarray, slots: int
+) -> np.ndarray:
+    """Columns drawn without replacement, each time in proportion to the weights of those that are left.
+
+    `weights` float64 [B, L], above 0; the rest is as in `Unit.choose`. A draw takes the largest u**(1 / weight), u
+    uniform in (0, 1) (Efraimidis and Spirakis 2006), so the smallest -log(u) / weight.
+    """
+    length = candidates.shape[1]
+    u = uniform(hash64(keys[:, None], np.arange(length))) + 2.0**-54
+    order = np.argsort(np.where(candidates, -np.log(u) / weights, np.inf), axis=1, kind="stable")
+    positions = np.full((len(order), slots), length, np.int64)
+    kept = min(slots, length)
+    positions[:, :kept] = order[:, :kept]
+    positions[np.arange(slots) >= counts[:, None]] = length
+    positions.sort(axis=1)
+    return positions
