@@ -25,7 +25,7 @@ from bertjax.run.job import Job, assemble
 from bertjax.run.replay import Replayed, replay, source_of
 from bertjax.run.run_directory import CONFIG_FILE, open_plugins_of
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
-from bertjax.runtime.compilation import keep_compiled_programs
+from bertjax.runtime.compilation import set_compilation_cache
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import AnyPath, path_of
@@ -64,7 +64,7 @@ def replay_step(directory: str, step: int, progress: Progress) -> ReplayOfRun:
     if not 1 <= step <= stages[-1].stop:
         raise ValueError(f"--step {step}: {run} has steps 1 to {stages[-1].stop:,}")
     skips, keep = config.training.skips, config.compilation_cache
-    keep_compiled_programs(keep)
+    set_compilation_cache(keep)
     config, mesh, notices = _for_this_machine(config, saved)
     content, found = open_data(config, progress, saved["data_fingerprint"] if saved else ""), read_teacher(config)
     teacher = None if found is None else fit_teacher(found, config, content.tokenizer)

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from bertjax.config import Config, flatten, to_dict
 from bertjax.run.train_job import Say
-from bertjax.runtime.compilation import keep_compiled_programs, keep_only_what_is_shared
+from bertjax.runtime.compilation import disable_unshared_cache, set_compilation_cache
 from bertjax.runtime.connections import EXIT_CODES
 from bertjax.runtime.processes import Processes, Stopped, join
 from bertjax.storage.progress import SIGNS
@@ -26,11 +26,11 @@ def session(config: Config, *, ends_process: bool) -> Iterator[tuple[Processes, 
     `ends_process`: a signal may end this Python process, as a verb's, where nothing would be lost; without it the
     signal becomes an exception. Raises as `join` does.
     """
-    kept = keep_compiled_programs(config.compilation_cache)
+    kept = set_compilation_cache(config.compilation_cache)
     with SIGNS.speaking("working"), ExitStack() as leaving:
         with SIGNS.doing("starting the processes"):
             processes = leaving.enter_context(join(config.hosts, ends_process=ends_process))
-        why_not = keep_only_what_is_shared(kept, processes)
+        why_not = disable_unshared_cache(kept, processes)
         if processes.first:
             if why_not:
                 print_now(why_not)
@@ -60,7 +60,7 @@ def require_same_config(config: Config, processes: Processes) -> None:
     """Raise ValueError naming the keys that differ between the processes, other than those of one host."""
     flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _OF_A_HOST}
     digest = hashlib.sha256(json.dumps(flat).encode()).hexdigest()[:16]
-    if not processes.differing("digest of the config", digest):
+    if len({*processes.gather("digest of the config", digest)}) == 1:
         return
     first, *others = [json.loads(text) for text in processes.gather("config", json.dumps(flat))]
     for number, other in enumerate(others, 1):

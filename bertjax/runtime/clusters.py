@@ -163,13 +163,11 @@ def _tpu(hosts: HostsConfig, environment: Environment) -> ProcessInfo | None:
 def _has_tpu(environment: Environment) -> bool:
     if environment.get("JAX_PLATFORMS", "tpu").split(",")[0] not in ("tpu", ""):
         return False
-    devices = [*Path("/dev").glob("accel[0-9]*"), *Path("/dev/vfio").glob("[0-9]*")]
-    return bool(devices) and ("TPU_WORKER_ID" in environment or Path("/usr/share/tpu").exists() or _is_google_machine())
-
-
-def _is_google_machine() -> bool:
+    if not [*Path("/dev").glob("accel[0-9]*"), *Path("/dev/vfio").glob("[0-9]*")]:
+        return False
     maker = Path("/sys/class/dmi/id/product_name")
-    return maker.exists() and "Google" in maker.read_text(errors="replace")
+    is_google_machine = maker.exists() and "Google" in maker.read_text(errors="replace")
+    return "TPU_WORKER_ID" in environment or Path("/usr/share/tpu").exists() or is_google_machine
 
 
 def _metadata(key: str, environment: Environment) -> str:

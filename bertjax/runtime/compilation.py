@@ -30,7 +30,7 @@ LEAST_SECONDS = 0.5  # programs that compile faster are not cached
 _COMPILE_EVENTS = "/jax/core/compile/"  # JAX's events of tracing, lowering and compiling
 
 
-def keep_compiled_programs(folder: str) -> str:
+def set_compilation_cache(folder: str) -> str:
     """Cache compiled programs below a folder or URL; returns the cache's path, "" for no cache.
 
     An empty `folder` disables the cache. The environment takes precedence. Call it before the first compilation.
@@ -45,7 +45,7 @@ def keep_compiled_programs(folder: str) -> str:
     return folder
 
 
-def keep_only_what_is_shared(folder: str, processes: Processes) -> str:
+def disable_unshared_cache(folder: str, processes: Processes) -> str:
     """Disable the cache unless all processes read one `folder`; returns a line to print, "" if nothing changes.
 
     Only process 0 writes JAX's cache. On GPUs XLA divides the search for the fastest kernels among all processes that

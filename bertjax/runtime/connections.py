@@ -466,7 +466,12 @@ def open_relay(service: str, seconds: float) -> str:
     The threads are daemons: they end with the process.
     """
     listener = socket.create_server((_RELAY_HOST, 0))
-    _start_thread(_relay_all, listener, service, seconds)
+
+    def accept_all() -> None:
+        while True:
+            _start_thread(_relay, listener.accept()[0], service, seconds)
+
+    _start_thread(accept_all)
     return f"{_RELAY_HOST}:{listener.getsockname()[1]}"
 
 
@@ -480,11 +485,6 @@ def avoid_proxies(service: str) -> None:
 
 def _start_thread(target: Callable[..., None], *arguments: object) -> None:
     threading.Thread(target=target, args=arguments, name="relay", daemon=True).start()
-
-
-def _relay_all(listener: socket.socket, service: str, seconds: float) -> None:
-    while True:
-        _start_thread(_relay, listener.accept()[0], service, seconds)
 
 
 def _relay(client: socket.socket, service: str, seconds: float) -> None:

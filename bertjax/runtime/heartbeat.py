@@ -60,7 +60,7 @@ Clock = Callable[[], float]
 
 
 class Agreement:
-    """The units of one process; used by its working thread and by its listening thread."""
+    """The units of one process. The listening thread calls `hold`, `settle`, `progress`; the main thread the rest."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -72,25 +72,26 @@ class Agreement:
         self._compiling = False
         self._activity, self._since = "", clock()
         self._durations: deque[float] = deque(maxlen=_REMEMBERED_UNITS)
-        self.over = False  # `begin_unit` has returned False
+        self.stopped = False  # `begin_unit` has returned False
 
-    def rest(self) -> None:
-        """Record that no work is in progress and none would be lost."""
+    def mark_resting(self) -> None:
+        """Record that no unsaved work is in progress."""
         with self._changed:
             self._resting = True
             self._start("")
 
     def begin_unit(self, *, first: bool = False, doing: str = "unit") -> bool:
-        """Whether to begin the next unit. `first`: it must be compiled, and all work before it is saved.
+        """Whether to begin the next unit of collective work: a step, or a batch of an evaluation (`doing`).
 
-        Only activities named "unit" count for the usual duration. Waits while the last unit is being agreed on. Once
-        False, always False.
+        `first`: the unit must be compiled, and all work before it is saved. Waits while the processes agree on the last
+        unit. All processes get False at the same unit, and from then on. Only activities named "unit" count for the
+        usual duration.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._holding or self._last is not None)
             if self._last is not None and self._units >= self._last:
                 self._start("")
-                self.over = True
+                self.stopped = True
                 return False
             if first:
                 self._durations.clear()  # the units that follow run another program
@@ -110,7 +111,7 @@ class Agreement:
 
     @contextmanager
     def taking_time(self, doing: str = "") -> Iterator[None]:
-        """Inside, slow work is not taken for a hang: `input` has its own limit, other work has none."""
+        """Inside, slow work does not count as a hang. `doing="input"` has a limit of half an hour, other work none."""
         with self._changed:
             before = self._activity
             self._start(doing if before else "")

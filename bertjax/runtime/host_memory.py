@@ -6,7 +6,7 @@ import ctypes
 import functools
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -66,7 +66,12 @@ class Temporaries:
             return
         _glibc().malloc_trim(0)
         self._address = self._next_address()
-        _prefer_huge_pages()  # after the trim, since released pages lose the advice
+        # Advise the kernel to map the heap in pages of 2 MiB: a moved block then takes a 500th of the page faults.
+        # This follows the trim, since released pages lose the advice.
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            if line.endswith("[heap]"):  # several lines, if a part of the heap has the advice already
+                start, end = (int(address, 16) for address in line.split()[0].split("-"))
+                _glibc().madvise(start, end - start, _MADV_HUGEPAGE)  # a kernel without them refuses, which is harmless
 
     def _next_address(self) -> int:
         """The address that a block of that size would get now; the block is freed at once, and no page is touched."""
@@ -81,7 +86,10 @@ class Temporaries:
             # The query takes half a millisecond for a large program, so each is queried once; weak references are not
             # possible.
             before = self._sizes
-            self._sizes = {id(x): before[id(x)] if id(x) in before else _temporaries(x) for x in programs}
+            self._sizes = {
+                id(x): before[id(x)] if id(x) in before else x.get_compiled_memory_stats().temp_size_in_bytes
+                for x in programs
+            }
             self._bytes = max(self._sizes.values(), default=0)
         return self._bytes > _SMALL
 
@@ -109,18 +117,6 @@ def _container_limit(file: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdecimal() else None
-
-
-def _temporaries(program: Any) -> int:
-    return program.get_compiled_memory_stats().temp_size_in_bytes
-
-
-def _prefer_huge_pages() -> None:
-    """Advise the kernel to map the heap in pages of 2 MiB: a moved block then takes a 500th of the page faults."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        if line.endswith("[heap]"):  # several lines, if a part of the heap has the advice already
-            start, end = (int(address, 16) for address in line.split()[0].split("-"))
-            _glibc().madvise(start, end - start, _MADV_HUGEPAGE)  # a kernel without them refuses, which is harmless
 
 
 @functools.cache

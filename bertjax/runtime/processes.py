@@ -11,7 +11,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 
 import jax
@@ -31,7 +30,7 @@ _HEAR_SECONDS = 2  # for the listening thread to notice a lost process
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
-class Processes:
+class Processes(Agreement):
     """The processes of a run, from the view of one of them; a context manager around all collective work.
 
     While entered, SIGTERM and SIGINT to any process stop all: at once if nothing would be lost, which raises `Stopped`,
@@ -42,11 +41,11 @@ class Processes:
 
     def __init__(self, info: ProcessInfo, hosts: HostsConfig, *, ends_process: bool = True) -> None:
         """`ends_process`: if this process is the only one, a signal may end it; otherwise it raises Stopped."""
+        super().__init__()
         self.number, self.count = info.process, info.processes
         self._info, self._hosts = info, hosts
         self._ends_process = ends_process or self.count > 1
         self._interrupts = 0
-        self._agreement = Agreement()
         self._heartbeat: Heartbeat | None = None
         self._handlers: dict[signal.Signals, _Handler] = {}
         self._previous_wakeup = -1
@@ -67,12 +66,16 @@ class Processes:
         if threading.current_thread() is threading.main_thread():
             self._handlers = {number: signal.signal(number, self._receive) for number in EXIT_CODES}
         try:
-            meeting = self._meet()
+            meeting = Meeting([host := socket.gethostname()])
+            if self.count > 1:
+                if self.first:
+                    print(f"waiting for {self.count - 1} other processes at {self._info.coordinator}", flush=True)
+                meeting = rendezvous(self._info, host, self._hosts.join_seconds)
         except BaseException:
             self._restore_signals()
             raise
         seconds = float(self._hosts.heartbeat_seconds)
-        heartbeat = Heartbeat(self.number, meeting, seconds, self._agreement, self._end, self._wake_main_thread)
+        heartbeat = Heartbeat(self.number, meeting, seconds, self, self._end, self._wake_main_thread)
         if self._handlers:
             # The listening thread receives a signal at once, even while the main thread is in a compiler.
             heartbeat.wake.setblocking(False)
@@ -110,14 +113,10 @@ class Processes:
         """The value of process 0, in every process; waits as `gather`."""
         return self.gather(what, value if self.first else "")[0]
 
-    def differing(self, what: str, value: str) -> list[int]:
-        """The numbers of the processes whose value differs from that of process 0; waits as `gather`."""
-        values = self.gather(what, value)
-        return [number for number, other in enumerate(values) if other != values[0]]
-
     def require_same(self, what: str, value: str, advice: str) -> None:
         """Raise ValueError, in every process, naming those whose value differs from that of process 0."""
-        if others := self.differing(what, value):
+        first, *_ = values = self.gather(what, value)
+        if others := [number for number, other in enumerate(values) if other != first]:
             raise ValueError(f"{self.describe(others)} and process 0 do not have the same {what}; {advice}")
 
     def rest(self, message: str) -> None:
@@ -127,29 +126,8 @@ class Processes:
         """
         assert self._heartbeat is not None
         self._heartbeat.at_rest = message
-        self._agreement.rest()
+        self.mark_resting()
         self._raise_if_unwinding()
-
-    def begin_unit(self, *, first: bool = False, doing: str = "unit") -> bool:
-        """Whether to begin the next unit of collective work: a step, or a batch of an evaluation (`doing`).
-
-        `first`: the unit must be compiled, and all work before it is saved. All processes get False at the same unit,
-        and from then on.
-        """
-        return self._agreement.begin_unit(first=first, doing=doing)
-
-    def mark_dispatched(self) -> None:
-        """Record that the unit that `begin_unit` allowed has been dispatched to the devices."""
-        self._agreement.mark_dispatched()
-
-    def taking_time(self, doing: str = "") -> AbstractContextManager[None]:
-        """Inside, slow work does not count as a hang. `doing="input"` has a limit of half an hour, other work none."""
-        return self._agreement.taking_time(doing)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether `begin_unit` has returned False."""
-        return self._agreement.over
 
     @property
     def exit_code(self) -> int:
@@ -171,14 +149,6 @@ class Processes:
         shown = ", ".join(f"{number} ({self._heartbeat.hosts[number]})" for number in numbers[:5])
         more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
         return f"process{'es' if len(numbers) > 1 else ''} {shown}{more}"
-
-    def _meet(self) -> Meeting:
-        host = socket.gethostname()
-        if self.count == 1:
-            return Meeting([host])
-        if self.first:
-            print(f"waiting for {self.count - 1} other processes at {self._info.coordinator}", flush=True)
-        return rendezvous(self._info, host, self._hosts.join_seconds)
 
     def _start_jax(self) -> None:
         # JAX would install its own handler of SIGTERM.

@@ -15,12 +15,12 @@ from several_processes import Group, as_words
 from threads import run_in_threads
 
 from bertjax.runtime import compilation
-from bertjax.runtime.compilation import ENVIRONMENT, keep_compiled_programs, keep_only_what_is_shared
+from bertjax.runtime.compilation import ENVIRONMENT, disable_unshared_cache, set_compilation_cache
 
 PROGRAM = """
 import jax, sys
-from bertjax.runtime.compilation import keep_compiled_programs
-print(keep_compiled_programs(sys.argv[1]))
+from bertjax.runtime.compilation import set_compilation_cache
+print(set_compilation_cache(sys.argv[1]))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.jit(lambda x: x * 2 + 1)(1.0)
 """
@@ -50,7 +50,7 @@ def test_environment_overrides_the_config(tmp_path: Path) -> None:
 
 def test_no_folder_caches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENVIRONMENT)
-    assert keep_compiled_programs("") == ""
+    assert set_compilation_cache("") == ""
 
 
 class Pair:
@@ -83,7 +83,7 @@ def test_only_a_shared_cache_is_kept(
     monkeypatch.setattr(compilation.jax.config, "update", lambda *update: updates.append(update))
     values, barrier = ["", ""], threading.Barrier(2)
     paths = [str(tmp_path / folder) if folder else "" for folder in folders]
-    calls = [partial(keep_only_what_is_shared, paths[n], Pair(n, values, barrier)) for n in range(2)]
+    calls = [partial(disable_unshared_cache, paths[n], Pair(n, values, barrier)) for n in range(2)]
     lines = run_in_threads(calls)
     if is_kept:
         assert lines == ["", ""] and updates == []
