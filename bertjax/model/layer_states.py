@@ -8,8 +8,8 @@ import jax
 
 from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.self_attention import LayerInputs
+from bertjax.model.encoder import TaskNetwork
 from bertjax.model.stack import Layer
-from bertjax.model.task_heads import TaskNetwork
 
 
 class LayerStates(NamedTuple):

@@ -11,11 +11,11 @@ from flax import nnx
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.config.plugins import Registry
 from bertjax.model.attention.backends import Backend
-from bertjax.model.encoder import Embeddings
+from bertjax.model.encoder import Embeddings, TaskNetwork
 from bertjax.model.family_heads import RtdHead, SboHead, SopHead, heads_with_input
 from bertjax.model.heads import MlmHead, NspHead, Pooler, Sums, existing, gather_positions
 from bertjax.model.mask_decoder import MaskDecoder
-from bertjax.model.task_heads import TASK_NETWORKS, TaskNetwork
+from bertjax.model.task_heads import TASK_NETWORKS
 
 Params = dict[str, Any]  # nested dicts of float32 arrays: no NNX object crosses a jit boundary
 GENERATOR = "generator"  # the module, and its name for objectives

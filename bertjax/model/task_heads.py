@@ -7,16 +7,13 @@ uint32 [B]; without keys there is no dropout.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
-from bertjax.model.attention.backends import Backend
 from bertjax.model.dropout import HEAD, dropout
-from bertjax.model.encoder import Embeddings, Encoder
+from bertjax.model.encoder import TaskNetwork
 from bertjax.model.heads import POOLER_OF_TOKENS, POOLERS_OF_TASKS, Pooler, existing, gather_positions
 from bertjax.model.layers import ACTIVATIONS, Dense, FeedForward, LayerNorm
 from bertjax.model.parameters import uniform
@@ -134,81 +131,6 @@ class TokenHead(TaskHead):
     def read(self, x_BLW: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """What the dense layer reads: x, or the states of the BiLSTM."""
         return x_BLW if self.lstm is None else self.lstm(x_BLW, sequence_ids)
-
-
-class TaskNetwork(nnx.Module):
-    """The encoder below any head. With `model.features` it is frozen, and the head reads several layers.
-
-    `model.teacher_width` adds a projection that only distillation of layers uses.
-
-    Class attributes:
-        name: `model.head` of a config
-        transformers: what follows the family's name in the name of transformers' class
-        transformers_head: transformers' name of the dense layer `head/dense`; "" where there is none
-        outputs: names of the logits in transformers; none where the network has vectors only
-        of_task: False for the network of pretraining
-        labelled: the head has `model.num_labels` outputs, 1 or more
-        pooled: the network has a pooler
-        per_token: the logits are per token, [B, L, ...]
-        feature_based: `model.features` and `model.lstm_size` may be set
-        heads: names of the heads of pretraining (of an instance)
-        decodes: the MLM head reads what an enhanced decoder makes (of an instance)
-    """
-
-    name: ClassVar[str]
-    transformers: ClassVar[str]
-    transformers_head: ClassVar[str] = "classifier"
-    outputs: ClassVar[tuple[str, ...]] = ("logits",)
-    of_task: ClassVar[bool] = True
-    labelled: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
-    per_token: ClassVar[bool] = False
-    feature_based: ClassVar[bool] = False
-    heads: tuple[str, ...] = ()
-    decodes: bool = False
-    pooler: Pooler | None
-
-    def __init__(
-        self, config: ModelConfig, execution: ExecutionConfig, tables: Embeddings | None = None, *, rngs: nnx.Rngs
-    ) -> None:
-        self.encoder = Encoder(config, execution, tables, rngs=rngs)
-        if config.teacher_width:
-            sizes = config.hidden_size, config.teacher_width
-            self.teacher_projection = Dense(config, sizes, ("embed", "hidden"), "hidden", rngs=rngs)
-        self.features = config.features
-
-    def encode(
-        self,
-        input_ids: jax.Array,
-        token_type_ids: jax.Array,
-        sequence_ids: jax.Array,
-        keys: jax.Array | None = None,
-        *,
-        packed: bool = True,
-        attention: Backend = "xla",
-        global_positions: jax.Array | None = None,
-    ) -> jax.Array:
-        """The encoder's last layer, [B, L, D]; with `features` those layers side by side, [B, L, D features].
-
-        An encoder whose features are read is frozen: it has neither gradient nor dropout.
-        """
-        inputs = (input_ids, token_type_ids, sequence_ids)
-        how = {"packed": packed, "attention": attention, "global_positions": global_positions}
-        if not self.features:
-            return self.encoder(*inputs, keys, **how)
-        states = jax.lax.stop_gradient(self.encoder.hidden_states(*inputs, **how))
-        return jnp.concatenate([states[layer] for layer in self.features], axis=-1)
-
-    def companions(self) -> dict[str, TaskNetwork]:
-        """Modules that are trained as networks of their own, by their names for objectives."""
-        return {}
-
-    def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
-        """Compute the logits of rows with one sequence each: [B, classes], or [B, L, classes] if `per_token`.
-
-        A row of multiple choice holds one choice here and gives one logit: [B, 1].
-        """
-        raise NotImplementedError(f"the network {self.name!r} has no logits")
 
 
 class SequenceNetwork(TaskNetwork):

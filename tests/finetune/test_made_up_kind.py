@@ -39,7 +39,8 @@ from bertjax.finetune.encoding.rows import Segments
 from bertjax.finetune.encoding.texts import encode_texts
 from bertjax.finetune.kinds.kind import Card, Kind, Recipe, Split, Task, TaskContent
 from bertjax.model.heads import gather_positions
-from bertjax.model.task_heads import TaskHead, TaskNetwork
+from bertjax.model.encoder import TaskNetwork
+from bertjax.model.task_heads import TaskHead
 
 
 class SetNetwork(TaskNetwork):

@@ -70,7 +70,7 @@ def of_units(is_hidden: np.ndarray, unit: np.ndarray) -> tuple[np.ndarray, np.nd
     return np.bincount(unit), np.bincount(unit, is_hidden)
 
 
-def test_each_unit_is_hidden_by_itself_with_the_share_whatever_its_length(text: tuple[np.ndarray, ...]) -> None:
+def test_units_are_hidden_independently_of_their_length(text: tuple[np.ndarray, ...]) -> None:
     is_hidden, unit, _ = hidden(DATA, text)
     assert len(is_hidden) > 1_000_000
     sizes, found = of_units(is_hidden, unit)

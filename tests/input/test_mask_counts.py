@@ -135,7 +135,7 @@ def test_the_most_is_a_bound_for_packed_rows(name: str) -> None:
 
 
 @pytest.mark.parametrize("share", [0.05, 0.15, 0.3, 0.4])
-def test_packed_rows_of_independent_draws_have_room_but_one_in_a_million(share: float) -> None:
+def test_packed_rows_have_room_for_independent_draws(share: float) -> None:
     for tokens in (64, 128, 512, 1_024, 8_192):
         slots = COUNTS["each"].most(tokens, 32, share)
         assert stats.binom.sf(slots, tokens, share) < 1e-6

@@ -190,7 +190,7 @@ def test_masks_belong_to_the_pair_not_to_the_batch(whole_words: bool) -> None:
     assert len(np.unique(masks["mlm_positions"], axis=0)) == 30
 
 
-def test_every_token_but_the_last_of_its_sequence_predicts_the_next() -> None:
+def test_next_tokens_leave_out_the_last_of_a_sequence() -> None:
     sequence_ids = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2]], np.int32)
     input_ids = np.arange(18, dtype=np.int32).reshape(3, 6) + 5
     found = next_tokens(input_ids, sequence_ids)

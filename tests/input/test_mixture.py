@@ -62,7 +62,7 @@ def test_shares_are_the_requested_ones_to_a_document(
     assert len(set(zip(reading.document.tolist(), reading.copy.tolist(), strict=True))) == len(reading)
 
 
-def test_over_many_epochs_every_document_of_a_source_is_read_as_often() -> None:
+def test_mixture_reads_documents_of_a_source_equally_often() -> None:
     split = split_of(20, 50)
     tokens, edges = lengths_of(split), split.source_edges
     counts: Counter[int] = Counter()
@@ -90,7 +90,7 @@ def test_smoothing_is_multilingual_berts() -> None:
         token_shares([5, 0], (1.0, 1.0), 1.0)
 
 
-def test_a_random_segment_is_never_of_another_copy_of_the_same_document() -> None:
+def test_random_b_is_never_a_copy_of_the_same_document() -> None:
     split = split_of(3, 40)
     tokens, edges = lengths_of(split), split.source_edges
     for epoch in range(5):

@@ -241,7 +241,7 @@ def test_an_objective_is_added_by_a_file_and_a_line(tmp_path: Path, monkeypatch,
         assert not batch["made_up_places"][row][~used].any()
 
 
-def test_pairs_are_those_of_bert_where_no_objective_is_about_pairs() -> None:
+def test_pairing_defaults_to_berts() -> None:
     assert registry.pairing_of(("mlm",)) == registry.pairing_of(("mlm", "nsp")) == Pairing()
     assert registry.pairing_of(("sop", "mlm")) == Pairing(
         random_b=False, exchanges=True, names=("in order", "out of order")

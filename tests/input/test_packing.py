@@ -117,7 +117,7 @@ def test_the_width_of_tables_changes_no_row(rows: str, monkeypatch: pytest.Monke
         np.testing.assert_array_equal(array, found[name], name)
 
 
-def test_predictions_without_a_slot_are_left_out_and_all_else_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_drops_only_predictions_without_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     data = replace(PACKED, mask_count="each", mask_probability=0.3, max_predictions=40)
     whole, few = batches(data).batch(0, 20), 0.9
     slots = int(few * (whole["mlm_weights"] > 0).sum(axis=1).max())

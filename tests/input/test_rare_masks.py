@@ -34,7 +34,7 @@ def sets_by_probability(weights: np.ndarray, count: int) -> dict[tuple[int, ...]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_sets_are_drawn_with_the_probabilities_of_successive_draws(count: int) -> None:
+def test_draw_by_weight_equals_successive_draws(count: int) -> None:
     rows, weights = 200_000, np.array([1.0, 0.2, 3.0, 0.05, 1.0, 9.0])  # the last may not be hidden
     candidates = np.tile(np.arange(6) < 5, (rows, 1))
     keys = hash64(derive_key("rare"), np.arange(rows))

@@ -95,7 +95,7 @@ def test_rows_of_documents_are_whole_or_even_parts(documents: list, length: int)
     assert_whole_or_even_parts(documents, length, longest=9)
 
 
-def test_packed_rows_of_8192_tokens_hold_whole_documents_and_even_parts() -> None:
+def test_rows_of_8192_tokens_hold_documents_and_even_parts() -> None:
     """Most documents have some hundred tokens, and some have tens of thousands."""
     draw = np.random.default_rng(4)
     sentences = [*draw.geometric(1 / 40, 300), *draw.integers(300, 900, 6)]

@@ -176,7 +176,7 @@ def test_a_rule_that_the_code_leaves_out_is_seen(recipe: DataConfig, monkeypatch
             assert rule in broken(recipe, 200)
 
 
-def test_rows_are_those_of_the_table_not_of_its_order_or_the_batch(recipe: DataConfig, tmp_path: Path) -> None:
+def test_similar_rows_ignore_order_of_table_and_batch(recipe: DataConfig, tmp_path: Path) -> None:
     backwards = write_table(tmp_path / "other.tsv", dict(reversed(SIMILAR.items())))
     batches = PairBatches(SPLIT, WORDPIECE, recipe, 4, objectives=("mlm", "sop"))
     other = PairBatches(SPLIT, WORDPIECE, replace(recipe, similar_words=backwards), 4, objectives=("mlm", "sop"))

@@ -120,7 +120,7 @@ softmax_in.defvjp(lambda dtype, scores: 2 * (softmax_in(dtype, scores),), _softm
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_the_references_gradients_are_those_derived_from_the_formula(dtype) -> None:
+def test_reference_gradients_equal_derived_gradients(dtype) -> None:
     q, k, v, read = jax.random.normal(jax.random.key(1), (4, ROWS, 24, HEADS, HEAD_DIM), dtype)
     seen = visible(jnp.asarray(ids(24 + 27, packed=True)[:, :24]), causal=False)
 
@@ -186,7 +186,7 @@ def test_the_comparison_sees_a_wrong_mask() -> None:
 
 
 @pytest.mark.parametrize("packing", [pytest.param("none", marks=pytest.mark.long), "pairs"])
-def test_losses_and_every_gradient_are_the_references_through_the_whole_model(packing: str) -> None:
+def test_backends_give_the_models_reference_gradients(packing: str) -> None:
     tokenizer = small_wordpiece()
     config = ModelConfig(
         vocab_size=tokenizer.vocab_size,

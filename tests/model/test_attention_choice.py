@@ -238,7 +238,7 @@ def test_a_gpu_that_cudnn_can_use_has_it(capability: str) -> None:
     assert choose_attention(MODEL, HALF, "gpu", 512, False, capability).backend == "cudnn"
 
 
-def test_what_a_device_can_do_is_queried_or_known_of_one_that_is_not_here() -> None:
+def test_compute_capability_is_queried_or_known() -> None:
     assert (
         compute_capability(SimpleNamespace(platform="gpu", compute_capability="7.5", device_kind="Tesla T4")) == "7.5"
     )

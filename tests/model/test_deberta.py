@@ -86,7 +86,7 @@ def test_decoder_and_convolution_are_the_formula_in_packed_rows(name: str) -> No
     np.testing.assert_allclose(remade[numbers > 0], found[numbers > 0], atol=1e-5)
 
 
-def test_maps_of_attention_are_the_probabilities_that_the_layers_mix_by() -> None:
+def test_attention_maps_are_the_layers_probabilities() -> None:
     config = replace(MODELS["v2"], mlm_decoder="plain")
     params, (ids, numbers) = drawn(config), packed_rows(ROWS)
     attention, hidden = _inside(abstract_network(config)[0], params, ids, ids * 0, numbers)

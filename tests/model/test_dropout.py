@@ -64,7 +64,7 @@ def test_the_gradient_passes_where_the_value_does():
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_masks_of_rows_layers_sites_steps_and_seeds_are_independent(rate):
+def test_masks_are_independent_across_rows_sites_and_steps(rate):
     folded = [fold(keys(), layer + 1) for layer in range(12)]
     families = {
         "rows": kept(keys([*range(24), 255, 256, 65_535]), rate=rate),
@@ -104,7 +104,7 @@ def test_the_dtype_stays():
     assert dropout(jnp.ones((1, 8), jnp.bfloat16), keys(), EMBEDDINGS, 0.1).dtype == jnp.bfloat16
 
 
-def test_the_network_drops_the_same_in_microbatches_and_otherwise_at_each_step():
+def test_dropout_is_equal_in_microbatches_but_not_across_steps():
     config = ModelConfig(
         vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
         max_position_embeddings=16,
@@ -139,7 +139,7 @@ def our_masks(config: ModelConfig, rows: int, length: int, row: jax.Array) -> It
         yield rate, np.array(dropout(jnp.ones((rows, *inner)), key, site, rate))
 
 
-def test_dropout_is_at_the_four_sites_of_the_reference_and_nowhere_else(monkeypatch):
+def test_dropout_is_at_the_references_four_sites_only(monkeypatch):
     """transformers drops our elements wherever it drops any: its outputs are then ours, heads included."""
     torch = pytest.importorskip("torch")
     batch = real_batch(small_wordpiece(), rows=6)

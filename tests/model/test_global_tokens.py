@@ -77,7 +77,7 @@ def test_more_marks_than_the_most_leave_the_last_ordinary() -> None:
     assert taken.tolist() == [[10, 12], [24, 0]]
 
 
-def test_every_token_global_with_the_same_projections_is_full_attention() -> None:
+def test_all_tokens_global_is_full_attention() -> None:
     ids = some_ids(70, packed=True)
     q, k, v = jax.random.normal(jax.random.key(2), (3, *ids.shape, HEADS, HEAD_DIM))
     tokens = find_global_tokens(jnp.ones(ids.shape, bool), 70)

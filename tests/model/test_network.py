@@ -179,7 +179,7 @@ def test_losses_and_every_gradient_equal_torch(config, batch, change):
         assert off <= 1e-5 * np.linalg.norm(reference) or off <= 1e-6 * whole, name
 
 
-def test_logits_equal_transformers_on_wikipedia_with_the_published_vocabulary(real_data):
+def test_logits_on_wikipedia_equal_transformers(real_data):
     tokenizer = WordPiece.load(real_data / "vocab" / "bert-base-uncased" / "vocab.txt", TextRules(True, True))
     with lzma.open(real_data / "wikipedia_en" / "AA_00.txt.xz", "rt", encoding="utf-8") as file:
         articles = file.read(60_000).split("</doc>")[:-1]

@@ -136,7 +136,7 @@ def relative(ours: Any, reference: Any) -> float:
 
 
 @each_option
-def test_every_option_is_the_reference_in_packed_rows_and_in_rows_of_one_sequence(option: str) -> None:
+def test_options_equal_the_reference_packed_and_unpacked(option: str) -> None:
     config = with_options(option)
     params = drawn(config)
     reference = Reference(config, params)
@@ -216,7 +216,7 @@ def test_the_gradient_is_the_slope_of_the_reference(option: str) -> None:
 
 
 @pytest.mark.parametrize("groups", [1, pytest.param(4, marks=pytest.mark.long)])
-def test_shared_layers_are_copies_of_one_and_get_the_sum_of_their_gradients(groups: int) -> None:
+def test_shared_layers_equal_copies_and_sum_gradients(groups: int) -> None:
     shared = replace(PLAIN, layer_groups=groups)
     params, batch = drawn(shared), rows([[LENGTH], [10, 9]])
     loss, gradient = loss_and_gradient(shared, params, batch)
@@ -232,7 +232,7 @@ def test_shared_layers_are_copies_of_one_and_get_the_sum_of_their_gradients(grou
         assert off <= 1e-5 * np.linalg.norm(reference) or off <= 1e-6 * whole, name
 
 
-def test_albert_with_an_identity_projection_is_bert_with_copied_layers() -> None:
+def test_albert_with_identity_projection_is_bert() -> None:
     albert = replace(PLAIN, embedding_size=PLAIN.hidden_size, layer_groups=1)
     params, batch = drawn(albert), rows([[LENGTH], [10, 9]])
     embeddings = dict(params["encoder"]["embeddings"])
@@ -245,7 +245,7 @@ def test_albert_with_an_identity_projection_is_bert_with_copied_layers() -> None
 
 
 @pytest.mark.parametrize("every", [3, *(pytest.param(every, marks=pytest.mark.long) for every in (0, 9))])
-def test_a_window_as_wide_as_the_row_is_full_attention_with_the_same_dropout(every: int) -> None:
+def test_window_as_wide_as_the_row_is_full_attention(every: int) -> None:
     params, batch = drawn(PLAIN), rows([[LENGTH], [10, 9]])
     keys = row_keys(0, jnp.int32(5), jnp.arange(2))
     wide = replace(PLAIN, window=LENGTH - 1, global_every=every)
@@ -365,7 +365,7 @@ def test_slopes_of_a_power_of_two_and_between(heads: tuple[int, tuple[float, ...
     assert alibi_slopes(heads[0]) == heads[1]
 
 
-def test_twelve_heads_have_the_slopes_of_eight_and_every_other_one_of_sixteen() -> None:
+def test_alibi_slopes_of_twelve_heads() -> None:
     of_sixteen = [2 ** (-number / 2) for number in range(1, 17)]
     assert alibi_slopes(12) == pytest.approx([2.0**-number for number in range(1, 9)] + of_sixteen[0:8:2])
 
@@ -414,7 +414,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> str:
     return "made_up"
 
 
-def test_sentence_order_is_a_dense_layer_on_the_pooled_vector_after_dropout(made_up: str) -> None:
+def test_sop_head_is_dense_on_the_dropped_pooled_vector(made_up: str) -> None:
     config = replace(PLAIN, family=made_up, hidden_dropout_prob=0.4)
     params = drawn(config)
     assert set(params) == {"encoder", "pooler", "mlm_head", "sop_head"}

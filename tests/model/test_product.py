@@ -45,7 +45,7 @@ def test_gradients_are_those_derived_from_the_formula(kernel: tuple[int, ...], d
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="accelerators round it, see `product`")
 @pytest.mark.parametrize("kernel", [(8, 32), (32, 3, 2, 4)], ids=str)
-def test_the_gradient_of_a_parameter_is_not_rounded_to_the_dtype_of_activations(kernel: tuple[int, ...]) -> None:
+def test_parameter_gradients_are_not_rounded(kernel: tuple[int, ...]) -> None:
     of_x, of_w, of_g = jax.random.split(jax.random.key(0), 3)
     x, w = jax.random.normal(of_x, (5, kernel[0]), jnp.bfloat16), jax.random.normal(of_w, kernel)
     g = jax.random.normal(of_g, (5, *kernel[1:]), jnp.bfloat16)

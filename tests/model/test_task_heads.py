@@ -217,7 +217,7 @@ def test_weights_of_classes_equal_torchs():
     assert_gradients_equal(gradients, network)
 
 
-def test_spans_of_padded_rows_are_as_transformers_without_its_padding():
+def test_spans_of_padded_rows_equal_transformers():
     config = with_head("span")
     network, batch = their_model(config), labelled("span", texts(ROWS))
     logits = their_logits(network, batch)
@@ -282,7 +282,7 @@ def test_dropout_before_a_head_goes_by_the_rows_keys(head):
 FEATURES = with_head("tokens", features=(-1, 0, 2), lstm_size=6)
 
 
-def test_the_feature_based_variant_reads_layers_of_a_frozen_encoder():
+def test_feature_based_variant_reads_a_frozen_encoder():
     batch, params = texts(ROWS), drawn(FEATURES)
     graphdef, keys = abstract_network(FEATURES)[0], jnp.arange(ROWS, dtype=jnp.uint32)
     inputs = [batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids")]
@@ -389,7 +389,7 @@ def test_a_bilstm_starts_in_the_bounds_of_torchs():
 @pytest.mark.parametrize(
     "config", [*(with_head(head) for head in TASK_NETWORKS), FEATURES], ids=[*TASK_NETWORKS, "features"]
 )
-def test_every_dim_of_every_parameter_has_a_name_that_says_where_it_lives(config):
+def test_every_parameter_dim_has_a_logical_axis(config):
     _, shapes, axes = abstract_network(config)
     names = jax.tree.leaves(axes, is_leaf=is_names)
     for (parameter, leaf), dims in zip(named_arrays(shapes).items(), names, strict=True):
@@ -397,7 +397,7 @@ def test_every_dim_of_every_parameter_has_a_name_that_says_where_it_lives(config
 
 
 @pytest.mark.long
-def test_the_encoder_starts_as_that_of_pretraining_does_from_the_same_key():
+def test_task_encoder_starts_as_the_pretraining_encoder():
     one, other = (
         jax.jit(functools.partial(init_params, config))(jax.random.key(0)) for config in (CONFIG, with_head("span"))
     )

@@ -71,7 +71,7 @@ def test_windows_in_bfloat16_are_as_near_as_the_dense_mask() -> None:
         assert_same(outputs_and_gradients(attention, ids, jnp.bfloat16), exact, 2e-2)
 
 
-def test_products_of_windows_in_bfloat16_have_no_factor_of_float32() -> None:
+def test_bfloat16_window_products_have_bfloat16_factors() -> None:
     """Neither forward nor backward: with one, all of the product is computed in float32."""
     ids = some_ids(300, packed=True)
 
@@ -84,7 +84,7 @@ def test_products_of_windows_in_bfloat16_have_no_factor_of_float32() -> None:
     assert factors == 5 * [("bf16", "bf16")]
 
 
-def test_parts_of_the_keys_in_bfloat16_are_as_near_as_all_of_them_at_once() -> None:
+def test_bfloat16_key_parts_are_as_exact_as_all_keys() -> None:
     q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 2, 4, 64, 8)).astype(jnp.bfloat16)  # [B, H, N, C, K]
     places = jnp.arange(64, dtype=jnp.int32)
     parts = [
@@ -108,7 +108,7 @@ def test_blocks_are_for_rows_longer_than_what_a_block_sees(length: int, window: 
 
 @pytest.mark.parametrize("backend", ["xla", "cudnn"])
 @pytest.mark.parametrize("length", [144, 192])
-def test_a_layer_with_a_window_is_computed_in_xla_whatever_is_chosen_for_the_others(backend: str, length: int) -> None:
+def test_window_layers_use_xla_beside_other_backends(backend: str, length: int) -> None:
     q, k, v = jax.random.normal(jax.random.key(0), (3, 2, length, 2, 8))
     settings = {"packed": True, "causal": False, "window": 40, "dropout_keys": None, "dropout_rate": 0.0}
 
@@ -169,7 +169,7 @@ def test_heads_in_turn_equal_all_at_once(slopes: tuple[float, ...]) -> None:
 
 
 @pytest.mark.parametrize("positions", ["rope", "alibi"])
-def test_windows_in_rows_that_are_computed_by_blocks_are_the_reference(positions: str) -> None:
+def test_windows_by_blocks_equal_the_reference(positions: str) -> None:
     options = MODERN | {"position_embedding": positions, "window": 9, "num_hidden_layers": 4}
     config = replace(PLAIN, max_position_embeddings=150, **options)
     params = drawn(config)

@@ -58,7 +58,7 @@ def test_where_masks_alone_are_shown_it_is_that_of_frequencies() -> None:
     assert found == {"no_context_loss": ENTROPY, "no_context_accuracy": SHARES.max()}
 
 
-def test_copies_take_the_papers_masks_half_a_nat_below_frequencies() -> None:
+def test_copy_baseline_is_half_a_nat_below_frequencies() -> None:
     found = without_context(facts(drawn(0.8, 0.1, 0.1)))
     assert found["no_context_loss"] == pytest.approx(0.9 * ENTROPY + 0.2 * np.log(2), rel=5e-3)
     assert found["no_context_accuracy"] == pytest.approx(0.8 * SHARES.max() + 0.1, rel=2e-2)

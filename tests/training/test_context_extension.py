@@ -121,9 +121,7 @@ def resumed(log: Path) -> list[int]:
 
 
 @pytest.mark.long  # the suite kills at the boundary of other stages
-def test_killed_on_both_sides_of_the_extension_it_ends_with_the_same_bits(
-    extended: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
+def test_killed_around_the_extension_ends_with_the_same_bits(extended: tuple[Path, Path, Path], tmp_path: Path) -> None:
     # A checkpoint is whole for certain when the next one is begun.
     before, after = killed_at(extended, tmp_path / "killed", [BOUNDARY - 2, BOUNDARY + 2 * SAVED + 3])
     assert before < BOUNDARY < after

@@ -66,7 +66,7 @@ def test_the_log_says_who_computes_the_attention_and_why() -> None:
 
 
 @pytest.mark.parametrize("backend", ["splash", "cudnn"])
-def test_an_attention_that_cannot_be_is_refused_before_any_text_is_prepared(backend: str) -> None:
+def test_unusable_attention_is_refused_before_preparing_text(backend: str) -> None:
     config = Config(
         execution=ExecutionConfig(attention=backend),
         optimizer=OptimizerConfig(warmup_steps=1),

@@ -79,7 +79,7 @@ def test_a_flipped_bit_changes_every_lane_we_rely_on(element, bit):
 @settings(max_examples=100)
 @example({3, 40}, 31)
 @given(st.sets(st.integers(0, 63), min_size=2, max_size=8), st.integers(0, 31))
-def test_the_same_bit_flipped_in_several_elements_does_not_cancel(elements, bit):
+def test_equal_bit_flips_do_not_cancel_in_the_digest(elements, bit):
     changed = WORDS.copy()
     changed[sorted(elements)] ^= np.uint32(1 << bit)
     assert of(changed).hex != of(WORDS).hex
@@ -109,7 +109,7 @@ def test_nothing_has_no_digests():
     assert digest_arrays({}) == {}
 
 
-def test_what_is_compiled_ahead_gives_the_same_digest_and_compiles_nothing_more(monkeypatch):
+def test_compiled_ahead_digest_is_equal_and_compiles_once(monkeypatch):
     mesh, spec = meshes()[2]
     arrays = {"x": jax.device_put(WORDS.reshape(8, 8), NamedSharding(mesh, spec)), "n": jnp.int32(3)}
     arrays["n"] = jax.device_put(arrays["n"], NamedSharding(mesh, P()))
@@ -122,7 +122,7 @@ def test_what_is_compiled_ahead_gives_the_same_digest_and_compiles_nothing_more(
         digest_arrays({"x": arrays["x"]})
 
 
-def test_an_error_of_compiling_ahead_is_raised_where_the_digest_is_wanted():
+def test_compile_ahead_error_is_raised_at_the_digest():
     array = jnp.zeros(2, jnp.complex64)
     digest.compile_ahead({"x": jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)})
     with pytest.raises(ValueError, match="an array of complex64 has no digest"):

@@ -174,7 +174,7 @@ def test_gradients_equal_torch() -> None:
         assert off <= 1e-6 * np.linalg.norm(theirs.grad.numpy())
 
 
-def test_a_student_that_is_its_teacher_has_no_error_and_no_gradient() -> None:
+def test_student_equal_to_its_teacher_has_no_gradient() -> None:
     params, graph = drawn(DEEP, 3), abstract_network(DEEP)[0]
     batch = jax.tree.map(jnp.asarray, next(batches()))
 
@@ -214,7 +214,7 @@ def packed_in_twos(batch: dict) -> dict:
 
 @pytest.mark.long  # the suite has a teacher on every axis, in test_frozen_networks.py
 @pytest.mark.parametrize("mesh", MESHES)
-def test_packed_microbatches_on_a_mesh_learn_as_single_rows_on_one_device(networks: dict, mesh: str) -> None:
+def test_distillation_is_equal_packed_and_on_a_mesh(networks: dict, mesh: str) -> None:
     wanted = losses(networks, MeshConfig(1, 1, 1))
     found = losses(networks, MESHES[mesh], accumulate=2 if "fsdp" in mesh else 1, packed=True, remat="full")
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
@@ -250,7 +250,7 @@ def test_a_teacher_whose_layers_cannot_be_compared_is_refused(
         read_teacher(config)
 
 
-def test_a_plan_assumes_the_bert_of_the_width_that_is_projected_to() -> None:
+def test_plan_assumes_a_bert_teacher_of_the_projected_width() -> None:
     recipe = load_recipe("configs/tinybert.py")
     assert assumed_teacher(recipe) == family_of("bert").presets["base"]
     wide = replace(recipe, model=replace(recipe.model, teacher_width=900))
@@ -278,7 +278,7 @@ def test_presets_have_the_published_sizes(family: str, preset: str, count: int) 
     assert sum(leaf.size for leaf in jax.tree.leaves(parts)) == count
 
 
-def test_a_student_is_saved_with_its_projection_and_exported_without(tmp_path: Path) -> None:
+def test_student_projection_is_saved_but_not_exported(tmp_path: Path) -> None:
     """It resumes to the same bits; neither its checkpoint nor its export has anything of the teacher."""
     corpus, recipe, log = write_corpus(tmp_path / "corpus.txt", 100), write_recipe(tmp_path), tmp_path / "log"
     teacher = export_huggingface(trained_model(tmp_path / "model", num_hidden_layers=2), tmp_path / "teacher")

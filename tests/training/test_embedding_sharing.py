@@ -180,7 +180,7 @@ def test_an_export_and_a_start_have_the_sum_of_both_tables(params: Params) -> No
     jax.tree.map(np.testing.assert_array_equal, started(apart, before, apart), before)
 
 
-def test_a_start_with_more_positions_lengthens_the_tables_of_the_generator_too() -> None:
+def test_longer_positions_lengthen_the_generators_tables() -> None:
     tokenizer = wordpiece()
     was = replace(MODEL, vocab_size=tokenizer.vocab_size)
     longer, before = replace(was, max_position_embeddings=2 * was.max_position_embeddings), drawn(was)

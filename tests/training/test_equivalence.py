@@ -68,7 +68,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("option", ["all", *[pytest.param(name, marks=LONG) for name in OPTIONS if name != "all"]])
 @pytest.mark.parametrize("mesh", ["data=2,fsdp=2,tensor=2", *[pytest.param(m, marks=LONG) for m in list(MESHES)[:2]]])
-def test_options_of_the_architecture_train_the_same_on_every_mesh(mesh: str, option: str) -> None:
+def test_model_options_train_equally_on_every_mesh(mesh: str, option: str) -> None:
     model = replace(MODEL, num_hidden_layers=4, **OPTIONS[option])
     single = training_on(MeshConfig(1, 1, 1), model=model, dropout_seed=3).losses(batches())
     execution = replace(IN_CHUNKS, remat="dots", scan_unroll=2)
@@ -126,7 +126,7 @@ def curve(model: ModelConfig, dtype: str, of_text: list[dict[str, np.ndarray]]) 
 
 
 @LONG
-def test_the_loss_curve_in_bfloat16_is_float32s_for_two_hundred_steps(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_bfloat16_loss_curve_follows_float32(tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.mktemp("text")
     data = DataConfig(("docs:optax,flax",), root=str(root), workers=1, vocab_size=1000, sequence_length=48)
     store = TokenStore.open(prepare(data, lambda *_: None))

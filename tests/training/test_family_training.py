@@ -318,7 +318,7 @@ def in_twos(batch: Batch) -> Batch:
 @LONG  # the suite has all options of the architecture at once, in test_equivalence.py
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packed_rows_on_a_mesh_train_as_single_ones_on_one_device(family: str, mesh: str) -> None:
+def test_families_train_equally_packed_and_on_a_mesh(family: str, mesh: str) -> None:
     single = training_of(family, MeshConfig(1, 1, 1)).losses(batches_of(family))
     execution = replace(IN_CHUNKS, remat="dots", scan_unroll=2)
     training = training_of(family, MESHES[mesh], execution=execution, accumulate=2)

@@ -132,7 +132,7 @@ def test_cudnn_is_in_the_step_that_is_lowered_for_gpus(mesh: MeshConfig, monkeyp
     assert len(calls) >= 2 and all(f"tensor<{8 // mesh.data}x512x{heads}x16xbf16>" in call for call in calls)
 
 
-def test_a_step_for_another_platform_has_that_platforms_attention() -> None:
+def test_step_for_another_platform_has_its_attention() -> None:
     config = run(MeshConfig(4, 1, 1), "none", "auto")
     stage, mesh = stages_of(config)[0], make_abstract_mesh(config.mesh, 4)
     assert "tpu_custom_call" in lower_train_step(config, stage, mesh, "tpu").as_text()

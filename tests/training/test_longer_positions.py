@@ -30,7 +30,7 @@ TINY = {
 
 
 @pytest.mark.long
-def test_longformer_starts_from_a_run_whose_positions_are_repeated(tmp_path: Path) -> None:
+def test_longformer_starts_from_a_run_by_repeating_positions(tmp_path: Path) -> None:
     roberta = family_model(tmp_path / "roberta", "roberta")
     words = ["--model.window", "8", "--model.max-position-embeddings", "256", "--data.sequence-length", "256"]
     words += ["--data.max-predictions", "40"]
@@ -39,7 +39,7 @@ def test_longformer_starts_from_a_run_whose_positions_are_repeated(tmp_path: Pat
 
 
 @pytest.mark.long
-def test_longformer_has_4096_positions_from_a_roberta_of_transformers(tmp_path: Path) -> None:
+def test_longformer_starts_from_roberta_with_4096_positions(tmp_path: Path) -> None:
     """RoBERTa's 512 positions, the recipe's own rows and windows, and a folder that transformers has saved."""
     tokenizer = tokenizer_of("roberta")
     config = small("roberta", max_position_embeddings=512, vocab_size=tokenizer.vocab_size)

@@ -8,7 +8,7 @@ from generated_corpus import write_corpus
 from tiny_runs import checkpoints, command, start, write_recipe
 
 
-def test_a_run_that_diverges_says_so_at_the_next_log_line_and_ends(tmp_path: Path) -> None:
+def test_diverging_run_ends_at_the_next_log_line(tmp_path: Path) -> None:
     corpus, log = write_corpus(tmp_path / "corpus.txt", 200), tmp_path / "log"
     run = tmp_path / "run"
     periods = ("--training.log-every", "4", "--training.checkpoint-every", "100", "--training.eval-every", "100")

@@ -125,7 +125,7 @@ def test_an_allocation_that_fails_is_caught() -> None:
 
 
 @pytest.mark.long
-def test_a_run_whose_second_stage_does_not_fit_says_what_to_set_and_keeps_its_checkpoint(tmp_path: Path) -> None:
+def test_second_stage_out_of_memory_keeps_the_checkpoint(tmp_path: Path) -> None:
     recipe, source = write_recipe(tmp_path), write_corpus(tmp_path / "corpus.txt", 60)
     recipe.write_text(
         recipe.read_text()

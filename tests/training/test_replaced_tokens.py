@@ -292,7 +292,7 @@ LONG = [pytest.param(mesh, marks=pytest.mark.long) for mesh in ("data=8", "data=
 
 
 @pytest.mark.parametrize("mesh", ["data=2,fsdp=2,tensor=2", *LONG])
-def test_samples_and_losses_are_the_same_on_every_mesh_and_in_microbatches(mesh: str, single: np.ndarray) -> None:
+def test_rtd_is_equal_on_every_mesh_and_in_microbatches(mesh: str, single: np.ndarray) -> None:
     found = curve(training(*MESHES[mesh]))
     np.testing.assert_allclose(found[:, :3], single[:, :3], rtol=1e-5)
     # Numbers of sampled and of called tokens: a sample of its own anywhere would change them.

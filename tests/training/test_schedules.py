@@ -59,7 +59,7 @@ def test_cosine_joins_the_warm_up_at_its_peak() -> None:
     np.testing.assert_allclose(rates(schedule="cosine"), [expected(step) for step in STEPS], rtol=1e-5, atol=1e-11)
 
 
-def test_warmup_stable_decay_stays_at_the_peak_until_the_last_steps() -> None:
+def test_warmup_stable_decay_falls_only_in_the_last_steps() -> None:
     found = rates(schedule="warmup_stable_decay", decay_steps=200)
     np.testing.assert_allclose(found[WARMUP : TOTAL - 200 + 1], RATE, rtol=1e-6)
     np.testing.assert_allclose(found[TOTAL - 200 : TOTAL + 1], np.linspace(RATE, 0, 201), rtol=1e-5, atol=1e-11)

@@ -275,9 +275,7 @@ def test_a_staged_run_is_the_runs_it_is_made_of(staged: tuple[Path, Path, Path])
 
 
 @pytest.mark.long
-def test_killed_around_its_boundaries_a_staged_run_ends_with_the_same_bits(
-    staged: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
+def test_staged_run_killed_around_boundaries_has_equal_bits(staged: tuple[Path, Path, Path], tmp_path: Path) -> None:
     recipe, source, reference = staged
     rng = random.Random(3)
     log, arguments = tmp_path / "log", command(recipe, source, tmp_path / "killed")
@@ -287,7 +285,7 @@ def test_killed_around_its_boundaries_a_staged_run_ends_with_the_same_bits(
     assert digests(tmp_path / "killed") == digests(reference)
 
 
-def test_killed_exactly_at_a_boundary_it_goes_on_with_the_next_stage(
+def test_run_killed_at_a_boundary_continues_with_the_next_stage(
     staged: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     recipe, source, reference = staged

@@ -111,7 +111,7 @@ def test_losses_and_gradients_are_those_of_transformers(family: str) -> None:
     assert_same_gradients(to_huggingface_tensors(gradients, config, SPECIAL["pad"]), gradients_of(network))
 
 
-def test_gradients_of_electra_are_those_of_both_classes_with_one_table() -> None:
+def test_electra_gradients_equal_transformers_with_one_table() -> None:
     """`ElectraForMaskedLM` on the hidden tokens, 50 times `ElectraForPreTraining` on those that ours sampled."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config = small("electra", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, generator_width=1 / 3)

@@ -24,7 +24,7 @@ from bertjax.finetune.encoding.global_tokens import Part
 from bertjax.finetune.encoding.rows import TaskRows
 from bertjax.input.layout import Template
 from bertjax.input.lengths import LengthCounts
-from bertjax.model.task_heads import TaskNetwork
+from bertjax.model.encoder import TaskNetwork
 from bertjax.storage.remote import AnyPath
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch, Forward, Keys, Objective, Sums, classified
