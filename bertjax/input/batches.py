@@ -112,7 +112,7 @@ class PairBatches:
         chosen = registry.choose(objectives)
         in_order = [chosen[name] for name in registry.TARGETS if name in chosen]  # one may read what another made
         self._makers = [target.prepare(data, vocabulary, split) for target in in_order]
-        self._pairing = registry.pairing_of(objectives)
+        self._pairing = registry.choose_pairing(objectives)
         self._epochs = Epochs(split, data, seed, plans, random_b=self._pairing.random_b, template=template)
         self.rows_per_epoch = self._epochs.rows
         self.shares = self._epochs.shares  # of an epoch's tokens, float64 [sources]; None: every document once
@@ -173,7 +173,7 @@ class PairBatches:
         There is a second round if this epoch's plan has fewer rows than the first epoch's.
         """
         shuffled = permute(within, len(content), derive_key(self._seed, "shuffle", epoch, number))
-        row, pair = content.pairs_of(shuffled)
+        row, pair = content.pairs(shuffled)
         keys = hash64(derive_key(self._seed, "pair", epoch, number), pair)
         first, count, labels = content.plan.spans(pair)
         if self._pairing.exchanges:

@@ -1,4 +1,4 @@
-"""Lines about what a run cannot learn from its text: pairs without a second sentence, words without marks."""
+"""Notes on text that a run cannot learn from: documents without a second sentence, words without spaces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAMPLED_SENTENCES = 2_000
 
 
 def pair_notes(manifest: Mapping[str, Any], stages: Sequence[DataConfig], objectives: Sequence[str]) -> list[str]:
-    """A line if an objective about sentence pairs meets documents of one sentence, by the manifest of a store."""
+    """A line if an objective of sentence pairs has only documents of one sentence, by the manifest of a store."""
     names = [name for name, one in registry.choose(objectives).items() if one.pairing and one.pairing.has_labels]
     if not names or all(stage.rows != "pairs" for stage in stages):
         return []
@@ -36,7 +36,7 @@ def pair_notes(manifest: Mapping[str, Any], stages: Sequence[DataConfig], object
 
 
 def masking_notes(split: SplitView, tokenizer: Tokenizer, stages: Sequence[DataConfig]) -> list[str]:
-    """A line if masking of words hides single characters, in text of a script that puts no spaces between words."""
+    """A line if masking of words masks single characters, in text of a script without spaces between words."""
     units = {stage.masking: member(UNITS, "masking", stage.masking).make(stage) for stage in stages}
     names = [name for name, unit in units.items() if unit.needs_words and unit.plane == WORDS and not unit.needs_plane]
     if not names or split.has_words:
@@ -45,7 +45,7 @@ def masking_notes(split: SplitView, tokenizer: Tokenizer, stages: Sequence[DataC
     if share < _LEAST_UNSPACED:
         return []
     return [
-        f"data.masking={names[0]!r} masks single characters in {share:.0%} of this text, whose script puts no spaces "
+        f"data.masking={names[0]!r} masks single characters in {share:.0%} of this text, whose script has no spaces "
         "between words. For Chinese with WordPiece set --data.segmenter jieba; otherwise mark words by --data.units"
     ]
 

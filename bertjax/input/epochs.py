@@ -1,4 +1,4 @@
-"""An epoch: the documents that it reads, the pairs that are made of them, and which pairs share a row."""
+"""An epoch: its documents, the pairs formed from them, and which pairs share a row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertjax.text.ragged import range_indices
 LEAST_DOCUMENTS = 2
 SMALL_PLANS_ROWS = 2**20  # a batch of a tiny corpus may straddle many epochs: keep as many plans as this many rows fill
 
-_MAKES_A_PLAN = (
+_INPUTS = (  # fields of DataConfig on which a plan depends
     "rows",
     "sequence_length",
     "short_sequence_probability",
@@ -48,15 +48,15 @@ class Epoch:
         return {**vars(self.plan), **packing}
 
     @classmethod
-    def of_arrays(cls, arrays: dict[str, np.ndarray]) -> Epoch:
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Epoch:
         """The inverse of `arrays`."""
         kind = EpochPlan if "a_start" in arrays else SentencePlan
         plan = kind(**{f.name: arrays[f.name] for f in fields(kind)})
         packed = [arrays[f.name] for f in fields(Packing) if f.name in arrays]
         return cls(plan, Packing(*packed) if packed else None)
 
-    def pairs_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which of `rows` each pair belongs to, and the pairs of these rows; int64[N] both, in the rows' order."""
+    def pairs(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(index into `rows` of each pair, pair) of these rows in order; int64 [N] both."""
         if self.packing is None:
             return np.arange(len(rows)), rows
         first = self.packing.offsets[rows]
@@ -66,13 +66,13 @@ class Epoch:
 
 
 class Epochs:
-    """The epochs of a run over one split, each built when it is first used. Safe to use from many threads.
+    """The epochs of a run over one split, each built at its first use. Thread-safe.
 
-    `random_b` is `build_plan`'s; `template` says how many special tokens a row has. With `folder`, plans that take long
-    to build are kept there, for the next start and for other hosts.
+    `random_b` as in `build_plan`; `template` has the number of special tokens in a row. `folder` caches plans that take
+    long to build, for the next start and for other hosts.
 
-    Raises ValueError if the split has fewer than two documents, the sequence length holds no pair, or the sources
-    cannot be mixed as configured.
+    Raises ValueError if the split has fewer than two documents, the sequence length is too short for a pair, or the
+    sources cannot be mixed as configured.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Epochs:
             )
         if data.sequence_length < SHORTEST_ROW:
             raise ValueError(
-                f"data.sequence_length={data.sequence_length} holds no sentence pair; use {SHORTEST_ROW} or more"
+                f"data.sequence_length={data.sequence_length} is too short for a pair; use {SHORTEST_ROW} or more"
             )
         self._split, self._data, self._seed = split, data, seed
         self._random_b, self._template = random_b, template
@@ -117,16 +117,16 @@ class Epochs:
     def _build(self, number: int) -> Epoch:
         if self._files is None:
             return self._make(number)
-        made_of = {key: getattr(self._data, key) for key in _MAKES_A_PLAN} | {
+        inputs = {key: getattr(self._data, key) for key in _INPUTS} | {
             "seed": self._seed,
             "epoch": number,
             "random_b": self._random_b,
             "separators": self._template.separators,
         }
         if self._data.is_mixture:
-            made_of["source_edges"] = self._split.source_edges.tolist()
-        arrays = self._files.load_or_make(made_of, lambda: self._make(number).arrays())
-        return Epoch.of_arrays(arrays)
+            inputs["source_edges"] = self._split.source_edges.tolist()
+        arrays = self._files.load_or_make(inputs, lambda: self._make(number).arrays())
+        return Epoch.from_arrays(arrays)
 
     def _make(self, number: int) -> Epoch:
         data = self._data
@@ -140,7 +140,7 @@ class Epochs:
         return build_plan(
             self._split.document_offsets,
             self._split.sentence_offsets,
-            max_tokens=self._data.sequence_length - self._template.of_pair,
+            max_tokens=self._data.sequence_length - self._template.pair_tokens,
             short_sequence_probability=self._data.short_sequence_probability,
             seed=self._seed,
             epoch=number,
@@ -152,22 +152,23 @@ class Epochs:
     def _sentences(self, number: int) -> SentencePlan:
         documents, sentences = self._split.document_offsets, self._split.sentence_offsets
         reading = every_document(len(documents) - 1) if self.shares is None else self._mixture(number, self.shares)
-        room = self._data.sequence_length - self._template.of_text
+        room = self._data.sequence_length - self._template.text_tokens
         if self._data.rows == "documents":
             return build_document_plan(documents, sentences, reading, room=room)
         crossing = self._data.rows == "full_sentences"
-        how = {"room": room, "crossing": crossing, "seed": self._seed, "epoch": number}
-        return build_sentence_plan(documents, sentences, reading, **how)
+        return build_sentence_plan(
+            documents, sentences, reading, room=room, crossing=crossing, seed=self._seed, epoch=number
+        )
 
     def _lengths(self, plan: EpochPlan | SentencePlan) -> np.ndarray:
         """Tokens of each pair or run of sentences, special ones included: int64 [N]."""
         sentences, length = self._split.sentence_offsets, self._data.sequence_length
         if isinstance(plan, EpochPlan):
-            return np.minimum(sum(plan.tokens(sentences)) + self._template.of_pair, length)
+            return np.minimum(sum(plan.tokens(sentences)) + self._template.pair_tokens, length)
         begin, end = plan.start, plan.start + plan.count.astype(plan.start.dtype)
         documents = self._split.document_offsets
         crossed = np.searchsorted(documents, end, side="left") - np.searchsorted(documents, begin, side="right")
-        return np.minimum(sentences[end] - sentences[begin] + crossed + self._template.of_text, length)
+        return np.minimum(sentences[end] - sentences[begin] + crossed + self._template.text_tokens, length)
 
     def _mixture(self, epoch: int, shares: np.ndarray) -> Reading:
         split = self._split
@@ -182,43 +183,43 @@ class Epochs:
 
 
 def token_shares(tokens: Sequence[int], weights: Sequence[float], temperature: float) -> np.ndarray:
-    """Each source's share of the tokens of an epoch, float64 [sources], from the tokens that it has.
+    """Each source's share of the tokens of an epoch, float64 [sources]; `tokens` is the size of each source.
 
-    In proportion to `weights`, one for each source; without any, to tokens ** temperature (multilingual BERT smooths
-    with 0.7). Raises ValueError for a weight of a source without documents.
+    Proportional to `weights`, one per source; without weights to tokens ** temperature (multilingual BERT smooths with
+    0.7). Raises ValueError for a positive weight of a source without documents.
     """
     assert not weights or len(weights) == len(tokens), "the config was validated"
     sizes = np.asarray(tokens, np.float64)
-    wanted = np.asarray(weights, np.float64) if weights else np.where(sizes > 0, sizes**temperature, 0)
-    empty = np.flatnonzero((sizes == 0) & (wanted > 0)).tolist()
+    target = np.asarray(weights, np.float64) if weights else np.where(sizes > 0, sizes**temperature, 0)
+    empty = np.flatnonzero((sizes == 0) & (target > 0)).tolist()
     if empty:
         raise ValueError(
-            f"data.weights={tuple(weights)}: source {empty[0]} has no training documents to have a share; give it 0"
+            f"data.weights={tuple(weights)}: source {empty[0]} has no training documents; give it the weight 0"
         )
-    return wanted / wanted.sum()
+    return target / target.sum()
 
 
-def mixed(edges: np.ndarray, tokens_of: np.ndarray, shares: np.ndarray, seed: int, epoch: int) -> Reading:
+def mixed(edges: np.ndarray, lengths: np.ndarray, shares: np.ndarray, seed: int, epoch: int) -> Reading:
     """The documents of one epoch, in which each source has its share of the tokens to within one document.
 
-    The documents of source n are [edges[n], edges[n + 1]), int64 [sources + 1]; `tokens_of` int64 [documents] are their
+    The documents of source n are [edges[n], edges[n + 1]), int64 [sources + 1]; `lengths` int64 [documents] are their
     lengths. An epoch has as many tokens as the corpus. Each source is read over and over, each time in another random
     order, and an epoch begins where the one before it ended: the times that two documents of a source are read differ
     by at most one.
     """
-    total = int(tokens_of.sum())
+    total = int(lengths.sum())
     parts = [
-        _stretch(int(first), tokens_of[first:last], share * total, source, seed, epoch)
+        _stretch(int(first), lengths[first:last], share * total, source, seed, epoch)
         for source, (first, last, share) in enumerate(zip(edges[:-1], edges[1:], shares, strict=True))
         if share > 0
     ]
     return Reading(np.concatenate([part.document for part in parts]), np.concatenate([part.copy for part in parts]))
 
 
-def _stretch(first: int, tokens: np.ndarray, wanted: float, source: int, seed: int, epoch: int) -> Reading:
+def _stretch(first: int, tokens: np.ndarray, target: float, source: int, seed: int, epoch: int) -> Reading:
     """The documents of a source that begin in the epoch's part of the endless sequence of its readings."""
     held = int(tokens.sum())
-    begin, end = round(epoch * wanted), round((epoch + 1) * wanted)
+    begin, end = round(epoch * target), round((epoch + 1) * target)
     documents, copies = [], []
     for number in range(begin // held, (max(end, 1) - 1) // held + 1):
         order = np.argsort(hash64(derive_key(seed, "mixture", source, number), np.arange(len(tokens))), kind="stable")

@@ -24,18 +24,18 @@ Vocabulary: TypeAlias = "Tokenizer | MadeUpVocabulary"
 
 @dataclass(frozen=True)
 class Template:
-    """Where a family of models puts its special tokens. [CLS] opens a row; [SEP] closes the row and each document."""
+    """The special tokens of a family. [CLS] begins a row; [SEP] ends the row and each document."""
 
     separators: int = 1  # [SEP] tokens between A and B; RoBERTa: <s> A </s></s> B </s>
     token_types: bool = True  # 1 for B and its [SEP]; False: 0 everywhere
 
     @property
-    def of_pair(self) -> int:
+    def pair_tokens(self) -> int:
         """Special tokens in a row of one sentence pair."""
         return 2 + self.separators
 
     @property
-    def of_text(self) -> int:
+    def text_tokens(self) -> int:
         """Special tokens in a row of running text from one document; each further document has one more."""
         return 2
 
@@ -75,7 +75,7 @@ def lay_out_pairs(
     """
     begin = split.sentence_offsets[first].astype(np.int64)
     sizes = split.sentence_offsets[first + count] - begin
-    starts, lengths = truncate(begin, sizes, length - template.of_pair, fold_in(keys, "truncate"))
+    starts, lengths = truncate(begin, sizes, length - template.pair_tokens, fold_in(keys, "truncate"))
     tokens = split.tokens(starts.ravel(), lengths.ravel())
     encoder, is_text = lay_out(tokens, lengths, length, vocabulary, template)
     return encoder, Text(is_text, starts.ravel(), lengths.ravel())
@@ -94,7 +94,7 @@ def truncate(
 
 
 def _heads(tosses: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """How many of each number of fair coins show heads, int64 [B, 2]: the ones among that many random bits."""
+    """The heads among each number of fair coin tosses, int64 [B, 2]: the ones among that many random bits."""
     number = tosses.ravel()
     words = -(-number // 64)
     owner = np.repeat(np.arange(len(number)), words)
@@ -114,7 +114,7 @@ def lay_out(
     """
     column = np.arange(length, dtype=np.int32)
     between = (lengths[:, :1] + 1).astype(np.int32) + np.arange(template.separators, dtype=np.int32)
-    last = (lengths.sum(axis=1, keepdims=True) + template.of_pair - 1).astype(np.int32)
+    last = (lengths.sum(axis=1, keepdims=True) + template.pair_tokens - 1).astype(np.int32)
     rows = np.arange(len(lengths))[:, None]
     is_inside = column <= last
     is_text = column < last
@@ -140,7 +140,7 @@ def lay_out_sentences(
 
     Returns input_ids, token_type_ids (all 0), sequence_ids, int32 [B, L], and the text in them.
     """
-    row, start, sizes = _parts(split, first, first + count, length - template.of_text)
+    row, start, sizes = _parts(split, first, first + count, length - template.text_tokens)
     begin = row * length + 1 + before_in_row(row, sizes + 1)  # a part is a document's text and its [SEP]
     text = range_indices(begin, sizes)
     is_text = np.zeros((len(first), length), bool)

@@ -1,4 +1,4 @@
-"""Lengths of padded rows; texts longer than a row: how many there were, and how they were shortened or split."""
+"""Lengths of padded rows; counts of texts that were truncated or split."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FINE_LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 def row_length(needed: int, steps: int, fine: bool = False) -> int:
-    """The length of padded rows of which the longest has `needed` tokens: the least of a few that is enough.
+    """The length of padded rows for at most `needed` tokens: the smallest of a few that suffices.
 
     Above 512 there are `steps` lengths between a power of two and the next; `fine` has 48 and 96 too.
     """

@@ -1,4 +1,4 @@
-"""Packing: which sequences share a row, and the arrays of such rows. A sequence is a pair or running text."""
+"""Pack several sequences into one row: which share a row, and their arrays. A sequence is a pair or running text."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Per = Literal["token", "prediction", "sequence"]
 class BatchKey:
     """An array of a batch, `dtype` [rows, width], and how it is packed."""
 
-    per: Per  # what each entry of a row is about
-    width: int  # entries of a row: its tokens, or the predictions or sequences that it has room for
+    per: Per  # the unit that an entry describes
+    width: int  # entries of a row: tokens, or slots for predictions or sequences
     dtype: type[np.generic]
-    used: str = ""  # of predictions: the key whose values are above 0 in the slots that are used
-    is_position: bool = False  # it holds positions in the row, which move with their sequence
+    used: str = ""  # of predictions: the key whose values are above 0 in used slots
+    is_position: bool = False  # values are positions in the row, which move with their sequence
     filler: int = 0  # in padding and unused slots
-    may_be_full: bool = False  # of predictions: the last ones of a row may have no slot, and are left out
+    may_be_full: bool = False  # of predictions: the last ones of a row may have no slot, and are dropped
 
 
 @dataclass(frozen=True)
@@ -46,30 +46,26 @@ class Packing:
 def pack(lengths: np.ndarray, capacity: int, most: int, key: int) -> Packing:
     """Put sequences of these lengths, uint16 [N], in rows of `capacity` tokens, at most `most` in a row.
 
-    Best fit, decreasing: a row takes the longest length that is left, then repeatedly the longest that still fits. All
-    rows of the same lengths are made at once. Which of the sequences of a length goes where is drawn under `key`.
+    Best fit, decreasing: a row takes the longest remaining length, then repeatedly the longest that still fits. All
+    rows of the same lengths are made at once. `key` draws which of the sequences of a length goes where.
     """
     assert len(lengths) == 0 or lengths.max() <= capacity
-    by_length = _shuffled_by_length(lengths, key)
+    # The sequences by ascending length, in random order where lengths are equal
+    draws = hash64(key, np.arange(len(lengths))) & _MIXED
+    draws |= lengths.astype(np.uint64) << 40
+    by_length = np.argsort(draws).astype(np.int32 if len(lengths) < 2**31 else np.int64)
     left = np.bincount(lengths, minlength=capacity + 1)
-    next_of = np.cumsum(left) - left  # per length, the first sequence of `by_length` that has no row yet
+    next_one = np.cumsum(left) - left  # per length, the first sequence of `by_length` without a row
     parts, sizes = [], []
     for kind, times in _kinds_of_rows(left, capacity, most):
         columns = np.empty((times, len(kind)), by_length.dtype)
         for column, length in enumerate(kind):
-            columns[:, column] = by_length[next_of[length] : next_of[length] + times]
-            next_of[length] += times
+            columns[:, column] = by_length[next_one[length] : next_one[length] + times]
+            next_one[length] += times
         parts.append(columns.ravel())
         sizes.append(np.full(times, len(kind), np.int64))
     offsets = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *sizes]))]).astype(np.int64)
     return Packing(np.concatenate([by_length[:0], *parts]), offsets)
-
-
-def _shuffled_by_length(lengths: np.ndarray, key: int) -> np.ndarray:
-    """The numbers of the sequences by ascending length, in random order where lengths are equal."""
-    draws = hash64(key, np.arange(len(lengths))) & _MIXED
-    draws |= lengths.astype(np.uint64) << 40
-    return np.argsort(draws).astype(np.int32 if len(lengths) < 2**31 else np.int64)
 
 
 def _kinds_of_rows(counts: np.ndarray, capacity: int, most: int) -> list[tuple[list[int], int]]:
@@ -100,16 +96,16 @@ def _kinds_of_rows(counts: np.ndarray, capacity: int, most: int) -> list[tuple[l
 
 
 def widened(table: np.ndarray, key: BatchKey) -> np.ndarray:
-    """A table of rows of one sequence in the width of its key: it has no more slots than these rows have tokens."""
+    """Pad a table of rows of one sequence to the width of its key."""
     missing = key.width - table.shape[1]
     return np.pad(table, [(0, 0), (0, missing)], constant_values=key.filler) if missing else table
 
 
 def table_widths(sentence_offsets: np.ndarray, first: np.ndarray, count: np.ndarray, longest: int) -> np.ndarray:
-    """For each sequence the width of a table that holds it, int64 [N]: up to `longest`, and few of them.
+    """For each sequence the width of a table that holds it, int64 [N]: one of a few widths up to `longest`.
 
-    So a short sequence in a long row costs what it has, not a row. A sequence is `count` sentences from sentence
-    `first` on, int64 [N, k] both, with the special tokens of a pair, and a [SEP] after each sentence at most.
+    Short sequences in long rows are thus made in narrow tables. A sequence is `count` sentences from sentence `first`
+    on, int64 [N, k] both, with the special tokens of a pair, and a [SEP] after each sentence at most.
     """
     tokens = sentence_offsets[first + count] - sentence_offsets[first]
     most = (tokens + count).sum(axis=1, dtype=np.int64) + _SPECIAL
@@ -121,10 +117,10 @@ Part = tuple[np.ndarray, Mapping[str, np.ndarray]]  # the numbers of some sequen
 
 
 def pack_rows(parts: Sequence[Part], keys: Mapping[str, BatchKey], row: np.ndarray, rows: int) -> dict[str, np.ndarray]:
-    """Rows of several sequences out of rows of one; `row` int64 [N], ascending, says in which row each goes.
+    """Combine rows of one sequence into `rows` packed rows; `row` int64 [N], ascending, is the row of each sequence.
 
-    The arrays of each part are as wide as its sequences need. `keys` describes the arrays of the packed batch, of
-    `rows` rows. Nothing of a sequence changes but its position and its number in `sequence_ids`.
+    The arrays of each part may be narrower than the packed ones, which `keys` describes. Only the position of a
+    sequence and its number in `sequence_ids` change.
     """
     before = {"": before_in_row(row, np.ones_like(row))}  # in the row of each sequence: other sequences,
     for used in ("sequence_ids", *dict.fromkeys(key.used for key in keys.values() if key.used)):
@@ -147,13 +143,13 @@ def _put(
     row: np.ndarray,
     before: Mapping[str, np.ndarray],
 ) -> None:
-    """Copy sequences' arrays to where they go; `before` int64 [n] each, what is in a row before the sequence."""
+    """Copy sequences' arrays into the packed ones; `before`, int64 [n] each, counts what precedes each in its row."""
     slot, first = before[""], before["sequence_ids"]
     numbers = np.broadcast_to((slot + 1).astype(np.int32)[:, None], single["sequence_ids"].shape)
 
     @cache
     def cells(per: Per, width: int, used: str) -> tuple[np.ndarray, np.ndarray]:
-        """The cells of the single rows that are kept, bool [n, w], and where they go in the flattened packed table."""
+        """The cells of the single rows to copy, bool [n, w], and their indices in the flattened packed table."""
         if per == "token":  # of a sequence, with no padding between them
             kept = single["sequence_ids"] > 0
             place = first[:, None] + np.arange(kept.shape[1])

@@ -26,7 +26,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class PlanCache(Generic[Plan]):
-    """The few plans in use, each built once, by whoever needs it first or ahead of time in the background."""
+    """The few plans in use, each built once: at first use, or ahead of time in the background."""
 
     def __init__(self, build: Callable[[int], Plan]) -> None:
         self._build = build
@@ -64,20 +64,20 @@ class PlanCache(Generic[Plan]):
 
 
 class PlanFiles:
-    """The plans in one folder."""
+    """The plans in one folder, each with the digests of its files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def load_or_make(self, made_of: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
-        """The arrays of the plan that is made of these JSON values: memory-mapped from disk, or made and kept."""
-        inputs = json.dumps({"version": PLAN_VERSION, **made_of}, sort_keys=True)
-        folder = self._folder / f"plan-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}"
-        if (arrays := self._load(folder, inputs)) is not None:
+    def load_or_make(self, inputs: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
+        """Memory-map the plan with these inputs (JSON values), or make it and write it to disk."""
+        key = json.dumps({"version": PLAN_VERSION, **inputs}, sort_keys=True)
+        folder = self._folder / f"plan-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        if (arrays := self._load(folder, key)) is not None:
             return arrays
         arrays = make()
         if sum(array.nbytes for array in arrays.values()) >= LEAST_KEPT_BYTES:
-            self._keep(folder, inputs, arrays)
+            self._keep(folder, key, arrays)
         return arrays
 
     def _load(self, folder: Path, inputs: str) -> Arrays | None:
@@ -86,7 +86,7 @@ class PlanFiles:
         try:
             about = json.loads((folder / "plan.json").read_text())
             if about["inputs"] != inputs:
-                raise ValueError("it is of other inputs")
+                raise ValueError("it has other inputs")
             for name, digest in about["sha256"].items():
                 if _digest(folder / f"{name}.npy") != digest:
                     raise ValueError(f"{name}.npy is damaged")
@@ -100,7 +100,7 @@ class PlanFiles:
             return None
 
     def _keep(self, folder: Path, inputs: str, arrays: Arrays) -> None:
-        """Write a plan, and remove the ones that were not used for longest; a full disk only costs the next start."""
+        """Write a plan, and remove the least recently used ones; if the disk is full, warn and continue."""
         self._folder.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=self._folder))
         try:
@@ -112,8 +112,8 @@ class PlanFiles:
             os.rename(partial, folder)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
-            if not folder.is_dir():  # another host may have been quicker
-                warnings.warn(f"plan {folder} could not be kept ({error}); it is built again when needed", stacklevel=2)
+            if not folder.is_dir():  # another host may have written it
+                warnings.warn(f"plan {folder} was not written ({error}); it is built again when needed", stacklevel=2)
             return
         kept = sorted(self._folder.glob("plan-????????????????"), key=lambda path: path.stat().st_mtime)
         for old in kept[:-MOST_KEPT]:

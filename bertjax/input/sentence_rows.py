@@ -128,7 +128,7 @@ def notes_on_cuts(split: Split, stages: Sequence[DataConfig], template: Template
     tokens = np.diff(sentences[offsets])
     notes = []
     for length in lengths:
-        room = length - template.of_text
+        room = length - template.text_tokens
         cut = np.flatnonzero(tokens > room)
         reading = Reading(cut, np.zeros(len(cut), np.int64))
         parts = len(build_document_plan(offsets, sentences, reading, room=room)) if len(cut) else 0

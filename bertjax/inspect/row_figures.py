@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
 from bertjax.input.layout import BERT, Template
-from bertjax.input.targets.registry import OF_BERT, pairing_of
+from bertjax.input.targets.registry import OF_BERT, choose_pairing
 from bertjax.text.store.format import SplitView
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -32,7 +32,7 @@ class RowKind:
     @property
     def pair_names(self) -> tuple[str, str]:
         """The names of labels 0 and 1 of its pairs."""
-        return pairing_of(self.objectives).names
+        return choose_pairing(self.objectives).names
 
     def batches(self, split: SplitView, tokenizer: Tokenizer) -> PairBatches:
         """Make the run's batches of a split."""

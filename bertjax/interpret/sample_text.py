@@ -106,7 +106,7 @@ class SampleText:
         offsets = np.asarray(self.sentences.sentence_offsets)
         lengths = np.stack([offsets[starts + 1] - offsets[starts], offsets[starts + 2] - offsets[starts + 1]])
         fits = (lengths >= _SHORTEST).all(axis=0) & (
-            lengths.sum(axis=0) + self.template.of_pair <= min(longest, _LONGEST_PAIR)
+            lengths.sum(axis=0) + self.template.pair_tokens <= min(longest, _LONGEST_PAIR)
         )
         rows = []
         for start, length in zip(starts[fits][:count], lengths[0][fits], strict=False):

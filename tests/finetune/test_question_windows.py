@@ -84,7 +84,7 @@ def by_transformers(questions: list[Question], tokenizer, sizes: WindowSizes) ->
             [questions[number].context for number in numbers],
             truncation="only_second",
             max_length=sizes.max_length,
-            stride=max(sizes.max_length - length - sizes.template.of_pair - sizes.doc_stride, 0),
+            stride=max(sizes.max_length - length - sizes.template.pair_tokens - sizes.doc_stride, 0),
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
             return_token_type_ids=True,

@@ -115,7 +115,7 @@ def test_finished_run_is_evaluated_on_changed_data(start: Start, tmp_path: Path)
     said: list[str] = []
     with alone() as processes:
         again = finetune(config, start, content_of(config, start), processes, said.append)
-        assert processes._agreement.progress().units == 4, "each batch is one that all begin together, or none"
+        assert processes.progress().units == 4, "each batch is one that all begin together, or none"
     assert len(said) == 1 and said[0].startswith(f"{config.run_dir}: finished before, with other evaluation data")
     assert (tmp_path / "run" / METRICS_FILE).read_bytes() == logged
     assert again.figures == first.figures | {"test/accuracy": first.figures["eval/accuracy"],

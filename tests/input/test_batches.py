@@ -259,7 +259,7 @@ def test_too_few_documents(documents: list[list[int]]) -> None:
 
 
 def test_rows_too_short_for_a_pair() -> None:
-    with pytest.raises(ValueError, match=r"data\.sequence_length=4 holds no sentence pair; use 5 or more"):
+    with pytest.raises(ValueError, match=r"data\.sequence_length=4 is too short for a pair; use 5 or more"):
         small_batches(data=DataConfig(sequence_length=4))
 
 

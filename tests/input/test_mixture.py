@@ -86,7 +86,7 @@ def test_smoothing_is_multilingual_berts() -> None:
     np.testing.assert_allclose(token_shares([1000, 10], (), 1.0), [1000 / 1010, 10 / 1010])
     np.testing.assert_allclose(token_shares([1000, 10], (), 0.0), [0.5, 0.5])
     np.testing.assert_allclose(token_shares([5, 0, 5], (), 0.5), [0.5, 0, 0.5])
-    with pytest.raises(ValueError, match="source 1 has no training documents to have a share; give it 0"):
+    with pytest.raises(ValueError, match="source 1 has no training documents; give it the weight 0"):
         token_shares([5, 0], (1.0, 1.0), 1.0)
 
 

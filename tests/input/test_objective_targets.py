@@ -159,7 +159,7 @@ def test_a_batch_holds_what_its_objectives_ask_for(objectives: tuple[str, ...], 
         ((), r"training\.objectives=\(\): choose one or more of mlm, nsp, sop, .*each once"),
         (("mlm", "nps"), r"training\.objectives=\('mlm', 'nps'\): choose one or more of mlm, nsp, sop, .*each once"),
         (("mlm", "mlm"), r"choose one or more of mlm, nsp, sop, .*each once"),
-        (("mlm", "nsp", "sop"), r"nsp and sop want pairs of different kinds; leave one of them out"),
+        (("mlm", "nsp", "sop"), r"nsp and sop need different sentence pairs; leave one of them out"),
     ],
 )
 def test_objectives_that_cannot_be_are_refused(objectives: tuple[str, ...], message: str) -> None:
@@ -189,7 +189,7 @@ MADE_UP = '''
 
     class Lengths:
         pairing = None
-        of_records = None
+        from_records = None
 
         def keys(self, data):
             slots = 3 * data.pair_slots
@@ -242,7 +242,7 @@ def test_an_objective_is_added_by_a_file_and_a_line(tmp_path: Path, monkeypatch,
 
 
 def test_pairing_defaults_to_berts() -> None:
-    assert registry.pairing_of(("mlm",)) == registry.pairing_of(("mlm", "nsp")) == Pairing()
-    assert registry.pairing_of(("sop", "mlm")) == Pairing(
+    assert registry.choose_pairing(("mlm",)) == registry.choose_pairing(("mlm", "nsp")) == Pairing()
+    assert registry.choose_pairing(("sop", "mlm")) == Pairing(
         random_b=False, exchanges=True, names=("in order", "out of order")
     )

@@ -103,7 +103,7 @@ def test_a_full_disk_costs_nothing_but_the_next_start(tmp_path: Path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(plan_files.np, "save", full)
-    with pytest.warns(UserWarning, match="could not be kept"):
+    with pytest.warns(UserWarning, match="was not written"):
         found = batches(tmp_path)
     assert_same(found, batches(None))
     assert not list(tmp_path.iterdir())

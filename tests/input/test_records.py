@@ -379,10 +379,10 @@ def test_long_record_without_features_is_refused(made: Made, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"root": "s3://bucket/data"}, r"data\.root=s3://bucket/data: records are read from disks alone"),
+        ({"root": "s3://bucket/data"}, r"data\.root=s3://bucket/data: records must be on a local disk"),
         (
             {"sequence_length": 64},
-            r"a\.tfrecord: its rows have 32 tokens and 5 predictions, the run's data\.sequence_length=64, "
+            r"a\.tfrecord: its rows have 32 tokens and 5 predictions, and the run has data\.sequence_length=64, "
             r"data\.max_predictions=5: set these",
         ),
         ({"max_predictions": 6}, r"32 tokens and 5 predictions, .*data\.max_predictions=6"),
@@ -421,14 +421,14 @@ def test_records_serve_the_objectives_that_they_were_made_for(made: Made, tmp_pa
     batch = batches.batch(0, 8)
     assert {key: (values.shape, values.dtype.type) for key, values in batch.items()} == batches.spec(8)
     assert len(batch) == 6 and all((batch[key] == everything[key]).all() for key in batch)
-    with pytest.raises(ValueError, match=r"hold nothing for sop; choose from mlm, nsp, or pretrain from text"):
+    with pytest.raises(ValueError, match=r"have no arrays for sop; choose from mlm, nsp, or pretrain from text"):
         open_training_data(stages, no_progress, ("mlm", "sop"))
 
 
 def test_a_stage_without_records_is_named(made: Made, tmp_path: Path) -> None:
     made.file(tmp_path)
     data = made.data(tmp_path)
-    message = r"stages\.0\.sequence_length=64, stages\.0\.max_predictions=10: .* no such records, but of 32 tokens"
+    message = r"stages\.0\.sequence_length=64, stages\.0\.max_predictions=10: .* no such records, only 32 tokens"
     with pytest.raises(ValueError, match=message):
         opened_from(data, replace(data, sequence_length=64, max_predictions=10))
 
@@ -436,9 +436,9 @@ def test_a_stage_without_records_is_named(made: Made, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        ({"[CLS]": "[SEP]"}, r"a\.tfrecord, record 0: input_ids\[0\]=5 is to be \[CLS\], in data\.vocab 6"),
-        ({"[SEP]": "[MASK]"}, r"a\.tfrecord, record 0: input_ids\[\d+\]=6 is to be \[SEP\], in data\.vocab 7"),
-        ({"[MASK]": "[UNK]"}, r"a\.tfrecord, record 0: of the \d+ tokens hidden .* none is shown as \[MASK\]"),
+        ({"[CLS]": "[SEP]"}, r"a\.tfrecord, record 0: input_ids\[0\]=5 should be \[CLS\], in data\.vocab 6"),
+        ({"[SEP]": "[MASK]"}, r"a\.tfrecord, record 0: input_ids\[\d+\]=6 should be \[SEP\], in data\.vocab 7"),
+        ({"[MASK]": "[UNK]"}, r"a\.tfrecord, record 0: none of the \d+ tokens masked .* is \[MASK\]"),
     ],
 )
 def test_another_vocabulary_is_refused(made: Made, tmp_path: Path, tokens: dict[str, str], message: str) -> None:

@@ -233,7 +233,7 @@ def test_going_back_is_not_taken_for_a_step_that_hangs(
     with alone() as processes:
 
         def note(*_: object) -> None:
-            doing.append(processes._agreement.progress().activity)
+            doing.append(processes.progress().activity)
 
         monkeypatch.setattr(Checkpoints, "close", lambda saved: (note(), close(saved)))
         outcome = train_job(with_training(job, tmp_path), note, processes=processes)

@@ -38,9 +38,9 @@ class WindowSizes:
         """Raise ValueError if a question leaves no room for text, or the step is not positive."""
         if self.max_query < 1 or self.doc_stride < 1:
             raise ValueError(f"max query {self.max_query} and doc stride {self.doc_stride}: give 1 or more for each")
-        if self.max_length <= self.max_query + self.template.of_pair:
+        if self.max_length <= self.max_query + self.template.pair_tokens:
             raise ValueError(
-                f"max length {self.max_length}: a question of {self.max_query} tokens and {self.template.of_pair} "
+                f"max length {self.max_length}: a question of {self.max_query} tokens and {self.template.pair_tokens} "
                 "special ones leave no room for its text; raise the one or lower the other"
             )
 
@@ -168,7 +168,7 @@ def question_windows(
                 f"{where}: the question has {length} tokens, over max query {sizes.max_query}; raise it, or leave "
                 "--strict-length out"
             )
-        raise too_long(where, int(length + text_lengths[first]) + sizes.template.of_pair, sizes.max_length)
+        raise too_long(where, int(length + text_lengths[first]) + sizes.template.pair_tokens, sizes.max_length)
     counts.add(query_lengths + text_lengths, np.zeros_like(cut), windows)
     counts.empty += int(((query_lengths == 0) | (text_lengths == 0)).sum())
     counts.questions_cut += int((cut > 0).sum())
@@ -193,7 +193,7 @@ def question_windows(
 def _lay_out(queries: np.ndarray, length: np.ndarray, sizes: WindowSizes) -> _Layout:
     """Lay out windows for questions of `queries` tokens on texts of `length` tokens, int64 [questions] each."""
     queries = np.minimum(queries, sizes.max_query)
-    room = sizes.max_length - sizes.template.of_pair - queries
+    room = sizes.max_length - sizes.template.pair_tokens - queries
     step = np.minimum(sizes.doc_stride, room)
     windows = 1 + np.maximum(0, -(-(length - room) // step))
     question = np.repeat(np.arange(len(queries)), windows)

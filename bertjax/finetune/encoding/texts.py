@@ -102,9 +102,9 @@ def _is_mark(character: str) -> bool:
 def _truncate(sizes: np.ndarray, segments: Segments, max_length: int, template: Template) -> np.ndarray:
     """Truncate segments of int64 [n, k] tokens; of two in a sequence the longer is cut first."""
     if segments.opens.all():
-        return np.minimum(sizes, max_length - template.of_text)
+        return np.minimum(sizes, max_length - template.text_tokens)
     a, b = sizes[:, 0::2], sizes[:, 1::2]
-    room = max_length - template.of_pair
+    room = max_length - template.pair_tokens
     shorter = np.minimum(np.minimum(a, b), room // 2)
     fits = a + b <= room
     first = np.where(fits, a, np.where(a <= b, shorter, room - shorter))

@@ -15,20 +15,20 @@ from bertjax.input.randomness import fold_in, hash64, uniform
 
 _ROUNDING = 1e-6
 _DEVIATIONS = 4  # independent draws above this many standard deviations are cut, of which there are 1 in 30,000 rows
-_OF_A_ROW = 6  # deviations that a packed row has room for; of 64 tokens or more, fewer than one in a million has more
+_ROW_DEVIATIONS = 6  # deviations that fit in a packed row; from 64 tokens on, fewer than one row in a million has more
 
 
 @dataclass(frozen=True)
 class Count:
     """A rule for the number of masked tokens."""
 
-    # (tokens of each sequence with its special ones, tokens that may be hidden, uint64 keys, share) -> int64 [B]
+    # (tokens of each sequence with special ones, tokens that may be masked, uint64 keys, share) -> int64 [B]
     draw: Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
-    # (tokens, sequences, share) -> the most that sequences of together so many tokens have, or have room for
+    # (tokens, sequences, share) -> the largest number in so many sequences with so many tokens in all
     most: Callable[[int, int, float], int]
-    # (tokens, share) -> the least `max_predictions` under which the rule holds for a sequence of so many tokens
+    # (tokens, share) -> the smallest `max_predictions` that never cuts a sequence of so many tokens
     least_limit: Callable[[int, float], int]
-    may_be_full: bool = False  # `most` is passed at times, and the last predictions of a packed row are left out
+    may_be_full: bool = False  # `most` may be exceeded; then the last predictions of a packed row are dropped
 
 
 def _round(tokens: np.ndarray, _: np.ndarray, __: np.ndarray, share: float) -> np.ndarray:
@@ -50,7 +50,7 @@ def _ceil_of_text(_: np.ndarray, available: np.ndarray, __: np.ndarray, share: f
 
 
 def _each(_: np.ndarray, available: np.ndarray, keys: np.ndarray, share: float) -> np.ndarray:
-    """The number of successes of one draw per token; hiding that many, chosen uniformly, equals independent draws."""
+    """The number of successes of one draw per token; masking that many, chosen uniformly, equals independent draws."""
     column = np.arange(int(available.max(initial=0)))
     hits = uniform(hash64(fold_in(keys, "count")[:, None], column)) < share
     drawn = np.count_nonzero(hits & (column < available[:, None]), axis=1)
@@ -58,19 +58,19 @@ def _each(_: np.ndarray, available: np.ndarray, keys: np.ndarray, share: float) 
     return np.minimum(drawn, (available * share + _DEVIATIONS * deviation).astype(np.int64) + 1)
 
 
-def _most_of_each(tokens: int, sequences: int, share: float) -> int:
+def _most_each(tokens: int, sequences: int, share: float) -> int:
     # The sum of the square roots of n numbers is largest where these are equal (Cauchy and Schwarz).
     spread = sqrt(tokens * share * (1 - share))
     at_worst = int(share * tokens + _DEVIATIONS * sqrt(sequences) * spread) + sequences
-    return min(at_worst, int(share * tokens + _OF_A_ROW * spread) + 1)
+    return min(at_worst, int(share * tokens + _ROW_DEVIATIONS * spread) + 1)
 
 
 @dataclass(frozen=True)
-class RoomOfUnits:
-    """The limit of hidden tokens where units are drawn independently: that of a full row is `full`.
+class UnitLimit:
+    """The largest number of masked tokens where units are drawn independently.
 
-    How much their number varies depends on the sizes of units, which only the text tells; so `full` says what there is
-    room for. Of n tokens at most share n + c sqrt(n) + 1 are hidden, where c gives `full` for `length` tokens.
+    The variance depends on the sizes of units in the text, so `full` sets the limit of a full row. Of n tokens at most
+    share n + c sqrt(n) + 1 are masked, where c gives `full` for `length` tokens.
     """
 
     length: int  # tokens of a row
@@ -82,12 +82,12 @@ class RoomOfUnits:
         return max(self.full - 1 - self.length * self.share, 0) / sqrt(self.length)
 
     def limit(self, available: np.ndarray) -> np.ndarray:
-        """The most hidden tokens of sequences with so many tokens, int64 [B] both."""
+        """The limit of sequences with so many tokens, int64 [B] both."""
         room = available * self.share + self._spread * np.sqrt(available)
         return np.minimum((room + _ROUNDING).astype(np.int64) + 1, self.full)
 
     def most(self, sequences: int) -> int:
-        """The most hidden tokens of a row of so many sequences; for square roots see `_most_of_each`."""
+        """The limit of a row of so many sequences; for the square roots see `_most_each`."""
         room = self.length * self.share + self._spread * sqrt(sequences * self.length)
         return min(int(room + _ROUNDING) + sequences, self.length)
 
@@ -98,7 +98,7 @@ _ALL = {
         _random_round, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)
     ),
     EACH: Count(  # ModernBERT: independent draws
-        _each, _most_of_each, lambda n, p: _most_of_each(n, 1, p), may_be_full=True
+        _each, _most_each, lambda n, p: _most_each(n, 1, p), may_be_full=True
     ),
     "ceil_of_text": Count(  # SpanBERT, masking.py: special tokens do not count
         _ceil_of_text, lambda tokens, sequences, share: int(share * tokens) + sequences, lambda n, p: ceil(n * p)

@@ -10,7 +10,7 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.config.plugins import Registry
 from bertjax.input.layout import Split, Vocabulary
-from bertjax.input.masking.counts import COUNTS, RoomOfUnits
+from bertjax.input.masking.counts import COUNTS, UnitLimit
 from bertjax.input.masking.units import UNITS, WORDS, Unit
 from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.text.units import listed_planes
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def first_of_run(positions: np.ndarray) -> np.ndarray:
-    """The first of the successive positions that each one is among, int64 [B, P]."""
+    """For each position, the first of its run of successive positions: int64 [B, P]."""
     slot = np.arange(positions.shape[1])
     is_first = np.diff(positions, axis=1, prepend=-2) != 1
     return np.take_along_axis(positions, np.maximum.accumulate(np.where(is_first, slot, 0), axis=1), axis=1)
@@ -32,17 +32,17 @@ REPLACED_BY: Registry[Callable[[np.ndarray], np.ndarray]] = Registry(
 )
 
 
-def _of_vocabulary(vocabulary: Vocabulary, _: Split) -> Draw:
+def _any_id(vocabulary: Vocabulary, _: Split) -> Draw:
     size = vocabulary.vocab_size
     return lambda bits: (bits >> 32) * size >> 32
 
 
-def _ordinary(vocabulary: Vocabulary, _: Split) -> Draw:
+def _ordinary_id(vocabulary: Vocabulary, _: Split) -> Draw:
     ids = np.setdiff1d(np.arange(vocabulary.vocab_size), list(vocabulary.special.values()))
     return lambda bits: ids[(bits >> 32) * len(ids) >> 32]
 
 
-def _of_corpus(_: Vocabulary, split: Split) -> Draw:
+def _corpus_token(_: Vocabulary, split: Split) -> Draw:
     tokens, key = int(split.sentence_offsets[-1]), derive_key("token of the corpus")
 
     def draw(bits: np.ndarray) -> np.ndarray:
@@ -55,14 +55,14 @@ def _of_corpus(_: Vocabulary, split: Split) -> Draw:
 RANDOM_IDS: Registry[Callable[[Vocabulary, Split], Draw]] = Registry(
     "random_ids",
     {
-        "vocabulary": _of_vocabulary,  # all ids, special ones too
-        "ordinary": _ordinary,  # all but the special ones: RoBERTa, BigBird
-        "corpus": _of_corpus,  # a token of the text, each as likely: SpanBERT
+        "vocabulary": _any_id,  # all ids, special ones too
+        "ordinary": _ordinary_id,  # all but the special ones: RoBERTa, BigBird
+        "corpus": _corpus_token,  # a token of the text, each as likely: SpanBERT
     },
 )
 
 
-# Fields of DataConfig that say how tokens are hidden, in addition to the shares and `max_predictions`.
+# Fields of DataConfig that change masking, besides the shares and `max_predictions`.
 MASKING_OPTIONS = (
     "masking",
     "ngram_shares",
@@ -103,14 +103,14 @@ def check_masking(data: DataConfig) -> None:
         )
     if data.similar_words and changed_options(data, ["replace_by"]):
         raise ValueError(
-            f"data.replace_by={data.replace_by!r} with data.similar_words has no effect, for a word is replaced as "
-            "one; leave it at its default"
+            f"data.replace_by={data.replace_by!r} with data.similar_words has no effect, because whole words are "
+            "replaced; leave it at its default"
         )
     least = count.least_limit(data.sequence_length, data.mask_probability)
     if data.max_predictions < least:
         raise ValueError(
             f"data.max_predictions={data.max_predictions} with data.mask_count={data.mask_count!r}: a row of "
-            f"{data.sequence_length} tokens of which {data.mask_probability:.0%} are hidden may need {least}; "
+            f"{data.sequence_length} tokens of which {data.mask_probability:.0%} are masked may need {least}; "
             "raise it to that"
         )
 
@@ -132,7 +132,7 @@ def most_predictions(data: DataConfig) -> int:
     """The largest number of masked tokens in a row of a batch, packed or not."""
     if data.packing == "none":
         return data.max_predictions
-    if room := room_of_units(data, member(UNITS, "masking", data.masking).make(data)):
+    if room := unit_limit(data, member(UNITS, "masking", data.masking).make(data)):
         packed = room.most(data.pairs_per_row)
     else:
         count = member(COUNTS, "mask_count", data.mask_count)
@@ -140,15 +140,15 @@ def most_predictions(data: DataConfig) -> int:
     return min(packed, data.max_predictions * data.pairs_per_row)
 
 
-def room_of_units(data: DataConfig, unit: Unit) -> RoomOfUnits | None:
-    """The limit of hidden tokens of a unit that is drawn independently; None for others."""
-    return RoomOfUnits(data.sequence_length, unit.share, data.max_predictions) if unit.share else None
+def unit_limit(data: DataConfig, unit: Unit) -> UnitLimit | None:
+    """The limit of masked tokens for a unit that is drawn independently; None for others."""
+    return UnitLimit(data.sequence_length, unit.share, data.max_predictions) if unit.share else None
 
 
 def require_marked(stages: Sequence[DataConfig]) -> None:
-    """Raise ValueError if the data marks no units for a `data.masking` of the run, or a list of units for none of them.
+    """Raise ValueError, before text is read, if `data.units` marks no units for one of the stages' `data.masking`.
 
-    `stages` are the data of all stages. What spans mark is known only when the text is read.
+    A list of units that no stage uses is refused too. The units of spans are unknown until the text is read.
     """
     data = stages[0]
     listed = listed_planes(data)

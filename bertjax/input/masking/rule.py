@@ -10,8 +10,8 @@ import numpy as np
 
 from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
-from bertjax.input.masking.counts import COUNTS, Count, RoomOfUnits
-from bertjax.input.masking.options import RANDOM_IDS, REPLACED_BY, Draw, check_masking, room_of_units
+from bertjax.input.masking.counts import COUNTS, Count, UnitLimit
+from bertjax.input.masking.options import RANDOM_IDS, REPLACED_BY, Draw, check_masking, unit_limit
 from bertjax.input.masking.similar import ReplacedBySimilar, SimilarTable
 from bertjax.input.masking.units import UNITS, Unit
 from bertjax.input.randomness import fold_in, hash64, low_uniform, uniform
@@ -42,7 +42,7 @@ class Replacement:
         keys: np.ndarray,
         continues: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Ids shown at `positions` int64 [B, P], ascending where `is_used`, for `labels` int32 [B, P]: int32 [B, P].
+        """Ids, int32 [B, P], that replace `labels`, int32 [B, P], at `positions`, int64 [B, P], ascending where used.
 
         All draws depend on `keys`, uint64 [B], and the positions alone. `continues` is for a replacement that
         `needs_words`.
@@ -67,14 +67,14 @@ class MaskRule:
     unit: Unit
     count: Count
     is_continuation: np.ndarray | None = None  # bool [vocab_size], tokens that continue a word
-    room: RoomOfUnits | None = None  # for a unit with a share
+    limit: UnitLimit | None = None  # for a unit with a share
     weights: np.ndarray | None = None  # float64 [vocab_size], in proportion to which single tokens are drawn
 
     @classmethod
     def of(cls, data: DataConfig, vocabulary: Vocabulary, split: Split) -> MaskRule:
-        """The rule of a config.
+        """Make the rule of a config.
 
-        Raises ValueError as `check_masking` does, and if the unit needs a plane that the token store does not have.
+        Raises ValueError like `check_masking`, and if the unit needs a plane that the token store does not have.
         """
         check_masking(data)
         unit = UNITS[data.masking].make(data)
@@ -90,7 +90,7 @@ class MaskRule:
             unit,
             COUNTS[data.mask_count],
             np.asarray(vocabulary.is_continuation) if unit.needs_words else None,
-            room_of_units(data, unit),
+            unit_limit(data, unit),
             token_weights(split, vocabulary.vocab_size, data.mask_power) if data.mask_power else None,
         )
 
@@ -111,17 +111,22 @@ def mask_tokens(
     special: int | np.ndarray = 3,
     continues: np.ndarray | None = None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Mask tokens of each row and return their labels, in P = min(rule.max_predictions, L) slots.
+    """Mask tokens of each row, in P = min(rule.max_predictions, L) slots.
 
-    `input_ids` int32 [B, L]; `candidates` bool [B, L] is true where a token may be hidden; `special`, int64 [B] or one
-    number, counts the tokens of a row that may not; `keys` uint64 [B], one per sequence, are all that the draws depend
-    on; `continues`, bool for each candidate in order, says which continue a unit, if the ids do not show it.
-    Returns the ids after masking, int32 [B, L], and `mlm_positions`, `mlm_labels` int32 [B, P] in ascending order of
-    position, 0 in unused slots, and `mlm_weights` float32 [B, P], 1 in used slots and 0 in the others.
+    Args:
+        input_ids: int32 [B, L].
+        candidates: bool [B, L], tokens that may be masked.
+        keys: uint64 [B], one per sequence, on which alone the draws depend.
+        rule: What to mask, and how.
+        special: int64 [B] or one number: tokens of a row that are not candidates.
+        continues: bool per candidate, in order: it continues a unit; None: as its id tells.
+
+    Returns the masked ids, int32 [B, L], and `mlm_positions` and `mlm_labels`, int32 [B, P], by ascending position and
+    0 in unused slots, and `mlm_weights`, float32 [B, P], 1 in used slots and 0 in others.
     """
     available = np.count_nonzero(candidates, axis=1)
-    if rule.room is not None:
-        counts = rule.room.limit(available)
+    if rule.limit is not None:
+        counts = rule.limit.limit(available)
     else:
         counts = rule.count.draw(available + special, available, keys, rule.probability)
     slots = min(rule.max_predictions, input_ids.shape[1])
@@ -139,12 +144,12 @@ def mask_tokens(
     cells = positions + np.arange(len(positions))[:, None] * input_ids.shape[1]
     labels = input_ids.ravel()[cells]
     masked = input_ids.copy()
-    of_slot = None
+    slot_continues = None
     if rule.replacement.needs_words:
-        of_cell = np.zeros(input_ids.shape, bool)
-        of_cell[candidates] = continues
-        of_slot = of_cell.ravel()[cells]
-    masked.ravel()[cells[is_used]] = rule.replacement.shown(labels, positions, is_used, keys, of_slot)[is_used]
+        cell_continues = np.zeros(input_ids.shape, bool)
+        cell_continues[candidates] = continues
+        slot_continues = cell_continues.ravel()[cells]
+    masked.ravel()[cells[is_used]] = rule.replacement.shown(labels, positions, is_used, keys, slot_continues)[is_used]
     return masked, {
         "mlm_positions": positions.astype(np.int32),
         "mlm_labels": np.where(is_used, labels, 0),
@@ -153,7 +158,7 @@ def mask_tokens(
 
 
 def token_counts(text: Split | Segments, vocab_size: int) -> np.ndarray:
-    """How often each token occurs in a text: int64 [vocab_size]. Reads all of it."""
+    """Count each token of a text: int64 [vocab_size]. Reads the whole text."""
     offsets, counts = text.sentence_offsets, np.zeros(vocab_size, np.int64)
     for first in range(0, len(offsets) - 1, _SENTENCES_AT_A_TIME):
         edges = offsets[first : first + _SENTENCES_AT_A_TIME + 1]
@@ -162,7 +167,7 @@ def token_counts(text: Split | Segments, vocab_size: int) -> np.ndarray:
 
 
 def token_weights(text: Split | Segments, vocab_size: int, power: float) -> np.ndarray:
-    """max(count, 1)**-power of each token in a text: float64 [vocab_size].
+    """max(count, 1)**-power of each token in a text, float64 [vocab_size]: rare tokens are masked more often.
 
     Rule: huggingface/transformers, examples of distillation, train.py (`--mlm_smoothing`).
     """
@@ -172,10 +177,10 @@ def token_weights(text: Split | Segments, vocab_size: int, power: float) -> np.n
 def draw_by_weight(
     candidates: np.ndarray, weights: np.ndarray, counts: np.ndarray, keys: np.ndarray, slots: int
 ) -> np.ndarray:
-    """Columns drawn without replacement, each time in proportion to the weights of those that are left.
+    """Draw columns without replacement, each with a probability proportional to its weight among the remaining ones.
 
-    `weights` float64 [B, L], above 0; the rest is as in `Unit.choose`. A draw takes the largest u**(1 / weight), u
-    uniform in (0, 1) (Efraimidis and Spirakis 2006), so the smallest -log(u) / weight.
+    `weights` is float64 [B, L], above 0; the rest is as in `Unit.choose`. Draws the columns with the smallest
+    -log(u) / weight, u uniform in (0, 1) (Efraimidis and Spirakis 2006).
     """
     length = candidates.shape[1]
     u = uniform(hash64(keys[:, None], np.arange(length))) + 2.0**-54

@@ -17,7 +17,7 @@ _KEY = derive_key("word of a table")
 
 @dataclass(frozen=True)
 class SimilarTable:
-    """Words and their similar ones as tokens. A word has at least one, and all of them as many tokens as it has."""
+    """Words and their similar words as tokens: at least one for each word, of the same number of tokens."""
 
     hashes: np.ndarray  # uint64 [words], ascending: of each word's tokens
     sizes: np.ndarray  # int64 [words]: tokens of each
@@ -27,11 +27,11 @@ class SimilarTable:
 
     @classmethod
     def read(cls, path: str, tokenizer: Tokenizer) -> SimilarTable:
-        """A table as the tokens of a vocabulary.
+        """Read a table and tokenize it.
 
-        Words that the vocabulary cannot write are left out, and similar words with another number of tokens. Of words
-        with the same tokens, as two that differ in case may be, the first counts. Raises ValueError as `read_bytes`
-        and `parse` do, and if nothing is left.
+        Words that the vocabulary cannot encode are left out, and similar words with another number of tokens. Of words
+        with the same tokens, such as two that differ in case, the first is used. Raises ValueError like `read_bytes`
+        and `parse`, and if no word is left.
         """
         return _read(read_bytes(path), path, tokenizer)
 
@@ -49,18 +49,18 @@ class SimilarTable:
         return cls(hashes[order], sizes[order], np.cumsum(held) - held, counts, np.array(tokens, np.int32))
 
     def choose(self, tokens: np.ndarray, sizes: np.ndarray, bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A similar word for each of some words, all equally likely.
+        """Draw a similar word for each of some words, uniformly.
 
-        `tokens` int [sum of sizes], `sizes` int64 [words], all above 0, `bits` uint64 [words]. Returns tokens, int32 as
-        many, and whether the table has the word, bool [words]; the tokens of one that it has not mean nothing.
+        `tokens` int [sum of sizes], `sizes` int64 [words], all above 0, `bits` uint64 [words]. Returns tokens, int32,
+        and whether the table has the word, bool [words]; the tokens of other words are meaningless.
         """
         hashes = _hashes(tokens, sizes)
         entry = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
-        is_there = (self.hashes[entry] == hashes) & (self.sizes[entry] == sizes)
-        begin = np.where(is_there, self.first[entry] + below(bits, self.counts[entry]) * sizes, 0)
+        is_known = (self.hashes[entry] == hashes) & (self.sizes[entry] == sizes)
+        begin = np.where(is_known, self.first[entry] + below(bits, self.counts[entry]) * sizes, 0)
         within = np.arange(len(tokens)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         indices = np.repeat(begin, sizes) + within
-        return self.tokens[np.minimum(indices, len(self.tokens) - 1)], is_there
+        return self.tokens[np.minimum(indices, len(self.tokens) - 1)], is_known
 
 
 @lru_cache(maxsize=2)  # a run uses the same one for each of its splits and stages
@@ -76,7 +76,7 @@ def _read(content: bytes, path: str, tokenizer: Tokenizer) -> SimilarTable:
             similar.setdefault(own, near)
     if not similar:
         raise ValueError(
-            f"data.similar_words={path!r}: no word of it and its similar ones are as many tokens of the vocabulary; "
+            f"data.similar_words={path!r}: no word has a similar word with the same number of tokens; "
             "make a table for this vocabulary with `bertjax neighbors --output`"
         )
     return SimilarTable.of(similar)
@@ -94,7 +94,7 @@ def _hashes(tokens: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ReplacedBySimilar:
-    """A hidden word is shown as a similar one, of random tokens, or as it is; drawn once for a word, never as [MASK].
+    """Replaces each masked word by a similar one, by random tokens or by itself, never by [MASK]; one draw per word.
 
     Rule: ymcui/MacBERT, README: similar words one by one in an n-gram; a random word where the table has none.
     """
@@ -113,7 +113,7 @@ class ReplacedBySimilar:
         keys: np.ndarray,
         continues: np.ndarray | None = None,
     ) -> np.ndarray:
-        """As `Replacement` has it; `continues`, bool [B, P], is true where a token belongs to the word before it."""
+        """Like `Replacement.shown`; `continues` is bool [B, P], true for a token of the same word as the one before."""
         assert continues is not None
         keys = fold_in(keys, "replacement")[:, None]
         begins = ~continues
@@ -121,15 +121,15 @@ class ReplacedBySimilar:
         begins = begins[is_used]  # of the used slots in order, as everything below
         sizes = np.diff(np.flatnonzero(np.append(begins, True)))
         bits = hash64(keys, positions)[is_used]
-        of_word = bits[begins]
-        kind = low_uniform(of_word)
+        word_bits = bits[begins]
+        kind = low_uniform(word_bits)
         choice = hash64(fold_in(keys, "similar word"), positions)[is_used][begins]
-        similar, is_there = self.table.choose(labels[is_used], sizes, choice)
+        similar, is_known = self.table.choose(labels[is_used], sizes, choice)
         is_kept = kind < self.keep_share
-        is_random = ~is_kept & ((kind < self.keep_share + self.random_share) | ~is_there)
-        found = np.where(np.repeat(is_kept, sizes), labels[is_used], similar)
+        is_random = ~is_kept & ((kind < self.keep_share + self.random_share) | ~is_known)
+        ids = np.where(np.repeat(is_kept, sizes), labels[is_used], similar)
         at_random = np.repeat(is_random, sizes)
-        found[at_random] = self.random_id(bits[at_random])
+        ids[at_random] = self.random_id(bits[at_random])
         shown = labels.copy()
-        shown[is_used] = found
+        shown[is_used] = ids
         return shown

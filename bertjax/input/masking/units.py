@@ -17,9 +17,9 @@ from bertjax.input.randomness import fold_in, hash64, uniform
 
 @dataclass(frozen=True)
 class Words:
-    """The words of B rows of L tokens. A candidate is a token that may be hidden; candidates are counted over all rows.
+    """The words of B rows of L tokens. Candidates are tokens that may be masked, numbered over all rows.
 
-    A word may go on after a [SEP], as in google-research/bert.
+    A word may continue after a [SEP], as in google-research/bert.
     """
 
     shape: tuple[int, int]  # B, L
@@ -30,7 +30,7 @@ class Words:
 
     @classmethod
     def of(cls, candidates: np.ndarray, continues: np.ndarray) -> Words:
-        """The words of rows, from bool [B, L] and, for each candidate in order, whether it continues a word."""
+        """Find the words. `candidates` is bool [B, L]; `continues`, bool per candidate: it continues a word."""
         cells = np.flatnonzero(candidates)
         available = np.count_nonzero(candidates, axis=1)
         is_start = ~continues
@@ -82,25 +82,28 @@ EACH = "each"  # of `data.mask_count`: independent draws
 class Unit(ABC):
     """Chooses the tokens to mask."""
 
-    needs_words: ClassVar[bool] = True  # `choose` reads which tokens continue a word
-    share: float = 0.0  # above 0: each is drawn independently with this probability, within `counts` tokens of a row
-    plane: str = WORDS  # of the token store, which marks what belongs together
-    needs_plane: bool = False  # False: without the plane, the vocabulary says which tokens continue a word
+    needs_words: ClassVar[bool] = True  # `choose` needs `continues`
+    share: float = 0.0  # above 0: the probability of each independent draw, within `counts` tokens of a row
+    plane: str = WORDS  # plane of the token store that marks the units
+    needs_plane: bool = False  # False: without the plane, the vocabulary tells which tokens continue a word
 
     @abstractmethod
     def choose(
         self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
     ) -> np.ndarray:
-        """Columns to hide, int64 [B, slots], ascending, L in unused slots: of each row as many as `counts` at most.
+        """Columns to mask, int64 [B, slots], ascending, L in unused slots: at most `counts` of each row.
 
-        `candidates` bool [B, L] is true where a token may be hidden; `continues`, bool for each candidate in order,
-        says which belong to the candidate before them; `counts` int64 [B] is at most the candidates and the slots;
-        `keys` uint64 [B] is all that the draws depend on.
+        Args:
+            candidates: bool [B, L], tokens that may be masked.
+            continues: bool per candidate, in order: it belongs to the candidate before it.
+            counts: int64 [B], at most the number of candidates and of slots.
+            keys: uint64 [B], on which alone the draws depend.
+            slots: Predictions of a row.
         """
 
 
 class Tokens(Unit):
-    """Every token alone, `counts` of them without replacement."""
+    """Single tokens, drawn uniformly without replacement."""
 
     needs_words = False
     plane = ""
@@ -108,7 +111,6 @@ class Tokens(Unit):
     def choose(
         self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
     ) -> np.ndarray:
-        """Single tokens, uniformly."""
         order = shuffle_key(candidates, keys)
         length = order.shape[1]
         positions = np.full((len(order), slots), length, np.int64)
@@ -122,7 +124,7 @@ class Tokens(Unit):
 
 @dataclass(frozen=True)
 class WholeWords(Unit):
-    """Words in random order, of which one with more tokens than are still to be hidden is skipped.
+    """Words in random order; a word with more tokens than are left to mask is skipped.
 
     Rule: create_masked_lm_predictions of google-research/bert, create_pretraining_data.py. With
     `share` > 0 each word is drawn independently with that probability; a drawn word that exceeds the row's remaining
@@ -136,7 +138,6 @@ class WholeWords(Unit):
     def choose(
         self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
     ) -> np.ndarray:
-        """Words, in random order."""
         assert continues is not None
         words = Words.of(candidates, continues)
         is_chosen = np.zeros(len(words.sizes), bool)
@@ -151,11 +152,11 @@ class WholeWords(Unit):
 
 @dataclass(frozen=True)
 class NGrams(Unit):
-    """n words in succession, n drawn with `shares`, in random order of their first words.
+    """n successive words, n drawn with `shares`, in random order of their first words.
 
     Rule: create_masked_lm_predictions of google-research/albert, create_pretraining_data.py: the shares are scaled to
-    the n that end inside the row; an n-gram too long for what is still to be hidden is shortened by words, and is
-    skipped if no word fits or one of its words is hidden already.
+    the n that end inside the row; an n-gram longer than what is left to mask is shortened by words, and skipped if no
+    word fits or one of its words is masked already.
     """
 
     shares: tuple[float, ...]  # of n = 1, 2, ...
@@ -163,7 +164,6 @@ class NGrams(Unit):
     def choose(
         self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
     ) -> np.ndarray:
-        """N-grams, in random order."""
         assert continues is not None
         words = Words.of(candidates, continues)
         length_keys, steps = fold_in(keys, "length"), np.arange(len(self.shares))
@@ -186,11 +186,11 @@ class NGrams(Unit):
 
 @dataclass(frozen=True)
 class Spans(Unit):
-    """Words in succession from a random token's word on, their number geometric: exactly `counts` tokens of a row.
+    """Successive words from the word of a random token on, their number geometric: exactly `counts` tokens of a row.
 
-    Rule: facebookresearch/SpanBERT, masking.py: P(n) in proportion to p (1 - p)^(n - 1) for n up to `longest`; a span
-    is cut, even inside a word, where enough is hidden; it may run over tokens that are hidden already, which count
-    once. Drawing a token again while it is hidden is the same as taking the first one of a random order that is not.
+    Rule: facebookresearch/SpanBERT, masking.py: P(n) is proportional to p (1 - p)^(n - 1) for n up to `longest`; a span
+    is cut, even inside a word, where enough is masked; it may overlap masked tokens, which count once. Drawing tokens
+    until one is not masked equals taking the first unmasked one of a random order.
     """
 
     p: float
@@ -199,7 +199,6 @@ class Spans(Unit):
     def choose(
         self, candidates: np.ndarray, continues: np.ndarray | None, counts: np.ndarray, keys: np.ndarray, slots: int
     ) -> np.ndarray:
-        """Spans, from random tokens on."""
         assert continues is not None
         words = Words.of(candidates, continues)
         edges = np.cumsum(self.p * (1 - self.p) ** np.arange(self.longest))
@@ -225,15 +224,15 @@ class Spans(Unit):
 def _in_random_order(
     counts: np.ndarray, keys: np.ndarray, left: np.ndarray, share: float = 0.0
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of rows with so many things each, int64 [B], one thing after another: (rows, number of the thing in each).
+    """Yield (rows, number of an item in each) until each row's items are used up, in a random order per row.
 
-    A row takes part as long as its `left`, int64 [B], which the caller lowers, is above 0 and it has more things. With
-    a `share`, only things drawn with that probability take part.
+    `counts` int64 [B] are the items of each row. A row ends early when its `left`, int64 [B], which the caller lowers,
+    is 0. With a `share`, only items drawn with that probability are yielded.
     """
     column = np.arange(int(counts.max(initial=0)))
     drawn = np.sort(shuffle_key(column < counts[:, None], keys), axis=1)
     order = drawn & _POSITION_MASK
-    if share:  # what is drawn comes first: the order is that of the draws
+    if share:  # the drawn items come first, since both use the same hashes
         counts = np.minimum(np.count_nonzero(drawn < np.uint64(share * 2.0**64), axis=1), counts)
     rows = np.flatnonzero(left)
     for number in column.tolist():

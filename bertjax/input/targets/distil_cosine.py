@@ -1,4 +1,4 @@
-"""Directions of hidden states (DistilBERT, section 2): every token but padding has a weight."""
+"""Directions of hidden states (DistilBERT, section 2), compared at every token but padding."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bertjax.input.targets.target import Make, Sequences
 
 
 class EveryToken:
-    """The tokens whose vectors are compared, with a weight of 1 each in the array of this name."""
+    """Adds the array `name`: weight 1 for every token but padding."""
 
     pairing = None
-    of_records = None
+    from_records = None
 
     def __init__(self, name: str) -> None:
         self._name = name

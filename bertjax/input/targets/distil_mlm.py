@@ -1,4 +1,4 @@
-"""Soft targets (DistilBERT, section 2), which are about the predictions of masked language modelling as they are."""
+"""Soft targets (DistilBERT, section 2) for the predictions of masked language modelling."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from bertjax.input.packing import BatchKey
 from bertjax.input.targets.target import Make
 
 
-class OfHiddenTokens:
-    """No array of its own: the teacher's probabilities are computed on the device."""
+class SoftTargets:
+    """Adds no array: the teacher computes its probabilities on the device."""
 
     pairing = None
-    of_records = None
+    from_records = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         return {}
@@ -21,4 +21,4 @@ class OfHiddenTokens:
         return lambda rows: {}
 
 
-TARGET = OfHiddenTokens()
+TARGET = SoftTargets()

@@ -53,8 +53,8 @@ class NextTokens:
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         for key in changed_options(data):
             raise ValueError(
-                f"data.{key}={getattr(data, key)!r} with data.predict={data.predict!r} has no effect, for nothing is "
-                "hidden; leave it at its default"
+                f"data.{key}={getattr(data, key)!r} with data.predict={data.predict!r} has no effect, because no token "
+                "is masked; leave it at its default"
             )
         return prediction_keys(data.sequence_length - 1)
 
@@ -70,7 +70,7 @@ class TokenPrediction:
 
     pairing = None
 
-    def of_records(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def from_records(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {
             "mlm_positions": features["masked_lm_positions"].astype(np.int32),
             "mlm_labels": features["masked_lm_ids"].astype(np.int32),
@@ -85,7 +85,7 @@ class TokenPrediction:
 
 
 def prediction_keys(slots: int, may_be_full: bool = False) -> dict[str, BatchKey]:
-    """Tokens to predict: where, which, and 1 in the slots that are used."""
+    """The arrays of predictions: positions, labels, and weights, which are 1 in used slots."""
     return {
         "mlm_positions": BatchKey("prediction", slots, np.int32, USED, is_position=True),
         "mlm_labels": BatchKey("prediction", slots, np.int32, USED),
@@ -94,9 +94,9 @@ def prediction_keys(slots: int, may_be_full: bool = False) -> dict[str, BatchKey
 
 
 def next_tokens(input_ids: np.ndarray, sequence_ids: np.ndarray) -> dict[str, np.ndarray]:
-    """At every position the token after it, as predictions; both int32 [B, L].
+    """Predict the next token at every position but the last of each sequence; arguments are int32 [B, L].
 
-    Returns the arrays of `prediction_keys` for L - 1 slots: one for every token but the last of its sequence.
+    Returns the arrays of `prediction_keys` with L - 1 slots.
     """
     has_next = (sequence_ids[:, 1:] == sequence_ids[:, :-1]) & (sequence_ids[:, 1:] > 0)
     positions = np.broadcast_to(np.arange(has_next.shape[1], dtype=np.int32), has_next.shape)

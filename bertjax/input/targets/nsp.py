@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.packing import BatchKey
-from bertjax.input.targets.target import Make, OfRecords, Pairing
+from bertjax.input.targets.target import FromRecords, Make, Pairing
 
 RECORDED_LABEL = "next_sentence_labels"  # of google-research/bert's records
 
@@ -19,7 +19,7 @@ class PairLabels:
     """0 where B follows A, 1 where it does not; weight 0 for rows without pairs."""
 
     pairing: Pairing
-    of_records: OfRecords | None = None
+    from_records: FromRecords | None = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         slots = data.pair_slots

@@ -25,7 +25,7 @@ OF_BERT = ("mlm", "nsp")
 def choose(objectives: Sequence[str]) -> dict[str, Target]:
     """Return the NumPy halves of objectives by name.
 
-    Raises ValueError for an unknown name, none at all, the same twice, or two that want pairs made differently.
+    Raises ValueError for an unknown name, no name, a repeated name, or two objectives of sentence pairs.
     """
     unknown = [name for name in objectives if name not in TARGETS]
     if unknown or not objectives or len(set(objectives)) < len(objectives):
@@ -33,15 +33,15 @@ def choose(objectives: Sequence[str]) -> dict[str, Target]:
             f"training.objectives={tuple(objectives)}: choose one or more of {', '.join(TARGETS)}, each once"
         )
     chosen = {name: TARGETS[name] for name in objectives}
-    of_pairs = [name for name, target in chosen.items() if target.pairing]
-    if len(of_pairs) > 1:
+    with_pairs = [name for name, target in chosen.items() if target.pairing]
+    if len(with_pairs) > 1:
         raise ValueError(
-            f"training.objectives={tuple(objectives)}: {' and '.join(of_pairs)} want pairs of different kinds; leave "
+            f"training.objectives={tuple(objectives)}: {' and '.join(with_pairs)} need different sentence pairs; leave "
             "one of them out"
         )
     return chosen
 
 
-def pairing_of(objectives: Sequence[str]) -> Pairing:
-    """How sentence pairs are made for these objectives: as BERT's, where none is about pairs. Raises as `choose`."""
+def choose_pairing(objectives: Sequence[str]) -> Pairing:
+    """How to form sentence pairs for these objectives, by default as BERT does. Raises like `choose`."""
     return next((target.pairing for target in choose(objectives).values() if target.pairing), Pairing())

@@ -1,7 +1,7 @@
 """Replaced token detection (ELECTRA, section 3.1): which of all tokens has a generator put in place of another?
 
-Rows are one stretch of text in two segments, with nothing to predict about them (google-research/electra,
-build_pretraining_dataset.py); a chunk of one sentence gets a random B, for pairs are made so.
+Rows are consecutive text in two segments, without labels (google-research/electra, build_pretraining_dataset.py); a
+chunk of one sentence gets a random B.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from bertjax.input.targets.target import Make, Pairing, Sequences
 
 
 class ReplacedTokens:
-    """The classified tokens, all but padding, and for each prediction of the generator what its sample depends on.
+    """Adds weights of the classified tokens, all but padding, and the random bits by which the generator samples.
 
-    A draw is that of a sequence and a position in it, as its mask is. So packing, the mesh, accumulation and the number
-    of hosts change no sampled token, an evaluation has the same ones every time, and nothing is stored to resume.
+    The bits depend on the sequence and the position in it, as masks do. So packing, the mesh, accumulation and the
+    number of hosts change no sampled token, evaluations repeat the same ones, and nothing is stored to resume.
     """
 
     pairing = Pairing(random_b=False, has_labels=False)
-    of_records = None
+    from_records = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         if data.predict != "masked":
             raise ValueError(
-                f"data.predict={data.predict!r}: nothing is hidden, so there is nothing to replace; leave rtd out"
+                f"data.predict={data.predict!r}: no token is masked, so none can be replaced; leave rtd out"
             )
         slots = TokenPrediction().keys(data)[USED].width
         return {

@@ -1,4 +1,4 @@
-"""The span boundary objective (SpanBERT, section 3.2): each token of a span from the two tokens at its boundaries.
+"""The span boundary objective (SpanBERT, section 3.2): predict the tokens of a span from its two boundary tokens.
 
 A span is a maximal run of hidden tokens, so that its boundary tokens are not hidden. Of a longer span the
 first `SPAN_POSITIONS` tokens are predicted (facebookresearch/SpanBERT, masking.py).
@@ -20,11 +20,11 @@ class SpanBoundaries:
     """The positions of the boundary tokens of the span of each prediction of masked language modelling."""
 
     pairing = None
-    of_records = None
+    from_records = None
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
         if data.predict != "masked":
-            raise ValueError(f"data.predict={data.predict!r}: nothing is hidden, so there are no spans; leave sbo out")
+            raise ValueError(f"data.predict={data.predict!r}: no token is masked, so there are no spans; leave sbo out")
         slots = TokenPrediction().keys(data)[USED].width
         return {
             "sbo_left": BatchKey("prediction", slots, np.int32, USED, is_position=True),

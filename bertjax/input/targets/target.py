@@ -15,27 +15,27 @@ from bertjax.input.packing import BatchKey
 
 @dataclass(frozen=True)
 class Sequences:
-    """N sequences, each in its own row: a sentence pair, or running text. No token is masked yet."""
+    """N sequences, each in its own row: a sentence pair or running text, before masking."""
 
     encoder: Mapping[str, np.ndarray]  # input_ids, token_type_ids, sequence_ids; int32 [N, L]
     text: Text
     keys: np.ndarray  # uint64 [N]: all draws depend on them
-    pair_labels: np.ndarray  # bool [N]: B does not follow A, in the meaning of the pair objective
-    made: Mapping[str, np.ndarray]  # arrays of the objectives that precede this one in the registry
+    pair_labels: np.ndarray  # bool [N]: label 1 of the pair objective
+    made: Mapping[str, np.ndarray]  # `encoder`, and the arrays of objectives that precede this one in the registry
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """How sentence pairs are made of text. A chunk of one sentence always gets a random B, from another document."""
+    """How to form sentence pairs. A chunk of one sentence always gets a random B, from another document."""
 
-    random_b: bool = True  # half of the chunks of several sentences get one too
-    exchanges: bool = False  # in half of the pairs whose B follows A, the two are swapped
-    has_labels: bool = True  # the objective classifies pairs, so that rows must be pairs
-    names: tuple[str, str] = ("IsNext", "NotNext")  # of labels 0 and 1, for people
+    random_b: bool = True  # half of the chunks of several sentences get a random B too
+    exchanges: bool = False  # swap A and B in half of the pairs whose B follows A
+    has_labels: bool = True  # the objective classifies pairs, so rows must be pairs
+    names: tuple[str, str] = ("IsNext", "NotNext")  # display names of labels 0 and 1
 
 
 Make = Callable[[Sequences], dict[str, np.ndarray]]
-OfRecords = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+FromRecords = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 class Target(Protocol):
@@ -43,25 +43,25 @@ class Target(Protocol):
 
     @property
     def pairing(self) -> Pairing | None:
-        """How an objective about pairs wants them made; None for other objectives."""
+        """How to form pairs for this objective; None if it does not use them."""
         ...
 
     @property
-    def of_records(self) -> OfRecords | None:
-        """Its arrays from the features of google-research/bert's records; None if they have none for it."""
+    def from_records(self) -> FromRecords | None:
+        """Converts the features of google-research/bert's records to its arrays; None if they lack them."""
         ...
 
     def keys(self, data: DataConfig) -> dict[str, BatchKey]:
-        """The arrays that it adds to a batch of rows of `data`, by name.
+        """The arrays that it adds to a batch, by name.
 
-        Raises ValueError for options of `data` that it cannot serve.
+        Raises ValueError for options of `data` that it does not support.
         """
         ...
 
     def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
-        """The function that makes these arrays of sequences, [N, n] each, before packing.
+        """Return a thread-safe function that makes these arrays, [N, n] each, before packing.
 
-        It may return other `input_ids` too, which the encoder then sees; it is called from many threads. Raises
-        ValueError as `keys` does, and for what the vocabulary or the split cannot serve.
+        The function may also return `input_ids`, which replace those of the encoder. Raises ValueError like `keys`, and
+        for an unsuitable vocabulary or split.
         """
         ...

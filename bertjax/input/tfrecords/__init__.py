@@ -1,1 +1,1 @@
-"""Records made for google-research/bert, read as they are."""
+"""Pretraining records of google-research/bert."""

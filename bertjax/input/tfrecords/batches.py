@@ -1,6 +1,6 @@
 """Make batch k as a pure function of (records, seed, k).
 
-Rows and masks were drawn when the records were made; what is left to a run is their order.
+Rows and masks were drawn when the records were made; a run only draws their order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bertjax.input.tfrecords.record_files import RecordFile
 from bertjax.input.tfrecords.rows import RECORDED, RowShape, Segments, parse, rows_of, text_of
 from bertjax.text.ragged import grouped
 
-_AT_A_TIME = 1 << 10  # rows, where many are read for their text
+_AT_A_TIME = 1 << 10  # rows read at once for their text
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class RecordView:
         return np.cumsum([len(chosen) for chosen in self.chosen])
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The file, int64 [n], and the record in it, int64 [n], of each record by its number in the view."""
+        """Map numbers in the view, int64 [n], to files and records within them, int64 [n] both."""
         home = np.searchsorted(self._ends, numbers, side="right")
         return home, np.concatenate(self.chosen)[numbers]
 
     def read(self, numbers: np.ndarray) -> list[bytes]:
-        """The contents of records by their numbers, int64 [n]. Raises ValueError as `RecordFile.read` does."""
+        """The contents of records by their numbers, int64 [n]. Raises ValueError like `RecordFile.read`."""
         home, record = self.locate(numbers)
         contents = [b""] * len(numbers)
         for file, rows in grouped(home):
@@ -57,10 +57,10 @@ class RecordView:
 
 
 class RecordBatches:
-    """The rows of a run over some records, as `bertjax.input.batches.PairBatches` has them over text.
+    """The rows of a run over records, with the interface of `bertjax.input.batches.PairBatches`. Thread-safe.
 
-    Row n of a run is row n mod R of epoch n // R, R = `rows_per_epoch` being the number of records, each of which an
-    epoch has once. Safe to use from many threads. Raises ValueError for an objective that records hold nothing for.
+    Row n of a run is row n mod R of epoch n // R, where R = `rows_per_epoch` is the number of records; an epoch has
+    each record once. Raises ValueError for an objective whose arrays are not in records.
     """
 
     shares = None
@@ -79,9 +79,9 @@ class RecordBatches:
         self.rows_per_epoch = len(view)
 
     def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Batch `step` of the run, or some of its rows: a slice or an int array of rows within the global batch.
+        """Batch `step` of the run, or some of its `rows`.
 
-        Raises ValueError as `rows_of_batch` does, and for a record that is damaged or cannot be.
+        Raises ValueError like `rows_of_batch`, and for a damaged or impossible record.
         """
         return self.rows(rows_of_batch(step, global_batch_size, rows))
 
@@ -124,6 +124,6 @@ def require_recorded(objectives: Sequence[str]) -> None:
     """Raise ValueError for an objective whose arrays are not in records."""
     if missing := [name for name in objectives if name not in RECORDED]:
         raise ValueError(
-            f"training.objectives={tuple(objectives)}: records of create_pretraining_data.py hold nothing for "
-            f"{', '.join(missing)}; choose from {', '.join(RECORDED)}, or pretrain from text"
+            f"training.objectives={tuple(objectives)}: records of create_pretraining_data.py have no arrays "
+            f"for {', '.join(missing)}; choose from {', '.join(RECORDED)}, or pretrain from text"
         )

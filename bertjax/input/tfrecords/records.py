@@ -1,7 +1,7 @@
-"""The source kind `tfrecord`: google-research/bert's pretraining records, which train as they are.
+"""The source kind `tfrecord`: pretraining records of google-research/bert, whose rows and masks are used unchanged.
 
-Each stage of a run reads the records whose rows have its size, so that a run may begin with short rows and end with
-long ones. Every epoch has all of them once, but for a share that is held out by a hash of a record's content.
+Each stage of a run reads the records of its row size, so that a run may begin with short rows and end with long ones.
+Every epoch has each record once, except for a share that is held out by a hash of the record's content.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from bertjax.text.store.manifest import SPLITS, Split
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
-ORDER_VERSION = 1  # of what becomes of the records' order; a change makes other runs
-TEXT_RECORDS = 1 << 14  # held-out records of each size that are read for their text: a million tokens or more
+ORDER_VERSION = 1  # of the rules of order; a change makes other runs
+TEXT_RECORDS = 1 << 14  # held-out records of each size read for their text: a million tokens or more
 _FIRST_RECORDS = 16  # of each file, checked before the run starts
 
 _DRAWN_ALREADY = (
@@ -46,12 +46,12 @@ _DRAWN_ALREADY = (
 
 
 def are_records(data: DataConfig) -> bool:
-    """Whether the sources are pretraining records; some must be then all must be, as `Records.open` demands."""
+    """Whether a source is pretraining records; `Records.open` then requires that all are."""
     return not all(map(is_text, parse_sources(data.sources)))
 
 
 class Records:
-    """All records of a run's sources: the interface of `bertjax.input.training_data.TrainingData`."""
+    """The records of a run's sources, with the interface of `bertjax.input.training_data.TrainingData`."""
 
     def __init__(
         self,
@@ -69,25 +69,27 @@ class Records:
     def open(
         cls, stages: Sequence[DataConfig], progress: Progress, objectives: Sequence[str] = tuple(RECORDED)
     ) -> Records:
-        """Find, check and index the records of a run's stages, each of which reads those whose rows have its size.
+        """Find, check and index the records of a run's stages.
 
-        Raises ValueError if the sources are not all records, if they hold nothing for one of the objectives, if
-        a setting contradicts how their rows were made, if a file has rows that no stage reads or
-        the other way round, or of another vocabulary than `data.vocab`, and for damaged files; OSError if the disk is
-        full.
+        Raises ValueError for sources that are not records, an objective that they do not support, a setting that
+        contradicts their rows, a row size without a stage or a stage without records, another vocabulary than
+        `data.vocab`, and damaged files; OSError if the disk is full.
         """
         data = stages[0]
         _require_records_only(data)
         require_recorded(objectives)
-        _require_local(data)
+        for key, path in (("data.root", data.root), *(("data.sources", source) for source in data.sources)):
+            if is_remote(path):  # a batch needs random access
+                raise ValueError(
+                    f"{key}={path}: records must be on a local disk; copy them to one, or mount the bucket"
+                )
         tokenizer = load_vocabulary(data.vocab, TextRules.of(data))
         sources = parse_sources(data.sources)
         corpus = Corpus.of_sources(sources, data.root, data)
         files = [(file, _first_shape(file, tokenizer)) for file in open_record_files(corpus, data, progress)]
         _require_sizes({file.name: shape for file, shape in files}, stages)
         order = [digest for group in corpus.digests for digest in group]
-        made_of = fingerprint({"records": order, "version": ORDER_VERSION})
-        records = cls(files, tokenizer, data, made_of, objectives)
+        records = cls(files, tokenizer, data, fingerprint({"records": order, "version": ORDER_VERSION}), objectives)
         for stage in stages:
             records._require_both_splits(RowShape.of(stage))
         return records
@@ -100,8 +102,8 @@ class Records:
         """The held-out rows of a stage's size, and those of each source that has some if there are several."""
         views = {"eval": self._view("held_out", RowShape.of(data))}
         if len(data.sources) > 1:
-            of_source = {n: self._view("held_out", RowShape.of(data), n) for n in range(len(data.sources))}
-            views |= {f"eval/source_{n}": view for n, view in of_source.items() if len(view)}
+            by_source = {n: self._view("held_out", RowShape.of(data), n) for n in range(len(data.sources))}
+            views |= {f"eval/source_{n}": view for n, view in by_source.items() if len(view)}
         return {name: RecordBatches(view, self.tokenizer, data, seed, self._objectives) for name, view in views.items()}
 
     def held_out_text(self) -> Segments:
@@ -114,7 +116,7 @@ class Records:
         return Segments(np.concatenate([p.ids for p in parts]), np.concatenate([p.lengths for p in parts]))
 
     def size(self, split: Split) -> str:
-        """How much there is, for people."""
+        """Describe the size of a split."""
         return "; ".join(f"{len(self._view(split, shape)):,} records of {shape}" for shape in self._shapes)
 
     @property
@@ -130,7 +132,7 @@ class Records:
             )
 
     def _view(self, split: Split, shape: RowShape, source: int | None = None) -> RecordView:
-        """The records of a split whose rows have a size, of all sources or of one."""
+        """The records of a split and a row size, from all sources or one."""
         files = tuple(file for file, size in self._files if size == shape and source in (None, file.source))
         share, is_held = self._data.held_out, split == "held_out"
         return RecordView(files, tuple(np.flatnonzero(file.is_held_out(share) == is_held) for file in files))
@@ -140,24 +142,24 @@ def _require_records_only(data: DataConfig) -> None:
     text = [str(source) for source in parse_sources(data.sources) if is_text(source)]
     if text:
         raise ValueError(
-            f"data.sources has {', '.join(text)} and {KIND.name} sources; records are rows already and text is not: "
-            "train on one of them, and then on the other with --init-from"
+            f"data.sources has {', '.join(text)} and {KIND.name} sources, which cannot be mixed: train on one of them, "
+            "and then on the other with --init-from"
         )
     if not data.vocab:
         raise ValueError(
-            f"data.vocab is empty; {KIND.name} sources hold ids: give the vocab.txt that the records were made with"
+            f"data.vocab is empty; {KIND.name} sources have ids: give the vocab.txt that the records were made with"
         )
     usual = DataConfig()
     for key in _DRAWN_ALREADY:
         if getattr(data, key) != getattr(usual, key):
             raise ValueError(
-                f"data.{key}={getattr(data, key)!r}: the rows and masks of {KIND.name} sources were drawn when the "
-                f"records were made, and train as they are; leave it at {getattr(usual, key)!r}"
+                f"data.{key}={getattr(data, key)!r}: rows and masks of {KIND.name} sources were drawn when the records "
+                f"were made; leave it at {getattr(usual, key)!r}"
             )
 
 
 def _first_shape(file: RecordFile, vocabulary: Vocabulary) -> RowShape:
-    """The size of a file's rows, from its first records. Raises ValueError if they are of another vocabulary."""
+    """The row size of a file, from its first records. Raises ValueError if they have another vocabulary."""
     first = file.read(np.arange(min(_FIRST_RECORDS, len(file))))
 
     def name(n: int) -> str:
@@ -168,30 +170,23 @@ def _first_shape(file: RecordFile, vocabulary: Vocabulary) -> RowShape:
     return shape
 
 
-def _require_local(data: DataConfig) -> None:
-    """Raise ValueError for data on another machine: a batch needs random access, and so a disk."""
-    for key, path in (("data.root", data.root), *(("data.sources", source) for source in data.sources)):
-        if is_remote(path):
-            raise ValueError(f"{key}={path}: records are read from disks alone; copy them to one, or mount the bucket")
-
-
 def _require_sizes(shapes: Mapping[str, RowShape], stages: Sequence[DataConfig]) -> None:
-    """Raise ValueError unless every file is for a stage, and there is a file for every stage."""
+    """Raise ValueError unless every file has the row size of a stage, and every stage has a file."""
     rooms = ["data", *(f"stages.{number}" for number in range(len(stages) - 1))]
-    wanted = [RowShape.of(data) for data in stages]
+    expected = [RowShape.of(data) for data in stages]
     keys = [
         f"{room}.sequence_length={shape.tokens}, {room}.max_predictions={shape.predictions}"
-        for room, shape in zip(rooms, wanted, strict=True)
+        for room, shape in zip(rooms, expected, strict=True)
     ]
     for path, shape in shapes.items():
-        if shape not in wanted:
+        if shape not in expected:
             raise ValueError(
-                f"{path}: its rows have {shape}, the run's {'; '.join(keys)}: set these to what the records have, or "
-                "leave the file out of data.sources"
+                f"{path}: its rows have {shape}, and the run has {'; '.join(keys)}: set these to the sizes of the "
+                "records, or leave the file out of data.sources"
             )
-    for key, shape in zip(keys, wanted, strict=True):
+    for key, shape in zip(keys, expected, strict=True):
         if shape not in shapes.values():
             raise ValueError(
-                f"{key}: data.sources has no such records, but of {', '.join(sorted(map(str, set(shapes.values()))))}; "
-                "give some, or set these keys to what there is"
+                f"{key}: data.sources has no such records, only {', '.join(sorted(map(str, set(shapes.values()))))}; "
+                "add some, or set these keys to those sizes"
             )

@@ -1,7 +1,7 @@
 """Parse pretraining records of google-research/bert into rows of a batch.
 
-Its create_pretraining_data.py writes a tf.train.Example a row: ids, mask, segments; what is hidden where, its masks
-drawn once and for all; the next-sentence label. Our rows are the same numbers under other names.
+create_pretraining_data.py writes a tf.train.Example per row: ids, mask, segments, the masked tokens and the
+next-sentence label. Our rows have the same numbers under other names.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from bertjax.input.targets.registry import TARGETS
 from bertjax.input.tfrecords.record_files import tensorflow
 from bertjax.text.ragged import range_indices
 
-Name = Callable[[int], str]  # of record n of those that are read, for messages
+Name = Callable[[int], str]  # the name of the n-th record read, for messages
 
-_OF_TOKENS = ("input_ids", "input_mask", "segment_ids")
-_OF_PREDICTIONS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-_FEATURES = (*_OF_TOKENS, *_OF_PREDICTIONS, RECORDED_LABEL)
-_LEAST_HIDDEN = 10  # tokens; that none of these is shown as [MASK], at 80 % each, has a chance of 1e-7
+_TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
+_PREDICTION_FEATURES = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+_FEATURES = (*_TOKEN_FEATURES, *_PREDICTION_FEATURES, RECORDED_LABEL)
+_LEAST_MASKED = 10  # tokens; the probability that none of them is [MASK], at 80 % each, is 1e-7
 
 
 class RowShape(NamedTuple):
@@ -45,14 +45,14 @@ class RowShape(NamedTuple):
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments of rows one after another, as a split of the token store shows its sentences."""
+    """The segments of rows, concatenated, with the interface of a token store's sentences."""
 
     ids: np.ndarray  # int32 [tokens]
     lengths: np.ndarray  # int64 [segments], none of them 0
 
     @property
     def num_sentences(self) -> int:
-        """How many segments there are."""
+        """The number of segments."""
         return len(self.lengths)
 
     @cached_property
@@ -65,15 +65,15 @@ class Segments:
         return self.ids[range_indices(starts, lengths)]
 
 
-# By the names of objectives: the arrays that records hold for them.
-RECORDED = {name: target.of_records for name, target in TARGETS.items() if target.of_records}
+# Objective -> converts the features of records to its arrays.
+RECORDED = {name: target.from_records for name, target in TARGETS.items() if target.from_records}
 
 
 def shape_of(record: bytes, name: str) -> RowShape:
     """The sizes of a record's row.
 
-    Raises ValueError for what is no tf.train.Example, or lacks a feature, or has features that do not fit together;
-    ModuleNotFoundError where TensorFlow is missing.
+    Raises ValueError if it is not a tf.train.Example, lacks a feature, or has features of different lengths;
+    ModuleNotFoundError without TensorFlow.
     """
     tf = tensorflow()
     any_length = {key: tf.io.FixedLenSequenceFeature([], _dtype(tf, key), allow_missing=True) for key in _FEATURES}
@@ -99,7 +99,7 @@ def shape_of(record: bytes, name: str) -> RowShape:
 def parse(records: Sequence[bytes], shape: RowShape, name: Name) -> dict[str, np.ndarray]:
     """The features of B records by name, int64 and float32 [B, n].
 
-    Raises ValueError naming the first record that is of another shape, and as `shape_of` does.
+    Raises ValueError naming the first record of another shape, and like `shape_of`.
     """
     tf = tensorflow()
     features = {key: tf.io.FixedLenFeature([_size(key, shape)], _dtype(tf, key)) for key in _FEATURES}
@@ -109,8 +109,8 @@ def parse(records: Sequence[bytes], shape: RowShape, name: Name) -> dict[str, np
         for number, record in enumerate(records):
             if (found := shape_of(record, name(number))) != shape:
                 raise ValueError(
-                    f"{name(number)}: a row of {found}, in a file that begins with one of {shape}; "
-                    "give records of each size in files of their own"
+                    f"{name(number)}: a row of {found}, in a file that begins with one of {shape}; give each size of "
+                    "rows its own files"
                 ) from None
         raise
 
@@ -118,12 +118,12 @@ def parse(records: Sequence[bytes], shape: RowShape, name: Name) -> dict[str, np
 def rows_of(
     features: dict[str, np.ndarray], vocabulary: Vocabulary, name: Name, objectives: Sequence[str] = tuple(RECORDED)
 ) -> dict[str, np.ndarray]:
-    """The rows of B records, as the arrays that `bertjax.input.batches.batch_spec` describes.
+    """Convert the features of B records to the arrays of `bertjax.input.batches.batch_spec`.
 
-    Raises ValueError naming the record, the feature and its value for one that no row can have.
+    Raises ValueError naming the record, the feature and its value for an impossible value.
     """
     _require_possible(features, vocabulary, name)
-    ids, mask, segments = (features[key].astype(np.int32) for key in _OF_TOKENS)
+    ids, mask, segments = (features[key].astype(np.int32) for key in _TOKEN_FEATURES)
     rows = {
         "input_ids": np.where(mask > 0, ids, np.int32(vocabulary.pad_id)),
         "token_type_ids": segments,
@@ -135,21 +135,21 @@ def rows_of(
 
 
 def require_special_tokens(rows: dict[str, np.ndarray], vocabulary: Vocabulary, name: Name) -> None:
-    """Refuse records of another vocabulary: raise ValueError unless [CLS], [SEP] and [MASK] are at their positions."""
+    """Raise ValueError unless [CLS], [SEP] and [MASK] are at their positions, as with the right vocabulary."""
     ids, mask = rows["input_ids"], rows["sequence_ids"]
     last = np.maximum(mask.sum(axis=1) - 1, 0)
     for at, wanted, token in ((0 * last, vocabulary.cls_id, "[CLS]"), (last, vocabulary.sep_id, "[SEP]")):
         found = ids[np.arange(len(ids)), at]
         for number in np.flatnonzero(found != wanted).tolist():
             raise ValueError(
-                f"{name(number)}: input_ids[{at[number]}]={found[number]} is to be {token}, "
-                f"in data.vocab {wanted}; give the vocab.txt that the records were made with"
+                f"{name(number)}: input_ids[{at[number]}]={found[number]} should be {token}, in data.vocab "
+                f"{wanted}; give the vocab.txt that the records were made with"
             )
     shown = np.take_along_axis(ids, rows["mlm_positions"], axis=1)[rows["mlm_weights"] > 0]
-    if len(shown) >= _LEAST_HIDDEN and vocabulary.mask_id not in shown:
+    if len(shown) >= _LEAST_MASKED and vocabulary.mask_id not in shown:
         raise ValueError(
-            f"{name(0)}: of the {len(shown)} tokens hidden here and in the records behind it none is shown as [MASK], "
-            f"in data.vocab {vocabulary.mask_id}; give the vocab.txt that the records were made with"
+            f"{name(0)}: none of the {len(shown)} tokens masked here and in the next records is [MASK], in data.vocab "
+            f"{vocabulary.mask_id}; give the vocab.txt that the records were made with"
         )
 
 
@@ -159,13 +159,12 @@ def text_of(rows: dict[str, np.ndarray], vocabulary: Vocabulary) -> Segments:
     row, slot = np.nonzero(rows["mlm_weights"])
     ids[row, rows["mlm_positions"][row, slot]] = rows["mlm_labels"][row, slot]
     is_text = (rows["sequence_ids"] > 0) & (ids != vocabulary.cls_id) & (ids != vocabulary.sep_id)
-    of_segment = (2 * np.arange(len(ids))[:, None] + segments)[is_text]
-    lengths = np.bincount(of_segment)
+    lengths = np.bincount((2 * np.arange(len(ids))[:, None] + segments)[is_text])
     return Segments(ids[is_text], lengths[lengths > 0])
 
 
 def _require_possible(features: dict[str, np.ndarray], vocabulary: Vocabulary, name: Name) -> None:
-    """Raise ValueError for the first number that is out of its range."""
+    """Raise ValueError for the first value out of its range."""
     length, entries = features["input_ids"].shape[1], vocabulary.vocab_size
     in_vocabulary = (entries, f"data.vocab has {entries:,} entries: give the vocab.txt that the records were made with")
     yes_or_no = (2, "it must be 0 or 1")
@@ -191,7 +190,7 @@ def _require(is_right: np.ndarray, features: dict[str, np.ndarray], key: str, wh
 
 
 def _size(key: str, shape: RowShape) -> int:
-    return shape.tokens if key in _OF_TOKENS else shape.predictions if key in _OF_PREDICTIONS else 1
+    return shape.tokens if key in _TOKEN_FEATURES else shape.predictions if key in _PREDICTION_FEATURES else 1
 
 
 def _dtype(tf: Any, key: str) -> Any:
