@@ -17,9 +17,13 @@ import bertjax
 from bertjax.__main__ import main
 from bertjax.config import plugins
 from bertjax.config.recipes import load_recipe
+from bertjax.convert.formats import ExportNames, load_format, source_kinds
 from bertjax.families.registry import FAMILIES
+from bertjax.input.masking.counts import COUNTS
+from bertjax.input.masking.options import member
 from bertjax.input.targets.registry import TARGETS
 from bertjax.run.checkpoint import saved_steps
+from bertjax.run.loggers import require_loggers
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.text.sources.registry import KINDS, parse_source
 
@@ -207,6 +211,32 @@ def test_recipe_that_registers_is_a_plugin(tmp_path, monkeypatch):
     assert "one" not in TARGETS
     plugins.open_plugins([recorded], "run", lambda name: recipe.read_bytes())
     assert TARGETS["one"] == "one"
+
+
+MANY = """
+from pathlib import Path
+
+import bertjax
+from bertjax.convert.formats import Entry, Format
+from bertjax.input.masking.counts import COUNTS
+from bertjax.run.loggers.logger import Logger
+
+FORMAT = Format("nobody", compare=lambda *arguments: None)
+bertjax.register("formats", "dump", Entry(__name__, source="dump"))
+bertjax.register("loggers", "lines", Logger("json", lambda run, folder, step: None))
+bertjax.register("recipes", "mine", Path(__file__).with_name("tiny_recipe.py"))
+COUNTS["all"] = COUNTS["round"]
+"""
+
+
+def test_members_of_other_registries(tmp_path):
+    write_recipe(tmp_path)
+    plugins.use_plugins([write(tmp_path, "many.py", MANY)])
+    assert load_format("dump").reference == "nobody" and "dump" in [*ExportNames()]
+    assert source_kinds()["dump"] == "dump"
+    require_loggers(["lines"])
+    assert member(COUNTS, "mask_count", "all") is COUNTS["round"]
+    assert load_recipe("mine").name == "tiny"
 
 
 def test_worker_processes_have_the_plugins(tmp_path, monkeypatch):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +13,7 @@ from small_tasks import BEASTS, content_of, sentences, small_config, small_start
 
 import bertjax
 from bertjax.__main__ import main
+from bertjax.config import plugins
 from bertjax.finetune import kinds
 from bertjax.finetune.run import finetune
 from bertjax.model import network
@@ -33,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+import bertjax
 from bertjax.finetune.data.examples import TextExample
 from bertjax.input.lengths import LengthCounts
 from bertjax.finetune.encoding.rows import Segments
@@ -124,24 +124,20 @@ def _write(name, labels, folder, logits):
 
 
 WORD_SET = WordSetKind()
+bertjax.register("task_kinds", "word_set", WORD_SET)
+bertjax.register("task_networks", SetNetwork.name, SetNetwork)
 '''
 
 
 @pytest.fixture
-def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module of the kind, which is registered for as long as the test runs."""
+def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of the kind, which a plug-in registers for as long as the test runs."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(plugins, "_active", dict(plugins._active))
     path = tmp_path / "word_set.py"
     path.write_text(SOURCE)
-    spec = importlib.util.spec_from_file_location("word_set", path)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "word_set", module)
-    spec.loader.exec_module(module)
-    known, heads = dict(kinds.KINDS), dict(network.HEADS)
-    kinds.register(module.WORD_SET)
-    yield module
-    for registry, before in ((kinds.KINDS, known), (network.HEADS, heads)):
-        registry.clear()
-        registry.update(before)
+    plugins.use_plugins([str(path)])
+    return sys.modules["bertjax_plugin_word_set"]
 
 
 def write_words(folder: Path) -> Path:
