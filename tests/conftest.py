@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the tiers: unit (no marker), run and long."""
-    config.addinivalue_line("markers", "run: trains a tiny model or starts a process; unmarked tests do neither")
+    config.addinivalue_line("markers", "run: trains a tiny model, starts a process or runs exports in other libraries")
     config.addinivalue_line("markers", "long: takes too long for the suite; runs with --long only")
 
 

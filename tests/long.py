@@ -2,10 +2,10 @@
 
     python tests/long.py [NAME...]        all pieces, or those named; `./launch/test.sh --long` installs and calls this
 
-A piece is the tests marked `long`, or one of the scripts `tests/**/check_*.py`. What a piece prints goes to a file of
-its own in `build/long/`. A piece whose data or packages are missing is skipped, with the reason. Exits with 1 if a
-piece fails, with 130 if it is interrupted, and then the table says which pieces did not run. `tests/long.json` keeps
-each piece's last outcome with its date and commit.
+A piece is the tests marked `long` of one room, or one of the scripts `tests/**/check_*.py`. What a piece prints goes
+to a file of its own in `build/long/`. A piece whose data or packages are missing is skipped, with the reason. Exits
+with 1 if a piece fails, with 130 if it is interrupted, and then the table says which pieces did not run.
+`tests/long.json` keeps each piece's last outcome with its date and commit.
 """
 
 from __future__ import annotations
@@ -77,7 +77,22 @@ def first_of(*checks: Callable[[], str]) -> Callable[[], str]:
 _WORKERS = str(min(4, 1 + (os.cpu_count() or 1)))
 _FAULTS = ("crash", "bitrot", "kills", "hangs", "fuzzing", "sabotages")
 _PREPARED = ("configs/quickstart.py", "--data.sources", "docs:numpy,jax")
-_PYTEST = ("-m", "pytest", "--long", "-m", "long", "-ra", "--durations=20", "--junitxml={logs}/pytest.xml")
+_PYTEST = ("-m", "pytest", "--long", "-m", "long", "-ra", "--durations=20", "--numprocesses", _WORKERS)
+# The rooms with tests marked `long`, and the tests that are in no room.
+ROOMS = {
+    room: (f"tests/{room}",)
+    for room in (
+        *("chaos", "convert", "embed", "finetune", "input", "interpret", "launch", "model", "pipeline", "plan", "run"),
+        *("runtime", "search", "storage", "text", "tokenization", "training"),
+    )
+} | {"package": tuple(sorted(f"tests/{path.name}" for path in (REPOSITORY / "tests").glob("test_*.py")))}
+
+
+def long_tests(room: str, paths: Sequence[str]) -> Piece:
+    """The piece of the tests marked `long` of a room."""
+    name = f"tests-{room}"
+    return Piece(name, (*_PYTEST, f"--junitxml={{logs}}/{name}.xml", "--dist", "worksteal", *paths))
+
 
 # The short ones come first, so that a defect of the whole is seen early.
 PIECES = (
@@ -93,7 +108,7 @@ PIECES = (
     *(Piece(part, ("tests/chaos/check_faults.py", part, "--minutes", "30")) for part in _FAULTS),
     Piece("prepare", ("tests/chaos/check_prepare.py", "--kills", "20", "--", *_PREPARED)),
     Piece("preemption", ("tests/run/check_preemption.py",)),
-    Piece("pytest", (*_PYTEST, "--numprocesses", _WORKERS, "--dist", "worksteal")),
+    *(long_tests(room, paths) for room, paths in ROOMS.items()),
     Piece(
         "wordpiece",
         ("tests/tokenization/check_wordpiece.py", "--data", str(DATA), "--workers", _WORKERS),

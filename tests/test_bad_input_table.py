@@ -18,6 +18,8 @@ from tiny_runs import write_recipe
 from bertjax.__main__ import main
 from bertjax.convert.sources import write_run
 
+pytestmark = pytest.mark.run
+
 RECIPES = {
     "broken.py": "def config(:\n",
     "raises.py": "def config():\n    return 1 / 0\n",

@@ -32,6 +32,8 @@ from bertjax.interpret.fill_mask import fill_mask
 from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import read_metrics
 
+pytestmark = pytest.mark.run
+
 
 def bertjax(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The command in this process, which has imported and compiled what others before it needed."""
@@ -71,7 +73,7 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
     assert len(set(verbs) & set(loaded)) == len(words) - 1, "help imports its own verb and no other"
 
 
-def test_help_of_a_recipe_imports_what_parses_its_keys_and_no_jax(tmp_path: Path) -> None:
+def test_help_of_a_recipe_imports_no_jax(tmp_path: Path) -> None:
     words = ["pretrain", str(write_recipe(tmp_path)), "--help"]
     shown = subprocess.run([sys.executable, "-c", HELP, *words], capture_output=True, text=True, check=True).stdout
     assert HEAVY & set(shown.partition("loaded:")[2].split()) == {"tyro"}
@@ -153,7 +155,7 @@ def test_so_it_is_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert ended.returncode == 1 and ended.stderr.startswith("bertjax pretrain: training.budget='soon' is not")
 
 
-def test_python_does_not_look_through_all_objects_while_libraries_are_imported(tmp_path: Path) -> None:
+def test_imports_run_without_garbage_collection(tmp_path: Path) -> None:
     program = """
 import gc, sys
 passes = []
@@ -190,7 +192,7 @@ def test_an_old_verb_is_an_error_that_names_the_new_one(old: str) -> None:
     assert not keys
 
 
-def test_options_may_stand_before_texts_and_modes_keep_theirs_apart() -> None:
+def test_options_may_stand_before_texts() -> None:
     words = ["runs/mine", "--top", "3", "a [MASK]", "--correct", "b"]
     parsed, unknown = make_parser("fill-mask").parse_words(words, takes_keys=False)
     assert parsed.text == ["a [MASK]", "b"] and parsed.top == 3 and not unknown
@@ -319,7 +321,7 @@ def test_similar_words_of_a_run_are_a_table_to_train_with(run: tuple[Path, Path,
         assert refused.returncode == 1 and wrong[0] in refused.stderr and "Traceback" not in refused.stderr
 
 
-def test_checkpoints_answer_in_order_and_the_newest_as_fill_mask_does(run: tuple[Path, Path, list[str]]) -> None:
+def test_checkpoints_answer_in_order(run: tuple[Path, Path, list[str]]) -> None:
     ended = bertjax("fill-mask", str(run[1]), "--checkpoints", "the [MASK] ba .", "ba [MASK]")
     assert ended.returncode == 0, ended.stderr
     lines = re.findall(r"^step +(\d+)  B follows A +([\d.]+)%  \|  (.*)  \|  (.*)$", ended.stdout, re.M)

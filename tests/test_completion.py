@@ -15,6 +15,8 @@ from bertjax.cli.completion import script_for
 from bertjax.cli.finetune import TASKS
 from bertjax.config.recipes import recipe_names
 
+pytestmark = pytest.mark.run
+
 
 def candidates(words: list[str]) -> list[str]:
     return completion.candidates(words, VERBS, lambda name: (load_verb(name), make_parser(name)))

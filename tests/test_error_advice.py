@@ -21,6 +21,8 @@ from bertjax.config import Config, DataConfig
 from bertjax.convert.sources import write_run
 from bertjax.report.run_summary import Completion, Summary, last_words
 
+pytestmark = pytest.mark.run
+
 LIMITED = """
 import resource, sys
 from bertjax.__main__ import main

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,15 @@ def test_every_check_is_a_piece() -> None:
     scripts = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "tests").rglob("check_*.py")}
     assert scripts and {piece.command[0] for piece in long.PIECES} == scripts | {"-m"}
     assert len({piece.name for piece in long.PIECES}) == len(long.PIECES)
+
+
+def test_every_room_with_long_tests_is_a_piece() -> None:
+    marked = {
+        path.parent.name
+        for path in (REPOSITORY / "tests").glob("*/test_*.py")
+        if re.search(r"mark\.long|long_unless|members\(", path.read_text(encoding="utf-8"))
+    }
+    assert marked | {"package"} == {*long.ROOMS}
 
 
 def test_the_table_has_every_outcome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,8 @@ from bertjax.__main__ import main
 from bertjax.config.credentials import refuse_credentials, without_credentials
 from bertjax.storage.remote import RemotePath
 
+pytestmark = pytest.mark.run
+
 SECRET = "canary0SECRET0"
 PLANTED = (
     "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "GOOGLE_API_KEY", "AZURE_STORAGE_KEY",
@@ -77,7 +79,7 @@ WITH_CREDENTIALS = (
 
 
 @pytest.mark.parametrize("url", WITH_CREDENTIALS)
-def test_a_url_with_credentials_is_refused_without_repeating_them(
+def test_url_with_credentials_is_refused_unrepeated(
     url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     recipe, corpus = write_recipe(tmp_path), write_corpus(tmp_path / "corpus.txt", 60)

@@ -14,6 +14,8 @@ import pytest
 import bertjax
 from bertjax.__main__ import main
 
+pytestmark = pytest.mark.run
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 DETAILS = (REPOSITORY / "bertjax" / "finetune" / "README.md").read_text(encoding="utf-8")
@@ -30,7 +32,7 @@ FINETUNE, FEATURES, SNIPPET_AGAIN = fences(DETAILS, "Fine-tune and predict")
 (SEARCH,) = fences(DETAILS, "Search")
 COMMANDS = [shlex.split(line)[1:] for line in USE.splitlines()]
 
-SHORT = ["--training.steps", "30", "--training.eval-every", "30", "--training.eval-rows", "64", "--data.vocab-size",
+SHORT = ["--training.steps", "12", "--training.eval-every", "12", "--training.eval-rows", "16", "--data.vocab-size",
          "2000", "--data.sources", "docs:optax", "--data.workers", "1", "--optimizer.warmup-steps", "5",
          "--training.global-batch-size", "8"]  # fmt: skip
 
@@ -49,6 +51,7 @@ def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long  # each verb has tests of its own, and test_readme.py parses the commands
 def test_every_command_runs(
     user_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

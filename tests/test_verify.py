@@ -26,6 +26,8 @@ from bertjax.run.telemetry import METRICS_FILE, JsonlWriter
 from bertjax.storage.sums import SUMS_FILE
 from bertjax.text.store.writer import write_store
 
+pytestmark = pytest.mark.run
+
 KINDS = ("store", "run", "checkpoint", "export", "vectors", "index")
 
 

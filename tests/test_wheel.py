@@ -17,6 +17,8 @@ import pytest
 from bertjax.__main__ import main
 from bertjax.config.recipes import describe_recipe, load_recipe, recipe_file, recipe_names, variants_of
 
+pytestmark = pytest.mark.run
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 IGNORED = shutil.ignore_patterns("build", "data", "runs", "tests", "*.egg-info", "__pycache__", ".*")
 BUILD = "from setuptools.build_meta import {0}; print({0}({1!r}))"
@@ -106,7 +108,7 @@ def test_the_nearest_recipe_is_named(
         load_recipe(recipe)
 
 
-def test_the_list_of_recipes_has_size_cost_and_what_they_reproduce(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_of_recipes_has_size_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes"]) == 0
     listed = capsys.readouterr().out
     assert re.findall(r"^(\w+): ", listed, re.M) == list(recipe_names())

@@ -23,6 +23,7 @@ _TREE = ("bertjax", "configs", "launch", "tests", "README.md", "pyproject.toml",
 _MOST_SECONDS = 900  # of the tests of one sabotage
 _MOST_BYTES = 16 << 30
 _FAILED, _PASSED = 1, 0  # exit codes of pytest; others say that no test ran
+TIERS = {"unit": ("--unit",), "run": (), "long": ("--long",)}
 
 
 def try_sabotages(table: Table, folder: Path, tries: int | None, share: Share, names: Collection[str] = ()) -> None:
@@ -63,14 +64,14 @@ class Tests:
 
     def planted(self, one: Sabotage) -> str:
         """What its tests say of a sabotage: FOUND, or what is wrong."""
-        if wrong := self.unplanted(one.tests):
+        if wrong := self.unplanted(one.tests, one.tier):
             return wrong
         path = self._copy / "bertjax" / one.file
         whole = path.read_text(encoding="utf-8")
         assert whole.count(one.old) == 1, "the code has changed: write the sabotage anew"
         path.write_text(whole.replace(one.old, one.new), encoding="utf-8")
         try:
-            code, said = self._run(one.tests)
+            code, said = self._run(one.tests, one.tier)
         except subprocess.TimeoutExpired:
             return "its tests do not end"
         finally:
@@ -80,19 +81,19 @@ class Tests:
         return FOUND if code == _FAILED else f"no test ran: {said[-1000:]}"
 
     @functools.cache  # noqa: B019 (as long as the campaign)
-    def unplanted(self, tests: str) -> str:
+    def unplanted(self, tests: str, tier: str) -> str:
         """Why these tests could show nothing: red without a sabotage, or skipped; else ""."""
         try:
-            code, said = self._run(tests)
+            code, said = self._run(tests, tier)
         except subprocess.TimeoutExpired:
             return "not counted: its tests do not end without it"
         if code != _PASSED:
             return f"not counted: its tests are red without it: {said[-1000:]}"
         return "" if re.search(r"\b[1-9]\d* passed", said) else "not counted: its tests are skipped here"
 
-    def _run(self, tests: str) -> tuple[int, str]:
+    def _run(self, tests: str, tier: str) -> tuple[int, str]:
         names = [str(self._copy / "tests" / name) for name in tests.split()]
-        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *names]
+        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *TIERS[tier], *names]
         environment = os.environ | {"PYTHONPATH": str(self._copy), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
             command,

@@ -6,12 +6,17 @@ from typing import NamedTuple
 
 
 class Sabotage(NamedTuple):
-    """`old` occurs exactly once in `file`, a path in bertjax/; `tests` are what pytest is given, within tests/."""
+    """A defect that turns a test of one tier red.
+
+    `old` occurs exactly once in `file`, a path in bertjax/; `tests` are pytest's arguments, within tests/; `tier` is
+    the first one with a test that turns red: unit, run or long.
+    """
 
     file: str
     old: str
     new: str
     tests: str
+    tier: str = "unit"
 
 
 SABOTAGES = (
@@ -57,6 +62,7 @@ SABOTAGES = (
         "jnp.where(finite, new, old)",
         "jnp.where(finite, old, new)",
         "training/test_step.py::test_a_nonfinite_update_is_skipped_and_counted",
+        "run",
     ),
     Sabotage(
         "training/schedules.py",
@@ -82,6 +88,7 @@ SABOTAGES = (
         "x.reshape(x.shape[0] // count, count, *x.shape[1:]).swapaxes(0, 1)",
         "x.reshape(count, x.shape[0] // count, *x.shape[1:])",
         "training/test_step.py::test_microbatches_are_strided",
+        "run",
     ),
     Sabotage(
         "training/step.py",
@@ -100,24 +107,28 @@ SABOTAGES = (
         "p - learning_rate * u",
         "p + learning_rate * u",
         "training/test_step.py::test_losses_fall_when_batches_repeat",
+        "run",
     ),
     Sabotage(
         "training/evaluate.py",
         "return jax.lax.psum(figures, BATCH_AXES)\n\n    return _of_shards(blueprint, local, P(), packed,",
         "return figures\n\n    return _of_shards(blueprint, local, P(), packed,",
         "training/test_step.py::test_eval_step_sums_what_the_train_step_averages",
+        "run",
     ),
     Sabotage(
         "training/step.py",
         "reduce_gradients(grads, blueprint), jax.lax.psum(sums, BATCH_AXES)",
         "grads, jax.lax.psum(sums, BATCH_AXES)",
         "training/test_step.py::test_losses_equal_a_single_device",
+        "run",
     ),
     Sabotage(
         "training/exchange.py",
         'summed = several - {"fsdp"}',
         "summed = set()",
         "training/test_step.py::test_losses_equal_a_single_device",
+        "run",
     ),
     # the network
     Sabotage(
@@ -343,12 +354,14 @@ SABOTAGES = (
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
         "fcntl.LOCK_SH | fcntl.LOCK_NB",
         "storage/test_locks.py convert/test_folder.py",
+        "run",
     ),
     Sabotage(
         "storage/atomic_directories.py",
         "        acquire(lock, shared)\n",
         "",
         "storage/test_locks.py",
+        "run",
     ),
     Sabotage(
         "storage/sums.py",
@@ -367,30 +380,35 @@ SABOTAGES = (
         'record["step"] <= resume_step',
         'record["step"] < resume_step',
         "run/test_telemetry.py",
+        "run",
     ),
     Sabotage(
         "run/checkpoint.py",
         'digests[name].hex != saved["arrays"][name]["digest"]',
         "not digests[name].hex",
         "run/test_checkpoint.py::test_swapped_arrays_of_one_shape_are_detected",
+        "run",
     ),
     Sabotage(
         "run/checkpoint.py",
         "if step in _agreed(self.steps()):",
         "if False:",
         "run/test_checkpoint.py::test_a_step_saved_twice_stays_as_it_was",
+        "run",
     ),
     Sabotage(
         "run/checkpoint_metadata.py",
         'document["sha256"] != _sha256(content)',
         "False",
         "run/test_checkpoint_documents.py",
+        "run",
     ),
     Sabotage(
         "run/checkpoint_metadata.py",
         'metadata["step"] != int(directory.name)',
         "False",
         "run/test_checkpoint_documents.py",
+        "run",
     ),
     Sabotage(
         "training/digest.py",
@@ -422,6 +440,7 @@ SABOTAGES = (
         "better = value > self._best",
         "better = value >= self._best",
         "run/test_early_stopping.py",
+        "run",
     ),
     Sabotage(
         "training/evaluate.py",
@@ -446,6 +465,7 @@ SABOTAGES = (
         "shared / len(ours), shared / len(theirs)",
         "shared / len(theirs), shared / len(theirs)",
         "finetune/test_squad_metrics.py",
+        "run",
     ),
     Sabotage(
         "convert/huggingface/torch_reader.py",

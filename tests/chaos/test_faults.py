@@ -28,9 +28,8 @@ def require_all_survived(table: Table, tried: int) -> None:
     assert not table.failed, as_markdown(table.rows)
 
 
-@pytest.mark.parametrize(
-    "name", ["pretrain", *(pytest.param(n, marks=pytest.mark.long) for n in ("fine-tuning", "prepare"))]
-)
+@pytest.mark.long  # the suite kills at chosen moments, in tests/run/test_resume.py and tests/text/test_prepare.py
+@pytest.mark.parametrize("name", ["pretrain", "fine-tuning", "prepare"])
 def test_kill_at_a_random_moment_changes_no_bit(name: str, in_memory: Path) -> None:
     random_kills.try_kills(table := Table(), in_memory, 1, Share(seed=1), (name,))
     require_all_survived(table, 1)
@@ -38,13 +37,13 @@ def test_kill_at_a_random_moment_changes_no_bit(name: str, in_memory: Path) -> N
 
 
 @pytest.mark.skipif(bool(crash_points.MISSING), reason=crash_points.MISSING)
-def test_a_dozen_system_calls_that_fail_leave_the_old_state_or_the_new_one(tmp_path: Path) -> None:
+def test_failing_system_calls_leave_the_old_or_new_state(tmp_path: Path) -> None:
     crash_points.try_crash_points(table := Table(), tmp_path, 12, Share())
     require_all_survived(table, 12)
 
 
 @pytest.mark.skipif(bool(crash_points.MISSING), reason=crash_points.MISSING)
-def test_a_save_on_a_disk_that_turns_read_only_has_one_error_and_no_traceback(tmp_path: Path) -> None:
+def test_save_on_a_read_only_disk_has_one_error(tmp_path: Path) -> None:
     library, tries = crash_points.built(tmp_path), 16
     script = Path(__file__).with_name("read_only_saves.py")
     command = [sys.executable, str(script), str(tmp_path), str(library), str(hangs.READ_ONLY_FROM), str(tries)]
@@ -93,7 +92,7 @@ def test_the_table_counts_what_failed(capsys: pytest.CaptureFixture[str]) -> Non
     assert "| save: EIO | 4 | 3 | 1 | 1 new, 2 old |\n| sum | 4 | 3 | 1 | |" in as_markdown(table.rows)
 
 
-def test_slices_have_every_number_once_and_go_on_where_they_stopped() -> None:
+def test_slices_resume_and_have_every_number_once() -> None:
     slices = [list(Share(part, 3).of(range(20))) for part in (1, 2, 3)]
     assert sorted(itertools.chain(*slices)) == list(range(20)) and all(slices)
     stopped = Share(2, 3)

@@ -7,23 +7,25 @@ from pathlib import Path
 
 import pytest
 import sabotage_trials
-from sabotage_trials import FOUND
+from sabotage_trials import FOUND, TIERS
 from sabotages import SABOTAGES, Sabotage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def test_there_are_many_of_many_files() -> None:
+def test_sabotages_cover_many_files() -> None:
     assert len(SABOTAGES) >= 60 and len({one.file for one in SABOTAGES}) >= 25
     assert len({(one.file, one.old, one.new) for one in SABOTAGES}) == len(SABOTAGES)
 
 
 @pytest.mark.parametrize("one", SABOTAGES, ids=lambda one: f"{one.file}: {one.new.strip()[:40]}")
-def test_a_sabotage_can_be_planted(one: Sabotage) -> None:
+def test_sabotage_can_be_planted(one: Sabotage, pytestconfig: pytest.Config) -> None:
     whole = (REPOSITORY / "bertjax" / one.file).read_text(encoding="utf-8")
     assert whole.count(one.old) == 1, "the code has changed: write the sabotage anew"
     ast.parse(whole.replace(one.old, one.new))
+    run_rooms = pytestconfig.pluginmanager.get_plugin(str(REPOSITORY / "tests" / "conftest.py")).RUN_ROOMS
     for test in one.tests.split():
+        assert one.tier in TIERS and (one.tier != "unit" or test.partition("/")[0] not in run_rooms), one.tier
         file, _, name = test.partition("::")
         content = (REPOSITORY / "tests" / file).read_text(encoding="utf-8")
         assert not name or f"def {name}(" in content, test
@@ -37,7 +39,7 @@ def test_a_sabotage_can_be_planted(one: Sabotage) -> None:
         ("pytest.skip('never')", "not counted: its tests are skipped here"),
     ],
 )
-def test_what_is_red_or_skipped_anyway_shows_nothing(
+def test_red_or_skipped_tests_do_not_count(
     body: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in ("bertjax", "tests"):
@@ -49,4 +51,7 @@ def test_what_is_red_or_skipped_anyway_shows_nothing(
     monkeypatch.setattr(sabotage_trials, "REPOSITORY", tmp_path / "repository")
     monkeypatch.setattr(sabotage_trials, "_TREE", ("bertjax", "tests"))
     tests = sabotage_trials.Tests(tmp_path / "copy")
+    (tmp_path / "copy/conftest.py").write_text(
+        "def pytest_addoption(parser):\n    parser.addoption('--unit', action='store_true')\n"
+    )
     assert tests.planted(Sabotage("some.py", "return 1", "return 2", "test_some.py")).startswith(found)

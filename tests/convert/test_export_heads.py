@@ -16,6 +16,7 @@ from exported_models import fine_tuned_model
 from family_models import family_model
 from safetensors.numpy import load_file
 from their_families import IN_TRANSFORMERS, SUITE
+from tiers import long_unless
 
 from bertjax.__main__ import main
 from bertjax.convert.formats import load_format
@@ -23,6 +24,8 @@ from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import classes_of
 from bertjax.families.registry import FAMILIES, family_of
+
+pytestmark = pytest.mark.run
 
 LOADERS = {
     "pretraining": "AutoModelForPreTraining",
@@ -63,7 +66,7 @@ def reported(said: list[str]) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize(("family", "head"), HEADS)
+@pytest.mark.parametrize(("family", "head"), long_unless(lambda family, head: family in SUITE, HEADS))
 def test_class_of_export_loads_without_warning(transformers, tmp_path, caplog, family, head):
     model = family_model(tmp_path / "run", family)
     made = classes_of(model.config.model)[head]
@@ -85,7 +88,7 @@ def test_class_of_export_loads_without_warning(transformers, tmp_path, caplog, f
     assert said == []
 
 
-@pytest.mark.parametrize(("family", "head"), [(family, head) for family, head in HEADS if family in SUITE])
+@pytest.mark.parametrize(("family", "head"), long_unless(lambda family, head: family in ("bert", "modernbert"), HEADS))
 def test_export_with_one_head_round_trips(transformers, tmp_path, family, head):
     model = family_model(tmp_path / "run", family)
     form = load_format("huggingface").with_head(head)

@@ -12,6 +12,7 @@ from their_families import (
     IN_TRANSFORMERS,
     SMALL,
     SPECIAL,
+    SUITE,
     global_positions,
     members,
     norm_of_all,
@@ -28,6 +29,7 @@ from their_families import (
     their_gradients,
     their_model,
 )
+from tiers import long_unless
 
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.config import from_config_json, to_config_json
@@ -208,7 +210,7 @@ def assert_same_gradients(config: ModelConfig, network, batch, theirs) -> float:
     return worst
 
 
-@pytest.mark.parametrize(("family", "head"), FAMILY_HEADS)
+@pytest.mark.parametrize(("family", "head"), long_unless(lambda family, head: family in SUITE, FAMILY_HEADS))
 def test_the_table_has_the_names_and_shapes_of_transformers(family: str, head: str) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config = small(family, head=head, num_labels=3 * HEADS[head].labelled)
@@ -299,7 +301,7 @@ def test_a_network_that_transformers_lacks_is_refused(family: str, fields: dict)
         tensors_of(config)
 
 
-@pytest.mark.parametrize(("family", "preset", "suffix"), COUNTS)
+@pytest.mark.parametrize(("family", "preset", "suffix"), long_unless(lambda family, *_: family in SUITE, COUNTS))
 def test_published_sizes_have_the_exact_counts(family: str, preset: str, suffix: str) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config, known = FAMILIES[family].presets[preset], FAMILIES[family].huggingface

@@ -41,9 +41,10 @@ from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 
+pytestmark = pytest.mark.run
+
 HEADS = {"sequence": 3, "choice": 0, "tokens": 4, "span": 0, "vector": 0}
 OTHERS = [name for name in IN_TRANSFORMERS if name != "bert"]
-EVERY_HEAD = ("modernbert",)  # in the suite, where test_task_exports has those of BERT and other families the first
 
 
 def has_graph(config: ModelConfig, kind: str = "") -> bool:
@@ -86,6 +87,11 @@ def test_family_round_trips(model: TrainedModel, tmp_path: Path) -> None:
     assert ours.keys() == theirs.keys() and all(np.array_equal(ours[key], theirs[key]) for key in ours)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(name, marks=[pytest.mark.long] * (name != "bert")) for name in IN_TRANSFORMERS],
+    indirect=True,
+)
 def test_the_count_of_parameters_leaves_padding_out(
     model: TrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,11 +143,10 @@ def test_a_table_of_tasks_is_exported(tmp_path: Path) -> None:
 
 
 def cells_of_heads() -> Iterator[Any]:
-    """Every family with every head of a task."""
+    """Every family with every head of a task; in the suite the first, as test_task_exports.py has all heads of BERT."""
     for member, (number, head) in itertools.product(members(), enumerate(HEADS.items())):
         (family,) = member.values
-        seldom = number > 0 and family not in EVERY_HEAD
-        yield pytest.param(family, *head, marks=[*member.marks, *[pytest.mark.long] * seldom])
+        yield pytest.param(family, *head, marks=[*member.marks, *[pytest.mark.long] * (number > 0)])
 
 
 @pytest.mark.parametrize(("family", "head", "labels"), [*cells_of_heads()])
@@ -182,7 +187,7 @@ def test_task_heads_equal_transformers(family: str, head: str, labels: int, tmp_
 
 
 @pytest.mark.parametrize(
-    "pooling", ["mean", *(pytest.param(name, marks=pytest.mark.long) for name in ("cls", "max")), "pooler"]
+    "pooling", ["mean", *(pytest.param(name, marks=pytest.mark.long) for name in ("cls", "max", "pooler"))]
 )
 def test_vectors_are_those_of_onnxruntime_and_transformers(model: TrainedModel, pooling: str, tmp_path: Path) -> None:
     if pooling == "pooler" and "pooler" not in model.params:

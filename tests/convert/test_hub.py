@@ -20,6 +20,8 @@ from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sources import require_source, write_run
 from bertjax.run.run_directory import load_run
 
+pytestmark = pytest.mark.run
+
 pytest.importorskip("huggingface_hub", reason="needs huggingface_hub: pip install 'bertjax[hf]'")
 
 WEIGHTS = "model.safetensors"

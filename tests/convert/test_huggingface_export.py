@@ -27,6 +27,8 @@ from bertjax.run.telemetry import METRICS_FILE
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
+pytestmark = pytest.mark.run
+
 # Which heads each class has, as prefixes of tensor names.
 CLASSES = {
     "BertForPreTraining": ("bert.", "cls."),
@@ -139,7 +141,11 @@ def test_auto_tokenizer_gives_our_ids(transformers, tmp_path, lowercase, strip_a
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "lowercase"), [("bert-base-uncased", True), ("bert-base-cased", False), ("bert-base-chinese", False)]
+    ("vocabulary", "lowercase"),
+    [
+        ("bert-base-uncased", True),
+        *(pytest.param(name, False, marks=pytest.mark.long) for name in ("bert-base-cased", "bert-base-chinese")),
+    ],
 )
 def test_auto_tokenizer_gives_our_ids_on_real_text(transformers, tmp_path, real_data, vocabulary, lowercase):
     tokenizer = WordPiece.load(real_data / "vocab" / vocabulary / "vocab.txt", TextRules(lowercase, lowercase))
@@ -253,7 +259,7 @@ def test_card_names_the_untrained_nsp_head(model, tmp_path):
 PUBLIC = (  # keys with words that are no path and no name of a machine
     *("name", "log", "profile", "model.family", "model.head"),
     *("data.encoding", "data.masking", "data.mask_count", "data.replace_by", "data.random_ids"),
-    *("training.budget", "training.objectives", "training.skips"),
+    *("hooks", "plugins", "training.budget", "training.objectives", "training.skips"),
     *("task.name", "task.text", "task.label", "task.id", "task.labels"),
 )
 

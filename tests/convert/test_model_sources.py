@@ -24,6 +24,8 @@ from bertjax.run.checkpoint_metadata import DRAWN, run_metadata
 from bertjax.run.run_directory import describe_run, load_run
 from bertjax.run.train_job import starting_state
 
+pytestmark = pytest.mark.run
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -18,6 +18,8 @@ from bertjax.interpret.fill_mask import fill_mask
 from bertjax.run.run_directory import load_run
 from bertjax.tokenization.huggingface import provide_sentencepiece_messages
 
+pytestmark = pytest.mark.run
+
 # Reactions as the model was trained on them, a space between what its tokenizer cuts.
 REACTIONS = (
     "C C ( = O ) O [MASK] C C O > > C C ( = O ) O C C",

@@ -16,6 +16,8 @@ from bertjax.interpret.token_rows import read_row
 from bertjax.model.network import bind
 from bertjax.run.run_directory import TrainedModel, load_run
 
+pytestmark = pytest.mark.run
+
 SENTENCES = [text for pair in PAIRS for text in pair]
 
 

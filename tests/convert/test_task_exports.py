@@ -29,6 +29,8 @@ from bertjax.interpret.fill_mask import fill_mask
 from bertjax.run.run_directory import TrainedModel, load_run
 from bertjax.run.telemetry import METRICS_FILE
 
+pytestmark = pytest.mark.run
+
 TASKS = {
     "sequence": ("negative", "neutral", "positive"),
     "regression": (),

@@ -23,6 +23,8 @@ from bertjax.families.registry import family_of
 from bertjax.loaded import open_model
 from bertjax.run.run_directory import load_run
 
+pytestmark = pytest.mark.run
+
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
@@ -98,12 +100,8 @@ def _leaf(tree: dict, path: tuple) -> np.ndarray:
     return tree
 
 
-@pytest.mark.parametrize(
-    "encoder",
-    [pytest.param(one, marks=() if one.name == "ModernBERT" else pytest.mark.long) for one in ENCODERS],
-    indirect=True,
-    ids=str,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("encoder", ENCODERS, indirect=True, ids=str)
 def test_encoder_trains_on_with_its_own_vocabulary(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
     """Continued pretraining by `init_from` alone: the vocabulary is that of the weights."""
     corpus = tmp_path / "corpus.txt"

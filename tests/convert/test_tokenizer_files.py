@@ -53,7 +53,7 @@ def their_ids(folder: Path, text: str = TEXT) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("has_whole_file", [False, True])
+@pytest.mark.parametrize("has_whole_file", [pytest.param(False, marks=pytest.mark.long), True])
 def test_published_albert_has_the_ids_of_transformers(real_data: Path, tmp_path: Path, has_whole_file: bool) -> None:
     written(tmp_path, "albert", {})
     (tmp_path / "spiece.model").write_bytes((real_data / "vocab/albert-base-v1/spiece.model").read_bytes())

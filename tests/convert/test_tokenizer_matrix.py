@@ -49,7 +49,12 @@ def folder() -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize(
+    "spec",
+    # The suite has every third folder.
+    [pytest.param(spec, marks=[pytest.mark.long] * (number % 3 > 0)) for number, spec in enumerate(SPECS)],
+    ids=str,
+)
 def test_folder_gives_the_reference_ids_or_is_refused(spec: FolderSpec, folder: Path) -> None:
     draft = spec.draft()
     draft.write(folder)

@@ -30,6 +30,8 @@ from bertjax.families.networks import abstract_network
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.remote import RemotePath
 
+pytestmark = pytest.mark.run
+
 TEXTS = [text for pair in PAIRS for text in pair]
 LONG = functools.partial(pytest.param, marks=pytest.mark.long)
 
@@ -84,6 +86,7 @@ def test_a_causal_model_sees_nothing_to_its_right(onnx, model, tmp_path):
     assert compare_with_onnxruntime(made, folder, "max", False).largest < 2e-6
 
 
+@pytest.mark.long
 def test_onnx_of_a_real_encoder_is_what_transformers_computes(onnx, minilm, tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     import onnxruntime

@@ -20,6 +20,8 @@ from bertjax.convert.sources import write_run
 from bertjax.embed import texts as texts_module
 from bertjax.embed.outputs import open_output
 
+pytestmark = pytest.mark.run
+
 TEXTS = ["the museum opened", "", "of drawings, naïve and 1877 " * 5, "the", "a\tb"]
 
 

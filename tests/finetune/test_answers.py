@@ -107,7 +107,7 @@ def require_equal(found: QuestionAnswers, expected: tuple) -> None:
     [
         (CS224N, WindowSizes(), True, False),
         (XQUAD, WindowSizes(128, 32, 48), False, True),
-        (XQUAD, WindowSizes(128, 32, 48), True, False),
+        pytest.param(XQUAD, WindowSizes(128, 32, 48), True, False, marks=pytest.mark.long),
         pytest.param(CS224N, WindowSizes(128, 48, 48), False, False, marks=pytest.mark.long),
         pytest.param(CS224N, WindowSizes(128, 48, 48), True, True, marks=pytest.mark.long),
     ],

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from family_models import TEXTS, their_tokenizer, tokenizer_of
 from test_question_windows import by_transformers, rows_of
-from their_families import IN_TRANSFORMERS
+from their_families import IN_TRANSFORMERS, members
 
 from bertjax.families.registry import FAMILIES
 from bertjax.finetune.data.examples import Question, TaggedSentence, TextExample
@@ -38,13 +38,13 @@ class Member:
     template: Template
 
 
-@pytest.fixture(scope="module", params=IN_TRANSFORMERS)
+@pytest.fixture(scope="module", params=members())
 def member(request: pytest.FixtureRequest) -> Member:
     family = request.param
     return Member(tokenizer_of(family), their_tokenizer(family), FAMILIES[family].template)
 
 
-@pytest.mark.parametrize("max_length", [8, 17, *(pytest.param(length, marks=pytest.mark.long) for length in (16, 40))])
+@pytest.mark.parametrize("max_length", [8, *(pytest.param(length, marks=pytest.mark.long) for length in (16, 17, 40))])
 @pytest.mark.parametrize("kind", ["sequence", "relevance", "choice"])
 def test_pairs_and_choices_as_transformers(member: Member, kind: str, max_length: int) -> None:
     draw, ends = np.random.default_rng(max_length), 3 if kind == "choice" else 1

@@ -174,16 +174,9 @@ def _their_shares(folder: Path, name: str, firsts: list[str], seconds: list[str]
 THEIRS = {"classification": _their_classes, "choice": _their_choices}
 
 
-@pytest.mark.parametrize(
-    ("family", "kind"),
-    [("roberta", "relevance")]
-    + [
-        pytest.param(family, kind.name, marks=pytest.mark.long)
-        for family in FAMILIES
-        for kind in KINDS.values()
-        if kind.packed and (family, kind.name) != ("roberta", "relevance")
-    ],
-)
+@pytest.mark.long  # the suite packs BERT's, in test_task_packing.py, and lays out rows as each family, here and there
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS.values() if kind.packed])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_packed_rows_match_single_rows(family: str, kind: str, tmp_path: Path) -> None:
     start = start_of(family, tmp_path)
     rows = encoded(kind, start, 64)

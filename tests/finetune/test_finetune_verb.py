@@ -139,6 +139,7 @@ def test_finetune_tabulates_seeds_and_exports_the_best(
     assert "was fine-tuned; its figures are in" in said and "with --test FILE: it trains nothing again" in said
 
 
+@pytest.mark.long  # the suite has the threshold in test_answers.py and tests/embed/test_predict.py
 def test_questions_that_may_have_no_answer(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_questions(tmp_path / "data", train=32, dev=16)
     for name in ("train", "dev"):

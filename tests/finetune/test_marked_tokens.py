@@ -138,7 +138,8 @@ def test_block_sparse_rows_pack_only_with_full_attention(tmp_path) -> None:
             assert (rows < 16) == packed
 
 
-@pytest.mark.parametrize("kind", ["classification", pytest.param("choice", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["classification", "choice"])
 def test_full_attention_sequences_share_rows(kind: str, tmp_path) -> None:
     taught = kind == "classification"
     full, job = (assembled(tmp_path, kind, LONGEST_FULL, network, taught) for network in (FULL, BLOCKS))

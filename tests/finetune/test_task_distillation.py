@@ -162,7 +162,8 @@ def digests(place: Path) -> dict[str, str]:
     return {name: array["digest"] for name, array in read_metadata(place / DIRECTORY)["arrays"].items()}
 
 
-@pytest.mark.parametrize("distil", ["layers", pytest.param("predictions", marks=pytest.mark.long)])
+@pytest.mark.long  # the suite resumes a student in tests/training/test_distillation.py
+@pytest.mark.parametrize("distil", ["layers", "predictions"])
 def test_distillation_resumes_bit_identically(distil: str, start: Start, wide: Start, tmp_path: Path) -> None:
     data, place, half = write_classes(tmp_path / "data", train=48, dev=16), tmp_path / "run", tmp_path / "half"
     given = taught(distil, start, wide, data, place, eval_every=3, checkpoint_every=3, keep_every=3)

@@ -121,7 +121,10 @@ print(fed.engine, digest([next(fed) for _ in range(3)]))
 """
 
 
-@pytest.mark.parametrize(("before", "engine"), [("", "tf.data"), ("sys.modules['tensorflow'] = None", "threads")])
+@pytest.mark.parametrize(
+    ("before", "engine"),
+    [pytest.param("", "tf.data", marks=pytest.mark.long), ("sys.modules['tensorflow'] = None", "threads")],
+)
 def test_a_process_without_tensorflow_gets_the_same_bytes(stream, before: str, engine: str) -> None:
     """The feed says what it runs on, TensorFlow is silent, and an open feed lets the process end."""
     code = CODE.format(before=before, folder=str(Path(__file__).parent))

@@ -96,7 +96,9 @@ def test_ngrams_are_distributed_as_in_the_reference(shares: tuple[float, ...], t
     assert_alike(hidden(data, total, MANY), theirs)
 
 
-@pytest.mark.parametrize(("p", "longest"), [(0.2, 10), (0.5, 3), (0.05, 30)])
+@pytest.mark.parametrize(
+    ("p", "longest"), [(0.2, 10), *(pytest.param(*cell, marks=pytest.mark.long) for cell in ((0.5, 3), (0.05, 30)))]
+)
 @pytest.mark.parametrize(
     ("total", "share"),
     [(128, 0.15), *(pytest.param(*cell, marks=pytest.mark.long) for cell in ((50, 0.15), (60, 0.9)))],

@@ -159,7 +159,7 @@ def smallest_pvalue(ours: np.ndarray, theirs: np.ndarray) -> float:
 @pytest.mark.parametrize(
     ("length", "whole_words"),
     [
-        (128, False),
+        pytest.param(128, False, marks=pytest.mark.long),  # the suite has made-up text, in test_recipe_masks.py
         pytest.param(512, True, marks=pytest.mark.long),
         pytest.param(128, True, marks=pytest.mark.long),
         pytest.param(512, False, marks=pytest.mark.long),

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import reference_masks
 from pair_corpora import FIRST_TOKEN, MemorySplit, Specials, random_documents
+from tiers import long_unless
 
 from bertjax.config import Config, DataConfig, load_recipe
 from bertjax.families.registry import family_of
@@ -360,6 +361,8 @@ CASES = {
     ),
 }
 LEFT_OUT = [(name, left_out, rule) for name, case in CASES.items() for left_out, rule in case.left_out]
+# The suite has each case and each rule at least once.
+SEEN = [*{name: cell for cell in LEFT_OUT for name in (cell[0], f"rule {cell[2]}")}.values()]
 
 
 @cache
@@ -406,7 +409,7 @@ def test_a_million_tokens_follow_every_rule(name: str) -> None:
     assert broken(name, masked) == []
 
 
-@pytest.mark.parametrize(("name", "left_out", "rule"), LEFT_OUT, ids=str)
+@pytest.mark.parametrize(("name", "left_out", "rule"), long_unless(lambda *cell: cell in SEEN, LEFT_OUT), ids=str)
 def test_a_rule_that_is_left_out_is_seen(name: str, left_out: dict[str, Any], rule: str) -> None:
     masked = masked_rows(name, CASES[name].rows // 2, **left_out)
     assert rule in broken(name, masked)

@@ -36,7 +36,9 @@ def test_records_are_read_in_any_order(tmp_path: Path) -> None:
     assert file.read(order) == [RECORDS[number] for number in order.tolist()]
 
 
-@pytest.mark.parametrize("number", range(len(RECORDS)))
+@pytest.mark.parametrize(
+    "number", [pytest.param(number, marks=[pytest.mark.long] * (number != 1)) for number in range(len(RECORDS))]
+)
 def test_flipped_bytes_are_noticed(tmp_path: Path, number: int) -> None:
     path, file = tmp_path / "a.tfrecord", opened(tmp_path)
     content, end = path.read_bytes(), int(ENDS[number])

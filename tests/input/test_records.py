@@ -142,8 +142,13 @@ def test_batches_are_consecutive_rows_and_seeds_differ(made: Made, opened: Recor
     assert rows_in(batches_of(opened, made).batch(4, BATCH_SIZE)) == rows[4 * BATCH_SIZE :], "resumed by step"
 
 
-@pytest.mark.parametrize("engine", ["tf.data", "threads"])
-@pytest.mark.parametrize("hosts", [1, 2, 4])
+OTHER_FEEDS = ((1, "threads"), (1, "tf.data"), (2, "threads"), (4, "tf.data"))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "engine"),
+    [(4, "threads"), (2, "tf.data"), *(pytest.param(*cell, marks=pytest.mark.long) for cell in OTHER_FEEDS)],
+)
 def test_hosts_threads_and_engines_give_the_same_bytes(made: Made, opened: Records, engine: str, hosts: int) -> None:
     stop = 2 * batches_of(opened, made).rows_per_epoch // BATCH_SIZE + 1  # beyond the end of an epoch
     alone = batches_of(opened, made)

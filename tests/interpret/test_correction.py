@@ -151,6 +151,7 @@ def test_chinese_characters_are_words(tmp_path: Path) -> None:
     assert {one.text for one in found.words[0].proposals} == {"京", "是"}
 
 
+@pytest.mark.long  # the suite has one in test_fill_mask.py
 def test_a_generator_is_used_where_there_is_one(tmp_path: Path) -> None:
     electra = {"family": "electra", "pooler": "", "generator_width": 0.5, "embedding_size": 16}
     both = small_model(tmp_path, hidden_act="gelu", **electra)

@@ -97,6 +97,7 @@ def test_a_generator_is_asked_where_there_is_one(model, tmp_path):
     assert_are_the_best(guesses, probabilities(both.generator, ids, [0] * len(ids))[2], 7)
 
 
+@pytest.mark.long  # the suite has such texts in tests/embed/test_predict.py
 def test_block_sparse_prompt_is_computed_alone(model):
     """In rows of up to 28 tokens attention is full; there the others have no more, and longer ones are whole blocks."""
     blocks = {"attention_block": 4, "random_blocks": 1}

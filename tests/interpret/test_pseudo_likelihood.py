@@ -98,6 +98,7 @@ def test_a_score_does_not_depend_on_its_neighbours(model: TrainedModel, monkeypa
     assert perplexity(alone) == pytest.approx(math.exp(-total / sum(one.tokens for one in alone)))
 
 
+@pytest.mark.long  # the suite has such texts in tests/embed/test_predict.py
 def test_block_sparse_text_is_scored_alone(tmp_path: Path) -> None:
     blocks = {"attention_block": 4, "random_blocks": 1}  # full attention in rows of up to 28 tokens
     full, sparse = small_model(tmp_path), small_model(tmp_path, **blocks)

@@ -32,12 +32,12 @@ pytestmark = pytest.mark.run
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run `one` of 40 steps, measured and saved at step 4 too, and a run `other` on another text."""
+    """A folder with a run `one` of 16 steps, measured and saved at step 4 too, and a run `other` on another text."""
     folder = tmp_path_factory.mktemp("compared")
     recipe = write_recipe(folder)
     few = ["--training.eval-rows", "24", "--optimizer.warmup-steps", "1", "--data.vocab-size", "600"]
     few += ["--training.eval-every", "4", "--training.checkpoint-every", "4", "--training.keep-last", "20"]
-    for seed, (name, steps) in enumerate({"one": "40", "other": "2"}.items()):
+    for seed, (name, steps) in enumerate({"one": "16", "other": "2"}.items()):
         text = write_corpus(folder / f"{name}.txt", 80, seed)
         finish(command(recipe, text, folder / name, *few, "--training.steps", steps), folder / f"{name}.log")
     return folder
@@ -50,10 +50,10 @@ def early(runs: Path) -> str:
 
 def test_losses_are_those_that_the_run_measured(runs: Path, early: str) -> None:
     found = compare_runs([early, str(runs / "one")], 0, no_progress)
-    assert (found.steps, found.examples) == ((4, 40), "24 held-out rows of 32 tokens")
+    assert (found.steps, found.examples) == ((4, 16), "24 held-out rows of 32 tokens")
     figures = {figure.name: figure for figure in found.figures}
     logged = {one["step"]: one for one in read_metrics(runs / "one" / "metrics.jsonl") if "eval/mlm_loss" in one}
-    for place, step in enumerate((4, 40)):
+    for place, step in enumerate((4, 16)):
         for name, key in (("MLM loss (nats)", "eval/mlm_loss"), ("MLM accuracy", "eval/mlm_accuracy"),
                           ("NSP accuracy", "eval/nsp_accuracy")):  # fmt: skip
             # The training's own average divides by a weight that is 1e-5 larger.
@@ -61,18 +61,18 @@ def test_losses_are_those_that_the_run_measured(runs: Path, early: str) -> None:
     loss = figures["MLM loss (nats)"]
     (difference,) = loss.differences
     assert difference.value == pytest.approx(loss.values[1] - loss.values[0], abs=1e-9)
-    assert difference.low < difference.value < difference.high < 0 and difference.p_value < 0.01, "40 steps are better"
+    assert difference.low < difference.value < difference.high < 0 and difference.p_value < 0.01, "16 steps are better"
 
 
 def test_the_verb_writes_a_table_and_a_page(
     runs: Path, early: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, page = str(runs / "one"), tmp_path / "page.html"
-    assert main(["compare", one, early, f"{one}/checkpoints/40", "--rows", "12", "--html", str(page)]) == 0
+    assert main(["compare", one, early, f"{one}/checkpoints/16", "--rows", "12", "--html", str(page)]) == 0
     said = capsys.readouterr().out
     assert "on 12 held-out rows of 32 tokens" in said and f"page: {page}" in said
     assert re.search(rf"MLM loss \(nats\): {re.escape(early)} is worse than {re.escape(one)} by \d", said)
-    assert f"{one}/checkpoints/40 and {one} are equal" in said
+    assert f"{one}/checkpoints/16 and {one} are equal" in said
     assert "<script" not in page.read_text() and early in page.read_text()
 
 
@@ -123,7 +123,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two fine-tuned runs of one task, `much` and `little`."""
     folder = tmp_path_factory.mktemp("tuned")
     start, data = small_start(folder / "start"), write_classes(folder / "data", 64, 32)
-    for name, epochs in (("much", 6.0), ("little", 0.5)):
+    for name, epochs in (("much", 2.0), ("little", 0.5)):
         config = small_config("classification", start, data, folder / name, epochs=epochs)
         with alone() as processes:
             finetune(config, start, content_of(config, start), processes, lambda _: None)
@@ -151,14 +151,8 @@ def write_entities(folder: Path, train: int, dev: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [
-        ("ner", write_entities),
-        pytest.param("pos", write_tags, marks=pytest.mark.long),
-        pytest.param("squad", write_questions, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "write"), [("ner", write_entities), ("pos", write_tags), ("squad", write_questions)])
 def test_tags_and_answers_are_compared(name: str, write: Callable, tmp_path: Path) -> None:
     """The values are those that each run measured, and the differences those of the formula on the same draws."""
     start, data = small_start(tmp_path / "start"), write(tmp_path / "data", 32, 12)

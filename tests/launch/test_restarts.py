@@ -44,11 +44,11 @@ TWO = ["--processes", "2", "--fake-devices", "1"]
     [
         ("", 0, [0]),
         ("0:7:75", 0, [0, 5]),
-        ("0:2:75 0:3:75 0:4:75 0:5:75", 0, [0, 0, 0, 0, 0]),
+        pytest.param("0:2:75 0:3:75 0:4:75 0:5:75", 0, [0, 0, 0, 0, 0], marks=pytest.mark.long),
         ("0:7:kill", 0, [0, 5]),
         ("0:1:1 0:2:1 0:7:1 0:8:1", 0, [0, 0, 0, 5, 5]),  # a new checkpoint between: it is getting on
         ("0:always:1", 1, [0, 0, 0]),
-        ("0:always:75", 1, [0] * 10),
+        pytest.param("0:always:75", 1, [0] * 10, marks=pytest.mark.long),
         ("0:3:130", 130, [0]),
         ("0:3:2", 2, [0]),
         ("0:7:76", 76, [0]),
@@ -69,7 +69,7 @@ def test_hand_back_does_not_resume_here(with_stand_in: dict[str, str], tmp_path:
     assert (code, output.count("begins at step")) == (75, 2), output
 
 
-@pytest.mark.parametrize("place", ["folder", "url"])
+@pytest.mark.parametrize("place", ["folder", pytest.param("url", marks=pytest.mark.long)])
 def test_hand_back_gives_up_without_progress(place: str, with_stand_in: dict[str, str], tmp_path: Path) -> None:
     run, counter = tmp_path / "run", tmp_path / "run" / "resumes.json"
     environment = with_stand_in | {"STAND_IN": "0:always:75"}

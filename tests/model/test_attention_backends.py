@@ -56,7 +56,7 @@ def assert_near(found, reference, tolerance: float) -> None:
 @pytest.mark.parametrize(
     ("length", "packed", "causal"),
     [  # one block, and three of 128
-        pytest.param(256, False, False, id="padded"),
+        pytest.param(256, False, False, id="padded", marks=pytest.mark.long),
         pytest.param(384, True, True, id="packed, causal"),
         pytest.param(384, True, False, id="packed", marks=pytest.mark.long),
         pytest.param(256, False, True, id="padded, causal", marks=pytest.mark.long),
@@ -71,7 +71,7 @@ def test_splash_is_the_reference(length: int, packed: bool, causal: bool) -> Non
 @pytest.mark.parametrize(
     ("length", "packed", "causal", "window"),
     [  # within a block of 128, and over its edge
-        pytest.param(384, True, False, 20, id="packed"),
+        pytest.param(384, True, False, 20, id="packed", marks=pytest.mark.long),
         pytest.param(384, False, True, 130, id="padded, causal"),
         pytest.param(256, False, False, 127, id="padded", marks=pytest.mark.long),
     ],

@@ -45,7 +45,7 @@ def ours(ids: jax.Array, dropout_keys: jax.Array | None, rate: float):
     return attention
 
 
-@pytest.mark.parametrize(("length", "rate"), [(128, 0.0), (200, 0.2)])
+@pytest.mark.parametrize(("length", "rate"), [pytest.param(128, 0.0, marks=pytest.mark.long), (200, 0.2)])
 def test_relative_terms_are_the_formula(length: int, rate: float) -> None:
     ids = some_ids(length, packed=True)
     keys = row_keys(3, jnp.int32(5), jnp.arange(ROWS)) if rate else None
@@ -85,10 +85,10 @@ def test_terms_of_heads_in_turn_equal_all_at_once() -> None:
 @pytest.mark.parametrize(
     ("backend", "length", "window", "causal", "slopes", "rate"),
     [
-        pytest.param("xla", 200, 0, False, (0.5, 0.25), 0.2, id="slopes, dropout"),
+        pytest.param("xla", 200, 0, False, (0.5, 0.25), 0.2, id="slopes, dropout", marks=pytest.mark.long),
         pytest.param("xla", 256, 0, True, (), 0.0, id="causal"),
         pytest.param("xla", 200, 70, False, (0.5, 0.25), 0.2, id="a window too wide for blocks, slopes, dropout"),
-        pytest.param("cudnn", 256, 100, True, (), 0.0, id="a window that the back end lacks, causal"),
+        pytest.param("cudnn", 256, 100, True, (), 0.0, id="a window that the back end lacks", marks=pytest.mark.long),
     ],
 )
 def test_long_rows_are_the_formula(
@@ -116,7 +116,7 @@ def test_long_rows_are_the_formula(
     assert_same(outputs_and_gradients(attention, ids), outputs_and_gradients(whole, ids))
 
 
-@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize("windowed", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_long_rows_without_blocks_need_memory_in_proportion(windowed: bool) -> None:
     def needed(length: int) -> int:
         q = jax.ShapeDtypeStruct((1, length, HEADS, HEAD_DIM), jnp.float32)

@@ -39,7 +39,7 @@ def counts(length: int, chosen: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     ("length", "packed", "plan"),
     [
-        pytest.param(96, False, random_blocks(0, 1, HEADS, 12, 2), id="padded"),
+        pytest.param(96, False, random_blocks(0, 1, HEADS, 12, 2), id="padded", marks=pytest.mark.long),
         pytest.param(93, True, random_blocks(0, 2, HEADS, 12, 3), id="packed, a block not full"),
         pytest.param(96, False, blocks_of_transformers_evaluation(HEADS, 12, 3), id="as transformers evaluates"),
     ],

@@ -61,8 +61,8 @@ def packed_rows(lengths: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 ROWS = [[LENGTH], [13, 7], [1, 6, 4]]  # whole, packed, packed with padding
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_decoder_and_convolution_are_the_formula_in_packed_rows(name: str) -> None:
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name != "v2")) for name in MODELS])
+def test_decoder_and_convolution_are_the_formula(name: str) -> None:
     config = MODELS[name]
     params, (ids, numbers) = drawn(config), packed_rows(ROWS)
     reference = Deberta(config, params)

@@ -104,6 +104,7 @@ def test_the_dtype_stays():
     assert dropout(jnp.ones((1, 8), jnp.bfloat16), keys(), EMBEDDINGS, 0.1).dtype == jnp.bfloat16
 
 
+@pytest.mark.long  # the suite has the step, in tests/training/test_step_keys.py and test_equivalence.py
 def test_dropout_is_equal_in_microbatches_but_not_across_steps():
     config = ModelConfig(
         vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,

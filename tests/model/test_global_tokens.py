@@ -36,7 +36,7 @@ def values_and_gradients(attention, ids: jax.Array) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     ("length", "window", "packed", "rate"),
     [
-        pytest.param(200, 20, False, 0.0, id="padded"),
+        pytest.param(200, 20, False, 0.0, id="padded", marks=pytest.mark.long),
         pytest.param(300, 70, True, 0.2, id="packed, dropout"),
     ],
 )

@@ -49,7 +49,8 @@ for line in open(sys.argv[1]):
 """
 
 
-def test_a_made_up_family_trains_is_exported_and_comes_back(tmp_path: Path) -> None:
+@pytest.mark.long  # the suite has a family of a plug-in, in tests/test_plugins.py
+def test_made_up_family_trains_and_comes_back(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     corpus, run = write_corpus(tmp_path / "corpus.txt", 200), tmp_path / "run"
     few = ("--training.steps", "12", "--training.eval-every", "12", "--optimizer.warmup-steps", "2")

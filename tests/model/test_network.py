@@ -116,7 +116,7 @@ def assert_outputs_equal(config, network, params, batch):
     assert relative(nsp[:, 0], theirs.seq_relationship_logits.detach().numpy()) < 2e-6
 
 
-@pytest.mark.parametrize("change", [{}, {"hidden_act": "gelu_tanh"}, {"causal": True}, {"type_vocab_size": 5}], ids=str)
+@pytest.mark.parametrize("change", [{}, {"hidden_act": "gelu_tanh", "type_vocab_size": 5}, {"causal": True}], ids=str)
 def test_every_layer_and_all_logits_equal_transformers(config, batch, change):
     config = replace(config, **change)
     network = their_model(config)
@@ -163,7 +163,7 @@ def test_the_gelu_forms_differ_by_more_than_the_tolerance(config, batch):
     assert relative(tanh[..., : config.vocab_size], erf[..., : config.vocab_size]) > 1e-5
 
 
-@pytest.mark.parametrize("change", [{}, {"hidden_act": "gelu_tanh"}, {"causal": True}], ids=str)
+@pytest.mark.parametrize("change", [{}, {"hidden_act": "gelu_tanh", "causal": True}], ids=str)
 def test_losses_and_every_gradient_equal_torch(config, batch, change):
     config = replace(config, **change)
     network = their_model(config)
@@ -179,6 +179,7 @@ def test_losses_and_every_gradient_equal_torch(config, batch, change):
         assert off <= 1e-5 * np.linalg.norm(reference) or off <= 1e-6 * whole, name
 
 
+@pytest.mark.long  # the suite has a published vocabulary and text in tests/convert/test_real_models.py
 def test_logits_on_wikipedia_equal_transformers(real_data):
     tokenizer = WordPiece.load(real_data / "vocab" / "bert-base-uncased" / "vocab.txt", TextRules(True, True))
     with lzma.open(real_data / "wikipedia_en" / "AA_00.txt.xz", "rt", encoding="utf-8") as file:
@@ -253,15 +254,6 @@ def test_first_weights_are_the_papers():
     ]
     firsts = [row[:2].tobytes() for row in kernels]
     assert len(set(firsts)) == len(firsts), "two kernels, or two layers of one, are the same"
-
-
-def test_a_layer_ends_with_its_layer_norm(config, batch):
-    """Post-LN: what comes out of any layer is normalised, and so would not be with LayerNorm before each half."""
-    bert = bind(abstract_network(config)[0], jax.jit(lambda key: init_params(config, key))(jax.random.key(0)))
-    layers = bert.encoder.hidden_states(batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"])
-    np.testing.assert_allclose(layers.mean(axis=-1), 0, atol=1e-5)
-    np.testing.assert_allclose(layers.std(axis=-1), 1, atol=1e-5)
-    assert relative(layers[1], layers[0]) > 0.01, "layers that do something"
 
 
 def test_the_word_embeddings_are_the_output_matrix_too(config, params, batch):

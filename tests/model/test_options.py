@@ -75,10 +75,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mosaic": {"position_embedding": "alibi", "mlp": "glu", "mlp_bias": "output"},
     "all": {"embedding_size": 8, "type_vocab_size": 1, "layer_groups": 2, "window": 3, "global_every": 3},
 }
-# What others of them have as well: a narrow table, a token type, a window, norms in front, a rotation.
+# What others of them have as well: a narrow table, token types, a window, norms in front, a rotation. BERT's own
+# network and its activations are compared with transformers, in test_network.py.
 IN_OTHERS = (
     *("narrow tables", "no token types", "one token type", "one group", "four groups", "silu"),
-    *("windows", "windows everywhere", "norms in front", "rotated"),
+    *("windows", "windows everywhere", "norms in front", "rotated", "none", "relu", "task types", "narrow sinusoids"),
+    "a period longer than the stack",
 )
 each_option = pytest.mark.parametrize(
     "option", [pytest.param(name, marks=[pytest.mark.long] * (name in IN_OTHERS)) for name in OPTIONS]
@@ -153,6 +155,7 @@ def test_options_equal_the_reference_packed_and_unpacked(option: str) -> None:
                 assert relative(logits[row, place], wanted_logits) < ROUNDING
 
 
+@pytest.mark.long
 def test_the_comparison_sees_every_option() -> None:
     """No option leaves the outputs as they are: the parameters that two networks share are the same."""
     batch, params = rows([[LENGTH]]), drawn(PLAIN)

@@ -202,6 +202,7 @@ def temporaries(length: int, window: int, rate: float = 0.1) -> int:
     )
 
 
+@pytest.mark.long  # the suite has it of other attention in test_attention_by_queries.py
 def test_memory_grows_with_the_length() -> None:
     needed = {length: temporaries(length, window=64) for length in (1024, 2048, 4096, 8192, 32768)}
     for length, found in needed.items():

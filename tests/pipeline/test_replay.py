@@ -62,6 +62,10 @@ def found(run: Path) -> ReplayOfRun:
 def test_a_step_has_the_figures_that_were_logged(run: Path, found: ReplayOfRun) -> None:
     assert found.notices == () and found.replayed.start == 6
     assert found.replayed.comparison.compared == (9, 12) and not found.replayed.comparison.different
+
+
+@pytest.mark.long
+def test_step_before_the_first_checkpoint_is_rebuilt(run: Path) -> None:
     first = replay_step(str(run), 2, no_progress)
     assert first.replayed.start == 0 and first.replayed.comparison.compared == (1, 3)
     assert not first.replayed.comparison.different

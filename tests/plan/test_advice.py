@@ -114,7 +114,7 @@ def test_meshes_divide_every_network(recipe: str, widest: int) -> None:
     assert [mesh.fsdp for mesh in meshes(load_recipe(recipe), 256, 1)] == [1 << n for n in range(widest.bit_length())]
 
 
-def test_too_few_rows_in_a_later_stage_are_reported_before_any_is_compiled() -> None:
+def test_too_few_rows_of_a_stage_are_reported_early() -> None:
     said: list[str] = []
     stages = (StageConfig(start=50, grad_accum_steps=48, global_batch_size=96),)
     later = replace(RECIPE, mesh=MeshConfig(), stages=stages)
@@ -135,6 +135,7 @@ def test_the_compilers_count_is_of_a_step_that_any_platform_has(attention: str) 
     assert compiler_flops(wished, stages_of(wished)[0]) == compiler_flops(plain, stages_of(plain)[0]) > 0
 
 
+@pytest.mark.long
 def test_a_step_computes_what_blocks_of_long_rows_do() -> None:
     """The compiler counts one block of queries of a long row; by that count a step would exceed the peak."""
     model = replace(RECIPE.model, num_hidden_layers=1, max_position_embeddings=4 * WHOLE_ROWS)

@@ -132,6 +132,7 @@ def window_on_a_tpu(length: int) -> tuple[int, int, str]:
     return int(temporaries), int(kernels), choice.strip()
 
 
+@pytest.mark.long  # the suite lowers one, in tests/training/test_fused_attention.py
 @pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
 def test_a_window_is_compiled_for_a_tpu_as_splash_on_one_chip() -> None:
     temporaries, kernels, choice = window_on_a_tpu(8192)
@@ -152,15 +153,17 @@ def test_a_tpus_memory_grows_with_the_length_under_a_window(short: int, long: in
     [
         (["--topology", "v5:4x4"], "unknown; nearest: v5e:4x4"),
         (["--topology", "v5e:2x2", "--mesh.data", "3"], "mesh data=3 fsdp=1 tensor=1 does not fit the 4 tpu devices"),
-        (["--topology", "v5e:2x2", "--slices", "2", "--mesh.dcn-data", "3"], "does not make the 2 slice(s)"),
+        pytest.param(
+            ["--topology", "v5e:2x2", "--slices", "2", "--mesh.dcn-data", "3"],
+            "does not make the 2 slice(s)",
+            marks=pytest.mark.long,
+        ),
         (["--topology", "v5e:16x16"], "training.global_batch_size=64 with training.grad_accum_steps=2 gives 32 rows"),
-        (["--topology", "v5e:2x2", "--stage", "2"], "--stage 2: the recipe has 1"),
-        (["--topology", "v5e:3x5"], "the TPU compiler has no such slice"),
+        pytest.param(["--topology", "v5e:2x2", "--stage", "2"], "--stage 2: the recipe has 1", marks=pytest.mark.long),
+        pytest.param(["--topology", "v5e:3x5"], "the TPU compiler has no such slice", marks=pytest.mark.long),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_is_compiled(
-    arguments: list[str], message: str, tmp_path: Path
-) -> None:
+def test_plan_that_does_not_fit_is_refused_early(arguments: list[str], message: str, tmp_path: Path) -> None:
     if NO_COMPILER and "v5:4x4" not in arguments:
         pytest.skip("libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
     ended = plan(tmp_path, *arguments)

@@ -128,7 +128,7 @@ TINY |= {"max_position_embeddings": 16, "num_hidden_layers": 3}
 @pytest.mark.parametrize(
     ("family", "fields", "count"),
     [
-        ("bert", {}, 3),
+        pytest.param("bert", {}, 3, marks=pytest.mark.long),
         ("modernbert", {}, 3),  # with its first layer apart
         ("albert", {"embedding_size": 4, "layer_groups": 2}, 2),  # a norm per group
     ],

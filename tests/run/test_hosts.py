@@ -35,7 +35,7 @@ SHORT = [
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Recipe and corpus."""
     folder = tmp_path_factory.mktemp("hosts")
-    return write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
+    return write_recipe(folder), write_corpus(folder / "corpus.txt", 100)
 
 
 @pytest.mark.long
@@ -75,12 +75,6 @@ def test_stopped_killed_and_resumed_by_two_processes(files: tuple[Path, Path], t
     assert (tmp_path / "whole" / "huggingface" / "model.safetensors").is_file()
 
     run_dir = tmp_path / "disturbed"
-    with start(run_dir) as group:  # while it compiles or before
-        group.wait_for("reads rows", 1)
-        group.send(1, signal.SIGTERM)
-        assert group.wait(GRACE) == [75, 75]
-        assert all("stopped before the first step" in log for log in group.logs), group.output()
-        assert checkpoints(run_dir) == []
     with start(run_dir) as group:
         group.wait_for("pretraining  4 / 20")
         group.send(1, signal.SIGTERM)
@@ -96,6 +90,17 @@ def test_stopped_killed_and_resumed_by_two_processes(files: tuple[Path, Path], t
     with start(run_dir) as group:
         group.finish()
     assert digests(run_dir) == digests(tmp_path / "whole")
+
+
+@pytest.mark.long
+def test_processes_stopped_while_compiling_save_nothing(files: tuple[Path, Path], tmp_path: Path) -> None:
+    run_dir = tmp_path / "stopped"
+    with Group(command(*files, run_dir, *SHORT), 2, tmp_path / "stopped.log") as group:
+        group.wait_for("reads rows", 1)
+        group.send(1, signal.SIGTERM)
+        assert group.wait(GRACE) == [75, 75]
+        assert all("stopped before the first step" in log for log in group.logs), group.output()
+    assert checkpoints(run_dir) == []
 
 
 @pytest.mark.run

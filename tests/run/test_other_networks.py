@@ -79,6 +79,7 @@ def test_longer_rows_start_from_512_positions(corpus: Path, tmp_path: Path) -> N
     assert_same(read_tensorflow(export_tensorflow(model, tmp_path / "tf1"), lowercase=True), trained)
 
 
+@pytest.mark.long  # the suite measures by source in tests/training/test_evaluate.py
 def test_a_mixture_is_measured_by_source(corpus: Path, tmp_path: Path) -> None:
     recipe, log, run = write_recipe(tmp_path), tmp_path / "log", tmp_path / "run"
     other = write_corpus(tmp_path / "other.txt", 300, seed=5)

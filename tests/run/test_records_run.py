@@ -17,6 +17,7 @@ from bertjax.__main__ import main
 from bertjax.run.telemetry import read_metrics
 
 pytest.importorskip("tensorflow", reason="TensorFlow has no wheel here")
+pytestmark = pytest.mark.long  # the suite has the batches, in tests/input
 
 STAGE = "StageConfig(start=40, sequence_length=24, max_predictions=4, global_batch_size=8)"
 
@@ -49,7 +50,6 @@ def evaluations(run_dir: Path) -> list[dict[str, float]]:
     return [record for record in read_metrics(run_dir / "metrics.jsonl") if "eval/mlm_loss" in record]
 
 
-@pytest.mark.long
 def test_killed_and_resumed_it_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
     arguments, log = command(whole, tmp_path / "killed"), tmp_path / "killed.log"
     assert stop_after(arguments, log, 1.5, signal.SIGKILL) is not None, "it ended before it could be killed"

@@ -139,7 +139,7 @@ def test_checked_run_has_the_bits_of_an_unchecked_one(job: Job, undisturbed: Pat
     assert digests(tmp_path) == digests(undisturbed)
 
 
-@pytest.mark.long  # the suite has one before the sum
+@pytest.mark.long
 def test_wrong_gradient_after_the_sum_is_found(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     wrong = wrong_step(job, monkeypatch, before_sum=False)
     # Steps 1, 2, 3 once more and 3: either of the two computations of step 3 may be the wrong one.
@@ -153,6 +153,7 @@ def test_wrong_gradient_after_the_sum_is_found(job: Job, monkeypatch: pytest.Mon
     assert saved_steps(tmp_path / "replicas") == []
 
 
+@pytest.mark.long  # the suite has a device that is wrong each time, and flipped bits
 def test_wrong_gradient_before_the_sum_is_found(
     job: Job, undisturbed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -6,25 +6,12 @@ How often a long stretch prints is tested on a clock of its own, in tests/storag
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import command, news_of, surroundings, write_recipe
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def lines_of(arguments: list[str], cwd: Path, environment: dict[str, str]) -> list[str]:
-    """The lines of a command, which must end well."""
-    environment = environment | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd, env=environment
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout.splitlines()
+from tiny_runs import command, finish, news_of, write_recipe
 
 
 def position(lines: list[str], pattern: str) -> int:
@@ -48,9 +35,8 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Begun:
     folder = tmp_path_factory.mktemp("begun")
     recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 60)
     few = ("--training.steps", "4", "--training.eval-rows", "8", "--data.workers", "1")
-    return Begun(
-        folder, source, lines_of(command(recipe, source, folder / "run", *few), folder, surroundings(devices=1))
-    )
+    finish(command(recipe, source, folder / "run", *few), folder / "log")
+    return Begun(folder, source, (folder / "log").read_text().splitlines())
 
 
 def test_run_prints_each_stretch_of_work_in_order(begun: Begun) -> None:

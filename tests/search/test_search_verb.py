@@ -23,6 +23,8 @@ from bertjax.search.index import open_index
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 
+pytestmark = pytest.mark.run
+
 DOCUMENTS = [
     {"_id": "opening", "title": "The museum", "text": "the museum opened in 1877"},
     {"_id": "paper", "title": "", "text": "drawings of a naive museum"},

@@ -11,6 +11,8 @@ import pytest
 
 from bertjax.storage.lean_import import without
 
+pytestmark = pytest.mark.run
+
 
 def test_module_is_hidden_only_inside() -> None:
     sys.modules.pop("this", None)

@@ -17,6 +17,8 @@ from bertjax.convert.folder import written_whole
 from bertjax.run.run_directory import own_directory
 from bertjax.storage.atomic_directories import acquire, exclusive_lock, shared_lock, try_acquire
 
+pytestmark = pytest.mark.run
+
 HOLDING = """
 import fcntl, sys, time
 file = open(sys.argv[1], "w")

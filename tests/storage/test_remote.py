@@ -34,6 +34,8 @@ from bertjax.text.store.manifest import SPLITS, file_records, read_manifest
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
+pytestmark = pytest.mark.run
+
 _UNIT_BYTES = 1300
 
 
@@ -95,6 +97,7 @@ def test_same_from_processes_and_shards(data, s3):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("apache_beam") is None, reason="needs Apache Beam")
+@pytest.mark.parametrize("bucket", ["memory", pytest.param("s3", marks=pytest.mark.long)], indirect=True)
 def test_same_from_beam(data, bucket):
     expected = content(prepare(changed(data, vocab="", vocab_size=60)))
     there = moved(data, bucket, vocab="", vocab_size=60)
@@ -248,6 +251,7 @@ def test_parquet_fetches_the_bytes_of_its_column(tmp_path, bucket, monkeypatch):
     assert len(parts) > 4 and sum(fetched) < 1.1 * column
 
 
+@pytest.mark.parametrize("bucket", ["memory", pytest.param("s3", marks=pytest.mark.long)], indirect=True)
 def test_multistream_dump_is_read_in_spans(tmp_path, bucket, monkeypatch):
     monkeypatch.setattr(corpus, "UNIT_BYTES", 30_000)
     (tmp_path / "dump").mkdir()

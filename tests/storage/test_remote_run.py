@@ -22,6 +22,7 @@ from bertjax.storage.remote import RemoteError, RemotePath
 from bertjax.storage.remote_run import OWNER_FILE, Claim, LostClaim, Mirror, staging_dir
 
 pytestmark = [
+    pytest.mark.run,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]

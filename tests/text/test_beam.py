@@ -21,6 +21,8 @@ from bertjax.text.sources.source import SourceFile
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.tokenizer import TextRules
 
+pytestmark = pytest.mark.run
+
 needs_beam = pytest.mark.skipif(
     importlib.util.find_spec("apache_beam") is None,
     reason="needs Apache Beam: pip install 'bertjax[beam]'",

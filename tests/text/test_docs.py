@@ -12,6 +12,8 @@ from bertjax.text.sources import docs
 from bertjax.text.sources.docs_prose import prose
 from bertjax.text.sources.registry import digest, parse_source, read_documents, source_files
 
+pytestmark = pytest.mark.run
+
 DOCSTRING = """Return the ``sum`` of the :class:`~package.Array` elements *along* an axis [1]_.
 
     It may be wrapped over

@@ -94,6 +94,7 @@ def test_any_text(small, texts):
     assert ids_of(small, texts) == [encoding.ids for encoding in encodings]
 
 
+@pytest.mark.long  # the suite compares them with transformers
 def test_robertas_files_match_the_plain_algorithm(roberta, sentences):
     plain = Plain(roberta)
     assert ids_of(roberta, sentences[::3]) == [plain.encode(text) for text in sentences[::3]]

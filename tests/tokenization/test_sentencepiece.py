@@ -60,7 +60,7 @@ def test_any_text(small, texts):
     assert ids_of(small, texts) == [encoding.ids for encoding in encodings]
 
 
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("kind", [pytest.param("unigram", marks=pytest.mark.long), "bpe"])
 def test_trained_model_matches_the_library(sentences, kind):
     made = train_tokenizer(kind, count_for(kind, sentences[::2], AS_IT_IS), 8000, AS_IT_IS)
     assert made.vocab_size == 8000
@@ -80,7 +80,7 @@ def test_alberts_model_matches_the_library(real_data, sentences):
         assert abs(score[a].sum() - score[b].sum()) < 2**-23 * abs(score[b].sum()) * len(b)
 
 
-@pytest.mark.parametrize("uncased", [True, False])
+@pytest.mark.parametrize("uncased", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_alberts_model_matches_transformers(real_data, sentences, uncased):
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     folder = real_data / "vocab" / "albert-base-v1"

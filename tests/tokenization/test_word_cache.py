@@ -40,7 +40,7 @@ def assert_same(cache: WordCache, sentences: list[str]) -> None:
 
 # Of 1 or 4 slots, and the 8 behind them, the table is always full; of 64, words have to go to slots behind others.
 @pytest.mark.parametrize("slots", [1, 4, 64, 1 << 12])
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(sentences=st.lists(texts, min_size=1, max_size=3))
 def test_any_text(slots: int, sentences: list[list[str]]) -> None:
     cache = WordCache(CHUNKS, slots, few=0)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import long_unless
 from tokenizers import BertWordPieceTokenizer
 
 from bertjax.tokenization import artefact, chunks
@@ -101,7 +102,7 @@ def test_exported_tokenizer_handles_roles_and_pairs():
     assert made.decode(encoding.ids, skip_special_tokens=False) == "[CLS] the [MASK] [SEP] playing [SEP]"
 
 
-@pytest.mark.parametrize("switches", [(True, True), (False, False)])
+@pytest.mark.parametrize("switches", [(True, True), pytest.param((False, False), marks=pytest.mark.long)])
 def test_every_character_of_unicode(switches):
     # Where the text is cut into chunks is the only thing that could differ, and that depends on single characters.
     places = (place for place in range(sys.maxunicode + 1) if not 0xD800 <= place <= 0xDFFF)
@@ -148,7 +149,10 @@ CORPORA = [
 ]
 
 
-@pytest.mark.parametrize(("vocab", "lowercase", "strip_accents", "corpus"), CORPORA)
+@pytest.mark.parametrize(
+    ("vocab", "lowercase", "strip_accents", "corpus"),
+    long_unless(lambda vocab, lower, strip, corpus: (lower, strip) != (False, False), CORPORA),
+)
 def test_real_text(real_data, vocab, lowercase, strip_accents, corpus):
     with lzma.open(real_data / corpus, "rt", encoding="utf-8") as stream:
         lines = stream.read(400_000).split("\n")

@@ -13,6 +13,8 @@ from bertjax.input.batches import PairBatches
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
 
+pytestmark = pytest.mark.run
+
 STEPS, ROWS = 200, 16
 DATA = DataConfig(sources=("docs:optax,flax",), vocab_size=1000, sequence_length=48, max_predictions=8, held_out=0.1)
 
@@ -126,7 +128,7 @@ class Torchs:
 @pytest.mark.parametrize(
     ("name", "make", "peak", "steps"),
     [
-        ("bert_adamw", ByHand, 1e-3, 100),
+        ("bert_adamw", ByHand, 1e-3, 70),
         pytest.param("bert_adamw", ByHand, 1e-3, STEPS, marks=pytest.mark.long),
         pytest.param("adamw", Torchs, 1e-3, STEPS, marks=pytest.mark.long),
         pytest.param("lamb", ByHand, 1e-2, STEPS, marks=pytest.mark.long),

@@ -16,6 +16,8 @@ from bertjax.run.checks import choose_stage_attention, preflight
 from bertjax.run.describe import _describe_attention, _describe_deterministic
 from bertjax.training.stages import stages_of
 
+pytestmark = pytest.mark.run
+
 PROGRAM = """
 import hashlib, sys, jax
 sys.path.insert(0, sys.argv[1])

@@ -278,6 +278,7 @@ def test_presets_have_the_published_sizes(family: str, preset: str, count: int) 
     assert sum(leaf.size for leaf in jax.tree.leaves(parts)) == count
 
 
+@pytest.mark.long  # the suite resumes a student in test_distillation.py
 def test_student_projection_is_saved_but_not_exported(tmp_path: Path) -> None:
     """It resumes to the same bits; neither its checkpoint nor its export has anything of the teacher."""
     corpus, recipe, log = write_corpus(tmp_path / "corpus.txt", 100), write_recipe(tmp_path), tmp_path / "log"

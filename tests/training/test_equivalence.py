@@ -28,6 +28,8 @@ from bertjax.text.store.format import TokenStore
 from bertjax.training.objectives.objective import Forward
 from bertjax.training.step import averages, batch_weights, objective_sums
 
+pytestmark = pytest.mark.run
+
 THREE_LAYERS = replace(MODEL, num_hidden_layers=3)  # so that two at a time do not come out even
 TOLERANCES = {"float32": 1e-5, "bfloat16": 5e-3}
 # (accumulation, remat, layers per iteration, dtype); --long has every combination.
@@ -58,6 +60,7 @@ def test_losses_are_those_of_the_plain_step(
 
 # Options of the architecture that change how layers are run or where parameters live; --long has each by itself.
 OPTIONS: dict[str, dict[str, Any]] = {
+    "shared": {"embedding_size": 16, "layer_groups": 1, "type_vocab_size": 0},
     "all": {"embedding_size": 16, "layer_groups": 2, "window": 4, "global_every": 3, "type_vocab_size": 0},
     "embedding_size": {"embedding_size": 16},
     "layer_groups": {"layer_groups": 1},
@@ -66,7 +69,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("option", ["all", *[pytest.param(name, marks=LONG) for name in OPTIONS if name != "all"]])
+@pytest.mark.parametrize(
+    "option", ["shared", *[pytest.param(name, marks=LONG) for name in OPTIONS if name != "shared"]]
+)
 @pytest.mark.parametrize("mesh", ["data=2,fsdp=2,tensor=2", *[pytest.param(m, marks=LONG) for m in list(MESHES)[:2]]])
 def test_model_options_train_equally_on_every_mesh(mesh: str, option: str) -> None:
     model = replace(MODEL, num_hidden_layers=4, **OPTIONS[option])

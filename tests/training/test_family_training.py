@@ -176,8 +176,8 @@ SELDOM = ("ernie", "macbert", "spanbert", "deberta", "deberta-v2", "deberta-v3",
 # suite has the step, the sums on a mesh and the figures, in test_replaced_tokens.py and test_embedding_sharing.py.
 SELDOM += ("roberta", "xlm-roberta", "camembert", "distilbert", "electra")
 # ALBERT's shared layers, sentence order and packed rows are trained in test_options.py, test_transformers_losses.py and
-# below.
-SELDOM += ("albert",)
+# below. The suite trains, resumes and exports a family that a file adds, in tests/model/test_made_up_family.py.
+SELDOM += ("albert", "modernbert")
 
 
 @pytest.fixture(scope="module")
@@ -337,11 +337,12 @@ def test_dropout_of_a_member_does_not_depend_on_the_mesh(family: str, mesh: str)
 @pytest.mark.parametrize(
     "mesh",
     [
-        pytest.param(MeshConfig(1, 1, 1), marks=LONG, id="one device"),
+        pytest.param(MeshConfig(1, 1, 1), id="one device"),
         pytest.param(MESHES["data=2,fsdp=2,tensor=2"], id="eight"),
     ],
 )
-@pytest.mark.parametrize("family", [pytest.param(one, marks=[LONG] * (one != "modernbert")) for one in FAMILIES])
+@LONG  # the suite has BERT in bfloat16, in test_equivalence.py
+@pytest.mark.parametrize("family", FAMILIES)
 def test_losses_in_bfloat16_are_those_of_float32(family: str, mesh: MeshConfig) -> None:
     """Within 0.5 % over three updates, before differences grow. A CPU takes heads in turn unless a mesh splits them."""
     first = [*islice(batches_of(family), 3)]

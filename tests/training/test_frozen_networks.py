@@ -24,6 +24,8 @@ from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, draw_frozen, init_state
 from bertjax.training.step import make_train_step
 
+pytestmark = pytest.mark.run
+
 WITHOUT_DROPOUT = replace(MODEL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
@@ -71,6 +73,7 @@ def losses(mesh_config: MeshConfig, student: ModelConfig, seed: int, accumulate:
     return found, float(sum(jax.tree.leaves(moved)))
 
 
+@pytest.mark.long  # the suite has one in test_distil_layers.py
 def test_a_student_that_is_its_teacher_has_nothing_to_learn():
     found, _ = losses(MeshConfig(1, 1, 1), WITHOUT_DROPOUT, seed=0)
     assert found[0] == 0.0

@@ -104,7 +104,7 @@ def by_splash(tpus: list[jax.Device]) -> str:
     return traced(run(MeshConfig(2, 1, 2), "pairs", "auto"), tpus).lower().compile().as_text()
 
 
-@pytest.mark.long  # the suite compiles one with a window, in tests/plan/test_tpu.py
+@pytest.mark.long  # the suite lowers one, below
 def test_splash_compiles_for_a_tpu_over_the_heads_of_each_device(by_splash: str) -> None:
     calls = re.findall(r".*custom_call_target=\"tpu_custom_call\".*", by_splash)
     assert len(calls) >= 3  # forward, gradient of q, gradients of k and v

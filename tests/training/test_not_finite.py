@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from generated_corpus import write_corpus
 from tiny_runs import checkpoints, command, start, write_recipe
 
 
+@pytest.mark.run
 def test_diverging_run_ends_at_the_next_log_line(tmp_path: Path) -> None:
     corpus, log = write_corpus(tmp_path / "corpus.txt", 200), tmp_path / "log"
     run = tmp_path / "run"

@@ -28,6 +28,8 @@ from bertjax.training.objectives.objective import Forward
 from bertjax.training.objectives.rtd import replaced
 from bertjax.training.step import averages, batch_weights, objective_sums
 
+pytestmark = pytest.mark.run
+
 MODEL = ModelConfig(
     family="electra",
     vocab_size=300,
@@ -288,10 +290,8 @@ def curve(run: Training) -> np.ndarray:
     return np.array([[step[name] for name in FIGURES] for step in steps])
 
 
-LONG = [pytest.param(mesh, marks=pytest.mark.long) for mesh in ("data=8", "data=2,fsdp=4")]
-
-
-@pytest.mark.parametrize("mesh", ["data=2,fsdp=2,tensor=2", *LONG])
+@pytest.mark.long  # draws come with their rows, and the suite has other objectives on all axes and in microbatches
+@pytest.mark.parametrize("mesh", MESHES)
 def test_rtd_is_equal_on_every_mesh_and_in_microbatches(mesh: str, single: np.ndarray) -> None:
     found = curve(training(*MESHES[mesh]))
     np.testing.assert_allclose(found[:, :3], single[:, :3], rtol=1e-5)

@@ -39,9 +39,8 @@ def training_of(name: str, mesh: MeshConfig, **how) -> Training:
     return Training(mesh, MEMBERS[name], OPTIMIZER, execution=IN_CHUNKS, objectives=choose(("mlm",)), **how)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * (name != "blocks")) for name in MEMBERS]
-)
+@pytest.mark.long  # the suite has the formula of each in tests/model, and other options on all axes
+@pytest.mark.parametrize("name", MEMBERS)
 def test_losses_do_not_depend_on_the_mesh(name: str) -> None:
     single = training_of(name, MeshConfig(1, 1, 1), dropout_seed=3)
     before = jax.device_get(single.state.params)

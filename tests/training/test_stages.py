@@ -43,6 +43,8 @@ from bertjax.training.stages import stage_at, stages_of
 from bertjax.training.state import draw_blueprint, init_state
 from bertjax.training.step import make_train_step
 
+pytestmark = pytest.mark.run
+
 KEEP = ("--training.keep-last", "20")
 SECOND = "StageConfig(start=40, sequence_length=24, max_predictions=4, masking='phrases', global_batch_size=4)"
 THIRD = (
@@ -225,7 +227,8 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     return recipe, source, folder / "whole"
 
 
-def test_a_staged_run_is_the_runs_it_is_made_of(staged: tuple[Path, Path, Path]) -> None:
+@pytest.mark.long
+def test_staged_run_is_the_runs_it_is_made_of(staged: tuple[Path, Path, Path]) -> None:
     """The same steps by hand: each length with a step and batches of its own, the state handed on."""
     recipe, _, run_dir = staged
     run = from_dict(read_metadata(run_dir)["config"])

@@ -19,6 +19,8 @@ from bertjax.model.network import Params
 from bertjax.training.schedules import make_schedule
 from bertjax.training.step import averages, split_microbatches
 
+pytestmark = pytest.mark.run
+
 ROWS, LENGTH, PREDICTIONS, STEPS = 32, 24, 6, 10
 MODEL = ModelConfig(
     vocab_size=300,  # padded to 384
@@ -72,8 +74,9 @@ def test_losses_equal_a_single_device(mesh: str, accumulate: int, remat: str, si
     np.testing.assert_allclose(training.losses(batches()), single, rtol=1e-5)
 
 
-@pytest.mark.parametrize("mesh", ON_ALL_AXES)
-def test_dropout_masks_do_not_depend_on_mesh_or_accumulation(mesh: str, single_with_dropout: np.ndarray) -> None:
+@LONG  # the suite has dropout and every option of the architecture on all axes, in test_equivalence.py
+@pytest.mark.parametrize("mesh", MESHES)
+def test_dropout_does_not_depend_on_mesh_or_accumulation(mesh: str, single_with_dropout: np.ndarray) -> None:
     training = training_on(MESHES[mesh], accumulate=2, dropout_seed=3)
     np.testing.assert_allclose(training.losses(batches()), single_with_dropout, rtol=1e-5)
 
@@ -82,10 +85,9 @@ def test_dropout_changes_the_losses(single: np.ndarray, single_with_dropout: np.
     assert np.abs(single_with_dropout / single - 1).max() > 1e-3
 
 
-def test_a_clip_norm_of_zero_does_not_clip() -> None:
-    found = {norm: training_on(MeshConfig(1, 1, 1), clip_norm=norm).losses(batches()) for norm in (0.0, 1e9, 1e-3)}
-    np.testing.assert_allclose(found[0.0], found[1e9], rtol=1e-5)
-    assert (np.abs(found[1e-3] / found[0.0] - 1)[2:] > 1e-4).all()
+def test_gradients_are_clipped(single: np.ndarray) -> None:
+    clipped = training_on(MeshConfig(1, 1, 1), clip_norm=1e-3).losses(batches())
+    assert (np.abs(clipped / single - 1)[2:] > 1e-4).all()
 
 
 def test_losses_fall_when_batches_repeat() -> None:
@@ -107,7 +109,7 @@ def test_no_device_holds_an_activation_of_the_global_batch(mesh: str) -> None:
 
 
 def test_padding_rows_of_the_vocabulary_stay_zero() -> None:
-    training = training_on(MeshConfig(2, 2, 2), dropout_seed=0)
+    training = training_on(MeshConfig(2, 2, 2))
     for batch in batches(3):
         training.step(batch)
     word = np.asarray(training.state.params["encoder"]["embeddings"]["word"])
@@ -147,7 +149,7 @@ def test_gradient_metrics_change_only_the_metrics() -> None:
         return {f"{name}_norm": optax.tree.norm(tree) for name, tree in grads.items()}
 
     batch = next(batches())
-    plain = training_on(MeshConfig(2, 2, 2), accumulate=2).step(batch)
+    plain = training_on(MeshConfig(2, 2, 2)).step(batch)
     with_norms = training_on(MeshConfig(2, 2, 2), accumulate=2, gradient_metrics=norms).step(batch)
     added = [with_norms.pop(name) for name in sorted(with_norms.keys() - plain.keys())]
     assert len(added) > 1

@@ -95,7 +95,10 @@ def gradients_of(network) -> dict[str, np.ndarray]:
     return {name: p.grad.numpy() for name, p in named if p.grad is not None}
 
 
-@pytest.mark.parametrize("family", CASES)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=[pytest.mark.long] * (name not in ("albert", "ernie", "roberta"))) for name in CASES],
+)
 def test_losses_and_gradients_are_those_of_transformers(family: str) -> None:
     torch = pytest.importorskip("torch")
     objectives, of_pairs = CASES[family]
@@ -162,7 +165,7 @@ def random_params(config: ModelConfig) -> dict:
     return jax.tree.map(lambda x: jnp.asarray(x + draw.normal(0, 0.1, x.shape), jnp.float32), drawn)
 
 
-@pytest.mark.parametrize("family", ["albert", "macbert"])
+@pytest.mark.parametrize("family", ["albert", pytest.param("macbert", marks=pytest.mark.long)])
 def test_sentence_order_is_its_formula(family: str) -> None:
     """Of the vector of [CLS]: softmax(W tanh(P h + b) + c), whose second class is "exchanged"; in float64 NumPy."""
     config = config_of(family)
