@@ -17,6 +17,7 @@ MOSAIC_LONGEST = 2048  # tokens of a row; the keys of a whole row are in the chi
 MOSAIC_HEAD_DIMS = (32, 64, 128)
 MOSAIC_SMALL_MEMORY = ("TPU v2", "TPU v3", "TPU v4")  # kinds with 16 MiB of their own memory, where others have 64
 MOSAIC_SMALL_ROW = 2048  # bytes of one dim of a row's tokens that these have room for: 1,024 tokens in bfloat16
+JOINED_HEADS = ("mosaic", "mosaic_interpreted")  # backends whose kernel reads the heads as one dim
 FUSED_ATTENTION = "fused_attention"  # name that a policy of `jax.checkpoint` knows results of mosaic.py's kernel by
 
 

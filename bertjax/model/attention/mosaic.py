@@ -116,13 +116,13 @@ def _on_device(
 ) -> jax.Array:
     B, L, H, K = q.shape
     missing = -H % len(settings.heads)  # heads, of zeros, in the last group
-    # Stacked as `project` has split them, so that the compiler removes both; the transpose becomes a product's layout.
-    qkv = jnp.stack([q, k, v], axis=2).swapaxes(1, 2)
     if missing:
-        qkv = jnp.pad(qkv, [(0, 0)] * 3 + [(0, missing), (0, 0)])
+        q, k, v = (jnp.pad(x, [(0, 0), (0, 0), (0, missing), (0, 0)]) for x in (q, k, v))
         heads, slopes = (jnp.pad(x, (0, missing)) for x in (heads, slopes))
+    # Stacked as `project` has split them: the compiler removes both, and the transpose is a layout of the product.
+    qkv = jnp.stack([x.reshape(B, L, -1) for x in (q, k, v)], axis=2).swapaxes(1, 2)
     scalars = Scalars(jax.lax.bitcast_convert_type(keys, jnp.int32), heads, slopes)
-    o = cast(jax.Array, _attention(qkv.reshape(B, 3, L, -1), sequence_ids, scalars, settings))
+    o = cast(jax.Array, _attention(qkv, sequence_ids, scalars, settings))
     return o.reshape(B, L, -1, K)[:, :, :H]
 
 
@@ -197,7 +197,10 @@ def _each_group(
     scalars: tuple[Any, ...],
     compute: Callable[..., None],
 ) -> None:
-    """Call compute(row, group, head_scalars, dropped) for each row and group of heads of a grid step."""
+    """Call compute(row, group, slope, drop) for each row and group of heads of a grid step.
+
+    slope(head) is ALiBi's or None, and drop(head, block, x) is x, [keys, queries], with zeros where dropout has them.
+    """
     keys_ref, heads_ref, slopes_ref = scalars
     L, first_row, first_group = ids_ref.shape[-1], pl.program_id(0) * blocks.rows, pl.program_id(1) * blocks.groups
 

@@ -11,6 +11,7 @@ from flax import nnx
 from bertjax.config import ModelConfig
 from bertjax.model.attention.backends import Backend, attend, attention_probabilities, visible
 from bertjax.model.attention.block_sparse import block_sparse_attention
+from bertjax.model.attention.kernels import JOINED_HEADS
 from bertjax.model.attention.positions import alibi_slopes, rotated
 from bertjax.model.attention.relative import DistanceProjections, disentangled_attention, disentangled_probabilities
 from bertjax.model.attention.sparse import Pattern
@@ -41,15 +42,20 @@ class Projection(nnx.Module):
         self.bias = zeros((heads, head_dim), ("heads", "head_dim")) if has_bias else None
 
 
-def project(x_BLD: jax.Array, *projections: Projection) -> tuple[jax.Array, ...]:
-    """[B, L, D] -> [B, L, H, K] for each projection, in one product: a wide matmul comes nearer to the peak."""
-    kernel_DTHK = jnp.stack([p.kernel[...] for p in projections], axis=1)
-    y_BLTHK = product(x_BLD, kernel_DTHK)
+def project(x_BLD: jax.Array, *projections: Projection, joined: bool = False) -> tuple[jax.Array, ...]:
+    """[B, L, D] -> [B, L, H, K] for each projection, in one product: a wide matmul comes nearer to the peak.
+
+    `joined` computes the heads as one dim, for a kernel that reads them so: a compiler for TPUs puts tokens last in an
+    array that ends on a head's 64 dims, and would transpose it.
+    """
+    kernel = jnp.stack([p.kernel[...] for p in projections], axis=1)  # [D, T, H, K]
+    heads = kernel.shape[2:]
+    out = (heads[0] * heads[1],) if joined else heads
+    y = product(x_BLD, kernel.reshape(*kernel.shape[:2], *out))
     if any(p.bias is not None for p in projections):
-        none = jnp.zeros(kernel_DTHK.shape[2:], jnp.float32)
-        biases = [none if p.bias is None else p.bias[...] for p in projections]
-        y_BLTHK = plus_bias(y_BLTHK, jnp.stack(biases))
-    parts = unstack(y_BLTHK, axis=2)
+        biases = [jnp.zeros(heads, jnp.float32) if p.bias is None else p.bias[...] for p in projections]
+        y = plus_bias(y, jnp.stack(biases).reshape(len(biases), *out))
+    parts = [part.reshape(*part.shape[:2], *heads) for part in unstack(y, axis=2)]
     return tuple(constrain(part, "act_batch", "act_length", "act_heads", "head_dim") for part in parts)
 
 
@@ -153,7 +159,8 @@ class SelfAttention(nnx.Module):
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Queries and keys, rotated where positions are, and values: [B, L, H, K] each."""
         if queries_BLD is None:
-            q, k, v = project(x_BLD, self.query, self.key, self.value)
+            joined = inputs.backend in JOINED_HEADS
+            q, k, v = project(x_BLD, self.query, self.key, self.value, joined=joined)
         else:
             (q,), (k, v) = project(queries_BLD, self.query), project(x_BLD, self.key, self.value)
         q, k = self._with_positions(q, k, inputs)
