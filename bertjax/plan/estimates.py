@@ -214,10 +214,14 @@ def _fitted(
         needed = plan_once(execution, stage).needed
         return math.inf if needed is None else needed
 
-    bound = programs_on(config, mesh, lowering_name(topology.platform)).bound
+    programs = programs_on(config, mesh, lowering_name(topology.platform))
+
+    def bound(execution: ExecutionConfig, stage: Stage) -> tuple[int, int]:
+        with mesh_context(mesh):
+            return programs.bound(execution, stage)
+
     limit = usable_memory(topology.platform, topology.capacity)
-    with mesh_context(mesh):
-        return fit_to_memory(config, mesh, limit, bound, compiled, None if stage is None else stage - 1)
+    return fit_to_memory(config, mesh, limit, bound, compiled, None if stage is None else stage - 1)
 
 
 def _with_rows_for_all(stage: Stage, mesh: Mesh, say: Say) -> Stage:

@@ -25,11 +25,13 @@ from bertjax.model.attention.backends import WHOLE_ROWS
 from bertjax.parallel.mesh import make_mesh
 from bertjax.plan import answer
 from bertjax.plan.advice import advise, flags_for, meshes
+from bertjax.plan.answer import Answer
 from bertjax.plan.compiling import argument_sizes, compiler_flops
 from bertjax.plan.estimates import Plan, _with_rows_for_all, make_plan, mesh_on
 from bertjax.plan.figures import cost_table, headline
 from bertjax.plan.suggest import Suggestion, _candidate_meshes, _starts, pick_microbatches
 from bertjax.plan.topologies import CHIPS, open_topology
+from bertjax.training.memory_fit import USABLE
 from bertjax.training.stages import stages_of
 
 RECIPE = Config(
@@ -75,6 +77,18 @@ def test_what_does_not_fit_gets_advice(too_large: Plan) -> None:
         assert stages_of(changed)[0].training == remedy.planned.stage.training
         assert changed.model == remedy.planned.config.model
         assert make_mesh(changed.mesh, jax.devices()[:2]) == remedy.planned.mesh
+
+
+def test_auto_fits_where_one_microbatch_does_not(too_large: Plan) -> None:
+    """By recomputation, since two microbatches would leave a device less than 4,096 tokens at a time."""
+    said: list[str] = []
+    auto = replace(RECIPE, training=replace(RECIPE.training, grad_accum_steps="auto"))
+    roomy = replace(too_large.topology, capacity=too_large.topology.capacity / USABLE["cpu"])
+    plan = make_plan(auto, roomy, say=said.append)
+    assert plan.fits and plan.config.training.grad_accum_steps == 1 and plan.config.execution.remat != "none"
+    assert plan.stages[0].needed <= USABLE["cpu"] * roomy.capacity
+    assert "microbatches (auto): 1 with execution.remat" in Answer(plan, None, None, "").text
+    assert len(said) == len({*said}), "no step is compiled twice"
 
 
 def test_the_best_plan_is_searched_from_the_given_settings(too_large: Plan) -> None:
