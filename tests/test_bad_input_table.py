@@ -156,8 +156,8 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (of("./texts.txt", "./few.txt"), ["2 files without a kind", "put it in quotes", "'text:*.txt'"]),
     (of("text:folder[v1]/*.txt"), ["matches nothing", "[..] is a set of characters", "folder[[]v1]/*.txt"]),
     (of("csv:reviews.csv:txt"), ["reviews.csv: no column 'txt'; it has text, label", "csv:GLOB:COLUMN"]),
-    (of("hf:wikipedia"), ["source hf:wikipedia", "write hf:ORG/NAME"]),
-    (of("hf:org/name"), ["no network", "hf download org/name --repo-type dataset", "--local-dir name"]),
+    (of("hf:wikipedia"), ["source hf:wikipedia", "write hf:OWNER/NAME"]),
+    (of("hf:org/name"), ["hf:org/name: the Hub cannot be reached", "run `hf download org/name --repo-type dataset`"]),
     (
         of("text:*.txt", "lines:corpus.txt"),
         [

@@ -1,4 +1,4 @@
-"""Download files from the Hugging Face Hub, and push a folder to it.
+"""Download files from the Hugging Face Hub, list its data sets, and push a folder to it.
 
 huggingface_hub does the work, with its cache, its login and its environment (HF_TOKEN, HF_HOME, HF_ENDPOINT,
 HF_HUB_OFFLINE).
@@ -10,12 +10,14 @@ import importlib.util
 import os
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 PREFIX = "hf:"  # prefix of a folder in Hugging Face's layout, or of a repository
 _REPOSITORY = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 _EXTRA = "pip install 'bertjax[hf]'"
+_CONVERTED = "refs/convert/parquet"  # the branch with the Parquet copies that the Hub makes of data sets
 _LOGIN = "run `hf auth login`, or set HF_TOKEN"
 
 
@@ -100,6 +102,99 @@ def _cached_files(name: str, refusal: str, error: Exception, is_complete: Callab
     if not constants.is_offline_mode():
         warnings.warn(f"{PREFIX}{name}: the Hub cannot be reached; using the files downloaded before", stacklevel=2)
     return folder, f"{repository}@{folder.name}"
+
+
+class HubFile(NamedTuple):
+    """A file of a data set: the local path if it was downloaded before, else its URL at the commit."""
+
+    path: str
+    size: int
+    sha256: str  # hex; empty for small files, of which the Hub has none
+
+
+class HubDataSet(NamedTuple):
+    """The files of a data set at one commit by their names, and `configs` of its card."""
+
+    files: dict[str, HubFile]
+    configs: list[Mapping[str, Any]]
+    is_cached: bool = False  # whether these are the files downloaded before, perhaps a part
+
+
+def open_data_set(name: str, revision: str = "") -> HubDataSet:
+    """List a data set of the Hub, OWNER/NAME, at a revision; nothing of its files is read.
+
+    Private and gated ones are opened by the user's token. While the Hub is unreachable, the files downloaded before are
+    used. Raises ValueError naming the data set, why it cannot be read, and what to run.
+    """
+    what = f"{PREFIX}{name}{f'@{revision}' if revision else ''}"
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise ValueError(f"{what}: reading a data set of the Hub requires the package huggingface_hub; {_EXTRA}")
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    revision = _CONVERTED if revision == "~parquet" else revision
+    try:
+        info = HfApi().dataset_info(name, revision=revision or None, files_metadata=True)
+        if info.gated:
+            HfApi().auth_check(name, repo_type="dataset")
+    except GatedRepoError:
+        raise ValueError(
+            f"{what}: open only to those who accepted its terms; accept them on its page, then {_LOGIN}"
+        ) from None
+    except RepositoryNotFoundError:
+        raise ValueError(
+            f"{what}: the Hub has no such data set that you may read; correct the name, or for a private one {_LOGIN}"
+        ) from None
+    except RevisionNotFoundError:
+        raise ValueError(f"{what}: the data set has no revision {revision}; leave it out for the newest") from None
+    except _network_errors() as error:
+        return _cached_data_set(name, revision, what, error)
+    files = {}
+    for sibling in info.siblings or ():
+        cached = try_to_load_from_cache(name, sibling.rfilename, revision=info.sha, repo_type="dataset")
+        url = f"hf://datasets/{name}@{info.sha}/{sibling.rfilename}"
+        sha256 = sibling.lfs.sha256 if sibling.lfs else ""
+        files[sibling.rfilename] = HubFile(cached if isinstance(cached, str) else url, sibling.size or 0, sha256)
+    return HubDataSet(files, _configs(info.card_data))
+
+
+def _cached_data_set(name: str, revision: str, what: str, error: Exception) -> HubDataSet:
+    from huggingface_hub import DatasetCard, constants, snapshot_download, try_to_load_from_cache
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        # snapshot_download refuses a part of a data set, which for a large one is what was downloaded.
+        card = try_to_load_from_cache(name, "README.md", repo_type="dataset", revision=revision or None)
+        if isinstance(card, str):
+            folder = Path(card).parent
+        else:
+            folder = Path(
+                snapshot_download(name, repo_type="dataset", revision=revision or None, local_files_only=True)
+            )
+    except LocalEntryNotFoundError:
+        reason = "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else _brief(error)
+        at = f" --revision {revision}" if revision else ""
+        raise ValueError(
+            f"{what}: the Hub cannot be reached ({reason}); where it can, run `hf download {name} --repo-type dataset"
+            f"{at}`, for a part of it with --include README.md --include 'FOLDER/*', and have its folder "
+            f"{constants.HF_HUB_CACHE} here"
+        ) from None
+    if not constants.is_offline_mode():
+        warnings.warn(f"{what}: the Hub cannot be reached; using the files downloaded before", stacklevel=2)
+    files = {
+        path.relative_to(folder).as_posix(): HubFile(str(path), path.stat().st_size, "")
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    configs = _configs(DatasetCard.load(card).data) if isinstance(card, str) else []
+    return HubDataSet(files, configs, is_cached=True)
+
+
+def _configs(card: Any) -> list[Mapping[str, Any]]:
+    """`configs` of a card's metadata, which its author wrote by hand: anything malformed counts as absent."""
+    configs = (card.to_dict() if card else {}).get("configs")
+    named = [one for one in configs if isinstance(one, Mapping)] if isinstance(configs, list) else []
+    return [one for one in named if isinstance(one.get("config_name"), str)]
 
 
 def require_pushable(name: str) -> None:

@@ -14,8 +14,10 @@ import hashlib
 import io
 import os
 import re
+import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,6 +34,8 @@ EXTRAS = {
 _LISTING = {"gs": "gcloud storage ls", "s3": "aws s3 ls"}
 # A data set on the Hugging Face Hub: its name, revision and path.
 _DATA_SET = re.compile(r"hf://datasets/(?P<name>[^/]+/[^/@]+)(?:@(?P<revision>[^/]+))?/?(?P<path>.*)")
+_PINNED = re.compile(r"hf://datasets/(?P<data_set>[^/]+/[^/]+@[0-9a-f]{40})/(?P<path>.+)")  # one that never changes
+_SPARE = 4 << 30  # bytes of a disk that are left free
 _NO_NETWORK = ("ConnectionError", "NetworkError", "TimeoutException")  # of Python, and of httpx
 _CHECKSUMS = ("ETag", "etag", "md5Hash", "generation")  # by which storages tell apart the versions of an object
 
@@ -254,6 +258,8 @@ class _RemoteFile(io.RawIOBase):
             storage, path = _storage(url)
             self._size = storage.size(path)
             self._fetch = _exact_reader(storage, path)
+            if pinned := _PINNED.fullmatch(url):
+                self._fetch = _kept(self._fetch, pinned["data_set"], pinned["path"])
 
     def readable(self) -> bool:
         return True
@@ -291,6 +297,29 @@ def _exact_reader(storage: Any, path: str) -> Callable[[int, int], bytes]:
         return file.read(end - start)
 
     return fetch
+
+
+def _kept(fetch: Callable[[int, int], bytes], data_set: str, path: str) -> Callable[[int, int], bytes]:
+    """Keep the ranges of a file of the Hub in its cache: text is read for a vocabulary, then again for the store."""
+    from huggingface_hub import cached_assets_path
+
+    name = hashlib.sha256(path.encode()).hexdigest()[:16]
+    folder = cached_assets_path("bertjax", namespace="ranges", subfolder=data_set) / name
+
+    def fetch_once(start: int, end: int) -> bytes:
+        kept = folder / f"{start}-{end}"
+        if kept.is_file() and kept.stat().st_size == end - start:
+            return kept.read_bytes()
+        data = fetch(start, end)
+        with suppress(OSError):  # a full or read-only disk only means another download
+            folder.mkdir(parents=True, exist_ok=True)
+            if shutil.disk_usage(folder).free > _SPARE:
+                partial = folder / f"{start}-{end}.{os.getpid()}-{threading.get_ident()}"
+                partial.write_bytes(data)
+                partial.replace(kept)
+        return data
+
+    return fetch_once
 
 
 def _matches(pattern: str) -> dict[str, dict]:

@@ -94,8 +94,8 @@ class Corpus:
         data = data or DataConfig()
 
         def find_files(source: Source) -> Iterator[SourceFile]:
-            encoding = encoding_name(data.encoding) if KINDS[source.kind].takes_encoding else UTF8
             for file in source_files(source, data.exclude, check=data.on_error == "stop"):
+                encoding = encoding_name(data.encoding) if KINDS[file.kind].takes_encoding else UTF8
                 yield replace(file, spans=spans, encoding=encoding)
 
         files = tuple(tuple(find_files(source)) for source in sources)
@@ -117,9 +117,15 @@ class Corpus:
                 [os.path.basename(file.path), digest] + ([file.feature] if file.feature else [])
                 for file, digest in zip(files, digests, strict=True)
             ]
-            version, encoding = KINDS[source.kind].version, files[0].encoding if files else UTF8
+            kinds = {file.kind for file in files}
+            if len(kinds) > 1:
+                for entry, file in zip(names, files, strict=True):
+                    entry.append(f"{file.kind} {KINDS[file.kind].version} {file.encoding}")
+            # The files of a source of several kinds are described as if their own kind had been named.
+            kind = kinds.pop() if len(kinds) == 1 else source.kind
+            version, encoding = KINDS[kind].version, files[0].encoding if files else UTF8
             described.append(
-                {"kind": source.kind, "files": names}
+                {"kind": kind, "files": names}
                 | ({"version": version} if version else {})
                 | ({"encoding": encoding} if encoding != UTF8 else {})
             )
@@ -255,7 +261,7 @@ def _stamp(file: SourceFile) -> tuple[int, ...]:
     Programs can restore the mtime after a change, but not the ctime.
     """
     if is_remote(file.path):
-        return object_state(file.path)
+        return (file.size, 0) if file.digest else object_state(file.path)
     states = [os.stat(path) for path in file.members or (file.path,)]
     changed, inode_changed = (max(getattr(state, key) for state in states) for key in ("st_mtime_ns", "st_ctime_ns"))
     return sum(state.st_size for state in states), changed, inode_changed

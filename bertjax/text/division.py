@@ -102,7 +102,7 @@ def divide(corpus: Corpus, data: DataConfig) -> Division:
 
 def _may_be_enough(corpus: Corpus) -> bool:
     """Whether whole documents may fill both splits; False only if their number is known without reading."""
-    counted = all(KINDS[source.kind].file_is_document for source in corpus.sources)
+    counted = all(KINDS[file.kind].file_is_document for files in corpus.files for file in files)
     return not counted or sum(map(len, corpus.files)) >= 2 * LEAST_DOCUMENTS
 
 

@@ -16,10 +16,10 @@ LARGE = 4096  # bytes from which a file is uploaded by git-lfs
 
 
 class Repository:
-    """Its files by commit; `main` is the last."""
+    """Its files by commit; `main` is the last. `card` has the metadata of its README."""
 
-    def __init__(self, private: bool = False) -> None:
-        self.private = private
+    def __init__(self, private: bool = False, *, gated: bool = False, card: dict | None = None) -> None:
+        self.private, self.gated, self.card = private, gated, card or {}
         self.commits: dict[str, dict[str, bytes]] = {}
 
     def commit(self, files: dict[str, bytes]) -> str:
@@ -37,7 +37,10 @@ class Repository:
 
 
 class Hub(ThreadingHTTPServer):
-    """The server; `asked` has the method and path of every request."""
+    """The server; `asked` has the method and path of every request, `sent` (path, bytes) of each file or part of it.
+
+    Data sets are repositories named `datasets/OWNER/NAME`.
+    """
 
     daemon_threads = True
 
@@ -46,6 +49,7 @@ class Hub(ThreadingHTTPServer):
         self.repositories: dict[str, Repository] = {}
         self.uploaded: dict[str, bytes] = {}
         self.asked: list[str] = []
+        self.sent: list[tuple[str, int]] = []
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -61,6 +65,14 @@ class Hub(ThreadingHTTPServer):
     def downloaded(self) -> set[str]:
         """The names of the files whose content was sent."""
         return {line.rpartition("/")[2] for line in self.asked if line.startswith("GET") and "/resolve/" in line}
+
+
+def _about(content: bytes) -> dict:
+    """What the Hub tells of a file: its size, its git object and, of a large one, its SHA-256."""
+    about: dict = {"size": len(content), "blobId": hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()}
+    if len(content) >= LARGE:
+        about["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+    return about
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -113,8 +125,15 @@ class _Handler(BaseHTTPRequestHandler):
             if not self._authorized():
                 return self._refuse(401, "", "Invalid credentials in Authorization header")
             return self._json({"type": "user", "name": USER, "orgs": [{"name": TEAM, "type": "org"}], "auth": {}})
-        if found := re.fullmatch(r"/api/models/(.+?)(?:/revision/(.+))?", path):
-            name, revision, file = found[1], unquote(found[2] or "main"), None
+        if found := re.fullmatch(r"/api/datasets/(.+?)/tree/([^/]+)(?:/(.+))?", path):
+            return self._tree(f"datasets/{found[1]}", unquote(found[2]), unquote(found[3] or ""))
+        if found := re.fullmatch(r"/api/datasets/(.+)/auth-check", path):
+            repository = self.server.repositories[f"datasets/{found[1]}"]
+            is_open = not repository.gated or self._authorized()
+            return self._send(200) if is_open else self._refuse(403, "GatedRepo", "Access is restricted")
+        if found := re.fullmatch(r"/api/(?:models|(datasets))/(.+?)(?:/revision/(.+))?", path):
+            name, revision, file = found[2], unquote(found[3] or "main"), None
+            name = f"datasets/{name}" if found[1] else name
         elif found := re.fullmatch(r"/(.+)/resolve/([^/]+)/(.+)", path):
             name, revision, file = found[1], unquote(found[2]), found[3]
         else:
@@ -126,12 +145,38 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         files = repository.commits[commit]
         if file is None:
-            siblings = [{"rfilename": one} for one in sorted(files)]
-            return self._json({"id": name, "sha": commit, "private": repository.private, "siblings": siblings})
+            siblings = [
+                {"rfilename": one} | (_about(files[one]) if "blobs" in self.path else {}) for one in sorted(files)
+            ]
+            about = {"id": name.removeprefix("datasets/"), "sha": commit, "siblings": siblings}
+            about |= {"private": repository.private, "gated": repository.gated and "auto", "cardData": repository.card}
+            return self._json(about)
         if file not in files:
             return self._refuse(404, "EntryNotFound", "Entry not found")
-        etag = hashlib.sha256(files[file]).hexdigest()
-        return self._send(200, files[file], {"X-Repo-Commit": commit, "ETag": f'"{etag}"'}, body)
+        headers = {"X-Repo-Commit": commit, "ETag": f'"{hashlib.sha256(files[file]).hexdigest()}"'}
+        if part := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or ""):
+            start, end = int(part[1]), int(part[2]) + 1
+            self.server.sent.append((f"{name}/{file}", len(files[file][start:end])))
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(files[file])}"
+            return self._send(206, files[file][start:end], headers, body)
+        if body:
+            self.server.sent.append((f"{name}/{file}", len(files[file])))
+        return self._send(200, files[file], headers, body)
+
+    def _tree(self, name: str, revision: str, folder: str) -> None:
+        repository = self.server.repositories[name]
+        files = repository.commits[repository.resolve(revision) or ""]
+        inside = [path for path in files if path.startswith(f"{folder}/" if folder else "")]
+        below = f"{folder}/" if folder else ""
+        entries: dict[str, dict] = {}
+        for path in inside:
+            first, slash, _ = path.removeprefix(below).partition("/")
+            if slash and "recursive=true" not in self.path.lower():
+                entries[below + first] = {"type": "directory", "path": below + first, "oid": "0" * 40, "size": 0}
+            else:
+                about = _about(files[path])
+                entries[path] = {"type": "file", "path": path, "oid": about["blobId"], "size": about["size"]}
+        self._json(list(entries.values()))
 
     def _create(self, asked: dict) -> None:
         name = f"{asked.get('organization') or USER}/{asked['name']}"

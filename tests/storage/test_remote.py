@@ -450,7 +450,7 @@ def test_data_set_without_network_names_the_download_command(kinds, monkeypatch)
 
     monkeypatch.setattr(remote, "_storage", lambda url: (Storage(), url))
     with pytest.raises(RemoteError) as raised:
-        source_files(parse_source("hf:org/name@v2:content"))
+        source_files(parse_source("parquet:hf://datasets/org/name@v2/**/*.parquet:content"))
     assert str(raised.value) == (
         "hf://datasets/org/name@v2/**/*.parquet: no network; where there is one, run `hf download org/name --repo-type "
         "dataset --revision v2 --include '*.parquet' --local-dir name`, and give name/**/*.parquet in place of the URL"

@@ -208,18 +208,6 @@ def test_source_files_leaves_out_excluded_files(tmp_path, monkeypatch):
         source_files(source, ("*",))
 
 
-def test_hub_alias_names_the_parquet_files_of_a_data_set(monkeypatch):
-    for written, pattern in {
-        "hf:org/name": "org/name/**/*.parquet",
-        "hf:org/name:content": "org/name/**/*.parquet:content",
-        "hf:org/name/20231101.en/*": "org/name/20231101.en/*",
-        "hf:org/name@~parquet/en/train/*:text": "org/name@~parquet/en/train/*:text",
-    }.items():
-        assert parse_source(written) == Source("parquet", f"hf://datasets/{pattern}")
-    with pytest.raises(ValueError, match="source hf:name: write hf:ORG/NAME"):
-        parse_source("hf:name")
-
-
 # formats
 
 

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import replace
 
 from bertjax.config.plugins import Registry
 from bertjax.storage.remote import content_tag, is_remote
@@ -19,6 +19,7 @@ from bertjax.text.sources import (
     csv_rows,
     docs,
     generated,
+    hf,
     jsonl,
     lines,
     novels,
@@ -44,33 +45,14 @@ _ALL = (
     tfds.KIND,
     wikipedia.KIND,
     parquet.KIND,
+    hf.KIND,
     tfrecord.KIND,
 )
 KINDS = Registry("sources", {kind.name: kind for kind in _ALL}, SourceKind)
 # Unlike a file name, a field has no folder, suffix or wildcard.
 _FIELD = re.compile(r"(?P<glob>.+):(?P<field>[^:./*?\[\]]+)", re.DOTALL)
-_DATA_SET = re.compile(r"(?P<name>[\w.-]+/[\w.-]+(?:@[^/:]+)?)(?:/(?P<path>[^:]*))?(?P<field>:.*)?")
 _COMPRESSION = 4  # bytes of text per byte of a compressed file
 _REQUESTS = 16  # to object storage, at a time
-
-
-def hub_data_set(pattern: str) -> Source:
-    """The `parquet` source of the Hub data set `ORG/NAME[/GLOB][:FIELD]`; without a glob, of all its Parquet files.
-
-    Raises ValueError for another form.
-    """
-    match = _DATA_SET.fullmatch(pattern)
-    if not match:
-        raise ValueError(
-            f"source hf:{pattern}: write hf:ORG/NAME, as in hf:wikimedia/wikipedia/20231101.en/*, or append a column: "
-            "hf:ORG/NAME:COLUMN"
-        )
-    glob = match["path"] or "**/*.parquet"
-    return Source(parquet.KIND.name, f"hf://datasets/{match['name']}/{glob}{match['field'] or ''}")
-
-
-# Aliases: a name -> the source of another kind that its pattern stands for.
-ALIASES: dict[str, Callable[[str], Source]] = {"hf": hub_data_set}
 
 
 def parse_sources(written: Sequence[str]) -> tuple[Source, ...]:
@@ -112,8 +94,6 @@ def parse_source(written: str) -> Source:
                 f"source {written!r}: no kind; write kind:glob, e.g. {likely_kind(written)}:{written}; "
                 f"kinds: {', '.join(KINDS)}"
             )
-    elif name in ALIASES:
-        return ALIASES[name](pattern)
     if not kind:
         near = difflib.get_close_matches(name, KINDS, 1)
         hint = f"did you mean {near[0]}:{pattern}? " if near else ""
@@ -127,10 +107,12 @@ def parse_source(written: str) -> Source:
 
 def likely_kind(path: str) -> str:
     """The kind whose files usually have such a name."""
-    fitting = (
-        kind.name for kind in KINDS.values() if kind.folder_names != ("*",) and has_name(path, kind.folder_names)
-    )
-    return next(fitting, text.KIND.name)
+    return _kind_by_name(path) or text.KIND.name
+
+
+def _kind_by_name(path: str) -> str:
+    kinds = (kind.name for kind in KINDS.values() if kind.folder_names != ("*",) and has_name(path, kind.folder_names))
+    return next(kinds, "")
 
 
 def source_files(source: Source, exclude: Sequence[str] = (), *, check: bool = True) -> list[SourceFile]:
@@ -141,7 +123,23 @@ def source_files(source: Source, exclude: Sequence[str] = (), *, check: bool = T
     """
     kind = KINDS[source.kind]
     if kind.find:
-        return kind.find(source)
+        files = kind.find(source)
+        if kind.read is None:
+            files = [replace(file, kind=file.kind or _kind_by_name(file.path)) for file in files]
+    else:
+        files = _matching_files(source, exclude)
+    if check:
+        checks = [(KINDS[file.kind].check, file) for file in files]
+        with ThreadPoolExecutor(_REQUESTS if any(is_remote(file.path) for file in files) else 1) as threads:
+            failures = [error for error in threads.map(_refusal, checks) if error]
+        if failures:
+            more = f" (and {len(failures) - 1} more files)" if len(failures) > 1 else ""
+            raise ValueError(f"{failures[0]}{more}")
+    return files
+
+
+def _matching_files(source: Source, exclude: Sequence[str]) -> list[SourceFile]:
+    kind = KINDS[source.kind]
     pattern, field = _glob_and_field(source)
     try:
         sizes = matching_files(pattern, kind.folder_names, exclude)
@@ -154,22 +152,17 @@ def source_files(source: Source, exclude: Sequence[str] = (), *, check: bool = T
     if not any(sizes.values()):
         raise ValueError(f"source {source}: no text, every file is empty ({len(sizes)}, e.g. {next(iter(sizes))})")
     feature = "" if field == DEFAULT_FIELD else field
-    files = [
+    return [
         SourceFile(source.kind, path, feature=feature, listed=size if is_remote(path) else None)
         for path, size in sizes.items()
     ]
-    if check and kind.check:
-        with ThreadPoolExecutor(_REQUESTS if any(is_remote(file.path) for file in files) else 1) as threads:
-            failures = [error for error in threads.map(partial(_refusal, kind.check), files) if error]
-        if failures:
-            more = f" (and {len(failures) - 1} more files)" if len(failures) > 1 else ""
-            raise ValueError(f"{failures[0]}{more}")
-    return files
 
 
-def _refusal(check: Callable[[SourceFile], None], file: SourceFile) -> str:
+def _refusal(case: tuple[Callable[[SourceFile], None] | None, SourceFile]) -> str:
+    check, file = case
     try:
-        check(file)
+        if check:
+            check(file)
     except ValueError as error:
         return str(error)
     return ""
@@ -203,7 +196,7 @@ def read_documents(file: SourceFile, counts: ReadCounts | None = None, longest: 
 
 def is_text(source: Source) -> bool:
     """Whether a source holds text rather than rows of ids."""
-    return KINDS[source.kind].read is not None
+    return not KINDS[source.kind].no_text
 
 
 def require_text(sources: Iterable[Source]) -> None:
@@ -236,8 +229,10 @@ def require_documents(source: Source, counts: ReadCounts) -> None:
 def digest(file: SourceFile) -> str:
     """SHA-256 (hex) of a file's bytes; of several files, that of their digests in order.
 
-    Of a remote file in columns it is that of the storage's tag, since hashing would read all the columns.
+    Without a known digest, a remote file in columns has that of the storage's tag: hashing would read every column.
     """
+    if file.digest:
+        return file.digest
     if is_remote(file.path) and KINDS[file.kind].is_columnar:
         return content_tag(file.path)
     if not file.members:

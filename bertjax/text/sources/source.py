@@ -37,6 +37,7 @@ class SourceFile:
     encoding: str = UTF8  # of text
     span: Span | None = None  # bytes of the file in which the documents to read begin; None: all
     listed: int | None = None  # bytes of input without a size on this disk: a remote file, generated text
+    digest: str = ""  # SHA-256 (hex) of content that cannot change, if the storage has it
 
     @property
     def size(self) -> int:
@@ -55,11 +56,13 @@ class SourceKind:
     name: str  # the text before the colon
     read: Callable[[SourceFile, ReadCounts], Paragraphs] | None
     """Read a file's documents as paragraphs, in bounded memory. Raises ValueError naming file and offset of invalid
-    content, and counts what it left out or changed. None if the files hold rows instead of text."""
-    no_text: str = ""  # of a kind without `read`: why there is no text, and what to do with the files
+    content, and counts what it left out or changed. None if the files hold rows instead of text, or are of other
+    kinds."""
+    no_text: str = ""  # of a kind whose files hold rows: why there is no text, and what to do with the files
     example: str = "books/*.txt"  # a pattern, for messages
     default_pattern: str | None = None  # of a bare name; None: a pattern is required
-    find: Callable[[Source], list[SourceFile]] | None = None  # the files in order; None: those that a glob matches
+    find: Callable[[Source], list[SourceFile]] | None = None
+    """The files in order; those without a kind get that of their names. None: the files that a glob matches."""
     has_fields: bool = False  # whether `:FIELD` may follow the glob, naming the record field with the text
     check: Callable[[SourceFile], None] | None = None  # raises ValueError, before long work, for a file of another kind
     needs: tuple[str, str] | None = None  # the optional module that reads it, and the argument for pip
@@ -76,7 +79,7 @@ class SourceKind:
     version: int = 0  # of reading; a change makes other stores
 
     def __post_init__(self) -> None:
-        assert (self.read is None) == bool(self.no_text), self.name
+        assert self.read or self.no_text or self.find, self.name
 
 
 def source_lines(file: SourceFile, counts: ReadCounts) -> Iterator[str]:

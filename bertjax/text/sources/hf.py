@@ -1,0 +1,164 @@
+"""The `hf` source: a data set of the Hugging Face Hub, whose files are read where they lie.
+
+`hf:OWNER/NAME[@REVISION][:CONFIG][:SPLIT][:COLUMN]`, or `hf:OWNER/NAME[@REVISION]/GLOB[:COLUMN]` for the files that a
+glob matches. The configs and splits are those of the data set's card, or else follow from the names of its folders and
+files, as in Hugging Face's `datasets`. The files are Parquet, JSON Lines, CSV or text; no code of a data set is run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bertjax.storage.hub import HubDataSet, open_data_set
+from bertjax.storage.remote import is_remote
+from bertjax.text.sources import csv_rows, jsonl, parquet
+from bertjax.text.sources.globs import has_name
+from bertjax.text.sources.source import DEFAULT_FIELD, Source, SourceFile, SourceKind
+
+_WRITTEN = re.compile(
+    r"(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>refs/(?:convert|pr)/[^/:]+|[^/:]+))?(?:/(?P<glob>[^:]+))?"
+    r"(?P<parts>(?::[^:]+)*)"
+)
+_FORM = "hf:OWNER/NAME[@REVISION][:CONFIG][:SPLIT][:COLUMN], as in hf:wikimedia/wikipedia:20231101.en"
+_DATA = (*parquet.KIND.folder_names, *jsonl.KIND.folder_names, *csv_rows.KIND.folder_names, "*.json", "*.txt")
+_SPLIT = "train"
+# The words in names of files and folders that stand for splits.
+_SPLITS = {
+    "train": r"train(?:ing)?",
+    "validation": r"validation|valid|dev|val",
+    "test": r"test(?:ing)?|eval(?:uation)?",
+}
+_NAMED_SPLITS = {
+    split: re.compile(rf"(?:^|[^a-z])(?:{words})(?:[^a-z]|$)", re.IGNORECASE) for split, words in _SPLITS.items()
+}
+_NUMBERED = re.compile(r"(.*?)-?\d+-of-(\d+)\b.*")
+_LISTED = 10  # names in a message
+
+
+def find(source: Source) -> list[SourceFile]:
+    """Find the files of the data set, a config and a split, with their digests from the Hub.
+
+    Raises ValueError for a malformed source, an unknown or missing config or split, and like `open_data_set`.
+    """
+    written = _WRITTEN.fullmatch(source.pattern)
+    if not written:
+        raise ValueError(f"source {source}: write {_FORM}, or hf:OWNER/NAME/GLOB:COLUMN for some of its files")
+    data_set = open_data_set(written["name"], written["revision"] or "")
+    parts = written["parts"].split(":")[1:]
+    if written["glob"]:
+        names = _matching(data_set.files, [written["glob"]])
+    else:
+        names = _files_of_split(source, data_set, parts)
+    if len(parts) > 1:
+        raise ValueError(f"source {source}: {parts[0]!r} is neither a config nor a split of it; write {_FORM}")
+    names = [name for name in names if has_name(name, _DATA)]
+    column = parts[0] if parts and parts[0] != DEFAULT_FIELD else ""
+    if not names:
+        raise ValueError(
+            f"source {source}: no files of text match; its files are {_listed(data_set.files)}; of a data set that is "
+            "made by a script, read the Hub's own Parquet copy: hf:OWNER/NAME@~parquet"
+        )
+    if data_set.is_cached and not written["glob"]:
+        _require_all(source, names)
+    files = [(name, data_set.files[name]) for name in names]
+    return [
+        SourceFile(
+            jsonl.KIND.name if has_name(name, ("*.json",)) else "",
+            file.path,
+            feature=column,
+            listed=file.size if is_remote(file.path) else None,
+            digest=file.sha256,
+        )
+        for name, file in files
+    ]
+
+
+def _files_of_split(source: Source, data_set: HubDataSet, parts: list[str]) -> list[str]:
+    """The files of the config and the split that the first of `parts` name; these are removed from `parts`."""
+    configs = {config["config_name"]: config for config in data_set.configs}
+    folders = {name.partition("/")[0] for name in data_set.files if "/" in name}
+    if configs:
+        config = _chosen_config(source, configs, parts)
+        splits = _card_splits(data_set.files, config)
+    else:
+        below = f"{parts.pop(0)}/" if parts and parts[0] in folders else ""
+        splits = _named_splits([name for name in data_set.files if name.startswith(below)])
+    if parts and parts[0] in splits:
+        return splits[parts.pop(0)]
+    if _SPLIT in splits or len(splits) == 1:
+        return splits.get(_SPLIT) or next(iter(splits.values()))
+    if not splits:
+        return []
+    raise ValueError(f"source {source}: no split {_SPLIT!r}; add one of its splits, {_listed(splits)}: {_FORM}")
+
+
+def _chosen_config(source: Source, configs: Mapping[str, Mapping[str, Any]], parts: list[str]) -> Mapping[str, Any]:
+    if parts and parts[0] in configs:
+        return configs[parts.pop(0)]
+    default = [config for name, config in configs.items() if config.get("default") is True or name == "default"]
+    if len(configs) == 1 or default:
+        return (default or [*configs.values()])[0]
+    what = f"{parts[0]!r} is not one of its" if parts else "it has"
+    raise ValueError(f"source {source}: {what} {len(configs)} configs; add one, {_listed(configs)}: {_FORM}")
+
+
+def _card_splits(names: Iterable[str], config: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Split -> files, by `data_files` of a card: a glob, several, or a list of {split, path}."""
+    entries = config.get("data_files")
+    folder = f"{config['data_dir'].strip('/')}/" if isinstance(config.get("data_dir"), str) else ""
+    if not entries:
+        return _named_splits([name for name in names if name.startswith(folder)])
+    entries = entries if isinstance(entries, list) else [entries]
+    splits: dict[str, list[str]] = {}
+    for entry in entries:
+        split, path = (entry.get("split", _SPLIT), entry.get("path")) if isinstance(entry, Mapping) else (_SPLIT, entry)
+        globs = [folder + str(glob).removeprefix("./") for glob in (path if isinstance(path, list) else [path])]
+        splits.setdefault(str(split), []).extend(_matching(names, globs))
+    return {split: files for split, files in splits.items() if files}
+
+
+def _named_splits(names: Iterable[str]) -> dict[str, list[str]]:
+    """Split -> data files of the most frequent kind, by words in their names; all are `train` if none has one."""
+    data = [name for name in names if has_name(name, _DATA)]
+    common = Counter(os.path.splitext(name)[1] for name in data).most_common(1)
+    data = sorted(name for name in data if common and name.endswith(common[0][0]))
+    splits = {split: [name for name in data if word.search(name)] for split, word in _NAMED_SPLITS.items()}
+    return {split: files for split, files in splits.items() if files} or ({_SPLIT: data} if data else {})
+
+
+def _require_all(source: Source, names: Iterable[str]) -> None:
+    """Raise ValueError if files named NUMBER-of-COUNT are fewer, as after the download of a part."""
+    counts = Counter((match[1], int(match[2])) for name in names if (match := _NUMBERED.fullmatch(name)))
+    for (stem, expected), present in counts.items():
+        if present != expected:
+            raise ValueError(
+                f"source {source}: only {present} of the {expected} files {stem}* are downloaded; download the others, "
+                "or name some with hf:OWNER/NAME/GLOB"
+            )
+
+
+def _matching(names: Iterable[str], globs: Iterable[str]) -> list[str]:
+    from fsspec.utils import glob_translate
+
+    patterns = [re.compile(glob_translate(glob)) for glob in globs]
+    return sorted(name for name in names if any(pattern.match(name) for pattern in patterns))
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = [*names]
+    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else "")
+
+
+KIND = SourceKind(
+    "hf",
+    read=None,  # its files are of other kinds
+    example="wikimedia/wikipedia:20231101.en",
+    find=find,
+    has_fields=True,
+    takes_encoding=True,
+    needs=("huggingface_hub", "'bertjax[hf,parquet]'"),
+)
