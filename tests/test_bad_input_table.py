@@ -152,7 +152,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
         of("text:exported"),
         ["text:exported", "the folder has no *.txt", "it has 1 .json", "write text:exported/**/*.json"],
     ),
-    (of("docs"), ["source 'docs'", "also a folder here", "text:docs/**", "docs: for"]),
+    (of("docs"), ["source 'docs'", "also a folder here", "folder:docs", "docs: for"]),
     (of("./texts.txt", "./few.txt"), ["2 files without a kind", "put it in quotes", "'text:*.txt'"]),
     (of("text:folder[v1]/*.txt"), ["matches nothing", "[..] is a set of characters", "folder[[]v1]/*.txt"]),
     (of("csv:reviews.csv:txt"), ["reviews.csv: no column 'txt'; it has text, label", "csv:GLOB:COLUMN"]),
@@ -161,7 +161,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     (
         of("text:*.txt", "lines:corpus.txt"),
         [
-            "2 of 7 files cannot be read",
+            "2 of 6 files cannot be read",
             "latin1.txt: not UTF-8",
             "likely cp1252",
             "random.txt: not UTF-8",

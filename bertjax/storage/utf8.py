@@ -13,6 +13,14 @@ JUDGED_EARLY = 16 << 20  # characters; a file is refused early if its share exce
 
 _REPLACEMENT = "\ufffd"
 _SAMPLE = 32 << 10  # bytes before and after the first invalid one, for guessing the encoding
+_JUDGED = 16 << 20  # bytes of a text by which its encoding is judged
+_MARKS = (
+    (codecs.BOM_UTF8, UTF8),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 _WESTERN = "cp1252"  # the most frequent alternative
 _FEWEST_IN_UTF8 = 10  # characters beyond ASCII; a few bytes of another encoding can be valid UTF-8 by chance
 
@@ -107,6 +115,42 @@ def likely_encoding(sample: bytes) -> str:
     if any(_WESTERN in match.could_be_from_charset for match in matches if match.chaos <= best.chaos):
         return _WESTERN
     return codecs.lookup(best.encoding).name
+
+
+def byte_order_mark(content: bytes) -> str:
+    """The encoding whose byte order mark content begins with; '' without one."""
+    return next((encoding for mark, encoding in _MARKS if content.startswith(mark)), "")
+
+
+def detected_encoding(chunks: Iterable[bytes]) -> str:
+    """The encoding of a text: that of its byte order mark, UTF-8 if it is that or nearly, or the likely one.
+
+    At most `_JUDGED` bytes are read. Text of another encoding is judged by its lines that are not ASCII.
+    """
+    decoder = codecs.getincrementaldecoder(UTF8)()
+    held, read = b"", 0
+    is_utf8 = True
+    for chunk in chunks:
+        if not read and (marked := byte_order_mark(chunk)):
+            return marked
+        read += len(chunk)
+        try:
+            decoder.decode(chunk)
+        except UnicodeDecodeError:
+            is_utf8 = False
+            decoder.reset()
+        if len(held) < _SAMPLE:
+            held += b"".join(line for line in chunk.splitlines(keepends=True) if not line.isascii())
+        if read > _JUDGED:
+            break
+    if is_utf8:
+        return UTF8
+    sample = held[:_SAMPLE]
+    text = sample.decode(errors="replace")
+    invalid = text.count(_REPLACEMENT)
+    if sum(character > "\x7f" for character in text) >= 2 * invalid:  # as many characters of UTF-8 as invalid bytes
+        return UTF8
+    return likely_encoding(sample) or UTF8
 
 
 def transcoded(chunks: Iterable[bytes], path: str, encoding: str) -> Iterator[bytes]:

@@ -15,15 +15,16 @@ from typing import Any
 from bertjax.config import DataConfig
 from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import read_json
+from bertjax.storage.lines import read_chunks
 from bertjax.storage.remote import AnyPath, is_remote, object_state, path_of
-from bertjax.storage.utf8 import UTF8, encoding_name
+from bertjax.storage.utf8 import UTF8, detected_encoding, encoding_name
 from bertjax.text.documents import Document
 from bertjax.text.sources.registry import (
     KINDS,
     digest,
+    find_files,
     parse_sources,
     require_text,
-    source_files,
     split_file,
     text_bytes,
 )
@@ -61,7 +62,7 @@ class Corpus:
     files: tuple[tuple[SourceFile, ...], ...]  # of each source
     digests: tuple[tuple[str, ...], ...]
     stamps: tuple[tuple[int, ...], ...]  # size and change times of every file when it was hashed
-    skipped: tuple[tuple[str, str], ...] = ()  # unreadable files that were left out, each with the reason
+    skipped: tuple[tuple[str, str], ...] = ()  # files that were left out, each with the reason
 
     @classmethod
     def of(cls, data: DataConfig) -> Corpus:
@@ -93,12 +94,15 @@ class Corpus:
         """
         data = data or DataConfig()
 
-        def find_files(source: Source) -> Iterator[SourceFile]:
-            for file in source_files(source, data.exclude, check=data.on_error == "stop"):
-                encoding = encoding_name(data.encoding) if KINDS[file.kind].takes_encoding else UTF8
-                yield replace(file, spans=spans, encoding=encoding)
-
-        files = tuple(tuple(find_files(source)) for source in sources)
+        encoding = encoding_name(data.encoding)
+        found = [find_files(source, data.exclude, check=data.on_error == "stop") for source in sources]
+        files = tuple(
+            tuple(
+                replace(file, spans=spans, encoding=encoding if KINDS[file.kind].takes_encoding else UTF8)
+                for file in one.files
+            )
+            for one in found
+        )
         everything = [file for group in files for file in group]
         if len(everything) > MOST_FILES:
             raise ValueError(
@@ -107,7 +111,15 @@ class Corpus:
             )
         stamps = _stamps(everything)
         digested = iter(_digests(everything, stamps, path_of(root) / "digests.json"))
-        return cls(sources, files, tuple(tuple(next(digested) for _ in group) for group in files), stamps)
+        digests = tuple(tuple(next(digested) for _ in group) for group in files)
+        if encoding == UTF8:
+            cache_path = path_of(root) / "encodings.json"
+            files = tuple(
+                # A folder has files of many origins; other sources are read as they were named.
+                _with_encodings(group, content, cache_path) if KINDS[source.kind].read is None else group
+                for source, group, content in zip(sources, files, digests, strict=True)
+            )
+        return cls(sources, files, digests, stamps, tuple(skip for one in found for skip in one.skipped))
 
     def description(self) -> list[dict[str, Any]]:
         """The sources as JSON: their kinds, file names and digests, without directories."""
@@ -118,18 +130,28 @@ class Corpus:
                 for file, digest in zip(files, digests, strict=True)
             ]
             kinds = {file.kind for file in files}
-            if len(kinds) > 1:
+            encodings = {file.encoding for file in files}
+            if len(kinds) > 1 or len(encodings) > 1:
                 for entry, file in zip(names, files, strict=True):
                     entry.append(f"{file.kind} {KINDS[file.kind].version} {file.encoding}")
-            # The files of a source of several kinds are described as if their own kind had been named.
+            # Files of one kind are described as if it had been named.
             kind = kinds.pop() if len(kinds) == 1 else source.kind
-            version, encoding = KINDS[kind].version, files[0].encoding if files else UTF8
+            version, encoding = KINDS[kind].version, encodings.pop() if len(encodings) == 1 else UTF8
             described.append(
                 {"kind": kind, "files": names}
                 | ({"version": version} if version else {})
                 | ({"encoding": encoding} if encoding != UTF8 else {})
             )
         return described
+
+    def detected_encodings(self) -> dict[str, list[str]]:
+        """Encoding -> the files that are read as that and not as `data.encoding`, because of what is in them."""
+        found: dict[str, list[str]] = {}
+        for source, files in zip(self.sources, self.files, strict=True):
+            for file in files if KINDS[source.kind].read is None else ():
+                if file.encoding != UTF8:
+                    found.setdefault(file.encoding, []).append(file.path)
+        return found
 
     def without(self, failures: Mapping[str, str]) -> Corpus:
         """The corpus without the paths in `failures`, which maps each to its reason.
@@ -265,6 +287,31 @@ def _stamp(file: SourceFile) -> tuple[int, ...]:
     states = [os.stat(path) for path in file.members or (file.path,)]
     changed, inode_changed = (max(getattr(state, key) for state in states) for key in ("st_mtime_ns", "st_ctime_ns"))
     return sum(state.st_size for state in states), changed, inode_changed
+
+
+def _with_encodings(files: Sequence[SourceFile], digests: Sequence[str], cache_path: AnyPath) -> tuple[SourceFile, ...]:
+    """The files with the encodings that were detected in them, cached by digest."""
+    try:
+        cache: dict[str, str] = read_json(cache_path, dict[str, str], most_bytes=_MOST_CACHE_BYTES)
+    except (FileNotFoundError, ValueError):
+        cache = {}
+
+    def look_up(file: SourceFile, digest: str) -> str:
+        if not KINDS[file.kind].takes_encoding:
+            return UTF8
+        try:
+            return cache.get(digest) or detected_encoding(read_chunks(file.path, file.path))
+        except ValueError:
+            return UTF8  # reading it explains the error
+
+    with ThreadPoolExecutor(_HASHING_THREADS) as threads:
+        encodings = list(threads.map(look_up, files, digests))
+    has_encoding = (KINDS[file.kind].takes_encoding for file in files)
+    fresh = {key: value for key, value, is_text in zip(digests, encodings, has_encoding, strict=True) if is_text}
+    if not fresh.items() <= cache.items():
+        cache_path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(cache_path, json.dumps(cache | fresh, indent=1))
+    return tuple(replace(file, encoding=encoding) for file, encoding in zip(files, encodings, strict=True))
 
 
 def _digests(files: Sequence[SourceFile], stamps: Sequence[tuple[int, ...]], cache_path: AnyPath) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import os
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import RUNNING_TEXT_VERSION, TextRules, Tokenizer
 
 _LISTED_FILES = 8
+_LISTED_SKIPPED = 40
 NOTICEABLE_UNKNOWN = 0.01  # share of [UNK] among the tokens
 
 _STORE_BYTES_PER_TEXT_BYTE = 0.6  # an estimate: two bytes for about four letters, eight for a sentence
@@ -204,11 +206,12 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
     files = [f"{pieces:,} documents were made of {name}" for name, pieces in divided[:_LISTED_FILES]]
     if len(divided) > _LISTED_FILES:
         files.append(f"and so on, of {len(divided):,} files in all")
+    files += [
+        f"read as {encoding}, as the text seems to be (else give data.encoding): {_names(paths)}"
+        for encoding, paths in about.get("encodings", {}).items()
+    ]
     if skipped := about.get("skipped", []):
-        files.append(f"files that cannot be read, which were left out (data.on_error): {len(skipped):,}")
-        files += [reason.partition("; ")[0] for _, reason in skipped[:_LISTED_FILES]]
-        if len(skipped) > _LISTED_FILES:
-            files.append(f"and so on, {len(skipped):,} files in all; they are in the store's manifest.json")
+        files.append(_skipped_table(skipped))
     # The pieces are listed by file instead.
     return (
         describe_counts(dataclasses.replace(counts, pieces=0))
@@ -216,6 +219,24 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
         + about.get("division", [])
         + about.get("notes", [])
     )
+
+
+def _skipped_table(skipped: Sequence[Sequence[str]]) -> str:
+    """A table of the files that were left out: name and reason."""
+    rows = [
+        (os.path.basename(path), reason.removeprefix(f"{path}: ").partition("; ")[0])
+        for path, reason in skipped[:_LISTED_SKIPPED]
+    ]
+    width = max(len(name) for name, _ in rows)
+    lines = [f"files that were left out: {len(skipped):,}", *(f"  {name:{width}}  {reason}" for name, reason in rows)]
+    if len(skipped) > _LISTED_SKIPPED:
+        lines.append(f"  and {len(skipped) - _LISTED_SKIPPED:,} more, which are in the store's manifest.json")
+    return "\n".join(lines)
+
+
+def _names(paths: Sequence[str]) -> str:
+    names = [os.path.basename(path) for path in paths[:_LISTED_FILES]]
+    return ", ".join(names) + (f" and {len(paths) - len(names):,} more" if len(paths) > len(names) else "")
 
 
 def text_changes(manifest: Mapping[str, Any], data: DataConfig) -> list[str]:
@@ -254,6 +275,7 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
         "sources": corpus.description(),
         "reading": [dataclasses.asdict(counts) for counts in reading],
         **({"divided": divided} if divided else {}),
+        **({"encodings": encodings} if (encodings := corpus.detected_encodings()) else {}),
         **({"skipped": corpus.skipped} if corpus.skipped else {}),
         "shard_sources": {
             split: [unit.source for unit in corpus.units if records[unit.number]["shards"][split]] for split in SPLITS

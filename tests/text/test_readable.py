@@ -91,8 +91,8 @@ def test_skipped_files_are_listed_and_not_in_the_store(mixed, data, tmp_path, mo
         f"{tmp_path}/text/{name}" for name in ("Thumbs.db", "japan.dat", "western.dat")
     ]
     notes = reading_notes(store.manifest)
-    assert "files that cannot be read, which were left out (data.on_error): 3" in notes
-    assert any("western.dat: not UTF-8" in note for note in notes)
+    (table,) = [note for note in notes if note.startswith("files that were left out: 3\n")]
+    assert "\n  western.dat  not UTF-8, byte 0xf6 at offset 2 is" in table
     # It is the store of the other files, by whatever pattern they are named.
     assert prepare(data) == store.path
     (tmp_path / "data" / "unreadable.json").unlink()

@@ -140,7 +140,7 @@ def test_parse_source_takes_a_folder_as_its_texts(tmp_path, monkeypatch):
     for name in ("notes/a.txt", "notes/deep/b.MD", "notes/c.txt.gz", "notes/picture.png", "notes/.hidden/d.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         write(tmp_path / name, "x")
-    for written in ("notes/", "notes", "./notes", "text:notes/", "text:notes", f"text:{tmp_path}/notes"):
+    for written in ("notes/", "notes", "./notes", "folder:notes", "text:notes/", f"text:{tmp_path}/notes"):
         found = [os.path.relpath(file.path) for file in source_files(parse_source(written))]
         assert found == ["notes/a.txt", "notes/c.txt.gz", "notes/deep/b.MD"]
     message = (
@@ -149,20 +149,20 @@ def test_parse_source_takes_a_folder_as_its_texts(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=message):
         source_files(parse_source("lines:notes/deep"))
     (tmp_path / "tables").mkdir()
-    with pytest.raises(ValueError, match="source text:tables/: the folder has no files"):
+    with pytest.raises(ValueError, match="source folder:tables/: the folder has no files"):
         source_files(parse_source("tables/"))
     write(tmp_path / "tables/a.jsonl", "{}")
     with pytest.raises(ValueError, match=r"\(it has 1 .jsonl\); write jsonl:tables/\*\*/\*.jsonl"):
-        source_files(parse_source("tables/"))
-    assert len(source_files(parse_source("jsonl:tables/"))) == 1
+        source_files(parse_source("text:tables/"))
+    assert len(source_files(parse_source("jsonl:tables/"))) == len(source_files(parse_source("tables/"))) == 1
 
 
 def test_parse_source_refuses_a_kind_that_is_also_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").mkdir()
-    with pytest.raises(ValueError, match=r"also a folder here; write text:docs/\*\* .* or docs: for"):
+    with pytest.raises(ValueError, match=r"also a folder here; write folder:docs .* or docs: for"):
         parse_source("docs")
-    assert parse_source("docs:") == Source("docs", "") and parse_source("docs/") == Source("text", "docs/")
+    assert parse_source("docs:") == Source("docs", "") and parse_source("docs/") == Source("folder", "docs/")
 
 
 def test_parse_sources_recognises_a_glob_without_quotes(tmp_path, monkeypatch):

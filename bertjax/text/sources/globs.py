@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from bertjax.storage.lines import COMPRESSED
 from bertjax.storage.remote import is_remote, listing_command, remote_files
@@ -25,8 +26,15 @@ class NoFilesError(ValueError):
     example = ""
 
 
-def matching_files(pattern: str, folder_names: Sequence[str] = ("*",), exclude: Sequence[str] = ()) -> dict[str, int]:
-    """Path -> bytes of the files that a glob matches, in order; `**` matches any depth, `~` is the home directory.
+class Matches(NamedTuple):
+    """Path -> bytes of files in order, and the other files of a folder."""
+
+    sizes: dict[str, int]
+    others: list[str]
+
+
+def matching_files(pattern: str, folder_names: Sequence[str] = ("*",), exclude: Sequence[str] = ()) -> Matches:
+    """The files that a glob matches; `**` matches any depth, `~` is the home directory.
 
     A folder stands for the files in it, at any depth, whose name without a compression suffix matches one of
     `folder_names`. `exclude` has globs of paths or names to leave out. Raises NoFilesError, with advice, if no file is
@@ -39,14 +47,21 @@ def matching_files(pattern: str, folder_names: Sequence[str] = ("*",), exclude: 
         sizes = _local_files(pattern)
     if not sizes:
         raise NoFilesError(_why_nothing(pattern))
+    everything = sizes
     if is_folder(pattern):
-        everything, sizes = sizes, {path: size for path, size in sizes.items() if has_name(path, folder_names)}
+        sizes = {path: size for path, size in sizes.items() if has_name(path, folder_names)}
         if not sizes:
             raise _no_names(pattern, folder_names, everything)
-    remaining = {path: size for path, size in sizes.items() if not any(_matches(path, glob) for glob in exclude)}
+    remaining = {path: size for path, size in sizes.items() if not is_excluded(path, exclude)}
     if not remaining:
         raise NoFilesError(f"data.exclude={tuple(exclude)} leaves out all {len(sizes)} files")
-    return dict(sorted(remaining.items()))
+    others = sorted(path for path in everything.keys() - sizes.keys() if not is_excluded(path, exclude))
+    return Matches(dict(sorted(remaining.items())), others)
+
+
+def is_excluded(path: str, exclude: Sequence[str]) -> bool:
+    """Whether one of the globs of `data.exclude` matches a path, or its last parts."""
+    return any(_matches(path, glob) for glob in exclude)
 
 
 def is_folder(pattern: str) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import NamedTuple
 
 from bertjax.config.plugins import Registry
+from bertjax.storage.lean_import import require_package
 from bertjax.storage.remote import content_tag, is_remote
 from bertjax.storage.sums import sha256_of_file
 from bertjax.storage.utf8 import ReadCounts, UnreadableFileError
@@ -18,19 +19,23 @@ from bertjax.text.documents import Document, assemble, divided
 from bertjax.text.sources import (
     csv_rows,
     docs,
+    docx,
+    folder,
     generated,
     hf,
+    html,
     jsonl,
     lines,
     novels,
     parquet,
+    pdf,
     text,
     tfds,
     tfrecord,
     wikiextractor,
 )
-from bertjax.text.sources.globs import NoFilesError, books_advice, has_name, is_folder, matching_files
-from bertjax.text.sources.source import DEFAULT_FIELD, Source, SourceFile, SourceKind
+from bertjax.text.sources.globs import NoFilesError, books_advice, has_name, is_excluded, is_folder, matching_files
+from bertjax.text.sources.source import DEFAULT_FIELD, Source, SourceFile, SourceKind, split_field
 from bertjax.text.sources.wikipedia import dump as wikipedia
 
 _ALL = (
@@ -46,11 +51,13 @@ _ALL = (
     wikipedia.KIND,
     parquet.KIND,
     hf.KIND,
+    html.KIND,
+    pdf.KIND,
+    docx.KIND,
+    folder.KIND,
     tfrecord.KIND,
 )
 KINDS = Registry("sources", {kind.name: kind for kind in _ALL}, SourceKind)
-# Unlike a file name, a field has no folder, suffix or wildcard.
-_FIELD = re.compile(r"(?P<glob>.+):(?P<field>[^:./*?\[\]]+)", re.DOTALL)
 _COMPRESSION = 4  # bytes of text per byte of a compressed file
 _REQUESTS = 16  # to object storage, at a time
 
@@ -72,7 +79,7 @@ def parse_sources(written: Sequence[str]) -> tuple[Source, ...]:
 
 
 def parse_source(written: str) -> Source:
-    """Parse `kind:pattern`, the bare name of a kind with a default pattern, or a folder of texts.
+    """Parse `kind:pattern`, the bare name of a kind with a default pattern, or a folder of files.
 
     Raises ValueError for an unknown kind, with the nearest one, a missing pattern, or a name that is both a kind and a
     folder.
@@ -84,11 +91,11 @@ def parse_source(written: str) -> Source:
         is_local_folder = bool(written) and is_folder(written)
         if has_default and is_local_folder:
             raise ValueError(
-                f"source {written!r}: a kind of source, and also a folder here; write {text.KIND.name}:{written}/** "
+                f"source {written!r}: a kind of source, and also a folder here; write {folder.KIND.name}:{written} "
                 f"for the files of the folder, or {written}: for the source {written}"
             )
         if is_local_folder:
-            return Source(text.KIND.name, written)
+            return Source(folder.KIND.name, written)
         if not has_default:
             raise ValueError(
                 f"source {written!r}: no kind; write kind:glob, e.g. {likely_kind(written)}:{written}; "
@@ -115,19 +122,49 @@ def _kind_by_name(path: str) -> str:
     return next(kinds, "")
 
 
-def source_files(source: Source, exclude: Sequence[str] = (), *, check: bool = True) -> list[SourceFile]:
-    """The files of a source, in order, except those that a glob of `exclude` matches.
+class Found(NamedTuple):
+    """The files of a source in order, and those that were left out, each with the reason."""
 
-    Raises ValueError if there are none, with advice, or all are empty, and, if `check` is true, for files of another
+    files: list[SourceFile]
+    skipped: list[tuple[str, str]]
+
+
+def source_files(source: Source, exclude: Sequence[str] = (), *, check: bool = True) -> list[SourceFile]:
+    """The files of a source, in order. Raises ValueError like `find_files`."""
+    return find_files(source, exclude, check=check).files
+
+
+def find_files(source: Source, exclude: Sequence[str] = (), *, check: bool = True) -> Found:
+    """Find the files of a source, except those that a glob of `exclude` matches.
+
+    Empty text files are left out, and the files of a folder whose names are usual for no kind. Raises ValueError if
+    there are none, with advice, or all are empty, for a missing library and, if `check` is true, for files of another
     kind.
     """
     kind = KINDS[source.kind]
+    skipped: list[tuple[str, str]] = []
     if kind.find:
-        files = kind.find(source)
+        found = [file for file in kind.find(source) if not is_excluded(file.path, exclude)]
         if kind.read is None:
-            files = [replace(file, kind=file.kind or _kind_by_name(file.path)) for file in files]
+            found = [replace(file, kind=file.kind or _kind_by_name(file.path)) for file in found]
     else:
-        files = _matching_files(source, exclude)
+        found, others = _matching_files(source, exclude)
+        skipped = [(path, f"its name is not one of {', '.join(kind.folder_names)}") for path in others]
+    files = []
+    for file in found:
+        if reason := _reason_to_skip(file, kind):
+            skipped.append((file.path, reason))
+        else:
+            files.append(file)
+    if found and not files:
+        raise ValueError(
+            f"source {source}: no text, every file is empty or of no kind that is read ({len(found)}, e.g. "
+            f"{found[0].path}: {skipped[-1][1]})"
+        )
+    for name in dict.fromkeys(file.kind for file in files if kind.read is None or kind.find is None):
+        if needs := KINDS[name].needs:
+            path = next(file.path for file in files if file.kind == name)
+            _require(*needs, path)
     if check:
         checks = [(KINDS[file.kind].check, file) for file in files]
         with ThreadPoolExecutor(_REQUESTS if any(is_remote(file.path) for file in files) else 1) as threads:
@@ -135,14 +172,34 @@ def source_files(source: Source, exclude: Sequence[str] = (), *, check: bool = T
         if failures:
             more = f" (and {len(failures) - 1} more files)" if len(failures) > 1 else ""
             raise ValueError(f"{failures[0]}{more}")
-    return files
+    return Found(files, skipped)
 
 
-def _matching_files(source: Source, exclude: Sequence[str]) -> list[SourceFile]:
-    kind = KINDS[source.kind]
-    pattern, field = _glob_and_field(source)
+def _reason_to_skip(file: SourceFile, kind: SourceKind) -> str:
+    name = os.path.basename(file.path)
+    if kind.read is None and name.startswith("~$"):
+        return "lock file of an open document"
+    if not file.kind:
+        ending = os.path.splitext(name)[1]
+        return f"unknown suffix {ending}" if ending else "a name without a suffix"
+    if KINDS[file.kind].takes_encoding or kind.read is None:
+        return "empty file" if not file.members and file.size == 0 else ""
+    return ""
+
+
+def _require(module: str, install: str, path: str) -> None:
     try:
-        sizes = matching_files(pattern, kind.folder_names, exclude)
+        require_package(module, install, path)
+    except ModuleNotFoundError:
+        raise ValueError(f"{path}: reading it requires {module}; pip install {install}") from None
+
+
+def _matching_files(source: Source, exclude: Sequence[str]) -> tuple[list[SourceFile], list[str]]:
+    """The files that the glob of a source matches, and the other files of a folder."""
+    kind = KINDS[source.kind]
+    pattern, field = split_field(source.pattern) if kind.has_fields else (source.pattern, "")
+    try:
+        sizes, others = matching_files(pattern, kind.folder_names, exclude)
     except NoFilesError as error:
         hint = f"{field!r} was taken for the field (if it is not one, add :{DEFAULT_FIELD})" if field else ""
         example = f"write {likely_kind(error.example)}:{error.example}" if error.example else ""
@@ -155,7 +212,7 @@ def _matching_files(source: Source, exclude: Sequence[str]) -> list[SourceFile]:
     return [
         SourceFile(source.kind, path, feature=feature, listed=size if is_remote(path) else None)
         for path, size in sizes.items()
-    ]
+    ], others
 
 
 def _refusal(case: tuple[Callable[[SourceFile], None] | None, SourceFile]) -> str:
@@ -166,12 +223,6 @@ def _refusal(case: tuple[Callable[[SourceFile], None] | None, SourceFile]) -> st
     except ValueError as error:
         return str(error)
     return ""
-
-
-def _glob_and_field(source: Source) -> tuple[str, str]:
-    """Split `GLOB[:FIELD]`, the field '' by default. A glob that ends like a field is written with `:text`."""
-    match = _FIELD.fullmatch(source.pattern) if KINDS[source.kind].has_fields else None
-    return (match["glob"], match["field"]) if match else (source.pattern, "")
 
 
 def read_documents(file: SourceFile, counts: ReadCounts | None = None, longest: int = 0) -> Iterator[Document]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from bertjax.storage.lines import COMPRESSED, UTF8, Span, read_lines
 from bertjax.storage.utf8 import ReadCounts
 
 DEFAULT_FIELD = "text"  # of a record
+# Unlike a file name, a field has no folder, suffix or wildcard.
+_FIELD = re.compile(r"(?P<glob>.+):(?P<field>[^:./*?\[\]]+)", re.DOTALL)
 
 Paragraphs = Iterator[str | None]  # without newlines, not empty; None ends a document
 
@@ -80,6 +83,12 @@ class SourceKind:
 
     def __post_init__(self) -> None:
         assert self.read or self.no_text or self.find, self.name
+
+
+def split_field(pattern: str) -> tuple[str, str]:
+    """Split `GLOB[:FIELD]`, the field '' by default. A glob that ends like a field is written with `:text`."""
+    match = _FIELD.fullmatch(pattern)
+    return (match["glob"], match["field"]) if match else (pattern, "")
 
 
 def source_lines(file: SourceFile, counts: ReadCounts) -> Iterator[str]:

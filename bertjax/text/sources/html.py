@@ -1,0 +1,55 @@
+"""The `html` source: the main text of web pages, by trafilatura, without menus, adverts and footers."""
+
+from __future__ import annotations
+
+import re
+
+from bertjax.storage.lines import whole_content
+from bertjax.storage.utf8 import UTF8, ReadCounts, Utf8, byte_order_mark, encoding_name
+from bertjax.text.documents import split_paragraphs
+from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind
+
+_MOST_BYTES = 64 << 20
+_CHARSET = re.compile(rb"""<meta[^>]{0,500}?charset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE)
+_HEAD = 4096  # bytes in which a page names its encoding
+_REMEDY = "leave the page out of the source, or give its encoding as data.encoding"
+
+
+def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
+    """Read the main text of the page as one document.
+
+    The encoding is that of the byte order mark, else the one that the page names, else that of the file. Raises
+    ValueError naming a file that is not HTML, is too large, or has too many invalid characters.
+    """
+    import trafilatura
+
+    content = whole_content(file.path, _MOST_BYTES, "leave it out of the source")
+    if b"<" not in content:
+        raise ValueError(f"{file.path}: not HTML, it has no tag; name the kind of source that it is, or leave it out")
+    encoding = byte_order_mark(content) or _named_encoding(content) or file.encoding
+    utf8 = Utf8(file.path, _REMEDY, counts, encoding)
+    if encoding != UTF8:
+        content = content.decode(encoding, errors="replace").encode(errors="replace")
+    page = utf8.decode(content).removeprefix("\ufeff")
+    utf8.finish()
+    yield from split_paragraphs(trafilatura.extract(page, include_comments=False) or "")
+
+
+def _named_encoding(content: bytes) -> str:
+    """The encoding of the page's <meta>; '' if there is none, or none that Python has."""
+    match = _CHARSET.search(content[:_HEAD])
+    try:
+        return encoding_name(match[1].decode()) if match else ""
+    except LookupError:
+        return ""
+
+
+KIND = SourceKind(
+    "html",
+    read,
+    example="site/**/*.html",
+    file_is_document=True,
+    needs=("trafilatura", "'bertjax[html]'"),
+    folder_names=("*.html", "*.htm", "*.xhtml"),
+    takes_encoding=True,
+)
