@@ -41,10 +41,10 @@ def write_curves(arguments: argparse.Namespace) -> int:
     if output.suffix != ".json" or not output.parent.is_dir():
         raise ValueError(f"--output {output}: name a .json file in an existing folder")
 
-    from bertjax.run.reference_curve import reference_of, write_reference
+    from bertjax.run.reference_curve import make_reference, write_reference
 
     command = shell_command("pretrain", arguments, leaving_out=_FOLDERS)
-    reference = reference_of(config.name, command, _train(config, seeds))
+    reference = make_reference(config.name, command, _train(config, seeds))
     write_reference(output, reference)
     for name, curve in reference.curves.items():
         print(f"  {name:20} {curve.mean[-1]:.4f} ± {curve.spread[-1]:.4f} after {curve.steps[-1]:,} steps")

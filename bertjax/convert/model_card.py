@@ -19,7 +19,7 @@ from bertjax.run.run_directory import TrainedModel
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.storage.remote import AnyPath
 from bertjax.storage.sums import sha256_of_file
-from bertjax.training.objectives import OBJECTIVES, choose, measures_of
+from bertjax.training.objectives import OBJECTIVES, choose, list_measures
 from bertjax.training.stages import stages_of
 
 CARD_FILE = "README.md"
@@ -226,7 +226,7 @@ def _held_out(model: TrainedModel) -> str:
     figures, rows = _figures(model), []
     if model.kind and (measures := task_figures(figures)):
         return "On examples kept out of training:\n\n" + _table(("measure", "this model"), measures)
-    for name, measure in measures_of(OBJECTIVES.values()):
+    for name, measure in list_measures(OBJECTIVES.values()):
         value, base = figures.get(f"eval/{name}", math.nan), figures.get(f"baseline/{measure.baseline}", math.nan)
         if not math.isnan(value):
             baseline = "" if math.isnan(base) else f"{base:{measure.form}} ({measure.meaning})"

@@ -24,7 +24,7 @@ from bertjax.storage.progress import Progress
 from bertjax.text.prepare import reading_notes
 from bertjax.text.similar_words import digest
 from bertjax.text.store.format import SplitView, TokenStore
-from bertjax.text.store.local_copy import open_store, open_store_of
+from bertjax.text.store.local_copy import open_store, reopen_store
 from bertjax.text.store.manifest import SPLITS, Split, describe_split
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -98,7 +98,7 @@ class StoredText:
         data, split = replace(data, weights=(), temperature=1.0), self._store.split("held_out")
         parts = {"eval": split}
         if len(data.sources) > 1 and split.has_sources:
-            views = {f"eval/source_{number}": split.of_source(number) for number in range(split.num_sources)}
+            views = {f"eval/source_{number}": split.select_source(number) for number in range(split.num_sources)}
             parts |= {name: view for name, view in views.items() if view.num_documents >= LEAST_DOCUMENTS}
         return {name: self._batches(view, data, seed) for name, view in parts.items()}
 
@@ -136,7 +136,7 @@ def open_training_data(
         return Records.open(stages, progress, objectives)
     require_marked(stages)
     tables = [digest(path) for path in dict.fromkeys(stage.similar_words for stage in stages) if path]
-    store = open_store_of(stages[0], store_fingerprint(fingerprint), progress) if fingerprint else None
+    store = reopen_store(stages[0], store_fingerprint(fingerprint), progress) if fingerprint else None
     store = store or open_store(stages[0], progress)
     text = StoredText(store, objectives, template, tables)
     text.notes += notes_on_cuts(store.split("train"), stages, template)

@@ -171,7 +171,7 @@ def _parts(view: SplitView, provenance: dict[str, Any]) -> list[tuple[str, Split
         return [("", view)]
     described = provenance.get("sources", [])
     return [
-        (_source_name(described[n]) if n < len(described) else f"source {n}", view.of_source(n))
+        (_source_name(described[n]) if n < len(described) else f"source {n}", view.select_source(n))
         for n in range(view.num_sources)
     ]
 

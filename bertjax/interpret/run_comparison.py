@@ -19,11 +19,11 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import put_on_devices
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.job import HELD_OUT_SEED
-from bertjax.run.run_directory import TrainedModel, data_of, load_run
+from bertjax.run.run_directory import TrainedModel, load_run, open_run_data
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import path_of
 from bertjax.training.evaluate import HeldOut, make_eval_step
-from bertjax.training.objectives import choose, measures_of
+from bertjax.training.objectives import choose, list_measures
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.stages import rows_are_packed, stage_at, stages_of
 from bertjax.training.state import draw_blueprint
@@ -100,7 +100,7 @@ def _held_out(
                 f"{paths[0]} have {stage.data.sequence_length} tokens; name the run with the shorter rows first"
             )
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    batches = data_of(paths[0], first, progress).held_out(stage.data, HELD_OUT_SEED)["eval"]
+    batches = open_run_data(paths[0], first, progress).held_out(stage.data, HELD_OUT_SEED)["eval"]
     available = batches.rows_per_epoch  # more rows would repeat the text
     if rows > available:
         raise ValueError(f"--rows {rows}: {paths[0]} has {available:,} held-out rows; give at most so many")
@@ -122,7 +122,7 @@ def _held_out(
             less_is_better=measure.is_loss,
             form=".4f" if measure.is_loss else ".2%",
         )
-        for name, measure in measures_of(objectives)
+        for name, measure in list_measures(objectives)
         if name in sums[0] and f"{(objective := name.rpartition('_')[0])}_weight" in sums[0]
     ]
     return f"{held_out.rows:,} held-out rows of {stage.data.sequence_length} tokens", figures

@@ -16,12 +16,12 @@ from bertjax.input.tfrecords.rows import Segments
 from bertjax.input.training_data import Sentences, store_fingerprint
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.run.checkpoint import DIRECTORY, read_metadata
-from bertjax.run.run_directory import TrainedModel, data_of
+from bertjax.run.run_directory import TrainedModel, open_run_data
 from bertjax.storage.lines import read_lines
 from bertjax.storage.progress import Progress
 from bertjax.text.documents import Document
 from bertjax.text.store.format import SplitView
-from bertjax.text.store.local_copy import open_store_of
+from bertjax.text.store.local_copy import reopen_store
 from bertjax.tokenization.tokenizer import Tokenizer
 
 SENTENCES: tuple[str, ...] = tuple(
@@ -187,10 +187,10 @@ def _held_out(model: TrainedModel, progress: Progress) -> tuple[Text | None, str
     data = model.config.data
     if are_records(data):
         try:
-            return data_of(model.directory, model.config, progress).held_out_text(), ""
+            return open_run_data(model.directory, model.config, progress).held_out_text(), ""
         except (ValueError, OSError) as error:
             return None, f"the run's records: {error}"
-    store = open_store_of(data, store_fingerprint(read_metadata(model.directory)["data_fingerprint"]), progress)
+    store = reopen_store(data, store_fingerprint(read_metadata(model.directory)["data_fingerprint"]), progress)
     if store is None:
         return None, f"no token store of the run is below {data.root}"
     return store.split("held_out"), ""

@@ -10,7 +10,7 @@ from bertjax.convert.teacher import fit_teacher, read_teacher
 from bertjax.finetune.run import RESULTS_FILE
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.job import evaluate_params
-from bertjax.run.run_directory import data_of
+from bertjax.run.run_directory import open_run_data
 from bertjax.storage.progress import ProgressLine
 from bertjax.storage.remote import AnyPath, path_of
 
@@ -49,6 +49,6 @@ def evaluate(run: str) -> Evaluation:
             f"distillation.teacher={model.config.distillation.teacher!r} is not the model that {run} learned from: its "
             "weights have another digest; put the original back"
         )
-    content = data_of(run, model.config, ProgressLine())
+    content = open_run_data(run, model.config, ProgressLine())
     figures, baselines = evaluate_params(model.config, content, model.params, model.step, teacher)
     return Evaluation(model.directory, model.step, content.size("held_out"), figures, baselines)

@@ -22,7 +22,7 @@ from bertjax.run.checkpoint_metadata import version_notices
 from bertjax.run.compatibility import check_compatible
 from bertjax.run.hooks.spike_recovery import with_skips
 from bertjax.run.job import Job, assemble
-from bertjax.run.replay import Replayed, replay, source_of
+from bertjax.run.replay import Replayed, replay, unskipped_batches
 from bertjax.run.run_directory import CONFIG_FILE, open_plugins_of
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.runtime.compilation import set_compilation_cache
@@ -30,7 +30,7 @@ from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.training.stages import open_data, stages_of
-from bertjax.training.state import TrainState, init_state, state_of
+from bertjax.training.state import TrainState, init_state, new_state
 
 _BITS = "the last bits may differ from the run's"
 
@@ -139,7 +139,7 @@ def _state(job: Job, run: AnyPath, start: int, saved: dict | None) -> TrainState
         return init_state(blueprint, config.model, job.optimizer, config.training.seed)
     with without_mesh():
         params, _ = adapt(read_source(config.init_from), config.model, job.tokenizer, config.init_layers)
-    make = jax.jit(lambda params: state_of(params, job.optimizer), out_shardings=blueprint.shardings)
+    make = jax.jit(lambda params: new_state(params, job.optimizer), out_shardings=blueprint.shardings)
     return make(put_on_devices(params, blueprint.shardings.params))
 
 
@@ -149,7 +149,7 @@ def _texts(job: Job, replayed: Replayed) -> tuple[RowText, ...]:
     config = job.config
     template = family_of(config.model.family).template
     kind = RowKind("", stage.data, stage.stage.seed, config.training.objectives, template)
-    sources = origins(source_of(stage), replayed.rows_read, stage.data.sources)
+    sources = origins(unskipped_batches(stage), replayed.rows_read, stage.data.sources)
     found = []
     for number, where in enumerate(sources):
         row = {name: values[number] for name, values in replayed.batch.items()}

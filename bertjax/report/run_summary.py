@@ -11,7 +11,7 @@ from bertjax.input.training_data import TrainingData
 from bertjax.run.loop import Outcome
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.text.sources.registry import KINDS, parse_source
-from bertjax.training.objectives import Measure, Objective, choose, measures_of
+from bertjax.training.objectives import Measure, Objective, choose, list_measures
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def measured(
     """The measures of objectives among held-out figures, which have their names in the log."""
     return tuple(
         Measured(name, measure, figures[f"eval/{name}"], baselines[f"baseline/{measure.baseline}"])
-        for name, measure in measures_of(objectives)
+        for name, measure in list_measures(objectives)
         if f"eval/{name}" in figures
     )
 

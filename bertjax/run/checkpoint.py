@@ -39,7 +39,7 @@ from bertjax.run import remote_checkpoint
 from bertjax.run.checkpoint_metadata import (
     DamagedCheckpoint,
     all_or_none,
-    document_of,
+    make_document,
     parse_document,
     version_notices,
 )
@@ -81,7 +81,7 @@ class Checkpoints:
         self._staging = staging
         self._last_save: int | None = None
         self._saving = contextlib.ExitStack()  # entered by `save`, left by `wait`
-        remote_checkpoint.leave_out_what_is_expected()
+        remote_checkpoint.hide_expected_logs()
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -201,7 +201,7 @@ class Checkpoints:
             for name, array in arrays.items()
         }
         content = {**metadata, "step": step, "arrays": described}
-        return document_of(content)
+        return make_document(content)
 
     @property
     def _disk(self) -> Path:

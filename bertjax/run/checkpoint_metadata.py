@@ -94,16 +94,15 @@ def run_metadata(
     }
 
 
-def document_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The document to write of `run_metadata`'s keys with `step` and `arrays`."""
+def make_document(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Add a SHA-256 to the content of a checkpoint's metadata: `run_metadata`'s keys, `step` and `arrays`."""
     return {"content": dict(content), "sha256": _sha256(content)}
 
 
 def parse_document(written: bytes, directory: AnyPath, where: str) -> dict[str, Any]:
-    """The content of the document in a checkpoint's directory, whose config has every key; `where` is its file there.
+    """Parse and verify the metadata of a checkpoint, and complete its config; `where` is the file in `directory`.
 
-    Raises DamagedCheckpoint if it is not what was written, or is of another step, and ValueError for a config that this
-    version of bertjax does not know.
+    Raises DamagedCheckpoint if it was changed or has another step, and ValueError for a config with unknown keys.
     """
     damage = f"checkpoint {directory} is damaged: {where}"
     try:
@@ -123,17 +122,17 @@ def parse_document(written: bytes, directory: AnyPath, where: str) -> dict[str, 
     except ValueError as error:
         raise ValueError(
             f"checkpoint {directory}: {error}; read it with the version of bertjax that wrote it "
-            f"({metadata.get('versions', {}).get('bertjax', 'which it does not say')})"
+            f"({metadata.get('versions', {}).get('bertjax', 'an unknown one')})"
         ) from None
     return metadata | {"config": config}
 
 
 def version_notices(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Lines to print of a run that continues with other libraries than those that wrote its checkpoint, or unknown."""
+    """Lines to print if the libraries that wrote a checkpoint are unknown or differ from those here."""
     wrote, here = saved.get("versions", {}), current.get("versions", {})
     bits = "the steps from here on may differ in their last bits from those of a run that was never stopped"
     if lacks := [name for name in here if name not in wrote]:
-        return [f"versions: the checkpoint does not say which {', '.join(lacks)} wrote it; {bits}"]
+        return [f"versions: the checkpoint does not record its {', '.join(lacks)}; {bits}"]
     changed = [f"{name} {wrote[name]}, and here is {here[name]}" for name in here if wrote[name] != here[name]]
     return [f"versions: the checkpoint was written with {'; with '.join(changed)}; {bits}"] if changed else []
 

@@ -1,4 +1,4 @@
-"""Assembles a run from its config: the network's blueprint, and for each stage its step, batches and evaluation."""
+"""Assemble a run from its config: the blueprint, and for each stage its step, batches and evaluation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bertjax.parallel.mesh import make_mesh, mesh_sharing
 from bertjax.parallel.sharding import put_on_devices
 from bertjax.run.checkpoint_metadata import run_metadata
 from bertjax.run.hooks.early_stopping import Patience
-from bertjax.run.metrics import Shown, shown_of
+from bertjax.run.metrics import Shown, progress_figures
 from bertjax.runtime.processes import Processes
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training import objectives
-from bertjax.training.evaluate import EvalStep, Evaluation, HeldOut, baselines_of, make_eval_step, unigram_baseline
+from bertjax.training.evaluate import EvalStep, Evaluation, HeldOut, compute_baselines, make_eval_step, unigram_baseline
 from bertjax.training.exchange import NO_FROZEN, Frozen
 from bertjax.training.flops import Peak, device_peak
 from bertjax.training.objectives import Batch
@@ -52,7 +52,7 @@ class RunStage:
 
     @property
     def number(self) -> int:
-        """Of the stage, from 0."""
+        """The number of the stage, from 0."""
         return self.stage.number
 
     @property
@@ -67,7 +67,7 @@ class RunStage:
 
     @property
     def data(self) -> DataConfig:
-        """What its rows are made of."""
+        """The config of its rows."""
         return self.stage.data
 
     @property
@@ -102,20 +102,20 @@ class HeldOutText:
     @cached_property
     def _baselines(self) -> dict[str, float]:
         facts = objectives.HeldOutFacts(*self.unigram, self.mask_id, self.sets[0].whole_batches)
-        return baselines_of(self.objectives, facts)
+        return compute_baselines(self.objectives, facts)
 
-    def of_rows(self, rows: int) -> HeldOutText:
-        """The same over `rows` rows."""
-        counts = _rows_of_sets(rows, len(self.sets))
-        return replace(self, sets=tuple(one.of_rows(count) for one, count in zip(self.sets, counts, strict=True)))
+    def with_rows(self, rows: int) -> HeldOutText:
+        """The same evaluation over `rows` rows."""
+        counts = _rows_per_set(rows, len(self.sets))
+        return replace(self, sets=tuple(one.with_rows(count) for one, count in zip(self.sets, counts, strict=True)))
 
     @property
     def batches(self) -> int:
-        """Of all sets."""
+        """The number of batches of all sets."""
         return sum(held_out.count for held_out in self.sets)
 
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
-        """See `Evaluation`."""
+        """Evaluate, like `Evaluation`."""
         figures: dict[str, float] = {}
         for held_out in self.sets:
             if not (found := held_out.evaluate(self.step, params, self.objectives, go_on)):
@@ -126,7 +126,7 @@ class HeldOutText:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that the loop needs."""
+    """An assembled run, ready for the loop."""
 
     config: Config
     mesh: Mesh
@@ -177,7 +177,7 @@ def assemble(
     unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
 
     @cache
-    def eval_step_of(model: ModelConfig) -> EvalStep:
+    def make_step(model: ModelConfig) -> EvalStep:
         packed, at_model = rows_are_packed(config.data), blueprint.with_model(model)
         sums = make_eval_step(at_model, trained, packed=packed, deterministic=config.deterministic)
         return lambda params, batch, frozen=frozen: sums(params, batch, frozen)
@@ -189,12 +189,12 @@ def assemble(
             stage,
             replace(programs.step(config.execution, stage), frozen=frozen),
             content.train(data, stage.seed),
-            HeldOutText(eval_step_of(stage.model), trained, tuple(sets), unigram, tokenizer.mask_id),
+            HeldOutText(make_step(stage.model), trained, tuple(sets), unigram, tokenizer.mask_id),
             flops_of_run(config, data, teacher_model),
         )
 
     job = make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher)
-    return replace(job, stages=tuple(map(run_stage, taken)), shown=shown_of(trained), fitted=fitted)
+    return replace(job, stages=tuple(map(run_stage, taken)), shown=progress_figures(trained), fitted=fitted)
 
 
 def draw_networks(
@@ -238,14 +238,14 @@ def make_job(
 def held_out_sets(sets: Mapping[str, RunBatches], training: TrainingConfig, mesh: Mesh) -> list[HeldOut]:
     """The held-out batches of all text, which is the first of the sets, then of each source."""
     at_a_time = training.rows_at_a_time
-    counts = _rows_of_sets(training.eval_rows, len(sets))
+    counts = _rows_per_set(training.eval_rows, len(sets))
     return [
         HeldOut(batches, mesh, rows, at_a_time, name)
         for rows, (name, batches) in zip(counts, sets.items(), strict=True)
     ]
 
 
-def _rows_of_sets(rows: int, sets: int) -> list[int]:
+def _rows_per_set(rows: int, sets: int) -> list[int]:
     return [rows] + [-(-rows // sets)] * (sets - 1)
 
 
@@ -256,7 +256,7 @@ def rescheduled(job: Job, config: Config) -> Job:
         evaluation = before.evaluation
         if stage.training.eval_rows != before.training.eval_rows:
             assert isinstance(evaluation, HeldOutText), "pretraining evaluates on held-out text"
-            evaluation = evaluation.of_rows(stage.training.eval_rows)
+            evaluation = evaluation.with_rows(stage.training.eval_rows)
         step = replace(before.train_step, schedule=stage.schedule())
         stages.append(replace(before, stage=stage, train_step=step, evaluation=evaluation))
     metadata = job.metadata | {"config": to_dict(config)}

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bertjax.training.flops import mfu
-from bertjax.training.objectives import Objective, measures_of
+from bertjax.training.objectives import Objective, list_measures
 
 LOSS = "train/loss"
 TOKENS_SEEN = "train/tokens_seen"  # tokens without padding since step 0, over all restarts of the run
@@ -103,9 +103,9 @@ class StepMetrics:
         return mfu(self._timed_flops / self._timed_seconds, self._peak) if self._timed_seconds else 0.0
 
 
-def shown_of(objectives: Iterable[Objective]) -> tuple[Shown, ...]:
+def progress_figures(objectives: Iterable[Objective]) -> tuple[Shown, ...]:
     """The figures of objectives on the progress line."""
-    return tuple((m.brief, name, f"{{:{m.form}}}") for name, m in measures_of(objectives) if m.brief)
+    return tuple((m.brief, name, f"{{:{m.form}}}") for name, m in list_measures(objectives) if m.brief)
 
 
 def _mean_of_finite(values: list[np.ndarray]) -> float:

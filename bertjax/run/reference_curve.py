@@ -64,7 +64,7 @@ class Curve:
     spread: tuple[float, ...]  # standard deviation between the runs
 
     def at(self, step: int) -> tuple[float, float] | None:
-        """(mean, spread) at a step, on straight lines between those that were measured; None outside of them."""
+        """(mean, spread) at a step, interpolated linearly; None outside the measured steps."""
         if not self.steps[0] <= step <= self.steps[-1]:
             return None
         return float(np.interp(step, self.steps, self.mean)), float(np.interp(step, self.steps, self.spread))
@@ -76,16 +76,16 @@ class Reference:
 
     name: str
     command: str
-    digest: str  # `digest_of` the runs
+    digest: str  # `run_digest` of the runs
     seeds: tuple[int, ...]
     versions: Mapping[str, str]
     device: str
     curves: Mapping[str, Curve]  # by name in the log, such as eval/mlm_loss
 
     def remark(self, shown: Sequence[Shown]) -> Remark:
-        """A function that describes how held-out figures compare with the reference: those losses that are shown."""
-        of_losses = {f"eval/{name}": label for label, name, _ in shown if name.endswith("loss")}
-        names = {name: label for name, label in of_losses.items() if name in self.curves}
+        """Return a function that compares held-out losses that are shown with the reference, as text."""
+        labels = {f"eval/{name}": label for label, name, _ in shown if name.endswith("loss")}
+        names = {name: label for name, label in labels.items() if name in self.curves}
 
         def comparison(step: int, figures: Mapping[str, float]) -> str:
             parts = [
@@ -104,11 +104,11 @@ def _compared(label: str, value: float, mean: float, spread: float) -> str:
     return f"{label} {mean:.2f} ± {spread:.2f} ({verdict})"
 
 
-def digest_of(metadata: Mapping[str, Any]) -> str:
-    """SHA-256 (hex) of all that a run's curves depend on but its seed; "" for a run from the weights of another model.
+def run_digest(metadata: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of everything that a run's curves depend on except the seed; "" for a run from other weights.
 
-    `metadata` is as `run_metadata` makes it. Settings with their default values are left out, so that a new setting
-    does not change the digest.
+    `metadata` is that of `run_metadata`. Settings with default values are left out, so that a new setting does not
+    change the digest.
     """
     config = from_dict(metadata["config"])
     if config.init_from:
@@ -121,25 +121,25 @@ def digest_of(metadata: Mapping[str, Any]) -> str:
 
 
 def reference_for(metadata: Mapping[str, Any], folder: Path = FOLDER) -> Reference | None:
-    """The reference of runs such as this one, if there is one. Raises ValueError for a damaged file."""
-    digest = digest_of(metadata)
+    """The reference for a run with this metadata, or None. Raises ValueError for a damaged file."""
+    digest = run_digest(metadata)
     return next((one for one in references_in(folder) if one.digest == digest), None)
 
 
 @functools.cache
 def references_in(folder: Path) -> tuple[Reference, ...]:
-    """The references in a folder, by the names of their files. Raises ValueError for a damaged one."""
+    """The references in a folder, sorted by file name. Raises ValueError for a damaged one."""
     return tuple(read_reference(path) for path in sorted(folder.glob("*.json")))
 
 
 def read_reference(path: Path) -> Reference:
-    """The reference in a file. Raises ValueError naming the file and what is wrong in it."""
+    """Read a reference. Raises ValueError naming the file and the error."""
     found: dict[str, Any] = read_json(path, _Document)
     for name, curve in found["curves"].items():
         lengths = {len(curve[part]) for part in ("steps", "mean", "spread")}
         if len(lengths) > 1 or curve["steps"] != sorted(set(curve["steps"])):
             raise ValueError(
-                f"{path}: curves.{name}: steps must rise, with a mean and a spread for each; write it again"
+                f"{path}: curves.{name}: steps must increase, each with a mean and a spread; write it again"
             )
     made = {name: Curve(*(tuple(curve[part]) for part in ("steps", "mean", "spread")))
             for name, curve in found["curves"].items()}  # fmt: skip
@@ -147,11 +147,11 @@ def read_reference(path: Path) -> Reference:
     return Reference(**described, seeds=tuple(found["seeds"]), curves=made)
 
 
-def reference_of(name: str, command: str, runs: Sequence[str | AnyPath]) -> Reference:
-    """The reference of finished runs. Raises ValueError unless they are of one kind, finished, and of several seeds."""
+def make_reference(name: str, command: str, runs: Sequence[str | AnyPath]) -> Reference:
+    """Make a reference from finished runs. Raises ValueError unless they are of one kind and of several seeds."""
     directories = [path_of(str(run)) for run in runs]
     metadata = [read_metadata(directory) for directory in directories]
-    digests = [digest_of(one) for one in metadata]
+    digests = [run_digest(one) for one in metadata]
     for directory, one, digest in zip(directories, metadata, digests, strict=True):
         training = one["config"]["training"]
         end = training["steps"]
@@ -178,7 +178,7 @@ def reference_of(name: str, command: str, runs: Sequence[str | AnyPath]) -> Refe
 
 
 def _curve(found: Sequence[tuple[list[int], list[float]]]) -> Curve:
-    """The mean and the spread of a figure at the steps that all runs have."""
+    """Mean and spread of a figure at the steps that all runs have."""
     steps = sorted(set.intersection(*(set(steps) for steps, _ in found)))
     values = np.array([[dict(zip(*one, strict=True))[step] for step in steps] for one in found])
     mean, spread = values.mean(axis=0), values.std(axis=0, ddof=1)
@@ -190,7 +190,7 @@ def _rounded(value: float) -> float:
 
 
 def write_reference(path: Path, reference: Reference) -> None:
-    """Write a reference as JSON, a line for each list of a curve."""
+    """Write a reference as JSON, one line per list of a curve."""
     parts = {
         name: {"steps": list(curve.steps), "mean": list(curve.mean), "spread": list(curve.spread)}
         for name, curve in reference.curves.items()
@@ -199,9 +199,9 @@ def write_reference(path: Path, reference: Reference) -> None:
         f'  "{key}": {json.dumps(getattr(reference, key))}'
         for key in ("name", "command", "digest", "seeds", "versions", "device")
     ]
-    of_curves = []
+    blocks = []
     for name, part in parts.items():
         lists = ",\n".join(f'      "{key}": {json.dumps(value)}' for key, value in part.items())
-        of_curves.append(f'    "{name}": {{\n{lists}\n    }}')
-    text = "{\n" + ",\n".join([*lines, '  "curves": {\n' + ",\n".join(of_curves) + "\n  }"]) + "\n}\n"
+        blocks.append(f'    "{name}": {{\n{lists}\n    }}')
+    text = "{\n" + ",\n".join([*lines, '  "curves": {\n' + ",\n".join(blocks) + "\n  }"]) + "\n}\n"
     replace_text(path, text)

@@ -37,7 +37,7 @@ STATE, METADATA = "state", "metadata"  # the items of a checkpoint
 _DOCUMENT = f"{METADATA}/metadata"  # the path that Orbax uses, too
 _COMMITTED = "commit_success.txt"  # the marker that Orbax reads in object storage
 _UPLOAD_SECONDS = 3600  # for the slowest of the processes
-# What Orbax logs without need: warnings of every save, and errors with their tracebacks, which it raises as well.
+# Messages that Orbax logs needlessly: warnings of every save, and errors that it raises as well.
 _EXPECTED = (
     *("Global object size logging disabled", "Skipping merge of OCDBT checkpoints"),
     *("Handler Commit operations or the Commit", "_SignalingThread.run() raised", "Save Finalize thread"),
@@ -72,7 +72,7 @@ class RemoteCheckpoints:
                 (self._directory / str(number)).rmtree()
         shutil.rmtree(self._folder, ignore_errors=True)
         multihost_utils.sync_global_devices(f"{self._name}/{step} can be uploaded")
-        self._orbax.save((self._folder / STATE).absolute(), args=ocp.args.PyTreeSave(in_turns(tree)))
+        self._orbax.save((self._folder / STATE).absolute(), args=ocp.args.PyTreeSave(spread_writers(tree)))
         self._saves += 1
         self._upload = threading.Thread(target=self._run, args=(step, document), name=f"upload of {self._name}/{step}")
         self._upload.start()
@@ -152,7 +152,7 @@ def set_aside(checkpoint: RemotePath, target: RemotePath) -> None:
 
 @contextlib.contextmanager
 def near(state: AnyPath, arrays: Collection[str], staging: Path | None = None) -> Iterator[Path]:
-    """A local folder with the files that Orbax needs to read some arrays: `state`, or a download below `staging`.
+    """Yield a local folder with the files that Orbax needs to read some arrays: `state`, or a download of it.
 
     Raises OSError if the disk is too small for the download.
     """
@@ -160,7 +160,9 @@ def near(state: AnyPath, arrays: Collection[str], staging: Path | None = None) -
         yield state
         return
     wanted = {name.replace("/", ".") for name in arrays}
-    sizes = {name: size for name, size in state.sizes().items() if _is_of(name, wanted)}
+    # The files of these arrays, and those of all arrays
+    wanted |= {"array_metadatas"}
+    sizes = {name: size for name, size in state.sizes().items() if "/" not in name or name.partition("/")[0] in wanted}
     with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=staging) as folder:
         free = shutil.disk_usage(folder).free
         if sum(sizes.values()) > free:
@@ -173,29 +175,23 @@ def near(state: AnyPath, arrays: Collection[str], staging: Path | None = None) -
 
 
 def alone() -> ocp.options.MultiprocessingOptions:
-    """Options of Orbax for a process's own disk, on which it waits for no other process."""
+    """Options of Orbax for a process's own disk, without waiting for other processes."""
     mine = jax.process_index()
     return ocp.options.MultiprocessingOptions(
         primary_host=None, active_processes={mine}, barrier_sync_key_prefix=f"process_{mine}"
     )
 
 
-def _is_of(name: str, arrays: set[str]) -> bool:
-    """Whether a file belongs to one of the arrays, or to all of them."""
-    folder, slash, _ = name.partition("/")
-    return not slash or folder in arrays or folder == "array_metadatas"
-
-
 def _numbers(directory: RemotePath) -> set[int]:
     return {int(entry.name) for entry in directory.iterdir() if entry.name.isdecimal()}
 
 
-def leave_out_what_is_expected() -> None:
-    """Keep what Orbax logs without need from the user."""
-    logging.getLogger("absl").addFilter(_is_worth_saying)
+def hide_expected_logs() -> None:
+    """Hide messages that Orbax logs needlessly."""
+    logging.getLogger("absl").addFilter(_is_unexpected)
 
 
-def _is_worth_saying(record: logging.LogRecord) -> bool:
+def _is_unexpected(record: logging.LogRecord) -> bool:
     return not any(text in record.getMessage() for text in _EXPECTED)
 
 
@@ -211,8 +207,8 @@ def _handler() -> ocp.PyTreeCheckpointHandler:
     )
 
 
-def in_turns(tree: Any) -> Any:
-    """The same arrays, without a copy, whose first replicas are spread over the processes by size.
+def spread_writers(tree: Any) -> Any:
+    """Return the same arrays, without a copy, with their first replicas spread over the processes by size.
 
     Orbax writes the first replica of a shard, which otherwise lies in process 0 for all arrays.
     """

@@ -1,4 +1,4 @@
-"""A step of a run, rebuilt from the checkpoint before it: its figures, its gradient by layer, and the loss of each row.
+"""Replay a step of a run from the checkpoint before it: its figures, its gradient by layer, and each row's loss.
 
 The steps from the checkpoint on are those of the run: the same program, the same batches, the same state. The
 logged figures are compared with those computed here.
@@ -35,17 +35,17 @@ _RATES = ("perf/", "time/", "goodput/")
 
 @dataclass(frozen=True)
 class RowFigures:
-    """The figures of a row of the batch in the step."""
+    """The figures of one row of the batch."""
 
     number: int  # in the batch, from 0
     losses: dict[str, float]  # mean of each objective over the row's predictions
-    share: float  # of the step's loss: those of all rows sum to it
+    share: float  # of the step's loss; the shares of all rows add up to it
     gradient_norm: float  # of the row's part of the step's gradient, before clipping
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The records of the log whose steps were all repeated."""
+    """Comparison with the log records whose steps were all replayed."""
 
     compared: tuple[int, ...]  # their steps
     different: dict[int, dict[str, tuple[float | None, float | None]]]  # step -> figure -> (logged, here)
@@ -66,9 +66,9 @@ class Replayed:
 
 
 def replay(job: Job, state: TrainState, step: int, logged: list[Record], done: Callable[[int], object]) -> Replayed:
-    """Continue from a state to step number `step`, and to the end of the log's record that contains it, if any.
+    """Continue from a state to step number `step`, and on to the end of the log record that contains it, if any.
 
-    Under `jax.set_mesh(job.mesh)`. `logged` are all records of the run's log; `done` is called after every step.
+    Call it under `jax.set_mesh(job.mesh)`. `logged` is the run's log; `done` is called after every step.
     """
     start = int(state.step)
     assert start < step <= job.stages[-1].stop
@@ -118,7 +118,7 @@ class _Log:
 
 
 def _batches(job: Job, start: int, stop: int) -> Iterator[tuple[RunStage, int, Batch]]:
-    """The batches of steps `start` to `stop`, with their stage."""
+    """Yield (stage, step, batch) of the steps from `start` up to `stop`."""
     for stage in job.stages:
         first, last = max(start, stage.start), min(stop, stage.stop)
         if first >= last:
@@ -137,20 +137,20 @@ def _batches(job: Job, start: int, stop: int) -> Iterator[tuple[RunStage, int, B
 
 
 def _rows_read(stage: RunStage, step: int) -> np.ndarray:
-    """The numbers in their stage of the rows of a step's batch."""
+    """The row numbers, within the stage, of a step's batch."""
     number, size = step - stage.start, stage.training.global_batch_size
     if isinstance(stage.batches, SkippedBatches):
         number = stage.batches.number(number)
     return number * size + np.arange(size)
 
 
-def source_of(stage: RunStage) -> RunBatches:
-    """The batches of a stage as they are when none is skipped."""
+def unskipped_batches(stage: RunStage) -> RunBatches:
+    """The batches of a stage, including skipped ones."""
     return stage.batches.source if isinstance(stage.batches, SkippedBatches) else stage.batches
 
 
 def _inspected(job: Job, stage: RunStage, state: TrainState, batch: Any, local: Batch) -> dict[str, Any]:
-    """The gradient of the step by layer, and what each row contributes."""
+    """The gradient of the step by layer, and the contribution of each row."""
     step, parts = stage.train_step, stage.train_step.gradient
     weights = jax.jit(functools.partial(batch_weights, objectives=parts.objectives))(batch)
     keys = jax.jit(parts.keys)(state.step, batch)
@@ -162,17 +162,17 @@ def _inspected(job: Job, stage: RunStage, state: TrainState, batch: Any, local: 
 
     squares = jax.device_get(by_layer(state.params, batch, keys, weights, step.frozen))
 
-    def of_shard(grads: Any, sums: Metrics) -> tuple[jax.Array, Metrics]:
+    def shard_fn(grads: Any, sums: Metrics) -> tuple[jax.Array, Metrics]:
         return optax.tree.norm(grads)[None], jax.tree.map(lambda x: x[None], sums)
 
-    of_row = jax.jit(parts.make(1, of_shard, P(BATCH_AXES)), compiler_options=parts.options)
+    row_gradient = jax.jit(parts.make(1, shard_fn, P(BATCH_AXES)), compiler_options=parts.options)
     shards, figures = batch_shards(job.mesh), []
     all_keys = None if keys is None else np.asarray(keys)
     for first in range(0, len(local["input_ids"]), shards):
         some = slice(first, first + shards)
         here = to_global(job.mesh, {name: values[some] for name, values in local.items()})
         given = None if all_keys is None else jax.device_put(all_keys[some], NamedSharding(job.mesh, P(BATCH_AXES)))
-        norms, sums = jax.device_get(of_row(state.params, here, given, weights, step.frozen))
+        norms, sums = jax.device_get(row_gradient(state.params, here, given, weights, step.frozen))
         for shard, norm in enumerate(norms):
             own = {name: float(values[shard]) for name, values in sums.items()}
             figures.append(_row_figures(first + shard, own, float(norm), local, weights, parts.objectives))
@@ -192,7 +192,7 @@ def _row_figures(
 
 
 def _squares_by_layer(grads: Any) -> dict[str, jax.Array]:
-    """Part of the network -> sum of squares of its gradient; of the stacked layers float32 [layers]."""
+    """Part of the network -> sum of squares of its gradient, float32 [] or [layers] for the stack of layers."""
     found: dict[str, jax.Array] = {}
     for path, grad in jax.tree_util.tree_leaves_with_path(grads):
         names = [part.key for part in path]

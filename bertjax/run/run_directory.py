@@ -45,7 +45,7 @@ from bertjax.storage.remote import AnyPath, RemotePath, path_of
 from bertjax.storage.remote_run import StagingDir, refuse_a_second, staging_dir
 from bertjax.storage.sums import SUMS_FILE, write_sums
 from bertjax.text.prepare import text_changes
-from bertjax.text.store.local_copy import open_store_of
+from bertjax.text.store.local_copy import reopen_store
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.training.objectives import objectives_of
@@ -85,7 +85,7 @@ class TrainedModel:
         """The generator that it was trained with, as a model of its own; None if there is none."""
         if GENERATOR not in self.params:
             return None
-        net, params = generator_of(self.config.model, self.params)
+        net, params = extract_generator(self.config.model, self.params)
         objectives = family_of(net.family).objectives
         config = replace(self.config, model=net, training=replace(self.config.training, objectives=objectives))
         return replace(self, config=config, graphdef=abstract_network(net, config.execution)[0], params=params)
@@ -96,7 +96,7 @@ class TrainedModel:
         return max(stage.data.sequence_length for stage in stages_of(self.config) if stage.start < max(self.step, 1))
 
 
-def generator_of(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+def extract_generator(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
     """The generator of a model as a network of its own, with the tables that it shares."""
     own, alone = params[GENERATOR], ("projection", DIFFERENCE)
     shared = {name: part for name, part in params["encoder"]["embeddings"].items() if name not in alone}
@@ -278,7 +278,7 @@ def _untrained(config: Config, metadata: Mapping[str, Any], params: Params) -> t
     return tuple(name for name in begun if name in heads)
 
 
-def data_of(path: str | AnyPath, config: Config, progress: Progress) -> TrainingData:
+def open_run_data(path: str | AnyPath, config: Config, progress: Progress) -> TrainingData:
     """The data that a run was trained on, of a run's directory or checkpoint and its config.
 
     The run's own token store is used if it is still there, whatever the sources hold now. Raises ValueError as
@@ -326,7 +326,7 @@ def data_to_resume(config: Config, progress: Progress) -> TrainingData:
     fingerprint, data = own_data_fingerprint(config), config.data
     if not fingerprint or are_records(data):
         return open_data(config, progress)
-    store = open_store_of(data, store_fingerprint(fingerprint), progress)
+    store = reopen_store(data, store_fingerprint(fingerprint), progress)
     if store is None:
         return open_data(config, progress)
     if changes := text_changes(store.manifest, data):

@@ -47,7 +47,7 @@ class Writer(Protocol):
         """Store everything written, and record how the run ended."""
 
 
-OpenWriter = Callable[[Path, int], Writer]  # of the folder that it may write into, and the step that the run resumes at
+OpenWriter = Callable[[Path, int], Writer]  # (folder for its files, step at which the run resumes)
 
 
 class JsonlWriter:
@@ -124,14 +124,14 @@ class TensorBoardWriter:
 
 
 class Telemetry:
-    """Hands metrics to several writers; a context manager that closes them.
+    """Passes metrics to several writers; a context manager that closes them.
 
-    With a mirror, what they write is uploaded in the background.
+    With a mirror, their files are uploaded in the background.
     """
 
     def __init__(self, writers: Sequence[Writer], mirror: Mirror | None = None) -> None:
         self._writers, self._mirror = tuple(writers), mirror
-        self.ending: Ending = "finished"  # unless an error says otherwise
+        self.ending: Ending = "finished"  # unless an error changes it
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one step everywhere."""
@@ -184,8 +184,8 @@ def open_telemetry(
 ) -> Telemetry:
     """The writers of a run that starts (`resume_step` 0) or resumes the checkpoint of `resume_step`.
 
-    If its directory is a URL they write into the staging directory, which is uploaded. Raises as the loggers do; those
-    that were open are closed then.
+    If the directory is a URL, they write into the staging directory, which is uploaded. Errors of a logger close the
+    other ones.
     """
     mirror = None
     if isinstance(run_dir, Path):
@@ -224,17 +224,17 @@ def logged_until(directory: AnyPath, start: int) -> list[Record]:
 
 
 class Past(TypedDict):
-    """What the loop needs from the log of the run so far."""
+    """The part of the log so far that the loop needs."""
 
     step: int  # at which this process begins
-    evaluated: bool  # whether that step was
+    evaluated: bool  # whether that step was evaluated
     tokens: float  # trained on, without padding
     figures: list[float]  # of early stopping, at the evaluations so far
-    losses: list[tuple[int, float | None]]  # the last ones, with the steps that they were logged at
+    losses: list[tuple[int, float | None]]  # the last ones, each with its step
 
 
-def past_of(logged: list[Record], start: int, figure: str, losses: int) -> Past:
-    """The past that process 0 reads and sends to the others: `figure` by name, and so many losses."""
+def summarize_log(logged: list[Record], start: int, figure: str, losses: int) -> Past:
+    """Summarize the log up to step `start`: `figure` is that of early stopping, `losses` the number of losses."""
     figures = [record[figure] for record in logged if figure in record]
     names = {name for record in logged if record["step"] == start for name in record}
     return {

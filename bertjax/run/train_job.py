@@ -34,13 +34,13 @@ from bertjax.run.loggers import openers
 from bertjax.run.loop import Outcome, Run, train
 from bertjax.run.progress import Progress
 from bertjax.run.run_directory import describe_run, own_directory, require_shared
-from bertjax.run.telemetry import Telemetry, logged_until, open_telemetry, past_of
+from bertjax.run.telemetry import Telemetry, logged_until, open_telemetry, summarize_log
 from bertjax.run.time_budget import times_due
 from bertjax.runtime.processes import Processes, alone
 from bertjax.storage.progress import SIGNS
 from bertjax.storage.remote import path_of
 from bertjax.training.out_of_memory import settings_named
-from bertjax.training.state import TrainState, init_state, state_of
+from bertjax.training.state import TrainState, init_state, new_state
 
 _EVALUATION = 1 / 3  # share of the time of a step with as many rows: an evaluation runs the forward pass only
 
@@ -112,7 +112,7 @@ def train_job(
                     )
                 )
                 figure = job.patience.figure if job.patience else ""
-                past = past_of(logged, start, figure, SpikeWatch.lines_needed(training))
+                past = summarize_log(logged, start, figure, SpikeWatch.lines_needed(training))
                 past = json.loads(processes.broadcast("what was logged", json.dumps(past)))
 
                 # 4. The hooks, in the order of their calls: log before evaluate before save
@@ -164,7 +164,7 @@ def starting_state(job: Job, checkpoints: checkpoint.Checkpoints, say: Say, init
         return restored.state
     if initial is not None:
         params = put_on_devices(initial(), blueprint.shardings.params)
-        make = jax.jit(lambda params: state_of(params, job.optimizer), out_shardings=blueprint.shardings)
+        make = jax.jit(lambda params: new_state(params, job.optimizer), out_shardings=blueprint.shardings)
         return make(params)
     return init_state(blueprint, config.model, job.optimizer, config.training.seed)
 

@@ -1,4 +1,4 @@
-"""A run and its checkpoints against their digests, without training or using them."""
+"""Verify a run and its checkpoints against their digests, without training."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _AT_ONCE = 256 << 20  # bytes of arrays
 
 
 def checkpoints_in(run: Path) -> list[Path]:
-    """All checkpoints of a run, the best one too."""
+    """All checkpoints of a run, including the best one."""
     folders = [path for part in (DIRECTORY, BEST) for path in (run / part).glob("*") if path.name.isdecimal()]
     return sorted((path for path in folders if path.is_dir()), key=lambda path: (path.parent.name, int(path.name)))
 
 
 def check_checkpoint(directory: Path, done: Done = lambda more: None) -> Iterator[str]:
-    """Differences of a checkpoint from what was saved, one sentence each.
+    """Yield a sentence for each difference of a checkpoint from its digests.
 
-    Arrays are read as a run that resumes reads them, some at a time, and their digests compared with the metadata,
-    which has its own SHA-256. Files of Orbax that no array depends on are ignored.
+    Arrays are restored in groups, like on resume, and compared with the metadata, which has its own SHA-256. Files of
+    Orbax that no array depends on are ignored.
     """
     try:
         metadata = read_metadata(directory)
@@ -46,38 +46,35 @@ def check_checkpoint(directory: Path, done: Done = lambda more: None) -> Iterato
             )
         except DamagedCheckpoint as error:
             yield str(error)
-        done(_bytes_of(arrays))
+        done(_size(arrays))
 
 
 def bytes_of_checkpoint(directory: Path) -> int:
     """The bytes of its arrays; 0 if its metadata cannot be read."""
     try:
-        return sum(
-            x.size * x.dtype.itemsize for group in _groups(read_metadata(directory)["arrays"]) for x in group.values()
-        )
+        return sum(map(_size, _groups(read_metadata(directory)["arrays"])))
     except ValueError:
         return 0
 
 
 def check_run(run: Path, done: Done = lambda more: None) -> Iterator[str]:
-    """Differences of a run's own files from what was written, one sentence each; checkpoints and exports are separate.
+    """Yield a sentence for each difference of a run's own files, checkpoints and exports excluded.
 
-    A run that was finished lists its files in `SHA256SUMS`. Of one that was not, the log and the config must be
-    readable. The vocabulary must be the one that its newest checkpoint was trained with, and every checkpoint one that
-    the run's config may resume.
+    A finished run lists its files in `SHA256SUMS`; in other runs, log and config must be readable. The vocabulary must
+    be that of the newest checkpoint, and the run's config must be able to resume every checkpoint.
     """
     if (run / SUMS_FILE).exists():
         yield from check_sums(run, done, may_have_more=True)
     else:
         yield from _unreadable(run)
     directories = checkpoints_in(run)
-    yield from _of_other_runs(run, directories)
+    yield from _foreign_checkpoints(run, directories)
     for directory in directories[-1:]:
         try:
             metadata = read_metadata(directory)
             tokenizer = tokenizer_of(run, TextRules.of(from_dict(metadata["config"]).data))
         except DamagedCheckpoint:
-            continue  # which its own check reports
+            continue  # `check_checkpoint` reports it
         except ValueError as error:
             yield str(error)
             continue
@@ -85,8 +82,8 @@ def check_run(run: Path, done: Done = lambda more: None) -> Iterator[str]:
             yield f"{run / tokenizer.main_file}: not the vocabulary that checkpoint {directory.name} was trained with"
 
 
-def _of_other_runs(run: Path, directories: list[Path]) -> Iterator[str]:
-    """The checkpoints that the config of the run may not resume; unreadable ones are reported elsewhere."""
+def _foreign_checkpoints(run: Path, directories: list[Path]) -> Iterator[str]:
+    """Yield a sentence for each checkpoint that the run's config cannot resume; `check_checkpoint` reports damage."""
     for directory in directories:
         try:
             config, metadata = to_dict(from_dict(read_json(run / CONFIG_FILE))), read_metadata(directory)
@@ -112,12 +109,12 @@ def _unreadable(run: Path) -> Iterator[str]:
         yield str(error)
 
 
-def _bytes_of(arrays: dict[str, jax.ShapeDtypeStruct]) -> int:
+def _size(arrays: dict[str, jax.ShapeDtypeStruct]) -> int:
     return sum(array.size * array.dtype.itemsize for array in arrays.values())
 
 
 def _groups(records: dict[str, Any]) -> Iterator[dict[str, jax.ShapeDtypeStruct]]:
-    """The arrays of a checkpoint, so many at a time as fit into `_AT_ONCE`."""
+    """Yield the arrays of a checkpoint in groups of at most `_AT_ONCE` bytes."""
     group: dict[str, jax.ShapeDtypeStruct] = {}
     size = 0
     for name, record in records.items():

@@ -81,10 +81,10 @@ class Corpus:
                 f"data.encoding={data.encoding!r} with data.sources={data.sources}: only files of {able} have an "
                 "encoding; leave it out"
             )
-        return cls.of_sources(sources, data.root, data, spans_field(data))
+        return cls.from_sources(sources, data.root, data, spans_field(data))
 
     @classmethod
-    def of_sources(
+    def from_sources(
         cls, sources: tuple[Source, ...], root: str, data: DataConfig | None = None, spans: str = ""
     ) -> Corpus:
         """Like `of`, for sources of any kind; digests are cached below `root`.

@@ -186,13 +186,13 @@ def _write_batch(
     """Encode documents and append each to the writer of its split; return all ids."""
     sentences = [document.sentences() for document, _ in batch]
     ids, lengths, planes = _encoded([document for document, _ in batch], sentences, tokenizer, job, marker)
-    part_of = np.repeat(np.arange(len(batch)), [len(group) for group in sentences])
+    part_index = np.repeat(np.arange(len(batch)), [len(group) for group in sentences])
     is_continuation = np.array([document.is_continuation for document, _ in batch])
     held_out = np.array([draw < job.held_out for _, (draw, _) in batch])
     same_work = np.array([document.is_of_same_work for document, _ in batch]) if job.longest else None
     for split, chosen in (("train", ~held_out), ("held_out", held_out)):
-        is_stored = chosen[part_of] & (lengths > 0)  # sentences without tokens are left out
-        per_part = np.bincount(part_of[is_stored], minlength=len(batch))
+        is_stored = chosen[part_index] & (lengths > 0)  # sentences without tokens are left out
+        per_part = np.bincount(part_index[is_stored], minlength=len(batch))
         tokens = np.repeat(is_stored, lengths)
         chosen_planes = {name: plane[tokens] for name, plane in planes.items()}
         writers[split].add(ids[tokens], lengths[is_stored], per_part, is_continuation, same_work, **chosen_planes)

@@ -33,10 +33,10 @@ from bertjax.training.step import (
     Packed,
     averages,
     batch_weights,
-    networks_of,
+    bind_networks,
     objective_sums,
-    options_of,
     several_sequences,
+    step_options,
 )
 
 
@@ -72,7 +72,7 @@ class Evaluation(Protocol):
         ...
 
 
-def baselines_of(objectives: tuple[Objective, ...], facts: HeldOutFacts) -> dict[str, float]:
+def compute_baselines(objectives: tuple[Objective, ...], facts: HeldOutFacts) -> dict[str, float]:
     """Each objective's context-free baselines, by their names in the log."""
     return {f"baseline/{name}": value for o in objectives for name, value in o.baselines(facts).items()}
 
@@ -91,7 +91,7 @@ class HeldOut:
         self.count = -(-rows // self.batch_size)
         self._within = local_rows(mesh, self.batch_size)
 
-    def of_rows(self, rows: int) -> HeldOut:
+    def with_rows(self, rows: int) -> HeldOut:
         """The first `rows` rows of the same split."""
         return HeldOut(self._batches, self._mesh, rows, self.batch_size, self._prefix)
 
@@ -157,7 +157,7 @@ def make_eval_step(
         figures = objective_sums(forward, batch, None, objectives) | batch_weights(batch, objectives)
         return jax.lax.psum(figures, BATCH_AXES)
 
-    return _of_shards(blueprint, local, P(), packed, platform, deterministic)
+    return _per_shard(blueprint, local, P(), packed, platform, deterministic)
 
 
 def make_predict_step(
@@ -178,10 +178,10 @@ def make_predict_step(
         return outputs(forward.model, forward(batch), batch), jax.lax.psum(figures, BATCH_AXES)
 
     whole = NamedSharding(blueprint.mesh, P())
-    return _of_shards(blueprint, local, (P(BATCH_AXES), P()), packed, None, deterministic, (whole, whole))
+    return _per_shard(blueprint, local, (P(BATCH_AXES), P()), packed, None, deterministic, (whole, whole))
 
 
-def _of_shards(
+def _per_shard(
     blueprint: Blueprint,
     local: Callable[[Forward, Batch], Any],
     out_specs: Any,
@@ -193,14 +193,14 @@ def _of_shards(
     """`local(forward, batch)` on each device's rows, jitted as `(params, batch) -> ...`."""
     target = platform or blueprint.mesh.devices.flat[0].platform
 
-    def of_shard(params: Params, batch: Batch, frozen: Frozen) -> Any:
+    def shard_sums(params: Params, batch: Batch, frozen: Frozen) -> Any:
         whole = gather(params, blueprint.logical_axes, blueprint.mesh)
         return local(
-            networks_of(blueprint, whole, gather_frozen(blueprint, frozen), batch, None, packed, target), batch
+            bind_networks(blueprint, whole, gather_frozen(blueprint, frozen), batch, None, packed, target), batch
         )
 
     over_shards = jax.shard_map(
-        of_shard,
+        shard_sums,
         mesh=blueprint.mesh,
         in_specs=(specs_over(blueprint.logical_axes, BATCH_AXES), P(BATCH_AXES), frozen_specs(blueprint)),
         out_specs=out_specs,
@@ -211,7 +211,7 @@ def _of_shards(
         over_shards,
         in_shardings=(blueprint.shardings.params, batch_sharding(blueprint.mesh), frozen_shardings(blueprint)),
         out_shardings=out_shardings,
-        compiler_options=options_of(blueprint, target, deterministic),
+        compiler_options=step_options(blueprint, target, deterministic),
     )
 
     def step(params: Params, batch: Batch, frozen: Frozen = NO_FROZEN) -> Any:

@@ -142,12 +142,12 @@ def _edges(config: Config) -> list[int]:
 
 def _changed(config: Config, change: StageConfig, name: str) -> Config:
     """The config of a stage, given the one before it."""
-    of_schedule = _given(change, "warmup_steps", "decay_steps", "final_share")
+    schedule_changes = _given(change, "warmup_steps", "decay_steps", "final_share")
     optimizer = config.optimizer
     if change.learning_rate is not None:
-        optimizer = replace(optimizer, learning_rate=change.learning_rate, **({"warmup_steps": 0} | of_schedule))
-    elif of_schedule:
-        key, value = next(iter(of_schedule.items()))
+        optimizer = replace(optimizer, learning_rate=change.learning_rate, **({"warmup_steps": 0} | schedule_changes))
+    elif schedule_changes:
+        key, value = next(iter(schedule_changes.items()))
         raise ValueError(f"{name}.{key}={value} has no schedule; give {name}.learning_rate as well")
     if change.rope_theta is not None and config.model.position_embedding != "rope":
         raise ValueError(

@@ -119,12 +119,12 @@ def init_state(
     """A state at step 0, every array made with its sharding."""
 
     def make(key: jax.Array) -> TrainState:
-        return state_of(init_params(model, key), optimizer)
+        return new_state(init_params(model, key), optimizer)
 
     return jax.jit(make, out_shardings=blueprint.shardings)(jax.random.key(seed))
 
 
-def state_of(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
+def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
     """A state at step 0 with given parameters."""
     zero = jnp.zeros((), jnp.int32)
     return TrainState(zero, params, optimizer.init(params), zero, zero)

@@ -77,7 +77,7 @@ class StepGradient:
             whole, others = gather(params, blueprint.logical_axes, blueprint.mesh), gather_frozen(blueprint, frozen)
 
             def loss(params: Params, batch: Batch, keys: jax.Array | None) -> tuple[jax.Array, Metrics]:
-                forward = networks_of(blueprint, params, others, batch, keys, self.packed, self.platform)
+                forward = bind_networks(blueprint, params, others, batch, keys, self.packed, self.platform)
                 sums = objective_sums(forward, batch, keys, self.objectives)
                 # Divided by the global batch's weights, so that gradients of microbatches and shards can be summed.
                 return averages(sums, weights, self.objectives)["loss"], sums
@@ -160,19 +160,19 @@ def several_sequences(batch: Batch) -> bool:
     return batch["cls_positions"].shape[1] > 1
 
 
-def networks_of(
+def bind_networks(
     blueprint: Blueprint, params: Params, frozen: Frozen, batch: Batch, keys: Keys, packed: Packed, platform: str
 ) -> Forward:
     """The networks for a shard's rows, with the attention back end for rows of their length."""
     execution, length = blueprint.execution, batch["input_ids"].shape[1]
     capability = compute_capability(blueprint.mesh.devices.flat[0]) if isinstance(blueprint.mesh, Mesh) else None
 
-    def attention_of(model: ModelConfig) -> Backend:
+    def choose_backend(model: ModelConfig) -> Backend:
         return choose_attention(model, execution, platform, length, packed(batch), capability).backend
 
     # A frozen network has no dropout, whatever it was trained with.
     frozen_attention: dict[str, Backend] = {
-        name: attention_of(replace(blueprint.frozen[name].model, attention_probs_dropout_prob=0.0)) for name in frozen
+        name: choose_backend(replace(blueprint.frozen[name].model, attention_probs_dropout_prob=0.0)) for name in frozen
     }
     networks = {name: bind(blueprint.frozen[name].graphdef, tree) for name, tree in frozen.items()}
     trained = {MODEL: bind(blueprint.graphdef, params)}
@@ -181,7 +181,7 @@ def networks_of(
         networks | trained,
         keys,
         packed=packed(batch),
-        attention=attention_of(blueprint.model),
+        attention=choose_backend(blueprint.model),
         trained=tuple(trained),
         frozen_attention=frozen_attention,
     )
@@ -216,7 +216,7 @@ def make_train_step(
     run, at a cost on some platforms. Metrics are over the global batch; `gradient_metrics` adds its own to them.
     """
     target = platform or blueprint.mesh.devices.flat[0].platform
-    options = options_of(blueprint, target, deterministic)
+    options = step_options(blueprint, target, deterministic)
     step_gradient = StepGradient(blueprint, objectives, packed, target, dropout_seed, options)
     gradient = step_gradient.make(grad_accum_steps)
 
@@ -271,7 +271,7 @@ def make_train_step(
     return TrainStep(program, schedule, blueprint.mesh, step_gradient)
 
 
-def options_of(blueprint: Blueprint, platform: str, deterministic: bool) -> Options:
+def step_options(blueprint: Blueprint, platform: str, deterministic: bool) -> Options:
     """The compiler's options; where the devices exist, only those that their compiler knows."""
     options = compiler_options(platform, blueprint.mesh.size, deterministic=deterministic)
     return options if isinstance(blueprint.mesh, AbstractMesh) else known_options(options, blueprint.mesh)

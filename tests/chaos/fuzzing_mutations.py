@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bertjax.text.store.manifest import content_fingerprint, sha256_of
+from bertjax.text.store.manifest import content_fingerprint, json_sha256
 
 Mutation = Callable[[bytes, Random, Sequence[bytes]], bytes]  # content, randomness, other contents to splice from
 
@@ -186,7 +186,7 @@ def signed_manifest(content: bytes, draw: Random, others: Sequence[bytes] = ()) 
     manifest = changed_tree(manifest, draw)
     if isinstance(manifest, dict):
         manifest["fingerprint"] = content_fingerprint(manifest)
-        manifest["provenance_sha256"] = sha256_of(manifest.get("provenance"))
+        manifest["provenance_sha256"] = json_sha256(manifest.get("provenance"))
     return _as_json(manifest)[:MOST_BYTES]
 
 

@@ -21,7 +21,7 @@ from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.tokenizer_files import tokenizer_texts
 from bertjax.convert.tf1.tf1_format import _write_arrays
 from bertjax.families.registry import FAMILIES
-from bertjax.run.checkpoint_metadata import document_of
+from bertjax.run.checkpoint_metadata import make_document
 from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import train_tokenizer
@@ -166,7 +166,7 @@ def metadata() -> list[bytes]:
         "mesh": {"data": 1},
         "arrays": {"params/a": {"shape": [2, 3], "dtype": "float32", "digest": "0" * 32}},
     }
-    return [json.dumps(document_of(content)).encode()]
+    return [json.dumps(make_document(content)).encode()]
 
 
 def similar_words() -> list[bytes]:

@@ -17,7 +17,7 @@ from bertjax.model.network import Params
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.training.evaluate import make_predict_step
-from bertjax.training.state import draw_blueprint, state_of
+from bertjax.training.state import draw_blueprint, new_state
 from bertjax.training.step import averages, make_train_step
 
 TEMPERATURE = 0.1
@@ -54,7 +54,7 @@ def one_step(
             grad_accum_steps=microbatches,
             dropout_seed=None,
         )
-        born = jax.jit(lambda params: state_of(params, optimizer), out_shardings=blueprint.shardings)(placed)
+        born = jax.jit(lambda params: new_state(params, optimizer), out_shardings=blueprint.shardings)(placed)
         state, metrics = step(born, to_global(mesh, batch))
         figures = {name: float(value) for name, value in averages(sums, sums, objectives).items()}
         assert figures[f"{kind}_loss"] == pytest.approx(float(metrics[f"{kind}_loss"]), rel=1e-6)

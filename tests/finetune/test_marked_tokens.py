@@ -30,7 +30,7 @@ from bertjax.model.network import bind
 from bertjax.parallel.sharding import to_global
 from bertjax.run.job import Job
 from bertjax.training.objectives.objective import GLOBAL_POSITIONS, MODEL, Forward
-from bertjax.training.state import state_of
+from bertjax.training.state import new_state
 from bertjax.training.teacher import Teacher
 
 MODEL_CONFIG = ModelConfig(
@@ -150,7 +150,7 @@ def test_full_attention_sequences_share_rows(kind: str, tmp_path) -> None:
     batch = stage.batches.batch(0, 16)
     assert batch["input_ids"].shape[1] > LONGEST_FULL and batch["sequence_ids"].max() > 1
     with jax.set_mesh(job.mesh):
-        make = jax.jit(lambda key: state_of(init_params(job.config.model, key), job.optimizer),
+        make = jax.jit(lambda key: new_state(init_params(job.config.model, key), job.optimizer),
                        out_shardings=job.blueprint.shardings)  # fmt: skip
         state = make(jax.random.key(1))
         if kind == "choice":

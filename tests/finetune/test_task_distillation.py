@@ -31,7 +31,7 @@ from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.runtime.processes import alone
 from bertjax.training.objectives import TEACHER, Forward
-from bertjax.training.state import state_of
+from bertjax.training.state import new_state
 from bertjax.training.teacher import Teacher
 
 ROWS, LENGTH, CLASSES = 6, 12, 3
@@ -206,7 +206,7 @@ def test_a_mesh_and_microbatches_change_nothing(
         with jax.set_mesh(job.mesh):
             placed = jax.device_put(params, job.blueprint.shardings.params)
             state = jax.jit(
-                lambda params, job=job: state_of(params, job.optimizer), out_shardings=job.blueprint.shardings
+                lambda params, job=job: new_state(params, job.optimizer), out_shardings=job.blueprint.shardings
             )(placed)
             for step in range(2):
                 state, metrics = rows.train_step(state, to_global(job.mesh, rows.batches.batch(step, 16)))

@@ -24,7 +24,7 @@ def opened(folder: Path) -> RecordFile:
     """The index of a file of `RECORDS`."""
     write_records([folder / "a.tfrecord"], RECORDS)
     sources = parse_sources((f"tfrecord:{folder}/a.tfrecord",))
-    corpus = Corpus.of_sources(sources, str(folder / "data"))
+    corpus = Corpus.from_sources(sources, str(folder / "data"))
     (file,) = open_record_files(corpus, DataConfig(root=str(folder / "data"), workers=1), no_progress)
     return file
 

@@ -25,7 +25,7 @@ from bertjax.run.checkpoint import (
     read_metadata,
     restore_params,
 )
-from bertjax.run.checkpoint_metadata import DamagedCheckpoint, document_of, run_metadata
+from bertjax.run.checkpoint_metadata import DamagedCheckpoint, make_document, run_metadata
 
 P = PartitionSpec
 # A read that fails leaves Orbax's other reads unfinished, and Python says so when it collects them.
@@ -461,7 +461,7 @@ def test_forged_metadata_is_read_or_refused_by_name(tmp_path):
         for value in [*WRONG, "left out"]:
             if value != "left out":
                 holder[key] = value
-            file.write_text(json.dumps(document_of(content)))
+            file.write_text(json.dumps(make_document(content)))
             try:
                 read_metadata(tmp_path)["config"]["model"]["vocab_size"]
             except ValueError as error:
@@ -481,7 +481,7 @@ def test_forged_metadata_is_read_or_refused_by_name(tmp_path):
 
 
 def test_other_library_versions_are_reported(tmp_path):
-    checkpoints, unknown = saved_at(tmp_path, 1), "does not say which bertjax, jax, jaxlib, orbax-checkpoint wrote it"
+    checkpoints, unknown = saved_at(tmp_path, 1), "does not record its bertjax, jax, jaxlib, orbax-checkpoint"
     file, current = tmp_path / "1" / "metadata" / "metadata", metadata()
     assert checkpoints.restore(abstract(state_at(0)), current).notices == ()
     content = json.loads(file.read_bytes())["content"]
@@ -491,6 +491,6 @@ def test_other_library_versions_are_reported(tmp_path):
         (None, unknown),
     ):
         known = {key: value for key, value in content.items() if key != "versions"}
-        file.write_text(json.dumps(document_of(known if versions is None else known | {"versions": versions})))
+        file.write_text(json.dumps(make_document(known if versions is None else known | {"versions": versions})))
         (notice,) = checkpoints.restore(abstract(state_at(0)), current).notices
         assert told in notice

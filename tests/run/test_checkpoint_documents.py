@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertjax.config import Config, ModelConfig, to_dict
-from bertjax.run.checkpoint_metadata import DamagedCheckpoint, document_of, parse_document
+from bertjax.run.checkpoint_metadata import DamagedCheckpoint, make_document, parse_document
 
 PLACE = Path("runs/tiny/checkpoints/7")
 
@@ -22,7 +22,7 @@ def document(**changes: Any) -> dict[str, Any]:
         "data_fingerprint": "b",
         "arrays": {"params/a": {"shape": [2], "dtype": "float32", "digest": "0" * 32}},
     }
-    return document_of(content | changes)
+    return make_document(content | changes)
 
 
 def parsed(made: dict[str, Any], place: Path = PLACE) -> dict[str, Any]:

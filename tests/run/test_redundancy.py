@@ -170,13 +170,13 @@ def test_wrong_gradient_before_the_sum_is_found(
 def test_repeatedly_wrong_device_is_named(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Wrong before the sum, and again where its gradients are checked."""
     wrong = wrong_step(job, monkeypatch, before_sum=True)
-    right, after = Redundancy._gradients_of, with_wrong_gradients(job).stages[0]
+    right, after = Redundancy._shard_gradients, with_wrong_gradients(job).stages[0]
 
     def gradients_of(checks: Redundancy, rows: RunStage) -> Callable[..., Any]:
         programs, calls = (right(checks, rows), right(checks, after)), itertools.count()
         return lambda *given: programs[next(calls) >= 2](*given)
 
-    monkeypatch.setattr(Redundancy, "_gradients_of", gradients_of)
+    monkeypatch.setattr(Redundancy, "_shard_gradients", gradients_of)
     message = ended(in_folder(with_program(job, wrong, {3}), tmp_path))
     assert "on every device; device 5 (" in message and named(message) == [ODD]
 

@@ -20,11 +20,11 @@ from bertjax.run.reference_curve import (
     FOLDER,
     Curve,
     Reference,
-    digest_of,
+    make_reference,
     read_reference,
     reference_for,
-    reference_of,
     references_in,
+    run_digest,
     write_reference,
 )
 from bertjax.run.telemetry import METRICS_FILE
@@ -65,13 +65,13 @@ BASE = Config(training=TrainingConfig(steps=100))
     ],
 )
 def test_the_digest_is_of_what_a_curve_depends_on(key: str, value: Any, same: bool) -> None:
-    assert (digest_of(metadata(changed(BASE, key, value))) == digest_of(metadata(BASE))) is same
+    assert (run_digest(metadata(changed(BASE, key, value))) == run_digest(metadata(BASE))) is same
 
 
 def test_the_digest_is_of_text_vocabulary_and_teacher_too() -> None:
     for name in ("tokenizer_fingerprint", "data_fingerprint", "teacher_digest"):
-        assert digest_of(metadata(BASE, **{name: "other"})) != digest_of(metadata(BASE))
-    assert digest_of(metadata(changed(BASE, "init_from", "hf:x"))) == "", "no curve of a run from any other weights"
+        assert run_digest(metadata(BASE, **{name: "other"})) != run_digest(metadata(BASE))
+    assert run_digest(metadata(changed(BASE, "init_from", "hf:x"))) == "", "no curve of a run from any other weights"
 
 
 def write_run(directory: Path, seed: int, losses: dict[int, float], *, at: int = 100, **fields: Any) -> Path:
@@ -89,7 +89,7 @@ def test_a_reference_is_the_mean_and_the_spread_of_runs(tmp_path: Path) -> None:
         write_run(tmp_path / "b", 1, {50: 5.2, 100: 4.2}),
         write_run(tmp_path / "c", 2, {50: 5.4, 100: 4.1}),
     ]
-    made = reference_of("mine", "bertjax pretrain mine", runs)
+    made = make_reference("mine", "bertjax pretrain mine", runs)
     curve = made.curves[LOSS]
     assert curve.steps == (50, 100) and made.seeds == (0, 1, 2) and set(made.curves) == {LOSS}
     assert curve.mean == pytest.approx((5.2, 4.1)) and curve.spread == pytest.approx((0.2, 0.1))
@@ -98,11 +98,11 @@ def test_a_reference_is_the_mean_and_the_spread_of_runs(tmp_path: Path) -> None:
     assert reference_for(read_metadata(runs[1]), tmp_path) == made
     assert reference_for(metadata(changed(BASE, "optimizer.eps", 1e-8)), tmp_path) is None
     with pytest.raises(ValueError, match=r"seeds \[0\]: a spread needs 2 seeds or more"):
-        reference_of("mine", "", runs[:1])
+        make_reference("mine", "", runs[:1])
     with pytest.raises(ValueError, match=r"other: another kind of run than .*a; give runs of one recipe and text"):
-        reference_of("mine", "", [runs[0], write_run(tmp_path / "other", 3, {100: 1.0}, global_batch_size=8)])
+        make_reference("mine", "", [runs[0], write_run(tmp_path / "other", 3, {100: 1.0}, global_batch_size=8)])
     with pytest.raises(ValueError, match=r"early: it has 60 of 100 steps; finish it first"):
-        reference_of("mine", "", [runs[0], write_run(tmp_path / "early", 3, {50: 1.0}, at=60)])
+        make_reference("mine", "", [runs[0], write_run(tmp_path / "early", 3, {50: 1.0}, at=60)])
 
 
 def test_a_remark_is_made_between_the_measured_steps_only() -> None:
@@ -120,7 +120,7 @@ def test_a_remark_is_made_between_the_measured_steps_only() -> None:
     [
         ("seeds", [1], "seeds is a list of 1"),
         ("digest", "ab", "digest is"),
-        ("curves", {LOSS: {"steps": [2, 1], "mean": [1.0, 1.0], "spread": [0.0, 0.0]}}, "steps must rise"),
+        ("curves", {LOSS: {"steps": [2, 1], "mean": [1.0, 1.0], "spread": [0.0, 0.0]}}, "steps must increase"),
         ("curves", {LOSS: {"steps": [1, 2], "mean": [1.0], "spread": [0.0, 0.0]}}, "with a mean and a spread for each"),
     ],
 )

@@ -16,7 +16,7 @@ from bertjax.config import Config, DataConfig, to_dict
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints
 from bertjax.run.checkpoint_metadata import run_metadata
-from bertjax.run.run_directory import data_of, data_to_resume, own_data_fingerprint
+from bertjax.run.run_directory import data_to_resume, open_run_data, own_data_fingerprint
 from bertjax.storage.progress import no_progress
 from bertjax.training.stages import open_data
 
@@ -58,9 +58,9 @@ def change_text(config: Config) -> Path:
 
 
 def test_run_keeps_its_store_after_the_text_changed(begun: Config) -> None:
-    before, made = data_of(begun.run_dir, begun, no_progress), stores(begun)
+    before, made = open_run_data(begun.run_dir, begun, no_progress), stores(begun)
     change_text(begun).unlink()
-    found = data_of(begun.run_dir, begun, no_progress)
+    found = open_run_data(begun.run_dir, begun, no_progress)
     assert found.fingerprint == before.fingerprint == own_data_fingerprint(begun)
     assert found.size("train") == before.size("train") and stores(begun) == made
 
@@ -69,7 +69,7 @@ def test_data_of_a_run_without_its_store_are_refused(begun: Config) -> None:
     change_text(begun)
     shutil.rmtree(begun.data.root)
     with pytest.raises(ValueError, match=r"the vocabulary has changed since this run began, and the run's token store"):
-        data_of(begun.run_dir, begun, no_progress)
+        open_run_data(begun.run_dir, begun, no_progress)
 
 
 def test_data_to_resume_refuses_changed_text_before_preparing_it(begun: Config) -> None:

@@ -22,7 +22,7 @@ from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_
 from bertjax.run.hooks.spike_recovery import MOST, Spike, SpikeWatch
 from bertjax.run.job import Job, assemble
 from bertjax.run.metrics import LOSS
-from bertjax.run.telemetry import past_of, read_metrics
+from bertjax.run.telemetry import read_metrics, summarize_log
 from bertjax.run.train_job import train_job
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
@@ -111,9 +111,9 @@ def test_end_of_a_long_log_is_enough() -> None:
     """Process 0 sends it to every other process."""
     training = TrainingConfig(log_every=1, spike_deviations=8.0)
     logged = [{"step": step, LOSS: 4 + 0.1 * math.sin(step)} for step in range(1, 60_001)]
-    past = past_of(logged, 60_000, "", SpikeWatch.lines_needed(training))
+    past = summarize_log(logged, 60_000, "", SpikeWatch.lines_needed(training))
     assert len(json.dumps(past)) < 50_000
-    assert past_of(logged, 60_000, "", SpikeWatch.lines_needed(TrainingConfig()))["losses"] == []
+    assert summarize_log(logged, 60_000, "", SpikeWatch.lines_needed(TrainingConfig()))["losses"] == []
     found = []
     for losses in (past["losses"], [(record["step"], record[LOSS]) for record in logged]):
         watch = SpikeWatch(training, losses)

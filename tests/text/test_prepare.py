@@ -26,7 +26,7 @@ from bertjax.text.corpus import Corpus, draws
 from bertjax.text.prepare import prepare, prepare_share, reading_notes
 from bertjax.text.sentences import split_sentences
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.manifest import sha256_of
+from bertjax.text.store.manifest import json_sha256
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
@@ -190,8 +190,8 @@ def test_store_records_sources(data, tmp_path):
     view = store.split("train")
     assert view.num_sources == 2 and view.source_edges[-1] == view.num_documents
     alone = TokenStore.open(prepare(changed(data, sources=two.sources[:1]))).split("train")
-    first = view.of_source(0)
-    assert first.num_documents == view.source_edges[1] == alone.num_documents < view.of_source(1).num_documents
+    first = view.select_source(0)
+    assert first.num_documents == view.source_edges[1] == alone.num_documents < view.select_source(1).num_documents
     words = [one.tokens(one.sentence_offsets[:9], np.diff(one.sentence_offsets[:10])) for one in (first, alone, view)]
     np.testing.assert_array_equal(words[0], words[1])
     np.testing.assert_array_equal(words[0], words[2])
@@ -452,7 +452,7 @@ def test_whole_fingerprint_is_compared(data):
     target = prepare(data)
     manifest = json.loads((target / "manifest.json").read_text())
     manifest["provenance"]["inputs"] = manifest["provenance"]["inputs"][:12] + "0" * 52
-    manifest["provenance_sha256"] = sha256_of(manifest["provenance"])
+    manifest["provenance_sha256"] = json_sha256(manifest["provenance"])
     (target / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match=r"was made from other inputs .*; delete it"):
         prepare(data)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.manifest import BLOCK_BYTES, content_fingerprint, sha256_of, token_dtype
+from bertjax.text.store.manifest import BLOCK_BYTES, content_fingerprint, json_sha256, token_dtype
 from bertjax.text.store.writer import ShardWriter, write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
@@ -264,7 +264,7 @@ def test_forged_manifest_value_is_read_or_named(tmp_path):
             holder[key] = value
             forged = dict(whole)
             if key != "fingerprint" and isinstance(whole.get("splits"), dict):
-                forged["provenance_sha256"] = sha256_of(whole["provenance"])
+                forged["provenance_sha256"] = json_sha256(whole["provenance"])
                 forged["fingerprint"] = content_fingerprint(forged)
             file.write_text(json.dumps(forged))
             try:

@@ -22,7 +22,7 @@ from bertjax.families.registry import FAMILIES, generator_config
 from bertjax.input.batches import PairBatches
 from bertjax.model.network import Params, bind
 from bertjax.model.shared_tables import own_words, with_own_words
-from bertjax.run.run_directory import generator_of
+from bertjax.run.run_directory import extract_generator
 from bertjax.training.objectives import choose
 from bertjax.training.objectives.objective import Forward
 from bertjax.training.objectives.registry import objectives_of
@@ -100,7 +100,7 @@ def test_figures_are_those_of_numpy(params: Params, batch: dict[str, np.ndarray]
     ids, is_replaced, figures = jax.device_get(compute(params, batch))
     batch = jax.device_get(batch)
     assert batch["sequence_ids"].max() > 1 and is_replaced.sum() > 0
-    generator, model = Deberta(*generator_of(MODEL, params)), Deberta(MODEL, params)
+    generator, model = Deberta(*extract_generator(MODEL, params)), Deberta(MODEL, params)
     told = np.zeros((*ids.shape, VOCABULARY))
     bce, real = [], batch["sequence_ids"] > 0
     for row, inside in sequences(batch):
@@ -195,7 +195,7 @@ def test_a_generator_is_half_as_deep_and_shares_words_alone(params: Params) -> N
     assert (config.family, config.num_hidden_layers, config.hidden_size) == ("deberta-v2", 2, 12)
     assert config.mlm_decoder == "enhanced" and config.embedding_sharing == "tied"
     assert set(params["generator"]["encoder"]["embeddings"]) == {"norm"}
-    _, alone = generator_of(MODEL, params)
+    _, alone = extract_generator(MODEL, params)
     assert jax.tree.map(np.shape, alone) == jax.tree.map(np.shape, abstract_network(config)[1])
 
 

@@ -22,7 +22,7 @@ from bertjax.input.batches import PairBatches, batch_spec
 from bertjax.model.family_heads import sampled_tokens
 from bertjax.model.network import bind
 from bertjax.run.checks import preflight
-from bertjax.run.run_directory import generator_of
+from bertjax.run.run_directory import extract_generator
 from bertjax.training.objectives import choose
 from bertjax.training.objectives.objective import Forward
 from bertjax.training.objectives.rtd import replaced
@@ -150,7 +150,7 @@ def test_figures_are_their_formulas(network: tuple, made) -> None:
     assert figures["rtd_precision"] == pytest.approx(right / (called & real).sum(), rel=1e-6)
     assert figures["rtd_recall"] == pytest.approx(right / is_replaced.sum(), rel=1e-6)
     assert figures["loss"] == pytest.approx(figures["mlm_loss"] + 50 * figures["rtd_loss"], rel=1e-6)
-    config, params = generator_of(MODEL, network[1])
+    config, params = extract_generator(MODEL, network[1])
     generator = bind(abstract_network(config)[0], params)
     encoder = (batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids"))
     sums = generator.mlm_sums(
@@ -171,7 +171,7 @@ def test_losses_equal_transformers(network: tuple, made) -> None:
     own = {name: part for name, part in network[1].items() if name != "generator"}
     sides = [
         (transformers.ElectraForPreTraining, replace(MODEL, generator_width=0.0), own, ids, is_replaced.astype(int)),
-        (transformers.ElectraForMaskedLM, *generator_of(MODEL, network[1]), batch["input_ids"], labels),
+        (transformers.ElectraForMaskedLM, *extract_generator(MODEL, network[1]), batch["input_ids"], labels),
     ]
     for (made_class, config, params, inputs, wanted), figure in zip(sides, ("rtd_loss", "mlm_loss"), strict=True):
         values = to_config_json(config, {"pad": SPECIALS.pad_id})

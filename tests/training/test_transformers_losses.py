@@ -15,7 +15,7 @@ from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.convert.huggingface.names import to_huggingface_tensors
 from bertjax.families.networks import abstract_network, init_params
 from bertjax.model.network import GENERATOR, bind
-from bertjax.run.run_directory import generator_of
+from bertjax.run.run_directory import extract_generator
 from bertjax.training.objectives import choose
 from bertjax.training.objectives.objective import MODEL, Forward
 from bertjax.training.objectives.rtd import replaced
@@ -131,7 +131,10 @@ def test_electra_gradients_equal_transformers_with_one_table() -> None:
     assert is_replaced.any()
     figures, gradients = ours(config, params, batch, ("mlm", "rtd"))
     alone, without = replace(config, generator_width=0.0), lambda tree: {k: tree[k] for k in tree if k != GENERATOR}
-    sides = [(transformers.ElectraForMaskedLM, generator_of, config), (transformers.ElectraForPreTraining, None, alone)]
+    sides = [
+        (transformers.ElectraForMaskedLM, extract_generator, config),
+        (transformers.ElectraForPreTraining, None, alone),
+    ]
     networks, found = [], []
     for their_class, part, one in sides:
         own, its_params = part(one, params) if part else (one, without(params))

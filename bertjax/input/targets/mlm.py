@@ -35,9 +35,9 @@ class HiddenTokens:
             if data.mask_special:
                 candidates, special = rows.encoder["sequence_ids"] > 0, 0
                 if continues is not None:
-                    of_row = np.zeros(candidates.shape, bool)  # special tokens continue no unit
-                    of_row[text.is_text] = continues
-                    continues = of_row[candidates]
+                    row_continues = np.zeros(candidates.shape, bool)  # special tokens continue no unit
+                    row_continues[text.is_text] = continues
+                    continues = row_continues[candidates]
             else:
                 candidates = text.is_text
                 special = rows.encoder["sequence_ids"].sum(axis=1) - candidates.sum(axis=1)

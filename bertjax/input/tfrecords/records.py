@@ -85,7 +85,7 @@ class Records:
                 )
         tokenizer = load_vocabulary(data.vocab, TextRules.of(data))
         sources = parse_sources(data.sources)
-        corpus = Corpus.of_sources(sources, data.root, data)
+        corpus = Corpus.from_sources(sources, data.root, data)
         files = [(file, _first_shape(file, tokenizer)) for file in open_record_files(corpus, data, progress)]
         _require_sizes({file.name: shape for file, shape in files}, stages)
         order = [digest for group in corpus.digests for digest in group]

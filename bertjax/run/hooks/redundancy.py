@@ -142,7 +142,7 @@ class Redundancy(Callback):
         if shards == 1:
             return []
         number = stage.number
-        gradients = self._gradients[number] = self._gradients.get(number) or self._gradients_of(stage)
+        gradients = self._gradients[number] = self._gradients.get(number) or self._shard_gradients(stage)
         first, second = (np.asarray(gradients(state, batch, np.int32(shift))) for shift in (0, 1))
         differing = np.flatnonzero((first != second).any(axis=(1, 2)))
         if not len(differing):
@@ -160,7 +160,7 @@ class Redundancy(Callback):
         tensor = self._mesh.shape["tensor"]
         return sorted(shard * tensor + index for shard in odd for index in range(tensor))
 
-    def _gradients_of(self, stage: RunStage) -> Callable[..., jax.Array]:
+    def _shard_gradients(self, stage: RunStage) -> Callable[..., jax.Array]:
         """`(state, batch, shift) -> uint32 [shards, arrays, 5]`: digests of the gradient of each shard of the batch.
 
         It is computed by the device `shift` shards further on. No sum over devices is in it.
@@ -168,10 +168,10 @@ class Redundancy(Callback):
         train_step, shards = stage.train_step, batch_shards(self._mesh)
         parts, everywhere = train_step.gradient, NamedSharding(self._mesh, P())
 
-        def of_shard(grads: Any, sums: Metrics) -> jax.Array:
+        def shard_fn(grads: Any, sums: Metrics) -> jax.Array:
             return _stacked(grads)[None]
 
-        gradient = parts.make(stage.training.microbatches, of_shard, P(BATCH_AXES))
+        gradient = parts.make(stage.training.microbatches, shard_fn, P(BATCH_AXES))
 
         @functools.partial(jax.jit, out_shardings=everywhere, compiler_options=parts.options)
         def gradients(state: TrainState, batch: Batch, shift: jax.Array, frozen: Frozen) -> jax.Array:

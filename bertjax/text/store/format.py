@@ -139,7 +139,7 @@ class SplitView:
         np.add.at(held, self._homes(), [shard.num_documents for shard in self._shards])
         return _bases(held)
 
-    def of_source(self, source: int) -> SplitView:
+    def select_source(self, source: int) -> SplitView:
         """The documents of one source. Raises ValueError if the store does not record sources."""
         return SplitView([shard for shard, home in zip(self._shards, self._homes(), strict=True) if home == source])
 

@@ -30,7 +30,7 @@ def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore
     return open_near(prepare(data, progress), data.cache_dir, progress)
 
 
-def open_store_of(data: DataConfig, fingerprint: str, progress: Progress = no_progress) -> TokenStore | None:
+def reopen_store(data: DataConfig, fingerprint: str, progress: Progress = no_progress) -> TokenStore | None:
     """Open the store with this fingerprint, whatever the sources hold now. Returns None if there is none.
 
     Raises like `local_copy` and `TokenStore.open`; damaged other stores are ignored.

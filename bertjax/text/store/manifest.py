@@ -101,10 +101,10 @@ def token_dtype(vocab_size: int) -> str:
 
 def content_fingerprint(manifest: Mapping[str, Any]) -> str:
     """SHA-256 (hex) of a store's content: its manifest without the provenance."""
-    return sha256_of({key: value for key, value in manifest.items() if key not in _NOT_CONTENT})
+    return json_sha256({key: value for key, value in manifest.items() if key not in _NOT_CONTENT})
 
 
-def sha256_of(value: Any) -> str:
+def json_sha256(value: Any) -> str:
     """SHA-256 (hex) of a JSON value, independent of its formatting."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -129,7 +129,7 @@ def read_manifest(path: AnyPath) -> dict[str, Any]:
         raise ValueError(f"token store {path}: {min(unknown)} is not a key of a manifest; {remedy}")
     if content_fingerprint(manifest) != manifest["fingerprint"]:
         raise ValueError(f"token store {path}: its fingerprint is not that of its content; {remedy}")
-    if manifest.get("provenance_sha256", digest := sha256_of(manifest["provenance"])) != digest:
+    if manifest.get("provenance_sha256", digest := json_sha256(manifest["provenance"])) != digest:
         raise ValueError(f"token store {path}: provenance does not match provenance_sha256; {remedy}")
     if misfit := next(_misfits(manifest), ""):
         raise ValueError(f"token store {path}: {misfit}; {remedy}")

@@ -25,7 +25,7 @@ from bertjax.text.store.manifest import (
     PLANES,
     SPLITS,
     content_fingerprint,
-    sha256_of,
+    json_sha256,
     token_dtype,
 )
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -187,7 +187,7 @@ def finish_store(
         "planes": {name: PLANES[name] for name in planes},
         "provenance": dict(provenance),
     }
-    manifest["provenance_sha256"] = sha256_of(manifest["provenance"])
+    manifest["provenance_sha256"] = json_sha256(manifest["provenance"])
     manifest["fingerprint"] = content_fingerprint(manifest)
     for name, content in tokenizer.files.items():
         write_durably(folder / name, content)

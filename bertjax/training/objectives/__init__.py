@@ -14,7 +14,7 @@ from bertjax.training.objectives.objective import (
     Sums,
     classified,
 )
-from bertjax.training.objectives.registry import OBJECTIVES, choose, measures_of, objectives_of
+from bertjax.training.objectives.registry import OBJECTIVES, choose, list_measures, objectives_of
 
 __all__ = [
     "OBJECTIVES",
@@ -28,6 +28,6 @@ __all__ = [
     "Sums",
     "choose",
     "classified",
-    "measures_of",
+    "list_measures",
     "objectives_of",
 ]

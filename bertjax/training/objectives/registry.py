@@ -54,7 +54,7 @@ def objectives_of(config: Config) -> tuple[Objective, ...]:
     )
 
 
-def measures_of(objectives: Iterable[Objective]) -> Iterator[tuple[str, Measure]]:
+def list_measures(objectives: Iterable[Objective]) -> Iterator[tuple[str, Measure]]:
     """(name of the figure in the log after its group, such as `mlm_loss`; the measure) of objectives, in order."""
     for objective in objectives:
         for measure in objective.measures:
