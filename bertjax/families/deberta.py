@@ -1,8 +1,8 @@
 """DeBERTa (He et al. 2021): attention by the content of tokens and their distances.
 
-transformers has no model of the published objective: its class for masks puts the head on the last layer, where the
-enhanced mask decoder runs that layer again with absolute positions. A model with `model.mlm_decoder` enhanced is
-exported as its encoder alone.
+transformers does not implement the published objective: its class for masked tokens puts the head on the last layer,
+where the enhanced mask decoder runs that layer again with absolute positions. A model with `model.mlm_decoder` enhanced
+is exported as its encoder only.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _OF_DISTANCES = {"c2p", "p2c"}
 
 
 def optional(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Tensors that are there with some options of the model."""
+    """Tensors that exist with some options of the model only."""
     return tuple(replace(tensor, optional=True) for tensor in tensors)
 
 
 def embeddings() -> tuple[Tensor, ...]:
-    """The tables, of which published models have the words' alone."""
+    """The embedding tables, of which published models have only that of words."""
     word, position, _, *layer_norm = tables("deberta.embeddings")
     return word, *optional(position), *layer_norm
 
@@ -57,13 +57,13 @@ _ENCODER = (
     *optional(*dense(f"{_LAYERS}/attention/relative_query", f"{_SELF}.pos_q_proj")),
     *layer(_LAYERS, _THEIRS),
 )
-# Of published files, whose class for masks reads the words' table (`legacy` false).
+# In published files, where the head uses the word table (`legacy` false).
 MLM = (
     *dense("mlm_head/transform", "lm_predictions.lm_head.dense"),
     *norm("mlm_head/norm", "lm_predictions.lm_head.LayerNorm"),
     Tensor("mlm_head/bias", "lm_predictions.lm_head.bias", padded=True),
 )
-# The same in files that transformers wrote (`legacy` true).
+# The same in files written by transformers (`legacy` true).
 ALIASES = {
     "cls.predictions.transform.": "lm_predictions.lm_head.",
     "cls.predictions.bias": "lm_predictions.lm_head.bias",
@@ -72,7 +72,7 @@ TIED = {
     "cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-# In published files: the table of the enhanced decoder, and a head for replaced tokens that no class has.
+# In published files: the table of the enhanced decoder, and a head for replaced tokens without a class.
 IGNORED = ("deberta.embeddings.position_embeddings.", "mask_predictions.")
 SEQUENCE = (*dense("pooler/dense", "pooler.dense"), *dense("head/dense", "classifier"))
 
@@ -83,7 +83,7 @@ _WITHOUT = ("type_vocab_size",)
 
 
 def to_hf_config(model: ModelConfig) -> dict[str, Any]:
-    """The keys of both versions."""
+    """Write the keys of both versions."""
     has_terms = model.position_embedding == "relative"
     return write_fields(model, without=_WITHOUT, task_dropout="") | CONSTANTS | {
         "relative_attention": has_terms,
@@ -95,7 +95,7 @@ def to_hf_config(model: ModelConfig) -> dict[str, Any]:
 
 
 def from_hf_config(config: HfConfig, defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The fields of both versions; `defaults` as in `read_fields`."""
+    """Read the fields of both versions; `defaults` as in `read_fields`."""
     config.require(CONSTANTS)
     defaults = {"layer_norm_eps": 1e-7} | dict(defaults or {})
     fields = read_fields(config, without=_WITHOUT, task_dropout="", defaults=defaults, causal=False) | ARCHITECTURE

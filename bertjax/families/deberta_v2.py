@@ -1,9 +1,9 @@
 """DeBERTa v2, and v3 (He et al. 2021, 2023): far distances in buckets, projections shared with the tokens'.
 
-Version 2 predicts hidden tokens; its published sizes have a convolution. Version 3 finds the tokens that a generator of
-half as many layers has put in place of others; the generator is a version 2 without a convolution, as "base" and
-"large" are. transformers has one type for both versions and no class with a head for replaced tokens: a version 3 is
-exported as its encoder. Of the enhanced mask decoder says deberta.py.
+Version 2 predicts masked tokens; its published sizes have a convolution. Version 3 detects the tokens replaced by a
+generator of half as many layers, a version 2 without a convolution, like "base" and "large". transformers has one type
+for both versions and no class with a head for replaced tokens: a version 3 is exported as its encoder. deberta.py
+describes the enhanced mask decoder.
 """
 
 from __future__ import annotations

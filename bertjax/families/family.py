@@ -1,4 +1,4 @@
-"""The declaration of a family: what depends on its name and not on the model's options, here and in transformers."""
+"""The declaration of a family: everything that depends on its name, here and in transformers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from bertjax.input.layout import Template
 
 @dataclass(frozen=True)
 class Family:
-    """A member of BERT's family: one object in one file, one line in the registry."""
+    """A family of models: one object in one file, and one line in the registry."""
 
     name: str  # value of `ModelConfig.family`
-    title: str  # the name as its paper spells it
+    title: str  # the name in its paper
     presets: Mapping[str, ModelConfig]  # published sizes by name, such as "base"
-    heads: tuple[str, ...]  # modules on the encoder in pretraining, by their names in the network's parameters
-    huggingface: HuggingFace | None  # None: transformers has no class of it
+    heads: tuple[str, ...]  # the heads of pretraining, by their names in the network's parameters
+    huggingface: HuggingFace | None  # None: transformers has no such class
     template: Template = BERT_TEMPLATE
-    generator: str = ""  # the family of the generators that its models are trained with, if any are
+    generator: str = ""  # the family of the generator, if its models are trained with one
 
     @property
     def transformers(self) -> HuggingFace:
@@ -43,22 +43,22 @@ class Family:
 
 @dataclass(frozen=True)
 class Tensor:
-    """One array under both names.
+    """An array's name here and in transformers.
 
-    `theirs` with {} is one array per layer, or per group of layers that share their parameters; ours is their
-    stack. Several entries of one `theirs` are its parts, one below the other.
+    `theirs` with {} is one array per layer, or per group of layers that share parameters; ours is their stack. Entries
+    with the same `theirs` are its successive parts.
     """
 
     ours: str
     theirs: str
-    inputs: int = 0  # leading dims of a kernel that are multiplied; theirs is a matrix [outputs, inputs]
-    padded: bool = False  # ours has the rows that pad the vocabulary
-    positions: bool = False  # theirs may have rows before that of the first position
+    inputs: int = 0  # leading dims of a kernel that are its inputs; theirs is a matrix [outputs, inputs]
+    padded: bool = False  # ours has rows that pad the vocabulary
+    positions: bool = False  # theirs may have rows before the first position
     optional: bool = False  # exists only with some options of the model
-    first: int = 0  # the layer that our stack begins with
+    first: int = 0  # the first layer of our stack
     part: tuple[int, int] = (0, 1)  # (i, n): ours is the i-th of n equal slices of theirs
-    by_head: bool = False  # the parts are stacked within each head, and the heads stacked
-    kept: bool = False  # theirs has the dims of `inputs` one by one: [outputs, *inputs]
+    by_head: bool = False  # the slices are interleaved by head
+    kept: bool = False  # theirs keeps the dims of `inputs`: [outputs, *inputs]
 
     @property
     def stacked(self) -> bool:
@@ -77,7 +77,7 @@ def norm(ours: str, theirs: str) -> tuple[Tensor, Tensor]:
 
 
 def tables(theirs: str) -> tuple[Tensor, ...]:
-    """The three embedding tables and their LayerNorm, which all families name alike."""
+    """The three embedding tables and their LayerNorm, with the names that all families share."""
     return (
         Tensor("encoder/embeddings/word", f"{theirs}.word_embeddings.weight", padded=True),
         Tensor("encoder/embeddings/position", f"{theirs}.position_embeddings.weight", positions=True),
@@ -92,7 +92,7 @@ class Class:
 
     name: str
     tensors: tuple[Tensor, ...]
-    outputs: Mapping[str, str] = field(default_factory=dict)  # pretraining head of ours -> output that has its logits
+    outputs: Mapping[str, str] = field(default_factory=dict)  # our pretraining head -> output with its logits
     bare: bool = False  # the encoder's own class, whose tensors have no prefix
 
 
@@ -101,27 +101,26 @@ class HuggingFace:
     """A family in transformers.
 
     Attributes:
-        model_type: The key of that name in `config.json`.
-        prefix: In front of the encoder's tensors in every class but the encoder's own.
-        beginning: Of the names of its classes; the rest depends on the network's head.
-        encoder: The encoder's tensors, as they are named in a class with a head.
-        pooler: Those of the pooler.
+        model_type: Value of this key in `config.json`.
+        prefix: Prefix of the encoder's tensors in every class except the encoder's own.
+        beginning: First part of its class names; the rest depends on the head.
+        encoder: The encoder's tensors, with their names in a class with a head.
+        pooler: The pooler's tensors.
         pretraining: The class with all heads of pretraining.
-        left_out: Modules of the network of pretraining that no class of transformers has.
-        partial: Classes with fewer heads of pretraining, those with most of them first.
-        own_heads: What follows in a class's name -> tensors of its head and pooler, where other families name them
-            otherwise.
-        head_constants: What follows in a class's name -> keys that this class alone reads, and the value that they have
-            where a folder is read; they are not written, for these are transformers' defaults.
-        lacking: What follows in the names of classes that other families have and this one has not.
-        tied: Tensors that may be stored though they are another one -> that other.
-        aliases: Beginnings of names in other files -> what replaces them in the names of these tensors.
-        ignored: Beginnings of tensors in published files that none of the classes has.
-        to_hf_config: The keys of `config.json` for a model, without ids of special tokens.
-        from_hf_config: Fields of ModelConfig for a `config.json`. Raises ValueError for what bertjax lacks.
-        positions_from_padding: The position table has rows for 0 up to the padding token's id, which no token uses.
-        pad_token_id: The padding token's id where `config.json` does not name it.
-        token_ids: Key -> role of the special token whose id it is.
+        left_out: Modules of the pretraining network without a class in transformers.
+        partial: Classes with fewer heads of pretraining, those with most heads first.
+        own_heads: Suffix of a class name -> tensors of its head and pooler, where they differ from other families.
+        head_constants: Suffix of a class name -> keys that only this class reads, with the values required on import.
+            They are transformers' defaults, so they are not written.
+        lacking: Suffixes of classes that other families have and this one lacks.
+        tied: Stored tensors that equal another one -> that other one.
+        aliases: Prefixes of names in other files -> their replacements.
+        ignored: Prefixes of tensors in published files that no class has.
+        to_hf_config: Returns the keys of `config.json`, without ids of special tokens.
+        from_hf_config: Returns fields of ModelConfig. Raises ValueError for unsupported values.
+        positions_from_padding: The position table begins with unused rows, for 0 up to the padding token's id.
+        pad_token_id: The padding token's id if `config.json` lacks it.
+        token_ids: Key of `config.json` -> role of the special token.
     """
 
     model_type: str
@@ -145,5 +144,5 @@ class HuggingFace:
     token_ids: Mapping[str, str] = field(default_factory=lambda: {"pad_token_id": "pad"})
 
     def rows_before_positions(self, pad_id: int) -> int:
-        """Rows of the position table in front of that of the first position."""
+        """Rows of the position table before the first position."""
         return pad_id + 1 if self.positions_from_padding else 0

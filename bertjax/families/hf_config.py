@@ -1,4 +1,4 @@
-"""Read and write `config.json` of transformers: checks of single keys, and the keys that most families share."""
+"""Read and write transformers' `config.json`: checked access to keys, and the keys that most families share."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ class HfConfig:
 
     values: Mapping[str, Any]
     where: str | Path  # the file, for messages
-    activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)  # their names -> ours
+    activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)  # transformers' name -> ours
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key, unchecked."""
         return self.values.get(key, default)
 
     def number(self, key: str, default: Number) -> Number:
-        """A number from 0 on; an integer if the default is one."""
+        """A number of at least 0; an integer if the default is one."""
         value = self.values.get(key, default)
         if type(value) not in ((int,) if type(default) is int else (int, float)) or not 0 <= value <= LARGEST:
             raise ValueError(f"{self.where}: {key} is {value!r}, which is not a sensible number")
         return type(default)(value)
 
     def size(self, key: str, default: int) -> int:
-        """A whole number from 1 on."""
+        """An integer of at least 1."""
         value = self.number(key, default)
         if value < 1:
             raise ValueError(f"{self.where}: {key} is {value}; every size must be at least 1")
         return value
 
     def integer(self, key: str, default: int, least: int, most: int = LARGEST) -> int:
-        """A whole number from `least` to `most`."""
+        """An integer from `least` to `most`."""
         value = self.values.get(key, default)
         if type(value) is not int or not least <= value <= most:
             raise ValueError(f"{self.where}: {key} is {value!r}, which is not a sensible number")
         return value
 
     def require(self, constants: Mapping[str, Any]) -> None:
-        """Raise ValueError for a key with another value than here."""
+        """Raise ValueError for a key with another value than in `constants`."""
         for key, value in constants.items():
             if self.values.get(key, value) != value:
                 raise ValueError(
@@ -78,10 +78,10 @@ def write_fields(
     without: tuple[str, ...] = (),
     task_dropout: str = "classifier_dropout",
 ) -> dict[str, Any]:
-    """The keys of BertConfig. `keys` renames those of some fields, `without` leaves fields out.
+    """Write the keys of BertConfig. `keys` maps fields to other keys; `without` leaves fields out.
 
-    `task_dropout` is the key of `classifier_dropout_prob`, which is absent if the model leaves it at its default; an
-    empty one means that the family has no such key.
+    `task_dropout` is the key of `classifier_dropout_prob`, which is left out at its default; "" if the family has no
+    such key.
     """
     keys = keys or {}
     fields = [name for name in ("vocab_size", *_SIZES, *_SHARES) if name not in without]
@@ -102,10 +102,10 @@ def read_fields(
     activations: tuple[str, ...] = ("gelu", "gelu_tanh", "relu", "silu"),
     causal: bool = True,
 ) -> dict[str, Any]:
-    """The fields of ModelConfig that `write_fields` writes. Raises ValueError for a value that bertjax lacks.
+    """Read the fields of ModelConfig that `write_fields` writes. Raises ValueError for an unsupported value.
 
-    `defaults` are transformers' for absent keys, by field, where they are not BertConfig's. `activations` are those
-    that the family's classes compute; without `causal` they have no mode in which a token sees no token to its right.
+    `defaults` are transformers' defaults by field, where they differ from BertConfig's. `activations` are those that
+    the family's classes support; `causal` is whether they support causal attention.
     """
     keys, default = keys or {}, vars(ModelConfig()) | dict(defaults or {})
     fields: dict[str, Any] = {}

@@ -22,7 +22,7 @@ def dense(x: Array, part: dict[str, Array]) -> Array:
     return x @ part["kernel"] + part.get("bias", 0.0)
 
 
-def row_of(config: ModelConfig, distance: int) -> int:
+def table_row(config: ModelConfig, distance: int) -> int:
     """The bucket of a distance i - j, counted from 0."""
     span, middle = config.relative_buckets or config.relative_max, config.relative_buckets // 2
     if middle and abs(distance) > middle:
@@ -82,7 +82,7 @@ class Deberta:
             for h in range(heads):
                 scores = []
                 for j in range(n):
-                    row = row_of(config, i - j)
+                    row = table_row(config, i - j)
                     scores.append(q[i, h] @ k[j, h] + q[i, h] @ of_rows[1][row, h] + k[j, h] @ of_rows[0][row, h])
                 weights = np.exp(np.array(scores) / math.sqrt(3 * width))
                 out[i, h] = (weights / weights.sum()) @ v[:, h]

@@ -26,7 +26,7 @@ SPAN = 90  # distances from -90 to 89, further ones as these
 SCALE = (3 * HEAD_DIM) ** -0.5
 
 
-def row_of(distance: jax.Array) -> jax.Array:
+def table_row(distance: jax.Array) -> jax.Array:
     return jnp.clip(distance + SPAN, 0, 2 * SPAN - 1)
 
 
@@ -39,7 +39,7 @@ def drawn(length: int) -> list[jax.Array]:
 
 def ours(ids: jax.Array, dropout_keys: jax.Array | None, rate: float):
     def attention(q, k, v, relative_k, relative_q) -> jax.Array:
-        relative = Relative(relative_k, relative_q, row_of)
+        relative = Relative(relative_k, relative_q, table_row)
         return attention_by_queries(q, k, v, ids, dropout_keys, rate, scale=SCALE, relative=relative)
 
     return attention
@@ -50,7 +50,7 @@ def test_relative_terms_are_the_formula(length: int, rate: float) -> None:
     ids = some_ids(length, packed=True)
     keys = row_keys(3, jnp.int32(5), jnp.arange(ROWS)) if rate else None
     place = jnp.arange(length)
-    rows = row_of(place[:, None] - place)
+    rows = table_row(place[:, None] - place)
     read = jax.random.normal(jax.random.key(1), (ROWS, length, HEADS, HEAD_DIM))
 
     def formula(q, k, v, relative_k, relative_q) -> jax.Array:

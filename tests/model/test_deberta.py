@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy_deberta import Deberta, row_of
+from numpy_deberta import Deberta, table_row
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.families.networks import abstract_network
@@ -111,7 +111,7 @@ def test_distances_have_the_published_buckets() -> None:
     np.testing.assert_array_equal(distance_row(config, distances), wanted + 256)
     for model in (*MODELS.values(), config, FAMILIES["deberta"].presets["base"]):
         apart = np.arange(-600, 601)
-        np.testing.assert_array_equal(distance_row(model, apart), [row_of(model, int(d)) for d in apart])
+        np.testing.assert_array_equal(distance_row(model, apart), [table_row(model, int(d)) for d in apart])
     assert rows_in_reach(config, 128) == 255 and rows_in_reach(config, 512) == 511
     assert rows_in_reach(FAMILIES["deberta"].presets["base"], 512) == 1023
     assert rows_in_reach(FAMILIES["bert"].presets["base"], 512) == 0

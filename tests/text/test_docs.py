@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import docs
-from bertjax.text.sources.docs_prose import prose
+from bertjax.text.sources.docs import prose
 from bertjax.text.sources.registry import digest, parse_source, read_documents, source_files
 
 pytestmark = pytest.mark.run

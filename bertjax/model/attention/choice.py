@@ -102,7 +102,7 @@ def _choose(
 ) -> AttentionChoice:
     wanted = execution.attention
     if wanted == "xla":
-        return AttentionChoice("xla", "as execution.attention says")
+        return AttentionChoice("xla", "set by execution.attention")
     candidates = FUSED.get(platform, ()) if wanted == "auto" else (wanted,)
     if not candidates:
         return AttentionChoice("xla", f"the only backend for {platform}")
@@ -114,7 +114,7 @@ def _choose(
                 raise ValueError(
                     f"execution.attention={wanted!r}: {hindrance.reason}; {hindrance.remedy}, or use 'auto'"
                 )
-            return AttentionChoice(backend, "as execution.attention says")
+            return AttentionChoice(backend, "set by execution.attention")
         if hindrance is not None:
             hindrances.append(hindrance.reason)
         elif length < FUSED_FROM:

@@ -58,7 +58,7 @@ def sinusoids(config: ModelConfig) -> jax.Array:
 def rotated(
     config: ModelConfig, q: jax.Array, k: jax.Array, sequence_ids: jax.Array, packed: bool, window: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Queries and keys [B, L, H, K], each pair of dims turned by its position times its rate, in their dtype.
+    """Rotate each pair of dims of queries and keys, [B, L, H, K], by its position times its rate, in their dtype.
 
     Pair t of K / 2 has the rate theta^(-2t / K): `rope_theta`, or in a layer with a window `rope_theta_local` where it
     is not 0. A pair is dims t and t + K / 2, or with `rope_interleaved` 2t and 2t + 1. Positions restart in each packed
@@ -87,10 +87,11 @@ def _turned(x: jax.Array, cos: jax.Array, sin: jax.Array, interleaved: bool) -> 
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:
-    """How much the scores of each head fall from one token to the next (Press et al. 2022, section 3).
+    """The slope of each head: how much its scores fall per token of distance (Press et al. 2022, section 3).
 
-    Of 2^a heads the slopes are 2^(-8h / 2^a), h = 1 and on. Of other numbers they are those of the power of two below,
-    then every other one, from the first, of twice that power (ofirpress/attention_with_linear_biases, `get_slopes`).
+    For 2^a heads the slopes are 2^(-8h / 2^a), h = 1, 2, ... For other numbers of heads they are those of the next
+    smaller power of two, followed by every second one of twice that power (ofirpress/attention_with_linear_biases,
+    `get_slopes`).
     """
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2.0 ** (-8.0 * (head + 1) / power) for head in range(power)]
@@ -98,7 +99,7 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
 
 
 def with_alibi(scores: jax.Array, slopes: tuple[float, ...]) -> jax.Array:
-    """Scores float32 [B, H, L, L] less slope times distance; without slopes as they are.
+    """Subtract slope times distance from scores, float32 [B, H, L, L]; without slopes return them unchanged.
 
     Distances within a packed sequence are those within its row.
     """
@@ -123,19 +124,19 @@ def attention_by_queries(
     causal: bool = False,
     slopes: tuple[float, ...] = (),
 ) -> jax.Array:
-    """softmax(scale (q k + relative terms)) v within sequences: [B, L, H, K] -> the same, dropout as the dense has it.
+    """softmax(scale (q k + relative terms)) v within sequences: [B, L, H, K] -> [B, L, H, K].
 
-    `sequence_ids` is int32 [B, L]; with a `window` a token sees at most so many on either side; `slopes` are ALiBi's,
-    one a head. Scores are made for one block of queries, in the forward pass and again in the backward pass, which
-    keeps q, k, v and the vectors of distances: no array is [B, H, L, L]. Memory grows with the length, time with its
-    square.
+    Dropout is that of the dense reference. `sequence_ids` is int32 [B, L]; with a `window` a token attends to at most
+    so many tokens on either side; `slopes` are ALiBi's, one per head. Scores are computed for one block of queries at a
+    time, and again in the backward pass, for which q, k, v and the distance vectors are kept: no array is [B, H, L, L].
+    Memory is linear in the length, time quadratic.
     """
     length, size = q.shape[1], min(QUERIES, q.shape[1])
     ids, row = in_blocks(sequence_ids[:, None], size, NOWHERE), jnp.arange(length, dtype=jnp.int32)
 
     def attended(q: jax.Array, k: jax.Array, v: jax.Array, heads: jax.Array | None, *distances: jax.Array) -> jax.Array:
         scoring = Scoring(length, dropout_keys, dropout_rate, slopes, heads)
-        terms = Relative(distances[0], distances[1], relative.row_of) if relative else None
+        terms = Relative(distances[0], distances[1], relative.table_row) if relative else None
         added = relative_terms(k * scale, terms) if terms else None
         blocks, k, v = in_blocks(heads_first(q * scale), size), heads_first(k), heads_first(v)
 
@@ -158,21 +159,22 @@ def attention_by_queries(
 
 
 class Relative(NamedTuple):
-    """Keys and queries made of the vectors of a table of S distances, and the row of each distance."""
+    """Projected vectors of a table of S distances, and the table row of each distance."""
 
-    by_queries: jax.Array  # Kr, which queries are multiplied with: [H, S, K]
-    by_keys: jax.Array  # Qr, which keys are multiplied with: [H, S, K]
-    row_of: Callable[[np.ndarray], np.ndarray]  # of distances i - j: int32 -> int32
+    by_queries: jax.Array  # Kr, multiplied with queries: [H, S, K]
+    by_keys: jax.Array  # Qr, multiplied with keys: [H, S, K]
+    table_row: Callable[[np.ndarray], np.ndarray]  # distances i - j -> rows: int32 -> int32
 
 
 def relative_terms(k: jax.Array, relative: Relative) -> Added:
     """Content-to-position and position-to-content scores (DeBERTa, arXiv 2006.03654, section 3.1).
 
-    Token i adds q_i Kr_d + k_j Qr_d to its score of j, where d = `row_of`(i - j). `k` is [B, L, H, K], scaled like q.
+    Token i adds q_i Kr_d + k_j Qr_d to its score of j, where d = `table_row`(i - j). `k` is [B, L, H, K], scaled like
+    q.
 
-    Each token has products with the vectors of a range of distances, and its row of products is moved by its position:
-    that is a slice of a reshaped array, where a gather of single scores, and its scatter in the backward pass, would
-    take most of the time on any device. Heads come first here, [H, N, B, C, K]: all rows share the vectors, so that the
+    Each token is multiplied with the vectors of a range of distances, and its row of products is shifted by its
+    position, as a slice of a reshaped array. A gather of single scores, and its scatter in the backward pass, would
+    take most of the time on any device. Heads come first here, [H, N, B, C, K]: all rows share the vectors, so the
     tokens of a block in all rows are one factor of one product.
     """
     length, size = k.shape[1], min(QUERIES, k.shape[1])
@@ -181,7 +183,7 @@ def relative_terms(k: jax.Array, relative: Relative) -> Added:
     blocks = keys.shape[1]
     whole = max(length + -length % size, blocks * key_block) + key_block
     # Vectors of the distances 1 - whole and on, and of those in the order of keys: from whole - 1 down.
-    rows = relative.row_of(np.arange(1 - whole, whole, dtype=np.int32))
+    rows = relative.table_row(np.arange(1 - whole, whole, dtype=np.int32))
     ascending = jnp.take(relative.by_keys, rows, axis=1)
     descending = jnp.take(relative.by_queries, rows[::-1], axis=1)
 
@@ -198,9 +200,9 @@ def relative_terms(k: jax.Array, relative: Relative) -> Added:
 
 
 def _overlapping(x: jax.Array, start: jax.Array, count: int, step: int, width: int) -> jax.Array:
-    """`count` parts of `width` rows, each `step` rows after the one before: [H, S, K] -> [H, count, width, K].
+    """`count` overlapping parts of `width` rows, at intervals of `step` rows: [H, S, K] -> [H, count, width, K].
 
-    A part is made of pieces, so that the gradient is a sum of a few arrays, however many parts there are.
+    Parts are concatenated from pieces, so that the gradient is a sum of a few arrays for any number of parts.
     """
     pieces = -(-width // step)
     rows = jax.lax.dynamic_slice_in_dim(x, start, (count + pieces - 1) * step, axis=1)
@@ -220,7 +222,7 @@ _moved = jax.custom_vjp(_shifted, nondiff_argnums=(1,))
 
 
 def _moved_backward(width: int, residuals: None, g: jax.Array) -> tuple[jax.Array]:
-    """What JAX derives, but with zeros put beside g, where JAX pads it, which takes a CPU several times as long."""
+    """JAX's own derivative, with zeros concatenated to g instead of padding, which a CPU runs several times slower."""
     outer, rows = g.shape[:-2], g.shape[-2]
     columns = width + rows - 1
     wide = jnp.concatenate([g, jnp.zeros((*outer, rows, rows - 2), g.dtype)], axis=-1)

@@ -1,4 +1,4 @@
-"""Disentangled attention (DeBERTa): vectors of distances, which all layers read, and scores with terms of them.
+"""Disentangled attention (DeBERTa): distance vectors, which all layers share, and scores with relative terms.
 
 Distances are those between positions in the row, also where rows are packed: a token sees tokens of its own sequence
 alone, which are adjacent, so that i - j within the row is i - j within the sequence.
@@ -23,23 +23,23 @@ from bertjax.model.parameters import weight
 
 
 class DistanceProjections(NamedTuple):
-    """Queries and keys made of the vectors of distances."""
+    """Queries and keys projected from the distance vectors."""
 
     queries: jax.Array  # Qr, [H, S, K]
     keys: jax.Array  # Kr, [H, S, K]
 
 
 def distance_rows(config: ModelConfig) -> int:
-    """Rows of the table of distances: for as many to the left as to the right."""
+    """Rows of the distance table, half of them for each direction."""
     return 2 * (config.relative_buckets or config.relative_max)
 
 
 def distance_row(config: ModelConfig, distance: np.ndarray) -> np.ndarray:
-    """The row of the table for each distance i - j of a token i from a token j: int -> int32.
+    """The table row of each distance i - j between a token i and a token j: int -> int32.
 
-    With `relative_buckets` 2m, distances up to m have a row each and further ones ceil(ln(d / m) / ln((M - 1) / m)
-    (m - 1)) + m, M = `relative_max`; what lies beyond the table has its first or last row. Source: microsoft/DeBERTa,
-    `make_log_bucket_position`.
+    With `relative_buckets` 2m, distances up to m have a row each; a larger distance d has row ceil(ln(d / m) / ln((M -
+    1) / m) (m - 1)) + m, M = `relative_max`. Distances beyond the table have its first or last row. Source:
+    microsoft/DeBERTa, `make_log_bucket_position`.
     """
     span, middle = distance_rows(config) // 2, config.relative_buckets // 2
     if middle:
@@ -50,16 +50,16 @@ def distance_row(config: ModelConfig, distance: np.ndarray) -> np.ndarray:
 
 
 def rows_in_reach(config: ModelConfig, length: int) -> int:
-    """Rows of the table that tokens of a row of `length` tokens meet, for counting FLOPs; 0 without a table."""
+    """Rows of the distance table used in rows of `length` tokens, for counting FLOPs; 0 without a table."""
     if config.position_embedding != "relative":
         return 0
     return len(np.unique(distance_row(config, np.arange(1 - length, length))))
 
 
 class RelativePositions(nnx.Module):
-    """The vectors of distances, and their norm with `relative_norm`: float32 [S, D].
+    """The distance vectors, normalised if `relative_norm`: float32 [S, D].
 
-    They have no dropout: a mask per row, as all other dropout here has, would make as many tables as there are rows.
+    They have no dropout: with a mask per row, as elsewhere, every row would need its own table.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -87,8 +87,8 @@ def disentangled_attention(
 ) -> jax.Array:
     """softmax((q_i k_j + q_i Kr_d + k_j Qr_d) / sqrt(3 K)) v within sequences: [B, L, H, K] -> [B, L, H, K].
 
-    Queries may be of other vectors than keys and values, at the same positions. No array is [B, H, L, L], unless the
-    length is a symbol (of an export for any length), which has no blocks.
+    Queries may come from other vectors than keys and values, at the same positions. No array is [B, H, L, L], except in
+    an export for any length, whose symbolic length cannot be cut into blocks.
     """
     if is_symbolic_dim(q.shape[1]):
         assert dropout_keys is None, "an export has no dropout"
@@ -103,8 +103,8 @@ def disentangled_attention(
 def disentangled_probabilities(
     config: ModelConfig, q: jax.Array, k: jax.Array, distances: DistanceProjections, seen: jax.Array
 ) -> jax.Array:
-    """The probabilities without dropout, whole: float32 [B, H, L, L]; `seen` bool [B, L, L], for rows to look at."""
-    reach = config.relative_max  # what is farther has the row of this distance
+    """All probabilities, without dropout: float32 [B, H, L, L]; `seen` is bool [B, L, L]."""
+    reach = config.relative_max  # larger distances share its row
     rows = jnp.asarray(distance_row(config, np.arange(-reach, reach + 1)))
     positions = jnp.arange(q.shape[1])
     index = rows[jnp.clip(positions[:, None] - positions[None], -reach, reach) + reach][None, None]

@@ -67,21 +67,19 @@ def _rows(file: SourceFile, counts: ReadCounts) -> Iterator[tuple[int, list[str]
 
     lines = (f"{line}\n" for line in read_lines(file.path, refuse, RECORD_CAP, counts, encoding=file.encoding))
     header = next((line for line in lines if not line.isspace()), "")
-    is_quoted = not has_name(file.path, ("*.tsv",))
+    is_quoted, separator = not has_name(file.path, ("*.tsv",)), "\t"
+    if is_quoted:
+        try:
+            separator = csv.Sniffer().sniff(header[:_SNIFFED], _SEPARATORS).delimiter
+        except csv.Error:  # a single column
+            separator = ","
     records = csv_records(
         file.path,
         itertools.chain([header], lines),
-        delimiter=_separator(header) if is_quoted else "\t",
+        delimiter=separator,
         quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE,
     )
     return ((number, fields) for number, fields in records if fields)
-
-
-def _separator(header: str) -> str:
-    try:
-        return csv.Sniffer().sniff(header[:_SNIFFED], _SEPARATORS).delimiter
-    except csv.Error:  # a single column
-        return ","
 
 
 def _spans(cell: str, field: str, where: str) -> object:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 
 from bertjax.storage.utf8 import ReadCounts
@@ -60,11 +59,13 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
             if is_title:
                 continue
         if "<" in line:
-            line = _without_markup(line)
+            # The text of anchors and other elements stays.
+            plain = _BLOCK_TAGS.sub(" ", _INLINE_TAGS.sub("", _NOTES.sub("", line)))
+            line = _SPACES.sub(" ", plain).strip() if plain != line else line
         if line:
             yield line
     if outside and not seen:
-        if _is_json_object(first_outside):
+        if first_outside.startswith('{"'):
             raise ValueError(
                 f"{file.path}: JSON Lines, as WikiExtractor writes them with --json; name the source jsonl:GLOB, as in "
                 f"jsonl:{file.path}"
@@ -74,19 +75,6 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
         counts.unterminated_documents += 1
         yield None
     counts.lines_outside_documents += outside
-
-
-def _without_markup(line: str) -> str:
-    """Remove notes and tags from a line; the text of anchors and other elements stays."""
-    plain = _BLOCK_TAGS.sub(" ", _INLINE_TAGS.sub("", _NOTES.sub("", line)))
-    return _SPACES.sub(" ", plain).strip() if plain != line else line
-
-
-def _is_json_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 KIND = SourceKind(

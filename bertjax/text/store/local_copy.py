@@ -88,7 +88,11 @@ def _copy(store: AnyPath, manifest: Mapping[str, Any], target: Path, progress: P
             done += file["bytes"]
             progress(what, done, total)
     # The other files are small: the vocabulary, which has a fingerprint of its own, and last the manifest.
-    others = _names_in(store) - {file["name"] for file in files} - {"manifest.json"}
+    if isinstance(store, RemotePath):
+        names = {url.rpartition("/")[2] for url in remote_files(f"{store}/*")}
+    else:
+        names = {path.name for path in store.iterdir()}
+    others = names - {file["name"] for file in files} - {"manifest.json"}
     for name in [*sorted(others), "manifest.json"]:
         write_durably(folder / name, (store / name).read_bytes())
     sync(folder)
@@ -119,9 +123,3 @@ def _copy_file(source: AnyPath, target: Path, file: FileRecord) -> None:
             "was damaged there: delete the store and prepare it again"
         )
     os.replace(partial, target)
-
-
-def _names_in(store: AnyPath) -> set[str]:
-    if isinstance(store, RemotePath):
-        return {url.rpartition("/")[2] for url in remote_files(f"{store}/*")}
-    return {path.name for path in store.iterdir()}
