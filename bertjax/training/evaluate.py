@@ -64,11 +64,11 @@ class Evaluation(Protocol):
 
     @property
     def batches(self) -> int:
-        """How many batches an evaluation reads, and so how often it calls `go_on`."""
+        """The number of batches of an evaluation, and so of calls of `go_on`."""
         ...
 
     def __call__(self, params: Params, go_on: Callable[[], bool] = lambda: True) -> dict[str, float]:
-        """Figures by their names in the log. `go_on` is called before every batch; once it is False there are none."""
+        """Figures by their names in the log; none if `go_on`, which is called before every batch, returns False."""
         ...
 
 
@@ -80,8 +80,8 @@ def compute_baselines(objectives: tuple[Objective, ...], facts: HeldOutFacts) ->
 class HeldOut:
     """The first `rows` rows of a split, the same at every evaluation and at every batch size.
 
-    They are read `batch_size` at a time, or fewer if there are fewer rows. The last batch is filled with rows of
-    padding, which have no weight in any figure.
+    They are read in batches of at most `batch_size`. The last batch is filled with rows of padding, which have no
+    weight in any figure.
     """
 
     def __init__(self, batches: Batches, mesh: Mesh, rows: int, batch_size: int, prefix: str = "eval") -> None:
@@ -104,8 +104,7 @@ class HeldOut:
     ) -> dict[str, float]:
         """`<prefix>/<objective>_loss` and `_accuracy` over all held-out batches; every process takes part.
 
-        `go_on` is called before every batch, while at most the batch before it is on the devices; once it is False
-        there are no figures.
+        `go_on` is called before every batch, while at most one batch is on the devices; no figures if it returns False.
         """
         total: Any = None
         for batch in self:
@@ -122,7 +121,7 @@ class HeldOut:
             yield to_global(self._mesh, self._read(number, self._within))
 
     def _read(self, number: int, within: np.ndarray) -> dict[str, np.ndarray]:
-        """Some rows of a batch of the set; rows beyond the end of the set are padding."""
+        """Rows of a batch; rows beyond the end of the set are padding."""
         batch = self._batches.batch(number, self.batch_size, within)
         if (number + 1) * self.batch_size > self.rows:
             beyond = number * self.batch_size + within >= self.rows

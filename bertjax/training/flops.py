@@ -106,12 +106,12 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
     keys = sum(keys_with_globals(S, window, int(first)) if window else S for window in layer_windows(model))
     if model.attention_block:
         keys = N * keys_per_token(S, model.attention_block, model.random_blocks)
-    of_globals = 6 * N * (2 * D * D + D * D / S) if first and model.global_projections else 0
+    global_projections = 6 * N * (2 * D * D + D * D / S) if first and model.global_projections else 0
     heads = family_of(model.family).heads
     # An enhanced decoder runs the last layer twice.
     runs = model.num_hidden_layers + (model.mlm_decoder == "enhanced" and "mlm_head" in heads)
     keys += (runs - model.num_hidden_layers) * S + runs * rows_in_reach(model, S)
-    encoder = of_globals + 6 * (
+    encoder = global_projections + 6 * (
         runs * (4 * D * D + (3 if model.mlp == "glu" else 2) * D * F) + model.conv_kernel * D * D
     )
     projection = 6 * E * D if model.embedding_size else 0
@@ -120,12 +120,12 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
     detection = 6 * (D * D + D) if "rtd_head" in heads else 0
     pooled = 6 * (D * D + 2 * D) / S if model.pooler == "tanh" else 0
     boundaries = ((2 * D + SboHead.WIDTH) * D + D * E + E * model.vocab_size) * predictions / S
-    of_spans = 6 * boundaries if "sbo_head" in heads else 0
+    spans = 6 * boundaries if "sbo_head" in heads else 0
     generator = (
         train_flops_per_token(generator_config(model), sequence_length, predictions) if model.generator_width else 0
     )
     to_teacher = 6 * (model.num_hidden_layers + 1) * D * model.teacher_width
-    return encoder + 12 * D * keys + projection + to_teacher + mlm + detection + pooled + of_spans + generator
+    return encoder + 12 * D * keys + projection + to_teacher + mlm + detection + pooled + spans + generator
 
 
 def mfu(flops_per_second: float, peak: float) -> float:

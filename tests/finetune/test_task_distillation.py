@@ -235,7 +235,7 @@ def test_a_teacher_of_another_task_is_refused(start: Start, tmp_path: Path, monk
         read_task_teacher(config, kind)
     found("sequence", num_hidden_layers=3)
     layers = replace(config, task=replace(config.task, distil="layers"))
-    with pytest.raises(ValueError, match="its 3 layers are no multiple of the model's 2"):
+    with pytest.raises(ValueError, match="its number of layers, 3, is not a multiple of the model's 2"):
         read_task_teacher(layers, kind)
     there = read_task_teacher(config, kind)
     assert there is not None

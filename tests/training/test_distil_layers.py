@@ -229,8 +229,16 @@ def test_distillation_is_equal_packed_and_on_a_mesh(networks: dict, mesh: str) -
             {"num_attention_heads": 8},
             "it has 8 attention heads and the model 4, so distil_layers cannot compare",
         ),
-        ({}, {"num_hidden_layers": 5}, "its 5 layers are no multiple of the model's 2.*to a number that divides 5"),
-        ({"teacher_width": 0}, {}, "its vectors are 32 wide and those of the model 16 and not projected.*width to 32"),
+        (
+            {},
+            {"num_hidden_layers": 5},
+            "number of layers, 5, is not a multiple of the model's 2.*that divides 5",
+        ),
+        (
+            {"teacher_width": 0},
+            {},
+            "32 wide and those of the model 16, without projection.*width to 32",
+        ),
         ({"teacher_width": 24}, {}, "its vectors are 32 wide and those of the model projected to 24"),
         ({"window": 4, "global_every": 0}, {}, "model.window is 0 there and 4 here"),
     ],

@@ -1,19 +1,18 @@
 """Layers of a teacher (Jiao et al. 2020, "TinyBERT", section 3.1): embeddings, hidden states and attention scores.
 
-Layer m of M learns what layer g(m) = m N / M of the teacher's N computes, and the embeddings learn the teacher's:
+Layer m of M is trained towards layer g(m) = m N / M of the teacher's N, and the embeddings towards the teacher's:
 
     loss = MSE(P e_s, e_t) + sum over m of MSE(P h_s,m, h_t,g(m)) + MSE(a_s,m, a_t,g(m))
 
 P is a dense layer, the same for the embeddings and all layers, as in huawei-noah's general_distill.py (the paper has
 two); with `model.teacher_width` 0 there is none. The scores a = q k / sqrt(K) are those before the softmax, as in the
-paper and there. Head number n is compared with head number n, so both networks must have as many. Each token's scores
-are averaged over the tokens of its sequence, and everything over the tokens that are not padding: so a sequence counts
-the same alone in a row and packed. (There, padding counts, with scores of 0.)
+paper and its code. Head n is compared with head n, so both networks need the same number of heads. Each token's scores
+are averaged over the tokens of its sequence, and everything over tokens other than padding, so that packing changes no
+figure. (Their code counts padding, with scores of 0.)
 
-No attention back end returns scores, which the fused ones never store. The queries and keys of the compared
-layers are kept instead, and multiplied here, for one layer at a time; the backward pass multiplies them again. In all
-that takes 3 M B L D numbers for each network in the compute dtype (for the teacher 3 N B L D), and two float32 arrays
-[B, H, L, L] while a layer is compared.
+Attention backends return no scores, and fused ones never store them. The queries and keys of the compared layers are
+kept instead and multiplied here, one layer at a time, and again in the backward pass. This takes 3 M B L D numbers per
+network in the compute dtype (3 N B L D for the teacher), and two float32 arrays [B, H, L, L] for the current layer.
 """
 
 from __future__ import annotations
@@ -68,10 +67,10 @@ def layer_sums(
 
     def score_sum(ours: tuple[jax.Array, jax.Array], theirs: tuple[jax.Array, jax.Array]) -> jax.Array:
         error = jnp.where(seen[:, None], attention_scores(*ours) - attention_scores(*theirs), 0.0)
-        of_token = jnp.einsum("BHLM,BHLM->BL", error, error) / error.shape[1]
-        return jnp.sum(of_token / jnp.sum(seen, axis=-1) * weights)
+        per_token = jnp.einsum("BHLM,BHLM->BL", error, error) / error.shape[1]
+        return jnp.sum(per_token / jnp.sum(seen, axis=-1) * weights)
 
-    # Nothing of a layer is kept for the backward pass but what is compared.
+    # Only the compared arrays of a layer are kept for the backward pass.
     @partial(jax.checkpoint, prevent_cse=False)
     def compared(ours: LayerStates, theirs: LayerStates) -> tuple[jax.Array, jax.Array]:
         return hidden_sum(ours.hidden, theirs.hidden), score_sum(
@@ -99,12 +98,12 @@ def _unfit(student: ModelConfig, teacher: ModelConfig) -> Unfit | None:
     ours, theirs = student.num_hidden_layers, teacher.num_hidden_layers
     if theirs % ours:
         return Unfit(
-            f"its {theirs} layers are no multiple of the model's {ours}",
+            f"its number of layers, {theirs}, is not a multiple of the model's {ours}",
             f"set model.num_hidden_layers to a number that divides {theirs}",
         )
     width, theirs = student.teacher_width or student.hidden_size, teacher.hidden_size
     if width != theirs:
-        ours = f"projected to {width}" if student.teacher_width else f"{width} and not projected"
+        ours = f"projected to {width}" if student.teacher_width else f"{width}, without projection"
         return Unfit(
             f"its vectors are {theirs} wide and those of the model {ours}", f"set model.teacher_width to {theirs}"
         )

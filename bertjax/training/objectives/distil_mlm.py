@@ -1,4 +1,4 @@
-"""Soft targets: the probabilities that a frozen teacher gives to the hidden tokens (Sanh et al. 2019, section 2)."""
+"""Soft targets: a frozen teacher's probabilities of the masked tokens (Sanh et al. 2019, section 2)."""
 
 from __future__ import annotations
 

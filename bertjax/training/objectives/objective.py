@@ -130,7 +130,7 @@ class Measure:
     unit: str  # after the name in a chart: "nats"; empty for a share
     baseline: str  # its name in the log, after `baseline/`
     baseline_name: str  # in tables and charts: "unigram"
-    meaning: str  # of the baseline: "the held-out text's word frequencies"
+    meaning: str  # explanation of the baseline: "the held-out text's word frequencies"
     clause: str  # of the report's first sentence, with {value} and, for a loss, {gain} over the baseline
     brief: str = ""  # the label on the progress line; empty: the figure is not shown there
 
@@ -151,7 +151,7 @@ class Measure:
 
 
 class Unfit(NamedTuple):
-    """Why a teacher of some architecture cannot be used."""
+    """Why a teacher cannot be used."""
 
     reason: str  # "its vectors are 768 wide and those of the model 312"
     advice: str  # "set model.hidden_size to 768"

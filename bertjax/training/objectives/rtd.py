@@ -12,17 +12,18 @@ from bertjax.training.objectives.objective import Batch, Forward, Keys, Measure,
 
 
 def replaced(forward: Forward, batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """(ids with a sample of the generator at every prediction, where they are not the original ones): [B, L].
+    """(ids with the generator's sample at every prediction, whether they differ from the original ones): [B, L] both.
 
-    Predictions whose token is shown as it is are replaced too, and a sample that happens to be the original token
-    counts as original (google-research/electra, run_pretraining.py). No gradient goes through the samples.
+    Predictions whose token is unchanged are replaced too, and a sample equal to the original token counts as original
+    (google-research/electra, run_pretraining.py). No gradient flows through the samples.
     """
     name, network = forward.with_head("mlm_head")
     positions, labels = batch["mlm_positions"], batch["mlm_labels"]
     head, word = network.mlm_head, network.encoder.embeddings.word[...]
     h_BPE = head.transformed(gather_positions(forward(batch, name, for_mlm=True), positions))
-    how = {"vocab_size": head.vocab_size, "chunk": network.logits_chunk}
-    samples = sampled_tokens(h_BPE, word, head.bias[...], batch["rtd_draws"], **how)
+    samples = sampled_tokens(
+        h_BPE, word, head.bias[...], batch["rtd_draws"], vocab_size=head.vocab_size, chunk=network.logits_chunk
+    )
     rows = jnp.arange(len(positions))[:, None]
     # Unused slots get a position beyond the row, where nothing is written.
     targets = jnp.where(batch["mlm_weights"] > 0, positions, batch["input_ids"].shape[1])
