@@ -8,6 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.model.attention.sparse import tokens_at
+from bertjax.model.attention.windows import GlobalTokens
+
 ROWS, HEADS, HEAD_DIM = 2, 2, 8
 Attention = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
@@ -63,3 +66,9 @@ def assert_same(found: list[np.ndarray], reference: list[np.ndarray], tolerance:
         name = f"gradient {number}" if number else "out"
         assert np.isfinite(ours).all(), name
         assert np.abs(ours - theirs).max() <= tolerance * np.abs(theirs).max(), name
+
+
+def global_tokens(marked: np.ndarray | jax.Array, most: int) -> GlobalTokens:
+    """The marked tokens, bool [B, L], at most so many of each row, and at least one."""
+    positions = [(np.flatnonzero(row).tolist() + [0] * most)[:most] for row in np.asarray(marked)]
+    return tokens_at(jnp.asarray(positions, jnp.int32), marked.shape[1])

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_sides import HEAD_DIM, HEADS, ROWS, assert_same, some_ids
+from attention_sides import HEAD_DIM, HEADS, ROWS, assert_same, global_tokens, some_ids
 
 from bertjax.model.attention.backends import visible, xla_attention
-from bertjax.model.attention.windows import find_global_tokens, global_attention, keys_with_globals, take_tokens
+from bertjax.model.attention.sparse import tokens_at
+from bertjax.model.attention.windows import global_attention, keys_with_globals, take_tokens
 from bertjax.model.dropout import row_keys
 
 
@@ -53,9 +54,9 @@ def test_global_tokens_are_the_formula(length: int, window: int, packed: bool, r
         )
 
     def ours(q, k, v, global_q, global_k, global_v) -> jax.Array:
-        tokens = find_global_tokens(marked, 5)
-        of_globals = take_tokens(global_q, tokens), global_k, global_v
-        return global_attention((q, k, v), of_globals, ids, tokens, keys, rate, window=window)
+        tokens = global_tokens(marked, 5)
+        projected = take_tokens(global_q, tokens), global_k, global_v
+        return global_attention((q, k, v), projected, ids, tokens, keys, rate, window=window)
 
     assert_same(values_and_gradients(ours, ids), values_and_gradients(formula, ids))
 
@@ -69,8 +70,8 @@ def test_the_keys_of_a_token_are_those_of_the_masks() -> None:
     assert keys_with_globals(20, window, 3) == 20
 
 
-def test_more_marks_than_the_most_leave_the_last_ordinary() -> None:
-    tokens = find_global_tokens(jnp.asarray([[1, 0, 1, 1, 0], [0, 0, 0, 0, 1]], bool), 2)
+def test_tokens_at_ignores_unused_slots() -> None:
+    tokens = tokens_at(jnp.asarray([[0, 2], [4, 4]]), 5)
     assert tokens.positions.tolist() == [[0, 2], [4, 5]]
     assert tokens.marked.tolist() == [[True, False, True, False, False], [False] * 4 + [True]]
     taken = take_tokens(jnp.asarray([[10, 11, 12, 13, 14], [20, 21, 22, 23, 24]]), tokens)
@@ -80,7 +81,7 @@ def test_more_marks_than_the_most_leave_the_last_ordinary() -> None:
 def test_all_tokens_global_is_full_attention() -> None:
     ids = some_ids(70, packed=True)
     q, k, v = jax.random.normal(jax.random.key(2), (3, *ids.shape, HEADS, HEAD_DIM))
-    tokens = find_global_tokens(jnp.ones(ids.shape, bool), 70)
+    tokens = global_tokens(jnp.ones(ids.shape, bool), 70)
 
     @jax.jit
     def ours(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:

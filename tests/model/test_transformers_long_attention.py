@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention_sides import global_tokens
 
 from bertjax.model.attention.block_sparse import (
     block_sparse_attention,
     blocks_of_transformers_evaluation,
     random_blocks,
 )
-from bertjax.model.attention.windows import find_global_tokens, global_attention, take_tokens
+from bertjax.model.attention.windows import global_attention, take_tokens
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -64,16 +65,16 @@ def test_longformer() -> None:
     )[:1]
 
     @jax.jit
-    def ours(ordinary, of_globals) -> jax.Array:
-        tokens = find_global_tokens(jnp.asarray(marked), 4)
-        q, k, v = of_globals
+    def ours(ordinary, projected_globals) -> jax.Array:
+        tokens = global_tokens(marked, 4)
+        q, k, v = projected_globals
         ids = jnp.asarray(real, jnp.int32)
         return global_attention(ordinary, (take_tokens(q, tokens), k, v), ids, tokens, None, 0.0, window=4)
 
-    ordinary, of_globals = (
+    ordinary, projected_globals = (
         [projected(module, f"{name}{suffix}", x) for name in ("query", "key", "value")] for suffix in ("", "_global")
     )
-    assert_same(ours(ordinary, of_globals), theirs, real)
+    assert_same(ours(ordinary, projected_globals), theirs, real)
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -201,20 +201,6 @@ class GlobalTokens(NamedTuple):
     marked: jax.Array  # bool [B, L]
 
 
-def find_global_tokens(marked: jax.Array, most: int) -> GlobalTokens:
-    """The first `most` marked tokens of each row: bool [B, L].
-
-    Marked tokens after them stay ordinary. What marks tokens must check that `most` is enough, as nothing on the
-    device can refuse a row.
-    """
-    B, L = marked.shape
-    marked &= jnp.cumsum(marked, axis=1) <= most
-    number = jnp.where(marked, jnp.cumsum(marked, axis=1) - 1, most)  # of others: after the last, and dropped
-    positions = jnp.full((B, most), L, jnp.int32)
-    positions = positions.at[jnp.arange(B)[:, None], number].set(jnp.arange(L, dtype=jnp.int32), mode="drop")
-    return GlobalTokens(positions, marked)
-
-
 def keys_with_globals(length: int, window: int, global_tokens: int) -> int:
     """The keys that a token of a row sees on average, for counting FLOPs: its window, and twice the global tokens.
 
