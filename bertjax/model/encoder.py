@@ -185,13 +185,14 @@ class Encoder(nnx.Module):
         global_positions: jax.Array | None = None,
     ) -> LayerInputs:
         """The inputs that all layers share; arguments as in `__call__`."""
+        has_pattern = self.config.attention_block > 0 or self.config.global_tokens != "none"
         return LayerInputs(
             sequence_ids,
             dropout_keys,
             packed,
             attention,
             distances=None if self.relative is None else self.relative().astype(self.execution.dtype),
-            pattern=make_pattern(self.config, sequence_ids, packed, global_positions),
+            pattern=make_pattern(self.config, sequence_ids, packed, global_positions) if has_pattern else None,
         )
 
     @property

@@ -48,7 +48,7 @@ def attend(
     """
     if backend == "xla" or (backend == "cudnn" and window):
         inputs = q, k, v, sequence_ids, dropout_keys, dropout_rate
-        if windows.pays(q.shape[1], window):
+        if window and windows.pays(q.shape[1], window):
             return windows.window_attention(*inputs, window=window, causal=causal, slopes=slopes)
         if not is_symbolic_dim(q.shape[1]) and q.shape[1] > WHOLE_ROWS:
             scale = q.shape[-1] ** -0.5
@@ -93,7 +93,8 @@ def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array, slopes:
 
     The softmax is computed in float32 whatever the dtype of q.
     """
-    return softmax_over(with_alibi(attention_scores(q, k), slopes), seen, jnp.float32)
+    scores = attention_scores(q, k)
+    return softmax_over(with_alibi(scores, slopes) if slopes else scores, seen, jnp.float32)
 
 
 def xla_attention(
@@ -115,7 +116,9 @@ def xla_attention(
         return weighted_values(dropout(probs, keys, ATTENTION_PROBS, dropout_rate), v)
 
     def attention(q: jax.Array, k: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
-        scores = with_alibi(attention_scores(q, k), slopes)
+        scores = attention_scores(q, k)
+        if slopes:
+            scores = with_alibi(scores, slopes)
         return recomputed(mixed)(softmax_over(scores, seen, v.dtype), v, keys)
 
     return (recomputed(attention) if slopes else attention)(q, k, seen, v, dropout_keys)

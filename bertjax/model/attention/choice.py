@@ -86,7 +86,9 @@ def choose_attention(
     chosen = _choose(model, execution, platform, length, packed, capability, jax_version)
     if _sees_blocks(model, length, packed):
         return replace(chosen, reason=f"{chosen.reason}; blocks of {model.attention_block} tokens")
-    if chosen.backend in FUSED["tpu"] or not any(windows.pays(length, window) for window in layer_windows(model)):
+    if chosen.backend in FUSED["tpu"] or not any(
+        window and windows.pays(length, window) for window in layer_windows(model)
+    ):
         return chosen
     return replace(chosen, reason=f"{chosen.reason}; windows of {model.window} in XLA by blocks")
 

@@ -99,12 +99,10 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
 
 
 def with_alibi(scores: jax.Array, slopes: tuple[float, ...]) -> jax.Array:
-    """Subtract slope times distance from scores, float32 [B, H, L, L]; without slopes return them unchanged.
+    """Subtract slope times distance from scores, float32 [B, H, L, L].
 
     Distances within a packed sequence are those within its row.
     """
-    if not slopes:
-        return scores
     position = jnp.arange(scores.shape[-1])
     distance = jnp.abs(position[:, None] - position[None]).astype(jnp.float32)
     return scores - jnp.asarray(slopes, jnp.float32)[:, None, None] * distance

@@ -131,7 +131,7 @@ def pays(length: int, window: int) -> bool:
 
     Not where the length is a symbol (of an export for any length): the number of blocks has to be known.
     """
-    return bool(window) and not is_symbolic_dim(length) and length > block_size(window) + 2 * window
+    return not is_symbolic_dim(length) and length > block_size(window) + 2 * window
 
 
 def window_attention(
