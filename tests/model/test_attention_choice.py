@@ -161,9 +161,9 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
             NEW,
             f"xla ({MULTIPLE}; windows of 64 in XLA by blocks)",
         ),
-        ("gpu", 8192, False, {"attention": "xla"}, NEW, "xla (as execution.attention says)"),
-        ("gpu", 128, False, {"attention": "cudnn"}, NEW, "cudnn (as execution.attention says)"),
-        ("tpu", 128, True, {"attention": "splash"}, OLD, "splash (as execution.attention says)"),
+        ("gpu", 8192, False, {"attention": "xla"}, NEW, "xla (set by execution.attention)"),
+        ("gpu", 128, False, {"attention": "cudnn"}, NEW, "cudnn (set by execution.attention)"),
+        ("tpu", 128, True, {"attention": "splash"}, OLD, "splash (set by execution.attention)"),
     ],
 )
 def test_the_table(platform: str, length: int, packed: bool, change: dict, jax_version: tuple, expected: str) -> None:
