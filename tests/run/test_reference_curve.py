@@ -121,7 +121,7 @@ def test_a_remark_is_made_between_the_measured_steps_only() -> None:
         ("seeds", [1], "seeds is a list of 1"),
         ("digest", "ab", "digest is"),
         ("curves", {LOSS: {"steps": [2, 1], "mean": [1.0, 1.0], "spread": [0.0, 0.0]}}, "steps must increase"),
-        ("curves", {LOSS: {"steps": [1, 2], "mean": [1.0], "spread": [0.0, 0.0]}}, "with a mean and a spread for each"),
+        ("curves", {LOSS: {"steps": [1, 2], "mean": [1.0], "spread": [0.0, 0.0]}}, "each with a mean and a spread"),
     ],
 )
 def test_a_damaged_reference_is_refused(part: str, value: Any, message: str, tmp_path: Path) -> None:
