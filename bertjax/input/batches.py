@@ -53,7 +53,7 @@ def batch_keys(data: DataConfig, objectives: Sequence[str], pad_id: int = 0) -> 
     for name, key in keys.items():
         if key.used and key.used not in keys:
             raise ValueError(
-                f"training.objectives={tuple(objectives)}: {name.partition('_')[0]} is about the predictions of "
+                f"training.objectives={tuple(objectives)}: {name.partition('_')[0]} needs the predictions of "
                 f"{key.used.partition('_')[0]}; add that objective"
             )
     return keys

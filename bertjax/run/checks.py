@@ -1,4 +1,4 @@
-"""Checks of a run before its text is prepared: objectives against networks, and the config against the machine."""
+"""Check a run before its text is prepared: objectives against networks, and the config against the machine."""
 
 from __future__ import annotations
 
@@ -81,17 +81,17 @@ def _check_heads(config: Config) -> None:
 
 def _check_weights(config: Config, stages: tuple[Stage, ...]) -> None:
     """Refuse an objective whose predictions no rows of a stage contain."""
-    made = [batch_keys(stage.data, config.training.objectives) for stage in stages]
+    keys = [batch_keys(stage.data, config.training.objectives) for stage in stages]
     for objective in objectives.choose(config.training.objectives):
-        if objective.weight_key not in made[0]:
+        if objective.weight_key not in keys[0]:
             raise ValueError(
-                f"training.objectives={config.training.objectives}: {objective.name} is about the predictions of "
+                f"training.objectives={config.training.objectives}: {objective.name} needs the predictions of "
                 f"{objective.weight_key.partition('_')[0]}; add that objective"
             )
 
 
 def _check_pairs(config: Config, stages: tuple[Stage, ...]) -> None:
-    """Refuse an objective about sentence pairs where rows or model have none."""
+    """Refuse an objective of sentence pairs where rows or model have no pairs."""
     pair_targets = targets.choose(config.training.objectives).items()
     names = [name for name, target in pair_targets if target.pairing and target.pairing.has_labels]
     setting = f"training.objectives={config.training.objectives}"

@@ -1,4 +1,4 @@
-"""What a run prints about itself before its first step."""
+"""Describe a run before its first step: devices, sizes, sources, stages."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _describe_attention(choices: list[AttentionChoice]) -> str:
 
 
 def _describe_deterministic(config: Config, mesh: Mesh) -> list[str]:
-    """How `deterministic` is fulfilled, if it is set."""
+    """A line on how `deterministic` is achieved, if it is set."""
     if not config.deterministic:
         return []
     platform = mesh.devices.flat[0].platform

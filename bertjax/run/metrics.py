@@ -23,7 +23,7 @@ _STEPS_AHEAD, _STEPS_AHEAD_ON_CPU = 2, 0
 Shown = tuple[str, str, str]
 _RATE: Shown = ("tok/s", "perf/tokens_per_second", "{:,.0f}")
 
-_LOGGED = ("loss", "accuracy", "precision", "recall")  # how the names of the objectives' figures in the log end
+_LOGGED = ("loss", "accuracy", "precision", "recall")  # suffixes of the objectives' figures that are logged
 
 # Name of a figure in the step -> its name in the log.
 _NAMES = {"grad_norm": "train/grad_norm", "learning_rate": "train/learning_rate"}
@@ -52,7 +52,7 @@ class StepMetrics:
         self._flops_per_token, self._untimed = flops_per_token, 1
 
     def add(self, metrics: dict[str, jax.Array]) -> None:
-        """Take the metrics of a step that was just dispatched."""
+        """Add the metrics of a step that was just dispatched."""
         self._in_flight.append(metrics)
         while len(self._in_flight) > self._ahead:
             self._finished.append(jax.block_until_ready(self._in_flight.popleft()))

@@ -151,7 +151,7 @@ def require_shared(directory: AnyPath, processes: Processes) -> None:
 
 
 def _why_unread(probe: AnyPath, word: str) -> str:
-    """The reason why a file lacks that content, after the time for which a network disk may cache an older state."""
+    """Why a file lacks this content, after the time for which a network disk may cache an older state; else ''."""
     deadline = time.monotonic() + _REMEMBERED_SECONDS
     while True:
         try:
@@ -168,7 +168,7 @@ def _why_unread(probe: AnyPath, word: str) -> str:
 def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | None = None) -> str | None:
     """Write the resolved config and the vocabulary into the run's directory, which this process must own.
 
-    In object storage it becomes this job's before that; if it may have been another's, a line to print comes back.
+    In object storage this job first claims the directory. Returns a line to print if another job may have owned it.
     """
     notice = staging.claim.take() if staging is not None and staging.claim is not None else None
     directory = path_of(config.directory)
@@ -186,7 +186,7 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
 
 
 def seal(directory: AnyPath) -> None:
-    """List the digests of a finished run's own files in `SHA256SUMS`, for `bertjax run verify`; going on removes it.
+    """List the digests of a finished run's own files in `SHA256SUMS`, for `bertjax run verify`; resuming removes it.
 
     Checkpoints and exports have digests of their own.
     """
@@ -204,9 +204,9 @@ def write_config(directory: AnyPath, config: Config) -> None:
 
 
 def require_own_run(config: Config) -> None:
-    """Raise ValueError if the directory holds another run, as far as that shows without the data, or cannot be made.
+    """Raise ValueError if the directory holds another run, or if it or data.root cannot be written.
 
-    The same of data.root. A damaged checkpoint is ignored: restoring it reports what is wrong.
+    Checked without the data. A damaged checkpoint is ignored here: restoring reports it.
     """
     directory = path_of(config.directory)
     _require_writable("--run-dir", directory)
@@ -222,7 +222,7 @@ def require_own_run(config: Config) -> None:
 
 
 def _require_writable(option: str, directory: AnyPath) -> None:
-    """Raise ValueError if a folder can neither be written nor made; of object storage that shows at the first write."""
+    """Raise ValueError if a local folder can neither be written nor made."""
     if not isinstance(directory, Path):
         return
     there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
@@ -268,7 +268,7 @@ def open_plugins_of(directory: AnyPath, config: Config) -> None:
 def _untrained(config: Config, metadata: Mapping[str, Any], params: Params) -> tuple[str, ...]:
     """The heads of a checkpoint that still have their random initial weights.
 
-    A run from scratch begins with random weights in all of them; its objectives, but those of weight 0, train some.
+    A run from scratch begins with random weights in all heads; its objectives with a weight above 0 train some.
     """
     begun = metadata.get(DRAWN, () if config.init_from else family_of(config.model.family).heads)
     trained: set[str] = set()
@@ -279,10 +279,10 @@ def _untrained(config: Config, metadata: Mapping[str, Any], params: Params) -> t
 
 
 def open_run_data(path: str | AnyPath, config: Config, progress: Progress) -> TrainingData:
-    """The data that a run was trained on, of a run's directory or checkpoint and its config.
+    """Open the data that a run was trained on; `path` is its directory or a checkpoint.
 
-    The run's own token store is used if it is still there, whatever the sources hold now. Raises ValueError as
-    `open_data` does, and if that store is gone and the sources have other text now.
+    The run's own token store is used if it still exists, even if the sources have changed. Raises ValueError like
+    `open_data`, and if that store is gone and the sources have changed.
     """
     saved = read_metadata(path)
     content = open_data(config, progress, saved["data_fingerprint"])
@@ -313,15 +313,15 @@ def own_data_fingerprint(config: Config) -> str:
 
 
 def _data_identity(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings of data, without those that only say where files lie and how fast they are read."""
+    """The settings of data, without those of file locations and reading speed."""
     rules = {key: RULES[f"data.{key}"] for key in config["data"]}
     return {key: value for key, value in config["data"].items() if not rules[key].allowed or rules[key].notice}
 
 
 def data_to_resume(config: Config, progress: Progress) -> TrainingData:
-    """The data of a run that begins or goes on.
+    """Open the data of a run that begins or resumes.
 
-    Raises ValueError as `open_data` does, and before text is prepared if the text has changed since the run began.
+    Raises ValueError like `open_data`, and, before text is prepared, if the text has changed since the run began.
     """
     fingerprint, data = own_data_fingerprint(config), config.data
     if not fingerprint or are_records(data):
@@ -335,8 +335,8 @@ def data_to_resume(config: Config, progress: Progress) -> TrainingData:
             "this text, or put the files or packages back as they were to continue this one"
         )
     # The file of one of these keys may have changed, which only the fingerprint of a new store shows.
-    made_of_files = data.vocab or data.units or data.entity_map
-    return open_data(config, progress, "" if made_of_files else fingerprint)
+    has_files = data.vocab or data.units or data.entity_map
+    return open_data(config, progress, "" if has_files else fingerprint)
 
 
 def tokenizer_of(directory: AnyPath, rules: TextRules) -> Tokenizer:

@@ -218,7 +218,7 @@ def test_the_loss_reads_what_is_next_to_a_span_alone(network: tuple) -> None:
 
 
 def test_span_boundaries_need_hidden_tokens() -> None:
-    with pytest.raises(ValueError, match=r"training\.objectives=\('sbo',\): sbo is about the predictions of mlm; add"):
+    with pytest.raises(ValueError, match=r"training\.objectives=\('sbo',\): sbo needs the predictions of mlm; add"):
         batch_spec(DATA, 4, ("sbo",))
     with pytest.raises(ValueError, match=r"data\.predict='next': no token is masked, so there are no spans; leave sbo"):
         batch_spec(DataConfig(predict="next"), 4, ("mlm", "sbo"))
