@@ -111,8 +111,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "training/evaluate.py",
-        "return jax.lax.psum(figures, BATCH_AXES)\n\n    return _of_shards(blueprint, local, P(), packed,",
-        "return figures\n\n    return _of_shards(blueprint, local, P(), packed,",
+        "return jax.lax.psum(figures, BATCH_AXES)\n\n    return _per_shard(blueprint, local, P(), packed,",
+        "return figures\n\n    return _per_shard(blueprint, local, P(), packed,",
         "training/test_step.py::test_eval_step_sums_what_the_train_step_averages",
         "run",
     ),

@@ -346,5 +346,5 @@ def test_a_mesh_that_the_generator_does_not_fit_is_refused() -> None:
 def test_replaced_tokens_need_hidden_ones() -> None:
     with pytest.raises(ValueError, match=r"rtd needs the predictions of mlm; add that objective"):
         batch_spec(DATA, 4, ("rtd",))
-    with pytest.raises(ValueError, match=r"there is nothing to replace; leave rtd out"):
+    with pytest.raises(ValueError, match=r"none can be replaced; leave rtd out"):
         batch_spec(DataConfig(predict="next"), 4, NAMES)
