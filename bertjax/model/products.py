@@ -35,6 +35,7 @@ __all__ = [
     "over_rows",
     "plus_bias",
     "product",
+    "rounded_softmax",
     "softmax",
     "softmax_over",
     "summed",
@@ -100,6 +101,24 @@ def _softmax_backward(probs: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 softmax.defvjp(lambda scores: 2 * (softmax(scores),), _softmax_backward)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def rounded_softmax(scores: jax.Array, dtype: DTypeLike) -> jax.Array:
+    """`softmax` rounded to `dtype`; its gradient follows from the rounded result, which alone is kept for it."""
+    return softmax(scores).astype(dtype)
+
+
+def _rounded_forward(scores: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+    probs = softmax(scores).astype(dtype)
+    return probs, probs
+
+
+def _rounded_backward(dtype: DTypeLike, probs: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    return _softmax_backward(probs.astype(jnp.float32), g.astype(jnp.float32))
+
+
+rounded_softmax.defvjp(_rounded_forward, _rounded_backward)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def softmax_over(scores: jax.Array, seen: jax.Array, dtype: DTypeLike) -> jax.Array:
     """`softmax` over the seen places, rounded to `dtype`: scores float32 [B, H, L, M], seen bool [B, L, M].
@@ -120,8 +139,7 @@ def _softmax_over_forward(scores: jax.Array, seen: jax.Array, dtype: DTypeLike) 
 
 
 def _softmax_over_backward(dtype: DTypeLike, probs: jax.Array, g: jax.Array) -> tuple[jax.Array, None]:
-    (by_scores,) = _softmax_backward(probs.astype(jnp.float32), g.astype(jnp.float32))
-    return by_scores, None  # 0 at unseen places, where probs are 0
+    return _rounded_backward(dtype, probs, g)[0], None  # 0 at unseen places, where probs are 0
 
 
 softmax_over.defvjp(_softmax_over_forward, _softmax_over_backward)

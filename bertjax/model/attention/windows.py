@@ -9,14 +9,14 @@ only (Longformer, section 3.1, computes overlapping blocks likewise), under the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jax.export import is_symbolic_dim
 
 from bertjax.model.dropout import ATTENTION_PROBS, dropout_at
-from bertjax.model.products import head_by_head, softmax, summed
+from bertjax.model.products import head_by_head, rounded_softmax, summed
 
 NOWHERE = -1  # sequence id outside the row: it equals no token's id
 LEAST_BLOCK = 64  # queries of a block: with fewer, products are too small to be fast
@@ -74,7 +74,7 @@ def attend_blocks(q: jax.Array, positions: jax.Array, parts: Sequence[Keys], sco
     reference.
     """
     scores = jnp.concatenate([_part_scores(q, positions, part, scoring) for part in parts], axis=-1)
-    probs = softmax(scores).astype(q.dtype)
+    probs = cast(jax.Array, rounded_softmax(scores, q.dtype))
     probs = jnp.split(probs, [sum(part.k.shape[-2] for part in parts[: n + 1]) for n in range(len(parts) - 1)], axis=-1)
     dropped = [_dropped(probs_part, positions, part, scoring) for probs_part, part in zip(probs, parts, strict=True)]
     if len(parts) == 1:
