@@ -28,7 +28,7 @@ class Pairs:
     first: np.ndarray  # int64 [N, k]: first sentence of A and of B
     count: np.ndarray  # int64 [N, k]: sentences
     labels: np.ndarray  # bool [N]: B does not follow A
-    keys: np.ndarray  # uint64 [N]: all later draws depend on the pair's key alone, not on where the pair is put
+    keys: np.ndarray  # uint64 [N]: all later draws depend on the pair's key alone, not on its row
 
     def at(self, chosen: np.ndarray) -> Pairs:
         """Select pairs by their numbers, int64 [n]."""
@@ -40,9 +40,9 @@ class Pairs:
 
 
 def batch_keys(data: DataConfig, objectives: Sequence[str], pad_id: int = 0) -> dict[str, BatchKey]:
-    """The arrays of a batch: what the encoder reads, and what each objective adds.
+    """The arrays of a batch: the encoder's inputs, and those that each objective adds.
 
-    Raises ValueError for unknown objectives, and for rows that one of them cannot be trained on.
+    Raises ValueError for unknown objectives, and for rows that one of them does not support.
     """
     keys = encoder_keys(data.sequence_length, pad_id)
     for name, target in registry.choose(objectives).items():
@@ -88,8 +88,8 @@ class PairBatches:
     epoch's plan; batch k of size B is rows k B to k B + B - 1. Packed, a row is several pairs, each with the tokens and
     masks that it would have alone. Safe to use from many threads.
 
-    `plans` is a folder for plans that take long to build, as `Epochs` has it; `template` is the layout of special
-    tokens. Raises ValueError as `Epochs` and `batch_keys` do, and for what the vocabulary or the split cannot serve.
+    `plans` is the folder of `Epochs` for plans that take long to build; `template` is the layout of special tokens.
+    Raises ValueError like `Epochs` and `batch_keys`, and for an unsuitable vocabulary or split.
     """
 
     def __init__(

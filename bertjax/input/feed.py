@@ -22,9 +22,9 @@ Rows = slice | np.ndarray | None
 
 AHEAD = 2  # finished batches waiting for the step
 ENDLESS = 2**62
-# NumPy's calls, which hold Python's lock, take longer than their work on a small batch: several are made by one call.
+# On small batches, NumPy's calls, which hold Python's lock, take longer than their work: one call makes several.
 POSITIONS_TOGETHER = 2**18
-MOST_TOGETHER = 16  # so that a restart makes few in vain
+MOST_TOGETHER = 16  # so that a restart discards few batches
 
 
 class Batches(Protocol):
@@ -84,10 +84,10 @@ def open_feed(
     stop_step: int = ENDLESS,
     engine: Literal["tf.data", "threads"] | None = None,
 ) -> Feed:
-    """An iterator over the rows that this process makes of each batch from `start_step` up to `stop_step`, excluded.
+    """Iterate over this process's `rows` of each batch, from `start_step` up to `stop_step`, excluded.
 
-    By default through tf.data where TensorFlow is installed, through a thread pool elsewhere; the bytes are the same.
-    Errors of `batches` are raised by the feed unchanged.
+    By default uses tf.data if TensorFlow is installed, else a thread pool, with the same bytes. The feed raises errors
+    of `batches` unchanged.
     """
     engine = engine or ("tf.data" if import_tensorflow() else "threads")
     make = {"tf.data": dataset_batches, "threads": thread_pool_batches}[engine]
@@ -182,7 +182,7 @@ def dataset_batches(
 ) -> Generator[Batch, None, None]:
     """The elements of `make_dataset` as NumPy arrays, and the errors of `batches` unchanged.
 
-    Batches that were made together come apart here, without a copy; in tf.data that takes as long as making them.
+    Batches that were made together are split here, without a copy; splitting them in tf.data is as slow as making them.
     """
     errors: list[Exception] = []
     dataset = _dataset_of_several(batches, steps, global_batch_size, rows, threads, errors.append)

@@ -19,7 +19,7 @@ LONGEST_WALK = 2048
 
 @dataclass(frozen=True)
 class Reading:
-    """The documents of an epoch; a document may be read several times, each time as another copy."""
+    """The documents of an epoch; a document that is read several times has a copy number for each."""
 
     document: np.ndarray  # int64 [n]: its number in the split
     copy: np.ndarray  # int64 [n]: 0 for the first time that the run reads it, and so on
@@ -29,7 +29,7 @@ class Reading:
 
 
 def every_document(documents: int) -> Reading:
-    """Each of them once."""
+    """Read each document once."""
     return Reading(np.arange(documents), np.zeros(documents, np.int64))
 
 
@@ -98,9 +98,9 @@ def build_plan(
 
     `document_offsets` int64[D + 1] counts sentences, `sentence_offsets` int64[S + 1] counts tokens; no sentence and no
     document is empty, D >= 2. `max_tokens` is what A and B may hold together. Without `random_b` only a chunk of one
-    sentence gets a random B (google-research/albert, create_pretraining_data.py). `reading` says which documents the
-    epoch has, at least two of them different; None is each once. `works` int64[D] says which work each document is a
-    piece of: where the epoch has several, a random B is of another work. Depends on nothing but the arguments.
+    sentence gets a random B (google-research/albert, create_pretraining_data.py). `reading` has the documents of the
+    epoch, at least two different ones; None is each document once. `works` int64[D] is the work of each document, which
+    may be one of its pieces: if the epoch has several works, a random B is from another one. A pure function.
     """
     documents, sentences = np.asarray(document_offsets), np.asarray(sentence_offsets)
     assert len(documents) > 2 and 2 <= max_tokens < 2**16
@@ -180,10 +180,10 @@ def _advance(
 
 
 class _Others:
-    """The documents of a reading that a random B may be of."""
+    """Draws the documents of random segments B."""
 
     def __init__(self, read: np.ndarray, works: np.ndarray | None) -> None:
-        """`read` int64[R] are the documents of the reading; `works` as `build_plan` has it."""
+        """`read` int64[R] are the documents of the reading; `works` as in `build_plan`."""
         self._read = read
         self._works = works[read] if works is not None and len(np.unique(works[read])) > 1 else None
         if self._works is not None:
@@ -191,7 +191,7 @@ class _Others:
             self._sorted = self._works[self._order]
 
     def draw(self, bits: np.ndarray, entry: np.ndarray) -> np.ndarray:
-        """A document for each draw, uint64[n], that is not that of `entry`, nor of its work; int64[n]."""
+        """Draw a document, int64[n], by uint64[n] bits: another one than that of `entry`, and of another work."""
         if self._works is not None:
             first, last = (np.searchsorted(self._sorted, self._works[entry], side) for side in ("left", "right"))
             other = below(bits, len(self._read) - (last - first))
@@ -199,7 +199,7 @@ class _Others:
         read = self._read
         other = below(bits, len(read) - 1)
         other += other >= entry
-        # Another copy of the same document would follow A in a way: go on to the next one that is different.
+        # Another copy of the same document could contain A's continuation: take the next different document.
         while (same := read[other] == read[entry]).any():
             other[same] = (other[same] + 1) % len(read)
         return read[other]

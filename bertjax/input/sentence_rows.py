@@ -26,7 +26,7 @@ class SentencePlan:
         return len(self.start)
 
     def spans(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As `EpochPlan.spans`, with one range of sentences instead of A and B: int64 [n, 1] twice, and bool [n]."""
+        """Like `EpochPlan.spans`, with one range of sentences instead of A and B: int64 [n, 1] twice, and bool [n]."""
         first, count = self.start[rows, None].astype(np.int64), self.count[rows, None].astype(np.int64)
         return first, count, np.zeros(len(rows), bool)
 
@@ -34,11 +34,11 @@ class SentencePlan:
 def build_sentence_plan(
     documents: np.ndarray, sentences: np.ndarray, reading: Reading, *, room: int, crossing: bool, seed: int, epoch: int
 ) -> SentencePlan:
-    """Cut the text of an epoch into rows of `room` tokens, [CLS] and the last [SEP] not counted.
+    """Cut the text of an epoch into rows of `room` tokens, not counting [CLS] and the last [SEP].
 
-    A longer sentence has a row of its own, and is truncated there. With `crossing` a row may continue after the end of
-    a document, which takes a token for a [SEP]; `reading` must then be every document once. The sentences with which
-    such rows begin change from epoch to epoch.
+    A longer sentence has its own row, and is truncated there. With `crossing` a row may continue after the end of a
+    document, which takes a token for a [SEP]; `reading` must then be every document once. The first sentences of such
+    rows change from epoch to epoch.
     """
     begin, end = _stretches(documents, reading, crossing, derive_key(seed, "stretches", epoch))
 
@@ -53,7 +53,7 @@ def cut_ranges(
 ) -> SentencePlan:
     """Rows from ranges of sentences [begin, end), int64 [n], which advance in parallel.
 
-    `first_ends` says where the first row of each range ends; `offsets` is the number of sentence offsets.
+    `first_ends` returns the end of the first row of each range; `offsets` is the number of sentence offsets.
     """
     starts, counts = [], []
     while len(begin):
@@ -96,10 +96,10 @@ def _row_ends(documents: np.ndarray, sentences: np.ndarray, begin: np.ndarray, r
 
 
 def build_document_plan(documents: np.ndarray, sentences: np.ndarray, reading: Reading, *, room: int) -> SentencePlan:
-    """A row of `room` tokens, [CLS] and [SEP] not counted, for each document that fits.
+    """Give each document that fits a row of `room` tokens, not counting [CLS] and [SEP].
 
-    A longer document is cut at the ends of sentences into parts of about equally many tokens, so that no part is a
-    short remainder without context. A longer sentence has a row of its own, and is truncated there.
+    A longer document is cut at the ends of sentences into parts of about equal size, so that no part is a short
+    remainder without context. A longer sentence has its own row, and is truncated there.
     """
     _, begin, end = even_pieces(documents[reading.document], documents[reading.document + 1], _MOST_SENTENCES)
 

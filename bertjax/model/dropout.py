@@ -29,7 +29,7 @@ def _mix(x: jax.Array) -> jax.Array:
 
 
 def _high_bits(x: jax.Array) -> jax.Array:
-    """As `_mix`, without what changes low bits only: each high bit depends on every bit of x. Runs once per element."""
+    """Like `_mix`, without the steps that only change low bits: each high bit depends on every bit of x."""
     return _second_round(x * jnp.uint32(0x21F0AAAD))
 
 

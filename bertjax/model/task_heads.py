@@ -51,7 +51,7 @@ class BiLstmLayer(nnx.Module):
     """One layer, both directions side by side: [B, L, W] -> [B, L, 2 size], in the dtype of its input.
 
     A state begins at zero with each packed sequence, so that a sequence does not depend on neighbours or padding.
-    Weights start as PyTorch's do, and with them a bias of 1 on the forget gate, as TensorFlow's cell has it.
+    Weights are initialised as in PyTorch, and the bias of the forget gate with 1, as in TensorFlow.
     """
 
     def __init__(self, width: int, size: int, *, rngs: nnx.Rngs) -> None:

@@ -156,8 +156,8 @@ def assemble(
 ) -> Job:
     """Assemble a run; with `only_at`, only the stage of that step. `teacher` is what `distillation.teacher` names.
 
-    Without `mesh` it is that of the config; `gradient_metrics` as `make_train_step` has it. Microbatches that are
-    `auto` are decided here, by all `processes` of the run together.
+    `mesh` defaults to that of the config; `gradient_metrics` as in `make_train_step`. Microbatches that are `auto` are
+    decided here, by all `processes` of the run together.
     Raises ValueError naming the key, its value and what to do.
     """
     tokenizer = content.tokenizer

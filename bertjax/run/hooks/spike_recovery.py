@@ -85,7 +85,7 @@ class SpikeWatch:
         if not self._limit:
             return
         logged, self._logged = self._logged, []
-        for at, value in (*logged, (step, float(f"{loss:.9g}"))):  # nine digits, as the log has it
+        for at, value in (*logged, (step, float(f"{loss:.9g}"))):  # nine digits, like the log
             window = self._whole(stage, at, value)
             if window is not None and at == step:
                 self._judge(window)
@@ -129,7 +129,7 @@ class SpikeRecovery(Callback):
     """Ends the loop at a spike by raising it; `train_job` then goes back and skips its batches."""
 
     def __init__(self, training: TrainingConfig, logged: Iterable[tuple[int, float | None]]) -> None:
-        """`logged` as `SpikeWatch` has it."""
+        """`logged` as in `SpikeWatch`."""
         self._watch = SpikeWatch(training, logged)
 
     def on_log(self, step: int, figures: Figures) -> None:

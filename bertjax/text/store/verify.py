@@ -50,7 +50,7 @@ def check_store(folder: Path, done: Done = lambda more: None) -> Iterator[str]:
 
 
 def _check_file(path: Path, record: FileRecord, done: Done) -> str:
-    """Describe what is wrong with a file; empty if nothing is."""
+    """Describe the damage of a file; '' if it is intact."""
     if not path.is_file():
         return f"{path}: missing"
     if (size := path.stat().st_size) != record["bytes"]:

@@ -27,7 +27,7 @@ Sums = dict[str, jax.Array]
 Keys = jax.Array | None  # a dropout key per row, uint32 [B]; None computes without dropout
 
 MODEL = "model"  # the network that is trained, measured and exported
-GLOBAL_POSITIONS = "global_positions"  # of a batch whose task marks tokens, as `make_pattern` has them
+GLOBAL_POSITIONS = "global_positions"  # key of a batch whose task marks tokens; see `make_pattern`
 TEACHER = "teacher"  # a frozen one that it learns from
 
 
@@ -102,7 +102,7 @@ class Forward:
         return vectors
 
     def layer_states(self, batch: Batch, count: int, network: str = MODEL) -> LayerStates:
-        """The states of `count` layers of a network, as `bertjax.model.layer_states` has them."""
+        """The states of `count` layers of a network; see `bertjax.model.layer_states`."""
         return layer_states(
             self._networks[network],
             batch["input_ids"],
