@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from exported_models import trained_model
 from flax import nnx
-from their_families import small
+from their_families import SUITE, small
 
 import bertjax
 from bertjax.config import Config, DataConfig, ModelConfig, TrainingConfig
@@ -81,7 +81,11 @@ def test_names_and_shapes_are_those_of_transformers(config):
 PRESETS = [preset for family in FAMILIES.values() if family.huggingface for preset in family.presets.values()]
 
 
-@pytest.mark.parametrize("config", PRESETS, ids=lambda config: f"{config.family}-{config.num_hidden_layers}")
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(one, marks=[pytest.mark.long] * (one.family not in SUITE)) for one in PRESETS],
+    ids=lambda config: f"{config.family}-{config.num_hidden_layers}",
+)
 def test_tables_of_every_family_cover_its_network(config: ModelConfig) -> None:
     assert has_class(config) and tensors_of(config)
 

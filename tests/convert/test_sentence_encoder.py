@@ -63,6 +63,7 @@ def their_vectors(folder: Path) -> np.ndarray:
     return torch.nn.functional.normalize(means).numpy()
 
 
+@pytest.mark.long
 def test_sentence_vectors_are_those_of_transformers(run: TrainedModel, folder: Path) -> None:
     ours, theirs = our_vectors(run), their_vectors(folder)
     assert np.abs(ours - theirs).max() < 1e-4

@@ -105,7 +105,7 @@ def require_equal(found: QuestionAnswers, expected: tuple) -> None:
 @pytest.mark.parametrize(
     ("file", "sizes", "ties", "most_context"),
     [
-        (CS224N, WindowSizes(), True, False),
+        pytest.param(CS224N, WindowSizes(), True, False, marks=pytest.mark.long),
         (XQUAD, WindowSizes(128, 32, 48), False, True),
         pytest.param(XQUAD, WindowSizes(128, 32, 48), True, False, marks=pytest.mark.long),
         pytest.param(CS224N, WindowSizes(128, 48, 48), False, False, marks=pytest.mark.long),

@@ -142,6 +142,7 @@ def test_what_measures_is_known_wherever_it_lies(start: Start, tmp_path: Path) -
         assert content_of(changed, start).measured_by != one.measured_by, setting
 
 
+@pytest.mark.long  # the suite has the metrics in test_metrics.py
 def test_a_figure_that_is_not_defined(start: Start, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name, count in (("train", 16), ("dev", 2)):

@@ -64,6 +64,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_probes_do_not_change_weights(runs: Path) -> None:
     assert digests(runs / "probed") == digests(runs / "plain")
     plain, probed = (curves(read_metrics(runs / name / "metrics.jsonl")) for name in ("plain", "probed"))
@@ -74,6 +75,7 @@ def test_probes_do_not_change_weights(runs: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_figures_belong_to_the_last_checkpoint(runs: Path) -> None:
     found = curves(read_metrics(runs / "probed" / "metrics.jsonl"))
     assert found["probe/pairs_accuracy"][0] == [2, 4]

@@ -130,6 +130,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_predictions_of_a_task_are_compared(tuned: Path) -> None:
     found = compare_runs([str(tuned / "little"), str(tuned / "much")], 0, no_progress)
     assert found.examples == "32 examples of dev of classification"
@@ -200,6 +201,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file, delimiter="\t"))
 
 
+@pytest.mark.long
 def test_compare_rejects_changed_data_files(tuned: Path) -> None:
     dev = tuned / "data" / "dev.tsv"
     whole = dev.read_text()

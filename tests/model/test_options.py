@@ -80,7 +80,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 IN_OTHERS = (
     *("narrow tables", "no token types", "one token type", "one group", "four groups", "silu"),
     *("windows", "windows everywhere", "norms in front", "rotated", "none", "relu", "task types", "narrow sinusoids"),
-    "a period longer than the stack",
+    *("a period longer than the stack", "neo", "mosaic"),
 )
 each_option = pytest.mark.parametrize(
     "option", [pytest.param(name, marks=[pytest.mark.long] * (name in IN_OTHERS)) for name in OPTIONS]

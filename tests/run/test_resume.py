@@ -103,6 +103,7 @@ def figures(run_dir: Path) -> list[dict[str, float]]:
     return [{name: value for name, value in record.items() if name.startswith(kept)} for record in records]
 
 
+@pytest.mark.long  # the suite stops two processes, in test_hosts.py, and one in tests/pipeline/test_python_api.py
 def test_sigterm_saves_a_checkpoint(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
     recipe, source, reference = whole
     run_dir, log = tmp_path / "terminated", tmp_path / "terminated.log"

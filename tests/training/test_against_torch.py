@@ -125,14 +125,14 @@ class Torchs:
         self.optimizer.step()
 
 
+@pytest.mark.long  # the suite has gradients in tests/model/test_network.py and rules in test_optimizer.py
 @pytest.mark.parametrize(
     ("name", "make", "peak", "steps"),
     [
-        ("bert_adamw", ByHand, 1e-3, 70),
-        pytest.param("bert_adamw", ByHand, 1e-3, STEPS, marks=pytest.mark.long),
-        pytest.param("adamw", Torchs, 1e-3, STEPS, marks=pytest.mark.long),
-        pytest.param("lamb", ByHand, 1e-2, STEPS, marks=pytest.mark.long),
-        pytest.param("lamb_uncorrected", ByHand, 1e-2, STEPS, marks=pytest.mark.long),
+        ("bert_adamw", ByHand, 1e-3, STEPS),
+        ("adamw", Torchs, 1e-3, STEPS),
+        ("lamb", ByHand, 1e-2, STEPS),
+        ("lamb_uncorrected", ByHand, 1e-2, STEPS),
     ],
 )
 def test_the_loss_curve_is_torchs(batches: tuple, name: str, make: type, peak: float, steps: int) -> None:

@@ -212,7 +212,7 @@ def packed_in_twos(batch: dict) -> dict:
     return made | {"distil_layers_weights": made["rtd_weights"]}
 
 
-@pytest.mark.long  # the suite has a teacher on every axis, in test_frozen_networks.py
+@pytest.mark.long  # the suite has shardings of a teacher in test_frozen_networks.py
 @pytest.mark.parametrize("mesh", MESHES)
 def test_distillation_is_equal_packed_and_on_a_mesh(networks: dict, mesh: str) -> None:
     wanted = losses(networks, MeshConfig(1, 1, 1))

@@ -142,7 +142,7 @@ def losses(networks: dict, mesh_config: MeshConfig, accumulate: int = 1) -> list
         return [*found, float(averages(sums, sums, OBJECTIVES)["loss"])]
 
 
-@pytest.mark.long  # the suite has a teacher on every axis, in test_frozen_networks.py
+@pytest.mark.long  # the suite has shardings of a teacher in test_frozen_networks.py
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_mesh_and_microbatches_change_nothing(networks: dict, accumulate: int) -> None:
     wanted = losses(networks, MeshConfig(1, 1, 1))

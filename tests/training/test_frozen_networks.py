@@ -85,6 +85,14 @@ def test_a_smaller_student_comes_nearer():
     assert found[0] > found[1] > found[2] > found[3] > 0 and moved > 0
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("mesh", [MeshConfig(8, 1, 1), MeshConfig(2, 2, 2)], ids=["data=8", "all axes"])
+def test_losses_with_a_teacher_do_not_depend_on_the_mesh(mesh):
+    student = replace(WITHOUT_DROPOUT, num_hidden_layers=1)
+    wanted, _ = losses(MeshConfig(1, 1, 1), student, seed=1)
+    np.testing.assert_allclose(losses(mesh, student, seed=1)[0], wanted, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "mesh",
     [
@@ -93,10 +101,7 @@ def test_a_smaller_student_comes_nearer():
     ],
 )
 def test_the_teacher_is_sharded_as_the_student_is(mesh):
-    student = replace(WITHOUT_DROPOUT, num_hidden_layers=1)
-    wanted, _ = losses(MeshConfig(1, 1, 1), student, seed=1)
-    np.testing.assert_allclose(losses(mesh, student, seed=1)[0], wanted, rtol=1e-5)
-    over = make_mesh(mesh)
+    student, over = replace(WITHOUT_DROPOUT, num_hidden_layers=1), make_mesh(mesh)
     with jax.set_mesh(over):
         teacher = draw_frozen(WITHOUT_DROPOUT, over)
         blueprint = draw_blueprint(student, make_optimizer(OPTIMIZER), over, frozen={"teacher": teacher})

@@ -114,6 +114,7 @@ def test_losses_and_gradients_are_those_of_transformers(family: str) -> None:
     assert_same_gradients(to_huggingface_tensors(gradients, config, SPECIAL["pad"]), gradients_of(network))
 
 
+@pytest.mark.long  # the suite has figures and samples in test_replaced_tokens.py
 def test_electra_gradients_equal_transformers_with_one_table() -> None:
     """`ElectraForMaskedLM` on the hidden tokens, 50 times `ElectraForPreTraining` on those that ours sampled."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
