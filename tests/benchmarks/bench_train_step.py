@@ -18,9 +18,12 @@
 Both sides: the same batches, the member's dropout, forward, backward, clip and update; float32 unless --dtypes says
 otherwise, where bfloat16 is autocast in torch. With --compile transformers' class also runs under torch.compile. With
 --gathered it also runs with an MLM head that computes predicted positions alone, which a hook on the class does: then
-both sides have the same work. Prints each round, the ratio of the medians of each side's fastest setting, in each dtype
-and over all, with the least and the most of a round, and for each dtype the rate that the matmuls alone would allow at
-this machine's speed of them (measured in every round), with the share of it that bertjax reaches.
+both sides have the same work. With --keras PYTHON, an interpreter that has keras-hub and jax (`python -m venv keras;
+keras/bin/pip install keras-hub jax`), KerasHub's BERT is another side, on jax, with heads at the predicted positions
+alone, once as it is and once with our settings of the memory allocator; with mixed_bfloat16 where ours is bfloat16.
+Prints each round, the ratio of the medians of each side's fastest setting, in each dtype and over all, with the least
+and the most of a round, and for each dtype the rate that the matmuls alone would allow at this machine's speed of them
+(measured in every round), with the share of it that bertjax reaches.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from sides import HEADS, Side, Work
+from sides import HEADS, KerasSide, Side, Work
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig, load_recipe
 from bertjax.families.albert import ALBERT
@@ -91,6 +94,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32"])
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--gathered", action="store_true")
+    parser.add_argument("--keras", metavar="PYTHON", help="an interpreter with keras-hub and jax, as another side")
     arguments = parser.parse_args()
     work = WORK[arguments.size]
     config = work.model
@@ -106,6 +110,12 @@ def main() -> None:
             for compiled in (False, True)[: 1 + arguments.compile]:
                 key = "transformers" + " gathered" * gathered, dtype + " compiled" * compiled
                 sides[key] = Side("transformers", replace(one, compiled=compiled, gathered=gathered))
+        for keeps_memory in (False, True) if arguments.keras else ():
+            key = "keras-hub", dtype + " with our allocator" * keeps_memory
+            try:
+                sides[key] = KerasSide(arguments.keras, one, keeps_memory=keeps_memory)
+            except ValueError as error:
+                parser.error(f"--keras: {error}")
     for side in sides.values():
         side.ready()
     peaks: dict[str, list[float]] = {dtype: [] for dtype in arguments.dtypes}

@@ -6,10 +6,14 @@ Both get the same batches and do forward, backward, clip and update, with parame
 from __future__ import annotations
 
 import multiprocessing
+import os
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -24,6 +28,9 @@ from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, init_state
 from bertjax.training.step import make_train_step
+
+# What `keep_freed_memory` sets, as variables of glibc.
+_KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 62), "MALLOC_TOP_PAD_": str(64 << 20)}
 
 Run = Callable[[int], None]  # so many steps, to their end
 
@@ -201,6 +208,58 @@ class Side:
         """End the process."""
         self.process.terminate()
         self.process.join()
+
+
+class KerasSide(Side):
+    """KerasHub on jax, in an interpreter of its own, in which it is installed; with our allocator settings or without.
+
+    Raises ValueError for a member that KerasHub has not, and for an interpreter that has no KerasHub.
+    """
+
+    def __init__(self, python: str, work: Work, *, keeps_memory: bool) -> None:
+        model, batch = work.model, work.batch()
+        if model.family != "bert" or work.objectives != ("mlm", "nsp"):
+            raise ValueError(f"KerasHub is compared with BERT for MLM and NSP, not with {model.family}")
+        wanted = "import keras_hub, jax"
+        if subprocess.run([python, "-c", wanted], capture_output=True, check=False).returncode:
+            raise ValueError(f"{python} cannot `{wanted}`; install them there: {python} -m pip install keras-hub jax")
+        self._folder = tempfile.TemporaryDirectory(prefix="bertjax-keras-")
+        sizes = {f"size_{name}": value for name, value in vars(model).items() if type(value) is int}
+        settings = {"dropout": model.hidden_dropout_prob, "bfloat16": work.execution.dtype == "bfloat16"}
+        np.savez(f"{self._folder.name}/work.npz", **batch, **sizes, **settings, keeps_memory=keeps_memory)
+        environment = os.environ | (_KEPT if keeps_memory else {}) | {"KERAS_HOME": self._folder.name}
+        script = str(Path(__file__).with_name("their_keras.py"))
+        self.program = subprocess.Popen(
+            [python, script, f"{self._folder.name}/work.npz"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={key: value for key, value in environment.items() if key != "PYTHONPATH"},
+        )
+        self.times = []
+
+    def ready(self) -> str:
+        """Wait until it has compiled; the versions. Raises EOFError if it has died."""
+        return self._line()
+
+    def turn(self, steps: int) -> float:
+        """Seconds of a step, over so many."""
+        assert self.program.stdin is not None
+        print(steps, file=self.program.stdin, flush=True)
+        self.times.append(float(self._line()) / steps)
+        return self.times[-1]
+
+    def close(self) -> None:
+        """End the process."""
+        self.program.kill()
+        self.program.wait()
+        self._folder.cleanup()
+
+    def _line(self) -> str:
+        assert self.program.stdout is not None
+        if line := self.program.stdout.readline():
+            return line.strip()
+        raise EOFError("KerasHub's process has ended")
 
 
 def _serve(side: str, work: Work, pipe: Connection) -> None:

@@ -1,0 +1,93 @@
+"""KerasHub's side of a benchmark of the train step: a BERT for MLM and NSP on the backend jax.
+
+    PYTHON tests/benchmarks/their_keras.py WORK.npz
+
+Runs in an interpreter of its own, in which `keras-hub` and jax are installed (`python -m venv keras` and
+`keras/bin/pip install keras-hub jax`), and imports nothing of bertjax. WORK.npz has the arrays of a batch and the sizes
+of the network. Prints a line when the step has compiled, and then, for each number of steps that it reads, a line with
+their seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+os.environ["KERAS_BACKEND"] = "jax"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import keras
+import keras_hub
+import numpy as np
+
+
+def network(sizes: dict[str, int], dropout: float, length: int, predictions: int) -> keras.Model:
+    """BERT with its two heads, which computes the logits of predicted positions alone, as ours does."""
+    backbone = keras_hub.models.BertBackbone(
+        vocabulary_size=sizes["vocab_size"],
+        num_layers=sizes["num_hidden_layers"],
+        num_heads=sizes["num_attention_heads"],
+        hidden_dim=sizes["hidden_size"],
+        intermediate_dim=sizes["intermediate_size"],
+        dropout=dropout,
+        max_sequence_length=sizes["max_position_embeddings"],
+        num_segments=sizes["type_vocab_size"],
+    )
+    inputs = {name: keras.Input((length,), dtype="int32", name=name) for name in backbone.input}
+    positions = keras.Input((predictions,), dtype="int32", name="mask_positions")
+    encoded = backbone(inputs)
+    head = keras_hub.layers.MaskedLMHead(
+        vocabulary_size=sizes["vocab_size"],
+        token_embedding=backbone.token_embedding,
+        intermediate_activation="gelu",
+        dtype=backbone.dtype_policy,
+    )
+    tokens = head(encoded["sequence_output"], mask_positions=positions)
+    pairs = keras.layers.Dense(2, name="pairs")(keras.layers.Dropout(dropout)(encoded["pooled_output"]))
+    outputs = {
+        "tokens": keras.layers.Activation("linear", dtype="float32", name="tokens")(tokens),
+        "pairs": keras.layers.Activation("linear", dtype="float32", name="pairs_logits")(pairs),
+    }
+    model = keras.Model({**inputs, "mask_positions": positions}, outputs)
+    model.compile(
+        optimizer=keras.optimizers.AdamW(1e-4, weight_decay=0.01, epsilon=1e-6, global_clipnorm=1.0),
+        loss={name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in outputs},
+    )
+    return model
+
+
+def main() -> None:
+    """Compile the step, then take as many as are asked for."""
+    work = dict(np.load(sys.argv[1]))
+    sizes = {name.removeprefix("size_"): int(x) for name, x in work.items() if name.startswith("size_")}
+    if work["keeps_memory"]:
+        jax.config.update("jax_cpu_enable_async_dispatch", False)  # with the allocator's settings in the environment
+    keras.mixed_precision.set_global_policy("mixed_bfloat16" if work["bfloat16"] else "float32")
+    rows, length = work["input_ids"].shape
+    model = network(sizes, float(work["dropout"]), length, work["mlm_positions"].shape[1])
+    x = {
+        "token_ids": work["input_ids"],
+        "segment_ids": work["token_type_ids"],
+        "padding_mask": (work["sequence_ids"] > 0).astype(np.int32),
+        "mask_positions": work["mlm_positions"],
+    }
+    y = {"tokens": work["mlm_labels"], "pairs": work["pair_labels"][:, 0]}
+    weights = {"tokens": work["mlm_weights"], "pairs": np.ones(rows, np.float32)}
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            loss = model.train_on_batch(x, y, sample_weight=weights)
+        assert np.isfinite(loss).all()
+
+    run(2)
+    print(f"keras {keras.__version__}, keras-hub {keras_hub.__version__}, jax {jax.__version__}", flush=True)
+    for line in sys.stdin:
+        start = time.perf_counter()
+        run(int(line))
+        print(time.perf_counter() - start, flush=True)
+
+
+if __name__ == "__main__":
+    main()
