@@ -74,9 +74,22 @@ def view_attention(
     rows = sample.pairs(-(-count // 2), model.max_length)
     if not rows:
         raise ValueError(f"{sample.origin}: no two successive sentences that are short enough; give another --text")
-    no_masks, no_label = _no_masks(model), _no_label(model, len(sentences) == 2)
+    no_masks = ""  # the reason why the model cannot fill masks
+    if model.config.model.causal:
+        no_masks = "a causal model predicts the next token and cannot fill masks"
+    elif "MLM head" in untrained_heads(model):
+        no_masks = "the model has no trained MLM head"
+    no_label = _no_label(model, len(sentences) == 2)
     read = likeliest_label if model.kind else next_sentence
     patterns = measure_patterns(model, rows, WordTable(model), not no_masks, progress)
+    missing = []
+    for number, pattern in enumerate(PATTERNS):
+        if not patterns.tokens[number]:
+            none = "no word predicts another" if number == PREDICTIVE else f"no token may look at {pattern.looks_at}"
+            why = (no_masks if number == PREDICTIVE else "") or none
+            missing.append(f"“{pattern.name}” is not measured: {why}.")
+    if no_label:
+        missing.append(f"The gradient of the loss at [CLS] is not shown: {no_label}.")
     return AttentionView(
         model=name,
         sentences=tuple(sentences),
@@ -86,24 +99,8 @@ def view_attention(
         patterns=patterns,
         sample=sample.origin,
         pairs=len(rows),
-        missing=tuple(_missing(patterns, no_masks, no_label)),
+        missing=tuple(missing),
     )
-
-
-def _missing(patterns: PatternSums, no_masks: str, no_label: str) -> Iterator[str]:
-    for number, pattern in enumerate(PATTERNS):
-        if not patterns.tokens[number]:
-            none = "no word predicts another" if number == PREDICTIVE else f"no token may look at {pattern.looks_at}"
-            yield f"“{pattern.name}” is not measured: {(no_masks if number == PREDICTIVE else '') or none}."
-    if no_label:
-        yield f"The gradient of the loss at [CLS] is not shown: {no_label}."
-
-
-def _no_masks(model: TrainedModel) -> str:
-    """The reason why the model cannot fill masks; "" if it can."""
-    if model.config.model.causal:
-        return "a causal model predicts the next token and cannot fill masks"
-    return "the model has no trained MLM head" if "MLM head" in untrained_heads(model) else ""
 
 
 def _no_label(model: TrainedModel, is_pair: bool) -> str:
@@ -147,7 +144,9 @@ def render_attention(view: AttentionView) -> str:
         *_gradient(view),
         f'<script type="application/json" id="attention">{_data(view)}</script>',
     ]
-    return render_page(title, body, style=_style_of(heads), script=SCRIPT)
+    columns = f".heat {{ grid-template-columns: 16px repeat({heads}, minmax(0, {38 if heads <= 8 else 30}px)); }}\n"
+    shades = "".join(f".s{n} {{ opacity: {n / _SHADES:.3f}; }}\n" for n in range(_SHADES + 1))
+    return render_page(title, body, style=STYLE + columns + shades, script=SCRIPT)
 
 
 def _heads() -> str:
@@ -170,54 +169,31 @@ def _pattern(view: AttentionView, number: int) -> str:
     about = f"<p>Looks at {escaped(pattern.looks_at)}.</p>"
     if best is None:
         return f'<div class="view card pattern">{title}{about}<p><b>Not measured.</b></p></div>'
-    return (
-        f'<div class="view card pattern">{title}{about}{_grid(view, number, best)}'
-        f"<p>{_clearest(view, number, best)}</p></div>"
-    )
-
-
-def _clearest(view: AttentionView, number: int, best: tuple[int, int]) -> str:
-    """A sentence about the head that shows a pattern most."""
-    share, strength = view.patterns.shares[number][best], view.patterns.strengths[number][best]
+    shares, strengths = view.patterns.shares[number], view.patterns.strengths[number]
     tokens, chance = view.patterns.tokens[number], view.patterns.chances[number]
-    figures = f"{share:.0%} of the attention of {tokens:,} tokens, {chance:.0%} if it were uniform"
-    if strength < SHOWN_FROM:
-        return f"<b>No head shows it.</b> The most is {figures}"
-    return f"Clearest: <b>layer {best[0] + 1}, head {best[1] + 1}</b>, {figures}: {strength:.2f}"
-
-
-def _grid(view: AttentionView, number: int, best: tuple[int, int]) -> str:
+    figures = f"{shares[best]:.0%} of the attention of {tokens:,} tokens, {chance:.0%} if it were uniform"
+    clearest = f"<b>No head shows it.</b> The most is {figures}"
+    if is_shown := strengths[best] >= SHOWN_FROM:
+        clearest = f"Clearest: <b>layer {best[0] + 1}, head {best[1] + 1}</b>, {figures}: {strengths[best]:.2f}"
     layers, heads = view.attention.shape[:2]
     cells = ["<span></span>", *(f"<span>{head + 1}</span>" for head in range(heads))]
     for layer in range(layers):
         cells.append(f"<span>{layer + 1}</span>")
-        cells += [
-            _cell(
-                view, number, layer, head, best == (layer, head) and view.patterns.strengths[number][best] >= SHOWN_FROM
+        for head in range(heads):
+            share, strength = shares[layer, head], strengths[layer, head]
+            tip = f"layer {layer + 1}, head {head + 1}: {share:.1%} of the attention, strength {strength:.2f}"
+            kind = "cell best" if is_shown and best == (layer, head) else "cell"
+            cells.append(
+                f'<button type="button" class="{kind}" data-layer="{layer}" data-head="{head}" title="{tip}">'
+                f"{_shade(strength)}</button>"
             )
-            for head in range(heads)
-        ]
-    return f'<div class="heat">{"".join(cells)}</div>'
-
-
-def _cell(view: AttentionView, number: int, layer: int, head: int, is_best: bool) -> str:
-    share, strength = view.patterns.shares[number][layer, head], view.patterns.strengths[number][layer, head]
-    tip = f"layer {layer + 1}, head {head + 1}: {share:.1%} of the attention, strength {strength:.2f}"
-    return (
-        f'<button type="button" class="cell{" best" if is_best else ""}" data-layer="{layer}" data-head="{head}" '
-        f'title="{tip}">{_shade(strength)}</button>'
-    )
+    grid = f'<div class="heat">{"".join(cells)}</div>'
+    return f'<div class="view card pattern">{title}{about}{grid}<p>{clearest}</p></div>'
 
 
 def _shade(share: float) -> str:
     """A cell that is darker for a larger share, by its class, because pages have no style attributes."""
     return f'<i class="s{round(_SHADES * min(max(share, 0.0), 1.0))}"></i>'
-
-
-def _style_of(heads: int) -> str:
-    """The style of a page for `heads` heads."""
-    columns = f".heat {{ grid-template-columns: 16px repeat({heads}, minmax(0, {38 if heads <= 8 else 30}px)); }}\n"
-    return STYLE + columns + "".join(f".s{n} {{ opacity: {n / _SHADES:.3f}; }}\n" for n in range(_SHADES + 1))
 
 
 def _all_figures(view: AttentionView) -> str:
@@ -297,6 +273,10 @@ def _data(view: AttentionView) -> str:
     layers, heads = view.attention.shape[:2]
     weights = np.round(view.attention * 65535).astype("<u2")
     patterns, measured = view.patterns, view.patterns.tokens > 0
+    # Show first the clearest head of all patterns except separators, which many heads show.
+    strengths = np.nan_to_num(patterns.strengths, nan=-1.0)
+    strengths[SEPARATORS] = -1.0
+    _, layer, head = np.unravel_index(int(strengths.argmax()), strengths.shape)
     return json.dumps(
         {
             "tokens": _tokens(view),
@@ -305,7 +285,7 @@ def _data(view: AttentionView) -> str:
             "layers": layers,
             "heads": heads,
             "weights": base64.b64encode(weights.tobytes()).decode(),
-            "start": _first_shown(view),
+            "start": (int(layer), int(head)),
             "patterns": [
                 {
                     "name": pattern.name,
@@ -321,11 +301,3 @@ def _data(view: AttentionView) -> str:
         },
         separators=(",", ":"),
     ).replace("<", "\\u003c")
-
-
-def _first_shown(view: AttentionView) -> tuple[int, int]:
-    """The clearest head of all patterns except separators, which many heads show."""
-    strengths = np.nan_to_num(view.patterns.strengths, nan=-1.0)
-    strengths[SEPARATORS] = -1.0
-    _, layer, head = np.unravel_index(int(strengths.argmax()), strengths.shape)
-    return int(layer), int(head)

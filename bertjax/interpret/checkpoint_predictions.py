@@ -12,13 +12,13 @@ from bertjax.interpret.attention_maps import next_sentence, untrained_heads
 from bertjax.interpret.fill_mask import MASK, Guess, encode_with_masks, fill_mask
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.run.checkpoint import DIRECTORY, saved_steps
-from bertjax.run.run_directory import TrainedModel, load_run
+from bertjax.run.run_directory import load_run
 from bertjax.storage.remote import AnyPath, path_of
 
 
 @dataclass(frozen=True)
 class CheckpointPredictions:
-    """What one checkpoint predicts for the text."""
+    """The predictions of one checkpoint."""
 
     step: int
     guesses: tuple[tuple[Guess, ...], ...]  # for each [MASK] of the text, best first
@@ -33,26 +33,21 @@ def checkpoint_predictions(run: str | AnyPath, sentences: Sequence[str], top: in
     """
     if not any(MASK in sentence for sentence in sentences) and len(sentences) < 2:
         raise ValueError(f"nothing to predict in {sentences[0]!r}: write {MASK} in it, or give a second sentence")
-    newest = load_run(run)
+    newest, has_masks = load_run(run), any(MASK in sentence for sentence in sentences)
     steps = [newest.step] if path_of(str(run)).name.isdecimal() else saved_steps(newest.directory)
-    if any(MASK in sentence for sentence in sentences) and "mlm_head" in newest.untrained:
-        raise ValueError(f"{newest.directory}: its MLM head is untrained, so that it cannot fill masks")
+    if has_masks and "mlm_head" in newest.untrained:
+        raise ValueError(f"{newest.directory}: its MLM head is untrained, so it cannot fill masks")
     if len(sentences) == 2 and "NSP head" in untrained_heads(newest):
         raise ValueError(
-            f"{newest.directory}: its NSP head is untrained, so that it cannot predict whether B follows A; "
-            "give one sentence"
+            f"{newest.directory}: its NSP head is untrained and cannot predict whether B follows A; give one sentence"
         )
     for step in steps:
-        path = newest.directory / DIRECTORY / str(step)
-        yield _predict(newest if step == newest.step else load_run(path), sentences, top)
-
-
-def _predict(model: TrainedModel, sentences: Sequence[str], top: int) -> CheckpointPredictions:
-    text = sentences[0] if len(sentences) == 1 else (sentences[0], sentences[1])
-    guesses = fill_mask(model, [text], top)[0] if any(MASK in sentence for sentence in sentences) else []
-    follows = None
-    if len(sentences) == 2:
-        ids = [np.array(encode_with_masks(model.tokenizer, sentence)) for sentence in sentences]
-        template = family_of(model.config.model.family).template
-        follows = next_sentence(model, TokenRow.of(model.tokenizer, ids, template)).probability
-    return CheckpointPredictions(model.step, tuple(map(tuple, guesses)), follows)
+        model = newest if step == newest.step else load_run(newest.directory / DIRECTORY / str(step))
+        text = sentences[0] if len(sentences) == 1 else (sentences[0], sentences[1])
+        guesses = fill_mask(model, [text], top)[0] if has_masks else []
+        follows = None
+        if len(sentences) == 2:
+            ids = [np.array(encode_with_masks(model.tokenizer, sentence)) for sentence in sentences]
+            template = family_of(model.config.model.family).template
+            follows = next_sentence(model, TokenRow.of(model.tokenizer, ids, template)).probability
+        yield CheckpointPredictions(step, tuple(map(tuple, guesses)), follows)

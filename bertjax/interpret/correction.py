@@ -21,7 +21,7 @@ from flax import nnx
 
 from bertjax.families.registry import family_of
 from bertjax.interpret.fill_mask import mlm_model
-from bertjax.interpret.token_rows import TokenRow, row_width
+from bertjax.interpret.token_rows import TokenRow, padded, row_width
 from bertjax.model.network import Params, PretrainingNetwork, bind
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -121,7 +121,7 @@ def examine(
             start, end = cuts[word[0]].spans[word[1]][1:]
             original = texts[word[0]][start:end]
             proposals[word] = tuple(
-                Proposal(_with_case_of(original, tokenizer, number), float(ratio))
+                Proposal(_match_case(original, tokenizer, number), float(ratio))
                 for ratio, number in zip(word_ratios, word_ids, strict=True)
                 if np.isfinite(ratio)
             )
@@ -145,12 +145,12 @@ def _kinds(tokenizer: Tokenizer) -> np.ndarray:
     kinds = np.full(tokenizer.vocab_size, _NO_KIND, np.int32)
     pairs = zip(tokenizer.surfaces, tokenizer.is_continuation.tolist(), strict=True)
     for number, (surface, continues) in enumerate(pairs):
-        if kind := _kind_of(surface.decode(errors="replace")):
+        if kind := _name_kind(surface.decode(errors="replace")):
             kinds[number] = numbers.setdefault((continues, kind), len(numbers))
     return kinds
 
 
-def _kind_of(text: str) -> str:
+def _name_kind(text: str) -> str:
     """The script of letters, `digits`, `sign`, or "" for anything else, such as `[unused1]`."""
     if text.isdigit():
         return "digits"
@@ -208,7 +208,7 @@ def _questions(model: TrainedModel, cuts: Sequence[_Cut]) -> Iterator[_Question]
                 yield _Question(row, positions, row.ids[positions], [(number, word) for word in words.tolist()])
 
 
-def _masked(questions: Iterable[_Question]) -> Iterator[_Question]:
+def _hide_each(questions: Iterable[_Question]) -> Iterator[_Question]:
     """Split each question into one for each of its words, which is hidden; rows are made as they are used."""
     for row, positions, own, words in questions:
         for index, position in enumerate(positions):
@@ -232,46 +232,30 @@ def _answers(
 ) -> Iterator[tuple[_Question, np.ndarray, np.ndarray]]:
     """(question, log ratios float32 [words, top], ids int32 [words, top]) for each question, shorter rows first.
 
-    With `masked` the questions are split by `_masked`.
+    With `masked` the questions are split by `_hide_each`.
     """
-    tables = _tables(model, kinds)
+    # Of each token its kind, and a number that equal texts share: int32 [V padded]
+    texts: dict[bytes, int] = {}
+    same = np.array([texts.setdefault(surface, len(texts)) for surface in model.tokenizer.surfaces], np.int32)
+    beyond = model.params["mlm_head"]["bias"].shape[0] - len(kinds)
+    tables = jnp.asarray(np.pad(kinds, (0, beyond), constant_values=_NO_KIND)), jnp.asarray(np.pad(same, (0, beyond)))
     questions.sort(key=lambda question: len(question.row))
     left = sum(len(question.words) for question in questions) if masked else len(questions)
-    rows = _masked(questions) if masked else iter(questions)
-    for width, group in itertools.groupby(rows, lambda question: row_width(model, len(question.row))):
+    asked = _hide_each(questions) if masked else iter(questions)
+    for width, group in itertools.groupby(asked, lambda question: row_width(model, len(question.row))):
         most = _TOKENS // width if masked else _LOGITS // (width * model.tokenizer.vocab_size)
         height = max(1, min(most, 1 << (left - 1).bit_length()))
         while batch := list(itertools.islice(group, height)):
-            arrays = _batch(batch, height, width, 1 if masked else width, model.tokenizer.pad_id)
-            answer = _compare(model.graphdef, model.params, *arrays, *tables, top=min(top, model.tokenizer.vocab_size))
-            ratios, ids = jax.device_get(answer)
+            rows = padded([one.row for one in batch + batch[:1] * (height - len(batch))], width)
+            targets = np.zeros((2, height, 1 if masked else width), np.int32)
+            for number, question in enumerate(batch):
+                targets[:, number, : len(question.positions)] = question.positions, question.ids
+            ratios, ids = jax.device_get(_compare(model.graphdef, model.params, *rows, *targets, *tables, top=top))
             for index, question in enumerate(batch):
                 count = len(question.positions)
                 yield question, ratios[index, :count], ids[index, :count]
             left -= len(batch)
             height = max(1, min(most, 1 << (left - 1).bit_length()))
-
-
-def _tables(model: TrainedModel, kinds: np.ndarray) -> tuple[jax.Array, jax.Array]:
-    """The kind of each token, and a number that is equal for tokens with equal texts: int32 [V padded]."""
-    texts: dict[bytes, int] = {}
-    same = np.array([texts.setdefault(surface, len(texts)) for surface in model.tokenizer.surfaces], np.int32)
-    beyond = model.params["mlm_head"]["bias"].shape[0] - len(kinds)
-    return jnp.asarray(np.pad(kinds, (0, beyond), constant_values=_NO_KIND)), jnp.asarray(np.pad(same, (0, beyond)))
-
-
-def _batch(
-    questions: Sequence[_Question], height: int, width: int, slots: int, pad_id: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """input_ids, token_type_ids and sequence_ids, int32 [height, width]; positions and their ids, [height, slots]."""
-    rows, targets = np.zeros((3, height, width), np.int32), np.zeros((2, height, slots), np.int32)
-    rows[0], rows[2] = pad_id, 1  # rows that fill up the batch are sequences of padding, so that attention is defined
-    for number, question in enumerate(questions):
-        length = len(question.row)
-        rows[:, number, :length] = question.row.ids, question.row.token_types, np.ones(length, np.int32)
-        rows[2, number, length:] = 0
-        targets[:, number, : len(question.positions)] = question.positions, question.ids
-    return rows[0], rows[1], rows[2], targets[0], targets[1]
 
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "top"))
@@ -301,7 +285,7 @@ def _compare(
     return jax.lax.top_k(jnp.where(allowed, logits_BPV - own_logit, -jnp.inf), top)
 
 
-def _with_case_of(original: str, tokenizer: Tokenizer, token: int) -> str:
+def _match_case(original: str, tokenizer: Tokenizer, token: int) -> str:
     """The text of a token; if the vocabulary has no case, in the case of the word that it replaces."""
     text = tokenizer.surfaces[token].decode()
     if not tokenizer.rules.lowercase:

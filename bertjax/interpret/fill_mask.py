@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import jax
@@ -16,7 +15,7 @@ from flax import nnx
 from bertjax.families.registry import family_of
 from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.input.training_data import Sentences
-from bertjax.interpret.token_rows import row_width
+from bertjax.interpret.token_rows import TokenRow, padded, row_width
 from bertjax.model.network import Params, PretrainingNetwork, bind
 from bertjax.report.run_summary import Completion
 from bertjax.run.run_directory import TrainedModel
@@ -41,13 +40,6 @@ class Guess(NamedTuple):
 Text = str | tuple[str, str]  # one text, or two as segments A and B
 
 
-@dataclass(frozen=True)
-class _Prompt:
-    ids: np.ndarray  # int [n], special tokens included
-    segments: np.ndarray  # int [n], 0 and 1
-    masks: np.ndarray  # int [masks]: where the mask tokens are
-
-
 def fill_mask(model: TrainedModel, texts: Sequence[Text], top: int) -> list[list[list[Guess]]]:
     """Predict the `top` likeliest entries for each [MASK] of each text, best first.
 
@@ -58,7 +50,7 @@ def fill_mask(model: TrainedModel, texts: Sequence[Text], top: int) -> list[list
     model = mlm_model(model)
     if not 1 <= top <= model.config.model.vocab_size:
         raise ValueError(f"top={top}: give 1 to {model.config.model.vocab_size} guesses, the vocabulary's entries")
-    return _best(model, [_prompt(model, text) for text in texts], top)
+    return _best(model, [_masked_row(model, text) for text in texts], top)
 
 
 def mlm_model(model: TrainedModel) -> TrainedModel:
@@ -95,33 +87,27 @@ def held_out_completions(
         text = model.tokenizer.decode(ids, skip_special_tokens=False).lstrip().replace(own_mask, MASK)
         return re.sub(r"(?<=[\w,.;:!?])\[MASK\]", f" {MASK}", text)
 
-    guesses = _best(model, [prompt for prompt, _ in hidden], top)
+    guesses = _best(model, [row for row, _ in hidden], top)
     return tuple(
-        Completion(decode(prompt.ids[1:-1]), answer, tuple((g.token, g.probability) for g in best))
-        for (prompt, answer), (best,) in zip(hidden, guesses, strict=True)
+        Completion(decode(row.ids[1:-1]), answer, tuple((g.token, g.probability) for g in best))
+        for (row, answer), (best,) in zip(hidden, guesses, strict=True)
     )
 
 
-def _prompt(model: TrainedModel, text: Text) -> _Prompt:
-    """Token ids of a text or pair. Raises ValueError if it has no [MASK] or is too long."""
+def _masked_row(model: TrainedModel, text: Text) -> TokenRow:
+    """The row of a text or pair. Raises ValueError if it has no [MASK] or is too long."""
     tokenizer, limit = model.tokenizer, model.max_length
-    segments = [encode_with_masks(tokenizer, part) for part in ([text] if isinstance(text, str) else text)]
-    template = family_of(model.config.model.family).template
-    ids, types = [tokenizer.cls_id], [0]
-    for number, segment in enumerate(segments):
-        between = template.separators if number + 1 < len(segments) else 1
-        ids += [*segment, *[tokenizer.sep_id] * between]
-        types += [number * template.token_types] * (len(segment) + between)
+    segments = [np.array(encode_with_masks(tokenizer, one)) for one in ([text] if isinstance(text, str) else text)]
+    row = TokenRow.of(tokenizer, segments, family_of(model.config.model.family).template)
     shown = str(text)[:_SHOWN] + ("..." if len(str(text)) > _SHOWN else "")
-    masks = np.flatnonzero(np.array(ids) == tokenizer.mask_id)
-    if not len(masks):
+    if tokenizer.mask_id not in row.ids:
         raise ValueError(f"text {shown!r} has no {MASK}; write {MASK} in place of a word")
-    if len(ids) > limit:
+    if len(row) > limit:
         raise ValueError(
-            f"text {shown!r} has {len(ids)} tokens, special ones included; the model was trained on rows of {limit} "
+            f"text {shown!r} has {len(row)} tokens, special ones included; the model was trained on rows of {limit} "
             "(data.sequence_length, stages.*.sequence_length); shorten it"
         )
-    return _Prompt(np.array(ids), np.array(types), masks)
+    return row
 
 
 def encode_with_masks(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -153,8 +139,8 @@ def _sample(model: TrainedModel, split: Sentences, seed: int) -> list[np.ndarray
     return np.split(ids, np.cumsum(lengths[fits])[:-1])
 
 
-def _hide_words(tokenizer: Tokenizer, sentences: list[np.ndarray], count: int, seed: int) -> list[tuple[_Prompt, str]]:
-    """(prompt with one word hidden, that word) for the first `count` sentences with a suitable word."""
+def _hide_words(tokenizer: Tokenizer, sentences: list[np.ndarray], count: int, seed: int) -> list[tuple[TokenRow, str]]:
+    """(row with one word hidden, that word) for the first `count` sentences with a suitable word."""
     if not sentences:
         return []
     flat = np.concatenate(sentences)
@@ -162,7 +148,7 @@ def _hide_words(tokenizer: Tokenizer, sentences: list[np.ndarray], count: int, s
     suitable = (counts >= max(_SEEN, _RAREST * len(flat))) & (counts <= _COMMONEST * len(flat))
     suitable &= np.array([token.isalpha() for token in tokenizer.shown])
     whole_words_first = sorted(sentences, key=lambda ids: bool(tokenizer.is_continuation[ids].any()))
-    hidden: dict[str, _Prompt] = {}
+    hidden: dict[str, TokenRow] = {}
     for number, ids in enumerate(whole_words_first):
         if len(hidden) == count:
             break
@@ -170,32 +156,25 @@ def _hide_words(tokenizer: Tokenizer, sentences: list[np.ndarray], count: int, s
         positions = np.flatnonzero(suitable[ids] & ~continued)
         if len(positions) and tokenizer.unk_id not in ids:
             position = positions[below(hash64(derive_key(seed, "hidden word"), np.array([number])), len(positions))[0]]
-            masked = np.concatenate([[tokenizer.cls_id], ids, [tokenizer.sep_id]])
-            masked[position + 1] = tokenizer.mask_id
-            prompt = _Prompt(masked, np.zeros_like(masked), np.array([position + 1]))
-            hidden.setdefault(tokenizer.shown[ids[position]], prompt)
-    return [(prompt, word) for word, prompt in hidden.items()]
+            masked = ids.copy()
+            masked[position] = tokenizer.mask_id
+            hidden.setdefault(tokenizer.shown[ids[position]], TokenRow.of(tokenizer, [masked]))
+    return [(row, word) for word, row in hidden.items()]
 
 
-def _best(model: TrainedModel, prompts: Sequence[_Prompt], top: int) -> list[list[list[Guess]]]:
-    """The guesses for each mask of each prompt, computed in few shapes, because each is compiled."""
-    width = max((len(prompt.masks) for prompt in prompts), default=0)
+def _best(model: TrainedModel, rows: Sequence[TokenRow], top: int) -> list[list[list[Guess]]]:
+    """The guesses for each mask of each row, computed in few shapes, because each is compiled."""
+    masks = [np.flatnonzero(row.ids == model.tokenizer.mask_id) for row in rows]
+    slots = max(map(len, masks), default=0)
     tokens = model.tokenizer.shown
     guesses = []
-    for prompt in prompts:
-        row = _row(prompt, model.tokenizer.pad_id, row_width(model, len(prompt.ids)), width)
-        shares, ids = jax.device_get(_predict(model.graphdef, model.params, *row, top=top))
-        masks = zip(ids[: len(prompt.masks)], shares[: len(prompt.masks)], strict=True)
-        guesses.append([[Guess(tokens[i], float(share)) for i, share in zip(*best, strict=True)] for best in masks])
+    for row, positions in zip(rows, masks, strict=True):
+        batch = padded([row], row_width(model, len(row)))
+        padded_positions = np.pad(positions, (0, slots - len(positions))).astype(np.int32)[None]
+        shares, ids = jax.device_get(_predict(model.graphdef, model.params, *batch, padded_positions, top=top))
+        by_mask = zip(ids[: len(positions)], shares[: len(positions)], strict=True)
+        guesses.append([[Guess(tokens[i], float(share)) for i, share in zip(*best, strict=True)] for best in by_mask])
     return guesses
-
-
-def _row(prompt: _Prompt, pad_id: int, length: int, width: int) -> Iterator[np.ndarray]:
-    """input_ids, token_type_ids, sequence_ids, int32 [1, length], and mask positions, int32 [1, width]."""
-    parts = (prompt.ids, pad_id), (prompt.segments, 0), (np.ones_like(prompt.ids), 0)
-    for values, filler in parts:
-        yield np.pad(values, (0, length - len(values)), constant_values=filler).astype(np.int32)[None]
-    yield np.pad(prompt.masks, (0, width - len(prompt.masks))).astype(np.int32)[None]
 
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "top"))

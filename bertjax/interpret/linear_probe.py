@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
 import numpy as np
 from flax import nnx
 
+from bertjax.finetune.batches import padded
 from bertjax.finetune.data.examples import TaggedSentence
 from bertjax.finetune.data.tags import tags_in
 from bertjax.finetune.encoding.tag_windows import TagCounts, TagWindows, tag_windows
 from bertjax.interpret.attention_maps import exact_graphdef
+from bertjax.interpret.token_rows import rounded_up
 from bertjax.model.network import Params, bind
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -101,28 +103,20 @@ def _word_vectors(model: TrainedModel, windows: TagWindows) -> np.ndarray:
     words = sum(len(sentence.words) for sentence in windows.sentences)
     vectors = np.zeros((layers, words, width), np.float32)
     graphdef = exact_graphdef(model)
-    for batch, word in _batches(windows, model.tokenizer.pad_id):
+    rows = windows.rows.extended(tokens={"word": windows.word + 1})  # 0 in padding
+    # All batches have the same shape, so that the function compiles once.
+    length = rounded_up(int(rows.lengths.max()))
+    height = min(max(1, _TOKENS // length), len(rows))
+    for first in range(0, len(rows), height):
+        numbers = np.arange(first, min(first + height, len(rows)))
+        chosen = np.pad(numbers, (0, height - len(numbers)), constant_values=-1)
+        batch = padded(rows, chosen, length, model.tokenizer.pad_id)
+        arrays = (batch[name] for name in ("input_ids", "token_type_ids", "sequence_ids"))
         with jax.default_matmul_precision("highest"):
-            states = np.asarray(_states(graphdef, model.params, *batch))
+            states = np.asarray(_states(graphdef, model.params, *arrays))
+        word = batch["word"] - 1
         vectors[:, word[word >= 0]] = states[:, word >= 0]
     return vectors
-
-
-def _batches(windows: TagWindows, pad_id: int) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
-    """ids, types and sequence ids, int32 [B, L], of equal shape in all batches, and the word of each token or -1."""
-    rows = windows.rows
-    width = -(-int(rows.lengths.max()) // 16) * 16
-    height = min(max(1, _TOKENS // width), len(rows))
-    for first in range(0, len(rows), height):
-        ids = np.full((height, width), pad_id, np.int32)
-        types, sequences = np.zeros_like(ids), np.zeros_like(ids)
-        word = np.full((height, width), -1, np.int64)
-        for number, row in enumerate(range(first, min(first + height, len(rows)))):
-            part = slice(rows.offsets[row], rows.offsets[row + 1])
-            n = rows.lengths[row]
-            ids[number, :n], types[number, :n] = rows.tokens["input_ids"][part], rows.tokens["token_type_ids"][part]
-            sequences[number, :n], word[number, :n] = 1, windows.word[part]
-        yield [ids, types, sequences], word
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")

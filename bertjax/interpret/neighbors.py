@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.interpret.attention_maps import look_inside
 from bertjax.interpret.attention_patterns import WordTable
-from bertjax.interpret.sample_text import SampleText, positions_of
+from bertjax.interpret.sample_text import SampleText, word_positions
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.run.run_directory import TrainedModel
 from bertjax.text.similar_words import usable_ids
@@ -77,7 +77,7 @@ def find_neighbors(
     mean = np.concatenate(hidden).mean(axis=0)
     vectors = [one - mean for one in hidden]
     # The word at its first position in each row, [rows, D]
-    starts = [int(positions_of(ids, row)[0]) for row in rows]
+    starts = [int(word_positions(ids, row)[0]) for row in rows]
     own = np.stack([one[at : at + len(ids)].mean(axis=0) for one, at in zip(vectors, starts, strict=True)])
     return Neighbors(pieces, static, layer, tuple(_contexts(ids, rows, vectors, own, nearest)), _cosines(own, own))
 
@@ -117,7 +117,7 @@ def _contexts(
         order = np.argsort(-cosines, kind="stable")
         first = order[np.sort(np.unique(tokens[order], return_index=True)[1])][:nearest]
         near = tuple(Near(row.tokenizer.shown[tokens[i]], float(cosines[i]), int(homes[i])) for i in first)
-        at = int(positions_of(ids, row)[0])
+        at = int(word_positions(ids, row)[0])
         parts = row.ids[1:at], row.ids[at : at + len(ids)], row.ids[at + len(ids) : -1]
         before, word, after = (row.tokenizer.decode(part).strip() for part in parts)
         yield Context(before, word, after, near)

@@ -6,7 +6,6 @@ they are expected to take at most `probe.share` of the elapsed time.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import time
@@ -33,7 +32,6 @@ from bertjax.interpret.fill_mask import mlm_model
 from bertjax.interpret.linear_probe import TagProbe
 from bertjax.interpret.pseudo_likelihood import PairSet, judge_pairs, read_pair_sets, require_scored
 from bertjax.interpret.sample_text import SampleText
-from bertjax.interpret.token_rows import TokenRow
 from bertjax.model.network import Params
 from bertjax.parallel.mesh import without_mesh
 from bertjax.run.callbacks import Callback, Figures
@@ -82,7 +80,7 @@ def read_probe_files(config: Config) -> ProbeFiles:
     return ProbeFiles(tuple(sampled), tuple(tagged))
 
 
-def probes_of(job: Job, content: TrainingData, files: ProbeFiles, processes: Processes) -> tuple[Probes, ...]:
+def make_probes(job: Job, content: TrainingData, files: ProbeFiles, processes: Processes) -> tuple[Probes, ...]:
     """Make the probes of a config, as a hook of its run, if it names any.
 
     Raises ValueError for a model to which they do not apply, and for texts that are too long for it.
@@ -102,10 +100,17 @@ def _model(job: Job, stage: Stage, params: Params | None) -> TrainedModel:
 
 
 def _instruments(model: TrainedModel, content: TrainingData, files: ProbeFiles) -> list[Instrument]:
-    probe, found = model.config.probe, []
+    """A function for each probe of the config. Raises ValueError as `make_probes` does."""
+    probe, instruments = model.config.probe, []
     if probe.pairs:
         require_scored(mlm_model(model), [text for one in files.pairs for pair in one.pairs for text in pair])
-        found.append(functools.partial(_judged, files.pairs))
+
+        def judge(model: TrainedModel) -> dict[str, float]:
+            judged = judge_pairs(model, files.pairs)
+            figures = {"probe/pairs_accuracy": sum(one.right for one in judged) / sum(one.pairs for one in judged)}
+            return figures | ({f"probe/pairs/{one.name}": one.accuracy for one in judged} if len(judged) > 1 else {})
+
+        instruments.append(judge)
     if probe.attention:
         exact_graphdef(model)
         template = family_of(model.config.model.family).template
@@ -117,33 +122,25 @@ def _instruments(model: TrainedModel, content: TrainingData, files: ProbeFiles) 
                 "row; hold out more (data.held_out), or leave it out"
             )
         fills = "mlm_head" in model.params and not model.config.model.causal
-        found.append(functools.partial(_attended, rows, fills))
+
+        def measure(model: TrainedModel) -> dict[str, float]:
+            sums = measure_patterns(model, rows, WordTable(model), fills, no_progress)
+            clearest = [float(strengths.max()) for strengths in sums.strengths]
+            names = (f"probe/attention_{pattern.name.replace(' ', '_')}" for pattern in PATTERNS)
+            return {name: value for name, value in zip(names, clearest, strict=True) if not math.isnan(value)}
+
+        instruments.append(measure)
     if probe.tags:
         exact_graphdef(model)
-        found.append(functools.partial(_tagged, TagProbe.of(files.tagged, model.tokenizer, model.max_length)))
-    return found
+        tags = TagProbe.of(files.tagged, model.tokenizer, model.max_length)
 
+        def classify(model: TrainedModel) -> dict[str, float]:
+            accuracies = tags.accuracies(model).tolist()
+            layers = {f"probe/tags_layer_{number}": value for number, value in enumerate(accuracies)}
+            return layers | {"probe/tags_accuracy": max(accuracies), "probe/tags_by_form": tags.baseline}
 
-def _judged(sets: tuple[PairSet, ...], model: TrainedModel) -> dict[str, float]:
-    """The accuracy on minimal pairs: overall, and for each set if there are several."""
-    judged = judge_pairs(model, sets)
-    figures = {"probe/pairs_accuracy": sum(one.right for one in judged) / sum(one.pairs for one in judged)}
-    return figures | ({f"probe/pairs/{one.name}": one.accuracy for one in judged} if len(judged) > 1 else {})
-
-
-def _attended(rows: list[TokenRow], fills_masks: bool, model: TrainedModel) -> dict[str, float]:
-    """The strength of each pattern in its clearest head; patterns without targets are left out."""
-    sums = measure_patterns(model, rows, WordTable(model), fills_masks, no_progress)
-    clearest = [float(strengths.max()) for strengths in sums.strengths]
-    names = (f"probe/attention_{pattern.name.replace(' ', '_')}" for pattern in PATTERNS)
-    return {name: value for name, value in zip(names, clearest, strict=True) if not math.isnan(value)}
-
-
-def _tagged(probe: TagProbe, model: TrainedModel) -> dict[str, float]:
-    """The accuracy of a linear classifier of tags on every layer, and of the baseline."""
-    accuracies = probe.accuracies(model).tolist()
-    layers = {f"probe/tags_layer_{number}": value for number, value in enumerate(accuracies)}
-    return layers | {"probe/tags_accuracy": max(accuracies), "probe/tags_by_form": probe.baseline}
+        instruments.append(classify)
+    return instruments
 
 
 class Probes(Callback):
@@ -176,7 +173,7 @@ class Probes(Callback):
                 self.passed_over += 1
                 return {}
             began = self._clock()
-            whole = gathered(params)
+            whole = gather(params)
             figures: dict[str, float] = {}
             with compile_seconds() as compiling:
                 if self._processes.first:
@@ -206,7 +203,7 @@ class Probes(Callback):
         return f"probes: taken at {self.taken} evaluation(s), in {much}{more}"
 
 
-def gathered(params: Params) -> Params:
+def gather(params: Params) -> Params:
     """Gather the whole weights on this process's first device; every process takes part."""
     here = jax.local_devices()[0]
 

@@ -141,7 +141,14 @@ def read_pair_sets(paths: Sequence[Path], notify: Callable[[str], object] = prin
     Rows have the columns sentence_good and sentence_bad; other columns are ignored. Raises ValueError naming file and
     line of a missing or empty sentence, for a folder without tables, and for two files with sets of the same name.
     """
-    files = [file for path in paths for file in _files_of(path)]
+    files: list[Path] = []
+    for path in paths:
+        tables = (
+            sorted(file for file in path.iterdir() if table_suffix(file) in TABLE_SUFFIXES) if path.is_dir() else []
+        )
+        if path.is_dir() and not tables:
+            raise ValueError(f"{path}: no files of minimal pairs; name a folder of files such as pairs.jsonl")
+        files += tables or [path]
     first: dict[str, Path] = {}
     for file in files:
         name = _set_name(file)
@@ -152,15 +159,6 @@ def read_pair_sets(paths: Sequence[Path], notify: Callable[[str], object] = prin
 
 def _set_name(path: Path) -> str:
     return path.name.partition(".")[0]
-
-
-def _files_of(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    files = sorted(file for file in path.iterdir() if table_suffix(file) in TABLE_SUFFIXES)
-    if not files:
-        raise ValueError(f"{path}: no files of minimal pairs; name a folder of files such as pairs.jsonl")
-    return files
 
 
 def _read_pairs(path: Path, notify: Callable[[str], object]) -> PairSet:

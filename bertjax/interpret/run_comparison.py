@@ -54,11 +54,10 @@ class Comparison:
 
 
 def compare_runs(paths: Sequence[str], rows: int, progress: Progress) -> Comparison:
-    """Compare runs on the same examples.
+    """Compare runs on the same examples. Raises ValueError for runs without common examples.
 
     Pretraining runs are compared on `rows` held-out rows of the first run (0: as many as it evaluates), runs of a task
-    by the predictions that they wrote for its development set.
-    Raises ValueError for runs that have no examples in common.
+    by their predictions for its development set.
     """
     if len({str(path_of(path)) for path in paths}) < max(2, len(paths)):
         raise ValueError(f"{' '.join(paths)}: give two runs or more, each once")
@@ -69,14 +68,14 @@ def compare_runs(paths: Sequence[str], rows: int, progress: Progress) -> Compari
         raise ValueError(f"runs of several kinds: {named}; compare pretrained runs, or runs of one task")
     names = tuple(path.rstrip("/") for path in paths)
     steps = tuple(model.step for model in models)
-    examples, figures = _of_task(models) if kinds[0] else _held_out(paths, models, rows, progress)
+    examples, figures = _compare_tasks(models) if kinds[0] else _compare_held_out(paths, models, rows, progress)
     return Comparison(names, steps, examples, tuple(figures))
 
 
 # -- held-out rows
 
 
-def _held_out(
+def _compare_held_out(
     paths: Sequence[str], models: Sequence[TrainedModel], rows: int, progress: Progress
 ) -> tuple[str, list[Compared]]:
     metadata = [read_metadata(path_of(path)) for path in paths]
@@ -142,18 +141,17 @@ def _row_sums(step: Callable, params: dict, held_out: HeldOut, path: str, progre
 # -- tasks
 
 
-def _of_task(models: Sequence[TrainedModel]) -> tuple[str, list[Compared]]:
+def _compare_tasks(models: Sequence[TrainedModel]) -> tuple[str, list[Compared]]:
     dev = [DevSet.of(model.config) for model in models]
-    first, measured = dev[0], []
+    first, measures = dev[0], []
     for model, own in zip(models, dev, strict=True):
         if own.answers != first.answers:
             raise ValueError(
                 f"{model.directory}: its development set differs from that of {models[0].directory}; compare runs of "
                 "one task"
             )
-        measured.append(
-            first.task.kind.load_measures(first.task, own.name, own.examples, model.directory / PREDICTIONS)
-        )
+        folder = model.directory / PREDICTIONS
+        measures.append(first.task.kind.load_measures(first.task, own.name, own.examples, folder))
         if read_measured_by(model.directory) != own.measured_by:
             raise ValueError(
                 f"{model.directory}: its data files have changed since it predicted; run its finetune command again, "
@@ -162,7 +160,7 @@ def _of_task(models: Sequence[TrainedModel]) -> tuple[str, list[Compared]]:
     figures = [
         _compared(
             metric,
-            [lambda drawn, measure=one[metric]: np.array([measure(one) for one in drawn]) for one in measured],
+            [lambda drawn, measure=one[metric]: np.array([measure(one) for one in drawn]) for one in measures],
             len(first.examples),
             less_is_better=False,
             form=".4f",

@@ -121,25 +121,25 @@ class SampleText:
         for first in range(0, self.sentences.num_sentences, at_once):
             edges = np.asarray(self.sentences.sentence_offsets[first : first + at_once + 1])
             ids = self.sentences.tokens(edges[:-1], np.diff(edges))
-            for number in np.unique(np.searchsorted(edges - edges[0], _starts_of(word, ids), side="right") - 1):
+            for number in np.unique(np.searchsorted(edges - edges[0], _find_run(word, ids), side="right") - 1):
                 row = TokenRow.of(self.tokenizer, [ids[edges[number] - edges[0] : edges[number + 1] - edges[0]]])
-                if len(row) <= longest and len(positions_of(word, row)):
+                if len(row) <= longest and len(word_positions(word, row)):
                     rows.append(row)
                 if len(rows) == count:
                     return rows
         return rows
 
 
-def positions_of(word: np.ndarray, row: TokenRow) -> np.ndarray:
+def word_positions(word: np.ndarray, row: TokenRow) -> np.ndarray:
     """The positions in a row at which a whole word with these ids begins."""
-    starts = _starts_of(word, row.ids)
+    starts = _find_run(word, row.ids)
     numbers = row.word_numbers
     begins = numbers[starts] != numbers[starts - 1]
     after = starts + len(word)
     return starts[begins & (numbers[after] != numbers[after - 1])]
 
 
-def _starts_of(word: np.ndarray, ids: np.ndarray) -> np.ndarray:
+def _find_run(word: np.ndarray, ids: np.ndarray) -> np.ndarray:
     if len(ids) < len(word):
         return np.zeros(0, np.int64)
     windows = np.lib.stride_tricks.sliding_window_view(ids, len(word))
@@ -152,7 +152,12 @@ def sample_text(model: TrainedModel, file: str | None, progress: Progress) -> Sa
     Raises ValueError for a file that cannot be read or has no two sentences.
     """
     if file is not None:
-        return _from_document(_read_document(file), file, model)
+        if not Path(file).is_file():
+            raise ValueError(f"--text {file}: no such file")
+        # A blank line ends a sentence, the end of a line does not.
+        lines = groupby(read_lines(file, lambda _: None), lambda line: bool(line.strip()))
+        paragraphs = (" ".join(group) for is_text, group in lines if is_text)
+        return _from_document(Document("\n".join(paragraphs)), file, model)
     held_out, why_not = _held_out(model, progress)
     if held_out is not None:
         template = family_of(model.config.model.family).template
@@ -169,15 +174,6 @@ def _from_document(document: Document, origin: str, model: TrainedModel) -> Samp
         raise ValueError(f"{origin}: fewer than two sentences; give a file of plain text")
     template = family_of(model.config.model.family).template
     return SampleText(origin, Segments(ids.astype(np.int32), lengths), model.tokenizer, template)
-
-
-def _read_document(file: str) -> Document:
-    """Read plain text in which a blank line ends a sentence and the end of a line does not."""
-    if not Path(file).is_file():
-        raise ValueError(f"--text {file}: no such file")
-    lines = read_lines(file, lambda _: None)
-    paragraphs = (" ".join(group) for is_text, group in groupby(lines, lambda line: bool(line.strip())) if is_text)
-    return Document("\n".join(paragraphs))
 
 
 def _held_out(model: TrainedModel, progress: Progress) -> tuple[Text | None, str]:

@@ -17,7 +17,7 @@ from bertjax.convert.sources import read_source, require_source
 from bertjax.convert.teacher import fit_teacher, read_teacher
 from bertjax.input.training_data import TrainingData, sizes
 from bertjax.interpret.fill_mask import held_out_completions
-from bertjax.interpret.probes import probes_of, read_probe_files
+from bertjax.interpret.probes import make_probes, read_probe_files
 from bertjax.model.network import Params
 from bertjax.pipeline.notebook import in_cell
 from bertjax.pipeline.vocabulary import vocabulary_line, with_vocabulary
@@ -123,7 +123,7 @@ def pretrain(
                 fitted = None if teacher is None else fit_teacher(teacher, config, content.tokenizer)
                 gradient_metrics = gradient_metrics_of(callbacks)
                 job = assemble(config, content, teacher=fitted, gradient_metrics=gradient_metrics, processes=processes)
-                probes = probes_of(job, content, probe_files, processes)
+                probes = make_probes(job, content, probe_files, processes)
             processes.require_same("teacher", job.metadata["teacher_digest"], "give every host the same weights")
             if config.training.budget:
                 job = fit_to_budget(job, given, clock, functools.partial(_finish_untrained, content), processes, say)

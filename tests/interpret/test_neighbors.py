@@ -16,7 +16,7 @@ from bertjax.__main__ import main
 from bertjax.config import DataConfig
 from bertjax.interpret.attention_maps import look_inside
 from bertjax.interpret.neighbors import find_neighbors
-from bertjax.interpret.sample_text import SENTENCES, positions_of, sample_text
+from bertjax.interpret.sample_text import SENTENCES, sample_text, word_positions
 from bertjax.interpret.token_rows import read_row
 from bertjax.storage.progress import no_progress
 from bertjax.text.store.writer import write_store
@@ -99,7 +99,7 @@ def test_contexts_are_spread_over_the_text(model):
     assert len(find_neighbors(model, "bank", sample, contexts=5).contexts) == 5
     rows = sample.containing(np.array([model.tokenizer.tokens.index("bank")]), 100, 64, at_once=7)
     assert [len(row) for row in rows] == [5 + n % 9 for n in range(100)]
-    assert all(positions_of(np.array([model.tokenizer.tokens.index("bank")]), row).tolist() == [2] for row in rows)
+    assert all(word_positions(np.array([model.tokenizer.tokens.index("bank")]), row).tolist() == [2] for row in rows)
 
 
 def test_sample_pairs_are_successive_and_reproducible(model):

@@ -21,7 +21,7 @@ from bertjax.finetune.data.examples import TaggedSentence
 from bertjax.finetune.data.tags import read_tagged, tag_layout
 from bertjax.interpret.attention_maps import look_inside
 from bertjax.interpret.linear_probe import TagProbe, _word_vectors, classify
-from bertjax.interpret.probes import Probes, gathered, read_probe_files
+from bertjax.interpret.probes import Probes, gather, read_probe_files
 from bertjax.interpret.pseudo_likelihood import MinimalPair, PairSet, judge_pairs, read_pair_sets
 from bertjax.interpret.token_rows import TokenRow
 from bertjax.parallel.mesh import make_mesh
@@ -142,9 +142,9 @@ def test_weights_on_a_mesh_are_gathered_whole(model: TrainedModel) -> None:
     spread = jax.device_put(whole, NamedSharding(mesh, PartitionSpec(None, "fsdp")))
     copies = jax.device_put(whole, NamedSharding(mesh, PartitionSpec()))
     with jax.set_mesh(mesh):
-        found = gathered({"spread": spread, "copies": copies, "here": whole})
+        found = gather({"spread": spread, "copies": copies, "here": whole})
         pairs = [PairSet("order", (MinimalPair("the bank went", "bank the went"),))]
-        assert judge_pairs(replace(model, params=gathered(model.params)), pairs) == judge_pairs(model, pairs)
+        assert judge_pairs(replace(model, params=gather(model.params)), pairs) == judge_pairs(model, pairs)
     for leaf in found.values():
         np.testing.assert_array_equal(leaf, whole)
         assert leaf.sharding.device_set == {jax.local_devices()[0]}
