@@ -19,7 +19,7 @@ from bertjax.__main__ import main
 from bertjax.cli.advice import ADVICE, error_message
 from bertjax.config import Config, DataConfig
 from bertjax.convert.sources import write_run
-from bertjax.report.run_summary import Completion, Summary, last_words
+from bertjax.report.run_summary import Completion, Summary, final_lines
 
 pytestmark = pytest.mark.run
 
@@ -165,13 +165,13 @@ def test_the_next_steps_are_about_the_users_own_text() -> None:
         Completion("Er kam [MASK] Hause.", "nach", (("zu", 0.5),)),
     )
     summary = Summary("novels", "", 10, 100, 1.0, 100.0, None, "", (), asked)
-    said = last_words(novels, summary, Path("report.html"), Path("huggingface"))
+    said = final_lines(novels, summary, Path("report.html"), Path("huggingface"))
     commands = [line.strip() for line in said.partition("Next:")[2].splitlines() if line]
     steps = [shlex.split(command, comments=True) for command in commands]
     assert steps[0] == ["bertjax", "fill-mask", "my runs/novels", "Er kam [MASK] Hause."]
     assert [step[1] for step in steps] == ["fill-mask", "finetune", "export"]
     assert "array" not in said and "configs/" not in said
-    said = last_words(Config(data=DataConfig(sources=("docs:numpy",))), summary, Path("r"), Path("h"))
+    said = final_lines(Config(data=DataConfig(sources=("docs:numpy",))), summary, Path("r"), Path("h"))
     assert "bertjax pretrain modern_mini --data.sources 'text:my_texts/**/*.txt'" in said
 
 

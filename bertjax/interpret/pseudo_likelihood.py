@@ -143,12 +143,12 @@ def read_pair_sets(paths: Sequence[Path], notify: Callable[[str], object] = prin
     """
     files: list[Path] = []
     for path in paths:
-        tables = (
-            sorted(file for file in path.iterdir() if table_suffix(file) in TABLE_SUFFIXES) if path.is_dir() else []
-        )
-        if path.is_dir() and not tables:
+        tables = [path]
+        if path.is_dir():
+            tables = sorted(file for file in path.iterdir() if table_suffix(file) in TABLE_SUFFIXES)
+        if not tables:
             raise ValueError(f"{path}: no files of minimal pairs; name a folder of files such as pairs.jsonl")
-        files += tables or [path]
+        files += tables
     first: dict[str, Path] = {}
     for file in files:
         name = _set_name(file)

@@ -1,4 +1,4 @@
-"""The axes of every chart: their ranges, ticks and labels, and the figure around the plot, as inline SVG."""
+"""Axes of charts (ranges, ticks, labels) and the figure around a plot, as inline SVG."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# In units of the drawing. A style sheet sets the text smaller the wider the figure is, so what fits here fits anywhere.
+# In units of the drawing. In a wider figure the style sheet makes text smaller, so what fits here always fits.
 WIDTH, HEIGHT = 420, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 12, 44
 FONT = 13
@@ -18,10 +18,10 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True)
 class Axis:
-    """A range of values with its ticks, from the first of which to the last one it reaches, and their labels.
+    """A range of values, with ticks and their labels.
 
-    Of a logarithmic axis, `low` and `high` are logarithms to base 10, ticks are values. `scale` is what the labels have
-    to be multiplied by, for the title: "10⁻³", or empty.
+    On a logarithmic axis, `low` and `high` are logarithms to base 10, and ticks are values. `scale` is the factor of
+    the labels, for the title: "10⁻³", or empty.
     """
 
     low: float
@@ -32,7 +32,7 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value is between the two ends, 0 to 1; beyond them if it is outside."""
+        """The position of a value between the ends, 0 to 1; beyond them if it is outside."""
         at = math.log10(value) if self.log else value
         return (at - self.low) / (self.high - self.low)
 
@@ -43,12 +43,12 @@ def value_axis(low: float, high: float, form: str, *, log: bool = False, count: 
 
 
 def step_axis(low: float, high: float) -> Axis:
-    """An axis of training steps, which ends at the last one; that has a label in addition to the round ones."""
-    found = [tick for tick in ticks(low, high, 5) if tick == round(tick)]
+    """An axis of training steps, with labels at round steps and at the last one, where it ends."""
     # The last step replaces a round one whose label it would touch.
-    kept = [tick for tick in found if high - tick > 0.13 * (high - low)]
-    shown = (*kept, high)
-    return Axis(low, high, shown, tuple(_count(tick) for tick in shown))
+    rounded = [tick for tick in ticks(low, high, 5) if tick == round(tick) and high - tick > 0.13 * (high - low)]
+    shown = (*rounded, high)
+    labels = (f"{step:,.0f}" if step < 10_000 else write(step, "count") for step in shown)
+    return Axis(low, high, shown, tuple(labels))
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
@@ -58,7 +58,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Logarithms of 1, 2 and 5 times the powers of ten between low and high, or of the powers alone if that is many."""
+    """Logarithms of 1, 2 and 5 times the powers of ten between low and high, or of the powers if those are many."""
     powers = range(math.floor(low), math.ceil(high) + 1)
     fine = [power + math.log10(m) for power in powers for m in (1, 2, 5)]
     fine = [tick for tick in fine if low - 1e-9 <= tick <= high + 1e-9]
@@ -66,7 +66,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def write(value: float, form: str) -> str:
-    """A value as the charts and tables write it: a `number`, a share as `percent`, or a `count` (12.3 k)."""
+    """Format a value for charts and tables: a `number`, a share as `percent`, or a `count` (12.3 k)."""
     if not math.isfinite(value):
         return "not finite"
     if form == "percent":
@@ -83,21 +83,21 @@ def write(value: float, form: str) -> str:
 def figure(
     title: str, height: int, drawn: Sequence[str], legend: Sequence[tuple[str, str]], *, note: str = "", more: str = ""
 ) -> str:
-    """A chart with its title, a note on that, and its legend, (label, class of the style sheet) each.
+    """A chart with its title, a note below it, and a legend of (label, class of the style sheet).
 
     `drawn` and `more`, which follows the legend, are markup; all other text is escaped here.
     """
-    said = f"<small>{html.escape(note)}</small>" if note else ""
+    small = f"<small>{html.escape(note)}</small>" if note else ""
     keys = "".join(f'<span class="key"><i class="{colour}"></i>{html.escape(label)}</span>' for label, colour in legend)
     return (
-        f'<figure class="chart card"><figcaption>{html.escape(title)}{said}</figcaption>'
+        f'<figure class="chart card"><figcaption>{html.escape(title)}{small}</figcaption>'
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html.escape(title)}">{"".join(drawn)}</svg>'
         f'<div class="legend">{keys}</div>{more}</figure>'
     )
 
 
 def axis_titles(across: str, up: str, height: int = HEIGHT) -> str:
-    """The titles of both axes, below the plot and turned at its left; empty ones are left out."""
+    """The titles of both axes, without empty ones: below the plot, and rotated at its left."""
     middle = TOP + (height - TOP - BOTTOM) / 2
     below = f'<text class="axis" x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{height - 7}" text-anchor="middle">'
     left = f'<text class="axis" transform="translate(13 {middle:.1f}) rotate(-90)" text-anchor="middle">'
@@ -105,7 +105,7 @@ def axis_titles(across: str, up: str, height: int = HEIGHT) -> str:
 
 
 def up_grid(axis: Axis) -> str:
-    """A line across the plot and a label at its left for each tick of the axis that goes up."""
+    """A line across the plot and a label at its left for each tick of the vertical axis."""
     drawn = []
     for tick, label in zip(axis.ticks, axis.labels, strict=True):
         y = HEIGHT - BOTTOM - axis.share(tick) * (HEIGHT - TOP - BOTTOM)
@@ -115,7 +115,7 @@ def up_grid(axis: Axis) -> str:
 
 
 def shortened(text: str, room: float) -> str:
-    """As much of the beginning as fits into `room` units of a drawing, with a mark if that is not all."""
+    """Truncate a text to `room` units of a drawing, with an ellipsis."""
     if text_width(text) <= room:
         return text
     while text and text_width(f"{text}…") > room:
@@ -124,15 +124,14 @@ def shortened(text: str, room: float) -> str:
 
 
 def text_width(text: str) -> float:
-    """Units that a text takes at most about, without a browser to measure it, in the wider ones of the usual fonts."""
-    return FONT * sum(map(_character_width, text))
+    """An estimate of a text's width in units of a drawing, for the wider ones of the usual fonts."""
 
+    def width(character: str) -> float:  # in heights of the font
+        if unicodedata.east_asian_width(character) in "WF" or character in "%@MWmw":
+            return 1.0
+        return 0.42 if character in " .,:;!|'()[]ijlt" else 0.66
 
-def _character_width(character: str) -> float:
-    """In heights of the font."""
-    if unicodedata.east_asian_width(character) in "WF" or character in "%@MWmw":
-        return 1.0
-    return 0.42 if character in " .,:;!|'()[]ijlt" else 0.66
+    return FONT * sum(map(width, text))
 
 
 def _linear_axis(low: float, high: float, form: str, count: int) -> Axis:
@@ -147,7 +146,7 @@ def _linear_axis(low: float, high: float, form: str, count: int) -> Axis:
 
 
 def _log_axis(low: float, high: float, form: str) -> Axis:
-    """Ends at 1, 2 or 5 times a power of ten; a stretch of many powers has ends and labels at these alone."""
+    """An axis with ends at 1, 2 or 5 times a power of ten, or over many powers at powers alone."""
     low, high = math.log10(low), math.log10(high)
     mantissas = (1, 2, 5) if high - low < 2 else (1,)
     powers = range(math.floor(low) - 1, math.ceil(high) + 2)
@@ -167,7 +166,7 @@ def _round_step(low: float, high: float, count: int) -> float:
 
 
 def _labels(found: Sequence[float], step: float, form: str) -> tuple[tuple[str, ...], str]:
-    """Labels with as few digits as distinguish the ticks, and the power of ten that they leave out."""
+    """(labels with as few digits as distinguish the ticks, the power of ten that they leave out)."""
     largest = max(map(abs, found))
     factor, suffix, scale = 1.0, "", ""
     if form == "percent":
@@ -188,8 +187,3 @@ def _labels(found: Sequence[float], step: float, form: str) -> tuple[tuple[str, 
             break
     shown = ("0" + ("%" if suffix == "%" else "") if float(number) == 0 else number + suffix for number in numbers)
     return tuple(number.replace("-", "−") for number in shown), scale
-
-
-def _count(step: float) -> str:
-    """A number of steps, whole and short."""
-    return f"{step:,.0f}" if step < 10_000 else write(step, "count")

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bertjax.config import Config, to_dict
-from bertjax.run.bench import Input, Machine, StageFigures
+from bertjax.run.bench import Machine, StageFigures
 from bertjax.run.progress import duration, long_run_warning
 from bertjax.runtime.compilation import environment
 
@@ -15,7 +15,7 @@ _GAINS = 1.2  # times the rate in float32 from which on bfloat16 is worth a try
 
 
 def machine_line(machine: Machine) -> str:
-    """The devices and their peak rate; where bfloat16 multiplies faster than the recipe's float32, that it does."""
+    """The devices and their peak rate, and a hint if bfloat16 multiplies faster than the recipe's float32."""
     sheet = f"; data sheet {machine.data_sheet_flops / 1e12:,.4g} TFLOP/s" if machine.data_sheet_flops else ""
     line = f"{machine.devices} x {machine.device_kind}, each {machine.measured}{sheet}"
     gain = machine.bfloat16.flops / machine.measured.flops if machine.bfloat16 else 0
@@ -26,7 +26,7 @@ def machine_line(machine: Machine) -> str:
 
 def stage_text(figures: StageFigures) -> str:
     """A stage's figures as a table of two columns."""
-    stage, steps, program = figures.stage, figures.steps, figures.program
+    stage, steps, program, alone = figures.stage, figures.steps, figures.program, figures.input
     low, high = steps.spread
     sheet = f", {figures.mfu_of_data_sheet:.1%} of the data sheet" if figures.mfu_of_data_sheet is not None else ""
     peak = "not reported by this device" if program.peak_bytes is None else f"{program.peak_bytes / 1e9:,.2f} GB"
@@ -43,7 +43,11 @@ def stage_text(figures: StageFigures) -> str:
             f"{steps.mean / figures.least_seconds:.2f} times that",
         ),
         ("MFU", f"{figures.mfu_of_measured:.1%} of the measured matmul{sheet}"),
-        ("input alone", _input_text(figures.input)),
+        (
+            "input alone",
+            f"{alone.batches_per_second:,.4g} batches/s, {alone.rows_per_second:,.0f} rows/s "
+            f"({alone.engine}, {alone.threads} threads)",
+        ),
         ("steps take", f"{1 / steps.mean:,.4g} batches/s; waiting for input {steps.waiting:.1%} of the time"),
         ("limited by", "the input: raise data.threads" if figures.input_limits else "the step"),
         ("compiling", f"{program.compile_seconds:,.1f} s"),
@@ -67,15 +71,8 @@ def _rows_text(figures: StageFigures) -> str:
     )
 
 
-def _input_text(input_alone: Input) -> str:
-    return (
-        f"{input_alone.batches_per_second:,.4g} batches/s, {input_alone.rows_per_second:,.0f} rows/s "
-        f"({input_alone.engine}, {input_alone.threads} threads)"
-    )
-
-
 def total_line(figures: Sequence[StageFigures]) -> str:
-    """The time that the whole recipe would take, with a warning if nobody waits that long."""
+    """The duration of the whole recipe, with a warning if it is impractically long."""
     seconds, steps = sum(f.stage_seconds for f in figures), sum(f.stage.stop - f.stage.start for f in figures)
     line = f"\nthe whole recipe: {duration(seconds)}, without evaluations and checkpoints"
     return "\n".join(filter(None, [line, long_run_warning(seconds / 3600, steps)]))

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from bertjax.report.axes import (
     BOTTOM,
@@ -24,9 +25,9 @@ from bertjax.report.axes import (
     write,
 )
 
-_POINTS = 400  # per line at most, so that a report of a million steps stays small
+_POINTS = 400  # per line at most, so that the report of a million steps is small
 _BINS = 80  # of a stacked chart
-_SMOOTH_FROM = 40  # points from which a noisy line also gets a smoothed one
+_SMOOTH_FROM = 40  # points from which on a noisy line gets a running mean
 
 Points = list[tuple[float, float]]
 
@@ -45,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Level:
-    """A horizontal line to compare with."""
+    """A horizontal line for comparison."""
 
     label: str
     value: float
@@ -63,7 +64,7 @@ class _Frame:
         return LEFT + self.x.share(step) * (WIDTH - LEFT - RIGHT)
 
     def py(self, value: float) -> float:
-        # A value far outside the plot is cut by the clip path; a huge coordinate would upset a renderer.
+        # The clip path cuts values far outside the plot; renderers fail on huge coordinates.
         share = min(max(self.y.share(value), -1.0), 2.0)
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
@@ -79,18 +80,17 @@ def line_chart(
 ) -> str:
     """A figure of lines over the steps; empty if no line has a value to draw (finite, and above 0 if `log`).
 
-    `unit` is the title of the axis that goes up. `form` is how values read: `number`, `percent` (of shares), or `count`
-    (12.3 k). Text is escaped here.
+    `unit` is the title of the vertical axis. `form` of values is `number`, `percent` (of shares) or `count` (12.3 k).
+    Text is escaped here.
     """
     lines = [line for line in lines if any(_is_drawn(value, log) for value in line.values)]
     if not lines:
         return ""
     low, high = _value_range(lines, levels, log)
-    frame = _Frame(_steps_of(lines), value_axis(low, high, form, log=log), form)
-    marks = [
-        *(_level(frame, level) for level in levels if _is_drawn(level.value, log)),
-        *(_draw(frame, line) for line in lines),
-    ]
+    frame = _Frame(_step_axis(lines), value_axis(low, high, form, log=log), form)
+    heights = [frame.py(level.value) for level in levels if _is_drawn(level.value, log)]
+    marks = [f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>' for y in heights]
+    marks += [_draw(frame, line) for line in lines]
     legend = [(line.label, line.colour) for line in lines if len(lines) + len(levels) > 1]
     legend += [(f"{level.label} {write(level.value, form)}", "level") for level in levels]
     return _figure(title, unit, frame, marks, legend, lines)
@@ -102,17 +102,17 @@ def stacked_chart(title: str, steps: Sequence[int], layers: Sequence[Line]) -> s
         return ""
     edges = [round(i * len(steps) / min(_BINS, len(steps))) for i in range(min(_BINS, len(steps)) + 1)]
     slots = list(itertools.pairwise(edges))
-    middle = [sum(steps[a:b]) / (b - a) for a, b in slots]
-    frame = _Frame(_steps_of(layers), value_axis(0.0, 1.0, "percent"), "percent")
+    middle = [fmean(steps[a:b]) for a, b in slots]
+    frame = _Frame(_step_axis(layers), value_axis(0.0, 1.0, "percent"), "percent")
     below, marks, binned = [0.0] * len(slots), [], []
     for layer in layers:
-        mean = [sum(layer.values[a:b]) / (b - a) for a, b in slots]
+        mean = [fmean(layer.values[a:b]) for a, b in slots]
         above = [low + share for low, share in zip(below, mean, strict=True)]
         outline = list(zip(middle, above, strict=True)) + list(zip(middle, below, strict=True))[::-1]
         marks.append(f'<path class="area {layer.colour}" d="{_path(frame, outline)}Z"/>')
         binned.append(Line(layer.label, [round(x) for x in middle], mean, layer.colour))
         below = above
-    legend = [(f"{layer.label} {write(_mean(layer.values), 'percent')}", layer.colour) for layer in layers]
+    legend = [(f"{layer.label} {write(fmean(layer.values), 'percent')}", layer.colour) for layer in layers]
     return _figure(title, "share of the time", frame, marks, legend, binned)
 
 
@@ -120,20 +120,16 @@ def _is_drawn(value: float, log: bool) -> bool:
     return math.isfinite(value) and (value > 0 or not log)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _steps_of(lines: Sequence[Line]) -> Axis:
+def _step_axis(lines: Sequence[Line]) -> Axis:
     steps = [step for line in lines for step in line.steps]
     low, high = min(0, *steps), max(steps)
     return step_axis(low, max(high, low + 1))
 
 
 def _value_range(lines: Sequence[Line], levels: Sequence[Level], log: bool) -> tuple[float, float]:
-    """From the lowest to the highest value, without rare spikes of noisy lines; from 0 where that is near.
+    """The lowest (0 if that is near) and the highest value, without rare spikes of noisy lines.
 
-    A level has some room on both sides, so that it is no edge of the plot.
+    A level has some room on both sides, so that it is not at an edge of the plot.
     """
     shown: list[float] = []
     for line in lines:
@@ -145,19 +141,6 @@ def _value_range(lines: Sequence[Line], levels: Sequence[Level], log: bool) -> t
     shown += [value + side * room for value in drawn for side in (-1, 1)]
     low, high = min(shown), max(shown)
     return (0.0 if not log and 0 <= low < 0.06 * (high - low) else low), high
-
-
-def _grid(frame: _Frame) -> str:
-    y = HEIGHT - BOTTOM + 18
-    return up_grid(frame.y) + "".join(
-        f'<text x="{frame.px(tick):.1f}" y="{y}" text-anchor="middle">{label}</text>'
-        for tick, label in zip(frame.x.ticks, frame.x.labels, strict=True)
-    )
-
-
-def _level(frame: _Frame, level: Level) -> str:
-    y = frame.py(level.value)
-    return f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
 
 
 def _draw(frame: _Frame, line: Line) -> str:
@@ -185,28 +168,27 @@ def _path(frame: _Frame, points: Points) -> str:
 
 
 def _thin(points: Points) -> Points:
-    """At most about `_POINTS` of the points: of each stretch its lowest and its highest, so that no spike is lost."""
+    """Keep about `_POINTS` points, the lowest and the highest of each stretch, so that no spike is lost."""
     if len(points) <= _POINTS:
         return points
     size = math.ceil(len(points) / (_POINTS // 2))
-    kept: Points = []
+    extremes: Points = []
     for start in range(0, len(points), size):
         stretch = points[start : start + size]
         finite = [p for p in stretch if math.isfinite(p[1])] or stretch[:1]
-        extremes = {min(finite, key=lambda p: p[1]), max(finite, key=lambda p: p[1])}
-        kept += sorted(extremes)
-    return kept
+        extremes += sorted({min(finite, key=lambda p: p[1]), max(finite, key=lambda p: p[1])})
+    return extremes
 
 
 def _running_mean(points: Points) -> Points:
-    """The trimmed mean around each point: of about a thirtieth of the finite points, without the extreme fifths."""
+    """The mean of about a thirtieth of the finite points around each, without the extreme fifths."""
     points = [point for point in points if math.isfinite(point[1])]
     reach = max(2, len(points) // 60)
     smooth: Points = []
     for i in sorted({*range(0, len(points), max(1, len(points) // _POINTS)), max(0, len(points) - 1)}):
         near = sorted(value for _, value in points[max(0, i - reach) : i + reach + 1])
         cut = len(near) // 5
-        smooth.append((points[i][0], _mean(near[cut : len(near) - cut])))
+        smooth.append((points[i][0], fmean(near[cut : len(near) - cut])))
     return smooth
 
 
@@ -220,37 +202,28 @@ def _figure(
 ) -> str:
     width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     up = f"{unit} (× {frame.y.scale})" if frame.y.scale else unit
-    # A nested svg cuts off what lies outside the plot, and needs no id that two charts could share. It is a little
-    # larger than the plot, so that a line along the edge keeps its width.
+    # A nested svg clips without an id that two charts could share. It is a little larger than the plot, so that a line
+    # along the edge keeps its width.
     edge = f'x="{LEFT}" y="{TOP - 3}" width="{width + 3}" height="{height + 6}"'
     plot = f'<svg {edge} viewBox="{LEFT} {TOP - 3} {width + 3} {height + 6}">'
     drawn = [
-        _grid(frame),
+        up_grid(frame.y),
+        *(
+            f'<text x="{frame.px(tick):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{label}</text>'
+            for tick, label in zip(frame.x.ticks, frame.x.labels, strict=True)
+        ),
         axis_titles("training step", up),
         f"{plot}{''.join(marks)}</svg>",
         f'<line class="cursor" y1="{TOP}" y2="{HEIGHT - BOTTOM}" visibility="hidden"/>',
     ]
-    read_out = (
-        '<div class="readout" role="status" hidden></div>'
-        f'<script type="application/json">{_read_out(frame, lines)}</script>'
-    )
-    return figure(title, HEIGHT, drawn, legend, more=read_out)
-
-
-def _read_out(frame: _Frame, lines: Sequence[Line]) -> str:
-    """The data of the hover read-out, as JSON that is safe inside a script tag."""
-    series = [
-        {
-            "label": line.label,
-            "colour": line.colour,
-            "points": [[x, _short(y)] for x, y in _thin(list(zip(line.steps, line.values, strict=True)))],
-        }
-        for line in lines
-    ]
+    # The data of the hover read-out, as JSON that is safe inside a script tag.
+    series = []
+    for line in lines:
+        points = _thin(list(zip(line.steps, line.values, strict=True)))
+        rounded = [[x, float(f"{y:.5g}") if math.isfinite(y) else None] for x, y in points]
+        series.append({"label": line.label, "colour": line.colour, "points": rounded})
     steps = (frame.x.low, frame.x.high)
-    plot = {"left": LEFT, "right": WIDTH - RIGHT, "width": WIDTH, "x": steps, "form": frame.form}
-    return json.dumps(plot | {"series": series}, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _short(value: float) -> float | None:
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+    data = {"left": LEFT, "right": WIDTH - RIGHT, "width": WIDTH, "x": steps, "form": frame.form, "series": series}
+    content = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    read_out = f'<div class="readout" role="status" hidden></div><script type="application/json">{content}</script>'
+    return figure(title, HEIGHT, drawn, legend, more=read_out)

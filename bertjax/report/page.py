@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,11 +14,11 @@ from bertjax.report.page_design import SCRIPT, STYLE
 def render_page(
     title: str, parts: Iterable[str], *, style: str = "", reads_charts: bool = False, script: str = "", loads: str = ""
 ) -> str:
-    """A page of HTML parts, without the empty ones.
+    """Join HTML parts, except empty ones, to a page.
 
-    `style` and `script` are CSS and JavaScript of its own. The policy of the page forbids the network and every script
-    and style but these, by their hashes: markup in the text of a corpus could run nothing even if it were not escaped.
-    `loads` names the sources, as the policy does, that a `script` which is a module takes programs and data from.
+    `style` and `script` are additional CSS and JavaScript. The page's content security policy forbids the network, and
+    allows only these scripts and styles, by their hashes: markup in the text of a corpus could not run even unescaped.
+    With `loads`, `script` is a module that may load programs and data from these sources of the policy.
     """
     styles = STYLE + style
     scripts = [text for text in (SCRIPT if reads_charts else "", script) if text]
@@ -41,18 +40,18 @@ def render_page(
 
 
 def _hash(text: str) -> str:
-    """The source expression that allows an inline script or style of exactly this text (CSP level 3, section 2.3.1)."""
+    """The source expression of an allowed inline script or style (CSP level 3, section 2.3.1)."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def escaped(value: object) -> str:
-    """A value as escaped HTML text."""
+    """Convert to escaped HTML text."""
     return html.escape(str(value))
 
 
 @dataclass(frozen=True)
 class Table:
-    """A title, a note about the figures, and rows under column names; the first column is text."""
+    """A title, a note on the figures, column names and rows; the first column is text."""
 
     title: str
     note: str
@@ -61,7 +60,7 @@ class Table:
 
 
 def text_lines(table: Table, left: Collection[int] = (0,)) -> list[str]:
-    """Column names and rows for a terminal; the columns `left` are aligned left, the others right."""
+    """Format column names and rows for a terminal; the columns `left` are aligned left, the others right."""
     rows = (table.columns, *table.rows)
     widths = [max(len(row[number]) for row in rows) for number in range(len(table.columns))]
     return [
@@ -75,25 +74,20 @@ def text_lines(table: Table, left: Collection[int] = (0,)) -> list[str]:
 
 
 def table_html(table: Table) -> str:
-    """The table with its title and note, for `page.render_page`; all text is escaped."""
+    """Render a table with its title and note, for `render_page`; all text is escaped."""
     numbers = range(1, len(table.columns))
     return f'<h2>{escaped(table.title)}</h2>\n<p class="caption">{escaped(table.note)}</p>\n' + rows_html(
         table.columns, [[escaped(cell) for cell in row] for row in table.rows], numbers
     )
 
 
-def _breakable(name: str) -> str:
-    """A name as HTML that may be broken where a path would be, if it is too long for a column."""
-    return re.sub(r"\S{25,}", lambda word: re.sub(r"(?<=[/_.:-])(?=\w)", "<wbr>", word[0]), escaped(name))
-
-
 def rows_html(
     columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int] = (), *, headed: bool = True
 ) -> str:
-    """A table of cells that are HTML, those of the columns `numbers` to the right.
+    """Render a table of HTML cells; the columns `numbers` are aligned right.
 
-    Where the window is narrow each row is a list, whose entries say the name of their column; the first entry is its
-    heading, if the rows are `headed`.
+    In a narrow window each row is a list of its cells with their column's name. If the rows are `headed`, the first
+    cell is the list's heading.
     """
     kinds = [' class="number"' if number in numbers else "" for number in range(len(columns))]
     names = [

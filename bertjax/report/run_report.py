@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.report.axes import write
 from bertjax.report.charts import Level, Line, line_chart, stacked_chart
 from bertjax.report.page import escaped, render_page, rows_html
-from bertjax.report.probe_charts import probe_charts
 from bertjax.report.run_summary import Completion, Measured, Summary
 from bertjax.run.progress import duration
 from bertjax.run.telemetry import METRICS_FILE, Curves, curves, read_metrics
@@ -27,10 +27,9 @@ _TIME_PARTS = (
 
 
 def write_report(run_dir: AnyPath, summary: Summary, config: Mapping[str, Any], versions: Mapping[str, str]) -> AnyPath:
-    """Write `report.html` into the run's directory, atomically, from its `metrics.jsonl` and what is given; its path.
+    """Write `report.html` into the run's directory, atomically, and return its path; curves are from `metrics.jsonl`.
 
-    `config` is nested as `bertjax.config.to_dict` makes it; `versions` names what the run ran on. All text is escaped,
-    and the page forbids itself the network.
+    `config` is nested as by `bertjax.config.to_dict`; `versions` describes the environment.
     """
     path = run_dir / REPORT_FILE
     replace_text(path, render(summary, curves(read_metrics(run_dir / METRICS_FILE)), config, versions))
@@ -38,19 +37,19 @@ def write_report(run_dir: AnyPath, summary: Summary, config: Mapping[str, Any], 
 
 
 def render(summary: Summary, found: Curves, config: Mapping[str, Any], versions: Mapping[str, str]) -> str:
-    """The page as HTML."""
+    """The page as HTML; all text is escaped."""
     parts = [
         f"<h1>{escaped(summary.name)}</h1>",
         f'<p class="about">{escaped(summary.about)}</p>',
         f'<p class="verdict">{_verdict(summary)}</p>',
         "<h2>Held-out text</h2>",
-        _held_out(summary),
+        rows_html(("Measure", "This model", "Baseline", "Difference"), map(_compare, summary.held_out), range(1, 4)),
         _tiles(summary),
         "<h2>Curves</h2>",
         f'<div class="charts">{_charts(summary, found)}</div>',
         _probes(found),
         _completions(summary.completions),
-        "<h2>How it was made</h2>",
+        "<h2>Configuration and environment</h2>",
         _details("Configuration", _flatten(config)),
         _details("Environment", versions),
     ]
@@ -69,13 +68,8 @@ def _verdict(summary: Summary) -> str:
     return f"After {write(summary.tokens_seen, 'count')} tokens {'; '.join(clauses)}."
 
 
-def _held_out(summary: Summary) -> str:
-    columns = ("Measure", "This model", "Baseline", "Difference")
-    return rows_html(columns, map(_compare, summary.held_out), range(1, 4))
-
-
 def _compare(one: Measured) -> tuple[str, ...]:
-    """A row: value, baseline, and their difference, green where the model is better."""
+    """A row: value, baseline, and their difference, green if the model is better."""
     measure, difference, form = one.measure, one.value - one.baseline, one.measure.form
     shown = f"{difference:+{form}}" if measure.is_loss else f"{difference * 100:+.1f} points"
     kind = "better" if one.gain > 0 else ""
@@ -115,7 +109,9 @@ def _charts(summary: Summary, found: Curves) -> str:
         name = metric.split("/")[1].replace("_", " ")
         return [Line(name, *found[metric], colour, smooth=smooth)] if metric in found else []
 
+    # Figures of objectives with a curve: measures first, then the others by name.
     levels = {one.figure: one for one in summary.held_out}
+    evaluated = {name.split("/")[1] for name in found if name.startswith("eval/") and name.count("/") == 1}
     charts = [
         line_chart(
             levels[figure].measure.title if figure in levels else _title(figure, summary),
@@ -124,7 +120,7 @@ def _charts(summary: Summary, found: Curves) -> str:
             unit="accuracy" if figure.endswith("accuracy") else "nats" if figure.endswith("loss") else "",
             form="percent" if figure.endswith("accuracy") else "number",
         )
-        for figure in _objective_figures(summary, found)
+        for figure in (*levels, *sorted(evaluated - {*levels, "loss"}))
     ]
     charts += [
         line_chart("Learning rate", single("train/learning_rate", "green"), unit="learning rate"),
@@ -137,55 +133,35 @@ def _charts(summary: Summary, found: Curves) -> str:
             unit="tokens / s",
             form="count",
         ),
-        _time_chart(found),
     ]
+    layers = [
+        Line(label, *found[f"time/{part}"], colour) for part, label, colour in _TIME_PARTS if f"time/{part}" in found
+    ]
+    if layers:
+        charts.append(stacked_chart("Time by activity", layers[0].steps, layers))
     return "\n".join(chart for chart in charts if chart)
 
 
-def _probes(found: Curves) -> str:
-    charts = probe_charts(found)
-    return f'<h2>What it knows, by step</h2><div class="charts">{"".join(charts)}</div>' if charts else ""
-
-
 def _title(figure: str, summary: Summary) -> str:
-    """The title of a figure that is no measure, with the abbreviation of its objective as measures write it."""
+    """The title of a figure that is not a measure, with the abbreviation of its objective in measures."""
     abbreviations = {one.figure.split("_")[0]: one.measure.name.split()[0] for one in summary.held_out}
     first, *others = figure.split("_")
     return " ".join([abbreviations.get(first, first), *others])
 
 
-def _objective_figures(summary: Summary, found: Curves) -> list[str]:
-    """Figures of objectives that have a curve: those that are measures first, then the others by name."""
-    first = [one.figure for one in summary.held_out]
-    all_of_them = {name.split("/")[1] for name in found if name.startswith("eval/") and name.count("/") == 1}
-    return [*first, *sorted(all_of_them - {*first, "loss"})]
-
-
-def _time_chart(found: Curves) -> str:
-    layers = [
-        Line(label, *found[f"time/{part}"], colour) for part, label, colour in _TIME_PARTS if f"time/{part}" in found
-    ]
-    return stacked_chart("Where the time went", layers[0].steps, layers) if layers else ""
-
-
 def _completions(completions: Sequence[Completion]) -> str:
     if not completions:
         return ""
-    columns = ("Held-out sentence", "Was", "The model's guesses")
-    rows = (
-        (
-            f"<span>{escaped(c.text).replace('[MASK]', '<mark>[MASK]</mark>')}</span>",
-            escaped(c.answer),
-            f"<span>{''.join(_guess(token, share, c.answer) for token, share in c.guesses)}</span>",
-        )
-        for c in completions
-    )
-    return f"<h2>What it puts for [MASK]</h2>{rows_html(columns, rows)}"
-
-
-def _guess(token: str, share: float, answer: str) -> str:
-    kind = "guess right" if token == answer else "guess"
-    return f'<span class="{kind}">{escaped(token)}<small>{share:.0%}</small></span>'
+    columns = ("Held-out sentence", "Answer", "Predictions")
+    rows = []
+    for one in completions:
+        guesses = ""
+        for token, share in one.guesses:
+            kind = "guess right" if token == one.answer else "guess"
+            guesses += f'<span class="{kind}">{escaped(token)}<small>{share:.0%}</small></span>'
+        text = escaped(one.text).replace("[MASK]", "<mark>[MASK]</mark>")
+        rows.append((f"<span>{text}</span>", escaped(one.answer), f"<span>{guesses}</span>"))
+    return f"<h2>Predictions for [MASK]</h2>{rows_html(columns, rows)}"
 
 
 def _details(title: str, values: Mapping[str, Any]) -> str:
@@ -201,3 +177,41 @@ def _flatten(tree: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         flat |= _flatten(value, f"{where}{key}.") if isinstance(value, Mapping) else {where + key: value}
     return flat
+
+
+_COLOURS = ("blue", "orange", "green", "violet", "grey")
+_PAIRS, _PATTERN, _LAYER = "probe/pairs/", "probe/attention_", "probe/tags_layer_"
+
+
+def _probes(curves: Curves) -> str:
+    """Charts of the probes of a run: minimal pairs, attention patterns and tags."""
+
+    def line(name: str, label: str, colour: str) -> list[Line]:
+        return [Line(label, *curves[name], colour, dots=True)] if name in curves else []
+
+    # 1. All pairs, and the first few sets of them
+    sets = [name for name in curves if name.startswith(_PAIRS)][: len(_COLOURS) - 1]
+    lines = line("probe/pairs_accuracy", "all pairs" if sets else "pairs", "blue")
+    for name, colour in zip(sets, _COLOURS[1:], strict=False):
+        lines += line(name, name.removeprefix(_PAIRS), colour)
+    chance = [Level("chance", 0.5)]
+    charts = [line_chart("Minimal pairs judged correctly", lines, chance, unit="accuracy", form="percent")]
+
+    # 2. Attention patterns; six lines are too many for one chart
+    names = [name for name in curves if name.startswith(_PATTERN)]
+    words = [name for name in names if re.search(r"same|predict", name)]
+    for title, chosen in (("positions", [name for name in names if name not in words]), ("words", words)):
+        lines = []
+        for name, colour in zip(chosen, _COLOURS, strict=False):
+            lines += line(name, name.removeprefix(_PATTERN).replace("_", " "), colour)
+        charts.append(line_chart(f"Attention to {title}, in the head that shows it most", lines, unit="strength"))
+
+    # 3. Tags: the best layer, the last one and the embeddings, with a baseline without a model
+    if layers := sorted(int(name.removeprefix(_LAYER)) for name in curves if name.startswith(_LAYER)):
+        lines = line("probe/tags_accuracy", "best layer", "blue")
+        lines += line(f"{_LAYER}{layers[-1]}", f"layer {layers[-1]}", "orange")
+        lines += line(f"{_LAYER}0", "embeddings", "green")
+        level = [Level("most frequent tag of each form", curves["probe/tags_by_form"][1][-1])]
+        charts.append(line_chart("Tags by a linear probe", lines, level, unit="accuracy", form="percent"))
+    charts = [chart for chart in charts if chart]
+    return f'<h2>Probes, by step</h2><div class="charts">{"".join(charts)}</div>' if charts else ""

@@ -1,4 +1,4 @@
-"""A finished run in figures, and the last lines that a run prints."""
+"""The figures of a finished run, and the last lines that it prints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Measured:
-    """A held-out figure of a finished run, and what is possible without context."""
+    """A held-out figure of a finished run, and its baseline."""
 
     figure: str  # its name in the log after `train/` and `eval/`, such as `mlm_loss`
     measure: Measure
@@ -34,14 +34,14 @@ class Measured:
 
     @property
     def gain(self) -> float:
-        """How much better the model is than the baseline; negative if it is worse."""
+        """The improvement over the baseline; negative if the model is worse."""
         return (self.baseline - self.value) if self.measure.is_loss else (self.value - self.baseline)
 
 
 def measured(
     objectives: Iterable[Objective], figures: Mapping[str, float], baselines: Mapping[str, float]
 ) -> tuple[Measured, ...]:
-    """The measures of objectives among held-out figures, which have their names in the log."""
+    """The measures of objectives among held-out figures, by the figures' names in the log."""
     return tuple(
         Measured(name, measure, figures[f"eval/{name}"], baselines[f"baseline/{measure.baseline}"])
         for name, measure in list_measures(objectives)
@@ -51,22 +51,22 @@ def measured(
 
 @dataclass(frozen=True)
 class Summary:
-    """A finished run in figures. An MFU of None is that of a machine without a measured peak."""
+    """The figures of a finished run. MFU is None on a machine without a measured peak."""
 
     name: str
-    about: str  # one line: what was trained on what, when
+    about: str  # one line on the data
     steps: int
     tokens_seen: int  # real ones, padding excluded
     wall_seconds: float
     tokens_per_second: float
     mfu: float | None
-    peak: str  # what the MFU is measured against
+    peak: str  # the rate that the MFU is relative to
     held_out: tuple[Measured, ...]  # of the run's objectives
     completions: tuple[Completion, ...] = ()
 
 
 def summarise(config: Config, content: TrainingData, outcome: Outcome, completions: tuple[Completion, ...]) -> Summary:
-    """The run in figures."""
+    """Collect the figures of a run."""
     return Summary(
         name=config.name,
         about=f"{', '.join(config.data.sources)}: {content.size('train')} to train on",
@@ -90,8 +90,8 @@ def _held_out_line(one: Measured) -> str:
     return f"  {one.measure.name:13} {one.value:6{form}}    {one.measure.baseline_name} {one.baseline:{form}}{gained}"
 
 
-def last_words(config: Config, summary: Summary, report: AnyPath, exported: AnyPath | None) -> str:
-    """Describe what the run reached, its output, and what to do next."""
+def final_lines(config: Config, summary: Summary, report: AnyPath, exported: AnyPath | None) -> str:
+    """Describe the run's results, its output, and the next steps."""
     filled = [
         f"  {completion.text}\n      {', '.join(f'{token} {share:.0%}' for token, share in completion.guesses)}"
         f"   (was: {completion.answer})"
@@ -115,7 +115,7 @@ def last_words(config: Config, summary: Summary, report: AnyPath, exported: AnyP
 
 
 def _next_steps(config: Config, run: str, completions: Sequence[Completion], has_class: bool) -> list[str]:
-    """Commands that run unchanged, except for the files of a next task, which only the user can name."""
+    """Commands to try next, which run unchanged except for the names of the user's files."""
     steps = []
     if completions:  # the shortest is the easiest to read
         text = min((completion.text for completion in completions), key=len)

@@ -22,7 +22,7 @@ from bertjax.model.network import Params
 from bertjax.pipeline.notebook import in_cell
 from bertjax.pipeline.vocabulary import vocabulary_line, with_vocabulary
 from bertjax.report.run_report import REPORT_FILE, write_report
-from bertjax.report.run_summary import Summary, last_words, summarise
+from bertjax.report.run_summary import Summary, final_lines, summarise
 from bertjax.run.callbacks import Callback, gradient_metrics_of
 from bertjax.run.checkpoint import saved_steps
 from bertjax.run.checkpoint_metadata import DRAWN
@@ -67,7 +67,7 @@ class PretrainResult:
         """Describe what the run reached, its output, and what to do next."""
         if self.summary is None:
             return f"step {self.step:,} of {self.directory}"
-        return last_words(self.config, self.summary, self.report, self.exported)
+        return final_lines(self.config, self.summary, self.report, self.exported)
 
     def _repr_html_(self) -> str | None:
         return None if self.summary is None else in_cell(self.report.read_text(encoding="utf-8"))

@@ -95,8 +95,8 @@ def test_figures_belong_to_the_last_checkpoint(runs: Path) -> None:
     assert -1 < last["probe/attention_next_word"] < 1 and last["probe/attention_separators"] < 1
     assert 0 < last["probe/share"] < 1 and last["probe/seconds"] > 0
     assert "probes: taken at 2 evaluation(s), in " in (runs / "probed.log").read_text()
-    assert "What it knows, by step" in (runs / "probed" / "report.html").read_text()
-    assert "What it knows, by step" not in (runs / "plain" / "report.html").read_text()
+    assert "Probes, by step" in (runs / "probed" / "report.html").read_text()
+    assert "Probes, by step" not in (runs / "plain" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(("compiling", "second", "most"), [(0.0, 122.0, 5), (5.0, 77.0, 30)])

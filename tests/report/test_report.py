@@ -103,7 +103,7 @@ def test_every_chart_is_there_with_its_baseline(tmp_path):
         "Learning rate",
         "Gradient norm (log scale)",
         "Tokens per second",
-        "Where the time went",
+        "Time by activity",
     ]
     assert "no context 6.982" in page and "majority 50.3%" in page
 
@@ -146,7 +146,7 @@ def test_a_run_without_nsp_or_curves(tmp_path):
         ),
     )  # fmt: skip
     text = Page(page_of(tmp_path, summary)).text
-    assert "NSP" not in text.split("How it was made")[0] and "MFU" not in text
+    assert "NSP" not in text.split("Configuration and environment")[0] and "MFU" not in text
     assert "0.50 nats above" in text
 
 
