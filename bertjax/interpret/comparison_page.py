@@ -23,20 +23,13 @@ def comparison_tables(comparison: Comparison) -> Iterator[Table]:
     """A table for each figure, with each run's value, difference, interval and p-value."""
     for figure in comparison.figures:
         columns = zip(comparison.runs, comparison.steps, figure.values, (None, *figure.differences), strict=True)
-        rows = []
-        for run, step, value, one in columns:
-            if one is None:
-                cells = ("", "", "")
-            elif math.isnan(one.value):  # an undefined figure, such as the correlation of a constant
-                cells = ("–", "–", "–")
-            else:
-                form = f"+{figure.form}"
-                interval = f"{one.low:{form}} to {one.high:{form}}"
-                cells = (f"{one.value:{form}}", interval, _p_value(one).removeprefix("= "))
-            rows.append((run, f"{step:,}", f"{value:{figure.form}}", *cells))
+        rows = tuple(
+            (run, f"{step:,}", f"{value:{figure.form}}", *(("", "", "") if one is None else _columns(one, figure)))
+            for run, step, value, one in columns
+        )
         note = f"On {comparison.examples}. {'Less' if figure.less_is_better else 'More'} is better."
         headings = ("Run", "Step", "Value", "Difference", "95 % interval", "p-value")
-        yield Table(figure.name, note, headings, tuple(rows))
+        yield Table(figure.name, note, headings, rows)
 
 
 def verdicts(comparison: Comparison) -> Iterator[str]:
@@ -60,6 +53,14 @@ def _verdict(run: str, first: str, difference: Difference, figure: Compared) -> 
 
 def _p_value(difference: Difference) -> str:
     return f"= {difference.p_value:.2g}" if difference.p_value >= 0.001 else "< 0.001"
+
+
+def _columns(difference: Difference, figure: Compared) -> tuple[str, str, str]:
+    if math.isnan(difference.value):  # an undefined figure, such as the correlation of a constant
+        return "–", "–", "–"
+    form = f"+{figure.form}"
+    interval = f"{difference.low:{form}} to {difference.high:{form}}"
+    return f"{difference.value:{form}}", interval, _p_value(difference).removeprefix("= ")
 
 
 def render_comparison(comparison: Comparison) -> str:
