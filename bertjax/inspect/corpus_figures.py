@@ -142,6 +142,9 @@ def measure_words(
     continuations = int(by_id[tokenizer.is_continuation].sum())
     in_text = np.array([token not in _NEVER_IN_TEXT for token in tokenizer.shown])
     best = np.argsort(-by_id, kind="stable")[:most_frequent]
+    entities = None
+    if entity_map.FILE in tokenizer.files:  # tokens of the map, whatever words they stand for
+        entities = int(by_id[sorted(set(tokenizer.entities.values()))].sum())
     return Words(
         vocab_size=tokenizer.vocab_size,
         tokens=int(by_id.sum()),
@@ -149,7 +152,7 @@ def measure_words(
         unknown=int(by_id[tokenizer.unk_id]),
         unknown_are=tokenizer.rules.unknown,
         added=None if added is None else int(by_id @ np.isin(tokenizer.tokens, list(added))),
-        entities=_entities(by_id, tokenizer),
+        entities=entities,
         split=counts.split_words,
         continuations=continuations,
         never=int(np.count_nonzero(in_text & (by_id == 0))),
@@ -158,28 +161,17 @@ def measure_words(
     )
 
 
-def _entities(by_id: np.ndarray, tokenizer: Tokenizer) -> int | None:
-    """Count the tokens of the entity map, whatever words they stand for."""
-    if entity_map.FILE not in tokenizer.files:
-        return None
-    return int(by_id[sorted(set(tokenizer.entities.values()))].sum())
-
-
 def _parts(view: SplitView, provenance: dict[str, Any]) -> list[tuple[str, SplitView]]:
     """The view's sources with their names, or the view itself if sources are unknown."""
     if not view.has_sources:
         return [("", view)]
-    described = provenance.get("sources", [])
-    return [
-        (_source_name(described[n]) if n < len(described) else f"source {n}", view.select_source(n))
-        for n in range(view.num_sources)
-    ]
-
-
-def _source_name(described: dict[str, Any]) -> str:
-    files = described["files"]
-    more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
-    return f"{described['kind']}: {files[0][0]}{more}" if files else described["kind"]
+    names = []
+    for source in provenance.get("sources", []):
+        files = source["files"]
+        more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
+        names.append(f"{source['kind']}: {files[0][0]}{more}" if files else source["kind"])
+    names += [f"source {number}" for number in range(len(names), view.num_sources)]
+    return [(names[number], view.select_source(number)) for number in range(view.num_sources)]
 
 
 def _counted(entries: int, offsets: Callable[[slice], np.ndarray]) -> np.ndarray:

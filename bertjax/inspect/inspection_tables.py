@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bertjax.inspect.corpus_figures import RARE, Amount, Words
+from bertjax.inspect.corpus_figures import RARE, Words
 from bertjax.inspect.inspection import Inspection
 from bertjax.inspect.near_duplicates import HASHES, SHINGLE, SIMILAR
 from bertjax.inspect.overlap import Overlap
-from bertjax.inspect.row_figures import RowFigures, Rows
+from bertjax.inspect.row_figures import Rows
 from bertjax.report.page import Table
 
 
@@ -26,21 +26,20 @@ def tables(inspection: Inspection) -> tuple[Table, ...]:
 def amounts_table(inspection: Inspection) -> Table:
     """Amounts by split and source."""
     size = inspection.text_bytes
-    read = "" if size is None else f" The text it was made of has {size:,} bytes (UTF-8)."
+    read = "" if size is None else f" The source text has {size:,} bytes (UTF-8)."
     is_known = any(amount.source for amount in inspection.amounts)
     sources = "" if is_known else " The store does not record the source of each document."
+    rows = []
+    for amount in inspection.amounts:
+        name = f"  {amount.source}" if amount.source else amount.split.replace("_", "-")
+        counts = (amount.documents, amount.sentences, amount.tokens, amount.spelled_bytes)
+        rows.append((name, *(f"{count:,}" for count in counts), percent(amount.unknown, amount.tokens, 3)))
     return Table(
-        "What is in it",
-        f"Bytes: those of text after tokenization, without spaces.{read}{sources}",
+        "Contents",
+        f"Bytes are those of text after tokenization, without spaces.{read}{sources}",
         ("split", "documents", "sentences", "tokens", "bytes", "[UNK] rate"),
-        tuple(_amount(amount) for amount in inspection.amounts),
+        tuple(rows),
     )
-
-
-def _amount(amount: Amount) -> tuple[str, ...]:
-    name = f"  {amount.source}" if amount.source else amount.split.replace("_", "-")
-    counts = (amount.documents, amount.sentences, amount.tokens, amount.spelled_bytes)
-    return name, *(f"{count:,}" for count in counts), percent(amount.unknown, amount.tokens, 3)
 
 
 def words_table(inspection: Inspection) -> Table:
@@ -48,30 +47,21 @@ def words_table(inspection: Inspection) -> Table:
     words = inspection.words
     per_word = words.continuations / max(words.words, 1)
 
-    def of_words(number: int, digits: int = 1) -> str:
-        return f"{percent(number, words.words, digits)} of words"
-
-    def of_entries(number: int) -> str:
-        return f"{percent(number, words.vocab_size)} of {words.vocab_size:,}"
-
     rows = (
         ("words (punctuation marks too)", f"{words.words:,}", ""),
-        ("words in more than one piece", f"{words.split:,}", of_words(words.split)),
+        ("words in more than one piece", f"{words.split:,}", f"{percent(words.split, words.words)} of words"),
         *_unknown(words),
         (
             "pieces that continue a word",
             f"{words.continuations:,}",
             f"{per_word:.3f} per word, {percent(words.continuations, words.tokens)} of tokens",
         ),
-        (
-            "vocabulary entries that never occur",
-            f"{words.never:,}",
-            of_entries(words.never),
-        ),
-        (
-            f"entries that occur fewer than {RARE} times",
-            f"{words.rare:,}",
-            of_entries(words.rare),
+        *(
+            (name, f"{number:,}", f"{percent(number, words.vocab_size)} of {words.vocab_size:,}")
+            for name, number in (
+                ("vocabulary entries that never occur", words.never),
+                (f"entries that occur fewer than {RARE} times", words.rare),
+            )
         ),
     )
     note = "Training split. [PAD], [CLS], [SEP] and [MASK] never occur in a store and are not counted as such."
@@ -98,21 +88,21 @@ def rows_table(inspection: Inspection) -> Table:
     sampled = sorted({rows.sampled for kind in inspection.rows for rows in (kind.single, kind.packed) if rows})
     label_0 = inspection.rows[0].kind.pair_names[0]
     number = f"{sampled[0]:,}" if len(sampled) == 1 else f"{sampled[0]:,} to {sampled[-1]:,}"
+    rows = []
+    for figures in inspection.rows:
+        kind = figures.kind
+        name = f"{kind.data.sequence_length}" + (f" ({kind.name})" if kind.name else "")
+        if figures.packed is None:
+            rows.append(_row(name, kind.data.rows, figures.single))
+        else:
+            rows += [_row(name, "none", figures.single), _row("", "pairs", figures.packed)]
     return Table(
         "Rows",
         f"Measured on the first {number} rows of the first epoch, which are in random order and the same in every run; "
         "rows per epoch are exact. Padding is the share of the cells, masked the share of the real tokens.",
         ("length", "packing", "rows per epoch", "padding", "masked", label_0, "pairs per row"),
-        tuple(row for kind in inspection.rows for row in _row_pair(kind)),
+        tuple(rows),
     )
-
-
-def _row_pair(figures: RowFigures) -> tuple[tuple[str, ...], ...]:
-    kind = figures.kind
-    name = f"{kind.data.sequence_length}" + (f" ({kind.name})" if kind.name else "")
-    if figures.packed is None:
-        return (_row(name, kind.data.rows, figures.single),)
-    return _row(name, "none", figures.single), _row("", "pairs", figures.packed)
 
 
 def _row(name: str, packing: str, rows: Rows) -> tuple[str, ...]:
@@ -183,7 +173,7 @@ def _overlap(overlap: Overlap) -> list[tuple[str, ...]]:
 
 
 def percent(part: float, whole: float, digits: int = 1) -> str:
-    """A share as a percentage; a dash where the whole is 0."""
+    """A share as a percentage, or a dash if the whole is 0."""
     return f"{part / whole:.{digits}%}" if whole else "-"
 
 

@@ -12,6 +12,8 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from bertjax.input.randomness import derive_key, hash64, uniform
 from bertjax.inspect.corpus_figures import Count
@@ -75,7 +77,10 @@ def find_near_duplicates(
     lengths = token_ranges(split, numbers)[1]
     chosen = numbers[is_compared & (lengths >= SHINGLE)]
     pairs, similarity = similar_pairs(signatures(split, chosen, vocab_size, count))
-    group = _groups(len(chosen), pairs)
+    # The least member of each document's connected component
+    links = coo_array((np.ones(len(pairs), bool), tuple(pairs.T)), shape=(len(chosen), len(chosen)))
+    _, component = connected_components(links, directed=False)
+    group = np.unique(component, return_index=True)[1][component]
     sizes = np.bincount(group, minlength=len(chosen))
     is_copy = group != np.arange(len(chosen))
     largest = [g for g in np.argsort(-sizes, kind="stable")[:examples].tolist() if sizes[g] > 1]
@@ -131,17 +136,13 @@ def similar_pairs(minima: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             if not len(index):
                 break
             pairs = order[index] * number + order[index + distance]
-            pairs = pairs[~_is_in(pairs_found, pairs)]
+            # `np.isin` would sort the ascending array again.
+            is_known = np.append(pairs_found, -1)[np.searchsorted(pairs_found, pairs)] == pairs
+            pairs = pairs[~is_known]
             parts.append(pairs[_agreement(minima, pairs // number, pairs % number) >= SIMILAR])
         pairs_found = np.unique(np.concatenate(parts))
     first, second = pairs_found // max(number, 1), pairs_found % max(number, 1)
     return np.stack([first, second], axis=1), _agreement(minima, first, second)
-
-
-def _is_in(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Whether each value occurs in an ascending array; `np.isin` would sort both again."""
-    index = np.searchsorted(ascending, values)
-    return np.append(ascending, -1)[index] == values
 
 
 def _agreement(minima: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -154,19 +155,6 @@ def _agreement(minima: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.
         counts = agree.view(np.uint64).sum(axis=1) * np.uint64(0x0101010101010101) >> np.uint64(56)
         out[here] = counts / HASHES
     return out
-
-
-def _groups(number: int, pairs: np.ndarray) -> np.ndarray:
-    """Connected components: the least member of each node's component, int64 [number]."""
-    least = np.arange(number)
-    while True:
-        before = least.copy()
-        both = np.minimum(least[pairs[:, 0]], least[pairs[:, 1]])
-        np.minimum.at(least, pairs[:, 0], both)
-        np.minimum.at(least, pairs[:, 1], both)
-        least = least[least]
-        if (least == before).all():
-            return least
 
 
 class NGrams:
@@ -193,7 +181,7 @@ class NGrams:
         return hashes[range_indices(np.cumsum(lengths) - lengths, counts)], counts
 
 
-MOST_DOCUMENTS = 1 << 25  # 24 bytes of memory each; a larger split is sampled
+MOST_EXACT = 1 << 25  # documents; 24 bytes of memory each; a larger split is sampled
 
 
 @dataclass(frozen=True)
@@ -208,7 +196,7 @@ class Duplicates:
     largest: tuple[tuple[int, int], ...]  # (first document, size) of the largest groups
 
 
-def find_duplicates(split: SplitView, count: Count, examples: int, most_documents: int = MOST_DOCUMENTS) -> Duplicates:
+def find_duplicates(split: SplitView, count: Count, examples: int, most_documents: int = MOST_EXACT) -> Duplicates:
     """Compare documents by a 128-bit hash of their token ids, regardless of their sentence ends.
 
     Of more than `most_documents` documents, those with the smallest hashes are compared.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bertjax.inspect.corpus_figures import Lengths
 from bertjax.inspect.inspection import Inspection
 from bertjax.inspect.inspection_tables import frequent_tokens, tables
-from bertjax.inspect.row_figures import Piece, ReadablePair, glues
+from bertjax.inspect.row_figures import ReadablePair, glues
 from bertjax.report.bars import Bars, horizontal_bars, vertical_bars
 from bertjax.report.page import escaped, render_page, rows_html, table_html
 
@@ -26,6 +26,9 @@ def render_inspection(inspection: Inspection) -> str:
     """Render the page as HTML; all text is escaped."""
     amounts, words, rows, duplicates, overlap = tables(inspection)
     title = f"Token store {inspection.store}"
+    names = [f"length {figures.kind.data.sequence_length}" for figures in inspection.rows]
+    single = Bars("a pair to a row", [figures.single.padding for figures in inspection.rows], "orange")
+    packed = Bars("packed", [(figures.packed or figures.single).padding for figures in inspection.rows], "green")
     body = [
         f"<h1>{escaped(title)}</h1>",
         f'<p class="about">fingerprint {escaped(inspection.fingerprint[:12])}; inspected by bertjax</p>',
@@ -35,7 +38,7 @@ def render_inspection(inspection: Inspection) -> str:
         table_html(words),
         _charts(_frequent(inspection)),
         table_html(rows),
-        _charts([_padding(inspection)]),
+        _charts([horizontal_bars("Padding, share of the cells", names, [single, packed])]),
         table_html(duplicates),
         _examples(
             ("equal", "documents that begin"), [(f"{number:,}", [text]) for number, text in inspection.duplicate_texts]
@@ -50,7 +53,7 @@ def render_inspection(inspection: Inspection) -> str:
             ("runs seen", "texts with most of their 13-token runs in the training text"),
             [(f"{share:.0%}", [f"{name}: {text}"]) for name, share, text in inspection.overlap_texts],
         ),
-        "<h2>Rows as the model sees them</h2>",
+        "<h2>Model input</h2>",
         '<p class="caption">Marked tokens are to be predicted: first the input, then the original.</p>',
         *(_pair(pair) for pair in inspection.readable),
     ]
@@ -99,44 +102,25 @@ def _frequent(inspection: Inspection) -> list[str]:
     ]
 
 
-def _padding(inspection: Inspection) -> str:
-    names = [f"length {figures.kind.data.sequence_length}" for figures in inspection.rows]
-    single = Bars("a pair to a row", [figures.single.padding for figures in inspection.rows], "orange")
-    packed = Bars("packed", [(figures.packed or figures.single).padding for figures in inspection.rows], "green")
-    return horizontal_bars("Padding, share of the cells", names, [single, packed])
-
-
 def _overlaps(inspection: Inspection) -> str:
     names = [overlap.texts.name for overlap in inspection.overlaps]
-    series = [
-        Bars(f"{one.measure.name}, {one.measure.n} tokens", [], colour)
-        for one, colour in zip(inspection.overlaps[0].by_measure, ("orange", "violet"), strict=True)
-    ]
-    series = [
-        Bars(
-            bars.label,
-            [_share(o.by_measure[n].flagged, o.by_measure[n].texts) for o in inspection.overlaps],
-            bars.colour,
-        )
-        for n, bars in enumerate(series)
-    ]
+    series = []
+    for number, colour in enumerate(("orange", "violet")):
+        results = [overlap.by_measure[number] for overlap in inspection.overlaps]
+        label = f"{results[0].measure.name}, {results[0].measure.n} tokens"
+        series.append(Bars(label, [one.flagged / max(one.texts, 1) for one in results], colour))
     return horizontal_bars("Evaluation texts flagged, share of those that are long enough", names, series)
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
 
 
 def _pair(pair: ReadablePair) -> str:
     segments = ""
     for name, pieces in (("A", pair.a), ("B", pair.b)):
-        if pieces:
-            words = (glue + _piece(piece) for glue, piece in zip(glues(pieces), pieces, strict=True))
-            segments += f"<p><b>{name}</b>{''.join(words)}</p>"
+        words = ""
+        for glue, piece in zip(glues(pieces), pieces, strict=True):
+            words += glue
+            if piece.original is None:
+                words += escaped(piece.shown.removeprefix("##"))
+            else:
+                words += f"<mark><del>{escaped(piece.shown)}</del>{escaped(piece.original)}</mark>"
+        segments += f"<p><b>{name}</b>{words}</p>" if pieces else ""
     return f'<div class="row card"><b>row {pair.row}</b> {escaped(pair.label)}{segments}</div>'
-
-
-def _piece(piece: Piece) -> str:
-    if piece.original is None:
-        return escaped(piece.shown.removeprefix("##"))
-    return f"<mark><del>{escaped(piece.shown)}</del>{escaped(piece.original)}</mark>"

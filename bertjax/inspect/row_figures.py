@@ -88,23 +88,20 @@ def measure_rows(split: SplitView, tokenizer: Tokenizer, kind: RowKind) -> RowFi
     """
 
     def measure(packing: Literal["none", "pairs"]) -> Rows:
-        packed_kind = replace(kind, data=replace(kind.data, packing=packing))
-        return _measured(packed_kind.batches(split, tokenizer), kind.data)
+        batches = replace(kind, data=replace(kind.data, packing=packing)).batches(split, tokenizer)
+        sampled = min(SAMPLE_ROWS, batches.rows_per_epoch)
+        sums = np.zeros(4, np.int64)
+        for start in range(0, sampled, _ROWS_AT_ONCE):
+            rows = batches.rows(np.arange(start, min(start + _ROWS_AT_ONCE, sampled)))
+            labels = _labels(rows)
+            parts = rows["sequence_ids"] > 0, rows["mlm_weights"] > 0, labels >= 0, labels == 0
+            sums += [np.count_nonzero(part) for part in parts]
+        tokens, masked, pairs, zeros = sums.tolist()
+        cells = sampled * kind.data.sequence_length
+        return Rows(batches.rows_per_epoch, sampled, tokens, cells, masked, pairs, zeros)
 
     is_packed = kind.data.rows == "pairs" or kind.data.packing == "pairs"
     return RowFigures(kind, measure("none"), measure("pairs") if is_packed else None)
-
-
-def _measured(batches: PairBatches, data: DataConfig) -> Rows:
-    sampled = min(SAMPLE_ROWS, batches.rows_per_epoch)
-    sums = np.zeros(4, np.int64)
-    for start in range(0, sampled, _ROWS_AT_ONCE):
-        rows = batches.rows(np.arange(start, min(start + _ROWS_AT_ONCE, sampled)))
-        labels = _labels(rows)
-        parts = rows["sequence_ids"] > 0, rows["mlm_weights"] > 0, labels >= 0, labels == 0
-        sums += [np.count_nonzero(part) for part in parts]
-    tokens, masked, pairs, zeros = sums.tolist()
-    return Rows(batches.rows_per_epoch, sampled, tokens, sampled * data.sequence_length, masked, pairs, zeros)
 
 
 def _labels(rows: Mapping[str, np.ndarray]) -> np.ndarray:

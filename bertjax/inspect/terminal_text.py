@@ -11,7 +11,7 @@ from bertjax.inspect.corpus_figures import Lengths
 from bertjax.inspect.inspection import Inspection
 from bertjax.inspect.inspection_tables import frequent_tokens, tables
 from bertjax.inspect.row_figures import ReadablePair, joined
-from bertjax.report.page import Table, text_lines
+from bertjax.report.page import text_lines
 
 _WIDTH = 118
 _BAR = 16
@@ -20,13 +20,17 @@ _QUANTILES = (("half", 0.5), ("9 in 10", 0.9), ("99 in 100", 0.99))
 
 def render_text(inspection: Inspection) -> str:
     """Render the inspection for a terminal of 120 columns."""
-    amounts, words, rows, duplicates, overlap = map(_table, tables(inspection))
+    amounts, words, rows, duplicates, overlap = (
+        "\n".join([_heading(table.title), *_wrapped(table.note, "  "), *text_lines(table)])
+        for table in tables(inspection)
+    )
+    tokens = ", ".join(f"{token} {share:.2%}" for token, share in frequent_tokens(inspection))
     parts = [
         f"token store {inspection.store} ({inspection.fingerprint[:12]})",
         amounts,
         _lengths(inspection.lengths),
         words,
-        _most_frequent(inspection),
+        "\n".join(["  most frequent tokens, with their share of all:", *_wrapped(tokens, "    ")]),
         rows,
         duplicates,
         _examples(
@@ -44,10 +48,6 @@ def render_text(inspection: Inspection) -> str:
         _rows(inspection.readable),
     ]
     return "\n\n".join(part for part in parts if part)
-
-
-def _table(table: Table) -> str:
-    return "\n".join([_heading(table.title), *_wrapped(table.note, "  "), *text_lines(table)])
 
 
 def _lengths(all_lengths: Sequence[Lengths]) -> str:
@@ -78,11 +78,6 @@ def _bar(counts: np.ndarray, number: int) -> str:
     return f"{bar + label:<{_BAR + 12}}"
 
 
-def _most_frequent(inspection: Inspection) -> str:
-    tokens = ", ".join(f"{token} {share:.2%}" for token, share in frequent_tokens(inspection))
-    return "\n".join(["  most frequent tokens, with their share of all:", *_wrapped(tokens, "    ")])
-
-
 def _examples(title: str, examples: Sequence[tuple[str, Sequence[str]]]) -> str:
     if not examples:
         return ""
@@ -94,7 +89,7 @@ def _examples(title: str, examples: Sequence[tuple[str, Sequence[str]]]) -> str:
 
 
 def _rows(pairs: Sequence[ReadablePair]) -> str:
-    lines = [_heading("Rows as the model sees them"), "  [input:original] marks tokens to predict"]
+    lines = [_heading("Model input"), "  [input:original] marks tokens to predict"]
     for pair in pairs:
         lines += ["", f"  row {pair.row}, {pair.label}"]
         lines += _wrapped(joined(pair.a), "    A  ", " " * 7)

@@ -85,7 +85,7 @@ def test_store_is_reported_in_text_and_as_a_page(store, tmp_path, capsys):
     arguments = ["inspect", str(store), "--length", "32", "64", "--against", str(against), "--html", str(page)]
     assert main(arguments) == 0
     said = capsys.readouterr().out
-    for part in ("What is in it", "Lengths", "Words and the vocabulary", "Rows", "Duplicates", "[MASK:", "IsNext"):
+    for part in ("Contents", "Lengths", "Words and the vocabulary", "Rows", "Duplicates", "[MASK:", "IsNext"):
         assert part in said
     assert re.search(r"exact +43 +1 +2 ", said)
     assert re.search(r"near +41 +1 +1 ", said)
