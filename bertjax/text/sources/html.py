@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 from bertjax.storage.lines import whole_content
@@ -23,6 +24,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """
     import trafilatura
 
+    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # it logs every odd page
     content = whole_content(file.path, _MOST_BYTES, "leave it out of the source")
     if b"<" not in content:
         raise ValueError(f"{file.path}: not HTML, it has no tag; name the kind of source that it is, or leave it out")

@@ -55,7 +55,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 def _page_texts(path: str) -> Iterator[str]:
     import pypdf
 
-    logging.getLogger("pypdf").setLevel(logging.ERROR)  # it warns of every deviation from the standard
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it logs every deviation from the standard
     content = whole_content(path, _MOST_BYTES, "leave it out of the source")
     where = path
     try:
