@@ -5,7 +5,7 @@
 A piece is the tests marked `long` of one room, or one of the scripts `tests/**/check_*.py`. What a piece prints goes
 to a file of its own in `build/long/`. A piece whose data or packages are missing is skipped, with the reason. Exits
 with 1 if a piece fails, with 130 if it is interrupted, and then the table says which pieces did not run.
-`tests/long.json` keeps each piece's last outcome with its date and commit.
+`tests/long.json` keeps each piece's last outcome with its date and commit, and names those that never ran.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join([*lines, f"{'sum':{width}}  {sum(outcome.seconds for outcome in outcomes):7.0f}"])
 
 
-def record(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Add outcomes to the file of last outcomes, with today's date and the commit that was tested."""
+def record(outcomes: Sequence[Outcome], pieces: Sequence[Piece], path: Path) -> None:
+    """Add outcomes to the file of last outcomes, with today's date and the tested commit; name what never ran."""
     git = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
     commit = subprocess.run(git, cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout.strip()
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
@@ -192,6 +192,8 @@ def record(outcomes: Sequence[Outcome], path: Path) -> None:
         if outcome.verdict in ("passed", "failed"):
             last[outcome.name] = {"verdict": outcome.verdict, "date": date, "commit": commit or "unknown"}
             last[outcome.name] |= {"seconds": round(outcome.seconds), "remark": outcome.remark.split("; exit code")[0]}
+    for piece in pieces:
+        last.setdefault(piece.name, {"verdict": "not run"})
     path.write_text(json.dumps(last, indent=2) + "\n")
 
 
@@ -211,8 +213,8 @@ def main(
     outcomes = []
     for outcome in run([piece for piece in pieces if piece.name in asked or not asked], logs):
         outcomes.append(outcome)
+        record([outcome], pieces, last)
         print(f"    {outcome.verdict} after {outcome.seconds:.0f} s {outcome.remark}".rstrip(), flush=True)
-    record(outcomes, last)
     print(f"\n{table(outcomes)}\nlogs: {logs}; last outcomes: {last}")
     verdicts = {outcome.verdict for outcome in outcomes}
     return INTERRUPTED if "interrupted" in verdicts else int("failed" in verdicts)

@@ -46,9 +46,9 @@ def test_the_table_has_every_outcome(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "skipped: cannot import no_such_module" in rows[2]
     assert (tmp_path / "fine.log").read_text() == "done\n"
     last = json.loads((tmp_path / "last.json").read_text())
-    assert {name: last[name]["verdict"] for name in last} == {"fine": "passed", "wrong": "failed"}
+    assert {name: last[name]["verdict"] for name in last} == {"fine": "passed", "wrong": "failed", "absent": "not run"}
     assert long.main(["fine"], (FINE,), tmp_path, tmp_path / "last.json") == 0
-    assert set(json.loads((tmp_path / "last.json").read_text())) == {"fine", "wrong"}
+    assert set(json.loads((tmp_path / "last.json").read_text())) == {"fine", "wrong", "absent"}
 
 
 def test_only_the_named_pieces_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
