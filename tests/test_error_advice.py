@@ -169,7 +169,8 @@ def test_the_next_steps_are_about_the_users_own_text() -> None:
     commands = [line.strip() for line in said.partition("Next:")[2].splitlines() if line]
     steps = [shlex.split(command, comments=True) for command in commands]
     assert steps[0] == ["bertjax", "fill-mask", "my runs/novels", "Er kam [MASK] Hause."]
-    assert [step[1] for step in steps] == ["fill-mask", "finetune", "export"]
+    assert [step[1] for step in steps] == ["fill-mask", "attention", "finetune", "export"]
+    assert steps[1][2:] == ["my runs/novels", "Er kam nach Hause."]
     assert "array" not in said and "configs/" not in said
     said = final_lines(Config(data=DataConfig(sources=("docs:numpy",))), summary, Path("r"), Path("h"))
     assert "bertjax pretrain modern_mini --data.sources 'text:my_texts/**/*.txt'" in said

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from bertjax.config import Config
 from bertjax.input.training_data import TrainingData
 from bertjax.run.loop import Outcome
 from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.terminal import bad, bold, dim, good
 from bertjax.text.sources.registry import KINDS, parse_source
 from bertjax.training.objectives import Measure, Objective, choose, list_measures
 
@@ -63,6 +64,10 @@ class Summary:
     peak: str  # the rate that the MFU is relative to
     held_out: tuple[Measured, ...]  # of the run's objectives
     completions: tuple[Completion, ...] = ()
+    store: str = ""  # path of the token store; empty for records
+
+
+_STORE = "token store "  # before its path in the name of a run's data
 
 
 def summarise(config: Config, content: TrainingData, outcome: Outcome, completions: tuple[Completion, ...]) -> Summary:
@@ -78,6 +83,7 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
         peak=str(outcome.peak),
         held_out=measured(choose(config.training.objectives), outcome.evaluation, outcome.baselines),
         completions=completions,
+        store=content.name.removeprefix(_STORE) if content.name.startswith(_STORE) else "",
     )
 
 
@@ -86,7 +92,8 @@ def _held_out_line(one: Measured) -> str:
     form = ".3f" if one.measure.is_loss else ".1%"
     gained = ""
     if one.measure.is_loss:
-        gained = f"    ({abs(one.gain):.3f} nats {'better' if one.gain >= 0 else 'worse'} than the baseline)"
+        gained = f"({abs(one.gain):.3f} nats {'better' if one.gain >= 0 else 'worse'} than the baseline)"
+        gained = f"    {(good if one.gain >= 0 else bad)(gained)}"
     return f"  {one.measure.name:13} {one.value:6{form}}    {one.measure.baseline_name} {one.baseline:{form}}{gained}"
 
 
@@ -101,25 +108,31 @@ def final_lines(config: Config, summary: Summary, report: AnyPath, exported: Any
     quoted = shlex.quote(str(run))
     return "\n".join(
         [
-            f"\nHeld-out text, after {summary.steps:,} steps and {summary.tokens_seen:,} tokens:",
+            bold(f"\nHeld-out text, after {summary.steps:,} steps and {summary.tokens_seen:,} tokens:"),
             *map(_held_out_line, summary.held_out),
-            *(["\nPredictions for [MASK] in held-out sentences:", *filled] if filled else []),
-            "\nOutput:",
+            *([bold("\nPredictions for [MASK] in held-out sentences:"), *filled] if filled else []),
+            bold("\nOutput:"),
             f"  report        {report}",
             f"  Hugging Face  {exported or 'transformers has no class of this network; use the run itself'}",
             f"  checkpoints   {run / 'checkpoints'}",
-            "\nNext:",
-            *_next_steps(config, quoted, summary.completions, exported is not None),
+            bold("\nNext:"),
+            *_next_steps(config, quoted, summary, exported is not None),
         ]
     )
 
 
-def _next_steps(config: Config, run: str, completions: Sequence[Completion], has_class: bool) -> list[str]:
-    """Commands to try next, which run unchanged except for the names of the user's files."""
+def _next_steps(config: Config, run: str, summary: Summary, has_class: bool) -> list[str]:
+    """Commands to try next, which run unchanged except for the names of the user\'s files."""
     steps = []
-    if completions:  # the shortest is the easiest to read
-        text = min((completion.text for completion in completions), key=len)
-        steps.append((f"bertjax fill-mask {run} {shlex.quote(text)}", "a sentence of the held-out text"))
+    if completions := summary.completions:  # the shortest is the easiest to read
+        shortest = min(completions, key=lambda completion: len(completion.text))
+        whole = shlex.quote(shortest.text.replace("[MASK]", shortest.answer))
+        steps.append((f"bertjax fill-mask {run} {shlex.quote(shortest.text)}", "a sentence of the held-out text"))
+        steps.append((f"bertjax attention {run} {whole}", "a page: what each head attends to"))
+    if summary.store:
+        steps.append(
+            (f"bertjax inspect {shlex.quote(summary.store)}", "the text in numbers, and rows with their masks")
+        )
     if all(KINDS[parse_source(source).kind].default_pattern is not None for source in config.data.sources):
         steps.append(("bertjax pretrain modern_mini --data.sources 'text:my_texts/**/*.txt'", "your own text"))
         steps.append(("pip install 'bertjax[cuda]' && bertjax bench bert_one_gpu", "how fast a GPU trains BERT-Base"))
@@ -129,4 +142,4 @@ def _next_steps(config: Config, run: str, completions: Sequence[Completion], has
     if has_class:
         exported = shlex.quote(f"{config.name}_huggingface")
         steps.append((f"bertjax export {run} --to huggingface --output {exported}", "export to Hugging Face"))
-    return [f"  {command}    # {what}" for command, what in steps]
+    return [f"  {command}    {dim(f'# {what}')}" for command, what in steps]

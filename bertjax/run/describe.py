@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import numpy as np
 from jax.sharding import Mesh
@@ -14,29 +16,50 @@ from bertjax.parallel.sharding import local_rows, replicated
 from bertjax.run.checks import choose_stage_attention
 from bertjax.run.job import Job, RunStage
 from bertjax.runtime.compilation import DETERMINISTIC
+from bertjax.storage.progress import duration
+from bertjax.storage.terminal import bad, bold
 
+_LABEL = 10  # characters of a label of the block
 _MOST_EPOCHS = 100  # without a warning; BERT was trained for 40
 
 
-def describe(job: Job) -> str:
-    """The devices, sizes and corpus of a run, as lines for the log."""
+def describe(job: Job, data: Sequence[str]) -> str:
+    """Describe the device, model, data, schedule and cost of a run, as a block of the log; `data` are lines."""
     config, mesh = job.config, job.mesh
     parameters = sum(leaf.size for leaf in jax.tree.leaves(job.blueprint.state.params))
     padding = (padded_vocab_size(config.model) - config.model.vocab_size) * (embedding_width(config.model) + 1)
-    axes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+    device = f"{mesh.devices.size} × {mesh.devices.flat[0].device_kind}"
+    if mesh.devices.size > 1:
+        device += f", mesh {' '.join(f'{axis}={size}' for axis, size in mesh.shape.items())}"
+    attention = _describe_attention(choose_stage_attention(config, mesh, tuple(stage.stage for stage in job.stages)))
+    block = {
+        "Device": [f"{device}; peak {job.peak}", *_describe_deterministic(config, mesh)],
+        "Model": [f"{parameters - padding:,} parameters; {attention}", *filter(None, [job.fitted])],
+        "Data": [*data, *_describe_sources(config.data.sources, job.stages[0].batches.shares)],
+        "Schedule": [_describe_stage(stage, batch_shards(mesh)) for stage in job.stages],
+        "Cost": [_describe_cost(job)],
+    }
     lines = [
-        f"mesh {axes} of {mesh.devices.flat[0].device_kind} ({mesh.devices.size} devices); peak {job.peak}",
-        f"model: {parameters - padding:,} parameters",
-        job.fitted,
-        _describe_attention(choose_stage_attention(config, mesh, tuple(stage.stage for stage in job.stages))),
-        *_describe_deterministic(config, mesh),
+        f"{'' if number else bold(name):{_LABEL + (0 if number else len(bold(name)) - len(name))}}{line}"
+        for name, section in block.items()
+        for number, line in enumerate(section)
     ]
     whole = replicated(job.blueprint.state.params, mesh)
-    if whole.is_much:
-        lines.append(f"Warning: {whole}")
-    lines += _describe_sources(config.data.sources, job.stages[0].batches.shares)
-    lines += [_describe_stage(stage, batch_shards(mesh)) for stage in job.stages]
-    return "\n".join(filter(None, [*lines, epochs_warning(job)]))
+    warnings = [f"Warning: {whole}" if whole.is_much else "", epochs_warning(job)]
+    return "\n".join([*lines, *map(bad, filter(None, warnings))])
+
+
+def _describe_cost(job: Job) -> str:
+    """The FLOPs of all steps, and the least time that they take."""
+    flops = sum(
+        (stage.stop - stage.start)
+        * stage.training.global_batch_size
+        * stage.data.sequence_length
+        * stage.flops_per_token
+        for stage in job.stages
+    )
+    peak = job.peak.flops * job.mesh.devices.size
+    return f"{flops:.2g} FLOP" + (f", at least {duration(flops / peak)} at the peak" if peak else "")
 
 
 def epochs_warning(job: Job) -> str:
@@ -88,9 +111,12 @@ def _describe_deterministic(config: Config, mesh: Mesh) -> list[str]:
 
 
 def _describe_stage(stage: RunStage, shards: int) -> str:
-    training, at_a_time = stage.training, stage.training.rows_at_a_time // shards
+    training = stage.training
+    parts = ""
+    if training.microbatches > 1 or shards > 1:
+        parts = f" ({training.rows_at_a_time // shards} rows a device"
+        parts += f", {training.microbatches} times" * (training.microbatches > 1) + ")"
     return (
-        f"steps {stage.start:,} to {stage.stop:,}: {training.global_batch_size:,} rows of "
-        f"{stage.data.sequence_length} tokens a step, {at_a_time} a device at a time in {training.microbatches} "
-        f"microbatch(es); {_epochs(stage):,.2f} epochs of {stage.batches.rows_per_epoch:,} rows"
+        f"steps {stage.start:,} to {stage.stop:,}: {training.global_batch_size:,} × {stage.data.sequence_length} tokens"
+        f"{parts}; {_epochs(stage):,.3g} epochs of {stage.batches.rows_per_epoch:,} rows"
     )

@@ -115,7 +115,6 @@ def pretrain(
         # 2. Data
         with SIGNS.doing("opening the training text"):
             content = _open_together(config, processes)
-        say("\n".join([content.name, sizes(content), *(f"note: {note}" for note in content.notes)]))
 
         with tensorflow_ahead():
             # 3. Mesh, networks and programs
@@ -133,7 +132,8 @@ def pretrain(
                     f"held-out losses are compared with {len(reference.seeds)} runs of {reference.name} on the same "
                     "text"
                 )
-            say(describe(job))
+            notes = [f"note: {note}" for note in content.notes]
+            say(describe(job, [content.name, *sizes(content).splitlines(), *notes]))
             if processes.count > 1:
                 print_now(describe_process(job))
 

@@ -1,4 +1,4 @@
-"""Progress of a long job: a bar with an ETA on a terminal or in a notebook, lines with an ETA elsewhere."""
+"""Progress of a long job: a live line or a notebook's bar, lines with an ETA elsewhere."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from bertjax.storage.progress import SIGNS
+from bertjax.storage.progress import LINE_EVERY, LIVE, NOTICEABLE, SIGNS, duration
 
 LONG_RUN_HOURS = 90 * 24  # from which on a run gets a warning
-_YEAR = 365.25 * 86_400  # seconds
+_REDRAWN_EVERY = 0.1  # seconds, of a live line
 
 
 class Progress:
     """Follows `total` units of work; a context manager.
 
-    On a terminal and in a notebook it is a progress bar. Elsewhere (a log file, a pipe) a line is printed at every
-    multiple of `every` units, as soon as an update brings the figures for it; without `every` when `every_seconds` have
-    passed; and one at the end.
+    On a terminal it is one live line, in a notebook a bar. Elsewhere (a log file, a pipe) a line is printed at a
+    multiple of `every` units, as soon as an update brings the figures for it, but after the first at most one in
+    `every_seconds`; without `every` after ten seconds and then when `every_seconds` have passed; and one at the end.
     The ETA comes from the mean rate since the first update, so that start-up and compilation do not count in it.
     """
 
@@ -31,7 +31,7 @@ class Progress:
         unit: str = "step",
         initial: int = 0,
         every: int | None = None,
-        every_seconds: float = 10.0,
+        every_seconds: float = LINE_EVERY,
         pauses_left: Callable[[int], int] | None = None,
         pause_units: float = 0.0,
         stream: TextIO | None = None,
@@ -41,20 +41,22 @@ class Progress:
 
         `pauses_left` says how many pauses (see `pause`) remain after a number of units; until one has
         been measured, it is taken to last as long as `pause_units` units.
-        Nothing is written before the first update, except a terminal's bar.
+        Nothing is written before the first update.
         """
         self._total, self._done, self._description, self._unit = total, initial, description, unit
         self._every, self._every_seconds = every, every_seconds
         self._stream = stream or sys.stderr
         self._clock = clock
         self._message, self._said, self._owed = "", initial, False
-        self._last_line = clock()
+        self._began, self._drawn = clock(), 0.0
+        self._last_line = self._began - every_seconds + (NOTICEABLE if every is None else 0.0)
         self._first: tuple[int, float] | None = None
         self._pauses_left, self._pause_units = pauses_left, pause_units
         self._pauses: list[float] = []  # seconds of each
         self._paused = 0.0  # seconds of those since the first update
         self._inside = contextlib.ExitStack()
-        self._bar = self._make_bar() if self._stream.isatty() or is_notebook(self._stream) else None
+        self._bar = self._make_bar() if is_notebook(self._stream) else None
+        self._is_live = self._bar is None and self._stream.isatty()
 
     def update(self, n: int = 1, message: str | None = None) -> None:
         """Count `n` more units done; `message` replaces the figures shown after them."""
@@ -66,6 +68,9 @@ class Progress:
                 self._bar.set_postfix_str(message, refresh=False)
             self._bar.update(n)
             SIGNS.spoke()
+        elif self._is_live:
+            if self._clock() - self._drawn >= _REDRAWN_EVERY:
+                self._draw()
         elif self._due(before, message):
             self._print_line()
 
@@ -86,6 +91,7 @@ class Progress:
         if self._bar is not None:
             self._bar.write(line, file=self._stream)
         else:
+            LIVE.erase()
             print(line, file=self._stream, flush=True)
 
     def close(self) -> None:
@@ -93,10 +99,12 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
         elif self._done != self._said:
-            self._print_line()
+            LIVE.erase()
+            if self._every is not None or self._clock() - self._began >= NOTICEABLE:
+                self._print_line()
 
     def __enter__(self) -> Progress:
-        self._inside.enter_context(SIGNS.by(self.note))
+        self._inside.enter_context(SIGNS.by(self.note, self._draw if self._is_live else None))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -131,6 +139,8 @@ class Progress:
     def _due(self, before: int, message: str | None) -> bool:
         if self._every is None:
             return self._clock() - self._last_line >= self._every_seconds
+        if self._clock() - self._last_line < self._every_seconds:
+            return False
         overdue, reached = self._owed, before // self._every != self._done // self._every
         self._owed = overdue or reached
         return (self._owed and message is not None) or (overdue and reached)
@@ -139,6 +149,15 @@ class Progress:
         print(self.line(), file=self._stream, flush=True)
         SIGNS.spoke()
         self._last_line, self._said, self._owed = self._clock(), self._done, False
+
+    def _draw(self, work: str = "") -> None:
+        """Redraw the live line: the elapsed time and the state, then the current `work` if it is none of the units."""
+        state = self.line()
+        extra = "" if not work or work == state else f"  {work}"
+        LIVE.show(f"{state}  {duration(self._clock() - self._began)} elapsed{extra}", self._stream)
+        self._drawn = self._clock()
+        if not work:
+            SIGNS.spoke()
 
     def _make_bar(self) -> Any:
         from tqdm.auto import tqdm
@@ -163,20 +182,6 @@ def is_notebook(stream: TextIO) -> bool:
 def plural(unit: str) -> str:
     """The plural of a unit's name: step -> steps; MB stays."""
     return unit if unit.isupper() else f"{unit}s"
-
-
-def duration(seconds: float) -> str:
-    """Format a duration: 48 s, 12 min 05 s, 3 h 20 min, 2 d 4 h, 1.5 years."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    if seconds < _YEAR:
-        return f"{whole // 86_400:,} d {whole % 86_400 // 3600} h"
-    return f"{seconds / _YEAR:,.1f} years"
 
 
 def long_run_warning(hours: float, steps: int) -> str:

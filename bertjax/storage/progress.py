@@ -1,21 +1,29 @@
-"""Progress of a long job: a bar or lines for what can be counted, and signs of life for the rest."""
+"""Progress of a long job: what can be counted with an ETA, and signs of life for the rest.
+
+On a terminal there is one live line. Elsewhere (a log file, a pipe) nothing is printed about work of under ten seconds,
+and one line a minute about the rest.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, NamedTuple, TextIO
 
-Progress = Callable[[str, int, int], None]  # (name of the job, amount done, total)
+Progress = Callable[[str, int, int], None]
+"""(name of the job, amount done, total). The name may end with a comma and a unit: `counting words, bytes`."""
 
-_LINE_EVERY = 10.0  # seconds
-_SIGN_EVERY = 4.0  # seconds without a line
+NOTICEABLE = 10.0  # seconds; shorter work is not reported off a terminal
+LINE_EVERY = 60.0  # seconds between lines off a terminal
 _LOOK_EVERY = 0.25  # seconds
-_LATER_EVERY = 30.0  # the same, after a minute of the same work
+_SILENT = 1.0  # seconds without output before the live line names the current work
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_SCALES = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
 
 def no_progress(what: str, done: int, total: int) -> None:
@@ -23,12 +31,91 @@ def no_progress(what: str, done: int, total: int) -> None:
 
 
 def print_sign(line: str) -> None:
-    """Print a line to stdout, over a terminal's bar; stderr is for failures."""
-    print(f"\r\033[K{line}" if sys.stdout.isatty() else line, flush=True)
+    """Print a line to stdout; stderr is for failures."""
+    print(line, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """Format a duration: 48 s, 12 min 05 s, 3 h 20 min, 2 d 4 h, 1.5 years."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    if seconds < _YEAR:
+        return f"{whole // 86_400:,} d {whole % 86_400 // 3600} h"
+    return f"{seconds / _YEAR:,.1f} years"
+
+
+_YEAR = 365.25 * 86_400  # seconds
+
+
+class LiveLine:
+    """The last line of a terminal, which is rewritten in place and erased before anything else is printed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._stream: TextIO | None = None  # where the line is shown now
+        self._frame = 0
+
+    def show(self, text: str, stream: TextIO) -> None:
+        """Replace the line, cut to the width of the terminal."""
+        stream = getattr(stream, "wrapped", stream)
+        with self._lock:
+            self._frame += 1
+            line = f"{_SPINNER[self._frame % len(_SPINNER)]} {text}"[: shutil.get_terminal_size().columns - 1]
+            stream.write(f"\r\033[K{line}")
+            stream.flush()
+            self._stream = stream
+
+    def erase(self) -> None:
+        """Remove the line, if one is shown."""
+        with self._lock:
+            if self._stream is not None:
+                self._stream.write("\r\033[K")
+                self._stream.flush()
+                self._stream = None
+
+    @contextlib.contextmanager
+    def erased_by_output(self) -> Iterator[None]:
+        """Erase the line before anything is written to stdout or stderr, where they are terminals."""
+        with contextlib.ExitStack() as stack:
+            for name, redirect in (("stdout", contextlib.redirect_stdout), ("stderr", contextlib.redirect_stderr)):
+                stream = getattr(sys, name)
+                if stream.isatty() and not isinstance(stream, _ErasingStream):
+                    stack.enter_context(redirect(_ErasingStream(stream, self)))  # pyright: ignore[reportArgumentType]
+            try:
+                yield
+            finally:
+                self.erase()
+
+
+class _ErasingStream:
+    """A terminal's stream that erases a live line before it writes."""
+
+    def __init__(self, stream: TextIO, line: LiveLine) -> None:
+        self.wrapped, self._line = stream, line
+
+    def write(self, text: str) -> int:
+        self._line.erase()
+        return self.wrapped.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.wrapped, name)
+
+
+LIVE = LiveLine()  # of this process
+
+
+class _Voice(NamedTuple):
+    say: Callable[[str], None]  # print a line
+    show: Callable[[str], None] | None  # rewrite the live line of a terminal; None: there is none
 
 
 class Signs:
-    """Prints the current work after a few silent seconds, so that silence never looks like a hang.
+    """Reports the current work when nothing else is printed, so that silence never looks like a hang.
 
     Code that prints calls `spoke`; slow code runs inside `doing`. Nothing is printed outside `speaking`.
     """
@@ -36,7 +123,7 @@ class Signs:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._doing: list[_Work] = []
-        self._says: list[Callable[[str], None]] = []  # the last one is used
+        self._voices: list[_Voice] = []  # the last one is used
         self._last = clock()
 
     def spoke(self) -> None:
@@ -44,13 +131,15 @@ class Signs:
         self._last = self._clock()
 
     @contextlib.contextmanager
-    def doing(self, what: str | Callable[[], str], later_every: float = _LATER_EVERY) -> Iterator[None]:
-        """Print `what` while the work inside takes long; an inner one replaces an outer one.
+    def doing(
+        self, what: str | Callable[[], str], first_after: float | None = None, later_every: float = LINE_EVERY
+    ) -> Iterator[None]:
+        """Report `what` while the work inside takes long; an inner one replaces an outer one.
 
-        It is printed every few seconds, after a minute every `later_every` seconds. A function returns the whole line;
-        a string gets the time added.
+        Off a terminal it is printed after `first_after` silent seconds (ten), then after every `later_every`. A
+        function returns the whole line; a string gets the time added.
         """
-        work = _Work(what, self._clock(), later_every)
+        work = _Work(what, self._clock(), NOTICEABLE if first_after is None else first_after, later_every)
         self._doing.append(work)
         try:
             yield
@@ -58,60 +147,79 @@ class Signs:
             self._doing.remove(work)
 
     @contextlib.contextmanager
-    def by(self, say: Callable[[str], None]) -> Iterator[None]:
-        """Print signs by `say`, which must not print into the middle of another line."""
-        self._says.append(say)
+    def by(self, say: Callable[[str], None], show: Callable[[str], None] | None = None) -> Iterator[None]:
+        """Print signs by `say`, which must not print into the middle of another line, or by `show` on a terminal."""
+        self._voices.append(_Voice(say, show))
         try:
             yield
         finally:
-            self._says.remove(say)
+            self._voices.pop()
 
     @contextlib.contextmanager
     def speaking(self, what: str, say: Callable[[str], None] = print_sign) -> Iterator[None]:
         """Run a thread that prints signs by `say`; `what` is the work where no inner one is named."""
-        with self.doing(what), self.by(say):
-            if len(self._says) > 1:  # a thread speaks already
+        show = (lambda text: LIVE.show(text, sys.stdout)) if say is print_sign and sys.stdout.isatty() else None
+        with self.doing(what), self.by(say, show):
+            if len(self._voices) > 1:  # a thread speaks already
                 yield
                 return
             over = threading.Event()
             self.spoke()
             thread = threading.Thread(target=self._speak, args=(over,), name="signs-of-life", daemon=True)
-            thread.start()
-            try:
-                yield
-            finally:
-                over.set()
-                thread.join()
+            with LIVE.erased_by_output():
+                thread.start()
+                try:
+                    yield
+                finally:
+                    over.set()
+                    thread.join()
 
     def due(self) -> str | None:
         """The line to print now; None if something was printed recently, or nothing is being done."""
         if not self._doing:
             return None
-        work, now = self._doing[-1], self._clock()
-        spent = now - work.since
-        if now - self._last < (_SIGN_EVERY if spent <= 60 else work.later_every):
+        work = self._doing[-1]
+        if self._clock() - self._last < (work.later_every if work.signed else work.first_after):
             return None
-        return f"{work.what} ({spent:.0f} s so far)" if isinstance(work.what, str) else work.what()
+        work.signed = True
+        return self._line(work)
+
+    def live(self) -> str | None:
+        """The text of the live line; None if something was printed just now, or nothing is being done."""
+        if not self._doing or self._clock() - self._last < _SILENT:
+            return None
+        return self._line(self._doing[-1])
+
+    def _line(self, work: _Work) -> str:
+        if not isinstance(work.what, str):
+            return work.what()
+        return f"{work.what[0].upper()}{work.what[1:]}… ({duration(self._clock() - work.since)})"
 
     def _speak(self, over: threading.Event) -> None:
         while not over.wait(_LOOK_EVERY):
-            if (line := self.due()) is not None:
-                self._says[-1](line)
+            voice = self._voices[-1]
+            if voice.show is not None:
+                if (text := self.live()) is not None:
+                    voice.show(text)
+            elif (line := self.due()) is not None:
+                voice.say(line)
                 self.spoke()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Work:
     what: str | Callable[[], str]
     since: float
+    first_after: float
     later_every: float
+    signed: bool = False  # whether it was reported
 
 
 SIGNS = Signs()  # of this process
 
 
 class ProgressLine:
-    """A bar with an ETA on a terminal; elsewhere a line every ten seconds."""
+    """One live line with an ETA on a terminal; elsewhere a line a minute about what takes ten seconds or more."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -120,26 +228,38 @@ class ProgressLine:
         self._already = 0  # done before an interruption; does not count for the speed
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Report `done` of `total`; a new `what` starts a new bar, `done == total` ends it."""
+        """Report `done` of `total`; a new `what` starts a new line, `done == total` ends it."""
         now = time.monotonic()
         if what != self._what:
-            self._what, self._started, self._spoken, self._already = what, now, now, done
-        if self._stream.isatty():
-            self._stream.write(f"\r\033[K{self._line(done, total, now)}" + ("\n" if done >= total else ""))
-            self._stream.flush()
+            self._what, self._started, self._already = what, now, done
+            self._spoken = now + NOTICEABLE - LINE_EVERY
+        ended = done >= total
+        if self._stream.isatty() and not ended:
+            LIVE.show(self._line(done, total, now), self._stream)
             SIGNS.spoke()
-        elif done >= total or now - self._spoken >= _LINE_EVERY:
+        elif now - self._started >= NOTICEABLE if ended else now - self._spoken >= LINE_EVERY:
             self._spoken = now
+            LIVE.erase()
             print(self._line(done, total, now), file=self._stream, flush=True)
             SIGNS.spoke()
-        if done >= total:
+        if ended:
+            LIVE.erase()
             self._what = ""
 
     def _line(self, done: int, total: int, now: float) -> str:
-        spent, share = now - self._started, done / max(total, 1)
-        amount = f"{self._what}: {share:4.0%} of {total:,}"
+        name, _, unit = self._what.rpartition(", ") if ", " in self._what else (self._what, "", "")
+        amount = f"{name[:1].upper()}{name[1:]}: {_amount(done, total, unit)}"
+        spent = now - self._started
         if done >= total:
-            return f"{amount}, {spent:.0f} s"
+            return f"{amount}, {duration(spent)}"
         if done <= self._already:
             return amount
-        return f"{amount}, {spent * (total - done) / (done - self._already):.0f} s left"
+        return f"{amount}, {duration(spent * (total - done) / (done - self._already))} left"
+
+
+def _amount(done: int, total: int, unit: str) -> str:
+    """Format a part of a whole: 35% of 115 MB, or 2,100 of 7,995 entries."""
+    if unit == "bytes":
+        size, scale = next(((size, scale) for size, scale in _SCALES if total >= size), (1, "bytes"))
+        return f"{done / max(total, 1):.0%} of {total / size:,.3g} {scale}"
+    return f"{done:,} of {total:,} {unit}".rstrip()

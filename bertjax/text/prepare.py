@@ -252,12 +252,12 @@ def _fill(
     records |= finished_shards(units, job)
     total = sum(unit.size for unit in units)
     done = sum(unit.size for unit in units if unit.number in records)
-    progress("preparing text", done, total)
+    progress("preparing text, bytes", done, total)
     missing = [unit for unit in units if unit.number not in records]
     for unit, record in runner(partial(make_shards, job=job), missing, "preparing text"):
         records[unit.number] = record
         done += unit.size
-        progress("preparing text", done, total)
+        progress("preparing text, bytes", done, total)
 
 
 def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJob) -> dict[str, Any]:

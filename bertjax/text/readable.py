@@ -96,7 +96,7 @@ def _failures(units: Sequence[Unit], progress: Progress, runner: Runner) -> list
         for unit, unreadable in runner(_unreadable_files, units, _WHAT):
             failures |= {path: Failure(path, message, likely) for path, message, likely in unreadable}
             done += unit.size
-            progress(_WHAT, done, total)
+            progress(f"{_WHAT}, bytes", done, total)
     return [failures[path] for path in sorted(failures)]
 
 

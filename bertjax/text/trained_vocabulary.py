@@ -177,7 +177,7 @@ def _train_vocabulary(
         warn_of_stripped_accents(corpus.files)
     counts, share = count_corpus(corpus, data, progress, runner, division)
     words = smoothed(counts, data.vocab_temperature)
-    report = partial(progress, "training the vocabulary")
+    report = partial(progress, "training the vocabulary, entries")
     tokenizer = train_tokenizer(data.tokenizer, words, data.vocab_size, TextRules.of(data), report)
     record = {"asked_vocab_size": data.vocab_size, "words": words.total(), "distinct_words": len(words)}
     write_vocabulary(folder, inputs, tokenizer, corpus.sources, record | {"share_of_documents": share})
@@ -198,7 +198,7 @@ def count_corpus(
     for unit, counted in runner(count, corpus.units, "counting words"):
         counts[unit.source].update(counted)
         done += unit.size
-        progress("counting words", done, total)
+        progress("counting words, bytes", done, total)
     corpus.require_unchanged()
     return counts, share
 

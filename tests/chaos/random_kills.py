@@ -44,9 +44,8 @@ _LONGEST = 1200  # seconds of an undisturbed run, on a machine that others use t
 _PHASES = (
     ("training is complete", "report and export"),
     ("data pipeline: ", "compilation"),
-    ("mesh data=", "restore"),
-    ("preparing text", "prepare"),
-    ("counting words", "prepare"),
+    ("Schedule  steps ", "restore"),
+    ("Settings", "prepare"),
 )
 _CLOCKED = ("step", "train/", "eval/", "baseline/")  # figures of the log that do not depend on the clock
 

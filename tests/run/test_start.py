@@ -45,9 +45,12 @@ def test_run_prints_each_stretch_of_work_in_order(begun: Begun) -> None:
         "Settings changed from the recipe:",
         r"  training\.steps: 4   \(recipe: \d+\)",
         r"  scaled with it: .*optimizer\.warmup_steps=",
-        "preparing text: 100%",
-        "token store ",
-        "model: .* parameters",
+        r"Device    1 × cpu; peak ",
+        r"Model     [\d,]+ parameters; attention: xla",
+        "Data      token store ",
+        "          held_out: ",
+        r"Schedule  steps 0 to 4: \d+ × \d+ tokens; [\d.]+ epochs of [\d,]+ rows",
+        r"Cost      .* FLOP, at least ",
         r"compiling \(about 20 s the first time\)",
         "pretraining  .* / 4 steps",
         "step 4  held out",
@@ -55,7 +58,7 @@ def test_run_prints_each_stretch_of_work_in_order(begun: Begun) -> None:
     ]
     places = [position(lines, pattern) for pattern in order]
     assert places == sorted(places)
-    assert places[0] == 0 or lines[0].startswith("starting ("), "something is said before the config"
+    assert places[0] == 0 or lines[0].startswith("Starting… ("), "something is said before the config"
     assert not any(line.startswith(("config:", "  model.hidden_size")) for line in lines)
 
 

@@ -127,7 +127,7 @@ def stop_held(arguments: list[str], log: Path, number: signal.Signals, said: str
 
 def news_of(printed: str) -> list[str]:
     """The lines that say more than that something takes long, which on a loaded machine anything may."""
-    return [line for line in printed.splitlines() if not re.fullmatch(r"[^:]+ \(\d+ s so far\)", line)]
+    return [line for line in printed.splitlines() if not re.fullmatch(r"[^:]+… \(.* s\)", line)]
 
 
 def digests(run_dir: Path) -> dict[str, str]:

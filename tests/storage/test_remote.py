@@ -115,7 +115,7 @@ from bertjax.config import DataConfig
 from bertjax.text import corpus, prepare
 corpus.UNIT_BYTES, corpus.MAX_UNITS = {unit_bytes}, 1000
 def no_further(what, done, total):
-    if what == "preparing text" and done > total / 2:
+    if what == "preparing text, bytes" and done > total / 2:
         pathlib.Path({sleeps!r}).touch()
         time.sleep(600)
 if __name__ == "__main__":
@@ -352,7 +352,7 @@ def test_interrupted_copy_continues(store, tmp_path, monkeypatch):
     (partial,) = tmp_path.glob("store-*.partial")
     finished = len(list(partial.iterdir()))
     size = sum(file["bytes"] for file in file_records(read_manifest(store)))
-    assert told[0][1:] == (0, size) and f"copying the token store, {size / 1e6:.1f} MB, to {tmp_path}" in told[0][0]
+    assert told[0][1:] == (0, size) and told[0][0].startswith(f"copying the token store to {tmp_path}")
     copied = []
     copy = local_copy._copy_file
     monkeypatch.setattr(local_copy, "_copy_file", lambda *given: copied.append(given) or copy(*given))

@@ -1,7 +1,6 @@
 """Progress and signs of life on a terminal and elsewhere."""
 
 import io
-import itertools
 import time
 
 import pytest
@@ -17,20 +16,41 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Every look at the clock is two seconds later."""
-    ticks = itertools.count(0, 2)
-    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(ticks)))
+    """Every look at the clock is `step` seconds later."""
+    ticks = Hand()
+
+    def tick():
+        ticks.now += ticks.step
+        return ticks.now
+
+    monkeypatch.setattr(module.time, "monotonic", tick)
+    return ticks
 
 
-def test_plain_stream_gets_lines_periodically(clock):
+def test_plain_stream_gets_a_line_after_ten_seconds_and_then_every_minute(clock):
     stream = io.StringIO()
     line = ProgressLine(stream)
-    for done in range(11):
-        line("preparing text", done * 100, 1000)
+    clock.step = 10.0
+    for done in range(15):
+        line("preparing text, bytes", done * 1_000_000, 14_000_000)
     assert stream.getvalue().splitlines() == [
-        "preparing text:  50% of 1,000, 10 s left",
-        "preparing text: 100% of 1,000, 20 s",
+        "Preparing text: 7% of 14 MB, 2 min 10 s left",
+        "Preparing text: 50% of 14 MB, 1 min 10 s left",
+        "Preparing text: 93% of 14 MB, 10 s left",
+        "Preparing text: 100% of 14 MB, 2 min 20 s",
     ]
+
+
+def test_work_of_under_ten_seconds_is_not_printed(clock):
+    stream, terminal = io.StringIO(), Terminal()
+    clock.step = 3.0
+    for line in (ProgressLine(stream), ProgressLine(terminal)):
+        for done in (1, 2, 3):
+            line("training the vocabulary, entries", done, 3)
+    assert stream.getvalue() == ""
+    shown = terminal.getvalue()
+    assert "Training the vocabulary: 2 of 3 entries, 3 s left" in shown and shown.endswith("\r\033[K")
+    assert "\n" not in shown
 
 
 def test_work_of_an_earlier_run_does_not_flatter_the_estimate(clock):
@@ -38,23 +58,14 @@ def test_work_of_an_earlier_run_does_not_flatter_the_estimate(clock):
     line = ProgressLine(stream)
     line("preparing text", 800, 1000)
     line("preparing text", 900, 1000)
-    assert stream.getvalue().endswith("preparing text:  90% of 1,000, 2 s left")
-
-
-def test_terminal_has_one_line_per_job(clock):
-    stream = Terminal()
-    line = ProgressLine(stream)
-    for what, done in (("counting words", 5), ("counting words", 10), ("preparing text", 10)):
-        line(what, done, 10)
-    assert stream.getvalue().count("\n") == 2
-    assert stream.getvalue().split("\n")[0].count("\r") == 2
+    assert stream.getvalue().endswith("Preparing text: 900 of 1,000, 2 s left")
 
 
 class Hand:
     """A clock that is turned by hand."""
 
     def __init__(self):
-        self.now = 100.0
+        self.now, self.step = 100.0, 2.0
 
     def __call__(self):
         return self.now
@@ -71,35 +82,49 @@ def said_during(signs, clock, seconds):
     return said
 
 
-def test_silence_is_at_most_four_seconds():
+def test_silent_work_is_printed_after_ten_seconds_and_then_every_minute():
     clock = Hand()
     signs = Signs(clock)
-    with signs.doing("compiling the step"):
-        said = said_during(signs, clock, 60)
-    times = [0, *(when for when, _ in said), 60]
-    assert max(b - a for a, b in itertools.pairwise(times)) <= 4
-    assert said[0] == (4, "compiling the step (4 s so far)")
-
-
-def test_long_work_is_printed_less_often():
-    clock = Hand()
-    signs = Signs(clock)
-    with signs.doing("compiling the step"):
-        said_during(signs, clock, 60)
-        assert [round(when) for when, _ in said_during(signs, clock, 120)] == [90, 120, 150, 180]
-    with signs.doing("stepping", later_every=300):
-        said_during(signs, clock, 60)
-        assert len(said_during(signs, clock, 600)) == 2
+    with signs.doing("compiling"):
+        assert said_during(signs, clock, 131) == [
+            (10, "Compiling… (10 s)"),
+            (70, "Compiling… (1 min 10 s)"),
+            (130, "Compiling… (2 min 10 s)"),
+        ]
+    with signs.doing("stepping", first_after=60, later_every=300):
+        assert [round(when) - 131 for when, _ in said_during(signs, clock, 600)] == [59, 359]
 
 
 def test_printed_line_delays_the_next_sign():
     clock = Hand()
     signs = Signs(clock)
     with signs.doing("counting"):
-        assert said_during(signs, clock, 3.5) == []
+        assert said_during(signs, clock, 9.5) == []
         signs.spoke()
-        assert said_during(signs, clock, 3.75) == []
-        assert [when for when, _ in said_during(signs, clock, 0.5)] == [7.5]
+        assert said_during(signs, clock, 9.75) == []
+        assert [when for when, _ in said_during(signs, clock, 0.5)] == [19.5]
+
+
+def test_terminal_names_the_work_in_one_line_that_output_erases(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(module.sys, "stdout", terminal)
+    monkeypatch.setattr(module, "_SILENT", 0.0)
+    monkeypatch.setattr(module, "_LOOK_EVERY", 0.005)
+    with Signs().speaking("starting"):
+        wait_for_text(terminal, "Starting… (0 s)")
+        print("ready")
+        wait_for_text(terminal, "ready")
+    assert module.sys.stdout is terminal
+    shown = terminal.getvalue()
+    assert "\r\033[Kready\n" in shown and shown.count("\n") == 1
+    assert shown.rpartition("\n")[2] == "" or shown.endswith("\r\033[K")
+
+
+def wait_for_text(stream, text):
+    deadline = time.monotonic() + 60
+    while text not in stream.getvalue():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def test_innermost_work_is_named():
@@ -108,21 +133,21 @@ def test_innermost_work_is_named():
     assert said_during(signs, clock, 20) == []
     with signs.doing("all of it"):
         with signs.doing(lambda: "batch 3 of 9"):
-            assert [line for _, line in said_during(signs, clock, 8)] == ["batch 3 of 9"] * 2
-        assert said_during(signs, clock, 4)[0][1].startswith("all of it (")
+            assert [line for _, line in said_during(signs, clock, 80)] == ["batch 3 of 9"] * 2
+        assert said_during(signs, clock, 61)[0][1].startswith("All of it… (")
     assert said_during(signs, clock, 20) == []
 
 
 def test_thread_prints_while_the_work_is_silent(monkeypatch):
-    monkeypatch.setattr(module, "_SIGN_EVERY", 0.05)
     monkeypatch.setattr(module, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(module, "NOTICEABLE", 0.05)
     signs, outer, inner = Signs(), [], []
     with signs.speaking("starting", outer.append):
         wait_for(outer)
         # A whole run speaks inside a verb that speaks already: by the innermost way, and of the innermost work.
         with signs.speaking("working", inner.append):
             wait_for(inner)
-    assert outer[0].startswith("starting (") and inner[0].startswith("working (")
+    assert outer[0].startswith("Starting… (") and inner[0].startswith("Working… (")
     count = len(outer)
     time.sleep(0.2)
     assert len(outer) == count, "the thread has ended"
@@ -142,8 +167,8 @@ def test_progress_counts_as_output():
     module.SIGNS = signs
     try:
         with signs.doing("preparing text"):
-            clock.now += 3.75
-            ProgressLine(io.StringIO())("preparing text", 10, 10)
-            assert said_during(signs, clock, 3.75) == []
+            clock.now += 9.75
+            ProgressLine(Terminal())("preparing text", 5, 10)
+            assert said_during(signs, clock, 9.75) == []
     finally:
         module.SIGNS = before

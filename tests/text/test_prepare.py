@@ -494,10 +494,10 @@ def test_progress_runs_from_zero_to_total(data):
     told = []
     prepare(changed(data, vocab="", vocab_size=60), lambda *values: told.append(values))
     assert list(dict.fromkeys(what for what, _, _ in told)) == [
-        "counting words",
-        "training the vocabulary",
-        "preparing text",
+        "counting words, bytes",
+        "training the vocabulary, entries",
+        "preparing text, bytes",
     ]
-    for job in ("counting words", "training the vocabulary", "preparing text"):
+    for job in dict.fromkeys(what for what, _, _ in told):
         done = [d for what, d, _ in told if what == job]
         assert done == sorted(done) and done[-1] == told[[w for w, _, _ in told].index(job)][2]

@@ -203,7 +203,7 @@ def test_list_edited_during_prepare_is_named(data, tmp_path):
     path.write_text("the river\n")
 
     def edit(what, done, total):
-        if what == "preparing text":
+        if what == "preparing text, bytes":
             path.write_text("river with\n")
 
     with pytest.raises(ValueError, match=r"data\.units='list:.*': .*units\.txt was changed while text was prepared"):
@@ -234,7 +234,7 @@ def test_field_without_spans_is_refused_before_encoding(data, tmp_path):
     done = []
     with pytest.raises(ValueError, match=r"data\.units='spans:mark': no unit was found in the first 1,000 documents"):
         prepare(data, lambda what, *_: done.append(what))
-    assert "preparing text" not in done
+    assert "preparing text, bytes" not in done
 
 
 def test_list_finds_the_longest_unit_in_whole_words(tmp_path):

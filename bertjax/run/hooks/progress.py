@@ -6,7 +6,7 @@ import contextlib
 
 from bertjax.run.callbacks import Callback, Figures
 from bertjax.run.metrics import brief
-from bertjax.storage.progress import SIGNS
+from bertjax.storage.progress import LINE_EVERY, SIGNS
 
 COMPILING = "compiling (about 20 s the first time)"
 _STEPS_SILENT = 300.0  # seconds between progress lines while no figures are logged
@@ -23,7 +23,7 @@ class ShowProgress(Callback):
         description = f"rows of {data.sequence_length} tokens; data pipeline: {run.feed.engine}"
         run.progress.note(f"from step {run.step:,}: {description}; {COMPILING}")
         self._stepping.close()
-        self._stepping.enter_context(SIGNS.doing(run.progress.line, later_every=_STEPS_SILENT))
+        self._stepping.enter_context(SIGNS.doing(run.progress.line, LINE_EVERY, _STEPS_SILENT))
         self._compiling.enter_context(SIGNS.doing(COMPILING))
 
     def after_step(self, step: int) -> None:

@@ -73,7 +73,7 @@ def _copy(store: AnyPath, manifest: Mapping[str, Any], target: Path, progress: P
     folder.mkdir(exist_ok=True)
     files = file_records(manifest)
     total = sum(file["bytes"] for file in files)
-    what = f"copying the token store, {total / 1e6:,.1f} MB, to {target}"
+    what = f"copying the token store to {target}, bytes"
     done = sum(file["bytes"] for file in files if _is_there(folder, file))
     needed, free = total - done, shutil.disk_usage(folder).free
     if needed > free:
