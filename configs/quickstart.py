@@ -1,8 +1,8 @@
-"""A small BERT, pretrained in minutes on a laptop's CPU, on text that every installation has.
+"""A small BERT, pretrained in five minutes on a laptop's CPU, on novels that the package contains.
 
 Reproduces: nothing; shows all steps from text to a checkpoint that Hugging Face loads.
-Text: the English prose of the documentation inside the installed Python packages.
-Cost: 1.5 million parameters, 8 million tokens, 3e13 FLOP: minutes on two CPU cores.
+Text: eight English novels in the public domain, half a million words, the same in every installation.
+Cost: 1.1 million parameters, 5 million tokens, 1.5e13 FLOP: five minutes on two CPU cores, with all preparation.
 Command: bertjax pretrain quickstart
 """
 
@@ -10,7 +10,7 @@ from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, Opt
 
 
 def config() -> Config:
-    """2 layers of width 128, BERT-Tiny with twice the heads; its vocabulary of 8,000 entries is trained on the text."""
+    """2 layers of width 128, BERT-Tiny with twice the heads; its vocabulary of 5,000 entries is trained on the text."""
     return Config(
         name="quickstart",
         model=ModelConfig(
@@ -27,19 +27,21 @@ def config() -> Config:
         ),
         execution=ExecutionConfig(scan_unroll=2, logits_chunk=256),
         data=DataConfig(
-            sources=("docs:",),
-            vocab_size=8_000,
-            held_out=0.02,
-            sequence_length=64,
-            max_predictions=10,
+            sources=("novels:",),
+            vocab_size=5_000,
+            held_out=0.05,
+            # Shorter rows use their context sooner: 2,400 steps of 32 x 64 end 0.59 nats below the best without
+            # context, those of 64 x 32 end 1.10 below it.
+            sequence_length=32,
+            max_predictions=5,
         ),
-        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=300),
+        optimizer=OptimizerConfig(learning_rate=1e-3, beta2=0.98, warmup_steps=200),
         training=TrainingConfig(
-            steps=4_000,
-            global_batch_size=32,
+            steps=2_400,
+            global_batch_size=64,
             log_every=50,
-            eval_every=1_000,
+            eval_every=1_200,
             eval_rows=2_048,
-            checkpoint_every=1_000,
+            checkpoint_every=600,
         ),
     )

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs bertjax and pretrains a small BERT on the documentation of the installed packages.
+# Installs bertjax and pretrains a small BERT on eight novels in the public domain.
 # Arguments override the recipe: ./launch/quickstart.sh --training.steps 100
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -108,6 +108,17 @@ def test_there_are_commands_and_options() -> None:
     assert len(commands()) > 40 and len(options()) > 20
 
 
+def test_the_chinese_page_has_the_same_commands_and_figures() -> None:
+    pages = [(REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md")]
+    fences, tables = zip(
+        *((re.findall(r"^```\n(.*?)^```", page, re.M | re.S), page.partition("<!-- made by")[2]) for page in pages),
+        strict=True,
+    )
+    assert fences[0] == fences[1] and len(fences[0]) > 6
+    assert tables[0].partition("<!-- end")[0] == tables[1].partition("<!-- end")[0], "the benchmarks write both"
+    assert not [link for link in re.findall(r"\]\((?!https:)([\w./]+)", pages[1]) if not (REPOSITORY / link).exists()]
+
+
 def rows_of(page: str, heading: str) -> list[str]:
     """The rows of the first table below a heading, without its head."""
     section = f"\n{PAGES[page]}".partition(f"\n{heading}\n")[2]
@@ -171,7 +182,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_somewhere(page: str) -> None:
-    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", PAGES[page])
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", PAGES[page])
     assert links or page == "configs/README.md"
     for path, anchor in links:
         target = (REPOSITORY / page).parent / path if path else REPOSITORY / page

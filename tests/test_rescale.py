@@ -29,19 +29,19 @@ def test_the_same_number_of_steps_changes_nothing() -> None:
 
 
 def test_a_shorter_run_keeps_its_shares() -> None:
-    config = recipe("quickstart.py")  # 4,000 steps
-    assert changed(rescale(config, 400), config) == {
-        "training.steps": 400,
-        "optimizer.warmup_steps": 30,
+    config = recipe("quickstart.py")  # 2,400 steps
+    assert changed(rescale(config, 240), config) == {
+        "training.steps": 240,
+        "optimizer.warmup_steps": 20,
         "training.log_every": 5,
-        "training.eval_every": 100,
-        "training.checkpoint_every": 100,
+        "training.eval_every": 120,
+        "training.checkpoint_every": 60,
     }
 
 
 def test_a_longer_run_reports_and_saves_as_often() -> None:
     config = recipe("quickstart.py")
-    assert changed(rescale(config, 40_000), config) == {"training.steps": 40_000, "optimizer.warmup_steps": 3_000}
+    assert changed(rescale(config, 24_000), config) == {"training.steps": 24_000, "optimizer.warmup_steps": 2_000}
 
 
 def test_evaluations_do_not_take_most_of_a_short_run() -> None:

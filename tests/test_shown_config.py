@@ -47,20 +47,20 @@ def test_steps_alone_scale_what_follows_from_them_and_one_line_says_so(
     config, shown = configured("--training.steps", "30")
     assert shown == [
         "Settings changed from the recipe:",
-        "  training.steps: 30   (recipe: 4000)",
-        "  scaled with it: optimizer.warmup_steps=2, training.log_every=1, training.eval_every=64, "
-        "training.checkpoint_every=64",
+        "  training.steps: 30   (recipe: 2400)",
+        "  scaled with it: optimizer.warmup_steps=2, training.log_every=1, training.eval_every=32, "
+        "training.checkpoint_every=32",
     ]
-    assert (config.optimizer.warmup_steps, config.training.log_every, config.training.eval_every) == (2, 1, 64)
+    assert (config.optimizer.warmup_steps, config.training.log_every, config.training.eval_every) == (2, 1, 32)
     assert configured("--training.steps", "30") == (config, shown)
-    assert configured("--training.steps", "4000")[1] == ["Settings: recipe defaults"]
+    assert configured("--training.steps", "2400")[1] == ["Settings: recipe defaults"]
 
 
 def test_values_that_are_given_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config, shown = configured("--training.steps", "400", "--optimizer.warmup_steps=300", "--training.log-every", "50")
     assert (config.optimizer.warmup_steps, config.training.log_every) == (300, 50)
-    assert shown[-1] == "  scaled with it: training.eval_every=100, training.checkpoint_every=100"
+    assert shown[-1] == "  scaled with it: training.eval_every=200, training.checkpoint_every=100"
 
 
 def test_stages_are_named_by_their_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,13 +78,13 @@ def test_a_run_that_is_there_is_trained_for_longer_under_its_own_schedule(tmp_pa
         return config
 
     begun = begin("--training.steps", "400")
-    assert begun.optimizer.warmup_steps == 30
+    assert begun.optimizer.warmup_steps == 33
     again, _ = configured("--run-dir", str(tmp_path), "--training.steps", "400")
     assert again == begun, "the same command is the same config"
     longer, _ = configured("--run-dir", str(tmp_path), "--training.steps", "800")
     assert longer.training.steps == 800 and longer.optimizer == begun.optimizer
     given, _ = configured("--run-dir", str(tmp_path), "--training.steps", "800", "--optimizer.warmup-steps", "60")
     assert given.optimizer.warmup_steps == 60
-    begin()  # the recipe's own 4,000 steps
+    begin()  # the recipe's own 2,400 steps
     longer, _ = configured("--run-dir", str(tmp_path), "--training.steps", "8000")
-    assert longer.optimizer.warmup_steps == 300
+    assert longer.optimizer.warmup_steps == 200

@@ -27,7 +27,7 @@ def fences(page: str, heading: str) -> list[str]:
     return [fence.replace("\\\n", " ") for fence in re.findall(r"^```\n(.*?)^```", section, re.M | re.S)]
 
 
-USE, SNIPPET = fences(README, "Fine-tune and predict, embed and search")
+USE, SNIPPET = fences(README, "Use the model")
 FINETUNE, FEATURES, SNIPPET_AGAIN = fences(DETAILS, "Fine-tune and predict")
 (SEARCH,) = fences(DETAILS, "Search")
 COMMANDS = [shlex.split(line)[1:] for line in USE.splitlines()]

@@ -1,8 +1,8 @@
-"""Run the benchmarks, compare their figures with the bars in figures.toml, and keep them for the README.
+"""Run the benchmarks, compare their figures with the targets in figures.toml, and keep them for two pages.
 
     python -m tests.benchmarks [NAME ...] [--races] [--data DATA]     run all but the races, or those named
     python -m tests.benchmarks --allow-skipped                        also where data are missing
-    python -m tests.benchmarks --readme                               only write the README's table
+    python -m tests.benchmarks --readme                               only write the pages
 
 Ends with a table of figures, bars and verdicts, and with exit code 1 if a figure falls short of its bar or a benchmark
 does not run, else with 3 if one was skipped because its data are missing, unless --allow-skipped. What was measured,
@@ -41,13 +41,15 @@ from bertjax.storage.files import replace_text
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
-FIGURES, RESULTS, README = HERE / "figures.toml", HERE / "results.json", REPOSITORY / "README.md"
+FIGURES, RESULTS = HERE / "figures.toml", HERE / "results.json"
+README, PAGE = REPOSITORY / "README.md", HERE / "README.md"  # six figures in short, and all
+CHINESE = REPOSITORY / "README.zh.md"
 RACE = HERE / "race.json"  # which bench_race.py keeps
 DATA = REPOSITORY.parent / "shared" / "data"
 BEGIN, END = "<!-- made by python -m tests.benchmarks -->", "<!-- end -->"
-_WRITTEN = tuple(str(path.relative_to(REPOSITORY)) for path in (RESULTS, README))
+_WRITTEN = tuple(str(path.relative_to(REPOSITORY)) for path in (RESULTS, README, CHINESE, PAGE))
 _SKIPPED = 3  # exit code
-_TRIED = f"[what was tried]({FIGURES.relative_to(REPOSITORY)})"
+_TRIED = "[what was tried](#what-was-tried)"
 _WORDS = ("command", "after", "data")  # keys of figures.toml that are lists of words
 _PACKAGES = ("jax", "torch", "transformers")
 
@@ -67,11 +69,13 @@ class Figure:
     most: float | None
     set_by: str  # who set the bar and why
     fell_short: str  # where the bar could not be reached: what was measured, and what stands in the way
-    tried: str  # what did not help, or not enough; the README names the file instead
+    tried: str  # what did not help, or not enough; a paragraph of the page
+    retired: str  # why an earlier target is none, with the arithmetic
     after: tuple[str, ...]  # words of a command whose results this one reads
     data: tuple[str, ...]  # folders of DATA that it needs
     race: bool  # takes long: only with --races, or by name
-    readme: bool  # has a row in the README's table
+    readme: str  # a short name: the figure has a row in the README's table
+    against: str  # with `readme`: what it is compared with, in a few words
 
     @property
     def bar(self) -> str:
@@ -85,16 +89,16 @@ class Figure:
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
     def verdict(self, value: float, error: float, elsewhere: str = "") -> str:
-        """The bar, and whether a value is within it; if not, why it could not be reached, and what was tried.
+        """The target, and whether a value is within it; if not, why it could not be reached, and what was tried.
 
-        For the latter `elsewhere` is said, if it is given. A bar nearer than the standard error `error` is said too.
+        `elsewhere`, if given, stands for both reasons. A target nearer than the standard error `error` is said too.
         """
         limits = [limit for limit in (self.least, self.most) if limit is not None]
         near = ", by less than its standard error" * any(abs(value - limit) < error for limit in limits)
         if self.holds(value):
-            return f"{self.bar}: holds{near}"
-        tried = self.tried and (elsewhere or self.tried)
-        return "; ".join(filter(None, (f"{self.bar}: FALLS SHORT{near}", self.fell_short, tried)))
+            return f"{self.bar}: reached{near}" if limits else self.bar
+        missed, reasons = f"{self.bar}: not reached{near}", [*filter(None, (self.fell_short, self.tried))]
+        return "; ".join([missed, *([elsewhere] if elsewhere and reasons else reasons)])
 
 
 def read_figures(path: Path = FIGURES) -> dict[str, Figure]:
@@ -102,8 +106,8 @@ def read_figures(path: Path = FIGURES) -> dict[str, Figure]:
     reason.
     """
     found: dict[str, Figure] = {}
-    optional = {"least": None, "most": None, "race": False, "readme": False}
-    optional |= dict.fromkeys(("set_by", "fell_short", "tried"), "")
+    optional = {"least": None, "most": None, "race": False}
+    optional |= dict.fromkeys(("set_by", "fell_short", "tried", "retired", "readme", "against"), "")
     optional |= dict.fromkeys(_WORDS[1:], ())
     for entry in tomllib.loads(path.read_text())["figure"]:
         values = optional | entry
@@ -207,36 +211,54 @@ def _processor() -> str:
     return f"{name} ({numbers.removeprefix('cpu ')})" if numbers else name
 
 
-def readme_table(figures: Mapping[str, Figure], results: Mapping[str, Any], race: Mapping[str, Any]) -> str:
-    """The tables of the README, of what has been measured: the figures, and the race between recipes."""
-    lines = ["| | measured | compared with | bar | made by |", "|---|---|---|---|---|"]
+def readme_table(figures: Mapping[str, Figure], results: Mapping[str, Any]) -> str:
+    """The README's table: a few figures, each with what it is compared with and its target."""
+    lines = ["| | bertjax | compared with | target |", "|---|---|---|---|"]
     for figure in figures.values():
         if figure.readme and (found := results.get(figure.name)):
+            shown = figure.shown.format(found["value"])
+            lines.append(f"| {figure.readme} | {shown} | {figure.against} | {figure.bar} |")
+    return "\n".join(lines)
+
+
+def page_tables(figures: Mapping[str, Figure], results: Mapping[str, Any], race: Mapping[str, Any]) -> str:
+    """The page's tables, of what has been measured, with what was tried and the targets that were retired."""
+    lines = ["| figure | measured | compared with | target | command, commit, machine |", "|---|---|---|---|---|"]
+    for figure in figures.values():
+        if found := results.get(figure.name):
             command = found["command"].removeprefix("tests/benchmarks/").format(data="DATA", folder="DIR")
-            made_by = f"`{command}`, {found['commit']}, {found['machine']}"
             cells = (
                 figure.name,
                 figure.shown.format(found["value"]),
                 found.get("beside", figure.beside),
                 figure.verdict(found["value"], found.get("error", 0.0), _TRIED),
-                made_by,
+                f"`{command}`, {found['commit']}, {found['machine']}",
             )
             lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, *race_table(race)])
+    missed = [one for name, one in figures.items() if name in results and not one.holds(results[name]["value"])]
+    lines += ["", "## What was tried", ""]
+    for one in missed:
+        reasons = ". ".join(reason[0].upper() + reason[1:] for reason in (one.fell_short, one.tried) if reason)
+        lines += [f"**{one.name}** ({one.bar}; {one.set_by}). {reasons}.", ""]
+    lines += ["## Retired targets", ""]
+    lines += [line for one in figures.values() if one.retired for line in (f"**{one.name}**. {one.retired}.", "")]
+    return "\n".join([*lines, "## The race between recipes", *race_table(race)]).rstrip()
 
 
-def with_table(readme: str, table: str) -> str:
-    """The README with its table replaced. Raises ValueError if the two comments round the table are not there."""
-    before, begin, rest = readme.partition(BEGIN)
+def with_table(page: str, table: str) -> str:
+    """A page with its table replaced. Raises ValueError if the two comments round the table are not there."""
+    before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"README.md has no lines {BEGIN!r} and {END!r} round its table of results")
+        raise ValueError(f"the page has no lines {BEGIN!r} and {END!r} round its table of results")
     return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
 def _write_readme(figures: Mapping[str, Figure]) -> None:
-    race = json.loads(RACE.read_text())
-    replace_text(README, with_table(README.read_text(), readme_table(figures, read_results(), race)))
+    results, race = read_results(), json.loads(RACE.read_text())
+    for path in (README, CHINESE):
+        replace_text(path, with_table(path.read_text(), readme_table(figures, results)))
+    replace_text(PAGE, with_table(PAGE.read_text(), page_tables(figures, results, race)))
 
 
 def read_results() -> dict[str, Any]:
@@ -252,7 +274,7 @@ def main() -> int:
     parser.add_argument("--races", action="store_true", help="also those that take long")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("BERTJAX_TEST_DATA", DATA)))
     parser.add_argument("--folder", type=Path, default=REPOSITORY / "build" / "benchmarks")
-    parser.add_argument("--readme", action="store_true", help="only write the README's table")
+    parser.add_argument("--readme", action="store_true", help="only write the pages")
     parser.add_argument("--allow-skipped", action="store_true", help="end well although data are missing")
     arguments = parser.parse_args()
     if arguments.readme:

@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_quickstart.py --data DATA --folder DIR [--probed] [OPTION OF pretrain ...]
 
 Trains configs/quickstart.py on DATA's wikipedia_en/ and books_en/ in DIR, without what an earlier call has trained
-there, and prints the held-out figures after its 4,000 steps. Some minutes on two cores. --probed measures the patterns
+there, and prints the held-out figures at its end. Some minutes on two cores. --probed measures the patterns
 of attention, the tags of DATA's pos/, and minimal pairs of subject and verb as well, and prints what that cost.
 """
 
