@@ -33,7 +33,8 @@ FINETUNE, FEATURES, SNIPPET_AGAIN = fences(DETAILS, "Fine-tune and predict")
 COMMANDS = [shlex.split(line)[1:] for line in USE.splitlines()]
 
 SHORT = ["--training.steps", "12", "--training.eval-every", "12", "--training.eval-rows", "16", "--data.vocab-size",
-         "2000", "--data.sources", "docs:optax", "--data.workers", "1", "--optimizer.warmup-steps", "5",
+         "2000", "--data.sources", "docs:optax", "--data.sequence-length", "64", "--data.workers", "1",
+         "--optimizer.warmup-steps", "5",
          "--training.global-batch-size", "8"]  # fmt: skip
 
 

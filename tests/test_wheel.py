@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bertjax.__main__ import main
-from bertjax.config.recipes import describe_recipe, load_recipe, recipe_file, recipe_names, variants_of
+from bertjax.config.recipes import describe_recipe, load_recipe, recipe_file, recipe_names
 
 pytestmark = pytest.mark.run
 
@@ -108,22 +108,23 @@ def test_the_nearest_recipe_is_named(
         load_recipe(recipe)
 
 
-def test_list_of_recipes_has_size_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_of_recipes_is_a_line_each_with_details_in_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes"]) == 0
-    listed = capsys.readouterr().out
-    assert re.findall(r"^(\w+): ", listed, re.M) == list(recipe_names())
-    assert recipe_names()[0] == "quickstart"
+    head, *lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+    assert head.split() == ["recipe", "network", "tokens", "machine", "and", "time"]
+    assert [line.split()[0] for line in lines] == [*recipe_names()] and next(iter(recipe_names())) == "quickstart"
+    assert max(map(len, lines)) < 100
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
+    assert rows["quickstart"] == "2 x 128 4.92 M five minutes on two CPU cores"
+    assert rows["bert_base"] == "12 x 768 42.6 B 4.3 hours or more on 8 H100"
+    assert rows["lamb"] == "24 x 1024 85.3 B 76 minutes on the paper's 1,024 TPU v3 chips"
     for name in recipe_names():
-        entry = listed.partition(f"\n{name}: ")[2] or listed
-        entry = entry.partition("\n\n")[0]
-        assert all(f"    {key}:" in entry for key in ("size", "cost", "reproduces")), name
-        assert ("variants:" in entry) == bool(variants_of(name)), name
         assert "Command" in describe_recipe(name).sections, name
-    assert "12 layers, hidden size 768; 1,000,000 steps of 256 rows of 128 and 512 tokens" in listed
-    assert "lamb:nvidia, lamb:paper; without one: nvidia" in listed
-    listed = " ".join(listed.split())
-    assert "domain:cased, domain:uncased, domain:biobert-1.0-pubmed," in listed
-    assert "domain:legal-further; without one: cased" in listed
+    assert main(["recipes", "show", "lamb"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"    {key}:" in shown for key in ("size", "cost", "reproduces", "variants"))
+    assert "lamb:nvidia, lamb:paper; without one: nvidia" in shown
+    assert shown.endswith(recipe_file("lamb")[0].read_text(encoding="utf-8"))
 
 
 def test_the_list_imports_no_jax() -> None:

@@ -1,4 +1,4 @@
-"""`bertjax recipes`: list the recipes with their cost, show one, or copy one to change it."""
+"""`bertjax recipes`: list the recipes with size, machine and time, describe one, or copy one to change it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import argparse
 import re
 import shlex
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 from bertjax.cli.verb import Verb
 from bertjax.config.recipes import describe_recipe, load_recipe, recipe_file, recipes, variants_of
 from bertjax.config.run import Config
+from bertjax.storage.terminal import bold
 
 _INDENT, _WIDTH = "    ", 100
 _MOST_VARIANTS = 8  # variants to list by name
@@ -23,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=("list", "show", "copy"),
         default="list",
-        help="list all, show the file of one, or copy one to change it (%(default)s)",
+        help="list all, describe one and print its file, or copy one to change it (%(default)s)",
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="the recipe to show or copy")
     parser.add_argument("file", nargs="?", metavar="FILE", help="the file to write (NAME.py)")
@@ -33,13 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List the recipes, or show or copy one. Raises ValueError for an unknown name or an existing file."""
     if arguments.action == "list":
-        print("\n\n".join(_describe(name) for name in recipes()))
-        print("\nbertjax pretrain NAME starts one, bertjax recipes copy NAME makes a copy to change.")
+        print(*_table(tuple(recipes())), sep="\n")
+        print("\nbertjax recipes show NAME describes one, bertjax pretrain NAME starts one,")
+        print("bertjax recipes copy NAME makes a copy to change.")
         return 0
     if not arguments.name:
         raise ValueError(f"{arguments.action}: NAME is missing; bertjax recipes lists the names")
     source, variant = recipe_file(arguments.name)
     if arguments.action == "show":
+        name = arguments.name.partition(":")[0]
+        if name in tuple(recipes()):
+            print(f"{_describe(name)}\n\n{bold(str(source.name))}")
         print(source.read_text(encoding="utf-8"), end="")
         return 0
     target = _target(arguments, source)
@@ -62,6 +68,42 @@ def _target(arguments: argparse.Namespace, source: Path) -> Path:
     if target.exists() and not arguments.overwrite:
         raise ValueError(f"{target} exists; add --overwrite to replace it, or name another file")
     return target
+
+
+# What a recipe's cost says about a machine and the time there, in order of preference.
+_PLANNED = re.compile(
+    r"(?:[Cc]ompiled|[Pp]lanned) for (?:an? )?([\w: ]+?),?(?: it takes| base takes)? at least ([\d.,]+) hours"
+)
+_CLAUSE = r"(?:[^:;,.()]|[.,](?=\d))*"
+_MEASURED = re.compile(rf"(?:^|[:;,.] )({_CLAUSE}(?:minutes?|hours|days?) (?:on|at) {_CLAUSE})")
+
+
+def _table(names: Sequence[str]) -> list[str]:
+    """Return a line for each recipe: name, layers and hidden size, tokens of a run, machine and time."""
+    rows = [("recipe", "network", "tokens", "machine and time")]
+    for name in names:
+        config = load_recipe(name)
+        cost = describe_recipe(name).sections.get("Cost", "")
+        planned, measured = _PLANNED.search(cost), _MEASURED.search(cost)
+        where = f"{planned[2]} hours or more on {planned[1]}" if planned else measured[1].strip() if measured else ""
+        network = f"{config.model.num_hidden_layers} x {config.model.hidden_size}"
+        rows.append((name, network, _tokens(config), where or "see bertjax plan"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [bold(lines[0]), *lines[1:]]
+
+
+def _tokens(config: Config) -> str:
+    """The tokens of a run, padding included, in short: 4.9 M, 43 B."""
+    stages, training = config.stages, config.training
+    starts = [0, *(stage.start or 0 for stage in stages)]
+    sizes = [(training.global_batch_size, config.data.sequence_length)]
+    for stage in stages:
+        sizes.append((stage.global_batch_size or sizes[-1][0], stage.sequence_length or sizes[-1][1]))
+    ends = [*starts[1:], training.steps]
+    total = sum((end - start) * rows * length for start, end, (rows, length) in zip(starts, ends, sizes, strict=True))
+    scale, unit = (1e9, "B") if total >= 1e9 else (1e6, "M")
+    return f"{total / scale:,.3g} {unit}" if total < 1e12 else f"{total / 1e12:,.3g} T"
 
 
 def _describe(name: str) -> str:

@@ -179,7 +179,8 @@ class Signs:
         if not self._doing:
             return None
         work = self._doing[-1]
-        if self._clock() - self._last < (work.later_every if work.signed else work.first_after):
+        silent_since = max(self._last, work.since)
+        if self._clock() - silent_since < (work.later_every if work.signed else work.first_after):
             return None
         work.signed = True
         return self._line(work)

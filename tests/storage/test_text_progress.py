@@ -92,7 +92,7 @@ def test_silent_work_is_printed_after_ten_seconds_and_then_every_minute():
             (130, "Compiling… (2 min 10 s)"),
         ]
     with signs.doing("stepping", first_after=60, later_every=300):
-        assert [round(when) - 131 for when, _ in said_during(signs, clock, 600)] == [59, 359]
+        assert [round(when) - 131 for when, _ in said_during(signs, clock, 600)] == [60, 360]
 
 
 def test_printed_line_delays_the_next_sign():
