@@ -19,7 +19,9 @@ BASE = str(Path(__file__).resolve().parents[1] / "configs" / "bert_base.py")
 def configured(*words: str, recipe: str = QUICKSTART) -> tuple[Config, list[str]]:
     """The config of `bertjax pretrain RECIPE WORDS`, and the lines that are shown."""
     parsed, overrides = make_parser("pretrain").parse_known_args([recipe, *words])
-    config, shown = resolve_config(argparse.Namespace(**vars(parsed) | {"verb": "pretrain", "overrides": overrides, "plugin": []}))
+    config, shown = resolve_config(
+        argparse.Namespace(**vars(parsed) | {"verb": "pretrain", "overrides": overrides, "plugin": []})
+    )
     return config, shown.splitlines()
 
 

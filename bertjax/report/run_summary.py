@@ -122,7 +122,7 @@ def final_lines(config: Config, summary: Summary, report: AnyPath, exported: Any
 
 
 def _next_steps(config: Config, run: str, summary: Summary, has_class: bool) -> list[str]:
-    """Commands to try next, which run unchanged except for the names of the user\'s files."""
+    """Commands to try next, which run unchanged except for the names of the user's files."""
     steps = []
     if completions := summary.completions:  # the shortest is the easiest to read
         shortest = min(completions, key=lambda completion: len(completion.text))
