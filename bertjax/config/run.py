@@ -210,6 +210,8 @@ class StageConfig:
 
     start: int  # First step of this stage, which ends where the next begins
     sequence_length: int | None = None  # Row length in tokens in this stage
+    objectives: tuple[str, ...] | None = None  # Pretraining objectives in this stage, such as clm before mlm
+    objective_weights: tuple[float, ...] | None = None  # Weights of the losses in this stage, one for each objective
     rows: RowKind | None = None  # Kind of rows in this stage
     pairs_per_row: int | None = None  # Largest number of pairs or texts in a packed row in this stage
     max_predictions: int | None = None  # Largest number of masked positions in a pair or text in this stage

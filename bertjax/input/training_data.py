@@ -54,11 +54,11 @@ class TrainingData(Protocol):
     fingerprint: str  # of the training data: the store's for text, and the digests of further files that rows need
     tokenizer: Tokenizer  # whose ids the rows hold
 
-    def train(self, data: DataConfig, seed: int) -> RunBatches:
-        """The rows of a stage."""
+    def train(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> RunBatches:
+        """The rows of a stage, for its objectives; without any, for all of the run."""
         ...
 
-    def held_out(self, data: DataConfig, seed: int) -> Mapping[str, RunBatches]:
+    def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> Mapping[str, RunBatches]:
         """The held-out rows of a stage as `eval`, and those of source n by itself as `eval/source_<n>`."""
         ...
 
@@ -88,24 +88,25 @@ class StoredText:
         self.notes = reading_notes(store.manifest)
         self.fingerprint = "+".join((store.fingerprint, *tables))
 
-    def train(self, data: DataConfig, seed: int) -> PairBatches:
+    def train(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> PairBatches:
         """New pairs and masks in every epoch; plans that take long to build are stored next to the store."""
         plans = self._store.path.with_name(f"plans-{self._store.fingerprint[:12]}")
-        return self._batches(self._store.split("train"), data, seed, plans)
+        return self._batches(self._store.split("train"), data, seed, objectives, plans)
 
-    def held_out(self, data: DataConfig, seed: int) -> dict[str, PairBatches]:
+    def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> dict[str, PairBatches]:
         """Every document once, whatever the mixture; a source with fewer than two documents is not measured alone."""
         data, split = replace(data, weights=(), temperature=1.0), self._store.split("held_out")
         parts = {"eval": split}
         if len(data.sources) > 1 and split.has_sources:
             views = {f"eval/source_{number}": split.select_source(number) for number in range(split.num_sources)}
             parts |= {name: view for name, view in views.items() if view.num_documents >= LEAST_DOCUMENTS}
-        return {name: self._batches(view, data, seed) for name, view in parts.items()}
+        return {name: self._batches(view, data, seed, objectives) for name, view in parts.items()}
 
-    def _batches(self, split: SplitView, data: DataConfig, seed: int, plans: Path | None = None) -> PairBatches:
-        return PairBatches(
-            split, self.tokenizer, data, seed, plans, objectives=self._objectives, template=self._template
-        )
+    def _batches(
+        self, split: SplitView, data: DataConfig, seed: int, objectives: Sequence[str], plans: Path | None = None
+    ) -> PairBatches:
+        objectives = objectives or self._objectives
+        return PairBatches(split, self.tokenizer, data, seed, plans, objectives=objectives, template=self._template)
 
     def held_out_text(self) -> Sentences:
         """The whole held-out split."""

@@ -99,7 +99,7 @@ def _compare_held_out(
                 f"{paths[0]} have {stage.data.sequence_length} tokens; name the run with the shorter rows first"
             )
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    batches = open_run_data(paths[0], first, progress).held_out(stage.data, HELD_OUT_SEED)["eval"]
+    batches = open_run_data(paths[0], first, progress).held_out(stage.data, HELD_OUT_SEED, shared)["eval"]
     available = batches.rows_per_epoch  # more rows would repeat the text
     if rows > available:
         raise ValueError(f"--rows {rows}: {paths[0]} has {available:,} held-out rows; give at most so many")

@@ -148,7 +148,7 @@ def _texts(job: Job, replayed: Replayed) -> tuple[RowText, ...]:
     stage = next(stage for stage in job.stages if stage.start < replayed.step <= stage.stop)
     config = job.config
     template = family_of(config.model.family).template
-    kind = RowKind("", stage.data, stage.stage.seed, config.training.objectives, template)
+    kind = RowKind("", stage.data, stage.stage.seed, stage.training.objectives, template)
     sources = origins(unskipped_batches(stage), replayed.rows_read, stage.data.sources)
     found = []
     for number, where in enumerate(sources):

@@ -13,6 +13,7 @@ from bertjax.storage.remote import AnyPath, path_of
 from bertjax.storage.terminal import bad, bold, dim, good
 from bertjax.text.sources.registry import KINDS, parse_source
 from bertjax.training.objectives import Measure, Objective, choose, list_measures
+from bertjax.training.stages import stages_of
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
         tokens_per_second=outcome.tokens_per_second,
         mfu=outcome.mfu,
         peak=str(outcome.peak),
-        held_out=measured(choose(config.training.objectives), outcome.evaluation, outcome.baselines),
+        held_out=measured(choose(stages_of(config)[-1].training.objectives), outcome.evaluation, outcome.baselines),
         completions=completions,
         store=content.name.removeprefix(_STORE) if content.name.startswith(_STORE) else "",
     )

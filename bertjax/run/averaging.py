@@ -31,7 +31,7 @@ def average(run: str | AnyPath, last: int, output: str | AnyPath = "") -> Averag
     """Write the mean of the parameters of the `last` newest checkpoints of a run; `output` is RUN-average unless given.
 
     Means are taken in float64 and written as float32, without moments, at the step of the newest. Raises ValueError
-    if there are fewer, or their rope_theta differs, or if the output is not empty, and DamagedCheckpoint.
+    if there are fewer, or their rope_theta or causal differs, or if the output is not empty, and DamagedCheckpoint.
     """
     run = path_of(str(run))
     output = path_of(str(output or f"{str(run).rstrip('/')}-average"))
@@ -41,15 +41,16 @@ def average(run: str | AnyPath, last: int, output: str | AnyPath = "") -> Averag
     sources = [run / DIRECTORY / str(step) for step in steps]
     records = [{"step": step, "digest": _digest_of(path)} for step, path in zip(steps, sources, strict=True)]
     model = load_run(sources[0])
-    first_theta = model.config.model.rope_theta
+    first = model.config.model
     total = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(model.params))
     for source in sources[1:]:
         model = load_run(source)
-        theta = model.config.model.rope_theta
-        if theta != first_theta:
+        now = model.config.model
+        for key in (key for key in ("rope_theta", "causal") if getattr(now, key) != getattr(first, key)):
             raise ValueError(
-                f"--last {last}: checkpoints {steps[0]} and {model.step} of {run} are of stages with rope_theta="
-                f"{first_theta:g} and {theta:g}, which are different functions of the weights; average fewer"
+                f"--last {last}: checkpoints {steps[0]} and {model.step} of {run} are of stages with {key}="
+                f"{getattr(first, key)} and {getattr(now, key)}, which are different functions of the weights; average "
+                "fewer"
             )
         for mean, x in zip(jax.tree.leaves(total), jax.tree.leaves(jax.device_get(model.params)), strict=True):
             mean += x  # in place, so that one copy in float64 exists

@@ -15,7 +15,7 @@ from bertjax.run.hooks.profile import steps_to_profile
 from bertjax.run.loggers import require_loggers
 from bertjax.training import objectives
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import Stage, check_stages_divisible, stages_of
+from bertjax.training.stages import Stage, check_stages_divisible, stage_objectives, stages_of
 from bertjax.training.teacher import check_teacher
 
 
@@ -30,9 +30,10 @@ def preflight(config: Config) -> Config:
     make_optimizer(config.optimizer)
     for stage in stages:
         stage.schedule()
-    _check_heads(config)
-    _check_pairs(config, stages)
-    _check_weights(config, stages)
+    for stage in stages:
+        _check_heads(config, stage)
+        _check_pairs(stage)
+        _check_weights(stage)
     check_teacher(config)
     if check_head(config.model).of_task:
         raise ValueError(
@@ -67,48 +68,51 @@ def check_redundancy(config: Config, mesh: Mesh) -> None:
             )
 
 
-def _check_heads(config: Config) -> None:
+def _check_heads(config: Config, stage: Stage) -> None:
     """Refuse unknown objectives, and those whose head the family's networks lack."""
     heads, family = pretraining_heads(config.model), family_of(config.model.family)
-    for objective in objectives.choose(config.training.objectives):
+    for objective in stage_objectives(config, stage):
         if lacking := [head for head in objective.heads if head not in heads]:
             advice = "; set model.generator_width" if family.generator and not config.model.generator_width else ""
             raise ValueError(
-                f"training.objectives={config.training.objectives} with model.family={family.name!r}: its networks "
-                f"have no {lacking[0]}, which {objective.name} needs; they have {', '.join(heads)}{advice}"
+                f"{_setting(stage)} with model.family={family.name!r}: its networks have no {lacking[0]}, which "
+                f"{objective.name} needs; they have {', '.join(heads)}{advice}"
             )
 
 
-def _check_weights(config: Config, stages: tuple[Stage, ...]) -> None:
+def _setting(stage: Stage) -> str:
+    return f"training.objectives={stage.training.objectives}"
+
+
+def _check_weights(stage: Stage) -> None:
     """Refuse an objective whose predictions no rows of a stage contain."""
-    keys = [batch_keys(stage.data, config.training.objectives) for stage in stages]
-    for objective in objectives.choose(config.training.objectives):
-        if objective.weight_key not in keys[0]:
+    made = batch_keys(stage.data, stage.training.objectives)
+    for objective in objectives.choose(stage.training.objectives):
+        if objective.weight_key not in made:
             raise ValueError(
-                f"training.objectives={config.training.objectives}: {objective.name} needs the predictions of "
+                f"{_setting(stage)}: {objective.name} needs the predictions of "
                 f"{objective.weight_key.partition('_')[0]}; add that objective"
             )
 
 
-def _check_pairs(config: Config, stages: tuple[Stage, ...]) -> None:
+def _check_pairs(stage: Stage) -> None:
     """Refuse an objective of sentence pairs where rows or model have no pairs."""
-    pair_targets = targets.choose(config.training.objectives).items()
+    pair_targets = targets.choose(stage.training.objectives).items()
     names = [name for name, target in pair_targets if target.pairing and target.pairing.has_labels]
-    setting = f"training.objectives={config.training.objectives}"
-    without = next((stage.data.rows for stage in stages if stage.data.rows != "pairs"), "")
-    if names and without:
+    if names and stage.data.rows != "pairs":
         raise ValueError(
-            f"data.rows={without!r} with {setting}: such rows have no second segment; leave {names[0]} out"
+            f"data.rows={stage.data.rows!r} with {_setting(stage)}: such rows have no second segment; leave {names[0]} "
+            "out"
         )
-    if names and config.model.causal:
+    if names and stage.model.causal:
         raise ValueError(
-            f"{setting} with model.causal=True: [CLS] attends to itself alone, and cannot predict the relation of A "
-            f"and B; leave {names[0]} out"
+            f"{_setting(stage)} with model.causal=True: [CLS] attends to itself alone, and cannot predict the relation "
+            f"of A and B; leave {names[0]} out"
         )
-    if names and config.model.type_vocab_size == 1:
+    if names and stage.model.type_vocab_size == 1:
         raise ValueError(
-            f"model.type_vocab_size=1 with {setting}: the segments of a pair need two token types; set it to 2, or "
-            f"leave {names[0]} out"
+            f"model.type_vocab_size=1 with {_setting(stage)}: the segments of a pair need two token types; set it to "
+            f"2, or leave {names[0]} out"
         )
 
 
@@ -117,7 +121,7 @@ def choose_stage_attention(config: Config, mesh: Mesh, stages: tuple[Stage, ...]
     device = mesh.devices.flat[0]
     return [
         choose_attention(
-            config.model,
+            stage.model,
             config.execution,
             device.platform,
             stage.data.sequence_length,

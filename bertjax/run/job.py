@@ -27,7 +27,14 @@ from bertjax.training.flops import Peak, device_peak
 from bertjax.training.objectives import Batch
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.out_of_memory import settings_named
-from bertjax.training.stages import Stage, check_stages_divisible, rows_are_packed, stage_at, stages_of
+from bertjax.training.stages import (
+    Stage,
+    check_stages_divisible,
+    rows_are_packed,
+    stage_at,
+    stage_objectives,
+    stages_of,
+)
 from bertjax.training.state import Blueprint, TrainState, draw_blueprint
 from bertjax.training.step import GradientMetrics, Metrics, TrainStep
 from bertjax.training.step_programs import StepPrograms
@@ -173,28 +180,30 @@ def assemble(
     taken = stages if only_at is None else (stage_at(stages, only_at),)
     blueprint = programs.blueprint(config.execution)
     frozen = NO_FROZEN if teacher is None else put_teacher(teacher, blueprint, config)
-    trained = objectives.objectives_of(config)
+    trained = [stage_objectives(config, stage) for stage in taken]
     unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
 
     @cache
-    def make_step(model: ModelConfig) -> EvalStep:
+    def make_step(model: ModelConfig, names: tuple[str, ...]) -> EvalStep:
         packed, at_model = rows_are_packed(config.data), blueprint.with_model(model)
-        sums = make_eval_step(at_model, trained, packed=packed, deterministic=config.deterministic)
+        own = next(one for one, stage in zip(trained, taken, strict=True) if stage.training.objectives == names)
+        sums = make_eval_step(at_model, own, packed=packed, deterministic=config.deterministic)
         return lambda params, batch, frozen=frozen: sums(params, batch, frozen)
 
-    def run_stage(stage: Stage) -> RunStage:
-        data, training = stage.data, stage.training
-        sets = held_out_sets(content.held_out(data, HELD_OUT_SEED), training, mesh)
+    def run_stage(stage: Stage, own: tuple[objectives.Objective, ...]) -> RunStage:
+        data, training, names = stage.data, stage.training, stage.training.objectives
+        sets = held_out_sets(content.held_out(data, HELD_OUT_SEED, names), training, mesh)
         return RunStage(
             stage,
             replace(programs.step(config.execution, stage), frozen=frozen),
-            content.train(data, stage.seed),
-            HeldOutText(make_step(stage.model), trained, tuple(sets), unigram, tokenizer.mask_id),
-            flops_of_run(config, data, teacher_model),
+            content.train(data, stage.seed, names),
+            HeldOutText(make_step(stage.model, names), own, tuple(sets), unigram, tokenizer.mask_id),
+            flops_of_run(replace(config, training=training), data, teacher_model),
         )
 
     job = make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher)
-    return replace(job, stages=tuple(map(run_stage, taken)), shown=progress_figures(trained), fitted=fitted)
+    shown = progress_figures({one.name: one for own in trained for one in own}.values())
+    return replace(job, stages=tuple(map(run_stage, taken, trained)), shown=shown, fitted=fitted)
 
 
 def draw_networks(

@@ -45,6 +45,7 @@ from bertjax.storage.remote import AnyPath, path_of
 from bertjax.text.prepare import require_sources
 from bertjax.training.flops import Peak
 from bertjax.training.objectives import choose
+from bertjax.training.stages import stages_of
 
 _COMPLETIONS = 5
 _EXPORT = "huggingface"  # within the run's directory
@@ -212,7 +213,8 @@ def _finish(config: Config, content: TrainingData, outcome: Outcome, first: bool
     report, exported = directory / REPORT_FILE, directory / _EXPORT if has_class(config.model) else None
     if first:
         model = load_run(config.directory)
-        trained = {head for objective in choose(config.training.objectives) for head in objective.heads}
+        names = {name for stage in stages_of(config) for name in stage.training.objectives}
+        trained = {head for objective in choose(sorted(names)) for head in objective.heads}
         count = _COMPLETIONS if "mlm_head" in trained else 0  # an untrained head would only guess
         completions = held_out_completions(model, content.held_out_text(), count, config.training.seed)
         summary = summarise(config, content, outcome, completions)

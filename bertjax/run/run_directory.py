@@ -48,8 +48,7 @@ from bertjax.text.prepare import text_changes
 from bertjax.text.store.local_copy import reopen_store
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.training.objectives import objectives_of
-from bertjax.training.stages import open_data, stage_at, stages_of
+from bertjax.training.stages import as_of_stage, open_data, stage_objectives, stages_of
 
 CONFIG_FILE = "config.json"
 _OWN_FILES = (CONFIG_FILE, METRICS_FILE, LOGGED_AS_FILE, "report.html", "results.json")
@@ -250,13 +249,13 @@ def load_run(path: str | AnyPath) -> TrainedModel:
             f"{directory / tokenizer.main_file} is not the vocabulary that checkpoint {metadata['step']} was trained "
             "with; put the original back"
         )
-    # The model of the checkpoint's stage: a later one may rotate by other angles.
-    if config.stages:
-        config = replace(config, model=stage_at(stages_of(config), metadata["step"]).model)
+    recorded = config
+    if not isinstance(config, FinetuneConfig):
+        config = as_of_stage(config, metadata["step"])
     graphdef, shapes, _ = abstract_network(config.model, config.execution)
     params = restore_params(path, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes))
     return TrainedModel(
-        directory, metadata["step"], config, tokenizer, graphdef, params, _untrained(config, metadata, params)
+        directory, metadata["step"], config, tokenizer, graphdef, params, _untrained(recorded, metadata, params)
     )
 
 
@@ -273,7 +272,9 @@ def _untrained(config: Config, metadata: Mapping[str, Any], params: Params) -> t
     begun = metadata.get(DRAWN, () if config.init_from else family_of(config.model.family).heads)
     trained: set[str] = set()
     if not head_of(config.model).of_task and metadata["step"]:
-        trained.update(*(objective.heads for objective in objectives_of(config) if objective.scale))
+        begun_stages = [stage for stage in stages_of(config) if stage.start < metadata["step"]]
+        used = [objective for stage in begun_stages for objective in stage_objectives(config, stage)]
+        trained.update(*(objective.heads for objective in used if objective.scale))
     heads = {"pooler", *family_of(config.model.family).heads} & params.keys() - trained
     return tuple(name for name in begun if name in heads)
 

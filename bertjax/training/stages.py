@@ -20,7 +20,7 @@ from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import check_divisible
 from bertjax.storage.progress import Progress
-from bertjax.training.objectives import Objective, objectives_of
+from bertjax.training.objectives import OBJECTIVES, Objective, objectives_of
 from bertjax.training.schedules import Schedule, make_schedule
 from bertjax.training.state import Blueprint
 from bertjax.training.step import GradientMetrics, Packed, TrainStep, make_train_step
@@ -58,7 +58,7 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
     A stage takes what it does not set from the one before it. A schedule runs from the stage that sets a learning rate
     to the next one that does, or to the end. Raises ValueError, like `validate`, if a stage is invalid.
     """
-    edges, configs = _edges(config), [config]
+    edges, configs = _edges(config), [_as_objectives_read(config, "training.objectives")]
     for number, change in enumerate(config.stages):
         configs.append(_changed(configs[-1], change, f"stages.{number}"))
     schedule_edges = [0, *(c.start for c in config.stages if c.learning_rate is not None), config.training.steps]
@@ -83,12 +83,12 @@ def stage_step(
 ) -> TrainStep:
     """The train step of a stage, by `make_train_step`: the same for a run and for a plan.
 
-    `objectives` and `packed` are those of the config unless given.
+    `objectives` and `packed` are those of the stage unless given.
     """
     packed = packed or rows_are_packed(stage.data)
     return make_train_step(
         blueprint.with_model(stage.model),
-        objectives or objectives_of(config),
+        objectives or stage_objectives(config, stage),
         optimizer,
         stage.schedule(),
         clip_norm=config.optimizer.clip_norm,
@@ -108,14 +108,20 @@ def batch_shapes(stage: Stage, mesh: Mesh | AbstractMesh) -> dict[str, jax.Shape
     return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows) for name, (shape, dtype) in spec.items()}
 
 
+def stage_objectives(config: Config, stage: Stage) -> tuple[Objective, ...]:
+    """The objectives of a stage of a run. Raises as `objectives_of`."""
+    return objectives_of(replace(config, training=stage.training))
+
+
 def open_data(config: Config, progress: Progress, fingerprint: str = "") -> TrainingData:
     """The data of a run: rows with the arrays of its objectives and the special tokens of its family.
 
     `fingerprint` as in `open_training_data`, which also says what is raised.
     """
-    stages = [stage.data for stage in stages_of(config)]
+    stages = stages_of(config)
+    objectives = tuple(dict.fromkeys(name for stage in stages for name in stage.training.objectives))
     template = family_of(config.model.family).template
-    return open_training_data(stages, progress, config.training.objectives, template, fingerprint)
+    return open_training_data([stage.data for stage in stages], progress, objectives, template, fingerprint)
 
 
 def rows_are_packed(data: DataConfig) -> Packed:
@@ -125,7 +131,20 @@ def rows_are_packed(data: DataConfig) -> Packed:
 
 def stage_at(stages: tuple[Stage, ...], step: int) -> Stage:
     """The stage of the last of the run's first `step` steps, which evaluates a checkpoint of that step."""
-    return next(stage for stage in stages if step <= stage.stop)
+    return next((stage for stage in stages if step <= stage.stop), stages[-1])
+
+
+def as_of_stage(config: Config, step: int) -> Config:
+    """The config with model and objectives of the stage that a checkpoint of `step` is evaluated in.
+
+    A later stage may rotate by other angles, predict other tokens, or see both sides of them.
+    """
+    if not config.stages and not _causal_objectives(config.training.objectives):
+        return config
+    stage = stage_at(stages_of(config), step)
+    names, weights = stage.training.objectives, stage.training.objective_weights
+    training = replace(config.training, objectives=names, objective_weights=weights)
+    return replace(config, model=stage.model, data=replace(config.data, predict=stage.data.predict), training=training)
 
 
 def _edges(config: Config) -> list[int]:
@@ -154,13 +173,39 @@ def _changed(config: Config, change: StageConfig, name: str) -> Config:
             f"{name}.rope_theta={change.rope_theta:g} with model.position_embedding="
             f"{config.model.position_embedding!r}: nothing is rotated; leave it out"
         )
-    return replace(
+    of_training = _given(change, "global_batch_size", "grad_accum_steps", "objectives", "objective_weights")
+    if change.objectives is not None:
+        of_training = {"objective_weights": ()} | of_training
+    changed = replace(
         config,
         model=replace(config.model, **_given(change, "rope_theta")),
         data=change.changed_data(config.data),
-        training=replace(config.training, **_given(change, "global_batch_size", "grad_accum_steps")),
+        training=replace(config.training, **of_training),
         optimizer=optimizer,
     )
+    if change.objectives is None:
+        return changed
+    read_both_ways = replace(
+        changed, model=replace(changed.model, causal=False), data=replace(changed.data, predict="masked")
+    )
+    return _as_objectives_read(read_both_ways, f"{name}.objectives")
+
+
+def _as_objectives_read(config: Config, key: str) -> Config:
+    """The config with causal attention, if an objective demands it. Raises ValueError if others then see too little."""
+    names = config.training.objectives
+    if not (causal := _causal_objectives(names)):
+        return config
+    if len(names) > 1:
+        raise ValueError(
+            f"{key}={names}: {causal[0]} reads from left to right and the others do not; give it a stage of its own"
+        )
+    return replace(config, model=replace(config.model, causal=True), data=replace(config.data, predict="next"))
+
+
+def _causal_objectives(names: Sequence[str]) -> list[str]:
+    """Those of these objectives, or kinds of task, in which no token sees those to its right."""
+    return [name for name in names if name in OBJECTIVES and OBJECTIVES[name].causal]
 
 
 def _validate_stage(config: Config, number: int) -> None:

@@ -84,26 +84,27 @@ class TokenPrediction:
         return _PREDICTED[data.predict].prepare(data, vocabulary, split)
 
 
-def prediction_keys(slots: int, may_be_full: bool = False) -> dict[str, BatchKey]:
+def prediction_keys(slots: int, may_be_full: bool = False, prefix: str = "mlm") -> dict[str, BatchKey]:
     """The arrays of predictions: positions, labels, and weights, which are 1 in used slots."""
+    used = f"{prefix}_weights"
     return {
-        "mlm_positions": BatchKey("prediction", slots, np.int32, USED, is_position=True),
-        "mlm_labels": BatchKey("prediction", slots, np.int32, USED),
-        USED: BatchKey("prediction", slots, np.float32, USED, may_be_full=may_be_full),
+        f"{prefix}_positions": BatchKey("prediction", slots, np.int32, used, is_position=True),
+        f"{prefix}_labels": BatchKey("prediction", slots, np.int32, used),
+        used: BatchKey("prediction", slots, np.float32, used, may_be_full=may_be_full),
     }
 
 
-def next_tokens(input_ids: np.ndarray, sequence_ids: np.ndarray) -> dict[str, np.ndarray]:
-    """Predict the next token at every position but the last of each sequence; arguments are int32 [B, L].
+def next_tokens(input_ids: np.ndarray, sequence_ids: np.ndarray, prefix: str = "mlm") -> dict[str, np.ndarray]:
+    """Predict the next token at every position but the last of each sequence; the first two are int32 [B, L].
 
     Returns the arrays of `prediction_keys` with L - 1 slots.
     """
     has_next = (sequence_ids[:, 1:] == sequence_ids[:, :-1]) & (sequence_ids[:, 1:] > 0)
     positions = np.broadcast_to(np.arange(has_next.shape[1], dtype=np.int32), has_next.shape)
     return {
-        "mlm_positions": np.where(has_next, positions, 0),
-        "mlm_labels": np.where(has_next, input_ids[:, 1:], 0),
-        "mlm_weights": has_next.astype(np.float32),
+        f"{prefix}_positions": np.where(has_next, positions, 0),
+        f"{prefix}_labels": np.where(has_next, input_ids[:, 1:], 0),
+        f"{prefix}_weights": has_next.astype(np.float32),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bertjax.config.plugins import Registry
-from bertjax.input.targets import distil_cosine, distil_layers, distil_mlm, mlm, nsp, rtd, sbo, sop
+from bertjax.input.targets import clm, distil_cosine, distil_layers, distil_mlm, mlm, nsp, rtd, sbo, sop
 from bertjax.input.targets.target import Pairing, Target
 
 _ALL: dict[str, Target] = {
@@ -17,6 +17,7 @@ _ALL: dict[str, Target] = {
     "distil_mlm": distil_mlm.TARGET,
     "distil_cosine": distil_cosine.TARGET,
     "distil_layers": distil_layers.TARGET,
+    "clm": clm.TARGET,
 }
 TARGETS = Registry("targets", _ALL)
 OF_BERT = ("mlm", "nsp")

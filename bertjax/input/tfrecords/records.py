@@ -94,17 +94,19 @@ class Records:
             records._require_both_splits(RowShape.of(stage))
         return records
 
-    def train(self, data: DataConfig, seed: int) -> RecordBatches:
+    def train(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> RecordBatches:
         """The rows of a stage."""
-        return RecordBatches(self._view("train", RowShape.of(data)), self.tokenizer, data, seed, self._objectives)
+        view = self._view("train", RowShape.of(data))
+        return RecordBatches(view, self.tokenizer, data, seed, objectives or self._objectives)
 
-    def held_out(self, data: DataConfig, seed: int) -> dict[str, RecordBatches]:
+    def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> dict[str, RecordBatches]:
         """The held-out rows of a stage's size, and those of each source that has some if there are several."""
         views = {"eval": self._view("held_out", RowShape.of(data))}
         if len(data.sources) > 1:
             by_source = {n: self._view("held_out", RowShape.of(data), n) for n in range(len(data.sources))}
             views |= {f"eval/source_{n}": view for n, view in by_source.items() if len(view)}
-        return {name: RecordBatches(view, self.tokenizer, data, seed, self._objectives) for name, view in views.items()}
+        objectives = objectives or self._objectives
+        return {name: RecordBatches(view, self.tokenizer, data, seed, objectives) for name, view in views.items()}
 
     def held_out_text(self) -> Segments:
         """The segments of held-out records, `TEXT_RECORDS` of each size at most, without masks."""

@@ -184,6 +184,7 @@ class Objective:
     figures: tuple[str, ...] = ("loss", "accuracy")
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # figures that are one of those over another
     heads: tuple[str, ...] = ()  # modules of the network that it uses
+    causal: bool = False  # no token sees those to its right; such an objective is alone in its stage
     measures: tuple[Measure, ...] = ()
     teacher: OfTeacher | None = None  # if it needs one
     options: Callable[[Config], Mapping[str, Any]] = lambda config: {}

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from bertjax.config import Config
 from bertjax.config.plugins import Registry
+from bertjax.training.objectives.clm import CLM
 from bertjax.training.objectives.distil_cosine import DISTIL_COSINE
 from bertjax.training.objectives.distil_layers import DISTIL_LAYERS
 from bertjax.training.objectives.distil_mlm import DISTIL_MLM
@@ -19,7 +20,7 @@ from bertjax.training.objectives.rtd import RTD
 from bertjax.training.objectives.sbo import SBO
 from bertjax.training.objectives.sop import SOP
 
-_ALL = (MLM, NSP, SOP, SBO, RTD, DISTIL_MLM, DISTIL_COSINE, DISTIL_LAYERS)
+_ALL = (MLM, NSP, SOP, SBO, RTD, DISTIL_MLM, DISTIL_COSINE, DISTIL_LAYERS, CLM)
 OBJECTIVES = Registry("objectives", {objective.name: objective for objective in _ALL}, Objective)
 
 

@@ -1,0 +1,29 @@
+"""Left-to-right language modelling: at every position the next token, where no token sees those to its right."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bertjax.config import DataConfig
+from bertjax.input.layout import Split, Vocabulary
+from bertjax.input.packing import BatchKey
+from bertjax.input.targets.mlm import next_tokens, prediction_keys
+from bertjax.input.targets.target import Make, Sequences
+
+
+class NextTokenPrediction:
+    """The next token of every token but the last of its sequence; nothing is masked."""
+
+    pairing = from_records = None
+
+    def keys(self, data: DataConfig) -> dict[str, BatchKey]:
+        return prediction_keys(data.sequence_length - 1, prefix="clm")
+
+    def prepare(self, data: DataConfig, vocabulary: Vocabulary, split: Split) -> Make:
+        def make(rows: Sequences) -> dict[str, np.ndarray]:
+            return next_tokens(rows.encoder["input_ids"], rows.encoder["sequence_ids"], prefix="clm")
+
+        return make
+
+
+TARGET = NextTokenPrediction()
