@@ -14,7 +14,7 @@ import numpy as np
 
 from bertjax.convert.foreign import module_label
 from bertjax.convert.formats import Vectors
-from bertjax.convert.huggingface.names import class_of, encoder_of
+from bertjax.convert.huggingface.names import bare_encoder, hf_class
 from bertjax.families.family import Class
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of
@@ -100,11 +100,11 @@ def compare_with_transformers(
 def _class_without(model: TrainedModel, drawn: Collection[str]) -> Class:
     """The class of transformers with most of the model's heads but without the modules in `drawn`."""
     config, known = model.config.model, family_of(model.config.model.family).transformers
-    whole = class_of(config)
+    whole = hf_class(config)
     for made in (whole, *(known.partial if whole.outputs else ())):
         if not any(module_label(tensor.ours.partition("/")[0]) in drawn for tensor in made.tensors):
             return made
-    return class_of(encoder_of(config))
+    return hf_class(bare_encoder(config))
 
 
 def pair_batch(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
@@ -180,7 +180,7 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
     """
     config = model.config.model
     graphdef = abstract_network(config)[0]
-    heads = [] if head_of(config).of_task else [head for head in class_of(config).outputs if head in model.params]
+    heads = [] if head_of(config).of_task else [head for head in hf_class(config).outputs if head in model.params]
     ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in INPUTS)
     positions = _marked(model, batch)
     marked = None if positions is None else jnp.asarray(positions)

@@ -25,7 +25,7 @@ from bertjax.storage.sums import SUMS_FILE, sha256_of_file
 Prove = Callable[[Path], None]  # raises if the folder that is written there is wrong
 
 
-def folder_of(directory: str | AnyPath) -> AnyPath:
+def resolve_folder(directory: str | AnyPath) -> AnyPath:
     """The `AnyPath` of a folder's path or URL; a path is absolute and without links."""
     path = path_of(str(directory))
     return path.resolve() if isinstance(path, Path) else path

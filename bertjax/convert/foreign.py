@@ -12,10 +12,10 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.names import (
-    class_of,
     from_huggingface_tensors,
+    hf_class,
     left_out,
-    tensors_of,
+    tensor_table,
     their_shapes,
     to_huggingface_tensors,
 )
@@ -74,7 +74,7 @@ def foreign_model(
     """
     # 1. The size of the vocabulary
     notes, size = list(notes), tokenizer.vocab_size
-    by_token = [tensor.theirs for tensor in class_of(config).tensors if tensor.padded]
+    by_token = [tensor.theirs for tensor in hf_class(config).tensors if tensor.padded]
     words = tensors.get(by_token[0])
     if words is None or words.ndim != 2:
         raise ValueError(f"{origin}: it has no table of word embeddings; is it a BERT?")
@@ -109,7 +109,7 @@ def foreign_model(
     # 3. Modules that are missing as a whole: an encoder is often published without the heads of its pretraining
     heads = family_of(config.family).heads
     modules: dict[str, set[str]] = {name: set() for name in left_out(config)}
-    for tensor in tensors_of(config):
+    for tensor in tensor_table(config):
         if (module := tensor.ours.partition("/")[0]) in heads:
             modules.setdefault(module, set()).add(tensor.theirs)
     drawn = {module: names for module, names in modules.items() if not names & tensors.keys()}

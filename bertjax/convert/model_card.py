@@ -10,7 +10,7 @@ from typing import Any
 import bertjax
 from bertjax.config import Config, FinetuneConfig, ModelConfig, to_dict
 from bertjax.convert.foreign import module_label
-from bertjax.convert.huggingface.names import architecture, class_of, left_out
+from bertjax.convert.huggingface.names import architecture, hf_class, left_out
 from bertjax.families.family import Class
 from bertjax.families.registry import family_of
 from bertjax.finetune.kinds import get_kind
@@ -91,7 +91,7 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str, made: 
 
 def _pretraining_use(model: TrainedModel, made: Class | None) -> tuple[str, str]:
     """(the Hub's name of the task, the text on use)."""
-    whole = class_of(model.config.model)
+    whole = hf_class(model.config.model)
     made = made or whole
     mask = model.tokenizer.tokens[model.tokenizer.mask_id]
     task, text = "feature-extraction", "Text to read."

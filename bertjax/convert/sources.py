@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from bertjax.config import Config, DataConfig, FinetuneConfig, TaskConfig, TrainingConfig, from_dict, to_dict
-from bertjax.convert.folder import folder_of
+from bertjax.convert.folder import resolve_folder
 from bertjax.convert.foreign import ForeignModel, module_label
 from bertjax.convert.formats import Format, load_format, source_kinds
 from bertjax.families.networks import abstract_network
@@ -177,7 +177,7 @@ def _trained(model: ForeignModel, directory: AnyPath) -> TrainedModel:
         max_predictions=max(1, round(0.15 * length)),
         predict="next" if model.config.causal else "masked",
     )
-    name = folder_of(directory).name
+    name = resolve_folder(directory).name
     training = TrainingConfig(objectives=family_of(model.config.family).objectives, grad_accum_steps=1)
     config = Config(
         name=name, run_dir=str(directory), init_from=model.origin, model=model.config, data=data, training=training

@@ -12,7 +12,7 @@ from bertjax.config.plugins import use_plugins
 from bertjax.convert.adapt import adapt, drawn_modules, require_same_shape
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
-from bertjax.convert.huggingface.names import has_class, tensors_of
+from bertjax.convert.huggingface.names import has_class, tensor_table
 from bertjax.convert.sources import read_source, require_source
 from bertjax.convert.teacher import fit_teacher, read_teacher
 from bertjax.input.training_data import TrainingData, sizes
@@ -102,7 +102,7 @@ def pretrain(
             named = config.data
             config = with_vocabulary(preflight(config))
             if has_class(config.model):
-                tensors_of(config.model)  # raises for a family whose tables lack a head, which the export would meet
+                tensor_table(config.model)  # raises for a family whose tables lack a head, which the export would meet
             require_sources(config.data)
             config = as_fitted(as_begun(config, given), processes)
             require_own_run(config)

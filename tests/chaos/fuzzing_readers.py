@@ -19,7 +19,7 @@ import numpy as np
 
 from bertjax.config.values import from_dict
 from bertjax.convert.folder import read_object
-from bertjax.convert.huggingface.config import from_config_json, pad_id_of
+from bertjax.convert.huggingface.config import from_config_json, read_pad_id
 from bertjax.convert.huggingface.safetensors_reader import read_safetensors
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
 from bertjax.convert.huggingface.torch_reader import read_torch_tensors
@@ -79,7 +79,7 @@ def _arrays(read: Callable[[Path], dict[str, np.ndarray]]) -> Read:
 
 def _config(path: Path) -> object:
     values = read_object(path)
-    return from_config_json(values, path), pad_id_of(values, path)
+    return from_config_json(values, path), read_pad_id(values, path)
 
 
 def _used(tokenizer: Tokenizer) -> object:

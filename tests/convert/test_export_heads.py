@@ -22,7 +22,7 @@ from bertjax.__main__ import main
 from bertjax.convert.formats import load_format
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
-from bertjax.convert.huggingface.names import classes_of
+from bertjax.convert.huggingface.names import hf_classes
 from bertjax.families.registry import FAMILIES, family_of
 
 pytestmark = pytest.mark.run
@@ -34,7 +34,7 @@ LOADERS = {
     "rtd": "AutoModelForPreTraining",
     "encoder": "AutoModel",
 }
-HEADS = [(name, head) for name in IN_TRANSFORMERS for head in classes_of(FAMILIES[name].presets["base"])]
+HEADS = [(name, head) for name in IN_TRANSFORMERS for head in hf_classes(FAMILIES[name].presets["base"])]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def reported(said: list[str]) -> dict[str, set[str]]:
 @pytest.mark.parametrize(("family", "head"), long_unless(lambda family, head: family in SUITE, HEADS))
 def test_class_of_export_loads_without_warning(transformers, tmp_path, caplog, family, head):
     model = family_model(tmp_path / "run", family)
-    made = classes_of(model.config.model)[head]
+    made = hf_classes(model.config.model)[head]
     folder = export_huggingface(model, tmp_path / "out", head)
     # Of a family without a head for pairs, all heads of pretraining are the one for masks.
     loader = LOADERS["mlm" if made.name.endswith("ForMaskedLM") else "encoder" if made.bare else head]
@@ -95,7 +95,7 @@ def test_export_with_one_head_round_trips(transformers, tmp_path, family, head):
     folder = form.export(model, tmp_path / "out", form.vectors(model, None, False))
     found = form.compare(model, Path(folder), form.vectors(model, None, False))
     wanted = {"hidden states"} | {
-        f"{one.removesuffix('_head').upper()} logits" for one in classes_of(model.config.model)[head].outputs
+        f"{one.removesuffix('_head').upper()} logits" for one in hf_classes(model.config.model)[head].outputs
     }
     assert set(found.values) == wanted and found.largest < 5e-6
     whole, part = (
@@ -116,7 +116,7 @@ def test_report_of_another_class_is_not_silenced(transformers, tmp_path, caplog)
     """The patterns of what may be left over are attributes of transformers' classes, and BERT's have none."""
     model = family_model(tmp_path / "run", "bert")
     folder = export_huggingface(model, tmp_path / "out")
-    for head in classes_of(model.config.model):
+    for head in hf_classes(model.config.model):
         with warnings_of(caplog) as said:
             network = getattr(transformers, LOADERS[head]).from_pretrained(folder)
         assert not type(network)._keys_to_ignore_on_load_unexpected

@@ -35,10 +35,10 @@ from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.config import from_config_json, to_config_json
 from bertjax.convert.huggingface.names import (
     architecture,
-    class_of,
     has_class,
+    hf_class,
     left_out,
-    tensors_of,
+    tensor_table,
     their_shapes,
     to_huggingface_tensors,
 )
@@ -218,13 +218,13 @@ def test_the_table_has_the_names_and_shapes_of_transformers(family: str, head: s
     values.num_labels = config.num_labels or {"choice": 1}.get(head, 2)
     with torch.device("meta"):
         network = getattr(transformers, architecture(config))(values)
-    prefix = family_of(family).huggingface.prefix if class_of(config).bare else ""
+    prefix = family_of(family).huggingface.prefix if hf_class(config).bare else ""
     theirs = {prefix + name: tuple(p.shape) for name, p in network.named_parameters(remove_duplicate=False)}
     for copy in family_of(family).huggingface.tied:
         theirs.pop(copy, None)
     assert their_shapes(config, SPECIAL["pad"]) == theirs
     ours = [name for name in named_arrays(abstract_network(config)[1]) if name.split("/")[0] not in left_out(config)]
-    assert sorted(tensor.ours for tensor in tensors_of(config)) == sorted(ours)
+    assert sorted(tensor.ours for tensor in tensor_table(config)) == sorted(ours)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -298,14 +298,14 @@ def test_a_network_that_transformers_lacks_is_refused(family: str, fields: dict)
     config = small(family, **fields)
     assert not has_class(config)
     with pytest.raises(ValueError, match=f"transformers has no such network of the family '{family}'"):
-        tensors_of(config)
+        tensor_table(config)
 
 
 @pytest.mark.parametrize(("family", "preset", "suffix"), long_unless(lambda family, *_: family in SUITE, COUNTS))
 def test_published_sizes_have_the_exact_counts(family: str, preset: str, suffix: str) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config, known = FAMILIES[family].presets[preset], FAMILIES[family].huggingface
-    whole = (class_of(replace(config, head=head)) for head in HEADS)
+    whole = (hf_class(replace(config, head=head)) for head in HEADS)
     made = next(made for made in (*known.partial, *whole) if made.name == known.beginning + suffix)
     head = next((name for name, head in HEADS.items() if head.transformers == suffix), PretrainingNetwork.name)
     beginnings = tuple(tensor.theirs.partition("{}")[0] for tensor in made.tensors)
@@ -337,7 +337,7 @@ def test_a_family_without_a_class_is_refused_with_what_works(family: str) -> Non
     assert sum(leaf.size for leaf in jax.tree.leaves(unpadded)) == WITHOUT_A_CLASS[family]
     assert not has_class(config)
     with pytest.raises(ValueError, match=rf"transformers has no class of {FAMILIES[family].title}: .*bertjax embed, "):
-        tensors_of(config)
+        tensor_table(config)
 
 
 def test_both_spellings_of_the_bases_of_the_angles_are_read() -> None:

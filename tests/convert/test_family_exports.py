@@ -25,7 +25,7 @@ from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
-from bertjax.convert.huggingface.names import architecture, class_of, left_out
+from bertjax.convert.huggingface.names import architecture, hf_class, left_out
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
 from bertjax.convert.sentence_transformers.sentence_format import (
     compare_with_sentence_transformers,
@@ -63,7 +63,7 @@ def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedMod
     folder = export_huggingface(model, tmp_path / "out")
     found = compare_with_transformers(model, folder)
     head = "MLM" if "mlm_head" in family_of(model.config.model.family).heads else "RTD"
-    told = f"{head} logits" if class_of(model.config.model).outputs else "hidden states"
+    told = f"{head} logits" if hf_class(model.config.model).outputs else "hidden states"
     assert found is not None and found.largest < 5e-6 and told in found.values
     kind = getattr(transformers, architecture(model.config.model))
     _, loaded = kind.from_pretrained(folder, output_loading_info=True)
@@ -302,7 +302,7 @@ def test_an_encoder_alone_and_a_masked_model_come_in(model: TrainedModel, tmp_pa
     transformers = pytest.importorskip("transformers")
     folder = export_huggingface(model, tmp_path / "out")
     head = "MLM head" if "mlm_head" in family_of(model.config.model.family).heads else "RTD head"
-    has_class = bool(class_of(model.config.model).outputs)
+    has_class = bool(hf_class(model.config.model).outputs)
     for auto, drawn in (("AutoModel", {head}), ("AutoModelForMaskedLM", set() if has_class else {head})):
         theirs = getattr(transformers, auto).from_pretrained(folder)
         shutil.rmtree(tmp_path / "theirs", ignore_errors=True)

@@ -14,7 +14,7 @@ import pytest
 from exported_models import trained_model
 from their_families import SPECIAL, small
 
-from bertjax.convert.huggingface.config import from_config_json, pad_id_of, to_config_json
+from bertjax.convert.huggingface.config import from_config_json, read_pad_id, to_config_json
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.tokenizer_files import read_tokenizer
@@ -53,7 +53,7 @@ def test_any_value_in_config_json_is_read_or_refused(family: str) -> None:
             try:
                 wrong = changed(values, at, value)
                 from_config_json(wrong, "folder/config.json")
-                pad_id_of(wrong, "folder/config.json")
+                read_pad_id(wrong, "folder/config.json")
             except ValueError as error:
                 refused += 1
                 assert str(error).startswith("folder/config.json: "), error

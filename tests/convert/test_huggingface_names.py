@@ -20,7 +20,7 @@ from bertjax.convert.huggingface.names import (
     architecture,
     from_huggingface_tensors,
     has_class,
-    tensors_of,
+    tensor_table,
     their_shapes,
     to_huggingface_tensors,
 )
@@ -44,7 +44,7 @@ CONFIGS = [
 
 @pytest.mark.parametrize("config", CONFIGS, ids=architecture)
 def test_every_parameter_is_in_the_table_once(config):
-    table = tensors_of(config)
+    table = tensor_table(config)
     assert sorted(tensor.ours for tensor in table) == sorted(named_arrays(abstract_network(config)[1]))
     assert len({tensor.theirs for tensor in table}) == len(table)
 
@@ -87,7 +87,7 @@ PRESETS = [preset for family in FAMILIES.values() if family.huggingface for pres
     ids=lambda config: f"{config.family}-{config.num_hidden_layers}",
 )
 def test_tables_of_every_family_cover_its_network(config: ModelConfig) -> None:
-    assert has_class(config) and tensors_of(config)
+    assert has_class(config) and tensor_table(config)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_pretrain_names_a_head_that_tables_lack(
 
 def test_the_feature_based_variant_is_none_of_transformers():
     with pytest.raises(ValueError, match=r"lstm_size=8: transformers has no such network"):
-        tensors_of(ModelConfig(head="tokens", num_labels=2, lstm_size=8))
+        tensor_table(ModelConfig(head="tokens", num_labels=2, lstm_size=8))
 
 
 def test_what_does_not_fit_is_named(model):

@@ -28,7 +28,7 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.compare import Difference
-from bertjax.convert.folder import folder_of, written_whole
+from bertjax.convert.folder import resolve_folder, written_whole
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.formats import Format
 from bertjax.families.networks import abstract_network
@@ -37,7 +37,7 @@ from bertjax.model.parameters import named_arrays
 
 
 def _export(model, directory, vectors, prove=None):
-    with written_whole(folder_of(directory), "model.json", prove) as folder:
+    with written_whole(resolve_folder(directory), "model.json", prove) as folder:
         np.savez(folder / "weights.npz", **{name: np.asarray(x) for name, x in named_arrays(model.params).items()})
         (folder / "model.json").write_text(json.dumps(asdict(model.config.model)))
         for name, content in model.tokenizer.files.items():

@@ -16,8 +16,8 @@ from bertjax.convert.compare import logits_name
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.names import (
     architecture,
-    class_of,
     from_huggingface_tensors,
+    hf_class,
     to_huggingface_tensors,
 )
 from bertjax.families.networks import abstract_network
@@ -97,7 +97,7 @@ def their_config(config: ModelConfig):
 def tensors_of_theirs(network, config: ModelConfig) -> dict[str, np.ndarray]:
     """Their parameters by name, each tied one once, with the prefix that the encoder's own class leaves out."""
     known = family_of(config.family).huggingface
-    prefix = known.prefix if class_of(config).bare else ""
+    prefix = known.prefix if hf_class(config).bare else ""
     named = {prefix + name: p.detach().numpy() for name, p in network.named_parameters(remove_duplicate=False)}
     return {name: x for name, x in named.items() if name not in known.tied}
 
@@ -142,7 +142,7 @@ def our_forward(config: ModelConfig, params, batch) -> dict[str, jax.Array]:
     found = {"states": bert.encoder.hidden_states(ids, types, mask, packed=False, global_positions=marked)}
     everywhere = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
     hidden = found["states"][-1]
-    for head in class_of(config).outputs:
+    for head in hf_class(config).outputs:
         of_rows = getattr(HEADS[head], "needs_pooler", False)
         logits = getattr(bert, head.replace("_head", "_logits"))(hidden, everywhere[:, :1] if of_rows else everywhere)
         found[logits_name(head)] = logits[:, 0] if of_rows else logits[..., : config.vocab_size]
@@ -158,7 +158,7 @@ def their_forward(network, config: ModelConfig, batch) -> dict:
     # BigBird's first states are those of rows that it has padded to whole blocks.
     length = batch["input_ids"].shape[1]
     found = {"states": torch.stack([states[:, :length] for states in out.hidden_states])}
-    for head, output in class_of(config).outputs.items():
+    for head, output in hf_class(config).outputs.items():
         per_token = not HEADS[head].needs_pooler
         found[logits_name(head)] = out[output].reshape(*batch["input_ids"].shape, -1) if per_token else out[output]
     return found
@@ -182,7 +182,7 @@ def their_gradients(network, config: ModelConfig, theirs, slopes) -> dict[str, n
     network.zero_grad()
     sum((torch.from_numpy(slope).to(theirs[key].dtype) * theirs[key]).sum() for key, slope in slopes.items()).backward()
     known = family_of(config.family).huggingface
-    prefix = known.prefix if class_of(config).bare else ""
+    prefix = known.prefix if hf_class(config).bare else ""
     named = {prefix + n: p.grad for n, p in network.named_parameters(remove_duplicate=False) if p.grad is not None}
     return {name: gradient.numpy() for name, gradient in named.items() if name not in known.tied}
 

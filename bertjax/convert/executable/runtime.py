@@ -25,10 +25,10 @@ from bertjax.convert.compare import (
     within_limit,
 )
 from bertjax.convert.executable.network import NetworkGraph, input_names
-from bertjax.convert.folder import Prove, as_json, folder_of, refuse_to_lose, write_texts, written_whole
+from bertjax.convert.folder import Prove, as_json, refuse_to_lose, resolve_folder, write_texts, written_whole
 from bertjax.convert.formats import Format, Vectors
 from bertjax.convert.huggingface.exporter import model_config
-from bertjax.convert.huggingface.names import encoder_of, has_class
+from bertjax.convert.huggingface.names import bare_encoder, has_class
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.convert.sentence_transformers.sentence_format import encoder_config
@@ -118,13 +118,13 @@ class Runtime:
         """
         net, has_logits = model.config.model, gives_logits(model, vectors)
         _require(model, vectors, self.name, _FUNCTION_OPTIONS | (_GRAPH_OPTIONS if self.takes_graph else {}))
-        target = folder_of(directory)
+        target = resolve_folder(directory)
         present = next((name for name in self.weights if (target / name).exists()), self.weights[0])
         refuse_to_lose(target, (*_FILES, *self.weights, *self.others), present)
         with written_whole(target, CARD_FILE, prove) as partial:
             weights = self.write(model, partial, vectors, precision)
             texts = tokenizer_texts(model.tokenizer, model.max_length, net.family)
-            if has_class(net if has_logits else encoder_of(net)):
+            if has_class(net if has_logits else bare_encoder(net)):
                 texts["config.json"] = as_json(model_config(model) if has_logits else encoder_config(model))
             texts[CARD_FILE] = part_card(model, self.library, self._use(model, vectors), weights, has_logits)
             write_texts(partial, texts)

@@ -80,7 +80,7 @@ def _of_type(model_type: str) -> list[str]:
     return [name for name, of_theirs in known.items() if of_theirs.model_type == model_type]
 
 
-def pad_id_of(values: Mapping[str, Any], where: str | Path) -> int:
+def read_pad_id(values: Mapping[str, Any], where: str | Path) -> int:
     """The padding token's id by `config.json`. Raises ValueError if it is none."""
     return _pad_id(values, _family(values, where).transformers, where)
 

@@ -11,9 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.config import FinetuneConfig, ModelConfig
-from bertjax.convert.folder import Prove, as_json, folder_of, refuse_to_lose, write_tensors, write_texts, written_whole
+from bertjax.convert.folder import (
+    Prove,
+    as_json,
+    refuse_to_lose,
+    resolve_folder,
+    write_tensors,
+    write_texts,
+    written_whole,
+)
 from bertjax.convert.huggingface.config import to_config_json
-from bertjax.convert.huggingface.names import architecture, bare_names, class_with, tensors_of, to_huggingface_tensors
+from bertjax.convert.huggingface.names import architecture, bare_names, class_with, tensor_table, to_huggingface_tensors
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.model_card import CARD_FILE, model_card
 from bertjax.families.family import Class
@@ -34,12 +42,12 @@ def export_huggingface(
 ) -> AnyPath:
     """Write the model into `directory`, and return it; the same model gives the same bytes.
 
-    With `head`, a name of `names.classes_of`, write the class that has this head alone. The folder appears as in
+    With `head`, a name of `names.hf_classes`, write the class that has this head alone. The folder appears as in
     `written_whole`, with its card last; an earlier export is replaced. Raises ValueError if anything else is there, or
     an export that was changed since, and for a network that transformers does not have.
     """
-    target = folder_of(directory)
-    tensors_of(model.config.model)
+    target = resolve_folder(directory)
+    tensor_table(model.config.model)
     made = class_with(model.config.model, head)
     refuse_to_lose(target, (*FILES, *TOKENIZER_FILES), WEIGHTS_FILE)
     with written_whole(target, CARD_FILE, prove) as partial:

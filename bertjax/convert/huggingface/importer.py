@@ -13,9 +13,9 @@ import numpy as np
 from bertjax.config import ModelConfig
 from bertjax.convert.folder import read_object, require_content
 from bertjax.convert.foreign import ForeignModel, foreign_model
-from bertjax.convert.huggingface.config import from_config_json, pad_id_of
+from bertjax.convert.huggingface.config import from_config_json, read_pad_id
 from bertjax.convert.huggingface.exporter import NULL_THRESHOLD, default_labels
-from bertjax.convert.huggingface.names import architecture, class_of, head_named, tensors_of, their_shapes
+from bertjax.convert.huggingface.names import architecture, head_named, hf_class, tensor_table, their_shapes
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, read_tokenizer
 from bertjax.convert.huggingface.weights_files import read_weights
 from bertjax.families.family import HuggingFace
@@ -55,7 +55,7 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     tokenizer = read_tokenizer(folder, config.family)
     tensors, left_out = canonical_names(read_weights(folder), config, f"hf:{folder}")
     notes = [f"left out, not of a {architecture(config)}: {', '.join(left_out[:5])}"] if left_out else []
-    model = foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes, pad_id_of(values, where))
+    model = foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes, read_pad_id(values, where))
     if not kind:
         return model
     threshold = _null_threshold(values, where) if get_kind(kind).may_abstain else None
@@ -118,13 +118,13 @@ def canonical_names(
     `where`, for the encoder behind another prefix.
     """
     known = family_of(config.family).transformers
-    words = next(tensor.theirs for tensor in class_of(config).tensors if tensor.padded)
+    words = next(tensor.theirs for tensor in hf_class(config).tensors if tensor.padded)
     wrapper = _wrapper(tensors, known.prefix, words.removeprefix(known.prefix), where)
     tensors = {name.removeprefix(wrapper): array for name, array in tensors.items()}
     _require_tied(tensors, known)
     bare = not any(name.startswith(known.prefix) for name in tensors)
-    own = {_part(tensor.theirs, known) for tensor in tensors_of(config)}
-    others = {_part(tensor.theirs, known) for head in HEADS for tensor in class_of(replace(config, head=head)).tensors}
+    own = {_part(tensor.theirs, known) for tensor in tensor_table(config)}
+    others = {_part(tensor.theirs, known) for head in HEADS for tensor in hf_class(replace(config, head=head)).tensors}
     wanted = {*their_shapes(config)}
     spare = (*(others - own), _OF_SENTENCE_TRANSFORMERS)
     found, left_out = {}, []

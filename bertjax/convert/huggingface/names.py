@@ -31,7 +31,7 @@ _OF_TRAINING = ("teacher_projection",)  # modules that only training uses
 _TABLES = ("learned", "sinusoidal")  # both are a table of positions there
 
 
-def class_of(config: ModelConfig) -> Class:
+def hf_class(config: ModelConfig) -> Class:
     """The class of transformers for a model of this config."""
     known, head = family_of(config.family).transformers, head_of(config)
     if not head.of_task and config.mlm_decoder == "plain":
@@ -46,12 +46,12 @@ def class_of(config: ModelConfig) -> Class:
     return Class(known.beginning + suffix, (*known.encoder, *pooler, *own), bare=not head.transformers_head)
 
 
-def classes_of(config: ModelConfig) -> dict[str, Class]:
+def hf_classes(config: ModelConfig) -> dict[str, Class]:
     """The classes for a pretrained model, by the heads that they keep.
 
     `pretraining` keeps every head and `encoder` none; `mlm` and others keep one, where transformers has such a class.
     """
-    known, whole = family_of(config.family).transformers, class_of(config)
+    known, whole = family_of(config.family).transformers, hf_class(config)
     one_head = (made for made in (whole, *known.partial) if len(made.outputs) == 1)
     pooler = tuple(tensor for tensor in known.pooler if tensor in whole.tensors)
     return {
@@ -62,12 +62,12 @@ def classes_of(config: ModelConfig) -> dict[str, Class]:
 
 
 def class_with(config: ModelConfig, head: str) -> Class:
-    """The class that keeps `head`, a name of `classes_of`; "" keeps all. Raises ValueError if there is none."""
+    """The class that keeps `head`, a name of `hf_classes`; "" keeps all. Raises ValueError if there is none."""
     if not head:
-        return class_of(config)
+        return hf_class(config)
     if head_of(config).of_task:
         raise ValueError(f"--head {head}: a fine-tuned model is exported with the head of its task; leave --head out")
-    known = classes_of(config)
+    known = hf_classes(config)
     if head not in known:
         raise ValueError(
             f"--head {head}: transformers has no class of the family {config.family!r} with this head alone; choose "
@@ -78,7 +78,7 @@ def class_with(config: ModelConfig, head: str) -> Class:
 
 def modules_without(config: ModelConfig, made: Class) -> set[str]:
     """The modules of a network of this config that a class lacks."""
-    modules, kept = ({tensor.ours.partition("/")[0] for tensor in of.tensors} for of in (class_of(config), made))
+    modules, kept = ({tensor.ours.partition("/")[0] for tensor in one.tensors} for one in (hf_class(config), made))
     return modules - kept
 
 
@@ -91,10 +91,10 @@ def head_named(architecture: str) -> type[Network] | None:
 
 def architecture(config: ModelConfig) -> str:
     """The name of the class of transformers for a model of this config."""
-    return class_of(config).name
+    return hf_class(config).name
 
 
-def encoder_of(config: ModelConfig) -> ModelConfig:
+def bare_encoder(config: ModelConfig) -> ModelConfig:
     """The config of the encoder without a head."""
     return replace(config, head=VectorNetwork.name, num_labels=0)
 
@@ -117,7 +117,7 @@ def has_class(config: ModelConfig) -> bool:
     return family_of(config.family).huggingface is not None and not _not_expressed(config)
 
 
-def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
+def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
     """The table of a model's arrays.
 
     Raises ValueError if transformers has no class for this config, or if the family's tables do not cover its network.
@@ -132,7 +132,7 @@ def tensors_of(config: ModelConfig) -> tuple[Tensor, ...]:
     behind = int(any(name.startswith("encoder/first_layer/") for name in ours))
     table = tuple(
         replace(tensor, first=behind) if tensor.stacked else tensor
-        for tensor in class_of(config).tensors
+        for tensor in hf_class(config).tensors
         if tensor.ours in ours or not tensor.optional
     )
     if without_tensor := sorted(ours.keys() - {tensor.ours for tensor in table}):
@@ -172,7 +172,7 @@ def to_huggingface_tensors(
 ) -> dict[str, np.ndarray]:
     """Our parameters as Hugging Face's float32 tensors by name, without the vocabulary's padding.
 
-    With `made`, one of `classes_of`, only the tensors of that class. Sinusoidal positions are written as a table. Some
+    With `made`, one of `hf_classes`, only the tensors of that class. Sinusoidal positions are written as a table. Some
     families count positions from the padding token's id `pad_id`; the rows up to it, which no token uses, are zero.
     """
     arrays = named_arrays(with_own_words(params))
@@ -180,7 +180,7 @@ def to_huggingface_tensors(
         arrays[_POSITION] = sinusoids(config)
     before = family_of(config.family).transformers.rows_before_positions(pad_id)
     tensors: dict[str, np.ndarray] = {}
-    for tensor in tensors_of(config):
+    for tensor in tensor_table(config):
         if made is not None and tensor.ours not in {kept.ours for kept in made.tensors}:
             continue
         array = np.asarray(jax.device_get(arrays[tensor.ours]))
@@ -208,7 +208,7 @@ def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelCon
         if tensors[name].shape != shape:
             raise ValueError(f"tensor {name} has shape {tensors[name].shape}; by the model's config it is {shape}")
     shapes = _published(config)
-    by_name = {tensor.ours: tensor for tensor in tensors_of(config)}
+    by_name = {tensor.ours: tensor for tensor in tensor_table(config)}
     heads = config.num_attention_heads
     arrays = [_ours(by_name[name], tensors, leaf.shape, heads) for name, leaf in named_arrays(shapes).items()]
     return jax.tree.unflatten(jax.tree.structure(shapes), arrays)
@@ -219,7 +219,7 @@ def their_shapes(config: ModelConfig, pad_id: int = 0) -> dict[str, tuple[int, .
     ours = _our_shapes(config)
     before = family_of(config.family).transformers.rows_before_positions(pad_id)
     shapes: dict[str, tuple[int, ...]] = {}
-    for tensor in tensors_of(config):
+    for tensor in tensor_table(config):
         shape = ours[tensor.ours]
         count, one = (shape[0], shape[1:]) if tensor.stacked else (1, shape)
         theirs = _their_shape(tensor, one, config.vocab_size, before)

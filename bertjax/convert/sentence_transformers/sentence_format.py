@@ -19,11 +19,19 @@ import jax
 import numpy as np
 
 from bertjax.convert.compare import INPUTS, PAIRS, VECTORS, Difference, our_vectors, within_limit
-from bertjax.convert.folder import Prove, as_json, folder_of, refuse_to_lose, write_tensors, write_texts, written_whole
+from bertjax.convert.folder import (
+    Prove,
+    as_json,
+    refuse_to_lose,
+    resolve_folder,
+    write_tensors,
+    write_texts,
+    written_whole,
+)
 from bertjax.convert.formats import Format, Vectors
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE
-from bertjax.convert.huggingface.names import architecture, bare_names, classes_of, encoder_of, to_huggingface_tensors
+from bertjax.convert.huggingface.names import architecture, bare_encoder, bare_names, hf_classes, to_huggingface_tensors
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.convert.sentence_transformers.reader import MODULES_FILE
@@ -88,7 +96,7 @@ def export_sentence_transformers(
         raise ValueError(
             f"{model.directory}: a network for {model.kind} has no pooler, which {LIBRARY} expects of BERT"
         )
-    target = folder_of(directory)
+    target = resolve_folder(directory)
     refuse_to_lose(target, _FILES, WEIGHTS_FILE)
     with written_whole(target, CARD_FILE, prove) as partial:
         _write_files(model, partial, pooling, normalize)
@@ -99,13 +107,13 @@ def export_sentence_transformers(
 def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
     """The weights of the encoder and the pooler, under the names of the encoder's own class."""
     config = model.config.model
-    made = classes_of(config)["encoder"]
+    made = hf_classes(config)["encoder"]
     return bare_names(to_huggingface_tensors(model.params, config, model.tokenizer.pad_id, made), config)
 
 
 def encoder_config(model: TrainedModel) -> dict[str, Any]:
     """`config.json` of a BertModel."""
-    encoder = encoder_of(model.config.model)
+    encoder = bare_encoder(model.config.model)
     return {"architectures": [architecture(encoder)]} | to_config_json(encoder, model.tokenizer.special)
 
 

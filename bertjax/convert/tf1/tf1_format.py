@@ -18,7 +18,7 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.compare import PAIRS, STATES, Difference, logits_name, our_outputs, pair_batch, within_limit
-from bertjax.convert.folder import Prove, folder_of, read_object, require_content, written_whole
+from bertjax.convert.folder import Prove, read_object, require_content, resolve_folder, written_whole
 from bertjax.convert.foreign import ForeignModel, foreign_model
 from bertjax.convert.formats import Format
 from bertjax.convert.huggingface.config import from_config_json
@@ -141,7 +141,7 @@ def export_tensorflow(model: TrainedModel, directory: str | AnyPath, prove: Prov
     The folder appears complete or not at all, after it was read back and given to `prove`. Raises ValueError if it
     exists, and ModuleNotFoundError if TensorFlow is not installed.
     """
-    target = folder_of(directory)
+    target = resolve_folder(directory)
     if target.exists():
         raise ValueError(f"export to {target}: it exists; choose another folder (--output), or move it away")
     _require_bert(model)
