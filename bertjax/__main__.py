@@ -196,6 +196,8 @@ def make_parser(name: str) -> VerbParser:
     verb.add_arguments(parser)
     parser.add_argument(
         "--plugin",
+        action="append",
+        default=[],
         metavar="FILE",
         help="import a file or a module (my_package.module) that registers objectives, sources, ...; may be repeated",
     )

@@ -57,7 +57,7 @@ def speed_table(plan: Plan) -> Table:
         counted = stage.counted_flops
         flops = (f"{stage.flops / 1e12:,.1f}", f"{counted / 1e12:,.1f}")
         if stage.bound is None:
-            rows.append((label(stage), *flops, *(_UNKNOWN,) * 9))
+            rows.append((label(stage), *flops, *(_UNKNOWN,) * 8))
             continue
         b = stage.bound
         parts = (b.compute, b.memory, b.interconnect, b.network)
@@ -69,8 +69,7 @@ def speed_table(plan: Plan) -> Table:
                 f"{_time_cell(b.overlapped)} to {_time_cell(b.serial)}",
                 b.limited_by,
                 f"{stage.mfu_bound:.1%}",
-                _UNKNOWN if stage.estimate is None else _time_cell(stage.estimate),
-                _UNKNOWN if stage.mfu_estimate is None else f"{stage.mfu_estimate:.1%}",
+                _estimate_cell(stage),
             )
         )
     return Table(
@@ -79,11 +78,18 @@ def speed_table(plan: Plan) -> Table:
         "the time of each part alone at full rate, in ms unless a unit is given; a step takes as long as the longest "
         f"part if all overlap, up to the second figure if communication does not overlap. {_estimate_note(plan)}",
         (
-            *("stage", "TFLOP", "compiler's", "compute", "memory", "links", "network", "step", "limit", "MFU at most"),
-            *("estimate", "MFU"),
+            *("stage", "TFLOP", "compiled", "compute", "memory", "links", "network", "step", "limit", "MFU at most"),
+            "estimate",
         ),
         tuple(rows),
     )
+
+
+def _estimate_cell(stage: StagePlan) -> str:
+    """Format the estimated time of a step and its MFU."""
+    if stage.estimate is None or stage.mfu_estimate is None:
+        return _UNKNOWN
+    return f"{_time_cell(stage.estimate)}, {stage.mfu_estimate:.1%}"
 
 
 def _estimate_note(plan: Plan) -> str:

@@ -221,10 +221,10 @@ def empty_dump(environment: Mapping[str, str] = os.environ) -> Path | None:
 
     None if libtpu writes none.
     """
-    named = re.search(r"--xla_jf_dump_to=(\S+)", environment.get(_LIBTPU, ""))
-    if named is None:
+    folders = re.findall(r"--xla_jf_dump_to=(\S+)", environment.get(_LIBTPU, ""))
+    if not folders:
         return None
-    folder = Path(named[1])
+    folder = Path(folders[-1])  # libtpu takes the last of equal flags
     for path in folder.iterdir() if folder.is_dir() else ():
         path.unlink()
     return folder

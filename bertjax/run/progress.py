@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -177,6 +179,19 @@ class Progress:
 def is_notebook(stream: TextIO) -> bool:
     """Whether what is written to a stream appears below the cell of a notebook."""
     return type(stream).__module__.startswith("ipykernel.")
+
+
+def seconds_between_lines() -> float:
+    """Seconds between the lines of a run off a terminal: BERTJAX_LINE_EVERY, or LINE_EVERY.
+
+    Raises ValueError for a value that is not a number of seconds.
+    """
+    value = os.environ.get("BERTJAX_LINE_EVERY", "")
+    if not value:
+        return LINE_EVERY
+    if not re.fullmatch(r"\d+(\.\d+)?", value):
+        raise ValueError(f"BERTJAX_LINE_EVERY={value!r} in the environment: give a number of seconds, such as 10")
+    return float(value)
 
 
 def plural(unit: str) -> str:

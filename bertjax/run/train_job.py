@@ -32,7 +32,7 @@ from bertjax.run.hooks.user_callbacks import UserCallbacks
 from bertjax.run.job import Job, RunStage
 from bertjax.run.loggers import openers
 from bertjax.run.loop import Outcome, Run, train
-from bertjax.run.progress import Progress
+from bertjax.run.progress import Progress, seconds_between_lines
 from bertjax.run.run_directory import describe_run, own_directory, require_shared
 from bertjax.run.telemetry import Telemetry, logged_until, open_telemetry, summarize_log
 from bertjax.run.time_budget import times_due
@@ -106,6 +106,7 @@ def train_job(
                         job.doing,
                         initial=start,
                         every=training.log_every,
+                        every_seconds=seconds_between_lines(),
                         pauses_left=functools.partial(evaluations_left, skipping.stages),
                         pause_units=first.evaluation.batches * _EVALUATION / first.training.microbatches,
                         stream=stream,

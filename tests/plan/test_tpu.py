@@ -58,7 +58,7 @@ def test_a_small_plan_for_a_tpu(tmp_path: Path) -> None:
     assert "stage 1: 1,000 steps of 64 rows of 128 tokens, 8 a device at a time, in 2 microbatches" in shown
     assert re.search(r"^  stage 1 .* 15\.75 +fits$", shown, re.M)
     assert re.search(r"tiny fits v5e:2x2 and takes at least .*; by the compiler's schedule [\d.]+ hours\.", shown)
-    times = re.search(r"^  stage 1 .* ([\d.]+) to [\d.]+ .*% +([\d.]+) +[\d.]+%$", shown, re.M)
+    times = re.search(r"^  stage 1 .* ([\d.]+) to [\d.]+ .*% +([\d.]+), [\d.]+%$", shown, re.M)
     least, estimate = times.groups()
     assert float(least) < float(estimate)  # milliseconds
     # In the table of what is sent: weights gathered and gradients scattered over fsdp, and summed over data.

@@ -99,10 +99,11 @@ def zygote() -> Zygote:
 
 
 def surroundings(devices: int) -> dict[str, str]:
-    """What a process is to have in its environment: what tests set, and so many fake devices."""
+    """What a process is to have in its environment: what tests set, so many fake devices, a line for each log entry."""
     flags = re.sub(r"device_count=\d+", f"device_count={devices}", os.environ["XLA_FLAGS"])
     names = ("JAX_", "TF_", "OMP_", "AWS_")
-    return {key: value for key, value in os.environ.items() if key.startswith(names)} | {"XLA_FLAGS": flags}
+    inherited = {key: value for key, value in os.environ.items() if key.startswith(names)}
+    return inherited | {"XLA_FLAGS": flags, "BERTJAX_LINE_EVERY": "0"}
 
 
 class Group:

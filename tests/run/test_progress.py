@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from bertjax.run.progress import Progress, duration, long_run_warning
+from bertjax.run.progress import Progress, duration, long_run_warning, seconds_between_lines
 
 
 class Clock:
@@ -144,3 +144,11 @@ def test_long_run_warning_says_what_to_change() -> None:
         "Warning: training.steps=1,000,000 takes 99.8 years; lower training.steps, set training.budget, train a "
         "smaller model (recipe bert_mini or bert_one_gpu), or use a faster machine"
     )
+
+
+def test_period_of_lines_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTJAX_LINE_EVERY", "2.5")
+    assert seconds_between_lines() == 2.5
+    monkeypatch.setenv("BERTJAX_LINE_EVERY", "often")
+    with pytest.raises(ValueError, match="BERTJAX_LINE_EVERY='often' in the environment: give a number of seconds"):
+        seconds_between_lines()

@@ -157,7 +157,7 @@ def test_the_mesh_and_microbatches_change_nothing(networks: dict, accumulate: in
             replace(CONFIG, training=TrainingConfig()),
             "needs a teacher; add distil_mlm, distil_cosine or distil_layers",
         ),
-        (replace(CONFIG, training=TrainingConfig(objectives=("distil_mlm",))), "about the predictions of mlm; add"),
+        (replace(CONFIG, training=TrainingConfig(objectives=("distil_mlm",))), "needs the predictions of mlm; add"),
         (
             replace(CONFIG, training=replace(CONFIG.training, objective_weights=(1.0,))),
             r"objective_weights=\(1.0,\): give one for each of training.objectives=\('distil_mlm', 'mlm', 'distil_cos",
