@@ -59,13 +59,14 @@ class LengthCounts:
     def notices(self, max_length: int) -> list[str]:
         """Lines for the user about truncated, split and empty examples; none if every example fits."""
         of = f"of {self.examples:,} {self.unit}"
-        longer = f"{of} were longer than {max_length} tokens and were"
         lines = []
         if self.truncated:
             lost = f"{self.tokens_cut:,} of {self.tokens:,} tokens were left out{self.remedy}"
-            lines.append(f"{self.truncated:,} {longer} truncated: {lost}")
+            lines.append(f"{self.truncated:,} {of} were cut to {max_length} tokens: {lost}")
         if self.windowed:
-            lines.append(f"{self.windowed:,} {longer} taken in {self.windows:,} {self.window}")
+            lines.append(
+                f"{self.windowed:,} {of} were longer than {max_length} tokens and became {self.windows:,} {self.window}"
+            )
         if self.empty:
             lines.append(f"{self.empty:,} {of} {self.when_empty}")
         return lines

@@ -120,7 +120,7 @@ def test_matrices_with_their_tokens(run, tmp_path, capsys):
     texts = written(tmp_path, "texts.txt")
     for suffix in ("npy", "jsonl", "parquet"):
         assert embed(run, texts, "--output", tmp_path / f"out.{suffix}", *options) == 0
-        assert "1 of 5 texts were longer than 16 tokens and were taken in " in capsys.readouterr().out
+        assert "1 of 5 texts were longer than 16 tokens and became " in capsys.readouterr().out
     rows, offsets = np.load(tmp_path / "out.npy"), np.load(tmp_path / "out.offsets.npy")
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     table = parquet.read_table(tmp_path / "out.parquet").to_pylist()

@@ -166,7 +166,7 @@ def test_a_long_text_is_truncated_and_counted(tiny: tuple[TrainedModel, Path]) -
     counts = encoder.counts
     assert (counts.examples, counts.tokens, counts.truncated, counts.tokens_cut) == (2, 28, 1, 12)
     (line,) = counts.notices(10)
-    assert line.startswith("1 of 2 texts were longer than 10 tokens and were truncated: 12 of 28 tokens were left out")
+    assert line.startswith("1 of 2 texts were cut to 10 tokens: 12 of 28 tokens were left out")
 
 
 def test_a_long_text_is_split_where_words_begin(tiny: tuple[TrainedModel, Path]) -> None:
@@ -179,7 +179,7 @@ def test_a_long_text_is_split_where_words_begin(tiny: tuple[TrainedModel, Path])
     assert ids.tolist() == [model.tokenizer.cls_id, *flat, model.tokenizer.sep_id]
     assert_close(matrix, np.concatenate([rows[0][:-1], rows[1][1:-1], rows[2][1:-1], rows[3][1:]]))
     assert (encoder.counts.windowed, encoder.counts.windows, encoder.counts.tokens_cut) == (1, 4, 0)
-    assert encoder.counts.notices(8) == ["1 of 1 texts were longer than 8 tokens and were taken in 4 parts"]
+    assert encoder.counts.notices(8) == ["1 of 1 texts were longer than 8 tokens and became 4 parts"]
 
 
 @pytest.mark.parametrize(

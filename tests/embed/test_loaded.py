@@ -54,7 +54,7 @@ def test_one_text_is_a_vector_and_a_list_a_matrix(model: LoadedModel) -> None:
 
 
 def test_truncation_is_warned_of_and_counted(model: LoadedModel) -> None:
-    with pytest.warns(UserWarning, match="1 of 2 texts were longer than 8 tokens and were truncated: 2 of 9 tokens"):
+    with pytest.warns(UserWarning, match="1 of 2 texts were cut to 8 tokens: 2 of 9 tokens"):
         model.encode(["the museum of " * 2 + "the drawings", "the"], max_length=8)
     assert (model.counts.truncated, model.counts.tokens_cut) == (1, 2)
     with warnings.catch_warnings():

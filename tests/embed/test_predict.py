@@ -223,7 +223,7 @@ def test_words_of_a_text_keep_their_marks(tmp_path: Path) -> None:
 
 def test_a_long_text_is_truncated_with_a_warning(tmp_path: Path) -> None:
     model = loaded(tmp_path, "sequence")
-    with pytest.warns(UserWarning, match="1 of 2 examples were longer than 64 tokens and were truncated: 88 of"):
+    with pytest.warns(UserWarning, match="1 of 2 examples were cut to 64 tokens: 88 of"):
         model.predict([LONG, "the"])
 
 

@@ -170,7 +170,7 @@ def test_windows_of_a_made_up_text(tiny: WordPiece) -> None:
     assert windows.begins.tolist() == [0, 2, 4] and windows.rows.rows["cls_positions"].tolist() == [[0]] * 3
     assert (windows.rows.tokens["sequence_ids"] == 1).all()
     assert (counts.examples, counts.tokens, counts.windowed, counts.windows) == (1, 10, 1, 3)
-    assert counts.notices(9) == ["1 of 1 examples were longer than 9 tokens and were taken in 3 windows"]
+    assert counts.notices(9) == ["1 of 1 examples were longer than 9 tokens and became 3 windows"]
     assert {name: part.dtype.name for name, part in (windows.rows.tokens | windows.rows.rows).items()} == {
         **dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids", "cls_positions", "starts", "ends"), "int32"),
         "label_weights": "float32",
@@ -275,7 +275,7 @@ def test_long_questions(tiny: WordPiece) -> None:
     assert windows.rows.lengths.tolist() == [6, 8, 8, 8, 8]  # with room for one token, windows are one apart
     *others, last = counts.notices(8)
     assert last == "1 of 2 questions were too long themselves and were truncated: 1 tokens were left out"
-    assert "1 of 2 examples were longer than 8 tokens and were taken in 4 windows" in others
+    assert "1 of 2 examples were longer than 8 tokens and became 4 windows" in others
     for sizes, message in (
         (WindowSizes(8, 3, 4), "question c d e f: the question has 5 tokens, over max query 4; raise"),
         (WindowSizes(10, 3, 5), "question c d e f: 12 tokens, special ones included, over the max length of 10"),

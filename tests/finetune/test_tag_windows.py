@@ -97,7 +97,7 @@ def test_a_long_sentence() -> None:
     assert split(windows, flat["labels"]) == [[0, 1, 0, 0], [0] * 4, [0] * 4, [0, 0, 0, 1]]
     assert (flat["label_weights"] == (windows.word >= 0)).all()
     assert (counts.windowed, counts.windows, counts.truncated) == (1, 4, 0)
-    assert counts.notices(6) == ["1 of 1 examples were longer than 6 tokens and were taken in 4 windows"]
+    assert counts.notices(6) == ["1 of 1 examples were longer than 6 tokens and became 4 windows"]
 
 
 def test_a_word_longer_than_a_row_loses_its_end() -> None:

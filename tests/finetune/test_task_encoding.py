@@ -126,7 +126,7 @@ def test_long_examples_are_reported_or_rejected() -> None:
     rows = KINDS["sequence"].encode(examples, LABELS, TOKENIZER, 8, counts)
     assert rows.lengths.tolist() == [4, 8, 8, 2] and counts == LengthCounts(4, 23, 2, 9, empty=1)
     assert counts.notices(8) == [
-        "2 of 4 examples were longer than 8 tokens and were truncated: 9 of 23 tokens were left out",
+        "2 of 4 examples were cut to 8 tokens: 9 of 23 tokens were left out",
         "1 of 4 examples have a text without any token",
     ]
     assert LengthCounts(3, 4).notices(8) == []

@@ -9,6 +9,7 @@ from bertjax.run.metrics import brief
 from bertjax.storage.progress import LINE_EVERY, SIGNS
 
 COMPILING = "compiling (about 20 s the first time)"
+_FIRST_SIGN = 1.5 * LINE_EVERY  # seconds; a line with figures usually comes before
 _STEPS_SILENT = 300.0  # seconds between progress lines while no figures are logged
 
 
@@ -23,7 +24,7 @@ class ShowProgress(Callback):
         description = f"rows of {data.sequence_length} tokens; data pipeline: {run.feed.engine}"
         run.progress.note(f"from step {run.step:,}: {description}; {COMPILING}")
         self._stepping.close()
-        self._stepping.enter_context(SIGNS.doing(run.progress.line, LINE_EVERY, _STEPS_SILENT))
+        self._stepping.enter_context(SIGNS.doing(run.progress.line, _FIRST_SIGN, _STEPS_SILENT))
         self._compiling.enter_context(SIGNS.doing(COMPILING))
 
     def after_step(self, step: int) -> None:
