@@ -28,7 +28,7 @@ from bertjax.training.out_of_memory import settings_named
 from bertjax.training.stages import Stage, stages_of
 from bertjax.training.state import Blueprint, FrozenNetwork, TrainState, init_state
 from bertjax.training.step import TrainStep
-from bertjax.training.step_programs import StepPrograms
+from bertjax.training.step_programs import StepPrograms, data_bytes
 from bertjax.training.teacher import assumed_teacher, flops_of_run
 
 MakeRows = Callable[[DataConfig, int], RunBatches]  # the rows of a stage, by its data and seed
@@ -215,10 +215,8 @@ def _compiled(config: Config, programs: StepPrograms, stage: Stage) -> tuple[Tra
     start = time.perf_counter()
     compiled: Any = programs.trace(config.execution, stage).lower().compile()
     seconds = time.perf_counter() - start
-    memory = compiled.memory_analysis()
-    held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     step = replace(programs.step(config.execution, stage), program=compiled, frozen=_drawn(blueprint))
-    return step, state, Program(seconds, held + memory.temp_size_in_bytes, None)
+    return step, state, Program(seconds, data_bytes(compiled.memory_analysis()), None)
 
 
 def _drawn(blueprint: Blueprint) -> Frozen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import jax
 import optax
@@ -21,6 +22,12 @@ from bertjax.training.stages import Stage, batch_shapes, stage_step
 from bertjax.training.state import Blueprint, draw_blueprint
 from bertjax.training.step import GradientMetrics, TrainStep
 from bertjax.training.teacher import frozen_networks
+
+
+def data_bytes(memory: Any) -> int:
+    """Bytes of a compiled step's arguments, results beside them and temporaries, by XLA's `memory_analysis()`."""
+    held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return held + memory.temp_size_in_bytes
 
 
 class StepPrograms:
@@ -80,8 +87,7 @@ class StepPrograms:
                 raise
             return math.inf
         assert memory is not None, "XLA reports it for every program that it compiles"
-        held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-        return held + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
+        return data_bytes(memory) + memory.generated_code_size_in_bytes
 
     def fit(self, processes: Processes | None = None) -> Fit:
         """Fit the config to the devices of this run's `processes`, which decide together; see `fit_to_memory`."""
