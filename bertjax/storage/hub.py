@@ -94,7 +94,7 @@ def _cached_files(name: str, refusal: str, error: Exception, is_complete: Callab
     except LocalEntryNotFoundError:
         folder = None
     if folder is None or not is_complete(folder):
-        reason = "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else _brief(error)
+        reason = _unreachable(error)
         raise ValueError(
             f"{refusal} ({reason}); correct the name, or download it where there is a network: "
             f"hf download {repository} --local-dir {repository.rpartition('/')[2]}"
@@ -172,7 +172,7 @@ def _cached_data_set(name: str, revision: str, what: str, error: Exception) -> H
                 snapshot_download(name, repo_type="dataset", revision=revision or None, local_files_only=True)
             )
     except LocalEntryNotFoundError:
-        reason = "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else _brief(error)
+        reason = _unreachable(error)
         at = f" --revision {revision}" if revision else ""
         raise ValueError(
             f"{what}: the Hub cannot be reached ({reason}); where it can, run `hf download {name} --repo-type dataset"
@@ -247,6 +247,13 @@ def _network_errors() -> tuple[type[Exception], ...]:
     )
 
     return HTTPError, OSError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+
+def _unreachable(error: Exception) -> str:
+    """The reason why the Hub cannot be reached."""
+    from huggingface_hub import constants
+
+    return "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else _brief(error)
 
 
 def _brief(error: Exception) -> str:
