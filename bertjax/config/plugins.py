@@ -92,7 +92,7 @@ def _taken(owner: Plugin, group: str, name: str, by: str) -> ValueError:
 
 
 class Registry(MutableMapping[str, T]):
-    """The members of a group by name: those of the package, of plug-ins, and of entry points.
+    """Maps the names of a group to its members: from the package, from plug-ins, from entry points.
 
     Reading raises ValueError for a member of another type than `kind`, and for an entry point that cannot be imported.
     """
@@ -148,7 +148,7 @@ class Registry(MutableMapping[str, T]):
         return sum(1 for _ in self)
 
     def at_hand(self) -> tuple[str, ...]:
-        """The names of the package and of plug-ins, without those of entry points."""
+        """The names that the package and plug-ins define; entry points are not scanned."""
         added = (name for plugin in _active.values() for group, name in plugin.members if group == self._group)
         return (*self.own, *added)
 

@@ -50,7 +50,7 @@ def variant_of(variants: Mapping[str, T], name: str) -> T:
 
 @functools.cache
 def recipes() -> Registry[Path | ModuleType]:
-    """The recipes by name: the files of the package, the one to begin with first, and those of plug-ins."""
+    """Recipes by name: the first one to try, the other files of the package, then plug-ins."""
     names = sorted((path.stem for path in RECIPES.glob("*.py")), key=lambda name: (name != "quickstart", name))
     return Registry("recipes", {name: RECIPES / f"{name}.py" for name in names})
 

@@ -277,7 +277,7 @@ class Config:
 
     @property
     def stage_data(self) -> list[DataConfig]:
-        """The data of each stage of the run in order, the first of which is `data`."""
+        """The data of each stage in order, beginning with `data`."""
         return list(itertools.accumulate(self.stages, lambda data, stage: stage.changed_data(data), initial=self.data))
 
 

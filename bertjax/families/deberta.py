@@ -26,7 +26,7 @@ def optional(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def embeddings() -> tuple[Tensor, ...]:
-    """The embedding tables, of which published models have only that of words."""
+    """The embedding tables. Published models have only the table of words."""
     word, position, _, *layer_norm = tables("deberta.embeddings")
     return word, *optional(position), *layer_norm
 

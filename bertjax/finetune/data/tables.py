@@ -182,7 +182,7 @@ def read_rows(path: Path, wanted: Wanted, notify: Notify, suffix: str = "") -> I
 
 
 def table_suffix(path: Path) -> str:
-    """The suffix of a file's format, without that of compression: `.csv` of `train.csv.gz`."""
+    """The suffix of a file's format, without compression: `.csv` for `train.csv.gz`."""
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
