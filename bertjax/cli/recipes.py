@@ -12,7 +12,7 @@ from pathlib import Path
 from bertjax.cli.verb import Verb
 from bertjax.config.recipes import describe_recipe, load_recipe, recipe_file, recipes, variants_of
 from bertjax.config.run import Config
-from bertjax.storage.terminal import bold
+from bertjax.storage.terminal import bold, first_names
 
 _INDENT, _WIDTH = "    ", 100
 _MOST_VARIANTS = 8  # variants to list by name
@@ -112,9 +112,8 @@ def _describe(name: str) -> str:
     rows = {"size": _size(load_recipe(name)), "cost": said.sections.get("Cost", "")}
     rows["reproduces"] = said.sections.get("Reproduces", "").partition(" Variants: ")[0]
     if variants:
-        more = len(variants) - _MOST_VARIANTS
-        shown = ", ".join(f"{name}:{variant}" for variant in variants[:_MOST_VARIANTS])
-        rows["variants"] = f"{shown}{f' and {more} more' if more > 0 else ''}; without one: {variants[0]}"
+        names = first_names([f"{name}:{variant}" for variant in variants], _MOST_VARIANTS)
+        rows["variants"] = f"{names}; without one: {variants[0]}"
     return "\n".join([_wrap(f"{name}: {said.title}", ""), *(_row(key, text) for key, text in rows.items() if text)])
 
 

@@ -38,6 +38,7 @@ from bertjax.run.session import raise_stopped, require_same_config, session
 from bertjax.run.train_job import Say
 from bertjax.runtime.processes import Processes
 from bertjax.storage.remote import path_of
+from bertjax.storage.terminal import first_names
 
 GLUE = "glue"
 _SHOWN_LABELS, _SHOWN_ANSWERS = 12, 4
@@ -324,9 +325,7 @@ def _describe_data(name: str, start: Start, content: TaskContent) -> str:
     sets = [f"{split} {len(data.rows):,}" for split, data in {**content.dev, **content.test}.items()]
     lines = [f"{name}: rows: train {len(content.train):,}, {', '.join(sets)}", *content.notes]
     if content.labels:
-        shown = ", ".join(content.labels[:_SHOWN_LABELS])
-        more = len(content.labels) - _SHOWN_LABELS
-        lines.append(f"labels: {shown}{f' and {more} more' if more > 0 else ''}")
+        lines.append(f"labels: {first_names(content.labels, _SHOWN_LABELS)}")
     if "pooler" in start.drawn:
         lines.append(f"{start.origin} has no pooler; it is initialized at random")
     return "\n".join(lines)

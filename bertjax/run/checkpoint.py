@@ -46,13 +46,13 @@ from bertjax.run.checkpoint_metadata import (
 from bertjax.run.compatibility import check_compatible
 from bertjax.storage.remote import AnyPath, RemotePath, path_of
 from bertjax.storage.remote_run import LostClaim, StagingDir
+from bertjax.storage.terminal import first_names
 from bertjax.training.digest import digest_arrays
 
 DIRECTORY = "checkpoints"  # of a run, within its directory
 BEST = "best"  # next to it, if training stops early: the weights of the best evaluation
 _STATE, _METADATA = remote_checkpoint.STATE, remote_checkpoint.METADATA
 _PARAMS = "params"  # the part of the state that --init-from takes
-_SHOWN = 5  # names in a message
 _LONGEST = 500  # characters of an error of Orbax in ours
 
 
@@ -193,8 +193,9 @@ class Checkpoints:
         bad = [f"{name} ({digest.nonfinite} elements)" for name, digest in digests.items() if digest.nonfinite]
         if bad:
             raise ValueError(
-                f"the state at step {step} has NaN or infinity in {_some(bad)}; it was not saved. Checkpoints in "
-                f"{self.directory}: {_some(self.steps())}. Start again from one of them with a lower learning rate"
+                f"the state at step {step} has NaN or infinity in {first_names(bad)}; it was not saved. "
+                f"Checkpoints in {self.directory}: {first_names(self.steps())}. Start again from one of them with "
+                "a lower learning rate"
             )
         described = {
             name: {"shape": list(array.shape), "dtype": str(array.dtype), "digest": digests[name].hex}
@@ -231,7 +232,8 @@ class Checkpoints:
             free = shutil.disk_usage(self._disk).free
             raise OSError(
                 f"checkpoint {self.directory / str(self._last_save)} was not written: {_brief(error)} ({free:,} bytes "
-                f"are free on the disk). Written before: {_some(self.steps())}; the same command continues from there"
+                f"are free on the disk). Written before: {first_names(self.steps())}; the same command "
+                "continues from there"
             ) from error
 
     def leave_out(self, behind: int) -> None:
@@ -260,8 +262,8 @@ class Checkpoints:
     def _nothing_usable(self, damaged: Mapping[int, DamagedCheckpoint]) -> DamagedCheckpoint:
         older = [step for step in self.steps() if step not in damaged]
         advice = (
-            f"replace it with an intact copy, or add --restore previous to resume from an older one ({_some(older)}); "
-            "the damaged one is then renamed, not deleted"
+            f"replace it with an intact copy, or add --restore previous to resume from an older one "
+            f"({first_names(older)}); the damaged one is then renamed, not deleted"
             if older
             else "there is no other; replace it with an intact copy, or start over in another directory (--run-dir)"
         )
@@ -326,14 +328,14 @@ def restore_arrays(
             raise
         except Exception as error:
             bad = [name for name, x in wanted.items() if not _readable(state, name, x)]
-            where = _STATE if len(bad) == len(wanted) else _some(bad)
+            where = _STATE if len(bad) == len(wanted) else first_names(bad)
             raise DamagedCheckpoint(
                 f"checkpoint {directory} is damaged: {where} cannot be read: {_brief(error)}"
             ) from error
     digests = digest_arrays(arrays)
     bad = [name for name in wanted if digests[name].hex != saved["arrays"][name]["digest"]]
     if bad:
-        raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {_some(bad)} came back other than saved")
+        raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {first_names(bad)} came back other than saved")
     return arrays
 
 
@@ -354,7 +356,7 @@ def _read(state: Path, wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
     # For an array that it does not find, Orbax returns the request.
     absent = [name for name in wanted if not isinstance(found.get(name), jax.Array)]
     if absent:
-        raise ValueError(f"{_some(absent)} not found in the files")
+        raise ValueError(f"{first_names(absent)} not found in the files")
     return {name: found[name] for name in wanted}
 
 
@@ -398,8 +400,8 @@ def _check_shapes(directory: AnyPath, saved: Mapping[str, Any], wanted: Mapping[
     ]
     if unlike:
         raise ValueError(
-            f"checkpoint {directory} is of another model: {_some(unlike)}; set the config back to the checkpoint's "
-            f"(its {_METADATA}/metadata has it), or train in another directory (--run-dir)"
+            f"checkpoint {directory} is of another model: {first_names(unlike)}; set the config back to the "
+            f"checkpoint's (its {_METADATA}/metadata has it), or train in another directory (--run-dir)"
         )
 
 
@@ -459,11 +461,6 @@ def _brief(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     line = text.splitlines()[0].partition(" [tensorstore_spec")[0].partition(" [os_error_code")[0]
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
-
-
-def _some(names: list[Any]) -> str:
-    shown = ", ".join(str(name) for name in names[:_SHOWN]) or "none"
-    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from typing import get_args
 
 import bertjax
 from bertjax.runtime.clusters import ProcessInfo, split_address
+from bertjax.storage.terminal import first_names
 
 # 75 is EX_TEMPFAIL of sysexits.h: run the same command again. 130 is what a shell reports for Ctrl-C.
 EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
@@ -439,11 +440,10 @@ def _require_member(caller: Greeting, meeting: Meeting, info: ProcessInfo) -> No
 
 def _describe_missing(meeting: Meeting, info: ProcessInfo, seconds: float) -> str:
     missing = [str(number) for number, host in enumerate(meeting.hosts) if not host]
-    some = ", ".join(missing[:20]) + (f" and {len(missing) - 20} more" if len(missing) > 20 else "")
     connected = ", ".join(f"{number} ({host})" for number, host in enumerate(meeting.hosts) if host)
     return (
-        f"of {info.processes} processes, {some} did not connect to {info.coordinator} within {seconds:.0f} s; "
-        f"connected are {connected[:1000]}. See the output of the missing ones, and start all again "
+        f"of {info.processes} processes, {first_names(missing, 20)} did not connect to {info.coordinator} within "
+        f"{seconds:.0f} s; connected are {connected[:1000]}. See the output of the missing ones, and start all again "
         "(hosts.join_seconds is the time to wait)"
     )
 

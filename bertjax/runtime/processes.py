@@ -20,6 +20,7 @@ from bertjax.runtime.clusters import ProcessInfo, find_process, split_address
 from bertjax.runtime.connections import EXIT_CODES, Meeting, Stopped, avoid_proxies, open_relay, rendezvous
 from bertjax.runtime.heartbeat import FAILED, Agreement, Heartbeat
 from bertjax.runtime.host_memory import keep_freed_memory
+from bertjax.storage.terminal import first_names
 
 _EXPECTED = (ValueError, OSError, RuntimeError, ModuleNotFoundError)
 _CLOSED_STREAM = (OSError, ValueError)
@@ -146,9 +147,8 @@ class Processes(Agreement):
     def describe(self, numbers: list[int]) -> str:
         """Numbers and hosts of these processes, at most five, for messages."""
         assert self._heartbeat is not None
-        shown = ", ".join(f"{number} ({self._heartbeat.hosts[number]})" for number in numbers[:5])
-        more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
-        return f"process{'es' if len(numbers) > 1 else ''} {shown}{more}"
+        names = [f"{number} ({self._heartbeat.hosts[number]})" for number in numbers]
+        return f"process{'es' if len(numbers) > 1 else ''} {first_names(names, 5)}"
 
     def _start_jax(self) -> None:
         # JAX would install its own handler of SIGTERM.

@@ -1,9 +1,10 @@
-"""Bold, dim and coloured text on a terminal; plain text everywhere else."""
+"""Text for people: bold, dim and coloured on a terminal, plain everywhere else; long lists cut short."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import TextIO
 
 
@@ -30,6 +31,13 @@ def good(text: str) -> str:
 def bad(text: str) -> str:
     """Mark what is worse than its baseline, or a warning."""
     return _styled("31", text)
+
+
+def first_names(names: Iterable[object], most: int = 5) -> str:
+    """List the first names of many: `a, b and 5 more`; `none` without any."""
+    words = [str(name) for name in names]
+    more = f" and {len(words) - most:,} more" if len(words) > most else ""
+    return f"{', '.join(words[:most]) or 'none'}{more}"
 
 
 def _styled(code: str, text: str) -> str:

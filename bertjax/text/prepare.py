@@ -26,6 +26,7 @@ from bertjax.storage.atomic_directories import (
 )
 from bertjax.storage.progress import SIGNS, Progress, no_progress
 from bertjax.storage.remote import AnyPath, is_remote, path_of
+from bertjax.storage.terminal import first_names
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Corpus, Unit, fingerprint
 from bertjax.text.division import LEAST_DOCUMENTS, Division, divide
@@ -207,7 +208,8 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
     if len(divided) > _LISTED_FILES:
         files.append(f"and so on, of {len(divided):,} files in all")
     files += [
-        f"read as {encoding}, as the text seems to be (else give data.encoding): {_names(paths)}"
+        f"read as {encoding}, as the text seems to be (else give data.encoding): "
+        f"{first_names(map(os.path.basename, paths), _LISTED_FILES)}"
         for encoding, paths in about.get("encodings", {}).items()
     ]
     if skipped := about.get("skipped", []):
@@ -232,11 +234,6 @@ def _skipped_table(skipped: Sequence[Sequence[str]]) -> str:
     if len(skipped) > _LISTED_SKIPPED:
         lines.append(f"  and {len(skipped) - _LISTED_SKIPPED:,} more, which are in the store's manifest.json")
     return "\n".join(lines)
-
-
-def _names(paths: Sequence[str]) -> str:
-    names = [os.path.basename(path) for path in paths[:_LISTED_FILES]]
-    return ", ".join(names) + (f" and {len(paths) - len(names):,} more" if len(paths) > len(names) else "")
 
 
 def text_changes(manifest: Mapping[str, Any], data: DataConfig) -> list[str]:

@@ -19,8 +19,8 @@ from bertjax.model.network import HEADS, Network, Params, head_of
 from bertjax.model.parameters import named_arrays
 from bertjax.model.shared_tables import with_own_words
 from bertjax.model.task_heads import VectorNetwork
+from bertjax.storage.terminal import first_names
 
-_SHOWN = 5  # tensor names in a message
 _POSITION = "encoder/embeddings/position"
 # Fields without a key in `config.json`: the head follows from the class; initialisation, the padding of the vocabulary,
 # the generator, the projection to a teacher's width and modules that no class computes are left out.
@@ -138,13 +138,13 @@ def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
     if without_tensor := sorted(ours.keys() - {tensor.ours for tensor in table}):
         modules = sorted({name.partition("/")[0] for name in without_tensor})
         raise ValueError(
-            f"model.family={config.family!r}: {architecture(config)} has no tensors for {_some(without_tensor)}; add "
-            f"them to the tables of the family's HuggingFace object, or name {', '.join(modules)} in its `left_out` if "
-            "no class of transformers has it"
+            f"model.family={config.family!r}: {architecture(config)} has no tensors for "
+            f"{first_names(without_tensor)}; add them to the tables of the family's HuggingFace object, or name "
+            f"{', '.join(modules)} in its `left_out` if no class of transformers has it"
         )
     if without_parameter := [tensor.ours for tensor in table if tensor.ours not in ours]:
         raise ValueError(
-            f"model.family={config.family!r}: the network has no parameter for {_some(without_parameter)} of "
+            f"model.family={config.family!r}: the network has no parameter for {first_names(without_parameter)} of "
             f"{architecture(config)}; correct the tables of the family's HuggingFace object, or mark it as optional"
         )
     return table
@@ -202,7 +202,7 @@ def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelCon
     if missing or extra:
         raise ValueError(
             f"the tensors are not those of a {architecture(config)} with num_hidden_layers={config.num_hidden_layers}: "
-            f"missing {_some(missing)}; left over {_some(extra)}"
+            f"missing {first_names(missing)}; left over {first_names(extra)}"
         )
     for name, shape in wanted.items():
         if tensors[name].shape != shape:
@@ -290,8 +290,3 @@ def _ours(tensor: Tensor, tensors: Mapping[str, np.ndarray], shape: tuple[int, .
     if tensor.positions:
         array = array[len(array) - shape[0] :]
     return array.reshape(shape)
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return (", ".join(names[:_SHOWN]) or "nothing") + (f" and {more} more" if more > 0 else "")

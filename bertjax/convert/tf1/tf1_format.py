@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,10 @@ from bertjax.convert.foreign import ForeignModel, foreign_model
 from bertjax.convert.formats import Format
 from bertjax.convert.huggingface.config import from_config_json
 from bertjax.convert.huggingface.exporter import huggingface_config
-from bertjax.convert.huggingface.names import from_huggingface_tensors, their_shapes, to_huggingface_tensors
+from bertjax.convert.huggingface.names import their_shapes, to_huggingface_tensors
 from bertjax.convert.tf1.forward import TensorflowBert
 from bertjax.families.bert import BERT
 from bertjax.families.registry import family_of
-from bertjax.model.network import Params
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.lean_import import import_tensorflow
 from bertjax.storage.remote import AnyPath, path_of
@@ -41,7 +40,6 @@ STEP = "global_step"
 _HEADS = ("classifier/", "qa_outputs/")  # of tasks, which `_config` refuses
 _OF_BERT = ("bert/", "cls/")
 _OF_PRETRAINING = ("bert/", "cls/predictions/", "cls/seq_relationship/")  # cls/squad/ is a head of a task
-_ADAM_SLOTS = ("/adam_m", "/adam_v")
 _SPECIAL = ("[", "<")  # special tokens are upper-case in uncased vocabularies too: [CLS], and <S> in the Chinese one
 _LAYER_NORM_EPS = 1e-12  # a constant of modeling.py
 
@@ -59,15 +57,6 @@ _PARTS = (
     (r"cls\.predictions\.bias", r"cls/predictions/output_bias"),
 )
 _KERNEL = "/kernel"
-
-
-@dataclass(frozen=True)
-class AdamSlots:
-    """The state of Adam in a checkpoint: NumPy float32 in our layout, and the step."""
-
-    mu: Params
-    nu: Params
-    step: int
 
 
 def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> ForeignModel:
@@ -109,25 +98,6 @@ def source_vocabulary(source: str, folder: Path) -> dict[str, Any]:
     path = folder / VOCABULARY_FILE
     lowercase = suggests_lowercase(WordPiece.load(path, TextRules(True, True)))
     return {"vocab": str(path), "lowercase": lowercase, "strip_accents": lowercase}
-
-
-def read_adam_slots(directory: str | Path) -> AdamSlots:
-    """Adam's moments and the step of a checkpoint that was not stripped of them.
-
-    Raises ValueError if a parameter has none.
-    """
-    folder = Path(directory)
-    config, tokens = _config_and_vocabulary(folder)
-    config = replace(config, vocab_size=tokens.vocab_size)
-    arrays = read_arrays(folder)
-    moments = []
-    for slot in _ADAM_SLOTS:
-        of_slot = {name.removesuffix(slot): array for name, array in arrays.items() if name.endswith(slot)}
-        try:
-            moments.append(from_huggingface_tensors(from_tensorflow(of_slot, their_shapes(config)), config))
-        except ValueError as error:
-            raise ValueError(f"tf1:{folder}: its Adam slots {slot} are not complete: {error}") from None
-    return AdamSlots(*moments, step=int(arrays[STEP]))
 
 
 def read_arrays(directory: str | Path) -> dict[str, np.ndarray]:

@@ -30,6 +30,7 @@ from bertjax.parallel.mesh import AXES, BATCH_AXES, batch_shards
 from bertjax.run.callbacks import Callback
 from bertjax.run.job import Job, RunStage
 from bertjax.runtime.processes import Processes
+from bertjax.storage.terminal import first_names
 from bertjax.training.digest import local_digest
 from bertjax.training.exchange import Frozen
 from bertjax.training.objectives import Batch
@@ -90,10 +91,9 @@ class Redundancy(Callback):
                     odd.setdefault(index, []).append(name)
         if odd:
             arrays = list(dict.fromkeys(name for names in odd.values() for name in names))
-            names = ", ".join(arrays[:_SHOWN]) + (f" and {len(arrays) - _SHOWN} more" if len(arrays) > _SHOWN else "")
             raise WrongBits(
                 f"after step {step:,} {self._named(odd)} and the devices with the same part of the state do not hold "
-                f"the same bits of {names}; {_ADVICE}"
+                f"the same bits of {first_names(arrays, _SHOWN)}; {_ADVICE}"
             )
 
     def verified(self, stage: RunStage, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -202,9 +202,8 @@ class Redundancy(Callback):
     def _named(self, indices: Iterable[int]) -> str:
         """Devices by their indices in the mesh, each with its process and host."""
         devices = [self._mesh.devices.flat[index] for index in sorted(indices)]
-        more = f" and {len(devices) - _NAMED} more" if len(devices) > _NAMED else ""
         names = [f"device {d.id} ({d.device_kind}, {self._processes.describe([d.process_index])})" for d in devices]
-        return ", ".join(names[:_NAMED]) + more
+        return first_names(names, _NAMED)
 
 
 _ADVICE = (

@@ -15,6 +15,7 @@ from typing import Any
 
 from bertjax.storage.hub import HubDataSet, open_data_set
 from bertjax.storage.remote import is_remote
+from bertjax.storage.terminal import first_names
 from bertjax.text.sources import csv_rows, jsonl, parquet
 from bertjax.text.sources.globs import has_name
 from bertjax.text.sources.source import DEFAULT_FIELD, Source, SourceFile, SourceKind
@@ -36,7 +37,6 @@ _NAMED_SPLITS = {
     split: re.compile(rf"(?:^|[^a-z])(?:{words})(?:[^a-z]|$)", re.IGNORECASE) for split, words in _SPLITS.items()
 }
 _NUMBERED = re.compile(r"(.*?)-?\d+-of-(\d+)\b.*")
-_LISTED = 10  # names in a message
 
 
 def find(source: Source) -> list[SourceFile]:
@@ -59,8 +59,8 @@ def find(source: Source) -> list[SourceFile]:
     column = parts[0] if parts and parts[0] != DEFAULT_FIELD else ""
     if not names:
         raise ValueError(
-            f"source {source}: no files of text match; its files are {_listed(data_set.files)}; of a data set that is "
-            "made by a script, read the Hub's own Parquet copy: hf:OWNER/NAME@~parquet"
+            f"source {source}: no files of text match; its files are {first_names(data_set.files, 10)}; of a data set "
+            "that is made by a script, read the Hub's own Parquet copy: hf:OWNER/NAME@~parquet"
         )
     if data_set.is_cached and not written["glob"]:
         _require_all(source, names)
@@ -93,7 +93,7 @@ def _files_of_split(source: Source, data_set: HubDataSet, parts: list[str]) -> l
         return splits.get(_SPLIT) or next(iter(splits.values()))
     if not splits:
         return []
-    raise ValueError(f"source {source}: no split {_SPLIT!r}; add one of its splits, {_listed(splits)}: {_FORM}")
+    raise ValueError(f"source {source}: no split {_SPLIT!r}; add one of its splits, {first_names(splits, 10)}: {_FORM}")
 
 
 def _chosen_config(source: Source, configs: Mapping[str, Mapping[str, Any]], parts: list[str]) -> Mapping[str, Any]:
@@ -103,7 +103,7 @@ def _chosen_config(source: Source, configs: Mapping[str, Mapping[str, Any]], par
     if len(configs) == 1 or default:
         return (default or [*configs.values()])[0]
     what = f"{parts[0]!r} is not one of its" if parts else "it has"
-    raise ValueError(f"source {source}: {what} {len(configs)} configs; add one, {_listed(configs)}: {_FORM}")
+    raise ValueError(f"source {source}: {what} {len(configs)} configs; add one, {first_names(configs, 10)}: {_FORM}")
 
 
 def _card_splits(names: Iterable[str], config: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -146,11 +146,6 @@ def _matching(names: Iterable[str], globs: Iterable[str]) -> list[str]:
 
     patterns = [re.compile(glob_translate(glob)) for glob in globs]
     return sorted(name for name in names if any(pattern.match(name) for pattern in patterns))
-
-
-def _listed(names: Iterable[str]) -> str:
-    names = [*names]
-    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else "")
 
 
 KIND = SourceKind(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertjax.storage.sums import Done
+from bertjax.storage.terminal import first_names
 from bertjax.text.store.manifest import BLOCK_BYTES, MANIFEST_FILE, FileRecord, file_records, read_manifest
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
@@ -64,7 +65,5 @@ def _check_file(path: Path, record: FileRecord, done: Done) -> str:
             done(len(block))
     if not bad:
         return ""
-    more = f" and {len(bad) - _SHOWN:,} more" if len(bad) > _SHOWN else ""
-    return (
-        f"{path}: the block at byte {', '.join(f'{at:,}' for at in bad[:_SHOWN])}{more} is not the one that was written"
-    )
+    places = first_names([f"{at:,}" for at in bad], _SHOWN)
+    return f"{path}: the block at byte {places} is not the one that was written"
