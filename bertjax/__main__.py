@@ -85,8 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show_source, warnings.formatwarning = warnings.formatwarning, _warning_line
     try:
         from bertjax.cli.interruption import interruptible
+        from bertjax.storage.open_files import raise_open_file_limit
 
         with interruptible((__file__, __file__.replace("__main__.py", "cli")), lambda: _interrupted(words)):
+            raise_open_file_limit()
             if words[:1] == [_COMPLETE]:
                 from bertjax.cli.completion import candidates
 

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shard",
         metavar="I/N",
-        help="prepare part I of N of the text (from 0/N to N-1/N), for several machines at once",
+        help="prepare the text on machine I of N (from 0/N to N-1/N) that share data.root, as in a job array",
     )
     add_runner(parser)
 

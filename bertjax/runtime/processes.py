@@ -20,6 +20,7 @@ from bertjax.runtime.clusters import ProcessInfo, find_process, split_address
 from bertjax.runtime.connections import EXIT_CODES, Meeting, Stopped, avoid_proxies, open_relay, rendezvous
 from bertjax.runtime.heartbeat import FAILED, Agreement, Heartbeat
 from bertjax.runtime.host_memory import keep_freed_memory
+from bertjax.storage.open_files import raise_open_file_limit
 from bertjax.storage.terminal import first_names
 
 _EXPECTED = (ValueError, OSError, RuntimeError, ModuleNotFoundError)
@@ -62,6 +63,7 @@ class Processes(Agreement):
                 "a Python process joins the others of a run once, and this one has: start a new process for the next "
                 "run (`bertjax compare --seeds` goes on if the same command is given again)"
             )
+        raise_open_file_limit()
         keep_freed_memory()  # before the first computation
         # Only the main thread can handle signals; tests run this in others.
         if threading.current_thread() is threading.main_thread():

@@ -17,7 +17,7 @@ from typing import IO, Any
 from bertjax.storage.remote import AnyPath, RemotePath, is_remote
 
 # Errors of a mount without locks: Lustre without `flock`, NFS without a lock server, some of FUSE.
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 def acquire(file: IO[str], shared: bool = False) -> None:
@@ -38,7 +38,7 @@ def _flock(file: IO[str], operation: int) -> None:
     try:
         fcntl.flock(file, operation)
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in NO_LOCKS:
             raise
         warnings.warn(
             f"{file.name}: this filesystem has no locks ({error.strerror}); let only one process write there",
@@ -63,16 +63,27 @@ def is_complete(folder: AnyPath, last: str) -> bool:
 
 @contextlib.contextmanager
 def removed_on_error(folder: AnyPath, bytes_needed: Callable[[], int]) -> Iterator[None]:
-    """Remove a directory if filling it raises ValueError or fills the disk; then the error has the space needed."""
+    """Remove a directory if filling it raises ValueError or fills the disk (see `explaining_full_disk`)."""
+    with explaining_full_disk(folder, bytes_needed):
+        try:
+            yield
+        except ValueError:
+            remove_tree(folder)
+            raise
+        except OSError as error:
+            if error.errno in _DISK_FULL and isinstance(folder, Path):
+                remove_tree(folder)
+            raise
+
+
+@contextlib.contextmanager
+def explaining_full_disk(folder: AnyPath, bytes_needed: Callable[[], int]) -> Iterator[None]:
+    """Raise an OSError for a full disk again, with the bytes that a local `folder` needs and those that are free."""
     try:
         yield
-    except ValueError:
-        remove_tree(folder)
-        raise
     except OSError as error:
         if error.errno not in _DISK_FULL or not isinstance(folder, Path):
             raise
-        remove_tree(folder)
         free = shutil.disk_usage(folder.parent).free
         raise OSError(
             error.errno,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +21,7 @@ from bertjax.storage.files import write_durably
 from bertjax.storage.remote import AnyPath
 from bertjax.storage.utf8 import UnreadableFileError
 from bertjax.text.corpus import Unit
+from bertjax.text.pool import file_names
 
 Result = TypeVar("Result")
 
@@ -28,7 +29,7 @@ _TOKENIZER = threading.Lock()  # a worker's threads share its tokenizer, which i
 
 
 def run_units(
-    function: Callable[[Unit], Result], units: Sequence[Unit], what: str, *, options: Sequence[str], folder: AnyPath
+    function: Callable[[Unit], Result], units: Collection[Unit], what: str, *, options: Sequence[str], folder: AnyPath
 ) -> Iterator[tuple[Unit, Result]]:
     """A `Runner` by a pipeline with `options` (`--runner=FlinkRunner` and so on); yields after it has ended.
 
@@ -36,6 +37,7 @@ def run_units(
     not installed here.
     """
     beam = _import_beam()
+    units = list(units)
     if not units:
         return
     for left in folder.glob("beam-*.partial"):  # left by a killed program
@@ -91,10 +93,9 @@ def _run_unit(unit: Unit, function: Callable[[Unit], Any], results: AnyPath) -> 
         with _TOKENIZER:
             result = function(unit)
     except Exception as error:
-        files = ", ".join(file.path for file in unit.files)
         kinds = {"is_value": isinstance(error, ValueError), "is_unreadable": isinstance(error, UnreadableFileError)}
         failure = kinds | {"message": str(error), "kind": type(error).__name__}
-        _write(results, f"failed-{unit.number:05}.json", failure | {"files": files})
+        _write(results, f"failed-{unit.number:05}.json", failure | {"files": file_names([unit])})
         raise
     _write(results, f"unit-{unit.number:05}.json", result)
 

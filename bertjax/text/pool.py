@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from bertjax.config.plugins import Plugins, activate, active
+from bertjax.storage.terminal import first_names
 from bertjax.text.corpus import Unit
 
 Result = TypeVar("Result")
@@ -42,7 +43,7 @@ def processes(workers: int) -> Runner:
 
 
 def run_units(
-    function: Callable[[Unit], Result], units: Sequence[Unit], what: str, *, workers: int
+    function: Callable[[Unit], Result], units: Collection[Unit], what: str, *, workers: int
 ) -> Iterator[tuple[Unit, Result]]:
     """A `Runner` with `workers` processes; yields results as they finish.
 
@@ -71,21 +72,22 @@ def run_units(
                 if stopped := states.stopped():
                     raise StoppedWorker(
                         f"{what}: worker process {stopped.pid} is stopped (SIGSTOP?) at one of: "
-                        f"{_files(running.values())}; "
+                        f"{file_names(running.values())}; "
                         "run the command again to continue from here"
                     )
         except BrokenProcessPool:
             raise RuntimeError(
                 f"{what}: a worker process died (killed, or out of memory?) at one of: "
-                f"{_files(running.values())}; "
+                f"{file_names(running.values())}; "
                 "run the command again to continue from here, with fewer processes (data.workers) if memory is short"
             ) from None
         finally:
             states.kill_stopped()  # the executor waits for the end of every worker
 
 
-def _files(units: Iterable[Unit]) -> str:
-    return ", ".join(file.path for unit in units for file in unit.files)
+def file_names(units: Iterable[Unit]) -> str:
+    """The first files of units, for a message."""
+    return first_names(dict.fromkeys(file.path for unit in units for file in unit.files))
 
 
 class _States:
@@ -139,9 +141,9 @@ class Runner(Protocol):
     """Applies a function to units: in processes, or on a cluster."""
 
     def __call__(
-        self, function: Callable[[Unit], Result], units: Sequence[Unit], what: str
+        self, function: Callable[[Unit], Result], units: Collection[Unit], what: str
     ) -> Iterator[tuple[Unit, Result]]:
-        """Yield (unit, function(unit)) once for every unit, in any order.
+        """Yield (unit, function(unit)) once for every unit, in any order; units are iterated over once, when needed.
 
         `function` must be a module-level function or a partial of one, may be called more than once for a unit, and
         returns JSON values. `what` names the work in messages. Raises ValueError like `function`, and RuntimeError

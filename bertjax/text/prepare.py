@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import os
+import time
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import (
     exclusive_lock,
+    explaining_full_disk,
     is_complete,
     removed_on_error,
     require_inputs,
@@ -28,13 +30,14 @@ from bertjax.storage.progress import SIGNS, Progress, no_progress
 from bertjax.storage.remote import AnyPath, is_remote, path_of
 from bertjax.storage.terminal import first_names
 from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.claims import ClaimedUnits, Claims
 from bertjax.text.corpus import Corpus, Unit, fingerprint
 from bertjax.text.division import LEAST_DOCUMENTS, Division, divide
 from bertjax.text.documents import DIVIDING_VERSION, describe_counts
 from bertjax.text.marks import warn_of_stripped_accents
 from bertjax.text.pool import Runner, processes
 from bertjax.text.readable import readable_corpus, reporting_unreadable
-from bertjax.text.shards import ShardJob, finished_shards, make_shards, remove_records
+from bertjax.text.shards import ShardJob, finished_shards, is_finished, make_shards, remove_records
 from bertjax.text.sources.registry import KINDS, parse_sources, require_documents, source_files
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import FORMAT_VERSION, SPLITS, read_manifest
@@ -50,6 +53,7 @@ from bertjax.text.units import require_spans, units_fingerprint
 from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import RUNNING_TEXT_VERSION, TextRules, Tokenizer
 
+_WAIT_SECONDS = 2.0  # between two looks at the units that other machines are working on
 _LISTED_FILES = 8
 _LISTED_SKIPPED = 40
 NOTICEABLE_UNKNOWN = 0.01  # share of [UNK] among the tokens
@@ -75,16 +79,30 @@ def require_sources(data: DataConfig) -> None:
 def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> AnyPath:
     """Return the token store of the sources, `<root>/store-<fingerprint>`, made if it does not exist.
 
-    The runner does the work; by default `data.workers` processes. Raises ValueError for text that cannot be read or is
-    too little, and OSError if the disk is full; both leave no file behind.
+    The runner does the work; by default `data.workers` processes. Other machines that prepare the same store in a
+    shared `data.root` at the same time do a part of it. Raises ValueError for text that cannot be read or is too
+    little, and OSError if the disk is full; the same call continues from the units that are finished.
     """
     runner = runner or processes(data.workers)
     with SIGNS.doing("finding the text and taking its digests"):
         corpus = readable_corpus(data, progress, runner)
     with reporting_unreadable(corpus, progress, runner):
         division, tokenizer, job, target = _plan_store(data, corpus, progress, runner)
-        with exclusive_lock(path_of(data.root)):
-            # 1. Reuse a store of the same inputs
+        root = path_of(data.root)
+        records: dict[int, dict[str, Any]] = {}
+
+        # 1. Process the units that are not finished
+        with shared_lock(root):
+            if not is_complete(target, "manifest.json"):
+                with (
+                    SIGNS.doing("preparing text"),
+                    explaining_full_disk(job.folder, lambda: _bytes_needed(corpus, records)),
+                ):
+                    job.folder.mkdir(exist_ok=True)
+                    _fill(records, corpus.units, job, runner, progress)
+
+        with exclusive_lock(root):
+            # 2. Reuse a store of the same inputs
             if is_complete(target, "manifest.json"):
                 # Opening a local store also checks that its files exist.
                 manifest = TokenStore.open(target).manifest if isinstance(target, Path) else read_manifest(target)
@@ -92,12 +110,8 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                 return target
             note = warn_of_stripped_accents(corpus.files) if tokenizer.rules.strip_accents else ""
 
-            # 2. Process the units that are not finished
-            records: dict[int, dict[str, Any]] = {}
-            preparing = SIGNS.doing("preparing text")
-            with preparing, removed_on_error(job.folder, lambda: _bytes_needed(corpus, records)):
-                job.folder.mkdir(exist_ok=True)
-                _fill(records, corpus.units, job, runner, progress)
+            # Units that no store can be made of are removed.
+            with SIGNS.doing("preparing text"), removed_on_error(job.folder, lambda: _bytes_needed(corpus, records)):
                 corpus.require_unchanged()
 
                 # 3. Check that both splits, and the units of data.units, have something to train on
@@ -133,11 +147,11 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
 
 
 def prepare_share(data: DataConfig, index: int, count: int, progress: Progress = no_progress) -> tuple[int, int]:
-    """Do a share of `prepare`'s work: every `count`-th unit of text from unit `index` on.
+    """Do `prepare`'s work on one of `count` machines that share `data.root`, except for publishing the store.
 
-    Any number of machines may share one `data.root`; `prepare` then publishes what they wrote there and processes what
-    is missing. Returns (finished units, all units). Raises ValueError for a share that does not exist, or like
-    `prepare`.
+    Machine `index` begins with its share of the units, then does what is left of the others'. `prepare` publishes what
+    they wrote and processes what is missing. Returns (finished units, all units). Raises ValueError for a share that
+    does not exist, or like `prepare`.
     """
     if not 0 <= index < count:
         raise ValueError(f"--shard {index}/{count}: shards of {count} are numbered from 0 to {count - 1}")
@@ -149,7 +163,9 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
             if is_complete(target, "manifest.json"):
                 return len(corpus.units), len(corpus.units)
             job.folder.mkdir(exist_ok=True)
-            _fill({}, corpus.units[index::count], job, runner, progress)
+            begin = len(corpus.units) * index // count
+            units = corpus.units[begin:] + corpus.units[:begin]
+            _fill({}, units, job, runner, progress, waits=False)
             corpus.require_unchanged()
             return len(finished_shards(corpus.units, job)), len(corpus.units)
 
@@ -243,18 +259,35 @@ def text_changes(manifest: Mapping[str, Any], data: DataConfig) -> list[str]:
 
 
 def _fill(
-    records: dict[int, dict[str, Any]], units: Sequence[Unit], job: ShardJob, runner: Runner, progress: Progress
+    records: dict[int, dict[str, Any]],
+    units: Sequence[Unit],
+    job: ShardJob,
+    runner: Runner,
+    progress: Progress,
+    *,
+    waits: bool = True,
 ) -> None:
-    """Fill `records` with the record of every unit, processing those that are not finished."""
-    records |= finished_shards(units, job)
+    """Fill `records` with the record of every unit, processing those that are neither finished nor claimed by others.
+
+    `waits`: also wait for those that others have claimed, and process them if these processes end before.
+    """
     total = sum(unit.size for unit in units)
-    done = sum(unit.size for unit in units if unit.number in records)
-    progress("preparing text, bytes", done, total)
-    missing = [unit for unit in units if unit.number not in records]
-    for unit, record in runner(partial(make_shards, job=job), missing, "preparing text"):
-        records[unit.number] = record
-        done += unit.size
-        progress("preparing text, bytes", done, total)
+    with Claims(job.folder) as claims:
+        while True:
+            records |= finished_shards(units, job)
+            done = sum(unit.size for unit in units if unit.number in records)
+            progress("preparing text, bytes", done, total)
+            missing = [unit for unit in units if unit.number not in records]
+            claimed = ClaimedUnits(missing, claims, partial(is_finished, job=job))
+            for unit, record in runner(partial(make_shards, job=job), claimed, "preparing text"):
+                records[unit.number] = record
+                claims.release(unit.number)
+                done += unit.size
+                progress("preparing text, bytes", done, total)
+            if len(records) == len(units) or (not waits and not claimed):
+                return
+            if not claimed:
+                time.sleep(_WAIT_SECONDS)
 
 
 def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJob) -> dict[str, Any]:

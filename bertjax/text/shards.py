@@ -108,13 +108,27 @@ def finished_shards(units: Sequence[Unit], job: ShardJob) -> dict[int, dict[str,
     sizes = _file_sizes(job.folder)
     records = {}
     for unit in units:
-        try:
-            record: dict[str, Any] = read_json(job.records / f"{_name(unit)}.json", _Record)
-        except (FileNotFoundError, ValueError):
-            continue
-        if record["inputs"] == job.inputs and _shard_files(record).items() <= sizes.items():
+        record = _read_record(unit, job)
+        if record is not None and _shard_files(record).items() <= sizes.items():
             records[unit.number] = record
     return records
+
+
+def is_finished(unit: Unit, job: ShardJob) -> bool:
+    """Whether any process has finished a unit for the same inputs; remote shards are not looked at."""
+    record, folder = _read_record(unit, job), job.folder
+    if record is None or not isinstance(folder, Path):
+        return record is not None
+    files = ((folder / name, size) for name, size in _shard_files(record).items())
+    return all(path.is_file() and path.stat().st_size == size for path, size in files)
+
+
+def _read_record(unit: Unit, job: ShardJob) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = read_json(job.records / f"{_name(unit)}.json", _Record)
+    except (FileNotFoundError, ValueError):
+        return None
+    return record if record["inputs"] == job.inputs else None
 
 
 def remove_records(job: ShardJob) -> None:

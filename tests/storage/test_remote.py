@@ -165,12 +165,13 @@ def test_storage_failure_keeps_finished_work(data, bucket, monkeypatch):
     assert remote_content(prepare(there)) == expected
 
 
-def test_bad_text_leaves_no_files(data, bucket):
+def test_bad_text_costs_no_finished_unit(data, bucket):
     there = moved(data, bucket)
     (RemotePath(f"{bucket}/text") / "11.txt").write_bytes(b"ELF\x00\xff\xfe\x80" * 99)
     with pytest.raises(ValueError, match=r":///?bucket-.*/text/11\.txt: not UTF-8"):
         prepare(there)
-    assert not remote.remote_files(f"{there.root}/store-*/**")
+    assert remote.remote_files(f"{there.root}/store-*/partial/unit-*.json")
+    assert not remote.remote_files(f"{there.root}/store-*/manifest.json")
 
 
 def test_file_that_changes_meanwhile(data, bucket, monkeypatch):

@@ -117,7 +117,7 @@ def test_bad_text_is_reported_like_by_the_pool(data, tmp_path):
         with pytest.raises(ValueError, match=r"31\.txt: not ") as told:
             prepare(data, runner=runner)
         messages.append(str(told.value))
-        assert not list(Path(data.root).glob("*.partial"))
+        assert not list(Path(data.root).glob("beam-*.partial"))
     assert messages[0] == messages[1]
 
 

@@ -62,6 +62,11 @@ def test_one_worker_is_this_process():
     assert list(run_units(refuse_three, [], "testing", workers=4)) == []
 
 
+def test_few_files_are_named():
+    unit = Unit(0, 0, tuple(SourceFile("text", f"{number}.txt") for number in range(1200)), 1)
+    assert pool.file_names([unit, unit]) == "0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 1,195 more"
+
+
 def test_errors_keep_their_type():
     with pytest.raises(ValueError, match=r"^part3\.txt is bad$"):
         list(run_units(refuse_three, UNITS, "testing", workers=2))

@@ -122,7 +122,7 @@ def test_same_bytes_for_any_number_of_processes(data, tmp_path):
 
 
 def test_same_bytes_from_shards(data, tmp_path):
-    """Shards in any order, at the same time, one of them left out: the store is the one of a single process."""
+    """Three of four machines, at the same time, do all units, each once; the store is the one of a single process."""
     alone = prepare(changed(data, root=str(tmp_path / "alone")))
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads can hang
     sizes = (corpus.UNIT_BYTES, corpus.MAX_UNITS)
@@ -132,17 +132,47 @@ def test_same_bytes_from_shards(data, tmp_path):
     for shard in shards:
         shard.join(300)
         assert shard.exitcode == 0
-    done, units = prepare_share(data, 0, 4)
-    assert done == sum(number % 4 != 1 for number in range(units)) < units
+    made = [int(number) for number in (tmp_path / "made").read_text().split()]
+    assert sorted(made) == list(range(len(Corpus.of(data).units)))
     assert not list((tmp_path / "data").glob("store-????????????"))
     assert content(prepare(data)) == content(alone)
-    assert prepare_share(data, 1, 4) == (units, units)
+    assert prepare_share(data, 1, 4) == (len(made), len(made))
 
 
 def prepare_share_of(sizes, data, index):
-    """Prepare share I of four in a separate process, with units of these sizes."""
+    """Prepare share I of four in a separate process, with units of these sizes, and log their numbers."""
     corpus.UNIT_BYTES, corpus.MAX_UNITS = sizes
+
+    def logging(unit, job):
+        with open(Path(data.root).parent / "made", "a") as file:
+            file.write(f"{unit.number} ")
+        return shards.make_shards(unit, job)
+
+    module.make_shards = logging
     prepare_share(data, index, 4)
+
+
+def test_unit_of_a_dead_process_is_taken_over(data, monkeypatch):
+    """A unit that another process has claimed is waited for, and made once that process has ended without a result."""
+    monkeypatch.setattr(module, "_WAIT_SECONDS", 0.05)
+    expected = content(prepare(changed(data, root=f"{data.root}-alone")))
+    interrupted(data, 3)
+    (folder,) = Path(data.root).glob("store-*.partial")
+    code = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX, 1, 3); print(flush=True)"
+    command = [sys.executable, "-c", f"{code}; sys.stdin.read()", str(folder / "unit-claims")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        seen = []
+
+        def progress(what, done, total):
+            if [done] == seen[-1:]:  # waiting
+                other.kill()
+            seen.append(done)
+
+        made = content(prepare(data, progress))
+        other.stdin.close()
+    assert made == expected
+    assert other.returncode == -signal.SIGKILL, "its unit was not waited for"
 
 
 @pytest.mark.parametrize(("index", "count"), [(4, 4), (0, 0), (-1, 3)])
@@ -278,11 +308,11 @@ def test_no_sources(data):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_binary_file_is_named_and_nothing_left(data, tmp_path, workers):
+def test_binary_file_is_named_and_costs_no_finished_unit(data, tmp_path, workers):
     (tmp_path / "text" / "31.txt").write_bytes(b"ELF\x00\xff\xfe\x80" * 99)
     with pytest.raises(ValueError, match=r"31\.txt"):
         prepare(changed(data, workers=workers))
-    assert not list(Path(data.root).glob("store*"))
+    assert len(list(Path(data.root).glob("store*.partial/unit-*.json"))) > 2
 
 
 def test_unit_that_fails_leaves_no_files(data, tmp_path):
@@ -428,7 +458,7 @@ def test_disk_full(data, tmp_path):
     message = done.stderr.strip().splitlines()[-1]
     assert "store-" in message and "(File too large)" in message
     assert "MB are needed there" in message and message.endswith("make room, or set data.root to a larger disk")
-    assert not list(Path(data.root).glob("store*"))
+    assert not list(Path(data.root).glob("store*.partial/*/"))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -440,10 +470,10 @@ def test_disk_really_full(data, tmp_path, workers):
         pytest.skip("needs the right to mount a small file system")
     try:
         with pytest.raises(
-            OSError, match=r"small/store-.*No space left on device.*0\.\d MB are needed there, 0\.1 MB are free"
+            OSError, match=r"small/store-.*No space left on device.*0\.\d MB are needed there, 0\.0 MB are free"
         ):
             prepare(changed(data, root=str(root), workers=workers))
-        assert not list(root.glob("store*"))
+        assert list(root.glob("store*.partial/unit-*.json"))
     finally:
         subprocess.run(["umount", "-l", str(root)], check=True)
 

@@ -1,0 +1,89 @@
+"""Claim units, so that any number of processes and machines divide them among themselves.
+
+They lock bytes of one file on a shared disk: byte n for unit n, from the beginning of its work to its result. The
+system releases the locks of a process that ends, however it ends. In object storage, and on a disk without locks, a
+unit may be done twice, with the same result; there, processes that begin at different units rarely meet.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from bertjax.storage.atomic_directories import NO_LOCKS
+from bertjax.storage.remote import AnyPath
+from bertjax.text.corpus import Unit
+
+
+class Claims:
+    """The claims of one process on the units of a folder; a context manager, which releases them."""
+
+    def __init__(self, folder: AnyPath) -> None:
+        self._path = folder / "unit-claims"
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> Claims:
+        if isinstance(self._path, Path):
+            self._file = open(self._path, "a")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def claim(self, number: int) -> bool:
+        """Claim a unit, unless another process has claimed it; returns whether that succeeded."""
+        if self._file is None:
+            return True
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                return False
+            warnings.warn(
+                f"{self._path}: this filesystem has no locks ({error.strerror}); machines that work at the same time "
+                "may do some units twice",
+                stacklevel=2,
+            )
+        return True
+
+    def release(self, number: int) -> None:
+        """Release the claim on a unit."""
+        if self._file is not None:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, number)
+
+
+class ClaimedUnits(Collection[Unit]):
+    """Units that are claimed one by one while they are iterated over, without those that others have or finished."""
+
+    def __init__(self, units: Sequence[Unit], claims: Claims, is_finished: Callable[[Unit], bool]) -> None:
+        self._claims, self._is_finished = claims, is_finished
+        self._units = list(units)
+        self._claimed = self._claim()
+        self._first = next(self._claimed, None)
+
+    def __len__(self) -> int:
+        """The number of units at most; 0 if none can be claimed now."""
+        return 0 if self._first is None else len(self._units)
+
+    def __iter__(self) -> Iterator[Unit]:
+        if self._first is not None:
+            yield self._first
+            yield from self._claimed
+
+    def __contains__(self, unit: object) -> bool:
+        return unit in self._units
+
+    def _claim(self) -> Iterator[Unit]:
+        for unit in self._units:
+            if self._claims.claim(unit.number):
+                if self._is_finished(unit):  # by a process that released it meanwhile
+                    self._claims.release(unit.number)
+                else:
+                    yield unit
