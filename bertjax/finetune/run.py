@@ -14,10 +14,11 @@ from typing import Any, Literal, TypedDict
 import jax
 import numpy as np
 
-from bertjax.config import FinetuneConfig, ModelConfig, from_dict
+from bertjax.config import FinetuneConfig, ModelConfig, from_dict, to_dict
 from bertjax.families.networks import init_params
 from bertjax.finetune.job import assemble_task, dev_sets, resolved
 from bertjax.finetune.kinds.kind import Split, TaskContent, read_run_file
+from bertjax.finetune.task_report import write_task_report
 from bertjax.model.attention.sparse import with_copied_projections
 from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.network import Params
@@ -29,6 +30,7 @@ from bertjax.run.compatibility import FINGERPRINTS, check_compatible
 from bertjax.run.job import Job
 from bertjax.run.run_directory import seal
 from bertjax.run.train_job import Say, train_job
+from bertjax.runtime.compilation import environment
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
 from bertjax.storage.json_documents import Count, parse_json
@@ -150,6 +152,16 @@ def finetune(
         finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
         metadata = {name: job.metadata[name] for name in ("config", *FINGERPRINTS)}
         document = {"result": asdict(result) | {"figures": finite}, "metadata": metadata}
+        write_task_report(
+            directory,
+            f"{config.name}: {config.task.name}" if config.name != config.task.name else config.name,
+            f"{start.origin}, fine-tuned on {len(content.train):,} rows",
+            content,
+            figures,
+            outputs,
+            to_dict(config),
+            environment(),
+        )
         replace_text(directory / RESULTS_FILE, json.dumps(document, indent=1, allow_nan=False) + "\n")
         seal(directory)
     return result

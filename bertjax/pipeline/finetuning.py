@@ -30,6 +30,7 @@ from bertjax.interpret.probes import is_probed
 from bertjax.pipeline.finetune_options import FinetuneOptions
 from bertjax.pipeline.notebook import in_cell, tables_and_curves
 from bertjax.report.page import Table, text_lines
+from bertjax.report.run_report import REPORT_FILE
 from bertjax.run.callbacks import Callback
 from bertjax.run.hooks import make_hooks
 from bertjax.run.loggers import require_loggers
@@ -123,6 +124,7 @@ class FinetuneResult:
                 lines.append(f"  published: {published}")
             lines += [
                 f"  best run     {summary.best.directory}",
+                f"  report       {path_of(summary.best.directory) / REPORT_FILE}",
                 f"  predictions  {path_of(summary.best.directory) / PREDICTIONS}",
                 f"  Hugging Face {exported}",
             ]

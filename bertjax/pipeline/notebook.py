@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from bertjax.report.charts import Line, line_chart
+from bertjax.finetune.task_report import curve_charts
 from bertjax.report.page import Table, render_page, table_html
-from bertjax.run.telemetry import METRICS_FILE, Curves, curves, read_metrics
+from bertjax.run.telemetry import METRICS_FILE, curves, read_metrics
 from bertjax.storage.remote import AnyPath
 
 _HEIGHT = 960  # pixels; what is longer scrolls
@@ -30,21 +30,6 @@ def tables_and_curves(title: str, tables: Sequence[Table], run: AnyPath) -> str:
     parts = [
         *map(table_html, tables),
         f"<h2>Curves of {html.escape(str(run))}</h2>",
-        f'<div class="charts">{"".join(_charts(found))}</div>',
+        f'<div class="charts">{"".join(curve_charts(found))}</div>',
     ]
     return render_page(title, parts, reads_charts=True)
-
-
-def _charts(found: Curves) -> list[str]:
-    """A chart for each figure that is measured on held-out data, with its training curve if it has one."""
-    names = [name.partition("/")[2] for name in found if name.startswith("eval/") and name.count("/") == 1]
-    charts = []
-    for name in names:
-        lines = [
-            Line("training", *found.get(f"train/{name}", ([], [])), "blue", smooth=True),
-            Line("held-out", *found[f"eval/{name}"], "orange", dots=True),
-        ]
-        charts.append(line_chart(name.replace("_", " "), [line for line in lines if line.steps]))
-    if "train/learning_rate" in found:
-        charts.append(line_chart("learning rate", [Line("learning rate", *found["train/learning_rate"], "green")]))
-    return charts

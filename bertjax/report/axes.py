@@ -135,7 +135,9 @@ def text_width(text: str) -> float:
 
 
 def _linear_axis(low: float, high: float, form: str, count: int) -> Axis:
-    if low == high:
+    if low == high and form == "percent" and 0 <= low <= 1:
+        low, high = 0.0, 1.0
+    elif low == high:
         margin = 0.1 * abs(low) or 0.5
         low, high = (0.0 if low == 0 else low - margin), high + margin
     step = _round_step(low, high, count)

@@ -1,4 +1,4 @@
-"""Bar charts as inline SVG: histograms, bars with names, and the parts of a whole.
+"""Bar charts as inline SVG: histograms, bars with names, the parts of a whole, and tables of counts.
 
 A bar has a tooltip on hover, touch and keyboard focus, by the style sheet alone: a page of bars needs no script.
 """
@@ -134,6 +134,43 @@ def parts_bar(title: str, parts: Sequence[Part], *, note: str = "") -> str:
         x += length
     legend = [(f"{part.label} {part.size}", part.colour) for part in parts]
     return figure(title, top + height + 2, [*drawn, *tips], legend, note=note)
+
+
+def count_map(title: str, names: Sequence[str], counts: Sequence[Sequence[int]], *, note: str = "") -> str:
+    """A square table of counts, each cell shaded by its share of the row: the diagonal blue, other cells orange.
+
+    Text is escaped here.
+    """
+    left = min(max(map(text_width, names)) + 14, _MOST_NAMES)
+    cell = (WIDTH - left - 2) / len(names)
+    longest = max(map(text_width, names))
+    upright = longest > cell - 6
+    top, height = (min(longest, 90) + 12 if upright else 22), min(cell, 44)
+    drawn, tips = [], []
+    for row, name in enumerate(names):
+        y, middle = top + row * height, left + (row + 0.5) * cell
+        drawn.append(
+            f'<text x="{left - 8:.1f}" y="{y + height / 2 + 4.5:.1f}" text-anchor="end">'
+            f"{html.escape(shortened(name, left - 12))}</text>"
+        )
+        place = f'transform="translate({middle + 4.5:.1f} {top - 6:.1f}) rotate(-90)"'
+        if not upright:
+            place = f'x="{middle:.1f}" y="{top - 7:.1f}" text-anchor="middle"'
+        drawn.append(f"<text {place}>{html.escape(shortened(name, 90 if upright else cell))}</text>")
+        for column, count in enumerate(counts[row]):
+            x, share = left + column * cell, count / max(sum(counts[row]), 1)
+            colour = "blue" if row == column else "orange"
+            drawn.append(
+                f'<rect class="shade {colour}" fill-opacity="{0.5 * share:.2f}" x="{x + 1:.1f}" y="{y + 1:.1f}" '
+                f'width="{cell - 2:.1f}" height="{height - 2:.1f}" rx="3"/>'
+            )
+            drawn.append(
+                f'<text class="strong" x="{x + cell / 2:.1f}" y="{y + height / 2 + 4.5:.1f}" text-anchor="middle">'
+                f"{write(count, 'count')}</text>"
+            )
+            tip = f"{name} predicted as {names[column]}: {count:,} ({share:.0%})"
+            tips.append(_tip(x, y, cell, height, tip, (x + cell / 2, y + 4)))
+    return figure(title, round(top + len(names) * height + 2), [*drawn, *tips], [], note=note)
 
 
 def _bar(x: float, y: float, width: float, height: float, colour: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -47,6 +48,34 @@ def _hash(text: str) -> str:
 def escaped(value: object) -> str:
     """Convert to escaped HTML text."""
     return html.escape(str(value))
+
+
+# Terms of reports, as a page explains those that it uses.
+_TERMS = {
+    "MLM": "masked language modelling: the model fills in hidden tokens",
+    "CLM": "causal language modelling: the model predicts the next token",
+    "SBO": "span-boundary objective: hidden tokens from the tokens around their span",
+    "NSP": "next-sentence prediction: does the second segment follow the first?",
+    "SOP": "sentence-order prediction: are two successive segments in their order?",
+    "RTD": "replaced-token detection: which tokens did a generator replace?",
+    "nats": "the unit of the loss: 1 nat lower means 2.7 times the probability for the right answer",
+    "no context": "the best that is possible without looking at the surrounding words",
+    "majority": "always the more frequent answer",
+    "MFU": "model FLOPs utilization: the useful share of the machine's arithmetic rate",
+    "F1": "balances precision and recall; macro F1 is its mean over the labels",
+    "constant answer": "the better of two answers given to every example: the most frequent one, or F1's class",
+}
+
+
+def terms_html(page: Iterable[str]) -> str:
+    """Explain the terms that occur in parts of a page."""
+    text = "\n".join(page)
+    lines = [
+        f"<dt>{escaped(term)}</dt><dd>{escaped(meaning)}</dd>"
+        for term, meaning in _TERMS.items()
+        if re.search(rf"\b{term}\b", text)
+    ]
+    return f'<dl class="terms">{"".join(lines)}</dl>' if lines else ""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,10 @@ p.verdict { margin: 18px 0 0; font-size: 17px; max-width: 76ch; overflow-wrap: a
 p.caption { margin: -6px 0 12px; max-width: 96ch; color: var(--soft); }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 12px; }
 .scroll { overflow-x: auto; }
+dl.terms { display: grid; grid-template-columns: max-content 1fr; gap: 2px 14px; margin: 14px 0 0; font-size: 13px; }
+dl.terms { color: var(--soft); max-width: 110ch; }
+dl.terms dt { font-weight: 600; }
+dl.terms dd { margin: 0; }
 table { width: 100%; border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: 10px 18px; text-align: left; vertical-align: top; border-top: 1px solid var(--line); }
 thead th, tbody:first-child tr:first-child > * { border-top: 0; }
@@ -49,6 +53,13 @@ td b { font-weight: 650; }
 .tile b { font-variant-numeric: tabular-nums; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(340px, 100%), 1fr)); gap: 16px; }
 .charts { margin-top: 14px; }
+.charts + .card { margin-top: 14px; }
+/* 2, 4 or 8 charts fill rows of two, and would leave a hole in rows of three. */
+@media (min-width: 1000px) {
+  .charts:has(> :nth-child(2):last-child, > :nth-child(4):last-child, > :nth-child(8):last-child) {
+    grid-template-columns: repeat(2, 1fr);
+  }
+}
 .chart { position: relative; margin: 0; padding: 14px 14px 12px; container-type: inline-size; }
 .chart figcaption { font-weight: 600; margin-bottom: 8px; line-height: 1.35; }
 .chart figcaption small { display: block; color: var(--soft); font-size: 13px; font-weight: 400; }
@@ -70,6 +81,8 @@ td b { font-weight: 650; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 16px; margin-top: 4px; color: var(--soft); font-size: 13px; }
 .key i { display: inline-block; width: 14px; height: 3px; border-radius: 2px; margin-right: 6px; vertical-align: 4px; }
 .key i, .readout i { background: var(--c); }
+.chart .shade { fill: var(--c); stroke: var(--line); }
+.chart text.strong { fill: var(--text); }
 .chart .rest { fill: var(--line); }
 .chart .hit { fill: transparent; outline: none; }
 .chart .hit:hover, .chart .hit:focus { fill: var(--text); fill-opacity: .06; }

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.report.axes import write
 from bertjax.report.charts import Level, Line, line_chart, stacked_chart
-from bertjax.report.page import escaped, render_page, rows_html
+from bertjax.report.page import escaped, render_page, rows_html, terms_html
 from bertjax.report.run_summary import Completion, Measured, Summary
 from bertjax.run.progress import duration
 from bertjax.run.telemetry import METRICS_FILE, Curves, curves, read_metrics
@@ -45,13 +45,13 @@ def render(summary: Summary, found: Curves, config: Mapping[str, Any], versions:
         "<h2>Held-out text</h2>",
         rows_html(("Measure", "This model", "Baseline", "Difference"), map(_compare, summary.held_out), range(1, 4)),
         _tiles(summary),
+        terms_html([*map(" ".join, map(_compare, summary.held_out)), _verdict(summary), _tiles(summary)]),
         "<h2>Curves</h2>",
         f'<div class="charts">{_charts(summary, found)}</div>',
         _probes(found),
         _completions(summary.completions),
         "<h2>Configuration and environment</h2>",
-        _details("Configuration", _flatten(config)),
-        _details("Environment", versions),
+        settings_html(config, versions),
     ]
     return render_page(summary.name, parts, reads_charts=True)
 
@@ -162,6 +162,11 @@ def _completions(completions: Sequence[Completion]) -> str:
         text = escaped(one.text).replace("[MASK]", "<mark>[MASK]</mark>")
         rows.append((f"<span>{text}</span>", escaped(one.answer), f"<span>{guesses}</span>"))
     return f"<h2>Predictions for [MASK]</h2>{rows_html(columns, rows)}"
+
+
+def settings_html(config: Mapping[str, Any], versions: Mapping[str, str]) -> str:
+    """Render a nested config and the versions of the environment as two tables, folded."""
+    return f"{_details('Configuration', _flatten(config))}\n{_details('Environment', versions)}"
 
 
 def _details(title: str, values: Mapping[str, Any]) -> str:

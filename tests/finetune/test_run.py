@@ -59,6 +59,9 @@ def test_a_task_is_learned_and_predicted(
     assert result.predictions and all((tmp_path / "run" / name).stat().st_size for name in result.predictions)
     model = load_run(result.directory)
     assert isinstance(model.config, FinetuneConfig) and model.step == result.step
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert f"<b>{result.figures[figure]:.1%}</b>" in page and "Right, most certain first" in page
+    assert page.count("<figcaption>") >= 3
 
 
 @pytest.mark.long  # meshes and microbatches of each loss are in test_objectives.py and test_task_packing.py

@@ -20,6 +20,10 @@ from small_models import random_sentences, small_model, text_of
 
 from bertjax.__main__ import main
 from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, to_dict
+from bertjax.finetune.encoding.rows import TaskRows
+from bertjax.finetune.kinds.kind import Judged, Split, TaskContent
+from bertjax.finetune.kinds.sequence import SEQUENCE
+from bertjax.finetune.task_report import render
 from bertjax.interpret.attention_page import render_attention, view_attention
 from bertjax.interpret.attention_patterns import PATTERNS
 from bertjax.interpret.comparison_page import render_comparison
@@ -40,7 +44,7 @@ from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.objectives import choose
 
 WIDTHS = (400, 900, 1400)
-PAGES = ("report", "inspect", "plan", "attention", "compare")
+PAGES = ("report", "finetune", "inspect", "plan", "attention", "compare")
 # What a corpus, a file's name or a config could bring along.
 HOSTILE = "<script>window.ran=1</script><img/src=x/onerror=window.ran=1>"
 PATH = "text:/data/corpora/a_collection_of_long_names/of_novels-and-letters/volume*.txt.xz"
@@ -115,6 +119,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {name: folder / f"{name}.html" for name in PAGES}
     _report(folder / "report.html")
     _inspection(folder, made["inspect"])
+    made["finetune"].write_text(_finetuning(), encoding="utf-8")
     made["plan"].write_text(_plan(), encoding="utf-8")
     made["compare"].write_text(_comparison(), encoding="utf-8")
     made["attention"].write_text(_attention(folder / "run"), encoding="utf-8")
@@ -151,6 +156,28 @@ def _report(file: Path) -> None:
         ),
     )
     write_report(file.parent, summary, to_dict(Config(name=HOSTILE)), environment())
+
+
+def _finetuning() -> str:
+    labels = ("negative", "in between", HOSTILE, "positive", "Donaudampfschifffahrtsgesellschaft")
+    draw = np.random.default_rng(0)
+    judged = [
+        Judged((f"text {number} {HOSTILE}", "b" * 500), labels[a], labels[b], bool(a == b), float(draw.random()))
+        for number, (a, b) in enumerate(draw.integers(0, len(labels), (200, 2)))
+    ]
+    rows = TaskRows(np.arange(201), {}, {})
+    split = Split(rows, lambda folder, outputs: [], baselines={"accuracy": 0.31}, judge=lambda outputs: judged)
+    content = TaskContent(SEQUENCE, labels, rows, {"dev": split}, {}, ("accuracy",))
+    figures = {"eval/sequence_loss": 0.51, "eval/accuracy": 0.12, "test/accuracy": 0.6}
+    steps = list(range(50, 1000, 50))
+    found = {
+        "train/sequence_loss": (steps, [1 / step for step in steps]),
+        "eval/sequence_loss": (steps, [2 / step for step in steps]),
+        "eval/accuracy": (steps, [step / 1000 for step in steps]),
+        "train/learning_rate": (steps, [1e-5 * step for step in steps]),
+    }
+    config = to_dict(Config(name=HOSTILE))
+    return render(HOSTILE, HOSTILE, content, figures, {"dev": np.zeros(0)}, found, config, environment())
 
 
 def _probes(share: float) -> dict[str, float]:

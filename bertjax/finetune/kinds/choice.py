@@ -13,7 +13,7 @@ from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.tables import Columns
 from bertjax.finetune.encoding.global_tokens import SECOND_SEGMENT
 from bertjax.finetune.encoding.rows import Segments
-from bertjax.finetune.kinds.kind import Card, Inference, shown
+from bertjax.finetune.kinds.kind import Card, Inference, Judged, shown
 from bertjax.finetune.kinds.texts import TextKind, wrong_number
 from bertjax.model.task_heads import ChoiceNetwork
 from bertjax.training.objectives import Batch, Forward, Keys
@@ -102,6 +102,16 @@ class ChoiceKind(TextKind):
             best = int(shares.argmax())
             choices.append(Choice(best, ends[best], float(shares[best]), tuple(shares.tolist())))
         return choices
+
+    def judge(
+        self, examples: Sequence[TextExample], labels: Sequence[str], answers: np.ndarray, outputs: np.ndarray
+    ) -> list[Judged]:
+        """The answers are the ends themselves."""
+        judged = super().judge(examples, labels, answers, outputs)
+        return [
+            one._replace(texts=texts[:1], answer=texts[1 + int(one.answer)], prediction=texts[1 + int(one.prediction)])
+            for one, texts in zip(judged, (example.texts for example in examples), strict=True)
+        ]
 
     def lines(self, prediction: Choice) -> list[str]:
         return [f"{prediction.probability:6.1%}  {prediction.end}"]

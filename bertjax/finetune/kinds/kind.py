@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -77,6 +77,16 @@ class Splits:
     notes: tuple[str, ...]
 
 
+class Judged(NamedTuple):
+    """A prediction for a labelled example beside the right answer, as text."""
+
+    texts: tuple[str, ...]
+    answer: str
+    prediction: str
+    right: bool
+    certainty: float  # orders examples; a probability, except for numbers
+
+
 @dataclass(frozen=True)
 class Split:
     """A development or test set as rows, with functions of a network's outputs for them."""
@@ -85,6 +95,7 @@ class Split:
     write: Callable[[Path, np.ndarray], Sequence[Path]]  # writes predictions into a folder, returns the files
     figures: Callable[[np.ndarray], Figures] | None = None  # None without labels
     baselines: Figures = field(default_factory=dict)  # of one answer for every example, if they are defined
+    judge: Callable[[np.ndarray], list[Judged]] | None = None  # for the report; None without labels
 
 
 @dataclass(frozen=True)
@@ -165,6 +176,7 @@ class Kind(ABC):
     may_abstain: ClassVar[bool] = False  # there is a null threshold
     ranks: ClassVar[bool] = False  # a prediction is the probability that a passage answers a query
     learns_predictions: ClassVar[bool] = False  # of a teacher, by `logits` and `soft_loss`
+    judged: ClassVar[tuple[str, str]] = ("Wrong, most certain first", "Right, most certain first")  # report's tables
     no_prediction: ClassVar[str] = ""  # the reason why models of this kind do not predict; "" if they do
     unit: ClassVar[str] = "text"  # what `shared_part` is, in messages
 

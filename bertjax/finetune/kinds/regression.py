@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
-from bertjax.finetune.kinds.kind import Card, Inference, TaskContent
+from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.kinds.kind import Card, Inference, Judged, TaskContent
 from bertjax.finetune.kinds.sequence import CLASSIFY
 from bertjax.finetune.kinds.texts import TextKind
 from bertjax.finetune.metrics.classification import require_finite
@@ -54,6 +55,7 @@ class RegressionKind(NumericKind):
     problem_type = "regression"
     figures: ClassVar[tuple[str, ...]] = ("loss",)
     has_baseline = False
+    judged = ("Further from the label than the mean label, furthest first", "Nearer, nearest first")
     card = Card(
         "text-classification",
         "gives a text or a pair a number",
@@ -67,6 +69,22 @@ class RegressionKind(NumericKind):
 
     def predictions(self, logits: np.ndarray) -> np.ndarray:
         return require_finite(logits)[:, 0].astype(np.float32)
+
+    def judge(
+        self, examples: Sequence[TextExample], labels: Sequence[str], answers: np.ndarray, outputs: np.ndarray
+    ) -> list[Judged]:
+        """A number counts as right if it is nearer to the label than to the mean label is."""
+        predicted = self.predictions(outputs)
+        far = np.abs(predicted - answers)
+        right = far < np.abs(answers - answers.mean())
+        certainty = np.where(right, -far, far)
+        columns = (answers, predicted, right, certainty)
+        return [
+            Judged(example.texts, f"{answer:.4g}", f"{prediction:.4g}", is_right, value)
+            for example, answer, prediction, is_right, value in zip(
+                examples, *(column.tolist() for column in columns), strict=True
+            )
+        ]
 
     def submitted(self, logits: np.ndarray, labels: Sequence[str]) -> list[str]:
         return [f"{score:.3f}" for score in np.clip(self.predictions(logits), _LOWEST, _HIGHEST)]

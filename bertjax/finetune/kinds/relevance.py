@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from bertjax.config import TaskConfig
 from bertjax.finetune.data.examples import TextExample
-from bertjax.finetune.kinds.kind import Card, Inference, require_pair
+from bertjax.finetune.kinds.kind import Card, Inference, Judged, require_pair
 from bertjax.finetune.kinds.regression import NumericKind
 from bertjax.finetune.metrics.classification import require_finite
 from bertjax.training.objectives import Batch, Forward, Keys, Sums
@@ -51,6 +51,19 @@ class RelevanceKind(NumericKind):
 
     def predictions(self, logits: np.ndarray) -> np.ndarray:
         return (require_finite(logits)[:, 0] > 0).astype(np.int32)
+
+    def judge(
+        self, examples: Sequence[TextExample], labels: Sequence[str], answers: np.ndarray, outputs: np.ndarray
+    ) -> list[Judged]:
+        chances, predicted = expit(outputs[:, 0].astype(np.float64)), self.predictions(outputs)
+        certainty = np.where(predicted, chances, 1 - chances).tolist()
+        names = ("not relevant", "relevant")
+        return [
+            Judged(example.texts, names[int(answer)], names[prediction], answer == prediction, share)
+            for example, answer, prediction, share in zip(
+                examples, answers.tolist(), predicted.tolist(), certainty, strict=True
+            )
+        ]
 
     def check_examples(self, examples: Sequence[TextExample], labels: Sequence[str]) -> None:
         for example in examples:

@@ -28,6 +28,7 @@ from bertjax.finetune.kinds.kind import (
     Card,
     Figures,
     Inference,
+    Judged,
     Kind,
     Measure,
     Split,
@@ -38,7 +39,7 @@ from bertjax.finetune.kinds.kind import (
     read_run_file,
     require_pair,
 )
-from bertjax.finetune.metrics.squad import squad2_figures, squad_figures
+from bertjax.finetune.metrics.squad import exact_match, squad2_figures, squad_figures
 from bertjax.model.task_heads import SpanNetwork
 from bertjax.storage.remote import AnyPath
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -53,6 +54,9 @@ inputs = tokenizer("A question?", "The text that answers it.", return_tensors="p
 output = model(**inputs)
 first, last = output.start_logits.argmax(), output.end_logits.argmax()
 tokenizer.decode(inputs["input_ids"][0, first : last + 1])"""
+
+
+NO_ANSWER = "(no answer)"
 
 
 class Answer(NamedTuple):
@@ -117,9 +121,13 @@ class SpanKind(Kind):
                 (folder / name).mkdir(exist_ok=True)
                 return write_answers(answers(logits), folder / name, options.null_threshold)
 
+            def judge(logits: np.ndarray) -> list[Judged]:
+                return judge_answers(questions, answers(logits), options.null_threshold)
+
             if not all(question.answers or question.impossible for question in questions):
                 return Split(rows.rows, write)
-            return Split(rows.rows, write, measure, no_answer_figures(questions) if unanswerable else {})
+            baselines = no_answer_figures(questions) if unanswerable else {}
+            return Split(rows.rows, write, measure, baselines, judge)
 
         train = windows(splits.train).rows
         dev = {name: split(name, questions) for name, questions in splits.dev.items()}
@@ -169,6 +177,25 @@ class SpanKind(Kind):
 
 
 SPAN = SpanKind()
+
+
+def judge_answers(questions: Sequence[Question], found: QuestionAnswers, null_threshold: float) -> list[Judged]:
+    """Compare the prediction for each question with its answers; right is an exact match, once normalized."""
+    predictions, judged = found.predictions(null_threshold), []
+    for question in questions:
+        prediction, answers = predictions[question.id], [text for text, _ in question.answers] or [""]
+        shares = (one["probability"] for one in found.n_best[question.id] if one["text"] == prediction)
+        right = bool(exact_match(prediction, answers))
+        texts = (question.question, around(question.context, answers[0] or prediction))
+        judged.append(Judged(texts, answers[0] or NO_ANSWER, prediction or NO_ANSWER, right, next(shares, 0.0)))
+    return judged
+
+
+def around(text: str, part: str, room: int = 300) -> str:
+    """At most about `room` characters of a text around a part of it."""
+    start = max(0, text.find(part) - room // 2)
+    end = start + room
+    return ("… " if start else "") + text[start:end].strip() + (" …" if end < len(text) else "")
 
 
 def no_answer_figures(questions: Sequence[Question]) -> Figures:

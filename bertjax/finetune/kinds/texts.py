@@ -22,6 +22,7 @@ from bertjax.finetune.encoding.texts import SHORTEST, encode_texts
 from bertjax.finetune.kinds.kind import (
     Figures,
     Inference,
+    Judged,
     Kind,
     Measure,
     Recipe,
@@ -161,7 +162,8 @@ class TextKind(Kind):
             answers = self.answers(examples, labels, rows)
             figures = partial(self.measure, task.metrics, answers) if labelled else None
             baselines = self.constant_figures(task.metrics, answers) if labelled else {}
-            return Split(rows, partial(self.write, task, name, labels, ids), figures, baselines)
+            judge = partial(self.judge, examples, task.meanings or labels, answers) if labelled else None
+            return Split(rows, partial(self.write, task, name, labels, ids), figures, baselines, judge)
 
         weights = label_weights(config.task, labels, lambda: label_numbers(splits.train, labels))
         train = encode(splits.train, label_weights=weights)
@@ -184,6 +186,18 @@ class TextKind(Kind):
     def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
         """The named metrics of a network's outputs. Raises ValueError if one is not finite."""
         return compute_metrics(metrics, self.predictions(outputs), answers)
+
+    def judge(
+        self, examples: Sequence[TextExample], labels: Sequence[str], answers: np.ndarray, outputs: np.ndarray
+    ) -> list[Judged]:
+        """Compare the prediction for each example with its answer."""
+        shares = softmax(outputs.astype(np.float64), -1).tolist()
+        right: list[int] = answers.tolist()
+        predicted: list[int] = self.predictions(outputs).tolist()
+        return [
+            Judged(example.texts, labels[answer], labels[prediction], answer == prediction, share[prediction])
+            for example, answer, prediction, share in zip(examples, right, predicted, shares, strict=True)
+        ]
 
     def constant_figures(self, metrics: Sequence[str], answers: np.ndarray) -> Figures:
         """The named metrics of the better of two constant answers, the most frequent one and F1's class.

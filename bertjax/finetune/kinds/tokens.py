@@ -42,6 +42,7 @@ from bertjax.finetune.kinds.kind import (
     Card,
     Figures,
     Inference,
+    Judged,
     Kind,
     Measure,
     Recipe,
@@ -122,6 +123,12 @@ class TokenKind(Kind):
             def measure(logits: np.ndarray) -> Figures:
                 return tag_figures(task.metrics, sentences, tags(logits))
 
+            def judge(logits: np.ndarray) -> list[Judged]:
+                shares = np.ones(sum(len(sentence.words) for sentence in sentences))
+                first = rows.word >= 0
+                shares[rows.word[first]] = softmax(logits[first].astype(np.float64), -1).max(-1)
+                return judge_tags(sentences, tags(logits), shares)
+
             def write(folder: Path, logits: np.ndarray) -> list[Path]:
                 path = folder / f"{name}.{'conllu' if layout.conllu else 'conll'}"
                 if in_file:
@@ -132,7 +139,7 @@ class TokenKind(Kind):
 
             if any(sentence.tags is None for sentence in sentences):
                 return Split(rows.rows, write)
-            return Split(rows.rows, write, measure, constant_tag_figures(task.metrics, sentences))
+            return Split(rows.rows, write, measure, constant_tag_figures(task.metrics, sentences), judge)
 
         weights = label_weights(config.task, labels, lambda: tag_numbers(splits.train, labels))
         train = windows(splits.train, weights).rows
@@ -235,6 +242,23 @@ def tag_figures(
         overall = entity_figures(predicted, labels)[""]
         figures |= {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
     return {name: figures[name] for name in metrics}
+
+
+def judge_tags(
+    sentences: Sequence[TaggedSentence], predicted: Sequence[Sequence[str]], shares: np.ndarray, reach: int = 8
+) -> list[Judged]:
+    """Compare the tag of each word with the right one; its text is the word, with `reach` words on both sides.
+
+    `shares` are the probabilities of the predicted tags, float64 [words].
+    """
+    judged, share = [], iter(shares.tolist())
+    for sentence, tags in zip(sentences, predicted, strict=True):
+        for number, (answer, tag) in enumerate(zip(sentence.tags or (), tags, strict=True)):
+            start, end = max(0, number - reach), number + reach + 1
+            before, after = sentence.words[start:number], sentence.words[number + 1 : end]
+            text = " ".join((*before, f"[{sentence.words[number]}]", *after))
+            judged.append(Judged((text,), answer, tag, answer == tag, next(share)))
+    return judged
 
 
 def constant_tag_figures(metrics: Sequence[str], sentences: Sequence[TaggedSentence]) -> Figures:

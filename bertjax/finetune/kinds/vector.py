@@ -13,7 +13,7 @@ import numpy as np
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.encoding.rows import Segments, TaskRows
-from bertjax.finetune.kinds.kind import Card, Figures, Inference, Split, Task, TaskContent
+from bertjax.finetune.kinds.kind import Card, Figures, Inference, Judged, Split, Task, TaskContent
 from bertjax.finetune.kinds.texts import TextKind
 from bertjax.finetune.metrics.classification import accuracy
 from bertjax.model.task_heads import VectorNetwork
@@ -32,12 +32,13 @@ real = inputs["attention_mask"][..., None]
 vectors = (hidden * real).sum(1) / real.sum(1)"""
 
 
-def nearest_accuracy(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
-    """The share of first texts whose nearest second text, among all pairs [n, 2, D], is their own.
+def nearest_seconds(vectors: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest second text of each first one among all pairs [n, 2, D]: (its number int64 [n], its cosine [n]).
 
     As in training, second texts of pairs that share a text are left out; `texts` int32 [n, 2] numbers the texts.
     """
     seconds, nearest = np.ascontiguousarray(vectors[:, 1]), np.zeros(len(vectors), np.int64)
+    cosines = np.zeros(len(vectors))
     order = np.argsort(texts, axis=None)
     known = texts.reshape(-1)[order]
     for start in range(0, len(vectors), _ROWS_AT_ONCE):
@@ -50,7 +51,14 @@ def nearest_accuracy(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]
         scores[np.repeat(row, 2).repeat(last - first), shared] = -np.inf
         scores[row, start + row] = right
         nearest[start : start + len(own)] = scores.argmax(1)
-    return {"accuracy": accuracy(nearest, np.arange(len(vectors)))}
+        cosines[start : start + len(own)] = scores.max(1)
+    return nearest, cosines
+
+
+def nearest_accuracy(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
+    """The share of first texts whose `nearest_seconds` is their own."""
+    nearest, _ = nearest_seconds(vectors, texts)
+    return {"accuracy": accuracy(nearest, np.arange(len(nearest)))}
 
 
 class VectorKind(TextKind):
@@ -113,6 +121,16 @@ class VectorKind(TextKind):
 
     def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
         return nearest_accuracy(outputs, answers)
+
+    def judge(
+        self, examples: Sequence[TextExample], labels: Sequence[str], answers: np.ndarray, outputs: np.ndarray
+    ) -> list[Judged]:
+        """A pair is right if its second text is the nearest one to its first; the certainty is the cosine."""
+        nearest, cosines = nearest_seconds(outputs, answers)
+        return [
+            Judged(one.texts[:1], one.texts[1], examples[number].texts[1], number == own, cosine)
+            for own, (one, number, cosine) in enumerate(zip(examples, nearest.tolist(), cosines.tolist(), strict=True))
+        ]
 
     def notes(self, dev: dict[str, Split]) -> Sequence[str]:
         notices = []

@@ -28,7 +28,7 @@ MLM = Objective(
             baseline="no_context_loss",
             baseline_name="no context",
             meaning="word frequencies, and copies of the tokens that are shown",
-            clause="the masked-token loss on held-out text is {value}, {gain} the best that knows no context",
+            clause="the masked-token loss on held-out text is {value}, {gain} the best possible without context",
             brief="loss",
         ),
         Measure(
