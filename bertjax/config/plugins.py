@@ -35,6 +35,7 @@ GROUPS = {
     "objectives": "training.objectives, its half in JAX",
     "targets": "training.objectives, its half in NumPy",
     "sources": "data.sources",
+    "tokenizers": "data.tokenizer",
     "masking": "data.masking",
     "mask_counts": "data.mask_count",
     "replace_by": "data.replace_by",

@@ -6,7 +6,7 @@ import difflib
 import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,7 +25,6 @@ from bertjax.run.run_directory import TrainedModel, describe_run, load_run, own_
 from bertjax.storage.hub import is_repository
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.tokenization.tokenizer import TextRules
-from bertjax.tokenization.training import Kind
 
 _USED = ("pooler", "mlm_head")  # modules that text vectors and fill-mask need
 
@@ -170,7 +169,7 @@ def _trained(model: ForeignModel, directory: AnyPath) -> TrainedModel:
     """The model as if it had been trained in a directory, on rows as long as its position table."""
     length = model.config.max_position_embeddings
     data = DataConfig(
-        tokenizer=cast(Kind, model.tokenizer.kind),
+        tokenizer=model.tokenizer.kind,
         vocab_size=model.tokenizer.vocab_size,
         **asdict(model.tokenizer.rules),
         sequence_length=length,

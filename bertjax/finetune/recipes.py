@@ -6,13 +6,11 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import cast
 
 from bertjax.config import DataConfig, FinetuneConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainingConfig
 from bertjax.finetune.kinds.kind import Task
 from bertjax.storage.remote import path_of
 from bertjax.tokenization.tokenizer import Tokenizer
-from bertjax.tokenization.training import Kind
 
 # Options that take several values, and their names in the directories of runs.
 TRIED = {"learning_rate": "lr", "batch_size": "batch", "epochs": "epochs"}
@@ -34,7 +32,7 @@ def config_for(name: str, task: Task, origin: str, model: ModelConfig, tokenizer
         init_from=origin,
         model=model,
         data=DataConfig(
-            tokenizer=cast(Kind, tokenizer.kind),
+            tokenizer=tokenizer.kind,
             vocab_size=tokenizer.vocab_size,
             **asdict(tokenizer.rules),
             sequence_length=min(recipe.max_length, model.max_position_embeddings),

@@ -12,17 +12,21 @@ from bertjax.storage.remote import path_of
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization import artefact
 from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.training import parse_kind
 
 
 def with_vocabulary(config: Config) -> Config:
     """Fill an empty `data.vocab` with the vocabulary of `init_from`, and the text rules with those of an artefact.
 
-    A `tokenizer.json` has its own rules, so `data.tokenizer`, `data.lowercase` and the other rules are read off it.
+    A `tokenizer.json` has its own rules, so `data.tokenizer`, `data.lowercase` and the other rules are read off it. The
+    case and the accents of sequences that are not prose stay.
     Raises ValueError for a model or a vocabulary that cannot be read.
     """
     data = config.data
     if config.init_from and not data.vocab:
         data = replace(data, **(_saved_vocabulary(config) or source_vocabulary(config.init_from)))
+    if config.data.sources and not data.vocab and not parse_kind(data.tokenizer)[0].is_prose:
+        data = replace(data, lowercase=False, strip_accents=False)
     if data.vocab:
         tokenizer = load_vocabulary(data.vocab, TextRules.of(data))
         if artefact.FILE in tokenizer.files:

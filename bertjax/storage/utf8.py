@@ -191,6 +191,8 @@ class ReadCounts:
     unterminated_documents: int = 0  # wikiextractor: no </doc> before the next <doc> or the end of the file
     lines_outside_documents: int = 0  # wikiextractor: text that belongs to no document, left out
     unreadable_modules: int = 0  # docs: not valid in this version of Python
+    lower_case_letters: int = 0  # fasta: read as upper case
+    stop_marks: int = 0  # fasta: a final *, left out
     replaced_characters: int = 0  # invalid UTF-8, NUL bytes and lone surrogates in JSON, now U+FFFD
 
     def add(self, other: ReadCounts) -> None:

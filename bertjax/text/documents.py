@@ -37,11 +37,14 @@ class Document:
 
     text: str
     sentence_per_line: bool = False
+    is_sequence: bool = False  # a sentence per line, of any length
     is_continuation: bool = False  # a further part of the previous part's document
     is_of_same_work: bool = False  # a further piece of the previous document's work
 
     def sentences(self) -> list[str]:
         """The sentences, none empty; a line of a one-sentence-per-line source is not split."""
+        if self.is_sequence:
+            return self.text.split("\n")
         if not self.sentence_per_line:
             return [*split_spans(self.text, split_sentences(self.text))]
         return [piece for line in self.text.split("\n") for piece in cut_at_spaces(line.strip()) if piece]
@@ -105,7 +108,11 @@ def _cut_after_sentences(paragraph: str, longest: int) -> Iterator[str]:
 
 
 def assemble(
-    paragraphs: Iterable[str | None], counts: ReadCounts, *, sentence_per_line: bool = False
+    paragraphs: Iterable[str | None],
+    counts: ReadCounts,
+    *,
+    sentence_per_line: bool = False,
+    is_sequence: bool = False,
 ) -> Iterator[Document]:
     """Group a stream of paragraphs, where None or `PIECE_ENDS` ends a document, into documents or their parts.
 
@@ -120,7 +127,7 @@ def assemble(
         counts.documents += not parts
         counts.split_documents += parts == 1
         counts.characters += len(text)
-        return Document(text, sentence_per_line, parts > 0, is_of_same_work)
+        return Document(text, sentence_per_line, is_sequence, parts > 0, is_of_same_work)
 
     for paragraph in paragraphs:
         if not paragraph:
@@ -153,6 +160,8 @@ def describe_counts(counts: ReadCounts) -> list[str]:
         "cut_paragraphs": f"paragraphs of over {DOCUMENT_CAP:,} characters, cut at spaces",
         "cut_lines": "lines too long to hold, cut at spaces",
         "unterminated_documents": "documents without </doc>, ended where the next one or the end of the file is",
+        "lower_case_letters": "letters of FASTA in lower case, read as upper case",
+        "stop_marks": "records of FASTA that end in *, which was left out",
         "lines_outside_documents": "lines of text in no document, which were left out",
         "unreadable_modules": "modules that are not valid Python, which were left out",
         "replaced_characters": "characters that are not valid text, replaced by U+FFFD",

@@ -52,6 +52,7 @@ from bertjax.text.trained_vocabulary import (
 from bertjax.text.units import require_spans, units_fingerprint
 from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import RUNNING_TEXT_VERSION, TextRules, Tokenizer
+from bertjax.tokenization.training import parse_kind
 
 _WAIT_SECONDS = 2.0  # between two looks at the units that other machines are working on
 _LISTED_FILES = 8
@@ -70,6 +71,8 @@ def require_sources(data: DataConfig) -> None:
         vocabulary_with_entities(data, data.vocab)
     elif data.vocab:
         load_vocabulary(data.vocab, TextRules.of(data))
+    else:
+        parse_kind(data.tokenizer)
     if data.segmenter != "none":
         load_segmenter(data.segmenter)
     if data.units:

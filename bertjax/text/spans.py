@@ -1,4 +1,4 @@
-"""Text that carries spans of its characters: the words, phrases and entities that a source marks."""
+"""Text that carries its record, and spans of its characters: the words, phrases and entities that a source marks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,26 @@ class Span(NamedTuple):
     kind: str  # a key of `PLANE_OF_KIND`
 
 
+class Record(NamedTuple):
+    """The record of a source that a document was read from."""
+
+    name: str  # such as an accession; may be empty
+    group: str = ""  # the cluster of near relatives that it belongs to, if the source has it
+
+
+NO_RECORD = Record("")
+
+
 class MarkedText(str):
-    """A text with its spans, in order of their starts; spans of one kind do not overlap."""
+    """A text with its record and its spans, in order of their starts; spans of one kind do not overlap."""
 
     spans: tuple[Span, ...]
+    record: Record
 
-    def __new__(cls, text: str, spans: Iterable[Span]) -> MarkedText:
-        """Attach spans to a text."""
+    def __new__(cls, text: str, spans: Iterable[Span] = (), record: Record = NO_RECORD) -> MarkedText:
+        """Attach spans and a record to a text."""
         marked_text = super().__new__(cls, text)
-        marked_text.spans = tuple(spans)
+        marked_text.spans, marked_text.record = tuple(spans), record
         return marked_text
 
 
@@ -35,8 +46,13 @@ def get_spans(text: str) -> tuple[Span, ...]:
     return text.spans if isinstance(text, MarkedText) else ()
 
 
+def get_record(text: str) -> Record:
+    """The record that a text carries; one without a name for a plain text."""
+    return text.record if isinstance(text, MarkedText) else NO_RECORD
+
+
 def split_spans(text: str, pieces: Iterable[str]) -> Iterable[str]:
-    """Give successive pieces of a text, separated by white space at most, their parts of its spans.
+    """Give successive pieces of a text, separated by white space at most, its record and their parts of its spans.
 
     A span across the end of a piece becomes a span of both pieces.
     """
@@ -53,11 +69,11 @@ def _with_spans(text: MarkedText, pieces: Iterable[str]) -> Iterator[str]:
             held.append(coming.pop())
         held = [span for span in held if span.end > begin]
         inside = (Span(max(span.start, begin) - begin, min(span.end, end) - begin, span.kind) for span in held)
-        yield MarkedText(piece, inside)
+        yield MarkedText(piece, inside, text.record)
 
 
 def join(texts: Sequence[str], between: str) -> str:
-    """Join texts with their spans."""
+    """Join texts with their spans and the record of the first."""
     joined = between.join(texts)
     if MarkedText not in set(map(type, texts)):
         return joined
@@ -65,7 +81,7 @@ def join(texts: Sequence[str], between: str) -> str:
     for text in texts:
         spans += [Span(span.start + begin, span.end + begin, span.kind) for span in get_spans(text)]
         begin += len(text) + len(between)
-    return MarkedText(joined, spans)
+    return MarkedText(joined, spans, get_record(texts[0]))
 
 
 def marked(text: str, listed: Any, field: str, where: str) -> str:

@@ -29,12 +29,10 @@ from bertjax.text.sources.registry import parse_sources, read_documents, require
 from bertjax.tokenization import huggingface
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, files_with, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.tokenization.training import TRAINER_VERSION, count_for, smoothed, train_tokenizer
+from bertjax.tokenization.training import TRAINER_VERSION, count_for, parse_kind, smoothed, train_tokenizer
 
 KEEPING_VERSION = 2  # of vocabularies stored beside trained ones
 READING_VERSION = 3  # of reading, sentence splitting and units; a change makes other stores
-VOCABULARY_TEXT_BYTES = 1 << 30  # beyond it, a vocabulary is trained on a share of the documents
-PIECES_TEXT_BYTES = 1 << 28  # the same for other kinds, whose "words" may be whole sentences
 
 
 def prepare_vocabulary(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> AnyPath:
@@ -73,6 +71,9 @@ def _without_entities(
     if data.vocab:
         load_vocabulary(data.vocab, TextRules.of(data))
         return path_of(data.vocab)
+    kind, argument = parse_kind(data.tokenizer)
+    if (given := kind.given(argument)) is not None:
+        return _store_vocabulary(data, given, {"tokenizer": data.tokenizer})
     assert corpus is not None and division is not None
     inputs_json = {
         "sources": corpus.description(),
@@ -190,8 +191,7 @@ def count_corpus(
 
     Without a division documents are whole, and the share `data.held_out` of them is not counted.
     """
-    most = VOCABULARY_TEXT_BYTES if data.tokenizer == "wordpiece" else PIECES_TEXT_BYTES
-    share = min(1.0, most / max(corpus.text_bytes, 1))
+    share = min(1.0, parse_kind(data.tokenizer)[0].text_bytes / max(corpus.text_bytes, 1))
     count = partial(_count_unit, data=data, share=share, division=division)
     counts: list[Counter[str]] = [Counter() for _ in corpus.sources]
     total, done = sum(unit.size for unit in corpus.units), 0

@@ -16,9 +16,12 @@ import tokenizers
 
 from bertjax.storage.json_documents import parse_json
 from bertjax.tokenization.chunks import SEPARATOR
+from bertjax.tokenization.letters import SPACES as LETTER_SPACES
 
 FILE = "tokenizer.json"
 WORD = "▁"  # SentencePiece's mark for the space before a word
+ANY_LETTER = "."  # cuts a sequence into its letters
+LETTER_SPACE = f"[{LETTER_SPACES}]+"  # left out of a sequence
 
 Artefact = dict[str, Any]  # the JSON of a `tokenizers.Tokenizer`
 
@@ -127,11 +130,25 @@ def is_valid_charsmap(table: bytes) -> bool:
 
 
 def model_kind(document: Artefact) -> str:
-    """`wordpiece`, `unigram`, `byte_bpe` or `bpe`, as in `DataConfig.tokenizer`; else the type's own name."""
+    """`wordpiece`, `unigram`, `byte_bpe`, `bpe` or `symbols`; else the type's own name."""
     model = str(document["model"].get("type", ""))
     if model == "BPE":
         return "byte_bpe" if is_byte_level(document) else "bpe"
-    return {"WordPiece": "wordpiece", "Unigram": "unigram"}.get(model, model)
+    return {"WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "symbols"}.get(model, model)
+
+
+def letter_ids(document: Artefact, hidden: Collection[str]) -> dict[str, int] | None:
+    """Letter -> id, for an artefact whose tokens are the letters of a text without white space; None for any other.
+
+    `hidden` are tokens that no text gives.
+    """
+    splits = [(step.get("pattern"), step.get("behavior")) for step in steps(document, "pre_tokenizer")]
+    added = [token for token in document.get("added_tokens", ()) if token["content"] not in hidden]
+    if document["model"].get("type") != "WordLevel" or document.get("normalizer") or added:
+        return None
+    if splits != [({"Regex": LETTER_SPACE}, "Removed"), ({"Regex": ANY_LETTER}, "Isolated")]:
+        return None
+    return {token: number for token, number in document["model"]["vocab"].items() if len(token) == 1}
 
 
 def unknown_token(document: Artefact) -> str | None:

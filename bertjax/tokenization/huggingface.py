@@ -18,7 +18,7 @@ from typing import Any
 from bertjax.storage import hub
 from bertjax.storage.files import read_whole
 from bertjax.storage.json_documents import parse_json
-from bertjax.tokenization import artefact, sentencepiece, wordpiece
+from bertjax.tokenization import artefact, sentencepiece, symbols, wordpiece
 from bertjax.tokenization.loading import make_tokenizer
 from bertjax.tokenization.tokenizer import ROLES_FILE, TextRules, Tokenizer
 
@@ -46,6 +46,7 @@ _FROM_FILE_KEYS = {
 }
 _BERT = ("BertTokenizer", "BertTokenizerFast")
 _BERT_KEYS = {"do_lower_case", "strip_accents", "tokenizer_class", "model_max_length", "name_or_path"}
+_OF_SYMBOLS = {"EsmTokenizer": symbols.read_esm_vocabulary}  # classes that run in Python, as artefacts
 _BYTES_LEFT_OUT = "spm.model"  # DebertaV2Tokenizer's
 _INSTALL = "pip install 'bertjax[hf]'"
 
@@ -76,6 +77,8 @@ def read_folder(folder: Path, model_type: str = "") -> Tokenizer:
         wordpiece.require_distinct(wordpiece.read_tokens(path), f"vocabulary {path}")
         if read_whole(path).startswith(codecs.BOM_UTF8):
             raise ValueError(f"vocabulary {path}: it begins with a byte order mark (BOM); save it as UTF-8 without one")
+    if config.get("tokenizer_class") in _OF_SYMBOLS and (folder / wordpiece.VOCABULARY_FILE).is_file():
+        return _OF_SYMBOLS[config["tokenizer_class"]](wordpiece.read_tokens(folder / wordpiece.VOCABULARY_FILE), origin)
     if importlib.util.find_spec("transformers") is None:
         return _read_bert_vocabulary(folder, config)
     tokenizer = _by_transformers(folder, model_type, origin)

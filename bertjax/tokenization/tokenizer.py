@@ -21,12 +21,19 @@ from bertjax.config import DataConfig
 from bertjax.tokenization import artefact as artefacts
 from bertjax.tokenization import entity_map
 from bertjax.tokenization.chunks import ChunkEncoder
+from bertjax.tokenization.letters import LetterEncoder
 from bertjax.tokenization.word_cache import WordCache
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 ROLES_FILE = "special_tokens_map.json"  # Hugging Face's; beside a tokenizer.json, the special token of each role
 RUNNING_TEXT_VERSION = 1  # of running text without `prefix_space`; a change makes other stores
-_NAMES = {"wordpiece": "WordPiece", "unigram": "SentencePiece", "bpe": "SentencePiece", "byte_bpe": "byte-level BPE"}
+_NAMES = {
+    "wordpiece": "WordPiece",
+    "unigram": "SentencePiece",
+    "bpe": "SentencePiece",
+    "byte_bpe": "byte-level BPE",
+    "symbols": "symbol",
+}
 
 # Scripts without spaces between words, where every piece counts as a word, as in multilingual BERT.
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "HALFWIDTH KATAKANA", "YI ")
@@ -79,7 +86,7 @@ class Tokenizer:
         rules: How text is normalised; read off an artefact.
         files: Name -> content of the files that a run or a store keeps; the first one is the main file.
         encoder: The artefact that encodes text; no text gives a special token.
-        kind: `wordpiece`, `unigram`, `bpe` or `byte_bpe`, as in `DataConfig.tokenizer`.
+        kind: `wordpiece`, `unigram`, `bpe` or `byte_bpe`, as in `DataConfig.tokenizer`, or `symbols`.
         entities: Word that the vocabulary cannot write -> token of its entity.
     """
 
@@ -103,13 +110,15 @@ class Tokenizer:
             origin: The name of the tokenizer in messages.
             entities: The content of an entity map.
 
-        Raises ValueError for an artefact of another type than WordPiece, Unigram and BPE, for missing special tokens,
-        and for an entity map that does not fit.
+        Raises ValueError for an artefact of another type than WordPiece, Unigram, BPE and WordLevel, for missing
+        special tokens, and for an entity map that does not fit.
         """
         document = artefacts.parsed(backend)
         self.kind = artefacts.model_kind(document)
         if self.kind not in _NAMES:
-            raise ValueError(f"{origin}: its model is {self.kind!r}; bertjax reads WordPiece, Unigram and BPE")
+            raise ValueError(
+                f"{origin}: its model is {self.kind!r}; bertjax reads WordPiece, Unigram, BPE and WordLevel"
+            )
         self.tokens = _numbered(backend.get_vocab(with_added_tokens=True))
         self.special = {"unk": special["pad"], **special} if "pad" in special else dict(special)
         if missing := [role for role in ROLES if role not in self.special]:
@@ -126,15 +135,19 @@ class Tokenizer:
         if entities:
             self.files[entity_map.FILE] = entities
             self.entities = self._unknown_words(entities, f"entity map of {origin}")
-        self._chunks = ChunkEncoder(
-            self.encoder,
-            cut.pattern,
-            whole=cut.whole,
-            before=cut.before,
-            correct=self._with_entities if self.entities else None,
-            between=(artefacts.hidden_name(self.sep_id), self.sep_id) if cut.is_bert else None,
-        )
-        self._words = WordCache(self._chunks) if cut.is_bert else None
+        letters = artefacts.letter_ids(document, names)
+        if letters is not None:
+            self._chunks = LetterEncoder(letters, self.unk_id)
+        else:
+            self._chunks = ChunkEncoder(
+                self.encoder,
+                cut.pattern,
+                whole=cut.whole,
+                before=cut.before,
+                correct=self._with_entities if self.entities else None,
+                between=(artefacts.hidden_name(self.sep_id), self.sep_id) if cut.is_bert else None,
+            )
+        self._words = WordCache(self._chunks) if isinstance(self._chunks, ChunkEncoder) and cut.is_bert else None
 
     @property
     def kind_name(self) -> str:
@@ -211,6 +224,8 @@ class Tokenizer:
     @cached_property
     def is_continuation(self) -> np.ndarray:
         """bool [vocab_size]: whether each token continues the word before it; see `continues_word`."""
+        if self.kind == "symbols":
+            return np.zeros(self.vocab_size, bool)
         if self.is_wordpiece:
             mark = self._document["model"]["continuing_subword_prefix"]
             return np.array([bool(mark) and token.startswith(mark) for token in self.tokens])

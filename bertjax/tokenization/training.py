@@ -2,46 +2,59 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
+from bertjax.config.plugins import Registry
 from bertjax.tokenization.bpe_training import count_words, train_byte_level, train_wordpiece
 from bertjax.tokenization.sentencepiece import SentencePiece, normalizer, read_model
+from bertjax.tokenization.symbols import CHARACTERS
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
+from bertjax.tokenization.tokenizer_kind import TokenizerKind
 from bertjax.tokenization.wordpiece import WordPiece
 
-Kind = Literal["wordpiece", "unigram", "bpe", "byte_bpe"]
-# Of distinct words: bounds training to about 2 GB of memory and a few minutes, in any script.
-MOST_BYTES = {"wordpiece": 1 << 25, "unigram": 1 << 26, "bpe": 1 << 26, "byte_bpe": 1 << 24}
 TRAINER_VERSION = 3  # of counting and training; a change makes other vocabularies
 
 
-def count_for(kind: Kind, texts: Iterable[str], rules: TextRules) -> Counter[str]:
-    """The word counts that the trainer of a kind needs."""
-    return count_words(texts, rules) if kind == "wordpiece" else count_spaced_words(texts)
+def count_for(written: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
+    """The counts that the trainer of a kind of vocabulary, as in `data.tokenizer`, needs."""
+    kind, argument = parse_kind(written)
+    return kind.count(argument, texts, rules)
 
 
 def train_tokenizer(
-    kind: Kind,
+    written: str,
     word_counts: Mapping[str, int],
     vocab_size: int,
     rules: TextRules,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tokenizer:
-    """Train on the counts of `count_for`; the same counts give the same bytes.
+    """Train a kind of vocabulary on the counts of `count_for`; the same counts give the same bytes.
 
     `progress` gets (pieces done, total), except from SentencePiece. Raises ValueError if there are no words, or no room
     for them.
     """
-    word_counts = most_frequent(word_counts, MOST_BYTES[kind])
-    if kind == "wordpiece":
-        return WordPiece(train_wordpiece(word_counts, vocab_size, progress), rules)
-    if kind == "byte_bpe":
-        return train_byte_level(word_counts, vocab_size, rules, progress)
-    return train_sentencepiece(word_counts, vocab_size, rules, kind)
+    kind, argument = parse_kind(written)
+    return kind.train(argument, most_frequent(word_counts, kind.most_bytes), vocab_size, rules, progress)
+
+
+def parse_kind(written: str) -> tuple[TokenizerKind, str]:
+    """The kind and the argument of `NAME[:ARGUMENT]`, as in `data.tokenizer`. Raises ValueError for a wrong one."""
+    name, colon, argument = written.partition(":")
+    kind = KINDS.get(name)
+    forms = ", ".join(known.form or known.name for known in KINDS.values())
+    if kind is None:
+        near = difflib.get_close_matches(name, KINDS, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"data.tokenizer={written!r}: unknown kind {name!r}; {hint}kinds: {forms}")
+    if colon and not kind.form:
+        raise ValueError(f"data.tokenizer={written!r}: {name} has nothing after a colon; write {name}")
+    kind.given(argument)
+    return kind, argument
 
 
 def count_spaced_words(texts: Iterable[str]) -> Counter[str]:
@@ -152,3 +165,28 @@ def _with_exact_scores(model: bytes) -> bytes:
     for piece in proto.pieces:
         piece.score = round(piece.score / _SCORE_STEP) * _SCORE_STEP
     return proto.SerializeToString(deterministic=True)
+
+
+def _sentencepiece(kind: Literal["unigram", "bpe"]) -> TokenizerKind:
+    return TokenizerKind(
+        kind,
+        lambda _, texts, rules: count_spaced_words(texts),
+        lambda _, counts, size, rules, progress: train_sentencepiece(counts, size, rules, kind),
+        most_bytes=1 << 26,
+    )
+
+
+_WORDPIECE = TokenizerKind(
+    "wordpiece",
+    lambda _, texts, rules: count_words(texts, rules),
+    lambda _, counts, size, rules, progress: WordPiece(train_wordpiece(counts, size, progress), rules),
+    most_bytes=1 << 25,
+    text_bytes=1 << 30,
+)
+_BYTE_BPE = TokenizerKind(
+    "byte_bpe",
+    lambda _, texts, rules: count_spaced_words(texts),
+    lambda _, counts, size, rules, progress: train_byte_level(counts, size, rules, progress),
+)
+_ALL = (_WORDPIECE, _sentencepiece("unigram"), _sentencepiece("bpe"), _BYTE_BPE, CHARACTERS)
+KINDS = Registry("tokenizers", {kind.name: kind for kind in _ALL}, TokenizerKind)

@@ -18,6 +18,7 @@ from bertjax.text.store.format import TokenStore
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.training import KINDS
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 
 
@@ -77,7 +78,7 @@ def test_vocabulary_ignores_held_out_documents(data, tmp_path):
 def test_large_text_is_sampled(data, monkeypatch):
     everything = prepare_vocabulary(changed(data, vocab="", vocab_size=70))
     text_bytes = Corpus.of(data).text_bytes
-    monkeypatch.setattr(trained_vocabulary, "VOCABULARY_TEXT_BYTES", text_bytes // 2)
+    monkeypatch.setitem(KINDS.own, "wordpiece", replace(KINDS["wordpiece"], text_bytes=text_bytes // 2))
     # The size is a constant of the program and not part of the fingerprint.
     shutil.rmtree(everything.parent)
     half = json.loads((prepare_vocabulary(changed(data, vocab="", vocab_size=70)).parent / "made.json").read_text())

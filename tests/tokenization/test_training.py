@@ -1,5 +1,7 @@
 """The words that train a vocabulary: the most frequent ones within a budget, in any order."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +34,7 @@ def test_words_seen_once_are_sampled_fairly():
     assert len(kept) == 1000 and 4700 < sum(kept) / len(kept) < 5300
 
 
-@pytest.mark.parametrize("kind", training.MOST_BYTES)
+@pytest.mark.parametrize("kind", [name for name, kind in training.KINDS.own.items() if kind.is_prose])
 def test_every_kind_is_trained_within_its_budget(kind, monkeypatch):
     """Of text without spaces nearly every "word" is another one, of up to hundreds of characters."""
     counts, rules = {f"{'ab' * (n % 7 + 1)}{n:05}": 1 + n % 3 for n in range(3_000)}, TextRules(False, False)
@@ -40,5 +42,5 @@ def test_every_kind_is_trained_within_its_budget(kind, monkeypatch):
     assert len(few) < len(counts) / 2
     budgeted = train_tokenizer(kind, few, 300, rules)
     assert train_tokenizer(kind, counts, 300, rules).fingerprint != budgeted.fingerprint
-    monkeypatch.setitem(training.MOST_BYTES, kind, 9_000)
+    monkeypatch.setitem(training.KINDS.own, kind, replace(training.KINDS[kind], most_bytes=9_000))
     assert train_tokenizer(kind, counts, 300, rules).fingerprint == budgeted.fingerprint

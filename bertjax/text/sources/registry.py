@@ -20,6 +20,7 @@ from bertjax.text.sources import (
     csv_rows,
     docs,
     docx,
+    fasta,
     folder,
     generated,
     hf,
@@ -54,6 +55,7 @@ _ALL = (
     html.KIND,
     pdf.KIND,
     docx.KIND,
+    fasta.KIND,
     folder.KIND,
     tfrecord.KIND,
 )
@@ -238,7 +240,7 @@ def read_documents(file: SourceFile, counts: ReadCounts | None = None, longest: 
         paragraphs = kind.read(file, counts)
         if longest:
             paragraphs = divided(paragraphs, longest, counts)
-        yield from assemble(paragraphs, counts, sentence_per_line=kind.sentence_per_line)
+        yield from assemble(paragraphs, counts, sentence_per_line=kind.sentence_per_line, is_sequence=kind.is_sequence)
     except UnreadableFileError:
         raise
     except ValueError as error:

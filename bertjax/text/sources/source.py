@@ -74,6 +74,7 @@ class SourceKind:
     """Split a file into about so many spans for several processes; None: files are never split."""
     compressed: tuple[str, ...] = COMPRESSED  # suffixes of files whose text is several times as large
     sentence_per_line: bool = False  # each paragraph is one sentence
+    is_sequence: bool = False  # a document is not prose: each paragraph is one sentence, however long
     file_is_document: bool = False  # each file is one document, if it has text
     is_english: bool = False  # always, so that no search for other scripts is needed
     folder_names: tuple[str, ...] = ("*",)  # names of the files in a folder, without a suffix of `COMPRESSED`
