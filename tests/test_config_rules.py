@@ -192,6 +192,20 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"data.rows": "full_sentences", "data.temperature": 0.5, "training.objectives": ("mlm",)},
         "excludes data.weights=() and data.temperature=0.5",
     ),
+    "augmentation needs rows of records": (
+        {"data.augment": ("reverse_complement",)},
+        "data.augment=('reverse_complement',) requires rows of records; set data.rows to crops or pieces, not 'pairs'",
+    ),
+    "augmentation excludes marked units": (
+        {
+            "data.augment": ("reverse_complement",),
+            "data.rows": "crops",
+            "data.units": "spans:entities",
+            "data.masking": "units",
+            "training.objectives": ("mlm",),
+        },
+        "excludes data.units='spans:entities' and data.segmenter='none', which mark tokens of the text as it was",
+    ),
     "causal models predict the next token": ({"data.predict": "next"}, "data.predict='next' with model.causal=False"),
     "microbatches divide the batch": ({"training.grad_accum_steps": 3}, "not divisible by training.grad_accum_steps=3"),
     "mask_power excludes special tokens": (

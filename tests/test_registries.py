@@ -19,6 +19,7 @@ REGISTRIES = {
     "bertjax.families.registry:FAMILIES": ("bertjax/families",),
     "bertjax.training.objectives.registry:OBJECTIVES": _HALVES,
     "bertjax.input.targets.registry:TARGETS": _HALVES,
+    "bertjax.input.augmentations.registry:AUGMENTATIONS": ("bertjax/input/augmentations",),
     "bertjax.text.sources.registry:KINDS": ("bertjax/text/sources",),
     "bertjax.finetune.kinds:KINDS": ("bertjax/finetune/kinds",),
     "bertjax.model.network:HEADS": ("bertjax/model",),

@@ -16,11 +16,12 @@ from bertjax.config.bounds import (
 from bertjax.config.resume import changes_with_notice, may_change
 
 LARGEST_VOCABULARY = 1 << 22  # entries; the largest published vocabulary of an encoder has 501,153
+ROWS_OF_RECORDS = ("crops", "pieces")  # kinds of rows that are ranges of tokens of one record
 SHORTEST_ROW = 5  # [CLS] A [SEP] B [SEP]
 _SAME_TEXT = "the text is the same by its fingerprint"
 _SAME_VOCABULARY = "the vocabulary is the same by its fingerprint"
 
-RowKind = Literal["pairs", "full_sentences", "doc_sentences", "documents"]
+RowKind = Literal["pairs", "full_sentences", "doc_sentences", "documents", "crops", "pieces"]
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,11 @@ class DataConfig:
     workers: int = may_change(0)  # Number of processes that prepare text; 0: one per core
     sequence_length: int = 128  # Length of a row in tokens, special tokens and padding included
     # Kind of rows: sentence pairs; or, without NSP, as many sentences as fit, across documents or not (RoBERTa's
-    # names), or whole documents, longer ones in even parts
+    # names), or whole documents, longer ones in even parts; or, of records that are not prose, each record, longer
+    # ones as a crop at a new random offset in every epoch, or in even pieces
     rows: RowKind = "pairs"
+    # Other spellings of a record, drawn in every epoch (rows crops and pieces): reverse_complement
+    augment: tuple[str, ...] = ()
     packing: Literal["none", "pairs"] = "none"  # Packing of several pairs or texts in a row; none: one in each
     pairs_per_row: int = 8  # Largest number of pairs or texts in a packed row
     max_predictions: int = 20  # Largest number of masked positions in a pair or text; BERT has 20 at length 128
@@ -130,6 +134,15 @@ def check_data(data: DataConfig) -> None:
         raise ValueError(
             f"data.keep_share={data.keep_share} and data.random_share={data.random_share} are shares of the masked "
             "positions and sum to more than 1; lower one of them"
+        )
+    if data.augment and data.rows not in ROWS_OF_RECORDS:
+        raise ValueError(
+            f"data.augment={data.augment} requires rows of records; set data.rows to crops or pieces, not {data.rows!r}"
+        )
+    if data.augment and (data.units or data.segmenter != "none"):
+        raise ValueError(
+            f"data.augment={data.augment} excludes data.units={data.units!r} and data.segmenter={data.segmenter!r}, "
+            "which mark tokens of the text as it was written; leave one of them out"
         )
     if data.mask_power and data.mask_special:
         raise ValueError(

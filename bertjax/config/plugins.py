@@ -36,6 +36,7 @@ GROUPS = {
     "targets": "training.objectives, its half in NumPy",
     "sources": "data.sources",
     "tokenizers": "data.tokenizer",
+    "augmentations": "data.augment",
     "masking": "data.masking",
     "mask_counts": "data.mask_count",
     "replace_by": "data.replace_by",

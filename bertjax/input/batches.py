@@ -4,25 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from bertjax.config import DataConfig
+from bertjax.input import record_rows
+from bertjax.input.augmentations import registry as augmentations
 from bertjax.input.epochs import Epoch, Epochs
-from bertjax.input.layout import BERT, Split, Template, Vocabulary, encoder_keys, lay_out_pairs, lay_out_sentences
-from bertjax.input.packing import BatchKey, pack_rows, table_widths, widened
+from bertjax.input.layout import (
+    BERT,
+    Split,
+    Template,
+    Vocabulary,
+    encoder_keys,
+    lay_out_pairs,
+    lay_out_ranges,
+    lay_out_sentences,
+)
+from bertjax.input.packing import BatchKey, pack_rows, range_widths, table_widths, widened
 from bertjax.input.randomness import derive_key, fold_in, hash64, permute
 from bertjax.input.targets import registry
 from bertjax.input.targets.target import Sequences
 from bertjax.text.ragged import grouped
+from bertjax.tokenization.tokenizer import Tokenizer
 
 Spec = dict[str, tuple[tuple[int, ...], type[np.generic]]]
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """The sentence pairs of some rows, before truncation (k = 2), or their running text (k = 1)."""
+    """The sentence pairs of some rows, before truncation (k = 2), or their running text (k = 1).
+
+    Of records (`record_rows`), `first` and `count` are tokens.
+    """
 
     row: np.ndarray  # int64 [N], ascending: which of the rows
     first: np.ndarray  # int64 [N, k]: first sentence of A and of B
@@ -42,8 +58,10 @@ class Pairs:
 def batch_keys(data: DataConfig, objectives: Sequence[str], pad_id: int = 0) -> dict[str, BatchKey]:
     """The arrays of a batch: the encoder's inputs, and those that each objective adds.
 
-    Raises ValueError for unknown objectives, and for rows that one of them does not support.
+    Raises ValueError for unknown objectives and augmentations, and for rows that one of them does not support.
     """
+    if data.augment:
+        augmentations.choose(data.augment)
     keys = encoder_keys(data.sequence_length, pad_id)
     for name, target in registry.choose(objectives).items():
         added = target.keys(data)
@@ -112,6 +130,9 @@ class PairBatches:
         chosen = registry.choose(objectives)
         in_order = [chosen[name] for name in registry.TARGETS if name in chosen]  # one may read what another made
         self._makers = [target.prepare(data, vocabulary, split) for target in in_order]
+        self._augment = None
+        if data.augment and isinstance(vocabulary, Tokenizer):  # text made up for plans and benchmarks has no spelling
+            self._augment = augmentations.prepare(data.augment, vocabulary)
         self._pairing = registry.choose_pairing(objectives)
         self._epochs = Epochs(split, data, seed, plans, random_b=self._pairing.random_b, template=template)
         self.rows_per_epoch = self._epochs.rows
@@ -129,7 +150,10 @@ class PairBatches:
         if self._data.packing == "none":
             single = self._single_rows(pairs, self._data.sequence_length)
             return {name: widened(single[name], key) for name, key in self._keys.items()}
-        widths = table_widths(self.split.sentence_offsets, pairs.first, pairs.count, self._data.sequence_length)
+        if self._data.rows in record_rows.BUILDERS:
+            widths = range_widths(self._room(pairs.count[:, 0]), self._data.sequence_length)
+        else:
+            widths = table_widths(self.split.sentence_offsets, pairs.first, pairs.count, self._data.sequence_length)
         parts = [(some, self._single_rows(pairs.at(some), width)) for width, some in grouped(widths)]
         return pack_rows(parts, self._keys, pairs.row, len(numbers))
 
@@ -142,6 +166,12 @@ class PairBatches:
         split, vocabulary, template = self.split, self._vocabulary, self._template
         if self._data.rows == "pairs":
             encoder, text = lay_out_pairs(split, pairs.first, pairs.count, pairs.keys, width, vocabulary, template)
+        elif self._data.rows in record_rows.BUILDERS:
+            first, count = pairs.first[:, 0], pairs.count[:, 0]
+            change = None
+            if self._augment is not None:
+                change = partial(self._augment, pairs.keys, self._room(count))
+            encoder, text = lay_out_ranges(split, first, count, width, vocabulary, change)
         else:
             first, count = pairs.first[:, 0], pairs.count[:, 0]
             encoder, text = lay_out_sentences(split, first, count, width, vocabulary, template)
@@ -150,6 +180,12 @@ class PairBatches:
         for make in self._makers:
             made |= make(sequences)
         return {key: made[key] for key in self._keys}
+
+    def _room(self, tokens: np.ndarray) -> np.ndarray:
+        """The tokens that ranges of so many may have after the augmentation, int64 [N]."""
+        return augmentations.room_of(
+            self._data.augment, tokens, self._data.sequence_length - self._template.text_tokens
+        )
 
     def pairs(self, numbers: np.ndarray) -> Pairs:
         """The pairs of these rows of the run, in their order."""

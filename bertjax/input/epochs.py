@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.config import SHORTEST_ROW, DataConfig
+from bertjax.input.augmentations.registry import room_of
 from bertjax.input.layout import BERT, Split, Template
 from bertjax.input.packing import Packing, pack
 from bertjax.input.plan import EpochPlan, Reading, build_plan, every_document
 from bertjax.input.plan_files import PlanCache, PlanFiles
 from bertjax.input.randomness import derive_key, hash64
+from bertjax.input.record_rows import BUILDERS, TokenPlan
 from bertjax.input.sentence_rows import SentencePlan, build_document_plan, build_sentence_plan
 from bertjax.text.ragged import range_indices
 
@@ -28,6 +30,7 @@ _INPUTS = (  # fields of DataConfig on which a plan depends
     "temperature",
     "packing",
     "pairs_per_row",
+    "augment",
 )
 
 
@@ -35,7 +38,7 @@ _INPUTS = (  # fields of DataConfig on which a plan depends
 class Epoch:
     """The pairs of an epoch, or its runs of sentences, and which of them share a row."""
 
-    plan: EpochPlan | SentencePlan
+    plan: EpochPlan | SentencePlan | TokenPlan
     packing: Packing | None  # None: each pair has a row of its own
 
     def __len__(self) -> int:
@@ -50,7 +53,7 @@ class Epoch:
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Epoch:
         """The inverse of `arrays`."""
-        kind = EpochPlan if "a_start" in arrays else SentencePlan
+        kind = EpochPlan if "a_start" in arrays else TokenPlan if "begin" in arrays else SentencePlan
         plan = kind(**{f.name: arrays[f.name] for f in fields(kind)})
         packed = [arrays[f.name] for f in fields(Packing) if f.name in arrays]
         return cls(plan, Packing(*packed) if packed else None)
@@ -149,10 +152,12 @@ class Epochs:
             works=self._split.works,
         )
 
-    def _sentences(self, number: int) -> SentencePlan:
+    def _sentences(self, number: int) -> SentencePlan | TokenPlan:
         documents, sentences = self._split.document_offsets, self._split.sentence_offsets
         reading = every_document(len(documents) - 1) if self.shares is None else self._mixture(number, self.shares)
         room = self._data.sequence_length - self._template.text_tokens
+        if build := BUILDERS.get(self._data.rows):
+            return build(documents, sentences, reading, room=room, seed=self._seed, epoch=number)
         if self._data.rows == "documents":
             return build_document_plan(documents, sentences, reading, room=room)
         crossing = self._data.rows == "full_sentences"
@@ -160,11 +165,14 @@ class Epochs:
             documents, sentences, reading, room=room, crossing=crossing, seed=self._seed, epoch=number
         )
 
-    def _lengths(self, plan: EpochPlan | SentencePlan) -> np.ndarray:
+    def _lengths(self, plan: EpochPlan | SentencePlan | TokenPlan) -> np.ndarray:
         """Tokens of each pair or run of sentences, special ones included: int64 [N]."""
         sentences, length = self._split.sentence_offsets, self._data.sequence_length
         if isinstance(plan, EpochPlan):
             return np.minimum(sum(plan.tokens(sentences)) + self._template.pair_tokens, length)
+        if isinstance(plan, TokenPlan):
+            room = length - self._template.text_tokens
+            return room_of(self._data.augment, plan.length, room) + self._template.text_tokens
         begin, end = plan.start, plan.start + plan.count.astype(plan.start.dtype)
         documents = self._split.document_offsets
         crossed = np.searchsorted(documents, end, side="left") - np.searchsorted(documents, begin, side="right")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -141,15 +142,46 @@ def lay_out_sentences(
     Returns input_ids, token_type_ids (all 0), sequence_ids, int32 [B, L], and the text in them.
     """
     row, start, sizes = _parts(split, first, first + count, length - template.text_tokens)
+    return _lay_out_parts(split.tokens(start, sizes), row, start, sizes, len(first), length, vocabulary)
+
+
+def lay_out_ranges(
+    split: Split,
+    first: np.ndarray,
+    count: np.ndarray,
+    length: int,
+    vocabulary: Vocabulary,
+    change: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
+) -> tuple[dict[str, np.ndarray], Text]:
+    """Like `lay_out_sentences`, of `count` tokens from token `first` on, int64 [B] both, which fit.
+
+    `change` maps the concatenated tokens and their `count` to those that are laid out.
+    """
+    tokens = split.tokens(first, count)
+    if change is not None:
+        tokens, count = change(tokens, count)
+    return _lay_out_parts(tokens, np.arange(len(first)), first, count, len(first), length, vocabulary)
+
+
+def _lay_out_parts(
+    tokens: np.ndarray,
+    row: np.ndarray,
+    start: np.ndarray,
+    sizes: np.ndarray,
+    rows: int,
+    length: int,
+    vocabulary: Vocabulary,
+) -> tuple[dict[str, np.ndarray], Text]:
+    """Rows [CLS] text [SEP] text [SEP] of ranges of a split's `tokens`: the row, the start and the size of each."""
     begin = row * length + 1 + before_in_row(row, sizes + 1)  # a part is a document's text and its [SEP]
     text = range_indices(begin, sizes)
-    is_text = np.zeros((len(first), length), bool)
+    is_text = np.zeros((rows, length), bool)
     is_text.ravel()[text] = True
     input_ids = np.full(is_text.shape, vocabulary.pad_id, np.int32)
     input_ids[:, 0] = vocabulary.cls_id
-    input_ids.ravel()[text] = split.tokens(start, sizes)
+    input_ids.ravel()[text] = tokens
     input_ids.ravel()[begin + sizes] = vocabulary.sep_id
-    used = 1 + np.bincount(row, sizes + 1, len(first))
+    used = 1 + np.bincount(row, sizes + 1, rows)
     encoder = {
         "input_ids": input_ids,
         "token_type_ids": np.zeros_like(input_ids),

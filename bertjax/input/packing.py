@@ -108,7 +108,12 @@ def table_widths(sentence_offsets: np.ndarray, first: np.ndarray, count: np.ndar
     on, int64 [N, k] both, with the special tokens of a pair, and a [SEP] after each sentence at most.
     """
     tokens = sentence_offsets[first + count] - sentence_offsets[first]
-    most = (tokens + count).sum(axis=1, dtype=np.int64) + _SPECIAL
+    return range_widths((tokens + count).sum(axis=1, dtype=np.int64), longest)
+
+
+def range_widths(tokens: np.ndarray, longest: int) -> np.ndarray:
+    """Like `table_widths`, given the tokens of each sequence, int64 [N], special ones around it not counted."""
+    most = tokens + _SPECIAL
     steps = np.ceil(np.log2(np.maximum(most / _NARROWEST, 1)) / 2).astype(np.int64)
     return np.minimum(_NARROWEST << 2 * steps, longest)
 

@@ -94,8 +94,8 @@ class StoredText:
         return self._batches(self._store.split("train"), data, seed, objectives, plans)
 
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> dict[str, PairBatches]:
-        """Every document once, whatever the mixture; a source with fewer than two documents is not measured alone."""
-        data, split = replace(data, weights=(), temperature=1.0), self._store.split("held_out")
+        """Every document once, as it is written, whatever the mixture; a source of under two is not measured alone."""
+        data, split = replace(data, weights=(), temperature=1.0, augment=()), self._store.split("held_out")
         parts = {"eval": split}
         if len(data.sources) > 1 and split.has_sources:
             views = {f"eval/source_{number}": split.select_source(number) for number in range(split.num_sources)}

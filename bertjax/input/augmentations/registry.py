@@ -1,0 +1,46 @@
+"""The augmentations by name, and those of a config as one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertjax.config.plugins import Registry
+from bertjax.input.augmentations import reverse_complement
+from bertjax.input.augmentations.augmentation import Augmentation, Change, Texts
+from bertjax.tokenization.tokenizer import Tokenizer
+
+_ALL = (reverse_complement.AUGMENTATION,)
+AUGMENTATIONS = Registry("augmentations", {one.name: one for one in _ALL}, Augmentation)
+
+
+def choose(names: Sequence[str]) -> list[Augmentation]:
+    """The augmentations of `data.augment`. Raises ValueError for an unknown name."""
+    for name in names:
+        if name not in AUGMENTATIONS:
+            near = difflib.get_close_matches(name, AUGMENTATIONS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(AUGMENTATIONS)}"
+            raise ValueError(f"data.augment={tuple(names)}: {name!r} is unknown; {hint}")
+    return [AUGMENTATIONS[name] for name in names]
+
+
+def room_of(names: Sequence[str], lengths: np.ndarray, most: int) -> np.ndarray:
+    """The tokens to keep free for texts of these lengths, int64 [n], at most `most`."""
+    room = lengths.astype(np.int64)
+    for one in choose(names):
+        room = room + one.slack(room)
+    return np.minimum(room, most)
+
+
+def prepare(names: Sequence[str], tokenizer: Tokenizer) -> Change:
+    """The augmentations in order as one. Raises ValueError as each of them does."""
+    changes = [one.prepare(tokenizer) for one in choose(names)]
+
+    def change(keys: np.ndarray, room: np.ndarray, tokens: np.ndarray, lengths: np.ndarray) -> Texts:
+        for one in changes:
+            tokens, lengths = one(keys, room, tokens, lengths)
+        return tokens, lengths
+
+    return change
