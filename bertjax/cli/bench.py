@@ -82,7 +82,7 @@ def open_rows(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
         about = f"{ABOUT}, {tokens:,} of them ({missing}); {vocabulary}"
         return config, lambda data, seed: made_up_batches(data, seed, tokens, objectives), about
     content = open_data(config, ProgressLine(), own_data_fingerprint(config))
-    config = replace(config, model=replace(config.model, vocab_size=content.tokenizer.vocab_size))
+    config = replace(config, model=content.tokenizer.fit_model(config.model))
     return config, content.train, f"{content.name}, {content.size('train')}"
 
 

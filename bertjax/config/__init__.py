@@ -4,7 +4,7 @@ Only the run and its stages take the whole `Config`; other packages take the par
 """
 
 from bertjax.config.data import SHORTEST_ROW, DataConfig
-from bertjax.config.model import DEFAULT_EXECUTION, SPAN_POSITIONS, ExecutionConfig, ModelConfig
+from bertjax.config.model import DEFAULT_EXECUTION, FROM_VOCABULARY, SPAN_POSITIONS, ExecutionConfig, ModelConfig
 from bertjax.config.recipes import load_recipe, override, variant_of
 from bertjax.config.run import (
     Config,
@@ -23,6 +23,7 @@ from bertjax.config.values import differences, flatten, from_dict, render, rende
 
 __all__ = [
     "DEFAULT_EXECUTION",
+    "FROM_VOCABULARY",
     "SHORTEST_ROW",
     "SPAN_POSITIONS",
     "Config",

@@ -50,6 +50,10 @@ class ModelConfig:
     relative_buckets: int = 0
     relative_shared: bool = False  # Projection of distance vectors by the token kernels (DeBERTa v2), not by their own
     relative_norm: bool = False  # LayerNorm on the distance vectors (DeBERTa v2)
+    # Token dropout (ESM-2: 0.12): the embedding of [MASK] is 0, and the word embeddings of a sequence are multiplied by
+    # (1 - this share) / (1 - the sequence's share of [MASK]); 0: off
+    token_dropout: float = 0.0
+    mask_token_id: int = -1  # Id of [MASK] for token_dropout; set from the vocabulary when a run starts
     # Order of LayerNorm and dropout after the embedding tables (BigBird: dropout_norm); none: no norm (NeoBERT)
     embedding_norm: Literal["norm_dropout", "dropout_norm", "none"] = "norm_dropout"
     norm: Literal["layer", "rms"] = "layer"  # Kind of norm: LayerNorm, or RMSNorm, which does not centre (NeoBERT)
@@ -142,6 +146,8 @@ MODEL_BOUNDS = {
     "relative_buckets": NOT_NEGATIVE,
     "conv_kernel": NOT_NEGATIVE,
     "teacher_width": NOT_NEGATIVE,
+    "token_dropout": PROPER_SHARE,
+    "mask_token_id": Bounds(-1),
     "hidden_dropout_prob": PROPER_SHARE,
     "classifier_dropout_prob": Bounds(-1, 1, below=True),
     "attention_probs_dropout_prob": PROPER_SHARE,
@@ -153,6 +159,9 @@ MODEL_BOUNDS = {
 
 # Kinds of positions that are added to the embeddings, so that layers do not depend on them.
 _EMBEDDED_POSITIONS = ("learned", "sinusoidal", "none")
+
+
+FROM_VOCABULARY = ("vocab_size", "mask_token_id")  # fields that are set from the vocabulary when a run starts
 
 
 def check_model(model: ModelConfig) -> None:

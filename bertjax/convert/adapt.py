@@ -48,6 +48,7 @@ _EQUAL = (
     "relative_shared",
     "relative_norm",
     "conv_kernel",
+    "token_dropout",
     "embedding_norm",
     "norm",
     "norm_bias",

@@ -86,12 +86,18 @@ def foreign_model(
         )
     if rows > size:
         notes.append(f"{rows - size} rows of the word table beyond the vocabulary were left out")
-    config = replace(config, vocab_size=size)
+    if config.token_dropout and config.mask_token_id not in (-1, tokenizer.mask_id):
+        raise ValueError(
+            f"{origin}: mask_token_id is {config.mask_token_id}, and the mask token of the vocabulary is "
+            f"{tokenizer.mask_id}; they are not of one model"
+        )
+    config = tokenizer.fit_model(config)
     tensors = {
         name: array[:size] if name in by_token and array.shape[:1] == (rows,) else array
         for name, array in tensors.items()
     }
-    if before := family_of(config.family).transformers.rows_before_positions(pad_id):
+    before = family_of(config.family).transformers.rows_before_positions(pad_id)
+    if before and config.position_embedding == "learned":
         notes.append(
             f"{before} rows of the position table, up to that of the padding token, were left out: no token uses them"
         )

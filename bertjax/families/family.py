@@ -116,6 +116,7 @@ class HuggingFace:
         tied: Stored tensors that equal another one -> that other one.
         aliases: Prefixes of names in other files -> their replacements.
         ignored: Prefixes of tensors in published files that no class has.
+        constants: Keys of `config.json` with the values required on import, where the file has them.
         to_hf_config: Returns the keys of `config.json`, without ids of special tokens.
         from_hf_config: Returns fields of ModelConfig. Raises ValueError for unsupported values.
         positions_from_padding: The position table begins with unused rows, for 0 up to the padding token's id.
@@ -137,6 +138,9 @@ class HuggingFace:
     tied: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    constants: Mapping[str, Any] = field(
+        default_factory=lambda: {"position_embedding_type": "absolute", "add_cross_attention": False}
+    )
     to_hf_config: Callable[[ModelConfig], dict[str, Any]] = write_fields
     from_hf_config: Callable[[HfConfig], dict[str, Any]] = read_fields
     positions_from_padding: bool = False

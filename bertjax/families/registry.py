@@ -16,6 +16,7 @@ from bertjax.families.deberta_v2 import DEBERTA_V2, DEBERTA_V3
 from bertjax.families.distilbert import DISTILBERT
 from bertjax.families.electra import ELECTRA, ELECTRA_GENERATOR
 from bertjax.families.ernie import ERNIE
+from bertjax.families.esm import ESM
 from bertjax.families.family import Family
 from bertjax.families.longformer import LONGFORMER
 from bertjax.families.macbert import MACBERT
@@ -31,7 +32,8 @@ _LIKE_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT, LONGFORMER)
 _LIKE_ELECTRA = (ELECTRA, ELECTRA_GENERATOR)
 _LIKE_DEBERTA = (DEBERTA, DEBERTA_V2, DEBERTA_V3)
 _MODERN = (MODERNBERT, MOSAICBERT, NEOBERT)
-_ALL = (*_LIKE_BERT, *_LIKE_ROBERTA, ALBERT, *_LIKE_ELECTRA, *_LIKE_DEBERTA, *_MODERN)
+_BIOLOGY = (ESM,)
+_ALL = (*_LIKE_BERT, *_LIKE_ROBERTA, ALBERT, *_LIKE_ELECTRA, *_LIKE_DEBERTA, *_MODERN, *_BIOLOGY)
 FAMILIES = Registry("families", {family.name: family for family in _ALL}, Family)
 
 

@@ -10,7 +10,7 @@ from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
-from bertjax.model.attention.positions import positions_in_sequence, sinusoids
+from bertjax.model.attention.positions import positions_in_sequence, sequence_sums, sinusoids
 from bertjax.model.attention.relative import RelativePositions
 from bertjax.model.attention.self_attention import LayerInputs
 from bertjax.model.attention.sparse import make_pattern
@@ -83,6 +83,8 @@ class Embeddings(nnx.Module):
         x = jnp.take(self.word[...], input_ids, axis=0, mode="clip")
         if self.word_difference is not None:
             x = jax.lax.stop_gradient(x) + jnp.take(self.word_difference[...], input_ids, axis=0, mode="clip")
+        if self.config.token_dropout:
+            x = self._without_masks(x, input_ids, sequence_ids, packed)
         if self.token_type is not None:
             x = self._with_token_types(x, self.token_type[...], token_type_ids)
         if self.task_type is not None:
@@ -100,6 +102,20 @@ class Embeddings(nnx.Module):
         if self.projection is None:
             return x
         return constrain(self.projection(x), "act_batch", "act_length", "act_embed")
+
+    def _without_masks(self, x: jax.Array, input_ids: jax.Array, sequence_ids: jax.Array, packed: bool) -> jax.Array:
+        """Token dropout: zero the vectors of [MASK], and scale the others of a sequence up by as much as it lacks.
+
+        Source: transformers' `EsmEmbeddings`, whose share is that of a row of one sequence.
+        """
+        masked = input_ids == self.config.mask_token_id
+        tokens = sequence_ids > 0
+        shares = sequence_sums(masked & tokens, sequence_ids, packed) / jnp.maximum(
+            sequence_sums(tokens, sequence_ids, packed), 1
+        )
+        # A sequence has [CLS], so that its share is below 1.
+        scale = (1.0 - self.config.token_dropout) / jnp.maximum(1.0 - shares, 1e-6)
+        return jnp.where(masked[..., None], 0.0, x) * scale[..., None]
 
     def _positions(self) -> jax.Array | None:
         """A vector for each position, float32 [max positions, E]."""

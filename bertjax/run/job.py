@@ -168,7 +168,7 @@ def assemble(
     Raises ValueError naming the key, its value and what to do.
     """
     tokenizer = content.tokenizer
-    config = replace(config, model=replace(config.model, vocab_size=tokenizer.vocab_size))
+    config = replace(config, model=tokenizer.fit_model(config.model))
     mesh = make_mesh(config.mesh) if mesh is None else mesh
     stages = stages_of(config)
     check_stages_divisible(config, mesh, stages if only_at is None else [stage_at(stages, only_at)])

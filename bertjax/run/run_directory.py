@@ -26,7 +26,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bertjax.config import Config, FinetuneConfig, ModelConfig, from_dict, to_dict
+from bertjax.config import FROM_VOCABULARY, Config, FinetuneConfig, ModelConfig, from_dict, to_dict
 from bertjax.config import plugins as plug_ins
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import family_of, generator_config
@@ -216,7 +216,9 @@ def require_own_run(config: Config) -> None:
         return
     if saved is None:
         return
-    now = replace(config, model=replace(config.model, vocab_size=saved["config"]["model"]["vocab_size"]))
+    there = saved["config"]["model"]
+    model = replace(config.model, **{key: there[key] for key in FROM_VOCABULARY if key in there})
+    now = replace(config, model=model)
     check_compatible(saved, saved | {"config": to_dict(now)})
 
 

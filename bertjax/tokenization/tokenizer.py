@@ -9,7 +9,7 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ import numpy as np
 import tokenizers
 from tokenizers import pre_tokenizers, processors
 
-from bertjax.config import DataConfig
+from bertjax.config import DataConfig, ModelConfig
 from bertjax.tokenization import artefact as artefacts
 from bertjax.tokenization import entity_map
 from bertjax.tokenization.chunks import ChunkEncoder
@@ -193,6 +193,11 @@ class Tokenizer:
     def mask_id(self) -> int:
         """The id of the mask token."""
         return self.special["mask"]
+
+    def fit_model(self, model: ModelConfig) -> ModelConfig:
+        """The config of a model over this vocabulary: its size, and the id of [MASK] where the network reads it."""
+        mask_id = self.mask_id if model.token_dropout else model.mask_token_id
+        return replace(model, vocab_size=self.vocab_size, mask_token_id=mask_id)
 
     @property
     def role_tokens(self) -> dict[str, str]:

@@ -269,7 +269,7 @@ WITHOUT_A_RULE = {
     # The heads of the new network are drawn where the old one lacks them.
     *("family", "pooler", "task_heads", "head", "num_labels", "features", "lstm_size"),
     # Tables and projections that `adapt` fits.
-    *("vocab_size", "vocab_pad_multiple", "max_position_embeddings", "type_vocab_size"),
+    *("vocab_size", "mask_token_id", "vocab_pad_multiple", "max_position_embeddings", "type_vocab_size"),
     *("global_tokens", "global_projections"),
     # Dropout, and the distribution of fresh weights.
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob"),

@@ -18,6 +18,7 @@ from bertjax.convert.huggingface.names import (
     architecture,
     from_huggingface_tensors,
     hf_class,
+    their_shapes,
     to_huggingface_tensors,
 )
 from bertjax.families.networks import abstract_network
@@ -26,6 +27,7 @@ from bertjax.model.family_heads import HEADS
 from bertjax.model.network import bind
 
 LENGTH = 14
+MASK = 3
 SPECIAL = {"pad": 1, "cls": 0, "sep": 2}
 SIZES = {
     "vocab_size": 61, "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 20,
@@ -34,7 +36,7 @@ SIZES = {
 
 
 IN_TRANSFORMERS = tuple(name for name, family in FAMILIES.items() if family.huggingface)
-SUITE = ("bert", "albert", "modernbert", "deberta-v2")  # of different structure; the long tier has every family
+SUITE = ("bert", "albert", "modernbert", "deberta-v2", "esm")  # of different structure; the long tier has every family
 
 
 def members(names: Iterable[str] = IN_TRANSFORMERS) -> list[Any]:
@@ -46,6 +48,7 @@ def small(family: str, **fields) -> ModelConfig:
     """The base size of a family, made small in every number but not in kind."""
     base = FAMILIES[family].presets["base"]
     narrow = {"relative_max": 9, "relative_buckets": min(base.relative_buckets, 6)} if base.relative_max else {}
+    narrow |= {"mask_token_id": MASK} if base.token_dropout else {}
     narrow |= ({"embedding_size": 8} if base.embedding_size else {}) | ({"window": 4} if base.window else {})
     if base.attention_block:
         # Blocks of a token, so that rows have more than attention is full in; random ones as theirs are in evaluation.
@@ -74,6 +77,7 @@ SMALL = {
     ),
     # Behind the first layer a whole period of layers and one more.
     "modernbert deep": small("modernbert", num_hidden_layers=5),
+    "esm-1b": small("esm", position_embedding="learned", embedding_norm="norm_dropout"),
     "modernbert global": small("modernbert", window=0, global_every=1, rope_theta_local=0.0),
 }
 
@@ -99,7 +103,8 @@ def tensors_of_theirs(network, config: ModelConfig) -> dict[str, np.ndarray]:
     known = family_of(config.family).huggingface
     prefix = known.prefix if hf_class(config).bare else ""
     named = {prefix + name: p.detach().numpy() for name, p in network.named_parameters(remove_duplicate=False)}
-    return {name: x for name, x in named.items() if name not in known.tied}
+    named = {name: x for name, x in named.items() if name not in known.tied}
+    return {name: x for name, x in named.items() if name in their_shapes(config) or not name.startswith(known.ignored)}
 
 
 def our_params(network, config: ModelConfig):
@@ -114,6 +119,8 @@ def rows(config: ModelConfig, length: int = LENGTH) -> dict[str, np.ndarray]:
     lengths = np.array([length, length * 9 // 14, 1, length])
     real = np.arange(length) < lengths[:, None]
     ids = np.where(real, draw.integers(3, config.vocab_size, real.shape), SPECIAL["pad"])
+    if config.token_dropout:
+        ids[[0, 0, 1], [2, 5, 4]] = config.mask_token_id
     types = np.where(real, draw.integers(0, max(1, config.type_vocab_size), real.shape), 0)
     batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": real.astype(np.int64)}
     if config.global_tokens == "marked":

@@ -215,6 +215,13 @@ class NetworkGraph(Graph):
         config, ids, where = self.config, self.input("input_ids"), "encoder/embeddings"
         words = self.constant(f"{where}/word", self.params[f"{where}/word"][: config.vocab_size])
         x = self.node("Gather", words, ids)
+        if config.token_dropout:
+            masked = self.node("Equal", ids.cast("integer"), config.mask_token_id).cast("float32")
+            real = self.input("attention_mask").cast("float32")
+            # The length of the row cancels.
+            count, size = (self.node("ReduceMean", part, axes=[1], keepdims=1) for part in (masked * real, real))
+            rest = self.node("Max", count / size * -1.0 + 1.0, 1e-6)
+            x = x * ((masked * -1.0 + 1.0) / rest * (1.0 - config.token_dropout)).unsqueeze(2)
         if config.type_vocab_size > 1:
             x = x + self.node("Gather", self.param(f"{where}/token_type"), self.input("token_type_ids"))
         elif config.type_vocab_size:  # every token has the only type

@@ -11,8 +11,6 @@ from bertjax.families.family import Family, HuggingFace
 from bertjax.families.hf_config import ACTIVATIONS, LARGEST, HfConfig
 from bertjax.families.registry import FAMILIES, family_of
 
-# Of BertConfig and its relatives; a family's other fields are in its file.
-_CONSTANTS = {"position_embedding_type": "absolute", "add_cross_attention": False}
 # A key of ours, for several families may be one `model_type`: it names those that are not its first.
 FAMILY = "bertjax_family"
 
@@ -42,7 +40,7 @@ def from_config_json(
     """
     family = _family(values, where)
     known, config = family.transformers, HfConfig(values, where, activations)
-    config.require(_CONSTANTS)
+    config.require(known.constants)
     fields = known.from_hf_config(config)
     fields["max_position_embeddings"] -= known.rows_before_positions(_pad_id(values, known, where))
     if fields["max_position_embeddings"] < 1:

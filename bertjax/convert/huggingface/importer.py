@@ -24,6 +24,7 @@ from bertjax.families.registry import family_of
 from bertjax.finetune.kinds import KINDS, get_kind
 from bertjax.model.network import HEADS
 
+_RATES = re.compile(r".*rotary_emb(eddings)?\.inv_freq")  # the rates of rotated positions, which are computed here
 _BUFFERS = re.compile(r".*embeddings\.(position_ids|token_type_ids)")
 # Of DataParallel, of Lightning and other modules with a field `model`, of torch.compile.
 _WRAPPERS = re.compile(r"((module|model|_orig_mod)\.)*")
@@ -136,7 +137,11 @@ def canonical_names(
             canonical = new + canonical.removeprefix(old) if canonical.startswith(old) else canonical
         if _BUFFERS.fullmatch(canonical) or canonical in known.tied:
             continue
-        if canonical.startswith(spare) or (canonical.startswith(known.ignored) and canonical not in wanted):
+        if (
+            canonical.startswith(spare)
+            or _RATES.fullmatch(canonical)
+            or (canonical.startswith(known.ignored) and canonical not in wanted)
+        ):
             left_out.append(name)
         else:
             found[canonical] = array

@@ -38,8 +38,26 @@ Added = Callable[[jax.Array, jax.Array], jax.Array]
 def positions_in_sequence(sequence_ids: jax.Array) -> jax.Array:
     """Positions that restart where the sequence id changes: int32 [B, L] -> int32 [B, L]."""
     position = jax.lax.broadcasted_iota(jnp.int32, sequence_ids.shape, 1)
-    first = jnp.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], ((0, 0), (1, 0)), constant_values=True)
-    return position - jax.lax.cummax(jnp.where(first, position, 0), axis=1)
+    return position - jax.lax.cummax(jnp.where(_changes(sequence_ids, (1, 0)), position, 0), axis=1)
+
+
+def sequence_sums(counted: jax.Array, sequence_ids: jax.Array, packed: bool) -> jax.Array:
+    """How many tokens of each token's sequence are counted: bool [B, L], int32 [B, L] -> float32 [B, L].
+
+    Without `packed` rows are sequences, and a sum is [B, 1].
+    """
+    if not packed:
+        return jnp.sum(counted, axis=1, keepdims=True, dtype=jnp.float32)
+    total = jnp.cumsum(counted, axis=1, dtype=jnp.int32)
+    before = jax.lax.cummax(jnp.where(_changes(sequence_ids, (1, 0)), total - counted, 0), axis=1)
+    most = counted.shape[1]
+    up_to_end = jax.lax.cummin(jnp.where(_changes(sequence_ids, (0, 1)), total, most), axis=1, reverse=True)
+    return (up_to_end - before).astype(jnp.float32)
+
+
+def _changes(sequence_ids: jax.Array, beside: tuple[int, int]) -> jax.Array:
+    """Where a sequence begins, with `beside` (1, 0), or ends, with (0, 1): bool [B, L]."""
+    return jnp.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], ((0, 0), beside), constant_values=True)
 
 
 def sinusoids(config: ModelConfig) -> jax.Array:

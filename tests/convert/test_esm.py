@@ -1,0 +1,56 @@
+"""Families of proteins: packed rows with masks, tensors of older files, and another vocabulary's mask."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from their_families import SMALL, SPECIAL, our_params, relative, tensors_of_theirs, their_model
+
+from bertjax.convert.foreign import foreign_model
+from bertjax.convert.huggingface.importer import canonical_names
+from bertjax.families.networks import abstract_network
+from bertjax.model.network import bind
+
+
+def test_packed_sequences_have_the_states_of_each_alone() -> None:
+    """The share of <mask> that scales embeddings is that of a sequence, not of its row."""
+    torch = pytest.importorskip("torch")
+    config = SMALL["esm"]
+    network = their_model(config)
+    ids = np.random.default_rng(7).integers(4, config.vocab_size, 14)
+    ids[[2, 3, 4, 11]] = config.mask_token_id
+    parts = [ids[:6], ids[6:13], ids[13:]]
+    numbers = np.repeat([1, 2, 3], [6, 7, 1])
+    row, sequence_ids = (jnp.asarray(x[None], jnp.int32) for x in (ids, numbers))
+    encoder = bind(abstract_network(config)[0], our_params(network, config)).encoder
+    packed = encoder(row, row * 0, sequence_ids)[0]
+    with torch.no_grad():
+        alone = [
+            network.esm(torch.from_numpy(part[None]), torch.ones(1, len(part))).last_hidden_state for part in parts
+        ]
+    assert relative(packed, torch.cat(alone, 1)[0].numpy()) < 1e-5
+
+
+def test_tensors_of_older_files_are_named_as_left_out() -> None:
+    config = SMALL["esm"]
+    tensors = tensors_of_theirs(their_model(config), config)
+    extra = {
+        "esm.contact_head.regression.weight": np.ones((1, 9), np.float32),
+        "esm.embeddings.position_embeddings.weight": np.ones((16, 12), np.float32),
+        "esm.encoder.layer.0.attention.self.rotary_embeddings.inv_freq": np.ones(2, np.float32),
+    }
+    kept, left_out = canonical_names(tensors | extra, config, "hf:folder")
+    assert kept.keys() == tensors.keys() and sorted(left_out) == sorted(extra)
+
+
+def test_a_mask_token_of_another_vocabulary_is_refused() -> None:
+    from family_models import tokenizer_of
+
+    tokenizer = tokenizer_of("bert")
+    config = SMALL["esm"]
+    words = np.zeros((tokenizer.vocab_size, config.hidden_size), np.float32)
+    with pytest.raises(ValueError, match="mask_token_id is 3, and the mask token of the vocabulary is"):
+        foreign_model(
+            "hf:folder", config, tokenizer, {"esm.embeddings.word_embeddings.weight": words}, pad_id=SPECIAL["pad"]
+        )
