@@ -44,7 +44,8 @@ class DataConfig:
     # init_from, or else one that is trained on the sources
     vocab: str = changes_with_notice("", _SAME_VOCABULARY)
     # Kind of vocabulary to make: wordpiece, unigram, bpe (both SentencePiece) or byte_bpe; for sequences other than
-    # prose: characters, or characters:ALPHABET with its letters or a name (esm2, dna, rna)
+    # prose: characters, or characters:ALPHABET with its letters or a name (esm2, dna, rna), kmers:K, regex:PATTERN or
+    # regex:smiles, sequence_bpe
     tokenizer: str = changes_with_notice("wordpiece", _SAME_VOCABULARY)
     vocab_size: int = 30_522  # Number of entries in the vocabulary that is trained
     vocab_temperature: float = 1.0  # Power of a source's words to which its word counts are scaled

@@ -20,6 +20,7 @@ from bertjax.tokenization.letters import SPACES as LETTER_SPACES
 
 FILE = "tokenizer.json"
 WORD = "▁"  # SentencePiece's mark for the space before a word
+NUCLEOTIDES = "ACGT"
 ANY_LETTER = "."  # cuts a sequence into its letters
 LETTER_SPACE = f"[{LETTER_SPACES}]+"  # left out of a sequence
 
@@ -132,9 +133,33 @@ def is_valid_charsmap(table: bytes) -> bool:
 def model_kind(document: Artefact) -> str:
     """`wordpiece`, `unigram`, `byte_bpe`, `bpe` or `symbols`; else the type's own name."""
     model = str(document["model"].get("type", ""))
+    if cuts_sequences(document):
+        return "symbols"
     if model == "BPE":
         return "byte_bpe" if is_byte_level(document) else "bpe"
     return {"WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "symbols"}.get(model, model)
+
+
+def cuts_sequences(document: Artefact) -> bool:
+    """Whether text is a sequence without words: white space is left out of it before anything else."""
+    first = [(step.get("pattern"), step.get("behavior")) for step in steps(document, "pre_tokenizer")[:1]]
+    return first == [({"Regex": LETTER_SPACE}, "Removed")]
+
+
+def overlapping_size(document: Artefact, hidden: Collection[str]) -> int:
+    """K, for an artefact of all K-mers of `NUCLEOTIDES` between white space, as DNABERT's; 0 for any other.
+
+    `hidden` are tokens that no text gives.
+    """
+    types = [step.get("type") for step in steps(document, "pre_tokenizer")]
+    if document["model"].get("type") != "WordLevel" or types != ["WhitespaceSplit"] or document.get("normalizer"):
+        return 0
+    tokens = [token for token in document["model"]["vocab"] if token not in hidden]
+    size = len(tokens[0]) if tokens else 0
+    is_whole = len(tokens) == len(NUCLEOTIDES) ** size and all(
+        len(token) == size and {*token} <= {*NUCLEOTIDES} for token in tokens
+    )
+    return size if is_whole else 0
 
 
 def letter_ids(document: Artefact, hidden: Collection[str]) -> dict[str, int] | None:

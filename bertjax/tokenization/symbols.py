@@ -5,6 +5,7 @@ White space in a sequence is left out. A symbol outside the table is [UNK].
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -12,6 +13,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from bertjax.tokenization import artefact
+from bertjax.tokenization.bpe_training import Merger
 from bertjax.tokenization.loading import make_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer, with_roles
 from bertjax.tokenization.tokenizer_kind import TokenizerKind
@@ -39,16 +41,43 @@ def make_symbols(
     ids = {token: number for number, token in enumerate(tokens)}
     assert len(ids) == len(tokens), "a symbol is repeated"
     backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=special["unk"]))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
+    backend.pre_tokenizer = _cut(pattern)
+    backend.decoder = decoders.Fuse()
+    return _as_tokenizer(backend, special, ids, origin)
+
+
+def _cut(pattern: str) -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(tokenizers.Regex(artefact.LETTER_SPACE), behavior="removed"),
             pre_tokenizers.Split(tokenizers.Regex(pattern), behavior="isolated"),
         ]
     )
-    backend.decoder = decoders.Fuse()
+
+
+def _as_tokenizer(
+    backend: tokenizers.Tokenizer, special: Mapping[str, str], ids: Mapping[str, int], origin: str
+) -> Tokenizer:
     with_roles(backend, {role: ids[name] for role, name in special.items()})
     role_tokens = {f"{role}_token": name for role, name in special.items()}
     return make_tokenizer(backend.to_str().encode(), role_tokens, origin)
+
+
+def _found_symbols(counts: Mapping[str, int], vocab_size: int) -> tuple[str, ...]:
+    """The special tokens and the symbols that occur, by code points: the most frequent ones if there are too many.
+
+    Raises ValueError if there are none, or no room for them.
+    """
+    room = vocab_size - len(SPECIAL_TOKENS)
+    if not counts:
+        raise ValueError("vocabulary: the text has no symbols to train on; is data.sources right?")
+    if room < 1:
+        raise ValueError(
+            f"data.vocab_size={vocab_size} is too small: there are {len(SPECIAL_TOKENS)} special tokens and "
+            f"{len(counts)} symbols; raise it"
+        )
+    symbols = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))[:room]
+    return (*SPECIAL_TOKENS.values(), *sorted(symbols))
 
 
 def _given_alphabet(written: str) -> Tokenizer | None:
@@ -78,20 +107,143 @@ def _train_characters(
     rules: TextRules,
     progress: Callable[[int, int], None],
 ) -> Tokenizer:
-    """The letters that occur, the most frequent ones if there are too many, in the order of their code points."""
-    room = vocab_size - len(SPECIAL_TOKENS)
-    if room < 1 or not counts:
-        raise ValueError(
-            f"data.vocab_size={vocab_size}: {len(counts)} letters and {len(SPECIAL_TOKENS)} special tokens; raise it"
-            if counts
-            else "vocabulary: the text has no letters; is data.sources right?"
-        )
-    letters = sorted(counts, key=lambda letter: (-counts[letter], letter))[:room]
-    return make_symbols((*SPECIAL_TOKENS.values(), *sorted(letters)), SPECIAL_TOKENS)
+    return make_symbols(_found_symbols(counts, vocab_size), SPECIAL_TOKENS)
 
 
 CHARACTERS = TokenizerKind(
     "characters", _count_letters, _train_characters, _given_alphabet, form="characters[:ALPHABET]", is_prose=False
+)
+
+
+_MOST_KMERS = 8  # letters; all 65,536 of them are tokens
+
+
+def _given_kmers(written: str) -> Tokenizer:
+    size, colon, stride = written.partition(":")
+    sizes = [str(number) for number in range(2, _MOST_KMERS + 1)]
+    if size not in sizes or (colon and stride not in ("1", size)):
+        raise ValueError(
+            f"data.tokenizer='kmers:{written}': write kmers:K, with K from 2 to {_MOST_KMERS}, or kmers:K:1 for k-mers "
+            "that overlap"
+        )
+    kmers = ["".join(letters) for letters in itertools.product(artefact.NUCLEOTIDES, repeat=int(size))]
+    if stride == "1":
+        return _make_overlapping(kmers)
+    # Letters that fill no k-mer, at the end or beside another letter, are tokens of their own.
+    pattern = f"[{artefact.NUCLEOTIDES}]{{{size}}}|{artefact.ANY_LETTER}"
+    return make_symbols((*SPECIAL_TOKENS.values(), *kmers, *artefact.NUCLEOTIDES, "N"), SPECIAL_TOKENS, pattern)
+
+
+def _make_overlapping(kmers: Sequence[str]) -> Tokenizer:
+    """The tokenizer of overlapping k-mers; its artefact takes them separated by spaces, as DNABERT's does."""
+    tokens = (*SPECIAL_TOKENS.values(), *kmers)
+    ids = {token: number for number, token in enumerate(tokens)}
+    backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=SPECIAL_TOKENS["unk"]))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return _as_tokenizer(backend, SPECIAL_TOKENS, ids, "vocabulary of k-mers")
+
+
+def _nothing_to_count(written: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
+    return Counter()
+
+
+def _train_kmers(
+    written: str,
+    counts: Mapping[str, int],
+    vocab_size: int,
+    rules: TextRules,
+    progress: Callable[[int, int], None],
+) -> Tokenizer:
+    return _given_kmers(written)
+
+
+KMERS = TokenizerKind("kmers", _nothing_to_count, _train_kmers, _given_kmers, form="kmers:K[:1]", is_prose=False)
+
+# Atoms in brackets, atoms of two letters, chirality and rings of two digits; any other character is a symbol.
+PATTERNS = {"smiles": r"\[[^\]]+\]|Br|Cl|@@|%[0-9]{2}|."}
+
+
+def _pattern(written: str) -> str:
+    if not written:
+        raise ValueError(f"data.tokenizer='regex:': write a pattern, or a name: {', '.join(PATTERNS)}")
+    return PATTERNS.get(written, written)
+
+
+def _count_matches(written: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
+    cut = _cut(_pattern(written))
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(symbol for symbol, _ in cut.pre_tokenize_str(text))
+    return counts
+
+
+def _train_regex(
+    written: str,
+    counts: Mapping[str, int],
+    vocab_size: int,
+    rules: TextRules,
+    progress: Callable[[int, int], None],
+) -> Tokenizer:
+    return make_symbols(_found_symbols(counts, vocab_size), SPECIAL_TOKENS, _pattern(written))
+
+
+def _check_regex(written: str) -> None:
+    """Raise ValueError for a pattern that cannot be compiled."""
+    try:
+        _cut(_pattern(written))
+    except ValueError:
+        raise
+    except Exception as error:  # the library raises its own class
+        raise ValueError(
+            f"data.tokenizer='regex:{written}': not a pattern of Oniguruma ({error}); correct it"
+        ) from None
+
+
+REGEX = TokenizerKind("regex", _count_matches, _train_regex, _check_regex, form="regex:PATTERN", is_prose=False)
+
+_STRETCH = 64  # letters; pieces within such stretches are merged, and longer pieces cannot form
+
+
+def _count_stretches(written: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        letters = "".join(text.split())
+        counts.update(letters[at : at + _STRETCH] for at in range(0, len(letters), _STRETCH))
+    return counts
+
+
+def _train_sequence_bpe(
+    written: str,
+    counts: Mapping[str, int],
+    vocab_size: int,
+    rules: TextRules,
+    progress: Callable[[int, int], None],
+) -> Tokenizer:
+    """Byte-pair encoding of letters without word borders, as in DNABERT-2."""
+    letter_counts: Counter[str] = Counter()
+    for stretch, count in counts.items():
+        for letter in stretch:
+            letter_counts[letter] += count
+    letters = _found_symbols(letter_counts, vocab_size)[len(SPECIAL_TOKENS) :]
+    known = {*letters}
+    stretches = [stretch for stretch in counts if known.issuperset(stretch)]
+    merger = Merger(list(letters), [list(one) for one in stretches], [counts[one] for one in stretches], continuing="")
+    merger.merge_all(vocab_size - len(SPECIAL_TOKENS), progress)
+    tokens = (*SPECIAL_TOKENS.values(), *merger.pieces)
+    ids = {token: number for number, token in enumerate(tokens)}
+    backend = tokenizers.Tokenizer(models.BPE(ids, merger.merges, unk_token=SPECIAL_TOKENS["unk"]))
+    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(artefact.LETTER_SPACE), behavior="removed")
+    backend.decoder = decoders.Fuse()
+    return _as_tokenizer(backend, SPECIAL_TOKENS, ids, "BPE of sequences")
+
+
+SEQUENCE_BPE = TokenizerKind(
+    "sequence_bpe",
+    _count_stretches,
+    _train_sequence_bpe,
+    is_prose=False,
+    most_bytes=1 << 21,
+    text_bytes=1 << 24,
 )
 
 

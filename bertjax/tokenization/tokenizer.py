@@ -21,7 +21,7 @@ from bertjax.config import DataConfig, ModelConfig
 from bertjax.tokenization import artefact as artefacts
 from bertjax.tokenization import entity_map
 from bertjax.tokenization.chunks import ChunkEncoder
-from bertjax.tokenization.letters import LetterEncoder
+from bertjax.tokenization.letters import LetterEncoder, OverlappingEncoder
 from bertjax.tokenization.word_cache import WordCache
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -138,6 +138,9 @@ class Tokenizer:
         letters = artefacts.letter_ids(document, names)
         if letters is not None:
             self._chunks = LetterEncoder(letters, self.unk_id)
+        elif size := artefacts.overlapping_size(document, names):
+            vocabulary = document["model"]["vocab"]
+            self._chunks = OverlappingEncoder(vocabulary, self.unk_id, artefacts.NUCLEOTIDES, size)
         else:
             self._chunks = ChunkEncoder(
                 self.encoder,

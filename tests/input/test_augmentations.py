@@ -15,6 +15,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.input.randomness import derive_key, hash64
 from bertjax.tokenization.symbols import ALPHABETS, make_symbols
 from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.tokenization.training import parse_kind
 
 DNA, RNA = (make_symbols(*ALPHABETS[name]) for name in ("dna", "rna"))
 
@@ -34,6 +35,21 @@ def test_reverse_complement_of_letters():
     assert {epoch[3] for epoch in epochs} == {"GATTACA", "TGTAATC"}
     assert {changed_texts(RNA, ["AACGU"], epoch)[0] for epoch in range(16)} == {"AACGU", "ACGUU"}
     assert {changed_texts(DNA, ["ACX"], epoch)[0] for epoch in range(16)} == {"AC[UNK]", "[UNK]GT"}
+
+
+@pytest.mark.parametrize("written", ["kmers:3", "kmers:3:1"])
+def test_reverse_complement_of_kmers(written):
+    kind, argument = parse_kind(written)
+    kmers = kind.given(argument)
+    assert kmers is not None
+    text, other = "ACGTTAGAC", "GTCTAACGT"
+    both = {tuple(kmers.encode([one])[0].tolist()) for one in (text, other)}
+    ids, lengths = kmers.encode([text])
+    found = {
+        tuple(prepare(kmers)(hash64(derive_key(epoch), np.arange(1)), lengths, ids, lengths)[0].tolist())
+        for epoch in range(16)
+    }
+    assert found == both and len(both) == 2
 
 
 def test_a_half_of_a_million_texts_is_complemented():

@@ -68,8 +68,63 @@ def test_found_alphabet_is_what_occurs():
     made = train_tokenizer("characters", counts, 100, RULES)
     assert made.tokens == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", "C", "T", "x"]
     assert train_tokenizer("characters", counts, 7, RULES).tokens[5:] == ["A", "T"]  # the most frequent
-    with pytest.raises(ValueError, match=r"data\.vocab_size=5: 4 letters and 5 special tokens; raise it"):
+    with pytest.raises(ValueError, match=r"data\.vocab_size=5 is too small: there are 5 special tokens and 4 symbols"):
         train_tokenizer("characters", counts, 5, RULES)
+
+
+def tokens_of(tokenizer: Tokenizer, text: str) -> list[str]:
+    return [tokenizer.tokens[number] for number in tokenizer.encode([text])[0]]
+
+
+def test_kmers_with_a_stride_leave_letters_beside_them():
+    ours = given("kmers:3")
+    assert ours.vocab_size == 5 + 64 + 5
+    assert tokens_of(ours, "ACGTAC GT") == ["ACG", "TAC", "G", "T"]
+    assert tokens_of(ours, "ACNGTAT*C") == ["A", "C", "N", "GTA", "T", "[UNK]", "C"]
+    assert ours.decode(ours.encode(["ACGTACG"])[0]) == "ACGTACG"
+    assert ours.offsets("ACG TA").tolist() == [[0, 3], [4, 5], [5, 6]]
+
+
+def test_overlapping_kmers_are_those_of_the_spaced_text():
+    ours, draw = given("kmers:4:1"), random.Random(1)
+    assert ours.vocab_size == 5 + 256 and given("kmers:4:4").vocab_size == given("kmers:4").vocab_size
+    texts = ["".join(draw.choices("ACGTACGTN\n", k=size)) for size in (0, 1, 3, 4, 5, 50)]
+    ids, lengths = ours.encode(texts)
+    expected = []
+    for text in texts:
+        letters = text.replace("\n", "")
+        spaced = " ".join(letters[at : at + 4] for at in range(max(len(letters) - 3, min(len(letters), 1))))
+        expected.append(ours.backend.encode(spaced, add_special_tokens=False).ids)
+    assert ids.tolist() == [number for one in expected for number in one] and lengths.tolist() == [*map(len, expected)]
+    assert ours.offsets("AC GTA").tolist() == [[0, 5], [1, 6]]
+
+
+def test_smiles_are_cut_into_atoms_and_bonds():
+    text = "CC(=O)Nc1ccc(Cl)c[nH]1.Br[C@@H](F)%12C#N"
+    counts = count_for("regex:smiles", [text], RULES)
+    ours = train_tokenizer("regex:smiles", counts, 100, RULES)
+    cut = ["C", "C", "(", "=", "O", ")", "N", "c", "1", "c", "c", "c", "(", "Cl", ")", "c", "[nH]", "1", "."]
+    cut += ["Br", "[C@@H]", "(", "F", ")", "%12", "C", "#", "N"]
+    assert tokens_of(ours, text) == cut and ours.tokens[5:] == sorted({*cut})
+    assert tokens_of(ours, "C[Na+]") == ["C", "[UNK]"] and ours.decode(ours.encode([text])[0]) == text
+    codons = train_tokenizer("regex:[ACGU]{3}", count_for("regex:[ACGU]{3}", ["ACGUUUAC"], RULES), 100, RULES)
+    assert tokens_of(codons, "ACGUUUAC") == ["ACG", "UUU", "AC"]
+
+
+def test_sequence_bpe_has_no_word_borders(tmp_path):
+    draw = random.Random(2)
+    texts = ["".join(draw.choice(["GATTACA", "CCCGGG", "T"]) for _ in range(40)) for _ in range(30)]
+    counts = count_for("sequence_bpe", texts, RULES)
+    ours = train_tokenizer("sequence_bpe", counts, 40, RULES)
+    assert ours.vocab_size == 40 and ours.kind == "symbols" and not ours.is_continuation.any()
+    assert any("GATTACA" in token for token in ours.tokens)
+    spelled = tokens_of(ours, texts[0])
+    assert "".join(spelled) == texts[0] and len(spelled) < len(texts[0]) / 3
+    assert tokens_of(ours, "GAT TACA") == tokens_of(ours, "GAT") + tokens_of(ours, "TACA")
+    assert ours.decode(ours.encode([texts[0]])[0]) == texts[0]
+    for name, content in ours.files.items():
+        (tmp_path / name).write_bytes(content)
+    assert load_tokenizer(tmp_path, RULES).fingerprint == ours.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -82,6 +137,11 @@ def test_found_alphabet_is_what_occurs():
         ("wordpiece:3", "wordpiece has nothing after a colon"),
         ("characters:esm3", "no alphabet has that name; choose from esm2, dna"),
         ("characters:ACGA", "a letter is repeated"),
+        ("kmers:9", "write kmers:K, with K from 2 to 8, or kmers:K:1"),
+        ("kmers:6:2", "write kmers:K"),
+        ("kmers", "write kmers:K"),
+        ("regex", "write a pattern, or a name: smiles"),
+        ("regex:[", "not a pattern of Oniguruma"),
     ],
 )
 def test_wrong_kinds_are_refused(written, message):
