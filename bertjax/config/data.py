@@ -29,7 +29,7 @@ class DataConfig:
     """From text to batches: where the text is, its vocabulary, and how rows are made of it."""
 
     # Sources of text: a folder, or KIND:WHAT with kind text, lines, jsonl, csv, parquet, hf, html, pdf, docx,
-    # fasta, wikiextractor, wikipedia, novels, docs or tfds; or of finished rows: tfrecord
+    # fasta, smiles, wikiextractor, wikipedia, novels, docs or tfds; or of finished rows: tfrecord
     sources: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
     weights: tuple[float, ...] = ()  # Shares of an epoch's tokens, one for each source; empty: see data.temperature
     temperature: float = 1.0  # Power of a source's tokens that gives its share; 1: every document once an epoch

@@ -30,6 +30,7 @@ from bertjax.text.sources import (
     novels,
     parquet,
     pdf,
+    smiles,
     text,
     tfds,
     tfrecord,
@@ -56,6 +57,7 @@ _ALL = (
     pdf.KIND,
     docx.KIND,
     fasta.KIND,
+    smiles.KIND,
     folder.KIND,
     tfrecord.KIND,
 )
