@@ -36,6 +36,9 @@ class DataConfig:
     encoding: str = changes_with_notice("utf-8", _SAME_TEXT)  # Encoding of the text files, such as cp1252 or shift_jis
     # Globs of files to leave out of the sources, by path or name: '*.log', 'drafts/*'
     exclude: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
+    # Largest share of records (lines of jsonl, rows of csv and parquet) that cannot be read and are left out; with 0,
+    # such a record makes its file one that cannot be read
+    bad_records: float = may_change(0.0)
     # Action for files that cannot be read: stop and name all of them, or skip and list them in the store's manifest
     on_error: Literal["stop", "skip"] = changes_with_notice("stop", _SAME_TEXT)
     root: str = may_change("data")  # Folder or URL for vocabularies and token stores
@@ -110,6 +113,7 @@ DATA_BOUNDS = {
     "vocab_temperature": SHARE,
     "temperature": SHARE,
     "held_out": PROPER_SHARE,
+    "bad_records": PROPER_SHARE,
     "workers": NOT_NEGATIVE,
     "pairs_per_row": COUNT,
     "max_predictions": COUNT,

@@ -7,7 +7,9 @@ import codecs
 import csv
 import gzip
 import io
+import itertools
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
@@ -22,48 +24,96 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _FED = 1 << 10  # compressed bytes at once; 4 bytes of Zstandard can expand to 128 KiB, so output is at most 32 MiB
 _ZSTD_WINDOW = 1 << 31  # bytes, `zstd --long=31`; memory is touched only as far as a file expands
 
-Span = tuple[int, int]  # compressed bytes [start, end) of a .bz2 file, whole streams
+# Bytes [start, end) of a file: compressed ones between whole streams of .bz2 or frames of .zst, or any of a plain file
+Span = tuple[int, int]
+LINE_END = re.compile(rb"\n")
+BLANK_LINE = re.compile(rb"\n\r?\n")
+_HELD = 2  # bytes of a chunk with which the end of a record may begin
+_FILE_END = 1 << 62
 
 
 def read_lines(
     path: str,
-    on_cut: Callable[[int], None],
+    on_cut: Callable[[int], object],
     cap: int = LINE_CAP,
     counts: ReadCounts | None = None,
     span: Span | None = None,
     encoding: str = UTF8,
+    record_end: re.Pattern[bytes] | None = None,
 ) -> Iterator[str]:
     """Yield the lines of a text file without their ends (LF, CRLF or CR), decompressed by suffix.
 
     A line of more than `cap` + `CHUNK` bytes is never held: `on_cut` gets its number (from 1), and pieces of at most
-    `cap` bytes are yielded, cut at spaces where there are any. The cuts depend on the text, not on its compression. NUL
-    bytes and invalid UTF-8 become U+FFFD, counted in `counts`. Raises ValueError naming the file and the byte offset in
-    the decompressed text if there are more of them than `Utf8` accepts, and for damaged compressed data.
+    `cap` bytes are yielded, cut at spaces where there are any; if `on_cut` returns True, an empty line is yielded
+    instead. The cuts depend on the text, not on its compression. With `record_end`, a span has whole records: from the
+    first end of a record in it, or the beginning of the file, to the first one behind it. NUL bytes and invalid UTF-8
+    become U+FFFD, counted in `counts`. Raises ValueError naming the file and the byte offset in the decompressed text
+    if there are more of them than `Utf8` accepts, and for damaged compressed data.
     """
     name = path if span is None else f"{path}, bytes {span[0]} to {span[1]}"
     remedy = _remedy(path) if encoding == UTF8 else "correct data.encoding, or leave the file out of the source"
     utf8 = Utf8(name, remedy, ReadCounts() if counts is None else counts, encoding)
-    offset, number, rest, reported = 0, 1, b"", 0
+    offset, number, rest, reported, is_left_out = 0, 1, b"", 0, False
     chunks = read_chunks(path, name, span)
+    if span and record_end:
+        chunks = _whole_records(chunks, read_chunks(path, name, (span[1], _FILE_END)), span[0] == 0, record_end)
     for chunk in chunks if encoding == UTF8 else transcoded(chunks, name, encoding):
         end = chunk.rfind(b"\n") + 1
         if end:
             lines = _decode(utf8, rest + chunk[:end], offset).split("\n")
             del lines[-1]
+            if is_left_out:
+                lines[0], is_left_out = "", False
             yield from lines
             offset, number, rest = offset + len(rest) + end, number + len(lines), chunk[end:]
         else:
             rest += chunk
         while len(rest) > cap:
             if reported != number:
-                on_cut(number)
+                is_left_out = on_cut(number) is True
                 reported = number
+            if is_left_out:
+                offset, rest = offset + len(rest), b""
+                break
             end = _cut(rest, cap)
             yield from _decode(utf8, rest[:end], offset).split("\n")
             offset, rest = offset + end, rest[end:]
-    if rest:
+    if rest and not is_left_out:
         yield from _decode(utf8, rest, offset).split("\n")
     utf8.finish()
+
+
+def _whole_records(
+    inside: Iterator[bytes], behind: Iterator[bytes], is_first: bool, record_end: re.Pattern[bytes]
+) -> Iterator[bytes]:
+    """The chunks of a span from the first end of a record in it, or its beginning, to the first one behind it.
+
+    Spans that follow each other so have every record once: the one that crosses an edge, or begins there, is in the
+    earlier span.
+    """
+    held, is_skipping = b"", not is_first
+    for chunk in inside:
+        if not is_skipping:
+            yield chunk
+            continue
+        held = held[-_HELD:] + chunk
+        if found := record_end.search(held):
+            is_skipping = False
+            yield held[found.end() :]
+    begin = 0
+    if is_skipping:  # no record ends in the span, but its end may begin there
+        held, first = held[-_HELD:], next(behind, b"")
+        found = record_end.search(held + first)
+        if not found or found.start() >= len(held):
+            return
+        begin, behind = found.end() - len(held), itertools.chain([first], behind)
+    held = b""
+    for chunk in behind:
+        if found := record_end.search(held + chunk):
+            yield chunk[begin : found.end() - len(held)]
+            return
+        yield chunk[begin:]
+        begin, held = 0, (held + chunk)[-_HELD:]
 
 
 def read_table(
@@ -90,10 +140,18 @@ def read_table(
     return table
 
 
-def csv_records(path: object, lines: Iterable[str], **dialect: Any) -> Iterator[tuple[int, list[str]]]:
+def refuse_record(reason: str) -> None:
+    """Raise ValueError for a record that cannot be read, the default of readers that may leave it out instead."""
+    raise ValueError(reason) from None
+
+
+def csv_records(
+    path: object, lines: Iterable[str], on_bad: Callable[[str], None] = refuse_record, **dialect: Any
+) -> Iterator[tuple[int, list[str]]]:
     """Yield (number of the first line, fields) of each CSV record; a blank line has no fields.
 
-    `dialect` has the options of `csv.reader`. Raises ValueError naming `path` and the line for a malformed record.
+    `dialect` has the options of `csv.reader`. A malformed record is left out, and `on_bad` gets the reason, with `path`
+    and the line.
     """
     csv.field_size_limit(RECORD_CAP)  # texts may exceed the default, 128 KiB
     reader = csv.reader(lines, strict=True, **dialect)
@@ -102,10 +160,11 @@ def csv_records(path: object, lines: Iterable[str], **dialect: Any) -> Iterator[
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            raise ValueError(
+            on_bad(
                 f"{path}:{reader.line_num}: bad CSV ({error}) in the row of line {first}; put fields with a "
                 "separator, quotation mark or new line between quotation marks, double those within"
-            ) from None
+            )
+            continue
         if fields is None:
             return
         yield first, fields
@@ -183,9 +242,10 @@ def _open(path: str, span: Span | None) -> BinaryIO | gzip.GzipFile:
     if path.endswith(".zst"):
         import zstandard
 
+        file = open_bytes(path, 0) if span is None else _Slice(path, span)
         begin = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj
-        return io.BufferedReader(_Frames(open_bytes(path, 0), begin, zstandard.ZstdError), CHUNK)
-    return open_bytes(path)
+        return io.BufferedReader(_Frames(file, begin, zstandard.ZstdError), CHUNK)
+    return open_bytes(path) if span is None else io.BufferedReader(_PlainSlice(path, span), CHUNK)
 
 
 class _Slice:
@@ -201,6 +261,25 @@ class _Slice:
         data = self._file.read(min(size, self._left))
         self._left -= len(data)
         return data
+
+
+class _PlainSlice(io.RawIOBase):
+    """A span of a plain file as a raw stream."""
+
+    def __init__(self, path: str, span: Span) -> None:
+        self._slice = _Slice(path, span)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self._slice.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._slice.close()
+        super().close()
 
 
 class _Frames(io.RawIOBase):

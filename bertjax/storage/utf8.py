@@ -6,11 +6,15 @@ import codecs
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 UTF8 = "utf-8"
 MOST_REPLACED = 0.01  # share of a file's characters that may be replaced; with more, the file is not UTF-8 text
 JUDGED_EARLY = 16 << 20  # characters; a file is refused early if its share exceeds the limit for this many
 
+LISTED_RECORDS = 5  # that were left out
+
+_MOST_BAD, _MOST_BAD_SHARE = 100, 0.1  # records of a file that may be left out; with more, it is of another kind
 _REPLACEMENT = "\ufffd"
 _SAMPLE = 32 << 10  # bytes before and after the first invalid one, for guessing the encoding
 _JUDGED = 16 << 20  # bytes of a text by which its encoding is judged
@@ -194,8 +198,32 @@ class ReadCounts:
     lower_case_letters: int = 0  # fasta: read as upper case
     stop_marks: int = 0  # fasta: a final *, left out
     replaced_characters: int = 0  # invalid UTF-8, NUL bytes and lone surrogates in JSON, now U+FFFD
+    bad_records: int = 0  # that cannot be read, left out as data.bad_records allows
+    bad_examples: list[str] = dataclasses.field(default_factory=list)  # why, of the first `LISTED_RECORDS`
+
+    @property
+    def records(self) -> int:
+        """All records, or documents of files that have no records."""
+        return self.documents + self.empty_documents + self.bad_records
 
     def add(self, other: ReadCounts) -> None:
         """Add the counts of another file."""
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        del self.bad_examples[LISTED_RECORDS:]
+
+    def leave_out(self, reason: str) -> None:
+        """Count a record that is left out. Raises ValueError if most records seem to be bad."""
+        self.bad_records += 1
+        if len(self.bad_examples) < LISTED_RECORDS:
+            self.bad_examples.append(reason)
+        if self.bad_records > _MOST_BAD and self.bad_records > _MOST_BAD_SHARE * self.records:
+            raise ValueError(
+                f"{self.bad_records:,} of the first {self.records:,} records cannot be read, too many to leave out "
+                f"(data.bad_records): {self.bad_examples[0]}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts as JSON; those of bad records only if there are any."""
+        left_out = () if self.bad_records else ("bad_records", "bad_examples")
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}

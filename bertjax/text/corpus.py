@@ -32,9 +32,11 @@ from bertjax.text.sources.source import Source, SourceFile
 from bertjax.text.units import spans_field
 
 UNIT_BYTES = 8 << 20  # of text, about; small enough that the processes end together
+LARGEST_UNIT = 1 << 30  # bytes of text, about; a killed process loses a unit
 MOST_FILES = 5_000_000  # whose names a store and the digest cache can list: 200 bytes each, in 1 GiB
-MAX_UNITS = 64  # of a large corpus, about; every unit becomes a shard, and a batch reads many shards
+MAX_UNITS = 64  # of a corpus of up to 64 GiB of text, about; every unit becomes a shard
 
+_CUTTING_VERSION = 2  # of the rules that cut units
 _NAMED_FILES = 3  # in a message
 _HASHING_THREADS = 4
 _REQUESTS = 32  # to object storage, at a time
@@ -98,7 +100,12 @@ class Corpus:
         found = [find_files(source, data.exclude, check=data.on_error == "stop") for source in sources]
         files = tuple(
             tuple(
-                replace(file, spans=spans, encoding=encoding if KINDS[file.kind].takes_encoding else UTF8)
+                replace(
+                    file,
+                    spans=spans,
+                    encoding=encoding if KINDS[file.kind].takes_encoding else UTF8,
+                    leaves_out=data.bad_records > 0,
+                )
                 for file in one.files
             )
             for one in found
@@ -187,9 +194,10 @@ class Corpus:
     def units(self) -> list[Unit]:
         """The files in groups of about equal amounts of text, whatever the number of processes.
 
-        A large file that can be split becomes several units, each a span of its bytes.
+        A large file that can be split becomes several units, each a span of its bytes. Up to 64 GiB of text become
+        about `MAX_UNITS`, more become units of `LARGEST_UNIT`.
         """
-        target = max(UNIT_BYTES, self.text_bytes // MAX_UNITS)
+        target = min(max(UNIT_BYTES, self.text_bytes // MAX_UNITS), LARGEST_UNIT)
         units: list[Unit] = []
         for source, group in enumerate(self.files):
             held, held_weight = [], 0
@@ -201,6 +209,15 @@ class Corpus:
                     units.append(Unit(len(units), source, tuple(held), sum(f.size for f in held)))
                     held, held_weight = [], 0
         return units
+
+    def cutting(self) -> dict[str, Any]:
+        """The version of the rules that cut units, as an input of a store; empty if those of version 1 give the same.
+
+        In version 1, a corpus had about `MAX_UNITS` at most, and files of lines were not split.
+        """
+        has_spans = any(file.span and KINDS[file.kind].takes_encoding for unit in self.units for file in unit.files)
+        is_large = self.text_bytes // MAX_UNITS > max(UNIT_BYTES, LARGEST_UNIT)
+        return {"cutting": _CUTTING_VERSION} if has_spans or is_large else {}
 
     @property
     def text_bytes(self) -> int:

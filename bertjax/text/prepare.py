@@ -12,7 +12,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,9 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                 # Opening a local store also checks that its files exist.
                 manifest = TokenStore.open(target).manifest if isinstance(target, Path) else read_manifest(target)
                 require_inputs(manifest["provenance"].get("inputs"), job.inputs, target)
+                _require_few_bad_records(_counts(manifest["provenance"].get("reading", [])), data)
                 return target
+            _require_few_bad_records(_counts(record["reading"] for record in records.values()), data)
             note = warn_of_stripped_accents(corpus.files) if tokenizer.rules.strip_accents else ""
 
             # Units that no store can be made of are removed.
@@ -187,7 +189,13 @@ def _plan_store(
         vocab = resolve_vocabulary(data, corpus, division, progress, runner)
     rules = TextRules.of(data)
     tokenizer = load_vocabulary(vocab, rules)
-    inputs_json = {"sources": corpus.description(), "tokenizer": tokenizer.fingerprint, **division.inputs(), **units}
+    inputs_json = {
+        "sources": corpus.description(),
+        "tokenizer": tokenizer.fingerprint,
+        **division.inputs(),
+        **units,
+        **corpus.cutting(),
+    }
     if division.longest:
         inputs_json["dividing"] = DIVIDING_VERSION
     if not tokenizer.rules.prefix_space:
@@ -216,12 +224,29 @@ def _plan_store(
     return division, tokenizer, job, target
 
 
+def _counts(readings: Iterable[Mapping[str, Any]]) -> ReadCounts:
+    """The sums of counts of reading as JSON."""
+    counts = ReadCounts()
+    for reading in readings:
+        counts.add(ReadCounts(**reading))
+    return counts
+
+
+def _require_few_bad_records(counts: ReadCounts, data: DataConfig) -> None:
+    """Raise ValueError if more records were left out than `data.bad_records` allows."""
+    if counts.bad_records > data.bad_records * counts.records:
+        share = counts.bad_records / counts.records
+        listed = "".join(f"\n  {reason}" for reason in counts.bad_examples)
+        raise ValueError(
+            f"data.bad_records={data.bad_records:g}: {counts.bad_records:,} of {counts.records:,} records cannot be "
+            f"read, a share of {share:.2g}; allow that share, or correct the text; the first ones:{listed}"
+        )
+
+
 def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
     """Lines to print on what reading a store's text split, held out, cut, replaced or left out."""
-    counts = ReadCounts()
     about = manifest["provenance"]
-    for source_counts in about.get("reading", []):
-        counts.add(ReadCounts(**source_counts))
+    counts = _counts(about.get("reading", []))
     divided = about.get("divided", [])
     files = [f"{pieces:,} documents were made of {name}" for name, pieces in divided[:_LISTED_FILES]]
     if len(divided) > _LISTED_FILES:
@@ -231,6 +256,9 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
         f"{first_names(map(os.path.basename, paths), _LISTED_FILES)}"
         for encoding, paths in about.get("encodings", {}).items()
     ]
+    if counts.bad_records:
+        reasons = [reason.partition("; ")[0] for reason in counts.bad_examples]
+        files.append("\n  ".join((f"records that cannot be read, left out: {counts.bad_records:,}", *reasons)))
     if skipped := about.get("skipped", []):
         files.append(_skipped_table(skipped))
     # The pieces are listed by file instead.
@@ -306,7 +334,7 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
         "inputs": job.inputs,
         "held_out": job.held_out,
         "sources": corpus.description(),
-        "reading": [dataclasses.asdict(counts) for counts in reading],
+        "reading": [counts.to_json() for counts in reading],
         **({"divided": divided} if divided else {}),
         **({"encodings": encodings} if (encodings := corpus.detected_encodings()) else {}),
         **({"skipped": corpus.skipped} if corpus.skipped else {}),

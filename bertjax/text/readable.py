@@ -85,7 +85,8 @@ def reporting_unreadable(corpus: Corpus, progress: Progress, runner: Runner) -> 
 def _key(file: SourceFile, digest: str) -> str:
     """The cache key of a file's readability; it has the file's name because messages do."""
     name = os.path.basename(file.path)
-    return " ".join((file.kind, str(KINDS[file.kind].version), file.encoding, file.feature, file.spans, digest, name))
+    read_as = (file.kind, str(KINDS[file.kind].version), file.encoding, file.feature, file.spans)
+    return " ".join((*read_as, *(["without bad records"] if file.leaves_out else []), digest, name))
 
 
 def _failures(units: Sequence[Unit], progress: Progress, runner: Runner) -> list[Failure]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -87,7 +86,7 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
             unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
         finished = {split: writer.finish() for split, writer in writers.items()}
         shards = {split: shard if shard["documents"] else None for split, shard in finished.items()}
-        record = {"inputs": job.inputs, "shards": shards, "reading": dataclasses.asdict(reading), "divided": divided}
+        record = {"inputs": job.inputs, "shards": shards, "reading": reading.to_json(), "divided": divided}
         record |= {"text_bytes": text_bytes, "unknown_tokens": unknown, **({"units": marker.counts} if marker else {})}
         write_durably(scratch / f"{_name(unit)}.json", json.dumps(record).encode())
         for name in _shard_files(record):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bertjax.storage.lines import RECORD_CAP, csv_records, read_lines
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import split_paragraphs
 from bertjax.text.sources.globs import has_name
-from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
+from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind, on_bad_record
 from bertjax.text.spans import marked
 
 _SEPARATORS = ",;\t|"
@@ -28,7 +28,8 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     Raises ValueError naming file and line for a missing column, a malformed row, a row with another number of fields
     than the header, or a row above `RECORD_CAP` bytes.
     """
-    rows = _rows(file, counts)
+    on_bad = on_bad_record(file, counts)
+    rows = _rows(file, counts, on_bad)
     line, header = next(rows, (1, []))
     header = [name.strip() for name in header]
     if not header:
@@ -38,12 +39,18 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     for line, fields in rows:
         where = f"{file.path}, line {line}"
         if len(fields) != len(header):
-            raise ValueError(
+            on_bad(
                 f"{where}: {len(fields)} fields, and the header has {len(header)} ({', '.join(header[:20])}); correct "
                 "the row"
             )
-        listed = _spans(fields[spans], file.spans, where) if spans is not None else None
-        yield from split_paragraphs(marked(fields[column], listed, file.spans, where))
+            continue
+        try:
+            listed = _spans(fields[spans], file.spans, where) if spans is not None else None
+            text = marked(fields[column], listed, file.spans, where)
+        except ValueError as error:
+            on_bad(str(error))
+        else:
+            yield from split_paragraphs(text)
 
 
 def _column(file: SourceFile, header: list[str]) -> int:
@@ -59,7 +66,7 @@ def _column(file: SourceFile, header: list[str]) -> int:
     return header.index(name)
 
 
-def _rows(file: SourceFile, counts: ReadCounts) -> Iterator[tuple[int, list[str]]]:
+def _rows(file: SourceFile, counts: ReadCounts, on_bad: Callable[[str], None]) -> Iterator[tuple[int, list[str]]]:
     """Yield (number of the first line, fields) of each row that is not blank."""
 
     def refuse(number: int) -> None:
@@ -76,6 +83,7 @@ def _rows(file: SourceFile, counts: ReadCounts) -> Iterator[tuple[int, list[str]
     records = csv_records(
         file.path,
         itertools.chain([header], lines),
+        on_bad,
         delimiter=separator,
         quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE,
     )

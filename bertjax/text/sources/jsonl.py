@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bertjax.storage.lines import RECORD_CAP, UTF8, read_lines
+from bertjax.storage.lines import LINE_END, RECORD_CAP, UTF8, Span, read_lines, refuse_record
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import split_paragraphs
-from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
+from bertjax.text.sources.line_spans import split_lines
+from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind, on_bad_record
 from bertjax.text.spans import marked
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -18,10 +19,15 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """Read the documents, whose lines are paragraphs. Raises ValueError like `json_texts` and `marked`."""
-    field = file.feature or DEFAULT_FIELD
-    for where, record in json_records(file.path, counts, file.encoding):
-        text = text_in(record, field, where, counts)
-        yield from split_paragraphs(marked(text, record.get(file.spans), file.spans, where) if file.spans else text)
+    field, on_bad = file.feature or DEFAULT_FIELD, on_bad_record(file, counts)
+    for where, record in json_records(file.path, counts, file.encoding, file.span, on_bad):
+        try:
+            text = text_in(record, field, where, counts)
+            text = marked(text, record.get(file.spans), file.spans, where) if file.spans else text
+        except ValueError as error:
+            on_bad(str(error))
+        else:
+            yield from split_paragraphs(text)
 
 
 def json_texts(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Iterator[str]:
@@ -33,26 +39,37 @@ def json_texts(path: str, counts: ReadCounts, field: str = DEFAULT_FIELD) -> Ite
         yield text_in(record, field, where, counts)
 
 
-def json_records(path: str, counts: ReadCounts, encoding: str = UTF8) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (file and line, JSON object) of each line; blank lines are skipped.
+def json_records(
+    path: str,
+    counts: ReadCounts,
+    encoding: str = UTF8,
+    span: Span | None = None,
+    on_bad: Callable[[str], None] = refuse_record,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (file and line, JSON object) of each line, of a span those that begin in it; blank lines are skipped.
 
-    Raises ValueError naming file and line for bad JSON, for a value that is not an object, or a record above
-    `RECORD_CAP`.
+    Bad JSON, values that are not objects and records above `RECORD_CAP` are left out; `on_bad` gets the reason, with
+    file and line.
     """
+    behind = f" behind byte {span[0]:,}" if span and span[0] else ""
 
-    def refuse(number: int) -> None:
-        raise ValueError(f"{path}, line {number}: a record of more than {RECORD_CAP >> 20} MiB; is it JSON Lines?")
+    def leave_out(number: int) -> bool:
+        on_bad(f"{path}, line {number}{behind}: a record of more than {RECORD_CAP >> 20} MiB; is it JSON Lines?")
+        return True
 
-    for number, line in enumerate(read_lines(path, refuse, RECORD_CAP, counts, encoding=encoding), 1):
+    lines = read_lines(path, leave_out, RECORD_CAP, counts, span, encoding, LINE_END)
+    for number, line in enumerate(lines, 1):
         if line and not line.isspace():
-            where = f"{path}, line {number}"
+            where = f"{path}, line {number}{behind}"
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:  # also int()'s ValueError, for too many digits
-                raise ValueError(f"{where}: bad JSON ({error}); every line must be one JSON object") from None
-            if not isinstance(record, dict):
-                raise ValueError(f"{where}: a JSON {type(record).__name__}, not an object with fields")
-            yield where, record
+                on_bad(f"{where}: bad JSON ({error}); every line must be one JSON object")
+                continue
+            if isinstance(record, dict):
+                yield where, record
+            else:
+                on_bad(f"{where}: a JSON {type(record).__name__}, not an object with fields")
 
 
 def text_in(record: Mapping[str, Any], field: str, where: str, counts: ReadCounts) -> str:
@@ -81,6 +98,7 @@ KIND = SourceKind(
     read,
     example="texts/*.jsonl",
     has_fields=True,
+    split=split_lines,
     folder_names=("*.jsonl", "*.ndjson"),
     takes_encoding=True,
 )

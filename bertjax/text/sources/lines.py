@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bertjax.storage.lines import BLANK_LINE
 from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.sources.line_spans import split_lines
 from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, source_lines
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """Read the sentences of the documents; the end of the file also ends a document."""
     inside = False
-    for line in source_lines(file, counts):
+    for line in source_lines(file, counts, BLANK_LINE):
         line = line.strip()
         if line:
             inside = True
@@ -22,5 +24,10 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
 
 
 KIND = SourceKind(
-    "lines", read, sentence_per_line=True, folder_names=("*.txt", "*.text", "*.lines"), takes_encoding=True
+    "lines",
+    read,
+    split=split_lines,
+    sentence_per_line=True,
+    folder_names=("*.txt", "*.text", "*.lines"),
+    takes_encoding=True,
 )

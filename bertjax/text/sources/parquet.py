@@ -7,18 +7,18 @@ Hugging Face's `datasets`) or an Arrow file. One column is read, a few rows at a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
-from bertjax.storage.lines import COMPRESSED, RECORD_CAP, Span
+from bertjax.storage.lines import COMPRESSED, RECORD_CAP, Span, refuse_record
 from bertjax.storage.remote import RemoteError, content_tag, is_remote, open_bytes, open_ranges
 from bertjax.storage.utf8 import ReadCounts, Utf8
 from bertjax.text.documents import split_paragraphs
-from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind
+from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind, on_bad_record
 from bertjax.text.spans import marked
 
 if TYPE_CHECKING:
@@ -47,9 +47,17 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     spans: Iterator[Any] = repeat(None)
     if file.spans and file.spans in column_names(file.path):
         spans = (record[file.spans] for record in records(file.path, [file.spans], file.span))
-    rows = _numbered_texts(file.path, counts, field, file.span)
+    on_bad = on_bad_record(file, counts)
+    rows = _numbered_texts(file.path, counts, field, file.span, on_bad)
     for (number, text), listed in zip(rows, spans, strict=False):
-        yield from split_paragraphs(marked(text, listed, file.spans, f"{file.path}, row {number}"))
+        if text is None:
+            continue
+        try:
+            text = marked(text, listed, file.spans, f"{file.path}, row {number}")
+        except ValueError as error:
+            on_bad(str(error))
+        else:
+            yield from split_paragraphs(text)
 
 
 def split(file: SourceFile, count: int) -> list[SourceFile]:
@@ -74,7 +82,7 @@ def texts(path: str, counts: ReadCounts, field: str) -> Iterator[str]:
     Raises ValueError naming the file, and the row if possible, if the file is damaged, has no such string column, or
     has a row above `RECORD_CAP` bytes.
     """
-    return (text for _, text in _numbered_texts(path, counts, field, None))
+    return (text for _, text in _numbered_texts(path, counts, field, None, refuse_record) if text is not None)
 
 
 def column_names(path: str) -> list[str]:
@@ -96,15 +104,18 @@ def records(path: str, fields: Sequence[str], span: Span | None = None) -> Itera
                 yield from rows.to_pylist()
 
 
-def _numbered_texts(path: str, counts: ReadCounts, field: str, span: Span | None) -> Iterator[tuple[int, str]]:
+def _numbered_texts(
+    path: str, counts: ReadCounts, field: str, span: Span | None, on_bad: Callable[[str], None]
+) -> Iterator[tuple[int, str | None]]:
+    """Yield (number, text) of each row, None for a text above `RECORD_CAP`, of which `on_bad` gets the reason."""
     utf8 = Utf8(path, f"is {field} really text? Write it as UTF-8, or name another field", counts)
     with _opened(path) as table:
         _require_text(table.schema, path, field)
         for number, value in enumerate(_values(table, field, span), 1 + table.rows_before(span)):
             if value is not None and value.size > RECORD_CAP:
-                raise ValueError(
-                    f"{path}, row {number}: a text of more than {RECORD_CAP >> 20} MiB; split it, or leave it out"
-                )
+                on_bad(f"{path}, row {number}: a text of more than {RECORD_CAP >> 20} MiB; split it, or leave it out")
+                yield number, None
+                continue
             yield number, utf8.decode(value.to_pybytes(), record=f"row {number}, ") if value else ""
     utf8.finish()
 

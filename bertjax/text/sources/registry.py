@@ -237,16 +237,19 @@ def read_documents(file: SourceFile, counts: ReadCounts | None = None, longest: 
     """
     kind = KINDS[file.kind]
     assert kind.read is not None, f"{file.kind} has no text: require_text was not called"
-    counts = ReadCounts() if counts is None else counts
+    own = ReadCounts()
     try:
-        paragraphs = kind.read(file, counts)
+        paragraphs = kind.read(file, own)
         if longest:
-            paragraphs = divided(paragraphs, longest, counts)
-        yield from assemble(paragraphs, counts, sentence_per_line=kind.sentence_per_line, is_sequence=kind.is_sequence)
+            paragraphs = divided(paragraphs, longest, own)
+        yield from assemble(paragraphs, own, sentence_per_line=kind.sentence_per_line, is_sequence=kind.is_sequence)
     except UnreadableFileError:
         raise
     except ValueError as error:
         raise UnreadableFileError(str(error)) from None
+    finally:
+        if counts is not None:
+            counts.add(own)
 
 
 def is_text(source: Source) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bertjax.storage.lines import COMPRESSED, UTF8, Span, read_lines
+from bertjax.storage.lines import COMPRESSED, UTF8, Span, read_lines, refuse_record
 from bertjax.storage.utf8 import ReadCounts
 
 DEFAULT_FIELD = "text"  # of a record
@@ -39,6 +39,7 @@ class SourceFile:
     spans: str = ""  # the record field with the spans of the text (`text.spans.marked`), if any
     encoding: str = UTF8  # of text
     span: Span | None = None  # bytes of the file in which the documents to read begin; None: all
+    leaves_out: bool = False  # records that cannot be read (data.bad_records)
     listed: int | None = None  # bytes of input without a size on this disk: a remote file, generated text
     digest: str = ""  # SHA-256 (hex) of content that cannot change, if the storage has it
 
@@ -92,13 +93,19 @@ def split_field(pattern: str) -> tuple[str, str]:
     return (match["glob"], match["field"]) if match else (pattern, "")
 
 
-def source_lines(file: SourceFile, counts: ReadCounts) -> Iterator[str]:
+def source_lines(file: SourceFile, counts: ReadCounts, record_end: re.Pattern[bytes] | None = None) -> Iterator[str]:
     """Read the lines of a text file, compressed or not; lines too long to hold are cut and counted.
 
-    Raises ValueError like `read_lines`.
+    With `record_end`, only the records of the file's span. Raises ValueError like `read_lines`.
     """
 
     def count(number: int) -> None:
         counts.cut_lines += 1
 
-    return read_lines(file.path, count, counts=counts, encoding=file.encoding)
+    span = file.span if record_end else None
+    return read_lines(file.path, count, counts=counts, span=span, encoding=file.encoding, record_end=record_end)
+
+
+def on_bad_record(file: SourceFile, counts: ReadCounts) -> Callable[[str], None]:
+    """A function that gets the reason why a record cannot be read: it leaves it out and counts it, or raises."""
+    return counts.leave_out if file.leaves_out else refuse_record

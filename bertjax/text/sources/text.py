@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from bertjax.storage.lines import LINE_END
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import DOCUMENT_CAP
+from bertjax.text.sources.line_spans import LARGEST_WORK, split_lines
 from bertjax.text.sources.source import Paragraphs, SourceFile, SourceKind, source_lines
 
 WRAP_LIMIT = 200  # characters; lines wrapped by hand are shorter
@@ -17,7 +21,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """
     block: list[str] = []
     size = 0
-    for line in source_lines(file, counts):
+    for line in source_lines(file, counts, LINE_END):
         line = line.strip()
         if line and size < DOCUMENT_CAP:
             block.append(line)
@@ -38,6 +42,7 @@ def _unwrapped(block: list[str]) -> list[str]:
 KIND = SourceKind(
     "text",
     read,
+    split=partial(split_lines, least=LARGEST_WORK),
     file_is_document=True,
     folder_names=("*.txt", "*.text", "*.md", "*.markdown", "*.rst"),
     takes_encoding=True,
