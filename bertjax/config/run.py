@@ -25,7 +25,9 @@ class MeshConfig:
     """How many devices lie along each mesh axis; -1 takes what the others leave."""
 
     data: int = may_change(-1)  # Number of devices along the data axis (copies of the model); -1: all that are left
-    fsdp: int = may_change(1)  # Number of devices along the fsdp axis (weights are sharded); -1: all that are left
+    # Number of devices along the fsdp axis (weights are sharded); -1: all that are left; 0: 1, or up to 8 where all
+    # devices are TPUs and no other size is given
+    fsdp: int = may_change(0)
     tensor: int = may_change(1)  # Number of devices along the tensor axis (layers are split); -1: all that are left
     dcn_data: int = may_change(-1)  # Number of slices along the data axis; -1: all that dcn_fsdp leaves
     dcn_fsdp: int = may_change(1)  # Number of slices along the fsdp axis; dcn_data x dcn_fsdp is all slices

@@ -24,7 +24,8 @@ BATCH_AXES = ("data", "fsdp")  # the axes that split a batch; the step is writte
 def make_mesh(config: MeshConfig, devices: Sequence[Device] | None = None, slices: Sequence[int] | None = None) -> Mesh:
     """Arrange the devices along `data`, `fsdp` and `tensor`, so that only the `dcn` factors cross slices.
 
-    `slices` has the slice of each device; by default the devices provide it. Raises ValueError if the product of
+    `slices` has the slice of each device; by default the devices provide it. `config.fsdp` 0 is 1 here, because only a
+    run has weights to shard (`training_mesh`). Raises ValueError if the product of
     the axes is not the number of devices, or slices cannot be laid along the axes as configured.
     """
     devices = jax.devices() if devices is None else list(devices)
@@ -87,8 +88,8 @@ def make_abstract_mesh(config: MeshConfig, devices: int) -> AbstractMesh:
 
 def mesh_shape(config: MeshConfig, devices: int, which: str) -> tuple[int, ...]:
     """Size of each axis. Raises ValueError, calling the devices `which`, if the product is not their number."""
-    sizes = [config.data, config.fsdp, config.tensor]
-    given = f"mesh data={config.data} fsdp={config.fsdp} tensor={config.tensor}"
+    sizes = [config.data, config.fsdp or 1, config.tensor]
+    given = f"mesh data={config.data} fsdp={config.fsdp or 1} tensor={config.tensor}"
     if sizes.count(-1) > 1 or any(size != -1 and size < 1 for size in sizes):
         raise ValueError(f"{given}: every axis must be at least 1, and at most one may be -1 (= whatever is left)")
     fixed = math.prod(size for size in sizes if size != -1)

@@ -15,7 +15,7 @@ from bertjax.families.registry import family_of
 from bertjax.input.provenance import origins
 from bertjax.inspect.row_figures import RowKind, joined, pairs_of_row
 from bertjax.model.parameters import named_arrays
-from bertjax.parallel.mesh import batch_shards, make_mesh, mesh_sharing, without_mesh
+from bertjax.parallel.mesh import batch_shards, mesh_sharing, without_mesh
 from bertjax.parallel.sharding import put_on_devices
 from bertjax.run.checkpoint import DIRECTORY, read_metadata, restore_arrays, saved_steps
 from bertjax.run.checkpoint_metadata import version_notices
@@ -29,7 +29,7 @@ from bertjax.runtime.compilation import set_compilation_cache
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import AnyPath, path_of
-from bertjax.training.stages import open_data, stages_of
+from bertjax.training.stages import open_data, stages_of, training_mesh
 from bertjax.training.state import TrainState, init_state, new_state
 
 _BITS = "the last bits may differ from the run's"
@@ -111,7 +111,7 @@ def _for_this_machine(config: Config, saved: dict | None) -> tuple[Config, Mesh,
     notices: list[str] = []
     rows = [stage.training.rows_at_a_time for stage in stages_of(config)]
     try:
-        mesh = make_mesh(config.mesh)
+        mesh = training_mesh(config)
     except ValueError as error:
         config = replace(config, mesh=MeshConfig())
         mesh = mesh_sharing(rows)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from jax.sharding import Mesh
 
 from bertjax.config import Config, ExecutionConfig
-from bertjax.parallel.mesh import batch_shards, make_mesh
+from bertjax.parallel.mesh import batch_shards
 from bertjax.parallel.sharding import Replicated, most_microbatches, replicated
 from bertjax.plan.collectives import Collective, find_collectives
 from bertjax.plan.compiling import (
@@ -27,7 +27,7 @@ from bertjax.plan.roofline import Bound, memory_traffic, step_bound
 from bertjax.plan.schedule import Scheduled, schedule_time
 from bertjax.plan.topologies import Topology, with_measured_speed
 from bertjax.training.memory_fit import AUTO, Fit, fit_to_memory, usable_memory
-from bertjax.training.stages import Stage, check_stages_divisible, stages_of
+from bertjax.training.stages import Stage, check_stages_divisible, stages_of, training_mesh
 from bertjax.training.teacher import assumed_teacher, flops_of_run
 
 HOUR = 3600.0
@@ -239,8 +239,8 @@ def _with_rows_for_all(stage: Stage, mesh: Mesh, say: Say) -> Stage:
 
 
 def mesh_on(config: Config, topology: Topology) -> Mesh:
-    """Make a config's mesh on a machine's devices. Raises ValueError like `make_mesh`."""
-    return make_mesh(config.mesh, topology.devices, topology.slices)
+    """Make a config's mesh on a machine's devices. Raises ValueError like `training_mesh`."""
+    return training_mesh(config, topology.devices, topology.slices)
 
 
 def plan_stage(

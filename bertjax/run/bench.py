@@ -19,13 +19,13 @@ from bertjax.families.networks import init_params
 from bertjax.input.feed import AHEAD, Feed, open_feed
 from bertjax.input.training_data import RunBatches
 from bertjax.model.network import Params
-from bertjax.parallel.mesh import batch_shards, make_mesh
+from bertjax.parallel.mesh import batch_shards
 from bertjax.parallel.sharding import local_rows, to_global
 from bertjax.training.exchange import Frozen
 from bertjax.training.flops import Peak, matmul_peak, mfu, peak_flops
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.out_of_memory import settings_named
-from bertjax.training.stages import Stage, stages_of
+from bertjax.training.stages import Stage, stages_of, training_mesh
 from bertjax.training.state import Blueprint, FrozenNetwork, TrainState, init_state
 from bertjax.training.step import TrainStep
 from bertjax.training.step_programs import StepPrograms, data_bytes
@@ -141,9 +141,9 @@ def slots(stage: Stage) -> int:
 def bench(config: Config, make_rows: MakeRows, seconds: float) -> tuple[Machine, list[StageFigures]]:
     """Measure every stage of a recipe, each for about `seconds`.
 
-    The config's model must have the vocabulary of the rows. Raises ValueError as `make_mesh` does, and OutOfMemory.
+    The config's model must have the vocabulary of the rows. Raises ValueError as `training_mesh` does, and OutOfMemory.
     """
-    mesh = make_mesh(config.mesh)
+    mesh = training_mesh(config)
     device = mesh.devices.flat[0]
     dtype = config.execution.dtype
     machine = Machine(

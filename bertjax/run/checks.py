@@ -10,12 +10,11 @@ from bertjax.input.batches import batch_keys
 from bertjax.input.targets import registry as targets
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
 from bertjax.model.network import PretrainingNetwork, check_head
-from bertjax.parallel.mesh import make_mesh
 from bertjax.run.hooks.profile import steps_to_profile
 from bertjax.run.loggers import require_loggers
 from bertjax.training import objectives
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import Stage, check_stages_divisible, stage_objectives, stages_of
+from bertjax.training.stages import Stage, check_stages_divisible, stage_objectives, stages_of, training_mesh
 from bertjax.training.teacher import check_teacher
 
 
@@ -50,7 +49,7 @@ def check_machine(config: Config) -> None:
     2. The attention backend exists on them.
     3. Bits are compared only where they are the same in every run.
     """
-    mesh, stages = make_mesh(config.mesh), stages_of(config)
+    mesh, stages = training_mesh(config), stages_of(config)
     check_stages_divisible(config, mesh, stages)
     choose_stage_attention(config, mesh, stages)
     check_redundancy(config, mesh)

@@ -6,14 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from bertjax.config import Config, from_dict
-from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checkpoint import read_metadata, saved_steps
 from bertjax.run.checkpoint_metadata import DamagedCheckpoint
 from bertjax.runtime.host_memory import device_memory
 from bertjax.runtime.processes import Processes
 from bertjax.storage.remote import path_of
 from bertjax.training.memory_fit import AUTO, REMAT, is_undecided, with_microbatches
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import stages_of, training_mesh
 
 _AS_MUCH = 0.95  # share of the memory then: machines of a kind differ by a little
 
@@ -47,7 +46,7 @@ def _is_same_machine(saved: dict[str, Any] | None, config: Config) -> bool:
     """Whether a checkpoint is of the mesh and the kind of device here, with as much memory or less."""
     if saved is None:
         return False
-    mesh = make_mesh(config.mesh)
+    mesh = training_mesh(config)
     sizes = {axis: int(size) for axis, size in mesh.shape.items()}
     if saved.get("mesh") != sizes or saved.get("device_kind") != mesh.devices.flat[0].device_kind:
         return False

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, TrainingConfig, to_dict
 from bertjax.input.training_data import RunBatches, TrainingData
 from bertjax.model.network import Params
-from bertjax.parallel.mesh import make_mesh, mesh_sharing
+from bertjax.parallel.mesh import mesh_sharing
 from bertjax.parallel.sharding import put_on_devices
 from bertjax.run.checkpoint_metadata import run_metadata
 from bertjax.run.hooks.early_stopping import Patience
@@ -34,6 +34,7 @@ from bertjax.training.stages import (
     stage_at,
     stage_objectives,
     stages_of,
+    training_mesh,
 )
 from bertjax.training.state import Blueprint, TrainState, draw_blueprint
 from bertjax.training.step import GradientMetrics, Metrics, TrainStep
@@ -169,7 +170,7 @@ def assemble(
     """
     tokenizer = content.tokenizer
     config = replace(config, model=tokenizer.fit_model(config.model))
-    mesh = make_mesh(config.mesh) if mesh is None else mesh
+    mesh = training_mesh(config) if mesh is None else mesh
     stages = stages_of(config)
     check_stages_divisible(config, mesh, stages if only_at is None else [stage_at(stages, only_at)])
     optimizer = make_optimizer(config.optimizer)

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax.config import Config, DataConfig, ModelConfig, OptimizerConfig, StageConfig, TrainingConfig, validate
+from bertjax.config import (
+    Config,
+    DataConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    StageConfig,
+    TrainingConfig,
+    validate,
+)
 from bertjax.families.registry import family_of, trained_networks
 from bertjax.input.batches import batch_spec
 from bertjax.input.training_data import TrainingData, open_training_data
 from bertjax.model.encoder import padded_vocab_size
-from bertjax.parallel.mesh import BATCH_AXES
-from bertjax.parallel.sharding import check_divisible
+from bertjax.parallel.mesh import BATCH_AXES, make_mesh, slice_numbers
+from bertjax.parallel.sharding import check_divisible, divided_sizes
 from bertjax.storage.progress import Progress
 from bertjax.training.objectives import OBJECTIVES, Objective, objectives_of
 from bertjax.training.schedules import Schedule, make_schedule
 from bertjax.training.state import Blueprint
 from bertjax.training.step import GradientMetrics, Packed, TrainStep, make_train_step
+
+if TYPE_CHECKING:
+    from jaxlib._jax import Device  # jax.Device is a variable to type checkers
 
 
 @dataclass(frozen=True)
@@ -220,6 +233,25 @@ def _validate_stage(config: Config, number: int) -> None:
 
 def _given(change: StageConfig, *names: str) -> dict[str, Any]:
     return {name: getattr(change, name) for name in names if getattr(change, name) is not None}
+
+
+def training_mesh(config: Config, devices: Sequence[Device] | None = None, slices: Sequence[int] | None = None) -> Mesh:
+    """The mesh of a run: `make_mesh`, with `mesh.fsdp` 0 decided for its devices and its networks.
+
+    On TPUs weights and moments are sharded over up to 8 devices, so that the update, which is a quarter of a step of
+    BERT-Large with 2,048 tokens a chip, is shared: 46 ms become 33 ms by the compiler's schedule. The compiler scatters
+    gradients among a part of a slice only: over all of it they are summed whole, and then cut. A mesh with any size
+    given is as `make_mesh` makes it.
+    """
+    devices = jax.devices() if devices is None else devices
+    mesh = config.mesh
+    if mesh == MeshConfig() and devices[0].platform == "tpu":
+        of_a_slice = len(devices) // len(set(slice_numbers(devices) if slices is None else slices))
+        networks = trained_networks(config.model).values()
+        divided = itertools.chain(*(divided_sizes(model, padded_vocab_size(model)) for model in networks))
+        widths = [width for _, width, axis in divided if axis == "fsdp"]
+        mesh = replace(mesh, fsdp=math.gcd(math.gcd(16, of_a_slice) // 2 or 1, *widths))
+    return make_mesh(mesh, devices, slices)
 
 
 def check_stages_divisible(config: Config, mesh: Mesh, stages: Sequence[Stage]) -> None:

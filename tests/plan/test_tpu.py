@@ -49,7 +49,7 @@ def plan_of(recipe: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.skipif(NO_COMPILER, reason="libtpu, the TPU compiler, is not installed; pip install 'bertjax[tpu]'")
 def test_a_small_plan_for_a_tpu(tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
-    ended = plan(tmp_path, "--topology", "v5e:2x2", "--mesh.fsdp", "2", "--price", "1.5", "--html", str(page))
+    ended = plan(tmp_path, "--topology", "v5e:2x2", "--price", "1.5", "--html", str(page))
     assert ended.returncode == 0, ended.stderr
     # And no noise of a TPU that is not here.
     assert ended.stderr == "compiling stage 1 of 1 for v5e:2x2 in 2 microbatches\n"
@@ -61,7 +61,8 @@ def test_a_small_plan_for_a_tpu(tmp_path: Path) -> None:
     times = re.search(r"^  stage 1 .* ([\d.]+) to [\d.]+ .*% +([\d.]+), [\d.]+%$", shown, re.M)
     least, estimate = times.groups()
     assert float(least) < float(estimate)  # milliseconds
-    # In the table of what is sent: weights gathered and gradients scattered over fsdp, and summed over data.
+    # A TPU's mesh shards weights by default: the table of what is sent has weights gathered and gradients scattered over
+    # fsdp, and summed over data.
     kinds = set(
         re.findall(r"^  (all-gather|reduce-scatter|all-reduce|all-to-all|collective-permute) +(\S.*?)  ", shown, re.M)
     )
