@@ -61,8 +61,8 @@ def test_a_small_plan_for_a_tpu(tmp_path: Path) -> None:
     times = re.search(r"^  stage 1 .* ([\d.]+) to [\d.]+ .*% +([\d.]+), [\d.]+%$", shown, re.M)
     least, estimate = times.groups()
     assert float(least) < float(estimate)  # milliseconds
-    # A TPU's mesh shards weights by default: the table of what is sent has weights gathered and gradients scattered over
-    # fsdp, and summed over data.
+    # A TPU's mesh shards weights by default: the table of what is sent has weights gathered and gradients scattered
+    # over fsdp, and summed over data.
     kinds = set(
         re.findall(r"^  (all-gather|reduce-scatter|all-reduce|all-to-all|collective-permute) +(\S.*?)  ", shown, re.M)
     )
