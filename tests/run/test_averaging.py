@@ -9,8 +9,9 @@ import jax
 import numpy as np
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import command, finish, write_recipe
+from tiny_runs import SIX_STEPS, write_recipe
 
+import bertjax
 from bertjax.__main__ import main
 from bertjax.run.averaging import average
 from bertjax.run.checkpoint import read_metadata
@@ -19,24 +20,25 @@ from bertjax.run.run_directory import load_run
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that keeps its checkpoints at steps 10, 20 and 30."""
+    """A run that keeps its checkpoints at steps 2, 4 and 6."""
     folder = tmp_path_factory.mktemp("average")
-    recipe, source = write_recipe(folder), write_corpus(folder / "corpus.txt", 300)
-    sizes = ("--training.steps", "30", "--training.keep-last", "3", "--training.checkpoint-every", "10")
-    finish(command(recipe, source, folder / "run", *sizes), folder / "log")
+    corpus = write_corpus(folder / "corpus.txt", 60)
+    keys = {"data.sources": (f"lines:{corpus}",), "data.root": str(folder / "data"), "run_dir": str(folder / "run")}
+    keys |= SIX_STEPS | {"training.checkpoint_every": 2, "training.keep_last": 3}
+    bertjax.pretrain(bertjax.recipe(write_recipe(folder), keys))
     return folder / "run"
 
 
 @pytest.mark.parametrize("last", [2, 3])  # a half is exact, a third is not
 def test_the_mean_is_that_of_the_arrays_in_float64(run: Path, tmp_path: Path, last: int) -> None:
     made = average(run, last, tmp_path / "mean")
-    assert made.steps == (10, 20, 30)[-last:]
+    assert made.steps == (2, 4, 6)[-last:]
     found = load_run(made.directory)
     sources = [load_run(run / "checkpoints" / str(step)).params for step in made.steps]
     whole = [jax.tree.map(lambda x: np.asarray(x, np.float64), params) for params in sources]
     wanted = jax.tree.map(lambda *each: (sum(each) / last).astype(np.float32), *whole)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(found.params), wanted)
-    assert found.step == 30 and found.config.model == load_run(run).config.model
+    assert found.step == 6 and found.config.model == load_run(run).config.model
     told = read_metadata(made.directory)["averaged"]
     assert [of["step"] for of in told] == [*made.steps] and len({of["digest"] for of in told}) == last
 
@@ -44,18 +46,18 @@ def test_the_mean_is_that_of_the_arrays_in_float64(run: Path, tmp_path: Path, la
 def test_other_verbs_read_it(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mean, out = tmp_path / "mean", tmp_path / "out"
     assert main(["run", "average", str(run), "--last", "3", "--output", str(mean)]) == 0
-    assert "the mean of 3 checkpoints, 10, 20, 30" in capsys.readouterr().out
+    assert "the mean of 3 checkpoints, 2, 4, 6" in capsys.readouterr().out
     assert main(["export", str(mean), "--to", "huggingface", "--output", str(out)]) == 0
     assert json.loads((out / "config.json").read_text())["architectures"] == ["BertForPreTraining"]
     assert main(["evaluate", str(mean)]) == 0
-    assert "step 30 of" in capsys.readouterr().out
+    assert "step 6 of" in capsys.readouterr().out
 
 
 def test_what_cannot_be_averaged_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
         (
             ["--last", "5"],
-            "keeps 3 checkpoint(s) (10, 20, 30); give a smaller --last, or train with --training.keep-last 5",
+            "keeps 3 checkpoint(s) (2, 4, 6); give a smaller --last, or train with --training.keep-last 5",
         ),
         (["--last", "1"], "--last 1: a mean takes 2 checkpoints or more"),
         (["--last", "2", "--output", str(run)], "it is not empty; choose another (--output), or move it away"),

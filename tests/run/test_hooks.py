@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -109,9 +110,14 @@ def test_log_comes_before_evaluation_before_save(recorded: Recorder) -> None:
     ]
 
 
-def test_gradient_metrics_are_logged_and_change_nothing(folder: Path, recorded: Recorder) -> None:
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> Path:
     pretrain(folder, "plain")
-    assert digests(folder / "recorded") == digests(folder / "plain")
+    return folder / "plain"
+
+
+def test_gradient_metrics_are_logged_and_change_nothing(folder: Path, recorded: Recorder, plain: Path) -> None:
+    assert digests(folder / "recorded") == digests(plain)
     found = curves(read_metrics(folder / "recorded" / "metrics.jsonl"))
     assert found["gradient/whole"] == found["train/grad_norm"]
     assert all(
@@ -163,8 +169,8 @@ def test_finished_run_frees_its_arrays(folder: Path) -> None:
     assert allocated() - before < 100_000, "parameters and moments take 400 kB"
 
 
-def test_run_beyond_its_new_end_is_evaluated(folder: Path) -> None:
-    pretrain(folder, "beyond")
+def test_run_beyond_its_new_end_is_evaluated(folder: Path, plain: Path) -> None:
+    shutil.copytree(plain, folder / "beyond")
     result = pretrain(folder, "beyond", **{"training.steps": 4})
     assert result.step == 6 and result.figures
 

@@ -39,11 +39,13 @@ class Training:
         gradient_metrics: GradientMetrics | None = None,
         platform: str | None = None,
     ) -> None:
+        self.mesh_config = mesh
         self.mesh = make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
         optimizer = make_optimizer(settings)
         with jax.set_mesh(self.mesh):
             self.blueprint = draw_blueprint(model, optimizer, self.mesh, execution)
             self.state = init_state(self.blueprint, model, optimizer, 0)
+            self._first = jax.device_get(self.state)
             self.train_step = make_train_step(
                 self.blueprint,
                 objectives,
@@ -57,6 +59,11 @@ class Training:
                 platform=platform,
             )
             self.eval_step = make_eval_step(self.blueprint, objectives, packed=packed)
+
+    def restarted(self) -> Training:
+        """The same compiled step from its first state on."""
+        self.state = jax.device_put(self._first, self.blueprint.shardings)
+        return self
 
     def step(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """Take a step; its figures."""

@@ -59,6 +59,12 @@ def single_with_dropout() -> np.ndarray:
     return training_on(MeshConfig(1, 1, 1), dropout_seed=3).losses(batches())
 
 
+@pytest.fixture(scope="module")
+def on_all_axes() -> Training:
+    """A step that tests share, each from the first state on."""
+    return training_on(MESHES["data=2,fsdp=2,tensor=2"])
+
+
 LONG = pytest.mark.long
 ON_ALL_AXES = [pytest.param(mesh, marks=[LONG] * ("tensor" not in mesh)) for mesh in MESHES]
 REST = [(1, "none"), (1, "full"), (2, "none"), (2, "full"), (4, "none")]
@@ -90,8 +96,8 @@ def test_gradients_are_clipped(single: np.ndarray) -> None:
     assert (np.abs(clipped / single - 1)[2:] > 1e-4).all()
 
 
-def test_losses_fall_when_batches_repeat() -> None:
-    training = training_on(MeshConfig(1, 1, 1))
+def test_losses_fall_when_batches_repeat(on_all_axes: Training) -> None:
+    training = on_all_axes.restarted()
     batch = next(batches())
     losses = [training.step(batch)["loss"] for _ in range(30)]
     assert losses[-1] < losses[0] - 1
@@ -108,8 +114,8 @@ def test_no_device_holds_an_activation_of_the_global_batch(mesh: str) -> None:
     assert re.search(rf"f32\[{ROWS // 8 // 2},{LENGTH},", text), "the pattern finds no activation at all"
 
 
-def test_padding_rows_of_the_vocabulary_stay_zero() -> None:
-    training = training_on(MeshConfig(2, 2, 2))
+def test_padding_rows_of_the_vocabulary_stay_zero(on_all_axes: Training) -> None:
+    training = on_all_axes.restarted()
     for batch in batches(3):
         training.step(batch)
     word = np.asarray(training.state.params["encoder"]["embeddings"]["word"])
@@ -126,8 +132,9 @@ def test_losses_do_not_depend_on_vocabulary_padding(single: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"], ids=["conditional", "select"])
-def test_a_nonfinite_update_is_skipped_and_counted(platform: str) -> None:
-    training = training_on(MeshConfig(2, 2, 2), platform=platform)
+def test_a_nonfinite_update_is_skipped_and_counted(platform: str, on_all_axes: Training) -> None:
+    on_cpu = platform == "cpu"
+    training = on_all_axes.restarted() if on_cpu else training_on(on_all_axes.mesh_config, platform=platform)
     first, poisoned, *_ = batches(3)
     training.step(first)
     before = jax.device_get((training.state.params, training.state.opt_state))
@@ -158,8 +165,8 @@ def test_gradient_metrics_change_only_the_metrics() -> None:
     assert with_norms == pytest.approx(plain, rel=1e-6)
 
 
-def test_eval_step_sums_what_the_train_step_averages() -> None:
-    training = training_on(MeshConfig(2, 2, 2))
+def test_eval_step_sums_what_the_train_step_averages(on_all_axes: Training) -> None:
+    training = on_all_axes.restarted()
     batch = next(batches())
     with jax.set_mesh(training.mesh):
         sums = training.eval_step(training.state.params, training.on_devices(batch))
