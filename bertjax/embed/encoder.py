@@ -39,7 +39,7 @@ class TextCounts(LengthCounts):
     when_empty = "have no token; their vectors are of [CLS] [SEP] alone"
 
 
-def rows_of(
+def token_rows(
     texts: Sequence[str], tokenizer: Tokenizer, max_length: int, long: Long, counts: TextCounts
 ) -> list[list[np.ndarray]]:
     """The rows of each text, int32 [CLS] ... [SEP] of at most `max_length` tokens: one, or with `split` its parts.
@@ -158,8 +158,9 @@ class TextEncoder:
             begins = np.cumsum([0, *[len(parts) for parts in window]])[:-1]  # the rows that are a text's first
             vectors = iter(self._vectors(rows, lambda some, begins=begins: done(int(np.isin(some, begins).sum()))))
             for number, parts in enumerate(window, first):
-                found = [next(vectors) for _ in parts]
-                embedding = Embedding(self._finished(_joined(found, parts, self.encoding.pooling)), joined_rows(parts))
+                part_vectors = [next(vectors) for _ in parts]
+                whole = _joined(part_vectors, parts, self.encoding.pooling)
+                embedding = Embedding(self._finished(whole), joined_rows(parts))
                 if not np.isfinite(embedding.vectors).all():
                     raise ValueError(f"text {number}: its vector is not finite; are the model's weights damaged?")
                 yield embedding
@@ -174,7 +175,7 @@ class TextEncoder:
         tokens = 0
         source = iter(texts)
         while some := [self.encoding.prompt + text for text in itertools.islice(source, _TOKENIZED_AT_ONCE)]:
-            for parts in rows_of(some, self._tokenizer, self.max_length, self.encoding.long, self.counts):
+            for parts in token_rows(some, self._tokenizer, self.max_length, self.encoding.long, self.counts):
                 size = sum(len(part) for part in parts)
                 if window and tokens + size > budget:
                     yield window
@@ -186,14 +187,14 @@ class TextEncoder:
 
     def _vectors(self, rows: Sequence[np.ndarray], done: Callable[[list[int]], object]) -> list[np.ndarray]:
         """The vectors of each row; a batch is computed while the one before is fetched. `done` receives its rows."""
-        found: list[np.ndarray] = [np.empty(0)] * len(rows)
+        results: list[np.ndarray] = [np.empty(0)] * len(rows)
 
         def fetch(numbers: list[int], out: jax.Array) -> None:
             values = np.asarray(out)
             for index, number in enumerate(numbers):
                 whole = self.encoding.pooling != "none"
                 # A copy: a view would keep the whole batch.
-                found[number] = (values[index] if whole else values[index, : len(rows[number])]).copy()
+                results[number] = (values[index] if whole else values[index, : len(rows[number])]).copy()
             done(numbers)
 
         waiting: tuple[list[int], jax.Array] | None = None
@@ -204,7 +205,7 @@ class TextEncoder:
             waiting = numbers, out
         if waiting is not None:
             fetch(*waiting)
-        return found
+        return results
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[list[int], int, int]]:
         """(row numbers, padded length, rows with fillers) of similar lengths, in few shapes, since each is compiled."""

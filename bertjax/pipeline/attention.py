@@ -28,8 +28,8 @@ class Attention:
         """Lines with the head that shows each pattern most clearly."""
         view, lines = self.view, [f"measured on {self.view.pairs:,} pairs of sentences: {self.view.sample}"]
         width = max(len(pattern.name) for pattern in PATTERNS)
-        found = zip(PATTERNS, view.clearest, view.patterns.shares, view.patterns.strengths, strict=True)
-        for number, (pattern, best, shares, strengths) in enumerate(found):
+        patterns = zip(PATTERNS, view.clearest, view.patterns.shares, view.patterns.strengths, strict=True)
+        for number, (pattern, best, shares, strengths) in enumerate(patterns):
             if best is None:
                 line = "not measured"
             elif strengths[best] < SHOWN_FROM:
@@ -57,6 +57,6 @@ def attention(source: str, sentences: Sequence[str] = (), text: str = "", sample
     if sample < 2:
         raise ValueError(f"--sample {sample}: patterns are measured on pairs of sentences; give 2 or more")
     model, _ = open_source(source)
-    found = sample_text(model, text or None, ProgressLine())
-    shown = tuple(sentences) or EXAMPLE
-    return Attention(view_attention(model, source.rstrip("/"), shown, found, sample, ProgressLine()))
+    sampled = sample_text(model, text or None, ProgressLine())
+    sentences = tuple(sentences) or EXAMPLE
+    return Attention(view_attention(model, source.rstrip("/"), sentences, sampled, sample, ProgressLine()))

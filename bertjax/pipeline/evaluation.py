@@ -42,8 +42,8 @@ def evaluate(run: str) -> Evaluation:
             f"{run} was fine-tuned; its figures are in {model.directory / RESULTS_FILE}. To measure it on another "
             "file, repeat the command that trained it with --test FILE: it trains nothing again"
         )
-    found = read_teacher(model.config)
-    teacher = None if found is None else fit_teacher(found, model.config, model.tokenizer)
+    source = read_teacher(model.config)
+    teacher = None if source is None else fit_teacher(source, model.config, model.tokenizer)
     if teacher is not None and teacher.digest != read_metadata(path_of(run))["teacher_digest"]:
         raise ValueError(
             f"distillation.teacher={model.config.distillation.teacher!r} is not the model that {run} learned from: its "

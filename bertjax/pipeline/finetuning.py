@@ -62,7 +62,7 @@ class TaskRequest:
     show_config: bool = False  # print every key, not only those that differ from the task's recipe
 
 
-def request_of(task: str, init_from: str, options: FinetuneOptions) -> TaskRequest:
+def make_request(task: str, init_from: str, options: FinetuneOptions) -> TaskRequest:
     """The request of `bertjax.finetune`."""
     data = {name: str(getattr(options, name)) for name in ("data", "train", "dev", "test", "label")}
     columns = {"text": tuple(options.text), "labels": tuple(options.labels)}

@@ -26,10 +26,10 @@ def in_cell(page: str) -> str:
 
 def tables_and_curves(title: str, tables: Sequence[Table], run: AnyPath) -> str:
     """A page of tables, and below them the curves of a run: training losses, held-out figures, the learning rate."""
-    found = curves(read_metrics(run / METRICS_FILE))
+    series = curves(read_metrics(run / METRICS_FILE))
     parts = [
         *map(table_html, tables),
         f"<h2>Curves of {html.escape(str(run))}</h2>",
-        f'<div class="charts">{"".join(curve_charts(found))}</div>',
+        f'<div class="charts">{"".join(curve_charts(series))}</div>',
     ]
     return render_page(title, parts, reads_charts=True)

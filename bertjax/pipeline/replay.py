@@ -53,25 +53,26 @@ class ReplayOfRun:
 
 
 def replay_step(directory: str, step: int, progress: Progress) -> ReplayOfRun:
-    """Rebuild step number `step` of a run, counted as its log counts: the step that makes it so many taken.
+    """Rebuild step `step` of a run; the first step is 1, as in its log.
 
-    Raises ValueError for a run that is none, a step that it does not have, and data that is not the run's.
+    Raises ValueError for a folder without a run, a step that the run does not have, and data that is not the run's.
     """
     run = path_of(directory)
     start, saved = _checkpoint_before(run, step)
-    config = _config_of(run, saved)
+    config = _read_config(run, saved)
     stages = stages_of(config)
     if not 1 <= step <= stages[-1].stop:
         raise ValueError(f"--step {step}: {run} has steps 1 to {stages[-1].stop:,}")
-    skips, keep = config.training.skips, config.compilation_cache
-    set_compilation_cache(keep)
+    skips = config.training.skips
+    set_compilation_cache(config.compilation_cache)
     config, mesh, notices = _for_this_machine(config, saved)
-    content, found = open_data(config, progress, saved["data_fingerprint"] if saved else ""), read_teacher(config)
-    teacher = None if found is None else fit_teacher(found, config, content.tokenizer)
+    content = open_data(config, progress, saved["data_fingerprint"] if saved else "")
+    source = read_teacher(config)
+    teacher = None if source is None else fit_teacher(source, config, content.tokenizer)
     job = with_skips(assemble(config, content, teacher=teacher, mesh=mesh), skips)
     if saved is not None:
-        wanted = saved["config"] | {"training": saved["config"]["training"] | {"skips": list(skips)}}
-        notices += check_compatible(saved | {"config": wanted}, job.metadata)
+        expected = saved["config"] | {"training": saved["config"]["training"] | {"skips": list(skips)}}
+        notices += check_compatible(saved | {"config": expected}, job.metadata)
         notices += version_notices(saved, job.metadata)
     logged = read_metrics(run / METRICS_FILE) if (run / METRICS_FILE).exists() else []
     with jax.set_mesh(job.mesh):
@@ -94,7 +95,7 @@ def _checkpoint_before(run: AnyPath, step: int) -> tuple[int, dict | None]:
     return (before[-1], read_metadata(run / DIRECTORY / str(before[-1]))) if before else (0, None)
 
 
-def _config_of(run: AnyPath, saved: dict | None) -> Config:
+def _read_config(run: AnyPath, saved: dict | None) -> Config:
     """The config that the step was taken with: the checkpoint's, and the batches that the run has skipped since."""
     now = from_dict(read_json(run / CONFIG_FILE)) if (run / CONFIG_FILE).exists() else None
     config = now if saved is None else from_dict(saved["config"])
@@ -107,7 +108,7 @@ def _config_of(run: AnyPath, saved: dict | None) -> Config:
 
 
 def _for_this_machine(config: Config, saved: dict | None) -> tuple[Config, Mesh, list[str]]:
-    """The config with an attention that is had here, a mesh of devices here, and what they change."""
+    """Adapt the config to the attention and the devices of this machine; also returns a mesh and notices of changes."""
     notices: list[str] = []
     rows = [stage.training.rows_at_a_time for stage in stages_of(config)]
     try:
@@ -150,10 +151,10 @@ def _texts(job: Job, replayed: Replayed) -> tuple[RowText, ...]:
     template = family_of(config.model.family).template
     kind = RowKind("", stage.data, stage.stage.seed, stage.training.objectives, template)
     sources = origins(unskipped_batches(stage), replayed.rows_read, stage.data.sources)
-    found = []
+    texts = []
     for number, where in enumerate(sources):
         row = {name: values[number] for name, values in replayed.batch.items()}
         pairs = pairs_of_row(number, row, job.tokenizer, kind)
         parts = [f"({pair.label}) {joined(pair.a)}" + (f"  |  {joined(pair.b)}" if pair.b else "") for pair in pairs]
-        found.append(RowText(tuple(where), "\n".join(parts)))
-    return tuple(found)
+        texts.append(RowText(tuple(where), "\n".join(parts)))
+    return tuple(texts)

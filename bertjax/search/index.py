@@ -101,7 +101,7 @@ def build_index(
                 source = iter(records)
                 while batch := list(itertools.islice(source, _TOKENIZED_AT_ONCE)):
                     wholes = [record.whole for record in batch]
-                    terms.extend(array("i", ids.tolist()) for ids in terms_of(wholes, tokenizer))
+                    terms.extend(array("i", ids.tolist()) for ids in search_terms(wholes, tokenizer))
                     for record in batch:
                         documents.add(record)
                     yield from wholes
@@ -121,7 +121,7 @@ def build_index(
         write_sums(partial)
 
 
-def terms_of(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
+def search_terms(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
     """Tokenize texts into terms: all tokens except [UNK]. A word has the same term in every position."""
     return [ids[ids != tokenizer.unk_id] for ids in tokenizer.encode_sentences(texts, [False] * len(texts))]
 

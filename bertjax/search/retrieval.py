@@ -17,7 +17,7 @@ from bertjax.finetune.kinds.relevance import RELEVANCE
 from bertjax.finetune.predict import TaskModel
 from bertjax.input.lengths import LengthCounts
 from bertjax.run.run_directory import TrainedModel
-from bertjax.search.index import SearchIndex, terms_of
+from bertjax.search.index import SearchIndex, search_terms
 from bertjax.search.rankings import Hits, best, fuse, without
 from bertjax.search.records import Record, StoredDocuments
 from bertjax.storage.files import replacing
@@ -55,7 +55,7 @@ def retrieve(
             vectors = np.stack([embedding.vectors for embedding in encoder.encode(batch)])
             rankings["vectors"] = nearest(index.vectors, vectors, top + 1)
         if "bm25" in results:
-            rankings["bm25"] = [index.words.search(terms, top + 1) for terms in terms_of(batch, tokenizer)]
+            rankings["bm25"] = [index.words.search(terms, top + 1) for terms in search_terms(batch, tokenizer)]
         for way, ranked in rankings.items():
             numbers = own[start : start + len(batch)]
             results[way] += [without(hits, number, top) for hits, number in zip(ranked, numbers, strict=True)]

@@ -73,9 +73,9 @@ def write_training_pairs(
         ]
         counts.positives += len(answers)
         counts.negatives += len(drawn)
-    for split, of_split in rows.items():
-        _write(folder / PAIRS / f"{split}.jsonl", (row for row in of_split if row[2]), documents, labelled=False)
-        _write(folder / RELEVANCE / f"{split}.jsonl", iter(of_split), documents, labelled=True)
+    for split, split_rows in rows.items():
+        _write(folder / PAIRS / f"{split}.jsonl", (row for row in split_rows if row[2]), documents, labelled=False)
+        _write(folder / RELEVANCE / f"{split}.jsonl", iter(split_rows), documents, labelled=True)
     return counts
 
 

@@ -52,7 +52,7 @@ class ChunkEncoder:
         self._between = between
         self._known: dict[str, bytes] = {}
         self._characters = 0
-        self._offsets = lru_cache(_CHUNKS_WITH_OFFSETS)(self._offsets_of)
+        self._offsets = lru_cache(_CHUNKS_WITH_OFFSETS)(self._chunk_offsets)
 
     def encode(self, sentences: Sequence[str], before: Sequence[str] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Encode sentences: (ids uint32 [tokens], lengths int64 [sentences]). Raises ValueError for a lone surrogate.
@@ -94,11 +94,11 @@ class ChunkEncoder:
         for chunk in self.cut([sentence], [before]):
             begin = text.index(chunk, end)
             end = begin + len(chunk)
-            offsets = self._offsets if len(chunk) <= _CHARACTERS_WITH_OFFSETS else self._offsets_of
+            offsets = self._offsets if len(chunk) <= _CHARACTERS_WITH_OFFSETS else self._chunk_offsets
             spans += [(begin + first, begin + last) for first, last in offsets(chunk)]
         return (np.array(spans, np.int64).reshape(-1, 2) - len(before)).clip(0)
 
-    def _offsets_of(self, chunk: str) -> list[tuple[int, int]]:
+    def _chunk_offsets(self, chunk: str) -> list[tuple[int, int]]:
         offsets = self._tokenizer.encode(chunk, add_special_tokens=False).offsets
         # If `correct` changed the number of tokens, each of them stands for the whole chunk.
         return offsets if len(offsets) == self.size(chunk) else [(0, len(chunk))] * self.size(chunk)

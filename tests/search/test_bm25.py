@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.search.bm25 import Bm25, write_bm25
-from bertjax.search.index import terms_of
+from bertjax.search.index import search_terms
 
 TERMS = 12
 
@@ -66,5 +66,5 @@ def test_scores_by_hand(tmp_path):
 def test_a_word_has_the_same_terms_in_every_position(family: str) -> None:
     """RoBERTa's tokenizer has other ids for the first word of a text, which no other text would share."""
     tokenizer, words = tokenizer_of(family), " ".join(TEXTS).split()[:20]
-    forth, back = terms_of([" ".join(words), " ".join(reversed(words))], tokenizer)
+    forth, back = search_terms([" ".join(words), " ".join(reversed(words))], tokenizer)
     assert sorted(forth.tolist()) == sorted(back.tolist()) and len(forth) >= len(words)

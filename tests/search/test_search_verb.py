@@ -346,7 +346,7 @@ def test_interruption_leaves_no_index(run, data, tmp_path, capsys, monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(index_module, "terms_of", interrupted)
+    monkeypatch.setattr(index_module, "search_terms", interrupted)
     assert search(run, "museum", "--index", tmp_path / "index", "--documents", data / "corpus.jsonl") == 130
     assert "no partial index was left; run the same command again to start over" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -354,16 +354,16 @@ def test_interruption_leaves_no_index(run, data, tmp_path, capsys, monkeypatch):
 
 def test_concurrent_build_is_rejected(run, data, made, tmp_path, capsys, monkeypatch):
     fixed = (run, "museum", "--index", tmp_path / "index", "--documents", data / "corpus.jsonl")
-    terms_of, said = index_module.terms_of, []
+    search_terms, said = index_module.search_terms, []
 
     def meanwhile(*arguments):
         if not said:
             said.append("")
             assert search(*fixed) == 1
             said[0] = capsys.readouterr().err
-        return terms_of(*arguments)
+        return search_terms(*arguments)
 
-    monkeypatch.setattr(index_module, "terms_of", meanwhile)
+    monkeypatch.setattr(index_module, "search_terms", meanwhile)
     assert search(*fixed) == 0
     assert f"{tmp_path}/index: another process is writing it; wait for it, or name another folder" in said[0]
     assert open_index(tmp_path / "index").vectors.tobytes() == open_index(made).vectors.tobytes()
