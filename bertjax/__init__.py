@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any, Unpack
 
     from bertjax.config import Config
-    from bertjax.config.plugins import register
+    from bertjax.config.registry import register
     from bertjax.embed.encoder import EncodingOptions
     from bertjax.loaded import LoadedModel
     from bertjax.pipeline.attention import Attention
@@ -52,7 +52,7 @@ _ELSEWHERE = {  # imported on first access
     "Config": "bertjax.config",
     "ExportOptions": "bertjax.pipeline.exporting",
     "FinetuneOptions": "bertjax.pipeline.finetune_options",
-    "register": "bertjax.config.plugins",
+    "register": "bertjax.config.registry",
 }
 
 
@@ -127,7 +127,7 @@ def finetune(
     from bertjax.pipeline import finetuning
     from bertjax.pipeline.finetune_options import FinetuneOptions
 
-    request = finetuning.request_of(task, str(init_from), options or FinetuneOptions())
+    request = finetuning.make_request(task, str(init_from), options or FinetuneOptions())
     return finetuning.finetune(request, callbacks=callbacks)
 
 

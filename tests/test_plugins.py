@@ -15,7 +15,7 @@ from tiny_runs import SIX_STEPS, write_recipe
 
 import bertjax
 from bertjax.__main__ import main
-from bertjax.config import plugins
+from bertjax.config import plugins, registry
 from bertjax.config.recipes import load_recipe
 from bertjax.convert.formats import ExportNames, load_format, source_kinds
 from bertjax.families.registry import FAMILIES
@@ -50,8 +50,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this process like a new one, which has imported no plug-in."""
     program = plugins.Plugin("this program", "", named=True)
-    monkeypatch.setattr(plugins, "_PROGRAM", program)
-    monkeypatch.setattr(plugins, "_active", {program.name: program})
+    monkeypatch.setattr(registry, "PROGRAM", program)
+    monkeypatch.setattr(registry, "loaded_plugins", {program.name: program})
 
 
 def write(folder: Path, name: str, code: str = "") -> str:
@@ -169,7 +169,7 @@ def test_modules_and_entry_points(tmp_path, monkeypatch):
         scanned.append(group)
         return {name: EntryPoint(name, value, f"bertjax.{group}") for name, value in points.get(group, {}).items()}
 
-    monkeypatch.setattr(plugins, "_entry_points", entry_points)
+    monkeypatch.setattr(registry, "_entry_points", entry_points)
     assert KINDS["text"] and not scanned, "the package has it"
     monkeypatch.setattr(KINDS, "_loaded", {})
     write(package, "subtitles.py", FILES["subtitles.py"].replace("bertjax.register", "print"))

@@ -1,8 +1,4 @@
-"""Plug-ins: what files, modules and installed packages outside of bertjax add to its registries.
-
-A registry finds a member in this order: the package; the plug-ins that were named (`--plugin`, `plugins` of a config);
-the entry points `bertjax.GROUP` of installed packages, which are scanned only for a name that the others lack, and for
-a list of all names.
+"""Plug-ins: files and modules outside of bertjax that add members to its registries.
 
 A run records its plug-ins as NAME@sha256:DIGEST and keeps a copy of each file. A run never brings code of its own: its
 copy is imported only if the user named a file of the same content on this machine before (`trusted_list`).
@@ -10,8 +6,6 @@ copy is imported only if the user named a file of the same content on this machi
 
 from __future__ import annotations
 
-import difflib
-import functools
 import hashlib
 import importlib
 import importlib.util
@@ -19,174 +13,18 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
 
-T = TypeVar("T")
+from bertjax.config import registry
+from bertjax.config.registry import MARK, Plugin, name_taken
+
 Plugins = tuple[tuple[str, str, bytes | None], ...]  # name, digest and source of each, for another process
 
-# Registry -> what names its members. The entry points of a group are called `bertjax.GROUP`.
-GROUPS = {
-    "families": "model.family",
-    "objectives": "training.objectives, its half in JAX",
-    "targets": "training.objectives, its half in NumPy",
-    "sources": "data.sources",
-    "tokenizers": "data.tokenizer",
-    "augmentations": "data.augment",
-    "masking": "data.masking",
-    "mask_counts": "data.mask_count",
-    "replace_by": "data.replace_by",
-    "random_ids": "data.random_ids",
-    "formats": "--to, and the prefix of a model's source",
-    "task_kinds": "the task of finetune",
-    "task_networks": "model.head",
-    "loggers": "log",
-    "hooks": "hooks",
-    "recipes": "the recipe of a command",
-}
 FOLDER = "plugins"  # in the directory of a run: the copies of its plug-in files
-_MARK = "@sha256:"
 _SHOWN = 12  # digits of a digest in messages
-
-
-@dataclass
-class Plugin:
-    """A file or a module that was imported, and the members that it registered."""
-
-    name: str  # of the file, or of the module
-    digest: str  # SHA-256 of its source
-    source: bytes | None = None  # of a file
-    named: bool = False  # by the user of this process, rather than by a run that it opened
-    members: dict[tuple[str, str], Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return f"{self.name}{_MARK}{self.digest}"
-
-
-_PROGRAM = Plugin("this program", "", named=True)  # what is registered outside of plug-ins
-_active: dict[str, Plugin] = {_PROGRAM.name: _PROGRAM}
-_importing: list[Plugin] = []
-_registries: dict[str, Registry[Any]] = {}
-
-
-def register(group: str, name: str, member: Any) -> None:
-    """Add a member to a registry: `bertjax.register("objectives", "length", Objective(...))`.
-
-    Called by a plug-in while it is imported. Raises ValueError for an unknown group, and for a name that the package
-    or another plug-in has.
-    """
-    if group not in GROUPS:
-        near = difflib.get_close_matches(group, GROUPS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(GROUPS)}"
-        raise ValueError(f"register({group!r}, {name!r}, ...): the registry {group!r} is unknown; {hint}")
-    owner = _importing[-1] if _importing else _PROGRAM
-    if group in _registries and name in _registries[group].own:
-        raise _taken(owner, group, name, "the package")
-    owner.members[group, name] = member
-
-
-def _taken(owner: Plugin, group: str, name: str, by: str) -> ValueError:
-    return ValueError(f"{owner.name} registers {name!r} in {group!r}, which {by} has too; choose another name")
-
-
-class Registry(MutableMapping[str, T]):
-    """Maps the names of a group to its members: from the package, from plug-ins, from entry points.
-
-    Reading raises ValueError for a member of another type than `kind`, and for an entry point that cannot be imported.
-    """
-
-    def __init__(self, group: str, members: Mapping[str, T], kind: type | None = None) -> None:
-        assert group in GROUPS, group
-        self.own = dict(members)  # of the package
-        self._group, self._kind = group, kind
-        self._loaded: dict[str, T] = {}  # of entry points
-        self._left_out: set[str] = set()  # entry points that cannot be used
-        _registries[group] = self
-        for plugin in _active.values():
-            for of, name in plugin.members:
-                if of == group and name in self.own:
-                    raise _taken(plugin, group, name, "the package")
-
-    def __getitem__(self, name: str) -> T:
-        if name in self.own:
-            return self.own[name]
-        for plugin in _active.values():
-            if (self._group, name) in plugin.members:
-                return self._checked(name, plugin.members[self._group, name], plugin.name)
-        if name not in self._loaded:
-            self._loaded[name] = self._load(name)
-        return self._loaded[name]
-
-    def __setitem__(self, name: str, member: T) -> None:
-        """Register a member: of the plug-in that is being imported, if there is one."""
-        if _importing:
-            register(self._group, name, member)
-        else:
-            self.own[name] = member
-
-    def __delitem__(self, name: str) -> None:
-        del self.own[name]
-
-    def __iter__(self) -> Iterator[str]:
-        yield from (names := self.at_hand())
-        for name, point in _entry_points(self._group).items():
-            reason = f"{_described(point)} is not used: {name!r} exists already" if name in names else ""
-            try:
-                if not reason:
-                    self[name]
-            except ValueError as error:  # of a package that this command may not need
-                reason = str(error)
-            if not reason:
-                yield name
-            elif name not in self._left_out:
-                self._left_out.add(name)
-                warnings.warn(reason, stacklevel=2)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def at_hand(self) -> tuple[str, ...]:
-        """The names that the package and plug-ins define; entry points are not scanned."""
-        added = (name for plugin in _active.values() for group, name in plugin.members if group == self._group)
-        return (*self.own, *added)
-
-    def _load(self, name: str) -> T:
-        point = _entry_points(self._group)[name]
-        try:
-            member = point.load()
-        except Exception as error:
-            raise ValueError(
-                f"{_described(point)} cannot be imported ({type(error).__name__}: {error}); repair or uninstall that "
-                "package"
-            ) from error
-        return self._checked(name, member, _described(point))
-
-    def _checked(self, name: str, member: Any, origin: str) -> T:
-        if self._kind is not None and not isinstance(member, self._kind):
-            raise ValueError(
-                f"{origin}: {name!r} in {self._group!r} is {type(member).__name__}; give {self._kind.__name__}"
-            )
-        own = getattr(member, "name", name) if self._kind is not None else name
-        if own != name:
-            raise ValueError(f"{origin}: {name!r} in {self._group!r} calls itself {own!r}; register it as {own!r}")
-        return member
-
-
-@functools.cache
-def _entry_points(group: str) -> dict[str, Any]:
-    """Name -> entry point, of every installed package."""
-    from importlib.metadata import entry_points
-
-    return {point.name: point for point in entry_points(group=f"bertjax.{group}")}
-
-
-def _described(point: Any) -> str:
-    package = point.dist.name if point.dist is not None else "an installed package"
-    return f"{package}: entry point {point.group}: {point.name} = {point.value}"
 
 
 def use_plugins(given: Sequence[str]) -> tuple[str, ...]:
@@ -200,17 +38,17 @@ def use_plugins(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _use(written: str) -> Plugin:
-    place, _, digest = written.partition(_MARK)
+    place, _, digest = written.partition(MARK)
     is_file = place.endswith(".py") or "/" in place
     name = Path(place).name if is_file else place
-    known = _active.get(name)
+    known = registry.loaded_plugins.get(name)
     if known is not None and digest == known.digest:
         return known
     plugin = file_plugin(Path(place)) if is_file else Plugin(name, _digest_of_module(name))
     if digest and plugin.digest != digest:
         raise ValueError(
             f"plug-in {place}: its digest is {plugin.digest[:_SHOWN]}..., not {digest[:_SHOWN]}...; put the file back, "
-            f"or name it without {_MARK}"
+            f"or name it without {MARK}"
         )
     if known is not None and known.digest == plugin.digest:
         plugin = known
@@ -232,7 +70,7 @@ def file_plugin(path: Path) -> Plugin:
 
 def as_active(recorded: Sequence[str]) -> tuple[str, ...]:
     """Plug-ins that a run records, which were opened, with the digests of what this process uses."""
-    return tuple(str(_active[written.partition(_MARK)[0]]) for written in recorded)
+    return tuple(str(registry.loaded_plugins[written.partition(MARK)[0]]) for written in recorded)
 
 
 def open_plugins(recorded: Sequence[str], run: str, read: Callable[[str], bytes]) -> None:
@@ -243,8 +81,8 @@ def open_plugins(recorded: Sequence[str], run: str, read: Callable[[str], bytes]
     since gives a warning.
     """
     for written in recorded:
-        name, _, digest = written.partition(_MARK)
-        active = _active.get(name)
+        name, _, digest = written.partition(MARK)
+        active = registry.loaded_plugins.get(name)
         if active is None or not (active.named or active.digest == digest):
             active = _open(name, digest, run, read)
         if active.digest != digest:
@@ -291,33 +129,35 @@ def _import(plugin: Plugin, place: str) -> Plugin:
 @contextmanager
 def collected(plugin: Plugin) -> Iterator[None]:
     """Add what is registered within to a plug-in, and make it one of this process if that is anything."""
-    _importing.append(plugin)
+    registry.importing.append(plugin)
     try:
         yield
     finally:
-        _importing.pop()
+        registry.importing.pop()
     for group, name in plugin.members:
-        for other in _active.values():
+        for other in registry.loaded_plugins.values():
             if other.name != plugin.name and (group, name) in other.members:
-                raise _taken(plugin, group, name, other.name)
+                raise name_taken(plugin, group, name, other.name)
     if plugin.named or plugin.members:
-        _active[plugin.name] = plugin
+        registry.loaded_plugins[plugin.name] = plugin
 
 
 def files() -> dict[str, tuple[str, bytes]]:
     """The plug-in files of this process by name: (with the digest, as a config records it; the content)."""
-    return {one.name: (str(one), one.source) for one in _active.values() if one.source is not None}
+    return {one.name: (str(one), one.source) for one in registry.loaded_plugins.values() if one.source is not None}
 
 
 def active() -> Plugins:
     """The plug-ins of this process, for `activate` in a worker process."""
-    return tuple((one.name, one.digest, one.source) for one in _active.values() if one is not _PROGRAM)
+    return tuple(
+        (one.name, one.digest, one.source) for one in registry.loaded_plugins.values() if one is not registry.PROGRAM
+    )
 
 
 def activate(plugins: Plugins) -> None:
     """Import the plug-ins of the process that started this one."""
     for name, digest, source in plugins:
-        if name not in _active:
+        if name not in registry.loaded_plugins:
             _import(Plugin(name, digest, source, named=True), name)
 
 

@@ -20,7 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from bertjax.config.plugins import Registry, collected, errors_located, file_plugin, trust
+from bertjax.config.plugins import collected, errors_located, file_plugin, trust
+from bertjax.config.registry import Registry
 from bertjax.config.run import Config
 from bertjax.config.values import check_types, flatten, to_dict
 

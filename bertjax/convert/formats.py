@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from bertjax.config.plugins import Registry
+from bertjax.config.registry import Registry
 from bertjax.storage.lean_import import require_package
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import replace
 
 from bertjax.config import ModelConfig
-from bertjax.config.plugins import Registry
+from bertjax.config.registry import Registry
 from bertjax.families.albert import ALBERT
 from bertjax.families.bert import BERT
 from bertjax.families.bigbird import BIGBIRD

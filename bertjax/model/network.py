@@ -9,7 +9,7 @@ import jax
 from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
-from bertjax.config.plugins import Registry
+from bertjax.config.registry import Registry
 from bertjax.model.attention.backends import Backend
 from bertjax.model.encoder import Embeddings, TaskNetwork
 from bertjax.model.family_heads import RtdHead, SboHead, SopHead, heads_with_input

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from bertjax.config.plugins import Registry
+from bertjax.config.registry import Registry
 from bertjax.tokenization.bpe_training import count_words, train_byte_level, train_wordpiece
 from bertjax.tokenization.sentencepiece import SentencePiece, normalizer, read_model
 from bertjax.tokenization.symbols import CHARACTERS, KMERS, REGEX, SEQUENCE_BPE

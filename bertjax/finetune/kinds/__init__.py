@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from bertjax.config.plugins import Registry
+from bertjax.config.registry import Registry
 from bertjax.finetune.kinds.choice import CHOICE
 from bertjax.finetune.kinds.kind import Kind
 from bertjax.finetune.kinds.multi_label import MULTI_LABEL

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertjax.config.plugins import Registry
+from bertjax.config.registry import Registry
 from bertjax.input.augmentations import reverse_complement
 from bertjax.input.augmentations.augmentation import Augmentation, Change, Texts
 from bertjax.tokenization.tokenizer import Tokenizer

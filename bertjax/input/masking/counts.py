@@ -9,7 +9,7 @@ from math import ceil, sqrt
 import numpy as np
 
 from bertjax.config import SHORTEST_ROW
-from bertjax.config.plugins import Registry
+from bertjax.config.registry import Registry
 from bertjax.input.masking.units import EACH
 from bertjax.input.randomness import fold_in, hash64, uniform
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.config.plugins import Registry
+from bertjax.config.registry import Registry
 from bertjax.input.layout import Split, Vocabulary
 from bertjax.input.masking.counts import COUNTS, UnitLimit
 from bertjax.input.masking.units import UNITS, WORDS, Unit

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.config.plugins import Registry
+from bertjax.config.registry import Registry
 from bertjax.input.randomness import fold_in, hash64, uniform
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bertjax.config.plugins import Registry
+from bertjax.config.registry import Registry
 from bertjax.input.targets import clm, distil_cosine, distil_layers, distil_mlm, mlm, nsp, rtd, sbo, sop
 from bertjax.input.targets.target import Pairing, Target
 

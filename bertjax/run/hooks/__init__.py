@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable
 
 from bertjax.config import Config
-from bertjax.config.plugins import Registry
+from bertjax.config.registry import Registry
 from bertjax.run.callbacks import Callback
 
 # Those that a config names. The run's own follow from other settings (`bertjax.run.train_job`).

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from bertjax.config import Config
-from bertjax.config.plugins import Registry
+from bertjax.config.registry import Registry
 from bertjax.run.loggers import mlflow, wandb
 from bertjax.run.loggers.logger import Logger, logged_run
 from bertjax.run.telemetry import OpenWriter, open_tensorboard

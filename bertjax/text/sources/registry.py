@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
-from bertjax.config.plugins import Registry
+from bertjax.config.registry import Registry
 from bertjax.storage.lean_import import require_package
 from bertjax.storage.remote import content_tag, is_remote
 from bertjax.storage.sums import sha256_of_file

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from bertjax.config import Config
-from bertjax.config.plugins import Registry
+from bertjax.config.registry import Registry
 from bertjax.training.objectives.clm import CLM
 from bertjax.training.objectives.distil_cosine import DISTIL_COSINE
 from bertjax.training.objectives.distil_layers import DISTIL_LAYERS

@@ -1,0 +1,175 @@
+"""Registries: the members of a group by name, from the package, from plug-ins and from entry points.
+
+A registry finds a member in this order: the package; the plug-ins that were named (`--plugin`, `plugins` of a config);
+the entry points `bertjax.GROUP` of installed packages, which are scanned only for a name that the others lack, and for
+a list of all names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import warnings
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# Registry -> what names its members. The entry points of a group are called `bertjax.GROUP`.
+GROUPS = {
+    "families": "model.family",
+    "objectives": "training.objectives, its half in JAX",
+    "targets": "training.objectives, its half in NumPy",
+    "sources": "data.sources",
+    "tokenizers": "data.tokenizer",
+    "augmentations": "data.augment",
+    "masking": "data.masking",
+    "mask_counts": "data.mask_count",
+    "replace_by": "data.replace_by",
+    "random_ids": "data.random_ids",
+    "formats": "--to, and the prefix of a model's source",
+    "task_kinds": "the task of finetune",
+    "task_networks": "model.head",
+    "loggers": "log",
+    "hooks": "hooks",
+    "recipes": "the recipe of a command",
+}
+MARK = "@sha256:"  # between the name and the digest of a plug-in
+
+
+@dataclass
+class Plugin:
+    """A file or a module that was imported, and the members that it registered."""
+
+    name: str  # of the file, or of the module
+    digest: str  # SHA-256 of its source
+    source: bytes | None = None  # of a file
+    named: bool = False  # by the user of this process, rather than by a run that it opened
+    members: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name}{MARK}{self.digest}"
+
+
+PROGRAM = Plugin("this program", "", named=True)  # what is registered outside of plug-ins
+loaded_plugins: dict[str, Plugin] = {PROGRAM.name: PROGRAM}
+importing: list[Plugin] = []
+_registries: dict[str, Registry[Any]] = {}
+
+
+def register(group: str, name: str, member: Any) -> None:
+    """Add a member to a registry: `bertjax.register("objectives", "length", Objective(...))`.
+
+    Called by a plug-in while it is imported. Raises ValueError for an unknown group, and for a name that the package
+    or another plug-in has.
+    """
+    if group not in GROUPS:
+        near = difflib.get_close_matches(group, GROUPS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(GROUPS)}"
+        raise ValueError(f"register({group!r}, {name!r}, ...): the registry {group!r} is unknown; {hint}")
+    owner = importing[-1] if importing else PROGRAM
+    if group in _registries and name in _registries[group].own:
+        raise name_taken(owner, group, name, "the package")
+    owner.members[group, name] = member
+
+
+def name_taken(owner: Plugin, group: str, name: str, by: str) -> ValueError:
+    """The error for a name that `by` has registered before `owner`."""
+    return ValueError(f"{owner.name} registers {name!r} in {group!r}, which {by} has too; choose another name")
+
+
+class Registry(MutableMapping[str, T]):
+    """Maps the names of a group to its members: from the package, from plug-ins, from entry points.
+
+    Reading raises ValueError for a member of another type than `kind`, and for an entry point that cannot be imported.
+    """
+
+    def __init__(self, group: str, members: Mapping[str, T], kind: type | None = None) -> None:
+        assert group in GROUPS, group
+        self.own = dict(members)  # of the package
+        self._group, self._kind = group, kind
+        self._loaded: dict[str, T] = {}  # of entry points
+        self._left_out: set[str] = set()  # entry points that cannot be used
+        _registries[group] = self
+        for plugin in loaded_plugins.values():
+            for of, name in plugin.members:
+                if of == group and name in self.own:
+                    raise name_taken(plugin, group, name, "the package")
+
+    def __getitem__(self, name: str) -> T:
+        if name in self.own:
+            return self.own[name]
+        for plugin in loaded_plugins.values():
+            if (self._group, name) in plugin.members:
+                return self._checked(name, plugin.members[self._group, name], plugin.name)
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, member: T) -> None:
+        """Register a member: of the plug-in that is being imported, if there is one."""
+        if importing:
+            register(self._group, name, member)
+        else:
+            self.own[name] = member
+
+    def __delitem__(self, name: str) -> None:
+        del self.own[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (names := self.at_hand())
+        for name, point in _entry_points(self._group).items():
+            reason = f"{_described(point)} is not used: {name!r} exists already" if name in names else ""
+            try:
+                if not reason:
+                    self[name]
+            except ValueError as error:  # of a package that this command may not need
+                reason = str(error)
+            if not reason:
+                yield name
+            elif name not in self._left_out:
+                self._left_out.add(name)
+                warnings.warn(reason, stacklevel=2)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def at_hand(self) -> tuple[str, ...]:
+        """The names that the package and plug-ins define; entry points are not scanned."""
+        added = (name for plugin in loaded_plugins.values() for group, name in plugin.members if group == self._group)
+        return (*self.own, *added)
+
+    def _load(self, name: str) -> T:
+        point = _entry_points(self._group)[name]
+        try:
+            member = point.load()
+        except Exception as error:
+            raise ValueError(
+                f"{_described(point)} cannot be imported ({type(error).__name__}: {error}); repair or uninstall that "
+                "package"
+            ) from error
+        return self._checked(name, member, _described(point))
+
+    def _checked(self, name: str, member: Any, origin: str) -> T:
+        if self._kind is not None and not isinstance(member, self._kind):
+            raise ValueError(
+                f"{origin}: {name!r} in {self._group!r} is {type(member).__name__}; give {self._kind.__name__}"
+            )
+        own = getattr(member, "name", name) if self._kind is not None else name
+        if own != name:
+            raise ValueError(f"{origin}: {name!r} in {self._group!r} calls itself {own!r}; register it as {own!r}")
+        return member
+
+
+@functools.cache
+def _entry_points(group: str) -> dict[str, Any]:
+    """Name -> entry point, of every installed package."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=f"bertjax.{group}")}
+
+
+def _described(point: Any) -> str:
+    package = point.dist.name if point.dist is not None else "an installed package"
+    return f"{package}: entry point {point.group}: {point.name} = {point.value}"
