@@ -75,7 +75,7 @@ def test_figures_are_compared_kept_and_shown(gate, tmp_path, monkeypatch, capfd)
     assert kept["fast"]["command"] == f"-c {command}"
 
 
-def test_a_row_names_the_command_that_made_it_also_after_another_has_its_place(gate, tmp_path, monkeypatch) -> None:
+def test_row_names_its_command_after_a_replacement(gate, tmp_path, monkeypatch) -> None:
     figures(gate, tmp_path / "a.toml", entry("fast", "print('speed 3')", "least = 1"))
     assert run(gate, monkeypatch, tmp_path) == 0
     changed = replace(gate.read_figures()["fast"], command=("-c", "print('speed 4')"))
@@ -105,9 +105,7 @@ def test_what_a_figure_reads_is_made_before_it_and_once(gate, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("name", "chosen"), [("ste", ["step", "step of two"]), ("of two", ["step of two"]), ("step", ["step"])]
 )
-def test_figures_are_chosen_by_a_part_of_their_name_or_one_by_all_of_it(
-    gate, tmp_path, monkeypatch, name, chosen
-) -> None:
+def test_figures_are_chosen_by_part_or_all_of_their_name(gate, tmp_path, monkeypatch, name, chosen) -> None:
     made = (entry(one, "print('speed 5')", "least = 1") for one in ("step", "step of two", "other"))
     figures(gate, tmp_path / "a.toml", *made)
     assert run(gate, monkeypatch, tmp_path, name) == 0
@@ -199,7 +197,7 @@ def test_the_pages_are_what_the_gate_makes(gate) -> None:
     assert "FALLS SHORT" not in page + readme
 
 
-def test_a_recipe_has_the_mean_and_the_standard_error_of_its_runs() -> None:
+def test_recipe_has_mean_and_standard_error_of_its_runs() -> None:
     """Over seeds if there are several, else over the examples; a recipe whose race is not over has no row."""
     outcome = {"commit": "0123456", "steps": 6_402, "mrpc": 0.8, "qnli": 0.6, "cranfield": 0.2}
     runs = {"bert_0": outcome | {"sst2": 0.75, "sst2_error": 0.0147, "sst2_baseline": 0.509, "pos": 0.9}}

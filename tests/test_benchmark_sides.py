@@ -15,7 +15,7 @@ from bertjax.families.registry import family_of
 
 
 @pytest.mark.parametrize("family", HEADS)
-def test_a_head_at_predicted_positions_alone_has_the_loss_and_gradients_of_one_at_all(family: str) -> None:
+def test_head_at_predicted_positions_equals_head_at_all(family: str) -> None:
     torch = pytest.importorskip("torch", reason="needs torch")
     pytest.importorskip("transformers", reason="needs transformers")
     from their_pretraining import predict_where_labelled, pretraining

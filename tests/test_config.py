@@ -162,7 +162,7 @@ def test_an_int_may_stand_for_a_float() -> None:
 WRONG = [None, True, -1, 0.5, float("nan"), "x", [], [[1]], {}, {"a": 1}, 10**40]
 
 
-def test_a_value_of_a_saved_config_is_taken_or_refused_whatever_it_is():
+def test_any_value_of_a_saved_config_is_read_or_refused():
     """Of a fine-tuning config, which has every key of a pretraining one too."""
     whole = to_dict(FinetuneConfig()) | {"stages": [to_dict(StageConfig(start=0))]}
     refused = 0

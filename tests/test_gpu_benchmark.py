@@ -15,7 +15,7 @@ from fake_devices import xla_flags
 PROGRAM = Path(__file__).parent / "benchmarks" / "bench_gpu.py"
 
 
-def test_every_row_has_the_tokens_lengths_and_predictions_that_it_names() -> None:
+def test_rows_have_the_tokens_and_predictions_they_name() -> None:
     made = [*rows(parsed(["--sizes", "tiny", "--tokens", "1024"]))]
     assert len(made) == 7  # three of each length, and packed rows
     for row in made:

@@ -94,7 +94,7 @@ def test_what_is_kept_is_of_one_sitting_and_the_same_terms(bench, tmp_path, monk
         call(bench, monkeypatch, "times", *given)
 
 
-def test_the_steps_of_a_recipe_follow_from_the_speeds_that_are_kept(bench, tmp_path, monkeypatch, capsys) -> None:
+def test_recipe_steps_follow_from_recorded_speeds(bench, tmp_path, monkeypatch, capsys) -> None:
     kept = tmp_path / "kept.json"
     terms = {"minutes": 2.0, "size": "mini"}
     kept.write_text(json.dumps({"terms": terms, "speeds": {"bert": 0.5}, "runs": {}}))

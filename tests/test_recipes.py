@@ -75,7 +75,7 @@ def test_byte_level_recipes_begin_texts_without_a_space() -> None:
     assert [name for name, made in of_bytes.items() if made.data.prefix_space] == []
 
 
-def test_there_are_the_recipes_that_the_paper_and_its_followers_have() -> None:
+def test_recipes_of_the_paper_and_its_followers_exist() -> None:
     assert sum(name.startswith("miniatures.py") for name in RECIPES) == 24
     assert {"bert_base.py:uncased", "bert_base.py:cased", "bert_large.py:uncased", "bert_large.py:cased"} <= set(
         RECIPES

@@ -52,7 +52,7 @@ def test_evaluations_do_not_take_most_of_a_short_run() -> None:
     assert config.training.log_every == 1
 
 
-def test_stages_keep_their_starts_and_kept_checkpoints_their_number() -> None:
+def test_stages_keep_starts_and_checkpoints_their_number() -> None:
     config = rescale(recipe("bert_base.py"), 10_000)  # 1,000,000 steps, the second stage from 900,000 on
     assert [stage.start for stage in config.stages] == [9_000]
     assert (config.optimizer.warmup_steps, config.training.checkpoint_every) == (100, 50)
@@ -100,7 +100,7 @@ def test_what_the_user_set_stays() -> None:
     assert (now.stages[0].warmup_steps, now.training.checkpoint_every) == (20, 20)
 
 
-def test_a_stage_that_the_user_set_beyond_the_end_is_refused_with_its_key() -> None:
+def test_stage_beyond_the_end_is_refused_with_its_key() -> None:
     config = rescale(recipe("lamb.py"), 860, {"stages.0.start"})
     with pytest.raises(ValueError, match=r"training.steps=860 is not after stages.0.start"):
         stages_of(config)

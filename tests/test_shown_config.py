@@ -42,9 +42,7 @@ def test_of_a_stage_the_changed_keys_are_shown() -> None:
     assert shown == ["Settings changed from the recipe:", "  stages.0.sequence_length: 256   (recipe: 512)"]
 
 
-def test_steps_alone_scale_what_follows_from_them_and_one_line_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_scale_dependent_keys_and_print_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config, shown = configured("--training.steps", "30")
     assert shown == [
@@ -73,7 +71,7 @@ def test_stages_are_named_by_their_starts(tmp_path: Path, monkeypatch: pytest.Mo
     assert config.training.log_every == 100, "no line for every step of ten thousand"
 
 
-def test_a_run_that_is_there_is_trained_for_longer_under_its_own_schedule(tmp_path: Path) -> None:
+def test_existing_run_continues_under_its_own_schedule(tmp_path: Path) -> None:
     def begin(*words: str) -> Config:
         config, _ = configured("--run-dir", str(tmp_path), *words)
         (tmp_path / "config.json").write_text(json.dumps(to_dict(config)))

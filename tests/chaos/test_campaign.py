@@ -43,7 +43,7 @@ def counts(records) -> list[tuple[int, int, int]]:
     return [(record.done, *record.size) for record in records]
 
 
-def test_an_interrupted_run_has_its_table_and_the_next_one_goes_on(run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_campaign_keeps_its_table_and_goes_on(run, capsys: pytest.CaptureFixture[str]) -> None:
     PLANTED.append(KeyboardInterrupt())
     code, records = run("kills")
     assert code == 130 and counts(records) == [(6, 0, 6)]

@@ -60,7 +60,7 @@ def test_slices_that_do_not_fit_are_refused(config: MeshConfig, message: str) ->
         make_mesh(config, jax.devices(), [0] * 4 + [1] * 4)
 
 
-def test_a_factor_across_slices_is_refused_where_there_is_one_slice() -> None:
+def test_factor_across_slices_is_refused_with_one_slice() -> None:
     with pytest.raises(ValueError, match=r"mesh.dcn_data=2 .* does not make the 1 slice"):
         make_mesh(MeshConfig(dcn_data=2))
 

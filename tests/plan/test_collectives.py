@@ -89,7 +89,7 @@ def test_a_permutation_sends_the_whole_array() -> None:
 
 
 @pytest.mark.parametrize("microbatches", [pytest.param(1, marks=pytest.mark.long), 4])
-def test_data_parallel_reduces_every_gradient_once_and_sends_nothing_else(microbatches: int) -> None:
+def test_data_parallel_reduces_each_gradient_once_only(microbatches: int) -> None:
     step = compiled(MeshConfig(8), microbatches)
     assert step.kinds() == {("all-reduce", ("data",))}
     assert step.whole <= step.large("all-reduce", "data") <= step.whole + METRICS
@@ -99,7 +99,7 @@ def test_data_parallel_reduces_every_gradient_once_and_sends_nothing_else(microb
     "mesh",
     [pytest.param(MeshConfig(1, 8), marks=pytest.mark.long, id="fsdp"), pytest.param(MeshConfig(2, 4), id="data,fsdp")],
 )
-def test_fsdp_gathers_weights_and_scatters_gradients_and_sends_nothing_else(mesh: MeshConfig) -> None:
+def test_fsdp_gathers_weights_and_scatters_gradients_only(mesh: MeshConfig) -> None:
     step = compiled(mesh, 4)
     every = ("data", "fsdp") if mesh.data > 1 else ("fsdp",)
     assert step.large("all-gather", "fsdp") == step.split
@@ -120,7 +120,7 @@ def test_fsdp_gathers_weights_and_scatters_gradients_and_sends_nothing_else(mesh
         pytest.param(MeshConfig(2, 2, 2), id="data,fsdp,tensor"),
     ],
 )
-def test_tensor_sends_activations_only_and_leaves_the_rest_as_it_is(mesh: MeshConfig) -> None:
+def test_tensor_axis_sends_activations_only(mesh: MeshConfig) -> None:
     """Along `tensor` go sums of activations: behind attention and feed-forward layer, at both ends of the table."""
     step = compiled(mesh, 4)
     activation = ROWS // 4 // (mesh.data * mesh.fsdp) * LENGTH * HIDDEN * FLOAT

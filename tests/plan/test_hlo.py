@@ -70,7 +70,7 @@ def test_an_unknown_notation_is_refused() -> None:
         find_collectives(parse(program("replica_groups=[[spiral]]")), mesh_of(8), (0,) * 8)
 
 
-def test_what_carries_on_a_gather_that_began_elsewhere_is_not_counted_again() -> None:
+def test_continued_gather_is_counted_once() -> None:
     attributes = 'replica_groups={}, frontend_attributes={chain_id="2"}'
     begins = '\n  %c = s32[2]{0:S(4)} custom-call(%r), custom_call_target="AsyncCollectiveStart"'
     assert not find_collectives(parse(program(attributes)), mesh_of(8), (0,) * 8)
@@ -122,7 +122,7 @@ ENTRY %main (a: f32[128]) -> f32[128] {
         ("%m = f32[4,128]{1,0} copy(%p)", 512),
     ],
 )
-def test_a_fusion_that_slices_what_it_only_copied_reads_the_slice(made: str, read: int) -> None:
+def test_fusion_that_slices_a_copy_reads_the_slice(made: str, read: int) -> None:
     text = f"""HloModule m
 
 %relayout (q: f32[4,128]) -> f32[4,128] {{

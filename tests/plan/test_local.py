@@ -56,7 +56,7 @@ def test_the_peak_grows_by_what_the_plan_says(tmp_path: Path) -> None:
     assert least > 0 and abs(taken / least - times) < 0.05 * times
 
 
-def test_the_least_time_of_a_step_is_its_arithmetic_at_the_measured_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_step_time_is_arithmetic_at_measured_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU; what it may send or read is not counted, and hours, cost and MFU follow."""
     asked = []
 
@@ -88,7 +88,7 @@ def slow() -> Plan:
         return make_plan(load_recipe("self_test"), topology, say=len)
 
 
-def test_plan_for_a_cpu_is_compared_with_the_memory_of_the_machine(slow: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_plan_is_compared_with_the_machines_memory(slow: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     assert slow.stages[0].capacity == machine_memory() / jax.local_device_count()
     monkeypatch.setattr("bertjax.runtime.host_memory.machine_memory", lambda: 8 << 20)
     capacity = open_topology(LOCAL).capacity

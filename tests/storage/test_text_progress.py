@@ -27,7 +27,7 @@ def clock(monkeypatch):
     return ticks
 
 
-def test_plain_stream_gets_a_line_after_ten_seconds_and_then_every_minute(clock):
+def test_plain_stream_gets_a_line_after_10_s_then_each_minute(clock):
     stream = io.StringIO()
     line = ProgressLine(stream)
     clock.step = 10.0
@@ -82,7 +82,7 @@ def said_during(signs, clock, seconds):
     return said
 
 
-def test_silent_work_is_printed_after_ten_seconds_and_then_every_minute():
+def test_silent_work_is_printed_after_10_s_then_each_minute():
     clock = Hand()
     signs = Signs(clock)
     with signs.doing("compiling"):
