@@ -18,6 +18,7 @@ from bertjax.interpret import fill_mask as masks
 from bertjax.interpret.correction import Correction, Examined, default_threshold, examine
 from bertjax.interpret.fill_mask import Guess, Text
 from bertjax.interpret.pseudo_likelihood import Judgement, PairSet, PseudoLikelihood, judge_pairs, pseudo_likelihoods
+from bertjax.interpret.substitutions import Marginal, Variant, score_variants
 from bertjax.run.run_directory import CONFIG_FILE, TrainedModel
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress, no_progress
@@ -147,6 +148,16 @@ class LoadedModel:
         """
         self._require_mlm_head("score texts")
         return pseudo_likelihoods(self._model, _texts(texts), variant, progress)
+
+    def score_variants(
+        self, variants: Sequence[Variant], marginal: Marginal = "masked", progress: Progress = no_progress
+    ) -> list[float]:
+        """Score variants of sequences, such as `parse_variant("A23V", sequence)`; see `interpret.substitutions`.
+
+        Raises ValueError as `interpret.substitutions.score_variants` does.
+        """
+        self._require_mlm_head("score variants")
+        return score_variants(self._model, variants, marginal, progress)
 
     def judge_pairs(
         self, sets: Sequence[PairSet], variant: str = "original", progress: Progress = no_progress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bertjax.cli import score
+from bertjax.cli import score, substitutions
 from bertjax.cli.model_source import add_source, add_texts
 from bertjax.cli.verb import Verb, require_unused
 
@@ -14,10 +14,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     add_texts(parser, "a text to score by its pseudo-log-likelihood; without texts: evaluate RUN on its held-out text")
     score.add_options(parser.add_argument_group("scores"))
+    substitutions.add_options(parser.add_argument_group("scores of variants"))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a run's held-out figures and the baselines, or scores of texts."""
+    if arguments.substitutions:
+        return substitutions.score(arguments)
+    require_unused(arguments, substitutions.OPTIONS, "--substitutions")
     if arguments.text or arguments.file or arguments.field or arguments.pairs:
         return score.score(arguments)
     require_unused(arguments, score.OPTIONS, "TEXT, --file or --pairs")

@@ -43,7 +43,7 @@ def score(arguments: argparse.Namespace) -> int:
 
     require_texts(arguments, "pairs")
     variant = arguments.variant or _VARIANTS[0]
-    output = _output(arguments)
+    output = output_file(arguments)
     model = open_model(arguments.run)
     records = (_score_pairs if arguments.pairs else _score_texts)(model, variant, arguments)
     if output is not None:
@@ -53,7 +53,8 @@ def score(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _output(arguments: argparse.Namespace) -> Path | None:
+def output_file(arguments: argparse.Namespace) -> Path | None:
+    """The file of `--output`, or None. Raises ValueError for another suffix, and a file that may not be replaced."""
     from bertjax.embed.outputs import output_path
 
     if not arguments.output:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,9 @@ from bertjax.run.run_directory import TrainedModel
 
 _TOKENS = 4096  # of a batch, at most
 _FEW = 8  # rows; larger batches are padded to the maximum, because compiling takes longer than computing
+
+
+Question = TypeVar("Question", bound="tuple[TokenRow, *tuple[Any, ...]]")  # a row, and what is asked of it
 
 
 class MaskedToken(NamedTuple):
@@ -35,17 +38,50 @@ def log_probabilities(model: TrainedModel, tokens: Iterable[MaskedToken]) -> Ite
     Successive rows of about the same length share a batch, so sort them by length.
     """
     graphdef = reference_graphdef(model.config.model)
-    for width, group in itertools.groupby(tokens, lambda one: row_width(model, len(one.row))):
+    for part, filled, batch in _batches(model, tokens):
+        positions = np.array([[one.position] for one in filled], np.int32)
+        ids = np.array([one.token for one in filled], np.int32)
+        with jax.default_matmul_precision("highest"):
+            values = np.asarray(_token_log_probabilities(graphdef, model.params, *batch, positions, ids))
+        yield from values[:part].tolist()
+
+
+def log_distributions(model: TrainedModel, questions: Iterable[tuple[TokenRow, Sequence[int]]]) -> Iterator[np.ndarray]:
+    """log p(every token at its positions | row) in nats for each row: float32 [P, V padded]; as `log_probabilities`."""
+    graphdef = reference_graphdef(model.config.model)
+    for part, filled, batch in _batches(model, questions):
+        slots = 1 << (max(len(positions) for _, positions in filled) - 1).bit_length()  # few, because each is compiled
+        padded_positions = np.array([[*places, *[0] * (slots - len(places))] for _, places in filled], np.int32)
+        with jax.default_matmul_precision("highest"):
+            values = np.asarray(_log_distributions(graphdef, model.params, *batch, padded_positions))
+        yield from (one[: len(places)] for one, (_, places) in zip(values[:part], filled[:part], strict=True))
+
+
+def _batches(
+    model: TrainedModel, questions: Iterable[Question]
+) -> Iterator[tuple[int, list[Question], tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+    """Batches of one width in few heights: (how many questions count, those with repeated ones behind, arrays)."""
+    for width, group in itertools.groupby(questions, lambda one: row_width(model, len(one[0]))):
         most = max(1, _TOKENS // width)
         while part := list(itertools.islice(group, most)):
             height = min(most, _FEW) if len(part) <= _FEW else most
             filled = part + part[:1] * (height - len(part))
-            batch = padded([one.row for one in filled], width)
-            positions = np.array([[one.position] for one in filled], np.int32)
-            ids = np.array([one.token for one in filled], np.int32)
-            with jax.default_matmul_precision("highest"):
-                values = np.asarray(_token_log_probabilities(graphdef, model.params, *batch, positions, ids))
-            yield from values[: len(part)].tolist()
+            yield len(part), filled, padded([one[0] for one in filled], width)
+
+
+@functools.partial(jax.jit, static_argnames="graphdef")
+def _log_distributions(
+    graphdef: nnx.GraphDef,
+    params: Params,
+    ids: jax.Array,
+    types: jax.Array,
+    sequence_ids: jax.Array,
+    positions: jax.Array,
+) -> jax.Array:
+    """The log probability of every token at some positions of each row: float32 [B, P, V padded]."""
+    bert = cast(PretrainingNetwork, bind(graphdef, params))
+    logits = bert.mlm_logits(bert.decode(ids, types, sequence_ids, packed=False), positions)
+    return jax.nn.log_softmax(logits.astype(jnp.float32))
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")
@@ -59,6 +95,5 @@ def _token_log_probabilities(
     tokens: jax.Array,
 ) -> jax.Array:
     """The log probability of a token at one position of each row: float32 [B]."""
-    bert = cast(PretrainingNetwork, bind(graphdef, params))
-    logits = bert.mlm_logits(bert.decode(ids, types, sequence_ids, packed=False), positions)[:, 0]
-    return jnp.take_along_axis(jax.nn.log_softmax(logits.astype(jnp.float32)), tokens[:, None], axis=1)[:, 0]
+    logs = _log_distributions(graphdef, params, ids, types, sequence_ids, positions)[:, 0]
+    return jnp.take_along_axis(logs, tokens[:, None], axis=1)[:, 0]

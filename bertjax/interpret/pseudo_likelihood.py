@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,7 +98,7 @@ def _hidden(row: TokenRow, variant: str) -> Iterator[MaskedToken]:
     """Repeat the row for each of its tokens, with that token hidden."""
     for position in range(1, len(row) - 1):
         ids = np.where(VARIANTS[variant](position, row.word_numbers), row.tokenizer.mask_id, row.ids)
-        yield MaskedToken(replace(row, ids=ids.astype(np.int32)), position, int(row.ids[position]))
+        yield MaskedToken(row.with_ids(ids), position, int(row.ids[position]))
 
 
 class MinimalPair(NamedTuple):

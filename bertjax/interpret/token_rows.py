@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -36,6 +36,10 @@ class TokenRow:
             ids += [*sentence.tolist(), *[tokenizer.sep_id] * behind]
             segments += [number] * (len(sentence) + behind)
         return cls(np.array(ids, np.int32), np.array(segments, np.int32), tokenizer, template)
+
+    def with_ids(self, ids: np.ndarray) -> TokenRow:
+        """The row with other tokens in it."""
+        return replace(self, ids=ids.astype(np.int32))
 
     def __len__(self) -> int:
         return len(self.ids)

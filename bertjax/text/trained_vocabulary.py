@@ -275,7 +275,10 @@ def require_vocabulary(folder: AnyPath, inputs: str) -> None:
 
 
 def vocabulary_size(data: DataConfig) -> tuple[int, str]:
-    """The number of entries, from the file of `data.vocab` if it can be read, and a phrase on its origin."""
+    """The number of entries, and a phrase on its origin.
+
+    It is that of the file of `data.vocab` if it can be read, or of a vocabulary that `data.tokenizer` determines.
+    """
     reason = ""
     if data.vocab:
         try:
@@ -283,4 +286,8 @@ def vocabulary_size(data: DataConfig) -> tuple[int, str]:
             return size, f"vocabulary of {size:,} entries, as {data.vocab} has them"
         except (ValueError, OSError, ImportError) as error:
             reason = f" ({str(error).splitlines()[0]})"
+    else:
+        kind, argument = parse_kind(data.tokenizer)
+        if (given := kind.given(argument)) is not None:
+            return given.vocab_size, f"vocabulary of {given.vocab_size:,} entries, as {data.tokenizer} has them"
     return data.vocab_size, f"vocabulary of {data.vocab_size:,} entries, as data.vocab_size says{reason}"

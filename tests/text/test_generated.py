@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.sources import generated
+from bertjax.text.sources import generated, generated_proteins
 from bertjax.text.sources.registry import parse_source, read_documents, source_files
 
 # Of 200 documents: another text would make reference curves of other runs.
@@ -49,3 +49,22 @@ def test_nouns_determine_their_words():
 def test_bad_number_of_documents_is_refused(pattern):
     with pytest.raises(ValueError, match=f"source generated:{pattern}: '{pattern}' is not a number of documents"):
         source_files(parse_source(f"generated:{pattern}"))
+
+
+def test_proteins_have_the_letters_of_their_families():
+    """19 of 20 at conserved sites, and every contact in 19 of 20."""
+    sites = generated_proteins.families()
+    kept: dict[str, list[bool]] = {"conserved": [], "contact": []}
+    for number, letters in enumerate(texts("generated_proteins:2000")):
+        made = generated_proteins.member(number, sites)
+        assert made.letters == letters
+        family = sites[made.family]
+        for letter, site in zip(letters, family[made.first :], strict=False):
+            if site.kind == "conserved":
+                kept["conserved"].append(letter == site.letters)
+        for one, other in generated_proteins.contacts(family, made.first, len(letters)):
+            first, second = family[made.first + one].letters, family[made.first + other].letters
+            kept["contact"].append(second[first.index(letters[one]) % len(second)] == letters[other])
+    chance = {"conserved": 1 / 20, "contact": 1 / 5}
+    for kind, found in kept.items():
+        assert sum(found) / len(found) == pytest.approx(0.95 + 0.05 * chance[kind], abs=0.01)

@@ -30,14 +30,20 @@ class _Noun(NamedTuple):
 
 def find(source: Source) -> list[SourceFile]:
     """Split the number of documents into units of work. Raises ValueError unless the pattern is a number."""
+    return numbered_units(source, __file__, _UNIT_DOCUMENTS, _BYTES)
+
+
+def numbered_units(source: Source, rules: str, of_unit: int, size: int) -> list[SourceFile]:
+    """Split a number of documents into units of `of_unit`; a document has about `size` bytes.
+
+    `rules` is the module that makes them, whose digest is that of the text. Raises ValueError unless the pattern is a
+    number.
+    """
     if not re.fullmatch(r"[1-9]\d{0,8}", source.pattern):
-        raise ValueError(f"source {source}: {source.pattern!r} is not a number of documents; write generated:2000")
-    count, units = int(source.pattern), []
-    for start in range(0, count, _UNIT_DOCUMENTS):
-        end = min(start + _UNIT_DOCUMENTS, count)
-        # The digest is that of this file, which contains the rules.
-        units.append(SourceFile(source.kind, f"{start}-{end}", (__file__,), listed=(end - start) * _BYTES))
-    return units
+        raise ValueError(f"source {source}: {source.pattern!r} is not a number of documents; write {source.kind}:2000")
+    count = int(source.pattern)
+    ranges = ((start, min(start + of_unit, count)) for start in range(0, count, of_unit))
+    return [SourceFile(source.kind, f"{start}-{end}", (rules,), listed=(end - start) * size) for start, end in ranges]
 
 
 def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
@@ -45,8 +51,8 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     topics = _topics()
     for number in range(*map(int, file.path.split("-"))):
         draw = Random(f"document {number}")
-        nouns = topics[_below(draw, _TOPICS)]
-        for _ in range(_LEAST + _below(draw, _MOST - _LEAST + 1)):
+        nouns = topics[drawn_below(draw, _TOPICS)]
+        for _ in range(_LEAST + drawn_below(draw, _MOST - _LEAST + 1)):
             yield _sentence(nouns, draw)
         yield None
 
@@ -65,7 +71,7 @@ def _topics() -> list[list[_Noun]]:
 
 def _sentence(nouns: list[_Noun], draw: Random) -> str:
     # The order of the draws is part of the text.
-    subject, other = (nouns[_below(draw, len(nouns))] for _ in range(2))
+    subject, other = (nouns[drawn_below(draw, len(nouns))] for _ in range(2))
     first, verb, second = (_chosen(words, draw) for words in (subject.adjectives, subject.verbs, other.adjectives))
     return f"the {first} {subject.word} {verb} the {second} {other.word} ."
 
@@ -75,8 +81,8 @@ def _chosen(words: tuple[str, ...], draw: Random) -> str:
     return next(word for word, bound in zip(words, itertools.accumulate(_CHOICES), strict=True) if value < bound)
 
 
-def _below(draw: Random, bound: int) -> int:
-    """A number in [0, bound). Python promises only for `random()` that it never changes."""
+def drawn_below(draw: Random, bound: int) -> int:
+    """Draw a number in [0, bound). Python promises only for `random()` that it never changes."""
     return int(draw.random() * bound)
 
 

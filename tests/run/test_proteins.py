@@ -1,0 +1,57 @@
+"""The recipe of small proteins learns, its export computes the same, and substitutions that harm rank lower."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from planted_substitutions import area_under_curve, planted
+from tiny_runs import finish
+
+import bertjax
+from bertjax.run.telemetry import curves, read_metrics
+from bertjax.text.sources.generated_proteins import families, member
+
+pytestmark = pytest.mark.long
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 2,000 of the recipe's 3,000 steps."""
+    folder = tmp_path_factory.mktemp("proteins")
+    options = {"run-dir": folder / "run", "data.root": folder / "data", "training.steps": 2000}
+    recipe = [sys.executable, "-m", "bertjax", "pretrain", str(REPOSITORY / "configs" / "protein_mini.py")]
+    overrides = [str(part) for key, value in options.items() for part in (f"--{key}", value)]
+    finish([*recipe, *overrides], folder / "log", timeout=1200)
+    return folder / "run"
+
+
+def test_loss_falls_below_the_letters_frequencies(run: Path) -> None:
+    found = curves(read_metrics(run / "metrics.jsonl"))
+    assert found["eval/mlm_loss"][1][-1] < found["baseline/no_context_loss"][1][-1] - 0.8
+
+
+def test_harmful_substitutions_rank_below_neutral_ones(run: Path) -> None:
+    harmful, neutral = planted(40)
+    scores = bertjax.load(run).score_variants([*harmful, *neutral])
+    assert area_under_curve(scores[: len(harmful)], scores[len(harmful) :]) > 0.9
+
+
+def test_export_fills_masks_with_the_same_probabilities(run: Path) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    network = transformers.EsmForMaskedLM.from_pretrained(run / "huggingface").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run / "huggingface")
+    letters = member(10_000_000, families()).letters
+    text = f"{letters[:9]}[MASK]{letters[10:20]}[MASK]{letters[21:]}"
+    encoded = tokenizer(text.replace("[MASK]", "<mask>"), return_tensors="pt")
+    with torch.no_grad():
+        shares = torch.softmax(network(**encoded).logits[0].double(), -1)
+    places = (encoded.input_ids[0] == tokenizer.mask_token_id).nonzero()[:, 0].tolist()
+    (guesses,) = bertjax.load(run).fill_mask([text], top=5)
+    assert len(places) == len(guesses) == 2
+    for place, best in zip(places, guesses, strict=True):
+        expected = [float(shares[place, tokenizer.convert_tokens_to_ids(token)]) for token, _ in best]
+        assert [share for _, share in best] == pytest.approx(expected, rel=1e-4)
