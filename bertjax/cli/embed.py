@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from bertjax.cli.model_source import POOLINGS, add_encoding, add_overwrite, encoding_options, require_free
 from bertjax.cli.verb import Verb
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="one text per line, .csv, .tsv, .jsonl or .parquet, compressed or not; - is standard input (-)",
     )
-    parser.add_argument("--output", required=True, metavar="FILE", help="vectors.npy, .jsonl or .parquet")
+    parser.add_argument("--output", required=True, metavar="PATH", help="vectors.npy, .jsonl or .parquet, or a FOLDER/")
     add_overwrite(parser)
     parser.add_argument(
         "--column",
@@ -41,10 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the vectors of all texts; print their number and how long texts were cut or split."""
-    from bertjax.embed.outputs import require_output
-    from bertjax.pipeline.embedding import embed
+    """Write the vectors of all texts; print their number and how long texts were cut or split.
 
+    A folder gets Parquet parts with the columns of tables; the same command continues what is unfinished.
+    """
+    from bertjax.embed.outputs import require_output
+    from bertjax.pipeline.embedding import embed, embed_tables
+
+    if arguments.output.endswith("/"):
+        folder = Path(arguments.output)
+        print(embed_tables(arguments.model, arguments.texts, folder, arguments.field, encoding_options(arguments)))
+        return 0
     output = require_output(arguments.output)
     require_free(output, arguments)
     print(embed(arguments.model, arguments.texts, output, arguments.field, encoding_options(arguments)))

@@ -1,4 +1,4 @@
-"""`bertjax predict`: what a fine-tuned model answers for one input."""
+"""`bertjax predict`: what a fine-tuned model answers for one input, or for the rows of tables."""
 
 from __future__ import annotations
 
@@ -12,9 +12,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a fine-tuned run, or hf:DIR or hf:NAME of a fine-tuned model")
     parser.add_argument(
         "text",
-        nargs="+",
+        nargs="*",
         metavar="TEXT",
         help="the input of the task: one text, two texts (as a question and its text), or a start and its endings",
+    )
+    parser.add_argument(
+        "--files",
+        nargs="+",
+        metavar="FILE",
+        help="predict for the rows of .parquet or .jsonl files, 'parquet:GLOB', 'jsonl:GLOB' or hf:NAME instead",
+    )
+    parser.add_argument(
+        "--column",
+        nargs="+",
+        default=["text"],
+        metavar="NAME",
+        help="columns of --files with the texts of a row (text)",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FOLDER",
+        help="folder for Parquet parts with the columns of --files and the predictions; the same command continues "
+        "what is unfinished, and machines that share the folder divide the rows",
     )
     parser.add_argument(
         "--null-threshold",
@@ -26,7 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the outputs of a fine-tuned model for one input, the likeliest first."""
+    """Print the outputs of a fine-tuned model for one input, the likeliest first, or write those for tables."""
+    if bool(arguments.files) == bool(arguments.text):
+        raise ValueError("give an input, or --files with tables")
+    if bool(arguments.files) != bool(arguments.output):
+        raise ValueError("--files and --output go together: tables, and a folder for their rows with predictions")
+    if arguments.files:
+        from pathlib import Path
+
+        from bertjax.pipeline.predicting import predict_tables
+
+        folder, threshold = Path(arguments.output), arguments.null_threshold
+        print(predict_tables(arguments.run, arguments.files, arguments.column, folder, threshold))
+        return 0
     from bertjax.loaded import open_model
 
     model = open_model(arguments.run)
@@ -39,5 +70,5 @@ VERB = Verb(
     add_arguments,
     run,
     example="bertjax predict runs/squad 'Who wrote it?' 'The letters were written by Ada.'",
-    interrupted="nothing was written; run the same command again to start over",
+    interrupted="parts of --output are kept; run the same command again",
 )

@@ -1,19 +1,24 @@
-"""Write the vectors of the texts of files to a file."""
+"""Write the vectors of the texts of files to a file, or those of tables to a folder of Parquet parts."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from bertjax.convert.sentence_transformers.reader import vector_options
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextCounts, TextEncoder, require_trained
 from bertjax.embed.outputs import open_output
 from bertjax.embed.texts import count_texts, read_texts
+from bertjax.pipeline.table_parts import Annotated, Columns, annotate_tables
 from bertjax.run.progress import Progress, duration
 from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.sources.source import DEFAULT_FIELD
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,6 +45,28 @@ class Embedded:
         lines += counts.notices(self.max_length)
         rate = counts.tokens / max(self.seconds, 1e-9)
         return "\n".join([*lines, f"{duration(self.seconds)}, {rate:,.0f} tokens/s"])
+
+
+def embed_tables(
+    source: str, files: Sequence[str], folder: Path, column: str | None, options: EncodingOptions
+) -> Annotated:
+    """Write Parquet parts with the input's columns and a column `vector`, as `annotate_tables` does."""
+    import pyarrow as pa
+
+    model, untrained = open_source(source)
+    encoding = Encoding(**vector_options(model, options))
+    if encoding.pooling == "none":
+        raise ValueError("--pooling none: a folder has one vector per row; write a matrix per text to a file")
+    require_trained(encoding.pooling, untrained, source)
+    encoder = TextEncoder(model, encoding)
+
+    def annotate(rows: Sequence[tuple[str, ...]]) -> Columns:
+        vectors = [embedding.vectors for embedding in encoder.encode(text for (text,) in rows)]
+        flat = np.concatenate(vectors) if vectors else np.empty(0, np.float32)
+        return {"vector": pa.FixedSizeListArray.from_arrays(pa.array(flat), encoder.width)}
+
+    job = {"model": source, "step": model.step, "encoding": dataclasses.asdict(encoding)}
+    return annotate_tables(files, [column or DEFAULT_FIELD], folder, job, annotate, "embed")
 
 
 def embed(source: str, files: Sequence[str], output: Path, field: str | None, options: EncodingOptions) -> Embedded:

@@ -20,10 +20,10 @@ from bertjax.text.corpus import Unit
 
 
 class Claims:
-    """The claims of one process on the units of a folder; a context manager, which releases them."""
+    """The claims of one process, in the file `path`; a context manager, which releases them."""
 
-    def __init__(self, folder: AnyPath) -> None:
-        self._path = folder / "unit-claims"
+    def __init__(self, path: AnyPath) -> None:
+        self._path = path
         self._file: IO[str] | None = None
 
     def __enter__(self) -> Claims:

@@ -303,7 +303,7 @@ def _fill(
     `waits`: also wait for those that others have claimed, and process them if these processes end before.
     """
     total = sum(unit.size for unit in units)
-    with Claims(job.folder) as claims:
+    with Claims(job.folder / "unit-claims") as claims:
         while True:
             records |= finished_shards(units, job)
             done = sum(unit.size for unit in units if unit.number in records)

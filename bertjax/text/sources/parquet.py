@@ -91,6 +91,17 @@ def column_names(path: str) -> list[str]:
         return table.schema.names
 
 
+def read_table(path: str, span: Span | None = None) -> pyarrow.Table:
+    """All columns of a file, with a span of its row groups. Raises ValueError naming the file if it is damaged."""
+    import pyarrow as pa
+
+    with _opened(path) as table:
+        batches = list(table.batches(table.schema.names, _RECORDS, span))
+        for batch in batches:
+            batch.validate(full=True)
+        return pa.Table.from_batches(batches, table.schema)
+
+
 def records(path: str, fields: Sequence[str], span: Span | None = None) -> Iterator[dict[str, Any]]:
     """Yield each row's values in these columns as Python objects, None for a null; with a span, of its row groups.
 

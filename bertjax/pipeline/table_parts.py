@@ -1,0 +1,199 @@
+"""Apply a model to the rows of tables: a folder of Parquet parts with the input's columns and those of the model.
+
+A unit is a span of a file: row groups of Parquet, lines of JSON Lines. Any number of processes, on machines that share
+the folder, claim units as in the preparation of text. A unit's part appears atomically, so that every row is in one
+part, however often a process is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bertjax.run.progress import Progress, duration
+from bertjax.storage.files import replacing
+from bertjax.storage.json_documents import read_json
+from bertjax.storage.lean_import import require_package
+from bertjax.storage.remote import is_remote
+from bertjax.storage.terminal import first_names
+from bertjax.storage.utf8 import ReadCounts
+from bertjax.text.claims import ClaimedUnits, Claims
+from bertjax.text.corpus import Unit
+from bertjax.text.sources import jsonl, parquet
+from bertjax.text.sources.line_spans import split_lines
+from bertjax.text.sources.registry import KINDS, likely_kind, parse_source, source_files, text_bytes
+from bertjax.text.sources.source import SourceFile
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_UNITS = 256  # of all files together, about
+_SMALLEST, _LARGEST = 1 << 20, 256 << 20  # bytes of text in a unit, about
+_WAIT_SECONDS = 2.0  # between two looks at the units that other processes are working on
+_JOB, _CLAIMS = "_job.json", "_claims"  # readers of Parquet folders skip names that begin like this
+
+Columns = dict[str, Any]  # name -> a value per row, as `pyarrow.array` takes them
+Annotate = Callable[[Sequence[tuple[str, ...]]], Columns]  # from the texts of each row to new columns
+
+
+class _Table(NamedTuple):
+    """How the files of a kind are split, and how a span is read with all its columns."""
+
+    split: Callable[[SourceFile, int], list[SourceFile]]
+    read: Callable[[SourceFile], pyarrow.Table]
+
+
+@dataclass(frozen=True, repr=False)
+class Annotated:
+    """What a process did for a finished folder of parts."""
+
+    folder: Path
+    parts: int
+    made: int  # parts by this process
+    rows: int  # in those
+    seconds: float
+
+    def __repr__(self) -> str:
+        rate = self.rows / max(self.seconds, 1e-9)
+        others = f" ({self.parts - self.made:,} of them by other processes or earlier runs)" * (self.made < self.parts)
+        return (
+            f"{self.parts:,} parts in {self.folder}{others}\n"
+            f"{self.rows:,} rows in {duration(self.seconds)}, {rate:,.0f} rows/s"
+        )
+
+
+def annotate_tables(
+    written: Sequence[str],
+    columns: Sequence[str],
+    folder: Path,
+    job: Mapping[str, Any],
+    annotate: Annotate,
+    what: str,
+) -> Annotated:
+    """Write parts for all rows of Parquet and JSON Lines files into `folder`, and return when all are there.
+
+    written: files, or sources with globs (`parquet:`, `jsonl:`, `hf:`). columns: those with the texts of a row. job:
+    what the values depend on, as JSON; a folder of another job is refused. A text that is null is empty. Raises
+    ValueError for other files, for missing columns, and for a column that the model would replace.
+    """
+    require_package("pyarrow", "'bertjax[parquet]'", f"--output {folder}")
+    if is_remote(str(folder)):
+        raise ValueError(f"--output {folder}: name a folder of this machine, or one that the machines share")
+    units = _units(written)
+    folder.mkdir(parents=True, exist_ok=True)
+    _require_same_job(folder, {**job, "columns": list(columns), "units": [_description(unit) for unit in units]})
+    started, made, rows = time.monotonic(), 0, 0
+    with Claims(folder / _CLAIMS) as claims, Progress(len(units), what, unit="part") as progress:
+        while missing := [unit for unit in units if not _part(folder, unit).exists()]:
+            claimed = ClaimedUnits(missing, claims, lambda unit: _part(folder, unit).exists())
+            for unit, table in _read_ahead(claimed):
+                whole = _with_columns(table, columns, annotate, unit.files[0].path)
+                _write(whole, _part(folder, unit))
+                claims.release(unit.number)
+                made, rows = made + 1, rows + whole.num_rows
+                progress.update(1)
+            if not claimed:
+                time.sleep(_WAIT_SECONDS)
+    return Annotated(folder, len(units), made, rows, time.monotonic() - started)
+
+
+def _units(written: Sequence[str]) -> list[Unit]:
+    """A unit for each file or span of one. Raises ValueError for files that are not tables."""
+    sources = [parse_source(name if ":" in name else f"{likely_kind(name)}:{name}") for name in written]
+    files = [file for source in sources for file in source_files(source)]
+    if others := [file.path for file in files if file.kind not in _TABLES]:
+        raise ValueError(f"{first_names(others)}: only files of {' and '.join(_TABLES)} have rows to add columns to")
+    size = min(max(sum(map(text_bytes, files)) // _UNITS, _SMALLEST), _LARGEST)
+    parts = [part for file in files for part in _TABLES[file.kind].split(file, max(1, text_bytes(file) // size))]
+    return [Unit(number, 0, (part,), part.size) for number, part in enumerate(parts)]
+
+
+def _description(unit: Unit) -> list[Any]:
+    (file,) = unit.files
+    return [file.path.rpartition("/")[2], *(file.span or (0, unit.size))]
+
+
+def _require_same_job(folder: Path, job: dict[str, Any]) -> None:
+    """Record a job in its folder. Raises ValueError if the folder is that of another job, or has other files."""
+    path = folder / _JOB
+    if not path.exists():
+        if found := [other.name for other in folder.iterdir() if not other.name.startswith((".", "_"))]:
+            raise ValueError(
+                f"--output {folder}: it has other files ({first_names(sorted(found))}); name an empty folder"
+            )
+        with replacing(path) as file:
+            file.write(json.dumps(job).encode())
+    earlier: dict[str, Any] = read_json(path, remedy="delete the folder")
+    if changed := [name for name in job if earlier.get(name) != job[name]]:
+        raise ValueError(
+            f"--output {folder}: its parts were made with another {', '.join(changed)}; name another folder"
+        )
+
+
+def _part(folder: Path, unit: Unit) -> Path:
+    return folder / f"part-{unit.number:05}.parquet"
+
+
+def _read_ahead(units: Iterable[Unit]) -> Iterator[tuple[Unit, pyarrow.Table]]:
+    """Yield units with their rows; the next unit is claimed and read while the model works on one."""
+    with ThreadPoolExecutor(1) as thread:
+        source = iter(units)
+
+        def read() -> tuple[Unit, pyarrow.Table] | None:
+            unit = next(source, None)
+            return None if unit is None else (unit, _TABLES[unit.files[0].kind].read(unit.files[0]))
+
+        waiting = thread.submit(read)
+        while (found := waiting.result()) is not None:
+            waiting = thread.submit(read)
+            yield found
+
+
+def _with_columns(table: pyarrow.Table, columns: Sequence[str], annotate: Annotate, path: str) -> pyarrow.Table:
+    """The rows with the columns of the model."""
+    import pyarrow as pa
+
+    if missing := [name for name in columns if name not in table.column_names]:
+        raise ValueError(
+            f"{path}: no column {missing[0]!r}; it has {first_names(table.column_names, 20)}; name one with --column"
+        )
+    texts = [table.column(name).to_pylist() for name in columns]
+    if wrong := [value for values in texts for value in values if not isinstance(value, str | None)]:
+        raise ValueError(f"{path}: a column of {', '.join(columns)} has {wrong[0]!r}, which is not a text")
+    added = annotate([tuple(text or "" for text in row) for row in zip(*texts, strict=True)])
+    for name, values in added.items():
+        if name in table.column_names:
+            raise ValueError(f"{path}: it has a column {name!r} already; rename it, since the model adds one")
+        table = table.append_column(name, values if isinstance(values, pa.Array) else pa.array(values))
+    return table
+
+
+def _write(table: pyarrow.Table, path: Path) -> None:
+    from pyarrow.parquet import write_table
+
+    with replacing(path) as file:
+        write_table(table, file)
+
+
+def _read_parquet(file: SourceFile) -> pyarrow.Table:
+    return parquet.read_table(file.path, file.span)
+
+
+def _read_jsonl(file: SourceFile) -> pyarrow.Table:
+    import pyarrow as pa
+
+    records = jsonl.json_records(file.path, ReadCounts(), file.encoding, file.span)
+    return pa.Table.from_pylist([record for _, record in records])
+
+
+_TABLES = {
+    parquet.KIND.name: _Table(parquet.split, _read_parquet),
+    jsonl.KIND.name: _Table(partial(split_lines, least=1), _read_jsonl),
+}
+assert KINDS.keys() >= _TABLES.keys()
