@@ -1,4 +1,4 @@
-"""Run a function on units of text with Apache Beam: on Dataflow, Flink, Spark, or locally by its DirectRunner.
+"""Run a function on units of text with Apache Beam: on Dask, Dataflow, Flink, Spark, or locally by its DirectRunner.
 
 A pipeline returns nothing to the program that starts it, so each unit's result or error is a file in a directory that
 the workers share with that program.
@@ -7,6 +7,7 @@ the workers share with that program.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -25,6 +26,8 @@ from bertjax.text.pool import file_names
 
 Result = TypeVar("Result")
 
+_DASK_RUNNER = "apache_beam.runners.dask.dask_runner.DaskRunner"
+_DASK = re.compile(r"^(--runner=|)DaskRunner$")
 _TOKENIZER = threading.Lock()  # a worker's threads share its tokenizer, which is not thread-safe
 
 
@@ -75,12 +78,24 @@ def _run_pipeline(
 ) -> None:
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
+    pipeline = beam.Pipeline(options=PipelineOptions(_with_defaults(options)))
     # Reshuffle, or the runner may fuse the steps and give all units to one worker.
     _ = pipeline | beam.Create(list(units)) | beam.Reshuffle() | beam.Map(_run_unit, function, results)
     state = pipeline.run().wait_until_finish()
     if state != "DONE":
         raise RuntimeError(f"it ended as {state}")
+
+
+def _with_defaults(options: Sequence[str]) -> list[str]:
+    """Options of a pipeline with a short name for the Dask runner, and each unit a task of its own there.
+
+    Beam has no such name, and by default puts 128 units in a task: one worker would do all of them.
+    """
+    named = [_DASK.sub(rf"\g<1>{_DASK_RUNNER}", option) for option in options]
+    is_dask = any(_DASK_RUNNER in option for option in named)
+    if is_dask and not any(option.startswith(("--dask_partition_size", "--dask_npartitions")) for option in named):
+        named.append("--dask_partition_size=1")
+    return named
 
 
 def _with_plugins(plugins: Plugins, function: Callable[[Unit], Any], unit: Unit) -> Any:

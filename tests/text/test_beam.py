@@ -1,10 +1,13 @@
 """Apache Beam as the runner: the bytes of the other runners, each unit once, and errors that name the file."""
 
+import contextlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -33,6 +36,44 @@ UNITS = [Unit(number, 0, (SourceFile("text", f"part{number}.txt"),), 1) for numb
 
 def by_beam(folder, *options):
     return partial(beam.run_units, options=("--runner=DirectRunner", *options), folder=Path(folder))
+
+
+def test_the_dask_runner_has_a_short_name_and_small_tasks():
+    dask = "apache_beam.runners.dask.dask_runner.DaskRunner"
+    assert beam._with_defaults(["--runner=DaskRunner"]) == [f"--runner={dask}", "--dask_partition_size=1"]
+    assert beam._with_defaults(["--runner", "DaskRunner", "--dask_npartitions=8"]) == [
+        "--runner",
+        dask,
+        "--dask_npartitions=8",
+    ]
+    assert beam._with_defaults(["--runner=FlinkRunner"]) == ["--runner=FlinkRunner"]
+
+
+@pytest.mark.long
+@needs_beam
+def test_same_bytes_from_a_dask_cluster_that_loses_a_worker(data, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    data = changed(data, root=str(tmp_path / "dask"))
+    alone = prepare(changed(data, root=str(tmp_path / "alone")))
+    killed = []
+
+    def kill_first_that_works(cluster, folder):
+        while not killed:
+            if list(folder.glob("store-*.partial/unit-*.json")):
+                worker = cluster.workers[0]
+                os.kill(worker.pid, signal.SIGKILL)
+                killed.append(worker.pid)
+            time.sleep(0.002)
+
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        killer = threading.Thread(target=kill_first_that_works, args=(cluster, Path(data.root)), daemon=True)
+        killer.start()
+        options = ("--runner=DaskRunner", f"--dask_client_address={cluster.scheduler_address}")
+        store = prepare(data, runner=partial(beam.run_units, options=options, folder=Path(data.root)))
+        killer.join(60)
+        with contextlib.suppress(ValueError):  # Beam leaves its client open
+            distributed.default_client().close()
+    assert killed and content(store) == content(alone)
 
 
 def prepared_by_beam(data, *options):
