@@ -33,6 +33,8 @@ class DataConfig:
     sources: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
     weights: tuple[float, ...] = ()  # Shares of an epoch's tokens, one for each source; empty: see data.temperature
     temperature: float = 1.0  # Power of a source's tokens that gives its share; 1: every document once an epoch
+    # Those of data.sources that are read, in place of all of them; a stage may read more or fewer
+    active_sources: tuple[str, ...] = ()
     encoding: str = changes_with_notice("utf-8", _SAME_TEXT)  # Encoding of the text files, such as cp1252 or shift_jis
     # Globs of files to leave out of the sources, by path or name: '*.log', 'drafts/*'
     exclude: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
@@ -100,7 +102,12 @@ class DataConfig:
     @property
     def is_mixture(self) -> bool:
         """Whether sources are mixed, so that an epoch does not read every document once."""
-        return bool(self.weights) or self.temperature != 1.0
+        return bool(self.weights) or self.temperature != 1.0 or bool(self.active_sources)
+
+    @property
+    def is_active(self) -> tuple[bool, ...]:
+        """Whether each of the sources is read."""
+        return tuple(not self.active_sources or source in self.active_sources for source in self.sources)
 
     @property
     def pair_slots(self) -> int:
@@ -169,13 +176,20 @@ def _check_text(data: DataConfig) -> None:
             f"data.weights={data.weights}: give one for each of the {len(data.sources)} data.sources, none below 0 and "
             "not all of them 0"
         )
+    if unknown := sorted({*data.active_sources} - {*data.sources}):
+        raise ValueError(f"data.active_sources: {unknown[0]!r} is not one of data.sources={data.sources}")
+    if data.active_sources and data.weights:
+        raise ValueError(
+            f"data.active_sources={data.active_sources} excludes data.weights={data.weights}; give a source that is "
+            "not read the weight 0"
+        )
     if data.weights and data.temperature != 1:
         raise ValueError(f"data.temperature={data.temperature} excludes data.weights={data.weights}; give one of them")
     if data.rows == "full_sentences" and data.is_mixture:
         raise ValueError(
-            f"data.rows='full_sentences' excludes data.weights={data.weights} and data.temperature={data.temperature}: "
-            "such a row continues with the next document in the store, which a mixture may leave out; use "
-            "data.rows='doc_sentences'"
+            f"data.rows='full_sentences' excludes data.weights={data.weights}, data.temperature={data.temperature} and "
+            f"data.active_sources={data.active_sources}: such a row continues with the next document in the store, "
+            "which a mixture may leave out; use data.rows='doc_sentences'"
         )
 
 

@@ -103,7 +103,9 @@ class Epochs:
         self.shares: np.ndarray | None = None  # of an epoch's tokens, float64 [sources]; None: every document once
         if data.is_mixture:
             edges = split.sentence_offsets[split.document_offsets[split.source_edges]]
-            self.shares = token_shares(np.diff(edges).tolist(), data.weights, data.temperature)
+            read = data.is_active if data.active_sources else [True] * (len(edges) - 1)
+            tokens = np.where(read, np.diff(edges), 0).tolist()
+            self.shares = token_shares(tokens, data.weights, data.temperature)
         self._files = PlanFiles(folder) if folder else None
         self._cache = PlanCache(self._build)
         self.rows = len(self.get(0))
@@ -128,6 +130,8 @@ class Epochs:
         }
         if self._data.is_mixture:
             inputs["source_edges"] = self._split.source_edges.tolist()
+        if self._data.active_sources:
+            inputs["is_active"] = self._data.is_active
         arrays = self._files.load_or_make(inputs, lambda: self._make(number).arrays())
         return Epoch.from_arrays(arrays)
 

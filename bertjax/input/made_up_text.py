@@ -83,7 +83,7 @@ def made_up_batches(
     data: DataConfig, seed: int, tokens: int, objectives: Sequence[str] = registry.OF_BERT
 ) -> PairBatches:
     """Rows of `data` made of about `tokens` tokens of made-up text, whatever its sources are."""
-    data = replace(data, weights=(), temperature=1.0)
+    data = replace(data, weights=(), temperature=1.0, active_sources=())
     unit = member(UNITS, "masking", data.masking).make(data)
     split = MadeUpSplit(
         max(tokens // _SENTENCE_TOKENS, 1_000), vocab_size=data.vocab_size, marks_words=unit.needs_plane

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pair_corpora import MemorySplit, Specials, random_documents
 
-from bertjax.config import DataConfig
+from bertjax.config import Config, DataConfig, StageConfig, validate
 from bertjax.input.batches import PairBatches
-from bertjax.input.epochs import mixed, token_shares
+from bertjax.input.epochs import Epochs, mixed, token_shares
 from bertjax.input.plan import build_plan
 
 DATA = DataConfig(sequence_length=48, max_predictions=8)
@@ -88,6 +88,29 @@ def test_smoothing_is_multilingual_berts() -> None:
     np.testing.assert_allclose(token_shares([5, 0, 5], (), 0.5), [0.5, 0, 0.5])
     with pytest.raises(ValueError, match="source 1 has no training documents; give it the weight 0"):
         token_shares([5, 0], (1.0, 1.0), 1.0)
+
+
+def test_phases_read_more_sources_at_flatter_shares() -> None:
+    """As mmBERT's: shares of tokens to the power of the stage's temperature, among the sources of the stage."""
+    split = split_of(60, 20, 9)
+    names = ("text:a", "text:b", "text:c")
+    data = replace(DATA, sources=names, rows="doc_sentences", temperature=0.7, active_sources=names[:2])
+    stages = StageConfig(start=5, temperature=0.5, active_sources=()), StageConfig(start=9, temperature=0.3)
+    config = validate(Config(data=data, stages=stages))
+    tokens, source = lengths_of(split), np.repeat(np.arange(3), (60, 20, 9))
+    sizes = np.bincount(source, tokens)
+    for phase, power, read in zip(config.stage_data, (0.7, 0.5, 0.3), (2, 3, 3), strict=True):
+        wanted = np.where(np.arange(3) < read, sizes**power, 0)
+        wanted /= wanted.sum()
+        epochs = Epochs(split, phase, seed=1)
+        np.testing.assert_allclose(epochs.shares, wanted, rtol=1e-12)
+        found = np.zeros(3)
+        for number in range(4):
+            plan = epochs.get(number).plan
+            ends = split.sentence_offsets[plan.start + plan.count]
+            home = np.searchsorted(split.document_offsets, plan.start, side="right") - 1
+            found += np.bincount(source[home], ends - split.sentence_offsets[plan.start], minlength=3)
+        assert np.abs(found / found.sum() - wanted).max() < 0.02 and (found > 0).sum() == read
 
 
 def test_random_b_is_never_a_copy_of_the_same_document() -> None:

@@ -34,6 +34,7 @@ _DRAWN_ALREADY = (
     "entity_map",
     "weights",
     "temperature",
+    "active_sources",
     "rows",
     "packing",
     "predict",
