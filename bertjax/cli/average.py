@@ -1,4 +1,4 @@
-"""`bertjax run average`: the mean of a run's last checkpoints."""
+"""`bertjax run average`: the mean of a run's last checkpoints, or its moving average."""
 
 from __future__ import annotations
 
@@ -14,16 +14,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--last", type=int, default=5, metavar="N", help="number of newest checkpoints to average (%(default)s)"
     )
+    parser.add_argument(
+        "--moving", action="store_true", help="write the moving average that optimizer.average_decay keeps instead"
+    )
     parser.add_argument("--output", default="", metavar="DIR", help="directory of the run to write (RUN-average)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the mean as a new run."""
-    from bertjax.run.averaging import average
+    from bertjax.run.averaging import average, write_moving_average
 
-    made = average(arguments.run, arguments.last, arguments.output)
+    if arguments.moving:
+        made = write_moving_average(arguments.run, arguments.output)
+        print(f"{made.directory}: the moving average at step {made.steps[0]}")
+    else:
+        made = average(arguments.run, arguments.last, arguments.output)
+        print(f"{made.directory}: the mean of {len(made.steps)} checkpoints, {', '.join(map(str, made.steps))}")
     quoted = shlex.quote(str(made.directory))
-    print(f"{made.directory}: the mean of {len(made.steps)} checkpoints, {', '.join(map(str, made.steps))}")
     print(f"next: bertjax evaluate {quoted}")
     print(f"next: bertjax export {quoted} --to huggingface")
     return 0

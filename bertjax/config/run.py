@@ -52,7 +52,7 @@ class OptimizerConfig:
     """The update rule and its schedule; defaults are the paper's (appendix A.2) and google-research/bert's."""
 
     # Update rule; bert_adamw has no bias correction
-    name: Literal["bert_adamw", "adamw", "lamb", "lamb_uncorrected", "stable_adamw"] = "bert_adamw"
+    name: Literal["bert_adamw", "adamw", "lamb", "lamb_uncorrected", "stable_adamw", "muon"] = "bert_adamw"
     learning_rate: float = 1e-4  # Peak learning rate
     warmup_steps: int = 10_000  # Number of steps over which the learning rate rises from 0
     # Shape of the learning-rate schedule; linear decays from step 0 on, as BERT does
@@ -63,10 +63,14 @@ class OptimizerConfig:
     final_share: float = 0.0  # Share of the peak learning rate at which the schedule ends
     beta1: float = 0.9  # Decay rate of the first moment (mean of gradients)
     beta2: float = 0.999  # Decay rate of the second moment (mean of squared gradients)
+    muon_momentum: float = 0.95  # Decay rate of the mean of gradients of the layers' matrices (muon)
     eps: float = 1e-6  # Constant added to the denominator of an update
     weight_decay: float = 0.01  # Weight decay, times the learning rate at every step
     decay_all: bool = False  # Weight decay for biases and norms too (fairseq); BERT leaves them out
     clip_norm: float = 1.0  # Largest norm of the gradient over all parameters; 0: no clipping
+    # Decay rate of an exponential moving average of the parameters, kept beside them, which `bertjax run average RUN
+    # --moving` writes as a run. 0: none.
+    average_decay: float = 0.0
 
 
 OPTIMIZER_BOUNDS = {
@@ -77,6 +81,8 @@ OPTIMIZER_BOUNDS = {
     "final_share": SHARE,
     "beta1": PROPER_SHARE,
     "beta2": PROPER_SHARE,
+    "muon_momentum": PROPER_SHARE,
+    "average_decay": PROPER_SHARE,
     "eps": POSITIVE,
     "weight_decay": NOT_NEGATIVE,
     "clip_norm": NOT_NEGATIVE,
@@ -225,6 +231,7 @@ class StageConfig:
     mask_count: str | None = None  # Rule for the number of masked tokens in this stage
     weights: tuple[float, ...] | None = None  # Shares of the sources in this stage; 0 leaves a source out
     temperature: float | None = None  # Power of a source's tokens that gives its share in this stage
+    active_sources: tuple[str, ...] | None = None  # Those of data.sources that this stage reads; empty: all
     global_batch_size: int | None = None  # Number of rows in a step of this stage, over all devices
     grad_accum_steps: int | Literal["auto"] | None = None  # Number of microbatches in a step of this stage, or auto
     learning_rate: float | None = None  # Peak of a new schedule that begins here; None continues the old one

@@ -1,4 +1,4 @@
-"""The mean of a run's last checkpoints, as a run that other verbs read (Izmailov et al. 2018; ModernBERT)."""
+"""Averages of a run's parameters, as a run that other verbs read (Izmailov et al. 2018; ModernBERT)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ import jax
 import numpy as np
 
 from bertjax.config import from_dict, to_dict
-from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_steps
+from bertjax.model.parameters import named_arrays
+from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata, restore_named, saved_steps
 from bertjax.run.run_directory import TrainedModel, describe_run, load_run, own_directory, seal
 from bertjax.storage.remote import AnyPath, path_of
+from bertjax.training.optimizer import moving_average
 
 AVERAGED = "averaged"  # the key of a checkpoint's metadata: the step and the digest of each source
+_MOVING = "opt_state/average/"  # names of the arrays of a moving average begin so
+_COUNT = "opt_state/count"
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,8 @@ def average(run: str | AnyPath, last: int, output: str | AnyPath = "") -> Averag
     Means are taken in float64 and written as float32, without moments, at the step of the newest. Raises ValueError
     if there are fewer, or their rope_theta or causal differs, or if the output is not empty, and DamagedCheckpoint.
     """
-    run = path_of(str(run))
-    output = path_of(str(output or f"{str(run).rstrip('/')}-average"))
+    run, output = _places(run, output)
     steps = _newest(run, last)
-    if output.exists() and any(output.iterdir()):
-        raise ValueError(f"average to {output}: it is not empty; choose another (--output), or move it away")
     sources = [run / DIRECTORY / str(step) for step in steps]
     records = [{"step": step, "digest": _digest_of(path)} for step, path in zip(steps, sources, strict=True)]
     model = load_run(sources[0])
@@ -57,6 +58,38 @@ def average(run: str | AnyPath, last: int, output: str | AnyPath = "") -> Averag
     params = jax.device_put(jax.tree.map(lambda x: (x / last).astype(np.float32), total), jax.local_devices()[0])
     _write(output, sources[-1], replace(model, params=params), records)
     return Average(output, tuple(steps))
+
+
+def write_moving_average(run: str | AnyPath, output: str | AnyPath = "") -> Average:
+    """Write the exponential moving average that a run keeps (`optimizer.average_decay`), at its newest checkpoint.
+
+    Raises ValueError if the run keeps none, or if the output is not empty, and DamagedCheckpoint.
+    """
+    run, output = _places(run, output)
+    model = load_run(run)
+    decay = model.config.optimizer.average_decay
+    if not decay:
+        raise ValueError(f"--moving: {run} keeps no moving average; train with --optimizer.average-decay 0.999")
+    source = run / DIRECTORY / str(model.step)
+    shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in named_arrays(model.params).items()}
+    wanted = {_MOVING + name: shape for name, shape in shapes.items()}
+    count = restore_named(source, {_COUNT: jax.ShapeDtypeStruct((), np.int32)})[_COUNT]
+    if not int(count):
+        raise ValueError(f"--moving: {run} is at step {model.step}, before its first update; train it further")
+    found = moving_average(restore_named(source, wanted), decay, int(count))
+    params = jax.tree.unflatten(jax.tree.structure(model.params), [found[_MOVING + name] for name in shapes])
+    record = {"step": model.step, "digest": _digest_of(source), "decay": decay, "updates": int(count)}
+    _write(output, source, replace(model, params=params), [record])
+    return Average(output, (model.step,))
+
+
+def _places(run: str | AnyPath, output: str | AnyPath) -> tuple[AnyPath, AnyPath]:
+    """(the run, where its average is written). Raises ValueError if there is something."""
+    run = path_of(str(run))
+    output = path_of(str(output or f"{str(run).rstrip('/')}-average"))
+    if output.exists() and any(output.iterdir()):
+        raise ValueError(f"average to {output}: it is not empty; choose another (--output), or move it away")
+    return run, output
 
 
 def _newest(run: AnyPath, last: int) -> list[int]:

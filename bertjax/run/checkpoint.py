@@ -306,6 +306,17 @@ def restore_params(path: str | AnyPath, abstract_params: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(abstract_params), arrays.values())
 
 
+def restore_named(path: str | AnyPath, wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """Some arrays of a checkpoint or of the newest one of a run by their names in its metadata, verified.
+
+    Raises DamagedCheckpoint, and ValueError if an array is missing or of another shape or dtype.
+    """
+    directory = _checkpoint_directory(_located(path))
+    saved = read_metadata(directory)
+    saved["arrays"] = {name: was for name, was in saved["arrays"].items() if name in wanted}
+    return restore_arrays(directory, saved, wanted)
+
+
 def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Paths as plain nested dicts, which Orbax stores, and which can be read without bertjax."""
     tree: dict[str, Any] = {}

@@ -1,12 +1,15 @@
-"""Update rules by name: BERT's Adam, LAMB's trust ratio, StableAdamW; weight decay and clipping."""
+"""Update rules by name: BERT's Adam, LAMB's trust ratio, StableAdamW, Muon; decay, clipping, moving averages."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 from bertjax.config import OptimizerConfig
 from bertjax.model.network import GENERATOR
@@ -133,6 +136,95 @@ def stable_adamw(
     return optax.GradientTransformation(init, update)
 
 
+def muon(beta1: float, beta2: float, eps: float, momentum: float) -> optax.GradientTransformation:
+    """Muon for the matrices of the layers, Adam for everything else (Jordan 2024; Liu et al. 2025).
+
+    Five Newton-Schulz iterations make the momentum of a matrix orthogonal. It is scaled by 0.2 sqrt(max(in, out)), so
+    that an update is as large as Adam's and both share one learning rate. A matrix is that of one layer of a stack;
+    queries, keys, values and both halves of a gated MLP are one each. Tables and heads have Adam.
+    """
+
+    def sides(path: tuple, x: Any) -> Sides:
+        dims = matrix_dims([part.key for part in path], x.ndim)
+        assert dims is not None, "only matrices have this rule"
+        return dims
+
+    def specified(tree: Any) -> Any:
+        def dims(path: tuple, x: Any) -> optax.contrib.MuonDimensionNumbers:
+            return optax.contrib.MuonDimensionNumbers(*sides(path, x))
+
+        return jax.tree_util.tree_map_with_path(dims, tree)
+
+    def as_large_as_adams(updates: optax.Updates, params: Any = None) -> optax.Updates:
+        def scaled(path: tuple, x: jax.Array) -> jax.Array:
+            return x * (0.2 * math.sqrt(max(math.prod(x.shape[dim] for dim in dims) for dims in sides(path, x))))
+
+        return jax.tree_util.tree_map_with_path(scaled, updates)
+
+    def label(path: tuple, x: Any) -> str:
+        return "adam" if matrix_dims([part.key for part in path], x.ndim) is None else "muon"
+
+    orthogonal = optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=specified)
+    return optax.partition(
+        {
+            "muon": optax.chain(orthogonal, optax.stateless(as_large_as_adams)),
+            "adam": optax.scale_by_adam(beta1, beta2, eps),
+        },
+        lambda params: jax.tree_util.tree_map_with_path(label, params),
+    )
+
+
+Sides = tuple[tuple[int, ...], tuple[int, ...]]  # the dims of a matrix that are its inputs and its outputs
+
+
+def matrix_dims(names: list[str], ndim: int) -> Sides | None:
+    """The dims of a layer's matrix that are its inputs and its outputs; None for another parameter."""
+    if names[-1] != "kernel" or "convolution" in names or not {"layers", "first_layer"} & {*names}:
+        return None
+    dims = tuple(range("layers" in names, ndim))  # without that of the stack
+    if names[-2] == "intermediate":  # [in, out], or [in, halves, out]
+        return dims[:1], dims[-1:]
+    inputs = len(dims) - 1 if names[-2] == "output" else 1  # all heads go into the output
+    return dims[:inputs], dims[inputs:]
+
+
+class AveragedState(NamedTuple):
+    """The state of an update rule, and the moving average of the parameters."""
+
+    rule: Any
+    decay: jax.Array  # float32 []
+    count: jax.Array  # int32 []: updates so far  # pyright: ignore[reportIncompatibleMethodOverride]
+    average: Any  # sum of (1 - decay) decay^(count - t) params of update t: not yet divided by the sum of the factors
+
+
+def with_average(rule: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
+    """Keep a moving average of the parameters beside the state of a rule, sharded as they are; see `follow`."""
+
+    def init(params: optax.Params) -> AveragedState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return AveragedState(rule.init(params), jnp.float32(decay), jnp.zeros((), jnp.int32), zeros)
+
+    def update(updates: optax.Updates, state: Any, params: Any = None) -> tuple[optax.Updates, AveragedState]:
+        updates, inner = rule.update(updates, state.rule, params)
+        return updates, state._replace(rule=inner)
+
+    return optax.GradientTransformation(init, update)
+
+
+def follow(opt_state: optax.OptState, params: optax.Params) -> optax.OptState:
+    """Let the moving average, if there is one, follow the parameters after an update (as `optax.ema`)."""
+    if not isinstance(opt_state, AveragedState):
+        return opt_state
+    decay = opt_state.decay
+    average = jax.tree.map(lambda mean, x: decay * mean + (1 - decay) * x, opt_state.average, params)
+    return opt_state._replace(count=opt_state.count + 1, average=average)
+
+
+def moving_average(arrays: Mapping[str, Any], decay: Any, count: Any) -> dict[str, Any]:
+    """The average of `AveragedState` without the bias towards its start: arrays by name, `count` at least 1."""
+    return {name: mean / (1 - decay**count) for name, mean in arrays.items()}
+
+
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     """Make the update rule that `config.name` names.
 
@@ -141,9 +233,11 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     lamb              adamw's update scaled by the trust ratio (MLPerf's and NVIDIA's LAMB)
     lamb_uncorrected  bert_adamw's update scaled by the trust ratio (google-research/albert's LAMB)
     stable_adamw      adamw's update, shortened where the gradient outgrows its second moment (ModernBERT)
+    muon              orthogonal updates of the layers' matrices, adamw's of everything else
 
     Biases and LayerNorm parameters do not decay unless `decay_all` is set (fairseq's RoBERTa). The train step
-    multiplies by the learning rate, and clips: it has the gradient norm. Raises ValueError for an unknown name.
+    multiplies by the learning rate, and clips: it has the gradient norm. With `average_decay` the state also holds a
+    moving average of the parameters. Raises ValueError for an unknown name.
     """
     plain = scale_by_bert_adam(config.beta1, config.beta2, config.eps)
     corrected = optax.scale_by_adam(config.beta1, config.beta2, config.eps)
@@ -154,7 +248,9 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
         "lamb": (corrected, decay, scale_by_trust_ratio()),
         "lamb_uncorrected": (plain, decay, scale_by_trust_ratio()),
         "stable_adamw": (stable_adamw(config.beta1, config.beta2, config.eps, decay),),
+        "muon": (muon(config.beta1, config.beta2, config.eps, config.muon_momentum), decay),
     }
     if config.name not in rules:
         raise ValueError(f"optimizer.name={config.name!r} is unknown; choose from {', '.join(rules)}")
-    return optax.chain(*rules[config.name])
+    rule = optax.chain(*rules[config.name])
+    return with_average(rule, config.average_decay) if config.average_decay else rule

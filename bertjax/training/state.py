@@ -90,10 +90,11 @@ def draw_blueprint(
     # Moments are sharded like their parameters; other state of an optimizer is replicated.
     opt_state = optax.tree.map_params(
         init,
-        _sharded,
+        lambda leaf, sharding: leaf if _is_masked(leaf) else _sharded(leaf, sharding),
         init(shapes),
         shardings,
-        transform_non_params=lambda leaf: _sharded(leaf, replicated),
+        transform_non_params=lambda leaf: leaf if _is_masked(leaf) else _sharded(leaf, replicated),
+        is_leaf=_is_masked,
     )
     scalar: Any = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
     return Blueprint(
@@ -107,6 +108,11 @@ def draw_frozen(
     """The shapes and shardings of a network that is not trained: sharded as if it were."""
     graphdef, shapes, axes = abstract_network(model, execution)
     return FrozenNetwork(model, graphdef, axes, jax.tree.map(_sharded, shapes, named_shardings(mesh, axes)))
+
+
+def _is_masked(leaf: Any) -> bool:
+    """Whether a rule for some parameters has no moment of this one, as one half of Muon."""
+    return isinstance(leaf, optax.MaskedNode)
 
 
 def _sharded(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:

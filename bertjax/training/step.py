@@ -38,7 +38,7 @@ from bertjax.training.exchange import (
 )
 from bertjax.training.objectives import Batch, Forward, Keys, Objective
 from bertjax.training.objectives.objective import MODEL
-from bertjax.training.optimizer import clip_factors
+from bertjax.training.optimizer import clip_factors, follow
 from bertjax.training.schedules import Schedule
 from bertjax.training.state import Blueprint, TrainState
 
@@ -234,7 +234,8 @@ def make_train_step(
 
         def update(params: Params, opt_state: optax.OptState) -> tuple[Params, optax.OptState]:
             updates, opt_state = optimizer.update(jax.tree.map(jnp.multiply, grads, factors), opt_state, params)
-            return jax.tree.map(lambda p, u: p - learning_rate * u, params, updates), opt_state
+            params = jax.tree.map(lambda p, u: p - learning_rate * u, params, updates)
+            return params, follow(opt_state, params)
 
         old = (state.params, state.opt_state)
         if target == "cpu":  # a conditional avoids a select and copies of the moments: 5 % of BERT-Base's step

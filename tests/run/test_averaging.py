@@ -13,7 +13,7 @@ from tiny_runs import SIX_STEPS, write_recipe
 
 import bertjax
 from bertjax.__main__ import main
-from bertjax.run.averaging import average
+from bertjax.run.averaging import average, write_moving_average
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.run_directory import load_run
 
@@ -24,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("average")
     corpus = write_corpus(folder / "corpus.txt", 60)
     keys = {"data.sources": (f"lines:{corpus}",), "data.root": str(folder / "data"), "run_dir": str(folder / "run")}
-    keys |= SIX_STEPS | {"training.checkpoint_every": 2, "training.keep_last": 3}
+    keys |= SIX_STEPS | {"training.checkpoint_every": 2, "training.keep_last": 3, "optimizer.average_decay": 0.25}
     bertjax.pretrain(bertjax.recipe(write_recipe(folder), keys))
     return folder / "run"
 
@@ -51,6 +51,17 @@ def test_other_verbs_read_it(run: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads((out / "config.json").read_text())["architectures"] == ["BertForPreTraining"]
     assert main(["evaluate", str(mean)]) == 0
     assert "step 6 of" in capsys.readouterr().out
+
+
+def test_the_moving_average_is_that_of_the_updates(run: Path, tmp_path: Path) -> None:
+    """Of checkpoints two updates apart, with a decay of a quarter: nearer to the newest than to the ones before."""
+    made = write_moving_average(run, tmp_path / "moving")
+    found, *sources = (load_run(path).params for path in (made.directory, *sorted((run / "checkpoints").iterdir())))
+    found, *sources = (np.concatenate([x.ravel() for x in jax.tree.leaves(p)]) for p in (found, *sources))
+    off = [float(np.linalg.norm(found - source)) for source in sources]
+    assert len(off) == 3 and 0 < off[2] < 0.5 * off[1] < off[0]
+    told = read_metadata(made.directory)["averaged"]
+    assert [(of["step"], of["decay"], of["updates"]) for of in told] == [(6, 0.25, 6)]
 
 
 def test_what_cannot_be_averaged_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

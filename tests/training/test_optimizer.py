@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from bertjax.config import OptimizerConfig
-from bertjax.training.optimizer import decays, make_optimizer
+from bertjax.training.optimizer import decays, follow, make_optimizer, moving_average
 
 
 def reference_update(param, grad, m, v, rate, *, decay):
@@ -152,3 +152,79 @@ def test_stable_adamw_is_the_rule_for_each_layer_of_a_stack() -> None:
 def test_an_unknown_rule_is_refused_with_the_list() -> None:
     with pytest.raises(ValueError, match=r"optimizer.name='sgd'.*bert_adamw, adamw, lamb"):
         make_optimizer(OptimizerConfig(name="sgd"))
+
+
+def newton_schulz(x: np.ndarray) -> np.ndarray:
+    """Five iterations of the quintic of Jordan 2024, on the wide side."""
+    x, turned = (x.T, True) if x.shape[0] > x.shape[1] else (x, False)
+    x = x / (np.linalg.norm(x) + 1e-8)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x.T if turned else x
+
+
+def test_muon_is_the_rule_for_each_matrix_of_a_stack() -> None:
+    """In float64, over four updates; what is not a matrix of a layer has adamw's."""
+    rng = np.random.default_rng(3)
+    shapes = {
+        "attention": {"query": {"kernel": (2, 6, 2, 3)}, "output": {"kernel": (2, 2, 3, 6)}},
+        "mlp": {"intermediate": {"kernel": (2, 6, 2, 5)}, "output": {"kernel": (2, 5, 6), "bias": (2, 6)}},
+    }
+    shapes = {"encoder": {"layers": shapes}, "head": {"kernel": (6, 4)}}
+    params = jax.tree.map(lambda shape: rng.normal(size=shape), shapes, is_leaf=lambda x: isinstance(x, tuple))
+    ours = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
+    config = OptimizerConfig(name="muon", weight_decay=0.1, eps=1e-8)
+    optimizer, adamw = make_optimizer(config), make_optimizer(OptimizerConfig(name="adamw", weight_decay=0.1, eps=1e-8))
+    state, other = optimizer.init(ours), adamw.init(ours)
+    step = jax.jit(optimizer.update)
+    layers = params["encoder"]["layers"]
+    momenta = jax.tree.map(np.zeros_like, params)
+
+    def update(x: np.ndarray, m: np.ndarray, g: np.ndarray, t: int, inputs: int) -> np.ndarray:
+        """The step of one matrix, whose first `inputs` dims are its inputs."""
+        m = 0.95 * m / (1 - 0.95 ** (t + 1)) + 0.05 * g / (1 - 0.95**t)
+        flat = m.reshape(np.prod(m.shape[:inputs]), -1)
+        return (newton_schulz(flat) * 0.2 * np.sqrt(max(flat.shape))).reshape(x.shape) + 0.1 * x
+
+    for t in range(1, 5):
+        grads = jax.tree.map(lambda x: rng.normal(size=x.shape), params)
+        exact = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), grads)
+        updates, state = step(exact, state, ours)
+        of_adam, other = adamw.update(exact, other, ours)
+        momenta = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momenta, grads)
+        found, m, g = (tree["encoder"]["layers"] for tree in (updates, momenta, grads))
+        for (first, second), inputs in (
+            (("attention", "query"), 1),
+            (("attention", "output"), 2),
+            (("mlp", "output"), 1),
+        ):
+            x, m_x, g_x, u = (tree[first][second]["kernel"] for tree in (layers, m, g, found))
+            for layer in range(2):
+                wanted = update(x[layer], m_x[layer], g_x[layer], t, inputs)
+                np.testing.assert_allclose(u[layer], wanted, rtol=1e-4, atol=1e-4)
+        x, m_x, g_x, u = (tree["mlp"]["intermediate"]["kernel"] for tree in (layers, m, g, found))
+        for layer, half in np.ndindex(2, 2):
+            wanted = update(x[layer, :, half], m_x[layer, :, half], g_x[layer, :, half], t, 1)
+            np.testing.assert_allclose(u[layer, :, half], wanted, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(updates["head"]["kernel"], of_adam["head"]["kernel"], rtol=1e-5)
+        of_adam = of_adam["encoder"]["layers"]
+        np.testing.assert_allclose(found["mlp"]["output"]["bias"], of_adam["mlp"]["output"]["bias"], rtol=1e-5)
+
+
+def test_moving_average_is_optax_ema_of_the_parameters() -> None:
+    params = {"kernel": jnp.linspace(-1.0, 1.0, 6)}
+    optimizer, plain = (make_optimizer(OptimizerConfig(average_decay=decay)) for decay in (0.9, 0.0))
+    theirs = optax.ema(0.9)
+    state, without, of_theirs = optimizer.init(params), plain.init(params), theirs.init(params)
+    for number in range(7):
+        grads = {"kernel": jnp.sin(jnp.arange(6.0) + number)}
+        updates, state = optimizer.update(grads, state, params)
+        unchanged, without = plain.update(grads, without, params)
+        np.testing.assert_array_equal(updates["kernel"], unchanged["kernel"])
+        params = jax.tree.map(lambda p, u: p - 0.1 * u, params, updates)
+        state = follow(state, params)
+        wanted, of_theirs = theirs.update(params, of_theirs)
+        found = moving_average(state.average, 0.9, int(state.count))
+        np.testing.assert_allclose(found["kernel"], wanted["kernel"], rtol=1e-5)
+    assert follow(without, params) is without
