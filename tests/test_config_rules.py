@@ -121,6 +121,34 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"model.mlm_tied": False, "model.embedding_size": 128},
         "this model has model.embedding_size=128, model.generator_width=0.0",
     ),
+    "key-value heads divide the heads": (
+        {"model.num_key_value_heads": 5},
+        "model.num_key_value_heads=5 is not a proper divisor of model.num_attention_heads=12",
+    ),
+    "grouped queries have no relative positions": (
+        {"model.num_key_value_heads": 4, "model.position_embedding": "relative", "model.relative_max": 64},
+        "model.num_key_value_heads=4 excludes model.position_embedding='relative'",
+    ),
+    "the first global layer is in the first period": (
+        {"model.window": 64, "model.global_every": 3, "model.first_global": 3},
+        "model.first_global=3 must be below model.global_every=3",
+    ),
+    "biases of scores need whole rows": (
+        {"model.score_bias_buckets": 32, "model.max_position_embeddings": 2048},
+        "model.max_position_embeddings of at most 1024, not 2048",
+    ),
+    "inner layers of the MLM head need an untied one": (
+        {"model.mlm_inner_size": 64},
+        "model.mlm_inner_size=64 requires model.mlm_tied=False",
+    ),
+    "active sources are sources": (
+        {"data.active_sources": ("text:other",)},
+        "data.active_sources: 'text:other' is not one of data.sources",
+    ),
+    "active sources exclude weights": (
+        {"data.sources": ("text:a", "text:b"), "data.active_sources": ("text:a",), "data.weights": (1.0, 2.0)},
+        "data.active_sources=('text:a',) excludes data.weights=(1.0, 2.0)",
+    ),
     "global_every needs a window": (
         {"model.global_every": 3},
         "model.global_every=3 requires model.window; set it, or model.global_every=1",
@@ -190,7 +218,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "full_sentences excludes a mixture": (
         {"data.rows": "full_sentences", "data.temperature": 0.5, "training.objectives": ("mlm",)},
-        "excludes data.weights=() and data.temperature=0.5",
+        "excludes data.weights=(), data.temperature=0.5 and data.active_sources=()",
     ),
     "augmentation needs rows of records": (
         {"data.augment": ("reverse_complement",)},

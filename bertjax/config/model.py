@@ -8,6 +8,7 @@ from typing import Literal
 from bertjax.config.bounds import COUNT, NOT_NEGATIVE, POSITIVE, PROPER_SHARE, SHARE, Bounds, check_bounds
 from bertjax.config.resume import changes_with_notice, may_change
 
+WHOLE_ROWS = 1024  # Longest rows whose scores XLA computes at once; those of 8,192 tokens and 12 heads take 3.2 GB
 SPAN_POSITIONS = 15  # Tokens of a span that SpanBERT's boundary head predicts, the first ones; rows of its table
 
 
@@ -27,6 +28,9 @@ class ModelConfig:
     num_hidden_layers: int = 12  # Number of transformer layers
     layer_groups: int = 0  # Number of layer groups that share parameters (ALBERT: 1); 0: every layer has its own
     num_attention_heads: int = 12  # Number of attention heads in a layer; divides hidden_size
+    # Number of heads of keys and values, each read by as many heads of queries (grouped queries, EuroBERT); 0: one for
+    # each attention head
+    num_key_value_heads: int = 0
     intermediate_size: int = 3072  # Width of the hidden layer in each MLP
     # Activation in the MLPs and heads: gelu is the erf form, gelu_tanh the tanh approximation of google-research/bert
     hidden_act: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
@@ -54,6 +58,10 @@ class ModelConfig:
     # (1 - this share) / (1 - the sequence's share of [MASK]); 0: off
     token_dropout: float = 0.0
     mask_token_id: int = -1  # Id of [MASK] for token_dropout; set from the vocabulary when a run starts
+    # Number of buckets of distances with a learned bias of each head's scores, one table for all layers (MPNet);
+    # half of the buckets are for tokens to the right. 0: no biases.
+    score_bias_buckets: int = 0
+    score_bias_reach: int = 128  # Distance in tokens from which all share the last bucket (score_bias_buckets)
     # Order of LayerNorm and dropout after the embedding tables (BigBird: dropout_norm); none: no norm (NeoBERT)
     embedding_norm: Literal["norm_dropout", "dropout_norm", "none"] = "norm_dropout"
     norm: Literal["layer", "rms"] = "layer"  # Kind of norm: LayerNorm, or RMSNorm, which does not centre (NeoBERT)
@@ -64,18 +72,26 @@ class ModelConfig:
     # Biases of the attention projections; query_value: all but the key projection (DeBERTa v1)
     attention_bias: Literal["all", "query_value", "none"] = "all"
     # Biases of the MLPs. output: of the second matrix only (MosaicBERT). none: also none in the dense layers of heads,
-    # except the last one.
+    # except the last one, unless head_bias is all.
     mlp_bias: Literal["all", "output", "none"] = "all"
+    # Biases of the dense layers of heads. all: in every one, whatever mlp_bias is (EuroBERT, Nomic-BERT). mlp: as in
+    # the MLPs.
+    head_bias: Literal["mlp", "all"] = "mlp"
     # Kind of MLP. glu: the activated half of a matrix of twice the width is multiplied with the other half.
     mlp: Literal["dense", "glu"] = "dense"
-    # Word embeddings as output matrix of the MLM head; False: a matrix of its own with a bias, no transform (NeoBERT)
+    # Word embeddings as output matrix of the MLM head; False: a matrix of its own, no transform (NeoBERT)
     mlm_tied: bool = True
+    mlm_bias: bool = True  # Bias of each entry of the vocabulary in the MLM head
+    # Width between two dense layers without biases, each followed by GELU (tanh), in front of an output matrix of its
+    # own (UltraBERT); 0: no such layers
+    mlm_inner_size: int = 0
     # Decoder of the MLM head. enhanced: the last layer runs twice, with absolute positions added to its queries
     # (DeBERTa).
     mlm_decoder: Literal["plain", "enhanced"] = "plain"
     conv_kernel: int = 0  # Width in tokens of a convolution added after layer 0 (DeBERTa v2); 0: no convolution
     window: int = 0  # Number of tokens that a token sees on either side; 0: the whole sequence
-    global_every: int = 1  # Period of the layers without a window, from layer 0 on; 0: every layer has the window
+    global_every: int = 1  # Period of the layers without a window; 0: every layer has the window
+    first_global: int = 0  # Number of the first layer without a window, from 0 (UltraBERT: 2)
     # Tokens that see, and are seen by, the whole sequence in layers with a window (Longformer). first: the first token
     # of each sequence. marked: tokens that the fine-tuning task names, none in pretraining.
     global_tokens: Literal["none", "first", "marked"] = "none"
@@ -86,8 +102,9 @@ class ModelConfig:
     random_blocks: int = 0  # Number of random blocks that each block sees, drawn for each layer and head (BigBird)
     random_blocks_seed: int = 0  # Seed of the random blocks (-1: always block 0, as in transformers)
     # Layer on the [CLS] vector. tanh: dense and tanh. In task heads only: none, dense and tanh (RoBERTa); gelu
-    # (ELECTRA); relu (DistilBERT); gelu_norm, GELU and norm, also on every token (ModernBERT).
-    pooler: Literal["tanh", "none", "gelu", "relu", "gelu_norm"] = "tanh"
+    # (ELECTRA); relu (DistilBERT); gelu_norm, GELU and norm, also on every token (ModernBERT); cls, no layer at all
+    # (UltraBERT); tanh_of_tasks, dense and tanh in classes of tasks (Nomic-BERT).
+    pooler: Literal["tanh", "none", "gelu", "relu", "gelu_norm", "cls", "tanh_of_tasks"] = "tanh"
     # Depth of the task heads. deep: one more dense layer for text classes, one more MLP for answers, no pooler for
     # token classes (BigBird).
     task_heads: Literal["plain", "deep"] = "plain"
@@ -118,6 +135,16 @@ class ModelConfig:
         return self.hidden_dropout_prob if self.classifier_dropout_prob < 0 else self.classifier_dropout_prob
 
     @property
+    def key_value_heads(self) -> int:
+        """The number of heads of keys and values."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def heads_have_biases(self) -> bool:
+        """Whether the dense layers of heads have biases; the last one always has."""
+        return self.head_bias == "all" or self.mlp_bias != "none"
+
+    @property
     def first_layer_apart(self) -> bool:
         """Whether layer 0 has different arrays, and is therefore kept out of the stack of the other layers."""
         return not self.first_norm or self.conv_kernel > 0
@@ -127,6 +154,7 @@ MODEL_BOUNDS = {
     "hidden_size": COUNT,
     "num_hidden_layers": COUNT,
     "num_attention_heads": COUNT,
+    "num_key_value_heads": NOT_NEGATIVE,
     "intermediate_size": COUNT,
     "max_position_embeddings": COUNT,
     "type_vocab_size": NOT_NEGATIVE,
@@ -135,6 +163,8 @@ MODEL_BOUNDS = {
     "layer_groups": NOT_NEGATIVE,
     "window": NOT_NEGATIVE,
     "global_every": NOT_NEGATIVE,
+    "first_global": NOT_NEGATIVE,
+    "mlm_inner_size": NOT_NEGATIVE,
     "attention_block": NOT_NEGATIVE,
     "random_blocks": NOT_NEGATIVE,
     "random_blocks_seed": Bounds(-1, (1 << 32) - 1),
@@ -144,6 +174,8 @@ MODEL_BOUNDS = {
     "generator_layers": NOT_NEGATIVE,
     "relative_max": NOT_NEGATIVE,
     "relative_buckets": NOT_NEGATIVE,
+    "score_bias_buckets": NOT_NEGATIVE,
+    "score_bias_reach": COUNT,
     "conv_kernel": NOT_NEGATIVE,
     "teacher_width": NOT_NEGATIVE,
     "token_dropout": PROPER_SHARE,
@@ -179,6 +211,22 @@ def _check_attention(model: ModelConfig) -> None:
         raise ValueError(
             f"model.hidden_size={model.hidden_size} is not divisible by "
             f"model.num_attention_heads={model.num_attention_heads}; change one of them"
+        )
+    if model.num_attention_heads % model.key_value_heads or model.num_key_value_heads == model.num_attention_heads:
+        raise ValueError(
+            f"model.num_key_value_heads={model.num_key_value_heads} is not a proper divisor of "
+            f"model.num_attention_heads={model.num_attention_heads}; choose a smaller divisor, or 0 for as many"
+        )
+    if model.num_key_value_heads and (model.position_embedding == "relative" or model.global_projections):
+        raise ValueError(
+            f"model.num_key_value_heads={model.num_key_value_heads} excludes model.position_embedding='relative' and "
+            f"model.global_projections; this model has model.position_embedding={model.position_embedding!r} and "
+            f"model.global_projections={model.global_projections}; set model.num_key_value_heads=0"
+        )
+    if model.first_global and not model.first_global < model.global_every:
+        raise ValueError(
+            f"model.first_global={model.first_global} must be below model.global_every={model.global_every}, the "
+            "period of the layers without a window; change one of them"
         )
     if model.window and model.global_every == 1:
         raise ValueError(
@@ -256,6 +304,21 @@ def _check_positions(model: ModelConfig) -> None:
             "model, and an even number of buckets whose half is below model.relative_max - 1"
         )
 
+    if model.score_bias_buckets and (
+        model.score_bias_buckets % 4
+        or model.score_bias_reach <= model.score_bias_buckets // 4
+        or positions not in _EMBEDDED_POSITIONS
+        or (model.window or model.attention_block or model.global_tokens != "none" or model.causal)
+        or model.max_position_embeddings > WHOLE_ROWS
+    ):
+        raise ValueError(
+            f"model.score_bias_buckets={model.score_bias_buckets} must be a multiple of 4, with "
+            f"model.score_bias_reach={model.score_bias_reach} above a quarter of it, and requires a "
+            f"model.position_embedding among {', '.join(_EMBEDDED_POSITIONS)}, no window, blocks or causal attention, "
+            f"and model.max_position_embeddings of at most {WHOLE_ROWS}, not {model.max_position_embeddings}; change "
+            "those or set model.score_bias_buckets=0"
+        )
+
 
 def _check_layers(model: ModelConfig) -> None:
     """Sharing, norms and the convolution."""
@@ -300,6 +363,11 @@ def _check_heads(model: ModelConfig) -> None:
             f"model.generator_layers={model.generator_layers} and "
             f"model.embedding_sharing={model.embedding_sharing!r} require model.generator_width; set it, or leave them "
             "at their defaults"
+        )
+    if model.mlm_inner_size and model.mlm_tied:
+        raise ValueError(
+            f"model.mlm_inner_size={model.mlm_inner_size} requires model.mlm_tied=False; set it, or leave "
+            "model.mlm_inner_size at 0"
         )
     if not model.mlm_tied and (model.embedding_size or model.generator_width):
         raise ValueError(

@@ -38,6 +38,7 @@ _EQUAL = (
     "layer_groups",
     "num_hidden_layers",
     "num_attention_heads",
+    "num_key_value_heads",
     "intermediate_size",
     "hidden_act",
     "layer_norm_eps",
@@ -47,6 +48,8 @@ _EQUAL = (
     "relative_buckets",
     "relative_shared",
     "relative_norm",
+    "score_bias_buckets",
+    "score_bias_reach",
     "conv_kernel",
     "token_dropout",
     "embedding_norm",
@@ -56,12 +59,15 @@ _EQUAL = (
     "first_norm",
     "attention_bias",
     "mlp_bias",
+    "head_bias",
     "mlp",
     "mlm_tied",
+    "mlm_bias",
+    "mlm_inner_size",
     "causal",
 )
 # Options that may change with the same arrays (a RoBERTa becomes a Longformer, a longer context), and are reported.
-_NOTED = ("window", "global_every", "rope_theta", "rope_theta_local")
+_NOTED = ("window", "global_every", "first_global", "rope_theta", "rope_theta_local")
 _NOTED += ("attention_block", "random_blocks", "random_blocks_seed")
 # Modules with sizes of their own, and the keys of these sizes; with another size they are drawn at random.
 _SIZED = {

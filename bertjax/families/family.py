@@ -59,6 +59,12 @@ class Tensor:
     part: tuple[int, int] = (0, 1)  # (i, n): ours is the i-th of n equal slices of theirs
     by_head: bool = False  # the slices are interleaved by head
     kept: bool = False  # theirs keeps the dims of `inputs`: [outputs, *inputs]
+    others: tuple[str, ...] = ()  # names of more of their tensors, whose rows follow `theirs` in ours, equally many
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all of their tensors."""
+        return self.theirs, *self.others
 
     @property
     def stacked(self) -> bool:

@@ -191,13 +191,45 @@ _BASE = ModelConfig(
     **_ARCHITECTURE,
 )
 
+# Ettin (Weller et al. 2025): layers, hidden size, inner size; heads of 64 dims. Its 150M is the base size above.
+_ETTIN = {
+    "ettin-17m": (7, 256, 384),
+    "ettin-32m": (10, 384, 576),
+    "ettin-68m": (19, 512, 768),
+    "ettin-150m": (22, 768, 1152),
+    "ettin-400m": (28, 1024, 2624),
+    "ettin-1b": (28, 1792, 3840),
+}
+
+
+def _ettin(layers: int, width: int, inner: int) -> ModelConfig:
+    return replace(
+        _BASE,
+        num_hidden_layers=layers,
+        hidden_size=width,
+        num_attention_heads=width // 64,
+        intermediate_size=inner,
+        rope_theta_local=_THETA[_FULL],
+    )
+
+
 MODERNBERT = Family(
     name="modernbert",
     title="ModernBERT",
     presets={
         "base": _BASE,
         "large": replace(_BASE, hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, intermediate_size=2624),
-    },
+        # mmBERT (Marone et al. 2025): Gemma 2's vocabulary; both kinds of layers have the same angles
+        "mmbert-base": replace(_BASE, vocab_size=256_000, rope_theta_local=_THETA[_FULL]),
+        "mmbert-small": replace(
+            _BASE,
+            vocab_size=256_000,
+            rope_theta_local=_THETA[_FULL],
+            hidden_size=384,
+            num_attention_heads=6,
+        ),
+    }
+    | {name: _ettin(*sizes) for name, sizes in _ETTIN.items()},
     heads=("mlm_head",),
     template=Template(separators=1, token_types=False),
     huggingface=HuggingFace(

@@ -17,22 +17,27 @@ from bertjax.families.distilbert import DISTILBERT
 from bertjax.families.electra import ELECTRA, ELECTRA_GENERATOR
 from bertjax.families.ernie import ERNIE
 from bertjax.families.esm import ESM
+from bertjax.families.eurobert import EUROBERT
 from bertjax.families.family import Family
 from bertjax.families.longformer import LONGFORMER
 from bertjax.families.macbert import MACBERT
 from bertjax.families.modernbert import MODERNBERT
 from bertjax.families.mosaicbert import MOSAICBERT
+from bertjax.families.mpnet import MPNET
 from bertjax.families.neobert import NEOBERT
+from bertjax.families.nomic_bert import NOMIC_BERT
 from bertjax.families.roberta import ROBERTA
 from bertjax.families.spanbert import SPANBERT
+from bertjax.families.ultrabert import ULTRABERT
 from bertjax.families.xlm_roberta import XLM_ROBERTA
+from bertjax.families.xlm_roberta_xl import XLM_ROBERTA_XL
 
 _LIKE_BERT = (BERT, SPANBERT, MACBERT, ERNIE, DISTILBERT, BIGBIRD)
-_LIKE_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT, LONGFORMER)
+_LIKE_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT, LONGFORMER, XLM_ROBERTA_XL, MPNET)
 _LIKE_ELECTRA = (ELECTRA, ELECTRA_GENERATOR)
 _LIKE_DEBERTA = (DEBERTA, DEBERTA_V2, DEBERTA_V3)
-_MODERN = (MODERNBERT, MOSAICBERT, NEOBERT)
 _BIOLOGY = (ESM,)
+_MODERN = (MODERNBERT, MOSAICBERT, NEOBERT, EUROBERT, ULTRABERT, NOMIC_BERT)
 _ALL = (*_LIKE_BERT, *_LIKE_ROBERTA, ALBERT, *_LIKE_ELECTRA, *_LIKE_DEBERTA, *_MODERN, *_BIOLOGY)
 FAMILIES = Registry("families", {family.name: family for family in _ALL}, Family)
 

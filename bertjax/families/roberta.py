@@ -11,7 +11,7 @@ from bertjax.families.family import Class, Family, HuggingFace, Tensor, dense, n
 from bertjax.families.hf_config import HfConfig, read_fields
 from bertjax.input.layout import Template
 
-_MLM = (
+MLM = (
     *dense("mlm_head/transform", "lm_head.dense"),
     *norm("mlm_head/norm", "lm_head.layer_norm"),
     Tensor("mlm_head/bias", "lm_head.bias", padded=True),
@@ -50,7 +50,7 @@ def huggingface(
         beginning=beginning,
         encoder=encoder,
         pooler=dense("pooler/dense", f"{prefix}pooler.dense"),
-        pretraining=Class(f"{beginning}ForMaskedLM", (*encoder, *_MLM), outputs={"mlm_head": "logits"}),
+        pretraining=Class(f"{beginning}ForMaskedLM", (*encoder, *MLM), outputs={"mlm_head": "logits"}),
         own_heads={"ForSequenceClassification": _SEQUENCE},
         tied={
             "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",

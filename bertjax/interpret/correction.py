@@ -22,6 +22,7 @@ from flax import nnx
 from bertjax.families.registry import family_of
 from bertjax.interpret.fill_mask import mlm_model
 from bertjax.interpret.token_rows import TokenRow, padded, row_width
+from bertjax.model.encoder import padded_vocab_size
 from bertjax.model.network import Params, PretrainingNetwork, bind
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -237,7 +238,7 @@ def _answers(
     # Of each token its kind, and a number that equal texts share: int32 [V padded]
     texts: dict[bytes, int] = {}
     same = np.array([texts.setdefault(surface, len(texts)) for surface in model.tokenizer.surfaces], np.int32)
-    beyond = model.params["mlm_head"]["bias"].shape[0] - len(kinds)
+    beyond = padded_vocab_size(model.config.model) - len(kinds)
     tables = jnp.asarray(np.pad(kinds, (0, beyond), constant_values=_NO_KIND)), jnp.asarray(np.pad(same, (0, beyond)))
     questions.sort(key=lambda question: len(question.row))
     left = sum(len(question.words) for question in questions) if masked else len(questions)

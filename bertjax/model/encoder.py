@@ -12,6 +12,7 @@ from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention.backends import Backend
 from bertjax.model.attention.positions import positions_in_sequence, sequence_sums, sinusoids
 from bertjax.model.attention.relative import RelativePositions
+from bertjax.model.attention.score_bias import ScoreBias
 from bertjax.model.attention.self_attention import LayerInputs
 from bertjax.model.attention.sparse import make_pattern
 from bertjax.model.dropout import EMBEDDINGS, dropout
@@ -140,6 +141,7 @@ class Encoder(nnx.Module):
         self.first_layer, self.layers = stacked_layers(config, rngs=rngs)
         self.final_norm = LayerNorm(config, config.hidden_size) if config.norm_place == "pre" else None
         self.relative = RelativePositions(config, rngs=rngs) if config.position_embedding == "relative" else None
+        self.score_bias = ScoreBias(config, rngs=rngs) if config.score_bias_buckets else None
         self.config, self.execution = config, execution
 
     def __call__(
@@ -209,6 +211,7 @@ class Encoder(nnx.Module):
             attention,
             distances=None if self.relative is None else self.relative().astype(self.execution.dtype),
             pattern=make_pattern(self.config, sequence_ids, packed, global_positions) if has_pattern else None,
+            score_bias=None if self.score_bias is None else self.score_bias(sequence_ids.shape[1]),
         )
 
     @property

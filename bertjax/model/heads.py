@@ -17,7 +17,7 @@ from bertjax.model.products import by_rows, column_sums, over_rows
 from bertjax.parallel.sharding import constrain
 
 # Values of `model.pooler` for poolers of task heads only; the second name also applies to heads per token.
-POOLERS_OF_TASKS, POOLER_OF_TOKENS = ("gelu", "relu", "gelu_norm"), "gelu_norm"
+POOLERS_OF_TASKS, POOLER_OF_TOKENS = ("gelu", "relu", "gelu_norm", "cls", "tanh_of_tasks"), "gelu_norm"
 
 
 def gather_positions(x_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
@@ -45,7 +45,7 @@ class Pooler(Head):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         D, activation = config.hidden_size, config.pooler.removesuffix("_norm")
-        has_bias = config.mlp_bias != "none"
+        has_bias = config.heads_have_biases
         self.dense = Dense(config, (D, D), ("embed", "hidden"), "hidden", bias=has_bias, role="output", rngs=rngs)
         self.activation = activation if activation in ACTIVATIONS else "tanh"
         self.norm = LayerNorm(config, D) if config.pooler == POOLER_OF_TOKENS else None
@@ -56,11 +56,17 @@ class Pooler(Head):
         return x if self.norm is None else self.norm(x)
 
 
+def task_pooler(config: ModelConfig, *, rngs: nnx.Rngs) -> Pooler | None:
+    """The layer between the [CLS] vectors and a task's head; None with `model.pooler` cls."""
+    return None if config.pooler == "cls" else Pooler(config, rngs=rngs)
+
+
 class VocabularyHead(Head):
-    """A head whose output matrix is the word table, [V, E], plus its own bias."""
+    """A head whose output matrix is the word table, [V, E], plus its own bias, unless `mlm_bias` is False."""
 
     def __init__(self, config: ModelConfig) -> None:
-        self.bias = zeros((padded_vocab_size(config),), ("vocab",))
+        self.rows = padded_vocab_size(config)
+        self.bias = zeros((self.rows,), ("vocab",)) if config.mlm_bias else None
         self.activation = config.hidden_act
         self.vocab_size = config.vocab_size
 
@@ -71,31 +77,43 @@ class VocabularyHead(Head):
         return vocabulary_cross_entropy(
             h_BPE.reshape(-1, h_BPE.shape[-1]),
             word_embeddings_VE,
-            self.bias[...],
+            self.vocabulary_bias(),
             labels_BP.reshape(-1),
             weights_BP.reshape(-1),
             vocab_size=self.vocab_size,
             chunk=chunk,
         )
 
+    def vocabulary_bias(self) -> jax.Array:
+        """The bias of each entry of the padded vocabulary, float32 [V]; zeros without `mlm_bias`."""
+        return jnp.zeros((self.rows,), jnp.float32) if self.bias is None else self.bias[...]
+
 
 class MlmHead(VocabularyHead):
     """Dense D -> E, activation, LayerNorm, then the word table as the output matrix (run_pretraining.py).
 
     E is the width of the table: D in BERT, less in ALBERT (google-research/albert `get_masked_lm_output`). Without
-    `mlm_tied` the head is an output matrix of its own, [V, D], and its bias.
+    `mlm_tied` the head is an output matrix of its own, [V, D], and its bias; with `mlm_inner_size` S behind two layers
+    D -> S -> D, each followed by GELU (transformers' `UltrabertPredictionHead`).
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        E, tied, has_bias = embedding_width(config), config.mlm_tied, config.mlp_bias != "none"
+        E, tied, has_bias = embedding_width(config), config.mlm_tied, config.heads_have_biases
         dense = partial(Dense, config, (config.hidden_size, E), ("embed", "hidden"), "hidden", role="output")
         self.transform = dense(bias=has_bias, rngs=rngs) if tied else None
         self.norm = LayerNorm(config, E) if tied else None
+        D, S = config.hidden_size, config.mlm_inner_size
+        bare = partial(Dense, config, names=("embed", "hidden"), bias_name="hidden", bias=False, role="output")
+        self.first = bare(sizes=(D, S), rngs=rngs) if S else None
+        self.second = bare(sizes=(S, D), rngs=rngs) if S else None
         self.decoder = None if tied else word_table(config, config.hidden_size, rngs=rngs)
         super().__init__(config)
 
     def transformed(self, hidden_BPD: jax.Array) -> jax.Array:
         """The vectors to multiply with the rows of `table`: [B, P, D] -> [B, P, E]."""
+        if self.first is not None and self.second is not None:
+            activation = ACTIVATIONS["gelu_tanh"]
+            return activation(self.second(activation(self.first(hidden_BPD))))
         if self.transform is None or self.norm is None:
             return hidden_BPD
         return self.norm(ACTIVATIONS[self.activation](self.transform(hidden_BPD)))
@@ -108,7 +126,8 @@ class MlmHead(VocabularyHead):
         """Logits over the padded vocabulary, float32 [B, P, V]; padding entries are the lowest finite float."""
         h, table_VE = self.transformed(hidden_BPD), self.table(word_embeddings_VE)
         logits = jnp.einsum("BPE,VE->BPV", h, table_VE.astype(h.dtype), preferred_element_type=jnp.float32)
-        logits = constrain(logits + self.bias[...], "act_batch", "act_length", "act_vocab")
+        logits = logits if self.bias is None else logits + self.bias[...]
+        logits = constrain(logits, "act_batch", "act_length", "act_vocab")
         real = jnp.arange(logits.shape[-1]) < self.vocab_size
         return jnp.where(real, logits, jnp.finfo(jnp.float32).min)
 

@@ -14,7 +14,7 @@ from flax import nnx
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.dropout import HEAD, dropout
 from bertjax.model.encoder import TaskNetwork
-from bertjax.model.heads import POOLER_OF_TOKENS, POOLERS_OF_TASKS, Pooler, existing, gather_positions
+from bertjax.model.heads import POOLER_OF_TOKENS, POOLERS_OF_TASKS, Pooler, existing, gather_positions, task_pooler
 from bertjax.model.layers import ACTIVATIONS, Dense, FeedForward, LayerNorm
 from bertjax.model.parameters import uniform
 
@@ -141,7 +141,7 @@ class SequenceNetwork(TaskNetwork):
 
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, execution, rngs=rngs)
-        self.pooler = Pooler(config, rngs=rngs)
+        self.pooler = task_pooler(config, rngs=rngs)
         self.head = TaskHead(config, config.hidden_size, config.num_labels, rngs=rngs)
         self.inner = InnerDense(config, rngs=rngs) if config.task_heads == "deep" else None
 
@@ -149,8 +149,8 @@ class SequenceNetwork(TaskNetwork):
         self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array, keys: jax.Array | None = None
     ) -> jax.Array:
         """A logit per class for every packed sequence: [B, S, num_labels]."""
-        read = existing(self.pooler) if self.inner is None else self.inner
-        return self.head(read(gather_positions(hidden_BLD, cls_positions_BS)), keys)
+        read, cls_BSD = self.inner or self.pooler, gather_positions(hidden_BLD, cls_positions_BS)
+        return self.head(cls_BSD if read is None else read(cls_BSD), keys)
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """[B, num_labels]."""
@@ -165,14 +165,15 @@ class ChoiceNetwork(TaskNetwork):
 
     def __init__(self, config: ModelConfig, execution: ExecutionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, execution, rngs=rngs)
-        self.pooler = Pooler(config, rngs=rngs)
+        self.pooler = task_pooler(config, rngs=rngs)
         self.head = TaskHead(config, config.hidden_size, 1, rngs=rngs)
 
     def choice_logits(
         self, hidden_BLD: jax.Array, cls_positions_BC: jax.Array, keys: jax.Array | None = None
     ) -> jax.Array:
         """A logit per choice: [B, C]."""
-        return self.head(existing(self.pooler)(gather_positions(hidden_BLD, cls_positions_BC)), keys)[:, :, 0]
+        cls_BCD = gather_positions(hidden_BLD, cls_positions_BC)
+        return self.head(cls_BCD if self.pooler is None else self.pooler(cls_BCD), keys)[:, :, 0]
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """[B, 1]."""

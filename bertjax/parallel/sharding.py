@@ -192,6 +192,7 @@ def divided_sizes(model: ModelConfig, padded_vocab_size: int) -> list[tuple[str,
     sizes = [
         ("model.hidden_size", model.hidden_size, "fsdp"),
         ("model.num_attention_heads", model.num_attention_heads, "tensor"),
+        ("model.num_key_value_heads", model.num_key_value_heads, "tensor"),
         ("model.intermediate_size", model.intermediate_size, "tensor"),
         ("the padded vocabulary (see model.vocab_pad_multiple)", padded_vocab_size, "tensor"),
         ("model.embedding_size", model.embedding_size, "fsdp"),

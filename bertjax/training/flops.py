@@ -78,7 +78,7 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
     S or, with a window w, min(2·w + 1, S), or of blocks what `keys_per_token` says:
 
         6·N·(4·D² + 2·D·F)            matmul parameters of the encoder: 2 FLOPs each forward, 4 backward; a gated MLP
-                                      has 3·D·F
+                                      has 3·D·F, and grouped queries 2·D²·(1 + G / H), with G of H heads for keys
         + 12·D·(K_1 + ... + K_N)      attention scores and their product with the values: 4·D·K forward, twice backward
         + 6·N·(2·D² + D²/S)           keys and values that a global token sees by projections of its own, and its query,
                                       where `global_tokens` is first, with two keys more; a task's are not counted
@@ -88,7 +88,7 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
         + 6·E·D                       projection of the embeddings to D, where embedding_size is set
         + 6·(N + 1)·D·W               projection of embeddings and layers to a teacher's width W, where it is set
         + 6·(D·E + E·V)·P/S           MLM transform and tied projection, on the P predicted positions only; D·V where
-                                      the projection is not tied
+                                      the projection is not tied, and its two layers in front have 2·D·mlm_inner_size
         + 6·(D² + D)                  the head that detects replaced tokens, on every token, if a family has it
         + 6·(D² + 2·D)/S              pooler and its head of two classes, on one token of the row; 0 without a pooler
         + 6·((2·D + 200)·D + D·E + E·V)·P/S   two layers and tied projection of span boundaries, where a family has them
@@ -111,11 +111,12 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
     # An enhanced decoder runs the last layer twice.
     runs = model.num_hidden_layers + (model.mlm_decoder == "enhanced" and "mlm_head" in heads)
     keys += (runs - model.num_hidden_layers) * S + runs * rows_in_reach(model, S)
+    attention = 2 * D * D * (1 + model.key_value_heads / model.num_attention_heads)
     encoder = global_projections + 6 * (
-        runs * (4 * D * D + (3 if model.mlp == "glu" else 2) * D * F) + model.conv_kernel * D * D
+        runs * (attention + (3 if model.mlp == "glu" else 2) * D * F) + model.conv_kernel * D * D
     )
     projection = 6 * E * D if model.embedding_size else 0
-    transform = D * E if model.mlm_tied else 0
+    transform = D * E if model.mlm_tied else 2 * D * model.mlm_inner_size
     mlm = 6 * (transform + E * model.vocab_size) * predictions / S if "mlm_head" in heads else 0
     detection = 6 * (D * D + D) if "rtd_head" in heads else 0
     pooled = 6 * (D * D + 2 * D) / S if model.pooler == "tanh" else 0

@@ -32,11 +32,13 @@ CASED = TextRules(lowercase=False, strip_accents=False)
 _LIBRARY = ("<unk>", "<s>", "</s>")
 PIECES = {
     "xlm-roberta": (("<s>", "<pad>", "</s>", "<unk>"), 3, ("<mask>",), _LIBRARY),
+    "xlm-roberta-xl": (("<s>", "<pad>", "</s>", "<unk>"), 3, ("<mask>",), _LIBRARY),
     "camembert": (("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), 1, ("<mask>",), _LIBRARY),
     "deberta-v2": ((), 0, ("[MASK]",), ("[PAD]", "[CLS]", "[SEP]", "[UNK]")),
 }
 # Families of byte-level BPE, and the names of their special tokens.
 BYTES = {"roberta": "<s>", "longformer": "<s>", "deberta": "[CLS]", "modernbert": "[CLS]"}
+BYTES |= {"eurobert": "[CLS]", "ultrabert": "[CLS]"}
 
 
 def piece_model(texts: Sequence[str] = TEXTS, size: int = 220, begins: Sequence[str] = ()) -> bytes:
@@ -92,7 +94,7 @@ def their_tokenizer(family: str, **options: Any) -> Any:
     """transformers' own class for a family over the vocabulary of `tokenizer_of`, with its own template."""
     transformers = pytest.importorskip("transformers")
     ours, known = tokenizer_of(family), family_of(family)
-    named = f"{family_of(family).huggingface.beginning}Tokenizer"
+    named = f"{family_of(family).huggingface.beginning.removesuffix('XL')}Tokenizer"
     kind = getattr(transformers, named, transformers.BertTokenizer)  # ERNIE has BERT's
     if isinstance(ours, ByteLevelBPE) and not hasattr(transformers, named):
         # ModernBERT has a tokenizer.json alone, with this template.

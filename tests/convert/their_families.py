@@ -53,6 +53,7 @@ def small(family: str, **fields) -> ModelConfig:
     if base.attention_block:
         # Blocks of a token, so that rows have more than attention is full in; random ones as theirs are in evaluation.
         narrow |= {"attention_block": 1, "random_blocks": 2, "random_blocks_seed": -1}
+    narrow |= {"mlm_inner_size": 10} if base.mlm_inner_size else {}
     return replace(base, **(SIZES | narrow | fields))
 
 
@@ -78,6 +79,9 @@ SMALL = {
     # Behind the first layer a whole period of layers and one more.
     "modernbert deep": small("modernbert", num_hidden_layers=5),
     "esm-1b": small("esm", position_embedding="learned", embedding_norm="norm_dropout"),
+    "eurobert grouped": small("eurobert", num_key_value_heads=1),
+    "ultrabert grouped": small("ultrabert", num_hidden_layers=7, num_key_value_heads=1),
+    "ultrabert global": small("ultrabert", window=0, global_every=1, first_global=0, rope_theta_local=0.0),
     "modernbert global": small("modernbert", window=0, global_every=1, rope_theta_local=0.0),
 }
 

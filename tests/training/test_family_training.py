@@ -132,6 +132,48 @@ MEMBERS = {  # arguments, the class of the export
         ),
         "",
     ),
+    "eurobert": (
+        (
+            *("--model.embedding-norm", "none", "--model.norm", "rms", "--model.mlm-tied", "False"),
+            *("--model.mlm-bias", "False", "--model.head-bias", "all", "--model.pooler", "gelu"),
+            *("--model.hidden-act", "silu", "--model.num-key-value-heads", "1", "--data.tokenizer", "byte_bpe"),
+            *("--optimizer.name", "muon", "--optimizer.average-decay", "0.9", "--optimizer.learning-rate", "4e-3"),
+            *OF_MODERN,
+        ),
+        "EuroBertForMaskedLM",
+    ),
+    "ultrabert": (
+        (
+            *("--model.embedding-norm", "none", "--model.norm", "rms", "--model.mlm-tied", "False"),
+            *("--model.mlm-bias", "False", "--model.mlm-inner-size", "16", "--model.pooler", "cls"),
+            *("--model.hidden-act", "silu", "--model.window", "4", "--model.global-every", "3"),
+            *("--model.first-global", "2", "--model.rope-theta-local", "100", "--data.tokenizer", "byte_bpe"),
+            *("--optimizer.name", "stable_adamw", "--optimizer.learning-rate", "4e-3", *OF_MODERN),
+        ),
+        "UltrabertForMaskedLM",
+    ),
+    "nomic-bert": (
+        (
+            *("--model.position-embedding", "rope", "--model.attention-bias", "none", "--model.mlp-bias", "none"),
+            *("--model.head-bias", "all", "--model.mlp", "glu", "--model.pooler", "tanh_of_tasks"),
+            *("--training.objectives", "mlm", "--data.rows", "doc_sentences", "--data.packing", "pairs"),
+        ),
+        "NomicBertForMaskedLM",
+    ),
+    "mpnet": (
+        (
+            *("--model.pooler", "none", "--model.type-vocab-size", "0", "--model.score-bias-buckets", "32"),
+            *("--training.objectives", "mlm", "--data.rows", "doc_sentences", "--data.packing", "pairs"),
+        ),
+        "MPNetForMaskedLM",
+    ),
+    "xlm-roberta-xl": (
+        (
+            *("--data.tokenizer", "unigram", "--model.norm-place", "pre", "--model.embedding-norm", "none"),
+            *OF_ROBERTA,
+        ),
+        "XLMRobertaXLForMaskedLM",
+    ),
     "mosaicbert": (
         (
             *("--model.position-embedding", "alibi", "--model.mlp", "glu", "--model.mlp-bias", "output"),
@@ -177,7 +219,7 @@ SELDOM = ("ernie", "macbert", "spanbert", "deberta", "deberta-v2", "deberta-v3",
 SELDOM += ("roberta", "xlm-roberta", "camembert", "distilbert", "electra")
 # ALBERT's shared layers, sentence order and packed rows are trained in test_options.py, test_transformers_losses.py and
 # below. The suite trains, resumes and exports a family that a file adds, in tests/model/test_made_up_family.py.
-SELDOM += ("albert", "modernbert")
+SELDOM += ("albert", "modernbert", "eurobert", "ultrabert", "nomic-bert", "mpnet", "xlm-roberta-xl")
 
 
 @pytest.fixture(scope="module")
@@ -256,6 +298,8 @@ Batch = dict[str, np.ndarray]
 AS_PUBLISHED: dict[str, dict[str, Any]] = {
     "deberta": {"mlm_decoder": "enhanced"},
     "deberta-v2": {"mlm_decoder": "enhanced", "conv_kernel": 3},
+    "eurobert": {"num_key_value_heads": 2},
+    "ultrabert": {"num_key_value_heads": 2},
     "deberta-v3": {
         "mlm_decoder": "enhanced",
         "generator_width": 1.0,

@@ -12,6 +12,7 @@ from bertjax.convert.executable.graph import Graph, Value
 from bertjax.families.registry import family_of
 from bertjax.model.attention.positions import alibi_slopes, sinusoids
 from bertjax.model.attention.relative import distance_row, score_scale
+from bertjax.model.attention.score_bias import distance_bucket
 from bertjax.model.attention.self_attention import layer_windows
 from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.layers import ACTIVATIONS
@@ -48,6 +49,8 @@ class NetworkGraph(Graph):
             self.alibi = slopes * self.node("Abs", self.distances).cast("float32")
         elif config.position_embedding == "relative":
             self._add_relative_positions()
+        if config.score_bias_buckets:
+            self._add_score_bias()
 
         # Layers of a group share their weights, which are in the graph once.
         sizes = layers_per_group(config) if config.layer_groups else [1] * config.num_hidden_layers
@@ -164,6 +167,14 @@ class NetworkGraph(Graph):
         table = self.param("encoder/relative/table")
         self.relative_vectors = self._norm("encoder/relative/norm", table) if config.relative_norm else table
 
+    def _add_score_bias(self) -> None:
+        """Set the bias of every pair of tokens, [H, L, L]."""
+        reach = self.config.max_position_embeddings
+        buckets = distance_bucket(self.config, np.arange(-reach, reach + 1)).astype(np.int64)
+        near = self.node("Max", self.node("Min", self.distances, reach), -reach)
+        index = self.node("Gather", self.constant("buckets_of_distances", buckets), near + reach)
+        self.score_bias = self.node("Gather", self.param("encoder/score_bias/table"), index).transpose(2, 0, 1)
+
     def _attention(self, name: str, x: Value, window: int) -> Value:
         """The output of a layer's attention, [B, L, D]."""
         position, scale = self.config.position_embedding, self.head_dim**-0.5
@@ -176,6 +187,8 @@ class NetworkGraph(Graph):
         scores = scores * float(scale)
         if position == "alibi":
             scores = scores - self.alibi
+        if self.config.score_bias_buckets:
+            scores = scores + self.score_bias
         weights = self.node("Softmax", self.node("Where", self.visible[window], scores, _LOWEST), axis=-1)
         mixed = (weights @ value).transpose(0, 2, 1, 3).reshape(0, 0, self.config.hidden_size)
         return self.dense(f"{name}/output", mixed, inputs=2)
@@ -187,7 +200,13 @@ class NetworkGraph(Graph):
             order = np.concatenate([np.arange(0, self.head_dim, 2), np.arange(1, self.head_dim, 2)])
             parts = [f"{name}/{part}" for part in ("kernel", "bias") if f"{name}/{part}" in self.params]
             self.params |= {part: self.params[part][..., order] for part in parts}
-        return self.dense(name, x).reshape(0, 0, self.heads, self.head_dim).transpose(0, 2, 1, 3)
+        heads = self.params[f"{name}/kernel"].shape[1]
+        y = self.dense(name, x).reshape(0, 0, heads, self.head_dim).transpose(0, 2, 1, 3)
+        if heads == self.heads:
+            return y
+        # Grouped queries: each head of keys and values serves several heads of queries.
+        groups = np.repeat(np.arange(heads), self.heads // heads)
+        return self.node("Gather", y, self.constant("key_value_heads", groups), axis=1)
 
     def _rotated(self, x: Value, cos: Value, sin: Value) -> Value:
         """Rotate each dim with the one half a head further: [B, H, L, K]."""
@@ -263,6 +282,8 @@ class NetworkGraph(Graph):
 
     def _pooler(self, x: Value) -> Value:
         """The pooler of `bertjax.model.heads` on vectors."""
+        if self.config.pooler == "cls":
+            return x
         activation = self.config.pooler.removesuffix("_norm")
         x = self._activation(activation if activation in ACTIVATIONS else "tanh", self.dense("pooler/dense", x))
         return self._norm("pooler/norm", x) if self.config.pooler == POOLER_OF_TOKENS else x

@@ -26,7 +26,7 @@ def to_config_json(model: ModelConfig, special: Mapping[str, int]) -> dict[str, 
         **known.to_hf_config(model),
         "max_position_embeddings": model.max_position_embeddings + rows,
         **ids,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": model.mlm_tied,
         "dtype": "float32",
     }
 

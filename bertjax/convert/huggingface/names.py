@@ -185,9 +185,11 @@ def to_huggingface_tensors(
             continue
         array = np.asarray(jax.device_get(arrays[tensor.ours]))
         for number, one in enumerate(array if tensor.stacked else [array], tensor.first):
-            name, theirs = tensor.theirs.format(number), _theirs(tensor, one, config.vocab_size, before)
+            theirs = _theirs(tensor, one, config.vocab_size, before)
             heads = config.num_attention_heads if tensor.by_head else 1
-            tensors[name] = _interleave_heads(tensors[name], theirs, heads) if tensor.part[0] else theirs
+            for name, rows in zip(tensor.names, np.split(theirs, len(tensor.names)), strict=True):
+                name = name.format(number)
+                tensors[name] = _interleave_heads(tensors[name], rows, heads) if tensor.part[0] else rows
     return tensors
 
 
@@ -223,8 +225,9 @@ def their_shapes(config: ModelConfig, pad_id: int = 0) -> dict[str, tuple[int, .
         shape = ours[tensor.ours]
         count, one = (shape[0], shape[1:]) if tensor.stacked else (1, shape)
         theirs = _their_shape(tensor, one, config.vocab_size, before)
-        theirs = theirs[0] * tensor.part[1], *theirs[1:]
-        shapes |= {tensor.theirs.format(number): theirs for number in range(tensor.first, tensor.first + count)}
+        theirs = theirs[0] * tensor.part[1] // len(tensor.names), *theirs[1:]
+        numbers = range(tensor.first, tensor.first + count)
+        shapes |= {name.format(number): theirs for number in numbers for name in tensor.names}
     return shapes
 
 
@@ -274,7 +277,10 @@ def _interleave_heads(upper: np.ndarray, lower: np.ndarray, heads: int) -> np.nd
 def _ours(tensor: Tensor, tensors: Mapping[str, np.ndarray], shape: tuple[int, ...], heads: int) -> np.ndarray:
     """Their array, or those of all layers or groups, in our layout and shape."""
     numbers = range(tensor.first, tensor.first + (shape[0] if tensor.stacked else 1))
-    arrays = [np.asarray(tensors[tensor.theirs.format(number)], np.float32) for number in numbers]
+    arrays = [
+        np.concatenate([np.asarray(tensors[name.format(number)], np.float32) for name in tensor.names])
+        for number in numbers
+    ]
     index, parts = tensor.part
     heads = heads if tensor.by_head else 1
     if parts > 1:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.export import is_symbolic_dim
 
+from bertjax.config.model import WHOLE_ROWS
 from bertjax.model.attention import windows
 from bertjax.model.attention.kernels import QKV, TOKENS, per_device, splash_attention
 from bertjax.model.attention.positions import attention_by_queries, with_alibi
@@ -23,7 +24,6 @@ from bertjax.model.products import attention_scores, softmax_over, weighted_valu
 
 # `..._interpreted` runs the kernels op by op on any platform, for tests without a TPU.
 Backend = Literal["xla", "cudnn", "splash", "splash_interpreted", "mosaic", "mosaic_interpreted"]
-WHOLE_ROWS = 1024  # longest rows whose scores XLA computes at once; those of 8,192 tokens and 12 heads take 3.2 GB
 
 
 def attend(
@@ -37,10 +37,13 @@ def attend(
     causal: bool,
     window: int = 0,
     slopes: tuple[float, ...] = (),
+    bias: jax.Array | None = None,
     dropout_keys: jax.Array | None,
     dropout_rate: float,
 ) -> jax.Array:
     """Compute softmax(q k / sqrt(K)) v over the tokens of `visible`; `slopes` as in `with_alibi`.
+
+    A `bias`, float32 [H, L, L], is added to the scores; only XLA supports it.
 
     `packed=False` means that every row is one sequence and then padding. `choose_attention` decides whether a backend
     supports the arguments. cudnn has no windows: layers with a window use XLA. XLA computes windows in blocks where
@@ -54,7 +57,8 @@ def attend(
             scale = q.shape[-1] ** -0.5
             return attention_by_queries(*inputs, scale=scale, window=window, causal=causal, slopes=slopes)
         seen = visible(sequence_ids, causal, window)
-        return xla_attention(q, k, v, seen, dropout_keys, dropout_rate, slopes)
+        return xla_attention(q, k, v, seen, dropout_keys, dropout_rate, slopes, bias)
+    assert bias is None, f"{backend} has no biases of scores"
     if backend in ("mosaic", "mosaic_interpreted"):
         # Imported here because Pallas takes a quarter of a second that other runs do not need to spend.
         from bertjax.model.attention.mosaic import Settings, mosaic_attention
@@ -88,12 +92,15 @@ def visible(sequence_ids: jax.Array, causal: bool, window: int = 0) -> jax.Array
     return seen
 
 
-def attention_probabilities(q: jax.Array, k: jax.Array, seen: jax.Array, slopes: tuple[float, ...] = ()) -> jax.Array:
+def attention_probabilities(
+    q: jax.Array, k: jax.Array, seen: jax.Array, slopes: tuple[float, ...] = (), bias: jax.Array | None = None
+) -> jax.Array:
     """softmax(q k / sqrt(K)) over visible tokens: q, k [B, L, H, K], seen bool [B, L, L] -> float32 [B, H, L, L].
 
     The softmax is computed in float32 whatever the dtype of q.
     """
     scores = attention_scores(q, k)
+    scores = scores if bias is None else scores + bias
     return softmax_over(with_alibi(scores, slopes) if slopes else scores, seen, jnp.float32)
 
 
@@ -105,8 +112,9 @@ def xla_attention(
     dropout_keys: jax.Array | None,
     dropout_rate: float,
     slopes: tuple[float, ...] = (),
+    bias: jax.Array | None = None,
 ) -> jax.Array:
-    """Compute the formula over visible tokens (`seen`, bool [B, L, L]).
+    """Compute the formula over visible tokens (`seen`, bool [B, L, L]), with `bias` [H, L, L] added to the scores.
 
     Of the arrays [B, H, L, L], the backward pass keeps only the probabilities in the dtype of v, and draws the dropout
     mask again; with `slopes` it keeps none, and computes q k again.
@@ -117,6 +125,8 @@ def xla_attention(
 
     def attention(q: jax.Array, k: jax.Array, seen: jax.Array, v: jax.Array, keys: jax.Array | None) -> jax.Array:
         scores = attention_scores(q, k)
+        if bias is not None:
+            scores += bias
         if slopes:
             scores = with_alibi(scores, slopes)
         return recomputed(mixed)(softmax_over(scores, seen, v.dtype), v, keys)

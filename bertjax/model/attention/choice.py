@@ -150,6 +150,11 @@ def _hindrance(
             f"model.position_embedding={model.position_embedding!r} adds to the scores, which {backend} does not",
             "set execution.attention='xla'",
         )
+    if model.score_bias_buckets:
+        return Hindrance(
+            f"model.score_bias_buckets={model.score_bias_buckets} adds to the scores, which {backend} does not",
+            "set execution.attention='xla'",
+        )
     if model.global_tokens == "first" or _sees_blocks(model, length, packed):
         return Hindrance(
             f"model.global_tokens={model.global_tokens!r} and model.attention_block={model.attention_block} in rows of "

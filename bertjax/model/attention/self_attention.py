@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -25,17 +26,20 @@ from bertjax.parallel.sharding import constrain
 def layer_windows(config: ModelConfig) -> tuple[int, ...]:
     """How many tokens on either side a token sees, for each layer; 0: all of its sequence.
 
-    Of a model with a window, every `global_every`-th layer from the first has none (ModernBERT, section 2.1.1).
+    Of a model with a window, every `global_every`-th layer from `first_global` on has none (ModernBERT, section 2.1.1).
     """
-    every = config.global_every
-    return tuple(0 if every and n % every == 0 else config.window for n in range(config.num_hidden_layers))
+    every, first = config.global_every, config.first_global
+    return tuple(0 if every and n % every == first else config.window for n in range(config.num_hidden_layers))
 
 
 class Projection(nnx.Module):
-    """The parameters of one of query, key and value; keys lack a bias with `attention_bias` query_value."""
+    """The parameters of one of query, key and value; keys lack a bias with `attention_bias` query_value.
 
-    def __init__(self, config: ModelConfig, is_key: bool = False, *, rngs: nnx.Rngs) -> None:
-        heads, head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    With grouped queries (Ainslie et al. 2023), keys and values have fewer heads: `heads`.
+    """
+
+    def __init__(self, config: ModelConfig, is_key: bool = False, heads: int = 0, *, rngs: nnx.Rngs) -> None:
+        heads, head_dim = heads or config.num_attention_heads, config.hidden_size // config.num_attention_heads
         shape = (config.hidden_size, heads, head_dim)
         self.kernel = weight(rngs, shape, ("embed", "heads", "head_dim"), config)
         has_bias = config.attention_bias != "none" and not (is_key and config.attention_bias == "query_value")
@@ -45,9 +49,13 @@ class Projection(nnx.Module):
 def project(x_BLD: jax.Array, *projections: Projection, joined: bool = False) -> tuple[jax.Array, ...]:
     """[B, L, D] -> [B, L, H, K] for each projection, in one product: a wide matmul comes nearer to the peak.
 
-    `joined` computes the heads as one dim, for a kernel that reads them so: a compiler for TPUs puts tokens last in an
-    array that ends on a head's 64 dims, and would transpose it.
+    Projections to another number of heads than the one before are a product of their own. `joined` computes the heads
+    as one dim, for a kernel that reads them so: a compiler for TPUs puts tokens last in an array that ends on a head's
+    64 dims, and would transpose it.
     """
+    groups = [[*group] for _, group in itertools.groupby(projections, lambda p: p.kernel.shape[1])]
+    if len(groups) > 1:
+        return tuple(part for group in groups for part in project(x_BLD, *group, joined=joined))
     kernel = jnp.stack([p.kernel[...] for p in projections], axis=1)  # [D, T, H, K]
     heads = kernel.shape[2:]
     out = (heads[0] * heads[1],) if joined else heads
@@ -57,6 +65,15 @@ def project(x_BLD: jax.Array, *projections: Projection, joined: bool = False) ->
         y = plus_bias(y, jnp.stack(biases).reshape(len(biases), *out))
     parts = [part.reshape(*part.shape[:2], *heads) for part in unstack(y, axis=2)]
     return tuple(constrain(part, "act_batch", "act_length", "act_heads", "head_dim") for part in parts)
+
+
+def for_each_query(x_BLGK: jax.Array, heads: int) -> jax.Array:
+    """Repeat each head of keys or values for its group of queries: [B, L, G, K] -> [B, L, `heads`, K]."""
+    B, L, G, K = x_BLGK.shape
+    if heads == G:
+        return x_BLGK
+    repeated = jnp.broadcast_to(x_BLGK[:, :, :, None], (B, L, G, heads // G, K)).reshape(B, L, heads, K)
+    return constrain(repeated, "act_batch", "act_length", "act_heads", "head_dim")
 
 
 class OutputProjection(nnx.Module):
@@ -86,6 +103,7 @@ class LayerInputs(NamedTuple):
     window: int = 0  # tokens that a token sees on either side; 0: all of its sequence
     distances: jax.Array | None = None  # vectors of relative distances, [S, D] (DeBERTa)
     pattern: Pattern | None = None  # global tokens or chosen blocks
+    score_bias: jax.Array | None = None  # added to the scores of every layer, float32 [H, L, L] (MPNet)
 
     def for_layer(self, number: jax.Array, window: int) -> LayerInputs:
         """The inputs of one layer, by its number (uint32 [], from 0): its own dropout keys, window and blocks."""
@@ -104,8 +122,8 @@ class SelfAttention(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.query = Projection(config, rngs=rngs)
-        self.key = Projection(config, is_key=True, rngs=rngs)
-        self.value = Projection(config, rngs=rngs)
+        self.key = Projection(config, is_key=True, heads=config.key_value_heads, rngs=rngs)
+        self.value = Projection(config, heads=config.key_value_heads, rngs=rngs)
         separate = config.position_embedding == "relative" and not config.relative_shared
         self.relative_query = Projection(config, rngs=rngs) if separate else None
         self.relative_key = Projection(config, is_key=True, rngs=rngs) if separate else None
@@ -149,6 +167,7 @@ class SelfAttention(nnx.Module):
                 causal=self.causal,
                 window=inputs.window,
                 slopes=self.slopes,
+                bias=inputs.score_bias,
                 dropout_keys=keys,
                 dropout_rate=self.dropout_rate,
             )
@@ -157,23 +176,27 @@ class SelfAttention(nnx.Module):
     def projected(
         self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Queries and keys, rotated where positions are, and values: [B, L, H, K] each."""
+        """Queries and keys, rotated where positions are, and values: [B, L, H, K] each.
+
+        Keys and values of grouped queries are repeated, so that every backend supports them.
+        """
         if queries_BLD is None:
             joined = inputs.backend in JOINED_HEADS
             q, k, v = project(x_BLD, self.query, self.key, self.value, joined=joined)
         else:
             (q,), (k, v) = project(queries_BLD, self.query), project(x_BLD, self.key, self.value)
         q, k = self._with_positions(q, k, inputs)
-        return q, k, v
+        return q, for_each_query(k, q.shape[2]), for_each_query(v, q.shape[2])
 
     def probabilities(self, x_BLD: jax.Array, inputs: LayerInputs) -> jax.Array:
         """The attention probabilities without dropout: float32 [B, H, L (query), L (key)]."""
         q, k = project(x_BLD, self.query, self.key)
         q, k = self._with_positions(q, k, inputs)
+        k = for_each_query(k, q.shape[2])
         seen = visible(inputs.sequence_ids, self.causal, inputs.window)
         if inputs.distances is not None:
             return disentangled_probabilities(self.config, q, k, self._projected_distances(inputs.distances), seen)
-        return attention_probabilities(q, k, seen, self.slopes)
+        return attention_probabilities(q, k, seen, self.slopes, inputs.score_bias)
 
     def _with_positions(self, q: jax.Array, k: jax.Array, inputs: LayerInputs) -> tuple[jax.Array, jax.Array]:
         if self.config.position_embedding != "rope":

@@ -112,6 +112,8 @@ def _unfit(student: ModelConfig, teacher: ModelConfig) -> Unfit | None:
             "attention scores with ALiBi or relative terms are not products of queries and keys alone",
             "name another teacher",
         )
+    if student.score_bias_buckets or teacher.score_bias_buckets:
+        return Unfit("attention scores with biases are not products of queries and keys alone", "name another teacher")
     if student.attention_block or teacher.attention_block:
         return Unfit("attention in blocks has no scores of the other tokens", "name another teacher")
     if student.window or teacher.window:

@@ -15,7 +15,7 @@ def _vocabulary(network: Any, hidden_BLD: jax.Array, positions_BP: jax.Array) ->
     """The inputs of a network's logits, with the predictions of all rows in one dim."""
     h_BPE = network.mlm_head.transformed(gather_positions(hidden_BLD, positions_BP))
     table_VE = network.mlm_head.table(network.encoder.embeddings.word[...])
-    return Vocabulary(h_BPE.reshape(-1, h_BPE.shape[-1]), table_VE, network.mlm_head.bias[...])
+    return Vocabulary(h_BPE.reshape(-1, h_BPE.shape[-1]), table_VE, network.mlm_head.vocabulary_bias())
 
 
 def _sums(forward: Forward, batch: Batch, keys: Keys, *, temperature: float = 2.0) -> Sums:

@@ -22,7 +22,7 @@ def replaced(forward: Forward, batch: Batch) -> tuple[jax.Array, jax.Array]:
     head, word = network.mlm_head, network.encoder.embeddings.word[...]
     h_BPE = head.transformed(gather_positions(forward(batch, name, for_mlm=True), positions))
     samples = sampled_tokens(
-        h_BPE, word, head.bias[...], batch["rtd_draws"], vocab_size=head.vocab_size, chunk=network.logits_chunk
+        h_BPE, word, head.vocabulary_bias(), batch["rtd_draws"], vocab_size=head.vocab_size, chunk=network.logits_chunk
     )
     rows = jnp.arange(len(positions))[:, None]
     # Unused slots get a position beyond the row, where nothing is written.
