@@ -18,13 +18,18 @@ DOES_NOT_FIT = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `plan`."""
     add_recipe(parser)
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
         "--topology",
         metavar="NAME",
-        required=True,
         help="v4:8x8x8, v5e:16x16, v5p:8x8x8, v6e:16x16, tpu7x:4x4x4; GPUs h100:8 or h100:8x8 (hosts x GPUs of each), "
         "h200:…, b200:…; or local, the devices of this machine",
     )
+    what.add_argument(
+        "--tokens", metavar="N", help="plan the preparation of so many tokens of text instead, as in 300G or 2T"
+    )
+    parser.add_argument("--hosts", type=int, default=1, metavar="N", help="hosts that prepare the text (%(default)s)")
+    parser.add_argument("--cores", type=int, metavar="N", help="cores of each of them (as this machine)")
     parser.add_argument("--slices", type=int, default=1, metavar="N", help="TPU slices of that shape (%(default)s)")
     parser.add_argument("--price", type=float, metavar="P", help="price of one chip for one hour, in any currency")
     parser.add_argument("--stage", type=int, metavar="N", help="plan this stage only, from 1")
@@ -38,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan and, if requested, write it as a page. Returns 3 if the recipe does not fit."""
+    if arguments.tokens:
+        return _plan_preparation(arguments)
     if arguments.topology != LOCAL:
         parse_name(arguments.topology, arguments.slices)
     page = None if arguments.html is None else page_path(arguments.html)
@@ -56,6 +63,18 @@ def run(arguments: argparse.Namespace) -> int:
         replace_text(page, render_plan(found))
         print(f"\npage: {page}")
     return 0 if found.plan.fits else DOES_NOT_FIT
+
+
+def _plan_preparation(arguments: argparse.Namespace) -> int:
+    """Print what preparing text of a number of tokens costs."""
+    from bertjax.plan.figures import as_text
+    from bertjax.plan.preparation import parse_tokens, preparation_table
+    from bertjax.text.pool import cores
+
+    tokens = parse_tokens(arguments.tokens)
+    data = load_config(arguments).data
+    print(as_text(preparation_table(data, tokens, arguments.hosts, arguments.cores or cores())))
+    return 0
 
 
 def _say(line: str) -> None:
