@@ -10,13 +10,14 @@ from bertjax.config import override
 
 # Options of the verb that are keys of TaskConfig.
 _TASK_KEYS = ("data", "train", "dev", "test", "text", "label", "id", "labels", "patience", "layer_decay", "distil")
+_TASK_KEYS += ("from_text", "positives", "dims")
 _SWITCHES = ("balanced", "strict_length")
 
 # The names of bertjax.finetune.tasks and of its kinds of tasks, whose modules import jax.
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 TASKS = ("glue", *GLUE_TASKS, "swag", "codah", "squad", "squad2", "ner", "pos", "xnli")
 TASKS += ("ncbi-disease", "bc5cdr-disease", "bc5cdr-chem", "lener-br")
-TASKS += ("classification", "regression", "choice", "pairs", "relevance")
+TASKS += ("classification", "regression", "choice", "pairs", "vectors", "relevance")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TASK",
         help="glue (all of it), cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, swag, codah, squad, squad2, ner, "
         "pos, xnli, ncbi-disease, bc5cdr-disease, bc5cdr-chem, lener-br; or your own table: classification, "
-        "regression, choice, pairs (texts of like meaning), relevance (of a passage to a query). Any key of the config "
-        "is an option too, as in --optimizer.beta2 0.98",
+        "regression, choice, pairs (texts of like meaning), relevance (of a passage to a query); or plain text: "
+        "vectors (--from-text). Any key of the config is an option too, as in --optimizer.beta2 0.98",
     )
     parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR, hf:NAME or tf1:DIR")
     parser.add_argument("--teacher", metavar="RUN", help="a model fine-tuned for the same task, to learn from")
@@ -37,7 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="the folder of the task's files, or tfds:glue")
     for name in ("train", "dev", "test"):
         parser.add_argument(f"--{name}", metavar="FILE", help=f"the {name} set of your own table")
-    _add_list(parser, "--text", "COLUMN", "column of the text, of both texts, or of the start and each ending")
+    _add_list(parser, "--from-text", "SOURCE", "plain text for `vectors`, as text:GLOB or a folder (see data.sources)")
+    _add_list(
+        parser,
+        "--positives",
+        "RULE",
+        "how pairs are made of text: dropout (SimCSE), deletion, neighbors, title (dropout)",
+    )
+    _add_list(parser, "--dims", "N", "also train vectors cut to their first N numbers (Matryoshka)", int)
+    _add_list(
+        parser,
+        "--text",
+        "COLUMN",
+        "column of the text, of both texts (and negatives), or of the start and each ending",
+    )
     parser.add_argument("--label", metavar="COLUMN", help="column of the label")
     parser.add_argument("--id", metavar="COLUMN", help="column of the id that predictions are written with")
     _add_list(parser, "--labels", "LABEL", "all labels (those of the training set)")

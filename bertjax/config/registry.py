@@ -31,6 +31,7 @@ GROUPS = {
     "formats": "--to, and the prefix of a model's source",
     "task_kinds": "the task of finetune",
     "task_networks": "model.head",
+    "positives": "task.positives",
     "loggers": "log",
     "hooks": "hooks",
     "recipes": "the recipe of a command",

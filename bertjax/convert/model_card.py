@@ -26,7 +26,7 @@ CARD_FILE = "README.md"
 
 _DIGEST_LABEL = "SHA-256 of {}: "
 # Keys of the config with paths or names of the machine of the training, which do not belong in a published card.
-_FILES_OF_TASKS = ("task.data", "task.train", "task.dev", "task.test")
+_FILES_OF_TASKS = ("task.data", "task.train", "task.dev", "task.test", "task.from_text")
 _FILES_OF_TEXT = ("data.root", "data.cache_dir", "data.sources", "data.exclude", "data.vocab")
 _LISTS_OF_WORDS = ("data.entity_map", "data.similar_words", "data.units")
 _OTHER_FILES = ("compilation_cache", "distillation.teacher", "probe.pairs", "probe.tags")

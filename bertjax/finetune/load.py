@@ -96,7 +96,7 @@ def read_splits(task: Task, config: FinetuneConfig) -> Splits:
     options = config.task
     if options.data and Path(options.data).is_file():
         raise ValueError(f"task.data={options.data}: a file, not a folder; give it as --train, and a --dev file")
-    if not options.data and not options.train:
+    if not options.data and not options.train and task.read_train is None:
         raise ValueError(
             f"{options.name}: no data; name the folder of its files (--data), or its training file (--train)"
         )
@@ -106,7 +106,10 @@ def read_splits(task: Task, config: FinetuneConfig) -> Splits:
     def read(path: Path, split: str, *, named: bool = True) -> list[Any]:
         return list(read_split(task, path, split, notes.append, named=named) or ())
 
-    train = read(Path(options.train), "train") if options.train else read(folder, "train")
+    if task.read_train is not None:
+        train = task.read_train(notes.append)
+    else:
+        train = read(Path(options.train), "train") if options.train else read(folder, "train")
     test = {"test": read(Path(options.test), "test")} if options.test else {}
     if options.data and not options.test:
         names = dict.fromkeys((*task.submissions, *task.test_splits))
@@ -147,7 +150,8 @@ def _hold_out(examples: Sequence[Any], kind: Kind) -> tuple[list[Any], list[Any]
     for example, number in zip(examples, hashes, strict=True):
         labels.setdefault(number, set()).update(kind.example_labels(example))
 
-    held = {number for number in labels if number % _HELD_OUT == 0}
+    period = max(_HELD_OUT, len(examples) // kind.most_held_out if kind.most_held_out else 0)
+    held = {number for number in labels if number % period == 0}
     known = {label for number, some in labels.items() if number not in held for label in some}
     held = {number for number in held if known >= labels[number]}
     if not held and len(labels) > 1:

@@ -21,7 +21,7 @@ from bertjax.finetune.data.xnli import LABELS as XNLI_LABELS
 from bertjax.finetune.data.xnli import LANGUAGES, read_xnli, split_name
 from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.kinds.choice import CHOICE
-from bertjax.finetune.kinds.kind import Recipe, Task
+from bertjax.finetune.kinds.kind import OPTIONS, Recipe, Task
 from bertjax.finetune.kinds.regression import REGRESSION
 from bertjax.finetune.kinds.sequence import SEQUENCE
 from bertjax.finetune.kinds.span import SPAN
@@ -117,10 +117,13 @@ def make_task(config: TaskConfig) -> Task:
     Raises ValueError for an unknown name, and for options that the task does not have.
     """
     own = {kind.own_task: kind for kind in KINDS.values() if kind.own_task}
-    if config.name in own:
-        return own[config.name].own(config)
-    task = find_task(config.name, own)
-    return task.kind.configured(task, config)
+    known = None if config.name in own else find_task(config.name, own)
+    kind = own[config.name] if known is None else known.kind
+    for key in OPTIONS:
+        if (given := getattr(config, key)) != getattr(TaskConfig(), key) and key not in kind.options:
+            able = ", ".join(name for name, one in own.items() if key in one.options)
+            raise ValueError(f"task.{key}={given!r}: {config.name} has no such option, which {able} has; leave it out")
+    return kind.own(config) if known is None else kind.configured(known, config)
 
 
 def count_input_texts(config: TaskConfig) -> int:

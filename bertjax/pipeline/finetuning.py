@@ -65,7 +65,7 @@ class TaskRequest:
 def make_request(task: str, init_from: str, options: FinetuneOptions) -> TaskRequest:
     """The request of `bertjax.finetune`."""
     data = {name: str(getattr(options, name)) for name in ("data", "train", "dev", "test", "label")}
-    columns = {"text": tuple(options.text), "labels": tuple(options.labels)}
+    columns = {name: tuple(getattr(options, name)) for name in ("text", "labels", "from_text", "positives", "dims")}
     tried: dict[str, Sequence[float]] = {
         "learning_rate": options.learning_rates,
         "batch_size": options.batch_sizes,

@@ -47,12 +47,14 @@ def write_training_pairs(
 ) -> PairCounts:
     """Write train.jsonl and dev.jsonl of pairs/ and relevance/, with up to `negatives` for each relevant passage.
 
-    Rows have `text` (the query), `text_b` (the passage), and in relevance/ `label`, 1 or 0. Negatives are drawn from
+    Rows have `text` (the query), `text_b` (the passage), and in relevance/ `label`, 1 or 0, in pairs/ `negatives`, so
+    many for every pair (the same ones again if the query has fewer), or none. Negatives are drawn from
     the query's `results`, without relevant passages and copies of them. Raises ValueError unless two queries have a
     relevant passage in the index.
     """
     numbers = documents.numbers({document for grades in judgements.values() for document in relevant_documents(grades)})
-    counts, rows = PairCounts(), {"train": [], "dev": []}
+    counts = PairCounts()
+    rows: dict[str, list[tuple[Record, int, int, list[int]]]] = {"train": [], "dev": []}
     answered: list[tuple[Record, Hits, list[int]]] = []
     for query, hits in zip(queries, results, strict=True):
         relevant = relevant_documents(judgements.get(query.id, {}))
@@ -68,8 +70,8 @@ def write_training_pairs(
     for nth, (query, hits, answers) in enumerate(answered, 1):
         drawn = _hard_negatives(hits, answers, documents, negatives * len(answers), nth)
         rows["train" if nth % period else "dev"] += [
-            *((query, number, 1) for number in answers),
-            *((query, number, 0) for number in drawn.tolist()),
+            *((query, number, 1, _share(drawn, place, negatives)) for place, number in enumerate(answers)),
+            *((query, number, 0, []) for number in drawn.tolist()),
         ]
         counts.positives += len(answers)
         counts.negatives += len(drawn)
@@ -90,9 +92,17 @@ def _hard_negatives(
     return others[permute(chosen, len(others), derive_key(_SEED, "hard negatives", query))]
 
 
-def _write(path: Path, rows: Iterator[tuple[Record, int, int]], documents: StoredDocuments, labelled: bool) -> None:
+def _share(drawn: np.ndarray, place: int, count: int) -> list[int]:
+    """The negatives of a query's answer number `place`."""
+    return np.resize(np.roll(drawn, -place * count), count if len(drawn) else 0).tolist()
+
+
+def _write(
+    path: Path, rows: Iterator[tuple[Record, int, int, list[int]]], documents: StoredDocuments, labelled: bool
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
-        for query, number, label in rows:
-            row = {"text": query.whole, "text_b": documents[number].whole} | ({"label": label} if labelled else {})
+        for query, number, label, wrong in rows:
+            row: dict[str, object] = {"text": query.whole, "text_b": documents[number].whole}
+            row |= {"label": label} if labelled else {"negatives": [documents[other].whole for other in wrong]}
             file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")

@@ -41,10 +41,14 @@ def test_rows_are_answers_and_hard_negatives(tmp_path, documents):
     counts, rows = written(tmp_path / "out", documents)
     assert (counts.queries, counts.positives, counts.negatives, counts.missing) == (24, 48, 24 * 6, 1)
     assert len(rows["pairs", "train"]) + len(rows["pairs", "dev"]) == 48
-    assert rows["pairs", "train"][0] == {"text": "query 0", "text_b": "Title 0 text 0"}
+    assert (rows["pairs", "train"][0]["text"], rows["pairs", "train"][0]["text_b"]) == ("query 0", "Title 0 text 0")
     for split in ("train", "dev"):
         positive = [{"text": row["text"], "text_b": row["text_b"]} for row in rows["relevance", split] if row["label"]]
-        assert positive == rows["pairs", split]
+        negative = [(row["text"], row["text_b"]) for row in rows["relevance", split] if not row["label"]]
+        assert positive == [{"text": row["text"], "text_b": row["text_b"]} for row in rows["pairs", split]]
+        assert sorted(negative) == sorted(
+            (row["text"], text) for row in rows["pairs", split] for text in row["negatives"]
+        )
         for row in rows["relevance", split]:
             query, document = (int(row[name].split()[-1]) for name in ("text", "text_b"))
             assert document in ((query, query + 50) if row["label"] else range(query + 1, query + 11))
@@ -87,6 +91,8 @@ def test_copies_of_answers_are_not_negatives(tmp_path):
     assert (counts.positives, counts.negatives) == (2, 2 + 3)
     rows = [json.loads(line) for line in (tmp_path / "out" / "relevance" / "train.jsonl").read_text().splitlines()]
     assert sorted((row["label"], row["text_b"]) for row in rows) == [(0, "three"), (0, "two"), (1, "one")]
+    (row,) = [json.loads(line) for line in (tmp_path / "out" / "pairs" / "train.jsonl").read_text().splitlines()]
+    assert len(row["negatives"]) == 9 and {*row["negatives"]} == {"two", "three"}
 
 
 def test_few_candidates_are_all_taken(tmp_path, documents):

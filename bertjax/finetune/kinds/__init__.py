@@ -12,6 +12,7 @@ from bertjax.finetune.kinds.regression import REGRESSION
 from bertjax.finetune.kinds.relevance import RELEVANCE
 from bertjax.finetune.kinds.sequence import SEQUENCE
 from bertjax.finetune.kinds.span import SPAN
+from bertjax.finetune.kinds.text_vector import TEXT_VECTOR
 from bertjax.finetune.kinds.tokens import TOKENS
 from bertjax.finetune.kinds.vector import VECTOR
 from bertjax.model.network import HEADS
@@ -36,5 +37,5 @@ def get_kind(name: str) -> Kind:
     return KINDS[name]
 
 
-for _kind in (SEQUENCE, REGRESSION, RELEVANCE, MULTI_LABEL, CHOICE, TOKENS, SPAN, VECTOR):
+for _kind in (SEQUENCE, REGRESSION, RELEVANCE, MULTI_LABEL, CHOICE, TOKENS, SPAN, VECTOR, TEXT_VECTOR):
     register(_kind)

@@ -32,6 +32,7 @@ from bertjax.training.objectives.objective import MODEL
 
 Figures = dict[str, float]
 Measure = Callable[[np.ndarray], float]  # a metric over the examples of these numbers, int64 [n]
+OPTIONS = ("from_text", "positives", "dims")  # keys of `TaskConfig` that few kinds have
 Read = Callable[[Path, str, Notify], list[Any]]  # (data, split, notify); raises MissingSplitError
 
 
@@ -65,6 +66,7 @@ class Task:
     fixed_columns: bool = False  # options cannot name other columns
     submissions: Mapping[str, str] = field(default_factory=dict)  # test split -> the official file of its predictions
     paper: Mapping[str, float] = field(default_factory=dict)  # system -> published figure in per cent
+    read_train: Callable[[Notify], list[Any]] | None = None  # makes the training set, where no file holds it
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,8 @@ class Kind(ABC):
     judged: ClassVar[tuple[str, str]] = ("Wrong, most certain first", "Right, most certain first")  # report's tables
     no_prediction: ClassVar[str] = ""  # the reason why models of this kind do not predict; "" if they do
     unit: ClassVar[str] = "text"  # what `shared_part` is, in messages
+    most_held_out: ClassVar[int] = 0  # examples of a training set for development, at about most; 0: no limit
+    options: ClassVar[tuple[str, ...]] = ()  # of `OPTIONS`, those that it has
 
     def objective(self, task: TaskConfig) -> Objective:
         """The training objective; its sums are weighted by `label_weights` of the batch."""

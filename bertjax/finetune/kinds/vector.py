@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.data.tables import Columns
 from bertjax.finetune.encoding.rows import Segments, TaskRows
 from bertjax.finetune.kinds.kind import Card, Figures, Inference, Judged, Split, Task, TaskContent
 from bertjax.finetune.kinds.texts import TextKind
@@ -21,6 +23,7 @@ from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.text.ragged import range_indices
 from bertjax.training.objectives import Batch, Forward, Keys, Sums, classified
 
+_NONE = jnp.finfo(jnp.float32).min  # the logit of a text that is no candidate
 _ROWS_AT_ONCE = 256  # whose products with all second texts are held together
 _EMBED = """\
 from transformers import AutoModel, AutoTokenizer
@@ -30,6 +33,19 @@ inputs = tokenizer(["a text", "another one"], padding=True, return_tensors="pt")
 hidden = AutoModel.from_pretrained("path/to/this/folder")(**inputs).last_hidden_state
 real = inputs["attention_mask"][..., None]
 vectors = (hidden * real).sum(1) / real.sum(1)"""
+
+
+def cut(vectors: jax.Array, dim: int) -> jax.Array:
+    """The first `dim` numbers of vectors [..., D], at length 1 again; 0 returns the vectors."""
+    if not dim:
+        return vectors
+    first = vectors[..., :dim]
+    return first * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(first), axis=-1, keepdims=True), 1e-24))
+
+
+def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The cosine of each vector of length 1 with its other, [n, D] each: float64 [n]."""
+    return np.einsum("nd,nd->n", first.astype(np.float64), second.astype(np.float64))
 
 
 def nearest_seconds(vectors: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -62,15 +78,20 @@ def nearest_accuracy(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]
 
 
 class VectorKind(TextKind):
-    """Examples are pairs without labels. A row holds both texts, in a sequence each; `texts` are their numbers."""
+    """Examples are pairs without labels, and hard negatives of the first text. A row has a sequence for each text.
+
+    `texts` are the numbers of the texts.
+    """
 
     name, network, own_task = "vector", VectorNetwork, "pairs"
+    options = ("dims",)
     metrics = ("accuracy",)  # how often the nearest second of a first text is its own
     packed = False  # a row has two sequences already
     global_tokens = None
     labelled = has_baseline = False
     no_prediction = "it gives vectors: use encode"
-    text_columns, default_columns, columns_wanted = (2, 2), ("text", "text_b"), "two texts"
+    text_columns, default_columns = (2, None), ("text", "text_b")
+    columns_wanted = "two texts, and any number of hard negatives"
     card = Card(
         "sentence-similarity",
         "gives a text a vector, the mean of its tokens', near to those of texts of like meaning",
@@ -78,28 +99,61 @@ class VectorKind(TextKind):
     )
 
     def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
-        """InfoNCE: each first text has to find its second among the seconds of the global batch.
+        """InfoNCE: each first text has to find its second among the seconds and negatives of the global batch.
 
-        Logits are cosines over `task.temperature`. Rows of weight 0, and rows that share a text with the pair, are not
-        candidates.
+        Logits are cosines over `task.temperature`. Rows of weight 0 are not candidates. With `task.dims` the
+        figures are means over vectors that are cut to so many numbers, and whole ones (Matryoshka, Kusupati et al.
+        2022).
         """
         vectors, weights = self.outputs(forward.model, forward(batch), batch), batch["label_weights"]
         # In the order of the mesh's axes, which is that of the rows.
-        everyone = (vectors[:, 1], batch["texts"], weights)
-        seconds, texts, there = jax.lax.all_gather(everyone, BATCH_AXES, tiled=True)
-        own = jax.lax.axis_index(BATCH_AXES) * len(weights) + jnp.arange(len(weights))
+        everyone = (vectors[:, 1:], batch["texts"], weights)
+        others, texts, there = jax.lax.all_gather(everyone, BATCH_AXES, tiled=True)
+        row = jax.lax.axis_index(BATCH_AXES) * len(weights) + jnp.arange(len(weights))
+        C = others.shape[1]  # candidates in a row: the second, then its negatives
+        pairs = batch["texts"][:, None, :2, None]
         # Another answer to the same query is not wrong, nor is a copy of the answer with another query.
-        shared = (batch["texts"][:, None, :, None] == texts[:, None]).any((2, 3))
-        candidates = (there > 0) & (~shared | (own[:, None] == jnp.arange(len(texts))))
-        logits = jnp.where(candidates, vectors[:, 0] @ seconds.T / task.temperature, jnp.finfo(jnp.float32).min)
-        return classified(logits, own, weights)
+        shared = (pairs == texts[:, None, :2]).any((2, 3))
+        wrong = [~shared | (row[:, None] == jnp.arange(len(texts)))]
+        wrong += [(batch["texts"][:, None, :2] != texts[:, negative, None]).all(2) for negative in range(2, 1 + C)]
+        candidates = ((there > 0)[:, None] & jnp.stack(wrong, 2)).reshape(len(weights), -1)
+        results = [
+            classified(
+                jnp.where(candidates, first @ seconds.reshape(-1, seconds.shape[-1]).T / task.temperature, _NONE),
+                row * C,
+                weights,
+            )
+            for first, seconds in ((cut(vectors[:, 0], dim), cut(others, dim)) for dim in (0, *task.dims))
+        ]
+        return {
+            name: sum((one[name] for one in results[1:]), value) / len(results) for name, value in results[0].items()
+        }
 
     def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
-        """The vectors, of length 1, of the two texts in each row: [B, 2, D]."""
+        """The vectors, of length 1, of the texts in each row: [B, texts, D]."""
         return model.vectors(hidden, batch["sequence_ids"], batch["cls_positions"].shape[1])
 
     def count_texts(self, examples: Sequence[TextExample], labels: Sequence[str]) -> int:
-        return 2
+        return max(2, len(examples[0].texts))
+
+    def own(self, config: TaskConfig) -> Task:
+        return replace(super().own(config), metrics=self.metrics_by_dim(self.metrics[0], config.dims))
+
+    def columns(self, texts: Sequence[str], label: str, id_column: str) -> Columns:
+        """Two columns of texts, and those of negatives: one each, or one that has lists of them."""
+        return Columns(text=texts[0], text_b=texts[1], label=label, id=id_column, ends=tuple(texts[2:]))
+
+    @staticmethod
+    def metrics_by_dim(metric: str, dims: Sequence[int]) -> tuple[str, ...]:
+        """The metric of whole vectors, and `METRIC_DIM` of vectors that are cut to `dims` numbers."""
+        return (metric, *(f"{metric}_{dim}" for dim in dims))
+
+    @staticmethod
+    def by_dim(metrics: Sequence[str], vectors: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the names of `metrics_by_dim`, each with the vectors [n, S, D] that it measures."""
+        for metric in metrics:
+            dim = int(metric.partition("_")[2] or 0)
+            yield metric, np.asarray(cut(jnp.asarray(vectors), dim))
 
     def segments(self, texts: int) -> Segments:
         return Segments.sequence_each(texts)
@@ -111,7 +165,7 @@ class VectorKind(TextKind):
         return {"label_weights": weights}
 
     def more_arrays(self, examples: Sequence[TextExample]) -> dict[str, np.ndarray]:
-        """`texts`, int32 [n, 2]: equal texts have equal numbers, in either column."""
+        """`texts`, int32 [n, texts of an example]: equal texts have equal numbers, in any column."""
         known: dict[str, int] = {}
         numbers = [[known.setdefault(text, len(known)) for text in one.texts] for one in examples]
         return {"texts": np.array(numbers, np.int32)}
@@ -120,22 +174,25 @@ class VectorKind(TextKind):
         return rows.rows["texts"]
 
     def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
-        return nearest_accuracy(outputs, answers)
+        return {
+            metric: nearest_accuracy(vectors[:, :2], answers[:, :2])["accuracy"]
+            for metric, vectors in self.by_dim(metrics, outputs)
+        }
 
     def judge(
         self, examples: Sequence[TextExample], labels: Sequence[str], answers: np.ndarray, outputs: np.ndarray
     ) -> list[Judged]:
         """A pair is right if its second text is the nearest one to its first; the certainty is the cosine."""
-        nearest, cosines = nearest_seconds(outputs, answers)
+        nearest, likeness = nearest_seconds(outputs[:, :2], answers[:, :2])
         return [
             Judged(one.texts[:1], one.texts[1], examples[number].texts[1], number == own, cosine)
-            for own, (one, number, cosine) in enumerate(zip(examples, nearest.tolist(), cosines.tolist(), strict=True))
+            for own, (one, number, cosine) in enumerate(zip(examples, nearest.tolist(), likeness.tolist(), strict=True))
         ]
 
     def notes(self, dev: dict[str, Split]) -> Sequence[str]:
         notices = []
         for name, split in dev.items():
-            texts = split.rows.rows["texts"]
+            texts = split.rows.rows["texts"][:, :2]
             if any((texts == text).any(1).all() for text in texts[0]):
                 notices.append(
                     f"{name}: one text is in all pairs, so that none has a wrong second, and any model's accuracy is 1"
@@ -151,6 +208,11 @@ class VectorKind(TextKind):
             raise ValueError(
                 f"training.grad_accum_steps={config.training.grad_accum_steps}: the loss compares all pairs of a "
                 "batch, which microbatches would split; use 1 and a smaller training.global_batch_size"
+            )
+        if not all(0 < dim < config.model.hidden_size for dim in config.task.dims):
+            raise ValueError(
+                f"task.dims={config.task.dims} (--dims): give numbers from 1 to {config.model.hidden_size - 1}, below "
+                "the width of the model, whose whole vectors are always trained"
             )
 
     def decode(self, model: Inference, given: Sequence[tuple[str, ...]], outputs: np.ndarray) -> list[Any]:

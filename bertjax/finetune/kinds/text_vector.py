@@ -1,0 +1,111 @@
+"""Vectors from plain text: pairs of like meaning are made of the text itself, so that nobody has to label any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from scipy.stats import rankdata
+
+from bertjax.config import FinetuneConfig, TaskConfig
+from bertjax.finetune.data.examples import TextExample
+from bertjax.finetune.data.plain_text import read_pairs
+from bertjax.finetune.data.tables import read_split_of_table
+from bertjax.finetune.encoding.rows import TaskRows
+from bertjax.finetune.kinds.kind import OPTIONS, Figures, Judged, Recipe, Splits, Task, TaskContent, refuse_options
+from bertjax.finetune.kinds.vector import VectorKind, cosines
+from bertjax.finetune.metrics.classification import spearman
+from bertjax.finetune.positives import get_positives
+from bertjax.tokenization.tokenizer import Tokenizer
+
+_NEAR_RANK = 0.1  # of the pairs
+
+
+class TextVectorKind(VectorKind):
+    """`task.positives` makes the pairs of `task.from_text`.
+
+    A development file has pairs with a number for their likeness, whose rank correlation with the cosines is measured.
+    Without one, texts are held out, and the second half of each is searched for with its first half.
+    """
+
+    name, own_task = "text_vector", "vectors"
+    most_held_out = 1_000
+    options = OPTIONS
+
+    def own(self, config: TaskConfig) -> Task:
+        """Make the task. Raises ValueError without text, and for the options of tables with training examples."""
+        if not config.from_text:
+            raise ValueError(
+                f"{config.name}: no text; name it as in --from-text 'text:books/*.txt', or fine-tune pairs for a table"
+            )
+        refuse_options(config, ("data", "train", "labels"), "makes its training set of --from-text")
+        get_positives(config.positives)
+        scored = bool(config.dev)
+        texts = config.text or self.default_columns
+        if len(texts) != len(self.default_columns):
+            raise ValueError(f"task.text={config.text}: give the two columns of the texts in --dev")
+        columns = self.columns(texts, config.label or "label", config.id)
+        metrics = self.metrics_by_dim("spearman" if scored else "accuracy", config.dims)
+        return Task(
+            "own",
+            self,
+            metrics,
+            Recipe(3e-5, 64, 1, 64),
+            partial(read_split_of_table, columns, regression=True),
+            read_train=partial(read_pairs, config.from_text, config.positives),
+        )
+
+    def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
+        scored = bool(config.task.dev)
+        dev = {name: examples if scored else [*map(_halves, examples)] for name, examples in splits.dev.items()}
+        return super().load(task, config, tokenizer, Splits(splits.train, dev, splits.test, splits.notes))
+
+    def answers(self, examples: Sequence[TextExample], labels: Sequence[str], rows: TaskRows) -> np.ndarray:
+        """The numbers of scored pairs, float64 [n]; of other pairs the numbers of their texts, int32 [n, 2]."""
+        if examples[0].label is None:
+            return super().answers(examples, labels, rows)
+        return np.array([example.label for example in examples], np.float64)
+
+    def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
+        if answers.ndim == 2:
+            return super().measure(metrics, answers, outputs)
+        return {
+            metric: spearman(cosines(vectors[:, 0], vectors[:, 1]), answers)
+            for metric, vectors in self.by_dim(metrics, outputs)
+        }
+
+    def judge(
+        self, examples: Sequence[TextExample], labels: Sequence[str], answers: np.ndarray, outputs: np.ndarray
+    ) -> list[Judged]:
+        """A scored pair is right if its cosine ranks within a tenth of its number's rank; certainty is the cosine."""
+        if answers.ndim == 2:
+            return super().judge(examples, labels, answers, outputs)
+        likeness = cosines(outputs[:, 0], outputs[:, 1])
+        distance = np.abs(rankdata(likeness) - rankdata(answers)) / len(answers)
+        rows = zip(examples, answers.tolist(), likeness.tolist(), distance.tolist(), strict=True)
+        return [
+            Judged(one.texts, f"{answer:g}", f"cosine {cosine:.3f}", far <= _NEAR_RANK, cosine)
+            for one, answer, cosine, far in rows
+        ]
+
+    def check_run(self, config: FinetuneConfig, content: TaskContent) -> None:
+        super().check_run(config, content)
+        model, rules = config.model, get_positives(config.task.positives)
+        rates = model.hidden_dropout_prob + model.attention_probs_dropout_prob
+        if not rates and (rule := next((rule for rule in rules if rule.needs_dropout), None)):
+            raise ValueError(
+                f"task.positives={rule.name!r} with model.hidden_dropout_prob=0: both vectors of a text would be "
+                "equal; add --model.hidden-dropout-prob 0.1 --model.attention-probs-dropout-prob 0.1"
+            )
+
+
+def _halves(example: TextExample) -> TextExample:
+    """The halves of the longer text: a pair that no rule of training had."""
+    text = max(example.texts, key=len)
+    words = text.split()
+    at = len(" ".join(words[: len(words) // 2])) if len(words) > 1 else len(text) // 2
+    return TextExample(example.where, example.id, (text[:at].strip(), text[at:].strip()), None)
+
+
+TEXT_VECTOR = TextVectorKind()

@@ -1,0 +1,25 @@
+"""The rules that make pairs of like meaning from plain text, one file each, and their registry."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from bertjax.config.registry import Registry
+from bertjax.finetune.positives.deletion import DELETION
+from bertjax.finetune.positives.dropout import DROPOUT
+from bertjax.finetune.positives.neighbors import NEIGHBORS
+from bertjax.finetune.positives.positive import Positive
+from bertjax.finetune.positives.title import TITLE
+
+POSITIVES = Registry("positives", {rule.name: rule for rule in (DROPOUT, DELETION, NEIGHBORS, TITLE)}, Positive)
+
+
+def get_positives(names: Sequence[str]) -> list[Positive]:
+    """The rules of these names. Raises ValueError for an unknown one, with the nearest names."""
+    for name in names:
+        if name not in POSITIVES:
+            near = difflib.get_close_matches(name, POSITIVES, 1)
+            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(POSITIVES)}"
+            raise ValueError(f"task.positives={name!r} (--positives): no such rule; {hint}")
+    return [POSITIVES[name] for name in names]

@@ -1,0 +1,85 @@
+"""How much an encoder's vectors gain from plain text alone: STS-B and Cranfield, before and after `finetune vectors`.
+
+    python tests/benchmarks/bench_vectors.py --model RUN --data DATA --folder DIR [--positives RULE ...] \
+        [--examples N] [--learning-rate X]
+
+Prints Spearman's correlation of cosines with the scores of STS-B's development set, and nDCG@10 and recall@100 on
+Cranfield, of mean-pooled vectors: of the model as it is, and after training on pairs made of Wikipedia, with the
+minutes of the training. It reads no score and no judgement. DATA has glue/STS-B, retrieval/cranfield and wikipedia_en.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "search"))
+from cranfield import write_beir
+
+import bertjax
+from bertjax.finetune.metrics.classification import spearman
+from bertjax.finetune.tasks import TASKS
+from bertjax.search.evaluation import evaluate
+from bertjax.search.records import read_judgements, read_records
+from bertjax.storage.utf8 import ReadCounts
+
+
+def sts_and_cranfield(model: str, data: Path, beir: Path) -> tuple[float, float, float]:
+    """(Spearman on STS-B, nDCG@10 and recall@100 on Cranfield) of mean-pooled vectors."""
+    loaded = bertjax.load(model)
+
+    def encode(texts: list[str]) -> np.ndarray:
+        return loaded.encode(texts, pooling="mean", normalize=True)
+
+    examples = TASKS["stsb"].read(data / "glue", "dev", print)
+    first, second = (encode([one.texts[side] for one in examples]) for side in (0, 1))
+    likeness = spearman((first * second).sum(1), np.array([one.label for one in examples], np.float64))
+    documents, queries = (
+        list(read_records([str(beir / f"{name}.jsonl")], None, ReadCounts())) for name in ("corpus", "queries")
+    )
+    scores = encode([query.whole for query in queries]) @ encode([document.whole for document in documents]).T
+    best = np.argsort(-scores, axis=1)[:, :100]
+    rankings = {query.id: [documents[n].id for n in row] for query, row in zip(queries, best, strict=True)}
+    figures = evaluate(rankings, read_judgements(str(beir / "qrels.tsv")))
+    return likeness, figures.ndcg, figures.recall
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", required=True, metavar="RUN", help="a run, hf:DIR or tf1:DIR")
+    parser.add_argument("--data", type=Path, required=True, metavar="DATA", help="where the collections are")
+    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="for the data and the runs")
+    parser.add_argument("--files", default="AA_00", help="of wikipedia_en (%(default)s)")
+    parser.add_argument("--positives", nargs="+", default=["dropout"])
+    parser.add_argument("--examples", type=int, default=60_000, help="pairs of training (%(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    arguments = parser.parse_args()
+    beir = write_beir(arguments.data / "retrieval" / "cranfield", arguments.folder / "beir")
+    options = bertjax.FinetuneOptions(
+        from_text=(f"wikiextractor:{arguments.data}/wikipedia_en/{arguments.files}.txt.xz",),
+        positives=arguments.positives,
+        learning_rates=(arguments.learning_rate,),
+        run_dir=arguments.folder / "-".join([*arguments.positives, f"{arguments.learning_rate:g}"]),
+        keys={
+            "task.examples": arguments.examples,
+            "model.hidden_dropout_prob": arguments.dropout,
+            "model.attention_probs_dropout_prob": arguments.dropout,
+        },
+    )
+    before = sts_and_cranfield(arguments.model, arguments.data, beir)
+    print("before: STS-B {:.4f}, Cranfield nDCG@10 {:.4f} recall@100 {:.4f}".format(*before), flush=True)
+    start = time.perf_counter()
+    tuned = bertjax.finetune("vectors", arguments.model, options)
+    minutes = (time.perf_counter() - start) / 60
+    after = sts_and_cranfield(tuned.directory, arguments.data, beir)
+    print("after:  STS-B {:.4f}, Cranfield nDCG@10 {:.4f} recall@100 {:.4f}".format(*after), f"{minutes:.1f} minutes")
+
+
+if __name__ == "__main__":
+    main()

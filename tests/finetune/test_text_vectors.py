@@ -1,0 +1,132 @@
+"""Pairs from plain text, their negatives and cut vectors in the loss, and how vectors are measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from small_tasks import content_of, sentences, small_config, small_start
+
+from bertjax.config import MeshConfig, TaskConfig
+from bertjax.finetune.data import plain_text
+from bertjax.finetune.data.plain_text import read_pairs
+from bertjax.finetune.kinds.text_vector import TEXT_VECTOR
+from bertjax.finetune.kinds.vector import VECTOR
+from bertjax.finetune.positives import POSITIVES
+from bertjax.parallel.mesh import BATCH_AXES, make_mesh
+from bertjax.training.objectives import Batch, Forward, Sums
+
+TEXT = ["A short title", "The red cat saw a dog. The blue owl was near the fox. " * 5, "Near it the green dog sat."]
+
+
+def pairs_by(rule: str) -> list[tuple[str, str]]:
+    return list(POSITIVES[rule].pairs(TEXT, 0))
+
+
+def test_rules_make_pairs_of_a_document() -> None:
+    twice = pairs_by("dropout")
+    assert len(twice) == 11 and all(one == other for one, other in twice) and POSITIVES["dropout"].needs_dropout
+    noisy = pairs_by("deletion")
+    assert [whole for _, whole in noisy] == [whole for whole, _ in twice] and noisy == pairs_by("deletion")
+    assert all(0 < len(some) < len(whole) and {*some.split()} <= {*whole.split()} for some, whole in noisy)
+    assert len({some for some, _ in noisy[:-1]}) > 2  # equal sentences lose other words
+    first, second, last = pairs_by("neighbors")[0][0], pairs_by("neighbors")[0][1], pairs_by("neighbors")[-1][1]
+    assert first == TEXT[0] and TEXT[1].startswith(second) and len(second) < len(TEXT[1]) and last == TEXT[2]
+    titled = pairs_by("title")
+    assert {title for title, _ in titled} == {TEXT[0]} and titled[-1][1] == TEXT[2]
+    assert " ".join(passage for _, passage in titled[:-1]) == TEXT[1].strip()
+    assert not list(POSITIVES["title"].pairs(TEXT[1:], 0))
+
+
+def test_pairs_of_a_large_corpus_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join(f"This is sentence number {n} ." for n in range(100)))
+    source, notes = (f"text:{tmp_path}/a.txt",), []
+    whole = read_pairs(source, ("dropout",), notes.append)
+    assert len(whole) == 100 and not notes
+    monkeypatch.setattr(plain_text, "MOST_PAIRS", 30)
+    some = read_pairs(source, ("dropout",), notes.append)
+    numbers = [int(one.id) for one in some]
+    assert some == [whole[n] for n in numbers] == read_pairs(source, ("dropout",), print)
+    assert numbers == sorted({*numbers}) and max(numbers) > 60 and notes == ["100 pairs; 30 of them are drawn"]
+    with pytest.raises(ValueError, match=r"documents give 0 pairs by title; name more text, or another --positives"):
+        read_pairs(source, ("title",), print)
+
+
+def test_scored_pairs_and_held_out_halves_are_measured(tmp_path: Path) -> None:
+    text, scored = tmp_path / "text.txt", tmp_path / "dev.tsv"
+    text.write_text("\n".join(sentences(64, 0)))
+    scored.write_text("a\tb\tlike\nthe cat\tthe dog\t3\nred\tblue\t1\na fox\ta fox\t5\n")
+    start = small_start(tmp_path / "model")
+    from_text = {"from_text": (f"lines:{text}",), "dims": (8,)}
+    config = small_config("pairs", start, Path(""), tmp_path / "run")
+    config = replace(config, name="vectors", task=TaskConfig("vectors", **from_text))
+    held = content_of(config, start)
+    (dev,) = held.dev.values()
+    assert held.metrics == ("accuracy", "accuracy_8") and len(dev.rows) > 0 and held.train.rows["texts"].shape[1] == 2
+    assert (np.diff(held.train.rows["texts"]) == 0).all() and (np.diff(dev.rows.rows["texts"]) != 0).all()
+
+    config = replace(config, task=TaskConfig("vectors", dev=str(scored), text=("a", "b"), label="like", **from_text))
+    content = content_of(config, start)
+    vectors = np.zeros((3, 2, 16), np.float32)
+    vectors[:, 0, 0] = 1
+    for row, cosine in enumerate((0.5, 0.1, 0.9)):  # in the order of 3, 1, 5
+        vectors[row, 1, [0, 9]] = cosine, np.sqrt(1 - cosine**2)
+    vectors[2, 1, 4] = 5  # which turns the last one's first eight numbers away
+    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+    vectors[2, 1, 9], vectors[2, 1, 0] = 0, 0.9
+    (split,) = content.dev.values()
+    assert content.metrics == ("spearman", "spearman_8")
+    assert split.figures(vectors) == pytest.approx({"spearman": 1, "spearman_8": -np.sqrt(3) / 2})
+    still = replace(config.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    with pytest.raises(ValueError, match=r"task.positives='dropout' with model.hidden_dropout_prob=0: both vectors"):
+        TEXT_VECTOR.check_run(replace(config, model=still), content)
+    with pytest.raises(ValueError, match=r"task.dims=\(64,\) \(--dims\): give numbers from 1 to"):
+        VECTOR.check_run(replace(config, task=TaskConfig(dims=(64,))), content)
+
+
+class Given:
+    """A network that has made its vectors already."""
+
+    def __init__(self, vectors: jax.Array) -> None:
+        self.made = vectors
+
+    def encode(self, *inputs: jax.Array | None, packed: bool, attention: str) -> jax.Array:
+        return self.made
+
+    @staticmethod
+    def vectors(hidden: jax.Array, sequence_ids: jax.Array, sequences: int) -> jax.Array:
+        return hidden
+
+
+def test_negatives_and_cut_vectors_in_the_loss() -> None:
+    """On two devices, beside a loop over candidates: a negative that is the pair's own text is none."""
+    rows, texts = 8, np.arange(24).reshape(8, 3)
+    texts[2, 2] = texts[5, 1]  # row 2's negative is row 5's answer
+    texts[3, 0] = texts[1, 0]  # two answers to a query
+    vectors = np.random.default_rng(0).normal(size=(rows, 3, 8)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+    batch = {"texts": texts, "label_weights": np.ones(rows, np.float32), "cls_positions": texts}
+    batch |= dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids"), texts)
+    task = TaskConfig(temperature=0.1, dims=(4,))
+
+    def sums(vectors: jax.Array, batch: Batch) -> Sums:
+        forward = Forward({"model": Given(vectors)}, None, packed=True)
+        return jax.lax.psum(VECTOR.objective(task).sums(forward, batch, None), BATCH_AXES)
+
+    spec, mesh = jax.sharding.PartitionSpec(BATCH_AXES), make_mesh(MeshConfig(), jax.devices()[:2])
+    found = jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=spec, out_specs=jax.sharding.PartitionSpec()))(
+        vectors, batch
+    )
+    loss = 0.0
+    for part in (vectors, vectors[..., :4] / np.linalg.norm(vectors[..., :4], axis=-1, keepdims=True)):
+        for i in range(rows):
+            own = {*texts[i, :2]}
+            scores = [float(part[i, 0] @ part[i, 1])]
+            scores += [float(part[i, 0] @ part[j, 1]) for j in range(rows) if j != i and not own & {*texts[j, :2]}]
+            scores += [float(part[i, 0] @ part[j, 2]) for j in range(rows) if texts[j, 2] not in own]
+            logits = np.array(scores) / 0.1
+            loss += (np.log(np.exp(logits).sum()) - logits[0]) / 2
+    assert float(found["loss"]) == pytest.approx(loss, rel=1e-5)
