@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import bertjax
-from bertjax.config import Config, FinetuneConfig, ModelConfig, to_dict
+from bertjax.config import Config, FinetuneConfig, ModelConfig, differences
 from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.names import architecture, hf_class, left_out
 from bertjax.families.family import Class
@@ -17,8 +19,11 @@ from bertjax.finetune.kinds import get_kind
 from bertjax.model.attention.block_sparse import longest_full
 from bertjax.run.run_directory import TrainedModel
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
+from bertjax.storage.hub import is_cached
 from bertjax.storage.remote import AnyPath
 from bertjax.storage.sums import sha256_of_file
+from bertjax.text.sources.registry import KINDS
+from bertjax.text.sources.source import SourceKind
 from bertjax.training.objectives import OBJECTIVES, choose, list_measures
 from bertjax.training.stages import stages_of
 
@@ -35,15 +40,10 @@ _PRIVATE = (
     *(*_FILES_OF_TEXT, *_LISTS_OF_WORDS, *_OTHER_FILES, *_FILES_OF_TASKS),
 )
 
-_FRONT_MATTER = """\
----
-library_name: {library}
-{license}pipeline_tag: {task}
-tags:
-- {model_type}
-- bertjax
----
-"""
+# A dump of a Wikipedia (dewiki-...), or its configuration in a data set of the Hub (20231101.de).
+_WIKI_LANGUAGE = re.compile(r"\b(?P<dump>[a-z]{2,3})wiki[-_]|:\d{8}\.(?P<config>[a-z]{2,3})\b")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_MODEL = re.compile(rf"hf:(?P<name>{_HUB_NAME.pattern})(?:@.*)?")
 
 _USE = """\
 ```python
@@ -74,7 +74,7 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str, made: 
     config = model.config
     task, use = (get_kind(model.kind).card.pipeline, task_use(model)) if model.kind else _pretraining_use(model, made)
     sections = [
-        _front_matter(model, "transformers", task),
+        _front_matter(model, "transformers", task, measured=True),
         _about(model, parameters),
         "## Use",
         use,
@@ -103,14 +103,66 @@ def _pretraining_use(model: TrainedModel, made: Class | None) -> tuple[str, str]
     return task, _USE.format(task=task, text=text, network=made.name, others=others)
 
 
-def _front_matter(model: TrainedModel, library: str, task: str) -> str:
-    """The front matter for the Hub, and the title."""
-    family = family_of(model.config.model.family)
+def _front_matter(model: TrainedModel, library: str, task: str, measured: bool = False) -> str:
+    """The front matter for the Hub, in YAML, and the title. With `measured` it has the figures of the held-out sets."""
+    config, family = model.config, family_of(model.config.model.family)
     model_type = family.huggingface.model_type if family.huggingface else family.name
+    languages, datasets = _languages(config), _datasets(config)
+    base = _hub_name(config.init_from)
+    matter: dict[str, Any] = {"library_name": library, "pipeline_tag": task, "tags": [model_type, "bertjax"]}
     # Weights that started from another model keep that model's licence, which is not known here.
-    license = "" if model.config.init_from else "license: apache-2.0\n"
-    matter = _FRONT_MATTER.format(library=library, license=license, task=task, model_type=model_type)
-    return f"{matter}\n# {model.config.name}"
+    matter |= {} if config.init_from else {"license": "apache-2.0"}
+    matter |= {"language": languages} if languages else {}
+    matter |= {"datasets": datasets} if datasets else {}
+    matter |= {"base_model": base} if base else {}
+    results = _hub_results(model, task) if measured else []
+    matter |= {"model-index": [{"name": config.name, "results": results}]} if results else {}
+    # Every value of JSON is one of YAML.
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in matter.items()]
+    return f"---\n{''.join(lines)}---\n\n# {config.name}"
+
+
+def _languages(config: Config) -> list[str]:
+    """The languages that the names of the sources tell, as their codes; none if one of them does not tell it."""
+    found: set[str] = set()
+    for source in config.data.sources:
+        match = _WIKI_LANGUAGE.search(source)
+        if not match and not _is(source, lambda kind: kind.is_english):
+            return []
+        found.add(match["dump"] or match["config"] if match else "en")
+    return sorted(found)
+
+
+def _is(source: str, rule: Callable[[SourceKind], bool]) -> bool:
+    # A folder, which a source may be too, need not exist on this machine.
+    kind = source.partition(":")[0]
+    return kind in KINDS.at_hand() and rule(KINDS[kind])
+
+
+def _datasets(config: Config) -> list[str]:
+    """The data sets of the Hub that the run was trained on."""
+    sources = (source for source in config.data.sources if _is(source, lambda kind: kind.of_hub))
+    return list(dict.fromkeys(match[0] for source in sources if (match := _HUB_NAME.match(source.partition(":")[2]))))
+
+
+def _hub_name(source: str) -> str:
+    """The repository of the Hub that `init_from` names; "" for a folder, which the Hub's cache does not have."""
+    match = _HUB_MODEL.fullmatch(source)
+    return match["name"] if match and is_cached(match["name"]) else ""
+
+
+def _hub_results(model: TrainedModel, task: str) -> list[dict[str, Any]]:
+    """The results of the `model-index` of a card: each held-out figure, as the Hub's leaderboards read them."""
+    config, figures = model.config, _figures(model)
+    is_task = isinstance(config, FinetuneConfig)
+    name = config.task.name if is_task else "held-out text"
+    metrics = [
+        {"type": figure.rpartition("/")[2], "value": value, "name": figure.removeprefix("eval/")}
+        for figure, value in sorted(figures.items())
+        if figure.startswith("eval/") and math.isfinite(value)
+    ]
+    dataset = {"type": name.replace(" ", "_"), "name": f"{name}, development set" if is_task else name}
+    return [{"task": {"type": task}, "dataset": dataset, "metrics": metrics}] if metrics else []
 
 
 def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed: bool = False) -> str:
@@ -164,8 +216,19 @@ def _made(model: TrainedModel) -> str:
 
 
 def _configuration(config: Config) -> tuple[str, ...]:
-    rows = [(f"`{key}`", f"`{value}`") for key, value in _public(to_dict(config)).items()]
-    return "<details><summary>Configuration</summary>", _table(("key", "value"), rows), "</details>"
+    """The settings that are not the defaults, without the network's, which `config.json` has."""
+    rows = [
+        (f"`{key}`", f"`{value}`")
+        for key, (_, value) in sorted(differences(config, type(config)()).items())
+        if key not in _PRIVATE and not key.startswith("model.")
+    ]
+    if not rows:
+        return ()
+    return (
+        "<details><summary>Settings that differ from the defaults</summary>",
+        _table(("key", "value"), rows),
+        "</details>",
+    )
 
 
 def _is_imported(model: TrainedModel) -> bool:
@@ -253,15 +316,6 @@ def _training(model: TrainedModel) -> str:
             ("peak learning rate", f"{model.config.optimizer.learning_rate:g}"),
         ],
     )
-
-
-def _public(tree: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Dotted key -> value, without the keys that hold paths."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if where + key not in _PRIVATE:
-            flat |= _public(value, f"{where}{key}.") if isinstance(value, Mapping) else {where + key: value}
-    return flat
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -26,6 +26,15 @@ def is_repository(name: str) -> bool:
     return _REPOSITORY.fullmatch(name) is not None
 
 
+def is_cached(name: str) -> bool:
+    """Whether files of a model's repository were downloaded before; False without huggingface_hub."""
+    try:
+        from huggingface_hub import constants
+    except ModuleNotFoundError:
+        return False
+    return (Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}").is_dir()
+
+
 def download(
     name: str,
     choose: Callable[[Collection[str]], Iterable[str]],

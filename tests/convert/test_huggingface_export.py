@@ -237,17 +237,42 @@ def test_the_card_has_the_figures_of_the_exported_step(model, tmp_path):
     assert f"{parameters:,} parameters" in card
 
 
-def test_the_card_has_front_matter_that_is_yaml(exported):
-    yaml = pytest.importorskip("yaml")
-    _, matter, body = (exported[1] / "README.md").read_text(encoding="utf-8").split("---\n", 2)
-    assert yaml.safe_load(matter)["library_name"] == "transformers"
+def test_the_hub_reads_the_card(model, tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub", reason="needs huggingface_hub")
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache" / "models--ada--base").mkdir(parents=True)
+    sources = ("hf:wikimedia/wikipedia:20231101.de", "wikipedia:/secret/frwiki-latest.xml.bz2", "novels:")
+
+    def card(init_from: str, sources: tuple[str, ...] = sources):
+        config = replace(model.config, init_from=init_from, data=replace(model.config.data, sources=sources))
+        text = model_card(replace(model, config=config), 10, "digest")
+        assert "secret" not in text
+        return hub.ModelCard(text)  # checks nothing that the Hub does not
+
+    model.directory.mkdir(exist_ok=True)
+    figures = {"step": model.step, "eval/mlm_loss": 4.5, "eval/mlm_accuracy": 0.25}
+    (model.directory / METRICS_FILE).write_text(json.dumps(figures) + "\n")
+    read = card("hf:ada/base@main")
+    assert (read.data.language, read.data.datasets) == (["de", "en", "fr"], ["wikimedia/wikipedia"])
+    assert (read.data.base_model, read.data.license, read.data.library_name) == ("ada/base", None, "transformers")
+    results = {one.metric_type: (one.metric_value, one.task_type) for one in read.data.eval_results}
+    assert results["mlm_accuracy"] == (0.25, read.data.pipeline_tag) and len(results) == 2
+    assert card("hf:secret/folder").data.base_model is None  # a folder of this machine
+    unknown = card("", ("notes/", "text:enwik/*.txt")).data
+    assert (unknown.language, unknown.datasets, unknown.license) == (None, None, "apache-2.0")
+
+
+def test_card_lists_settings_that_are_not_defaults(exported):
+    body = (exported[1] / "README.md").read_text(encoding="utf-8")
     assert "This checkpoint was not evaluated" in body
+    rows = body.partition("Settings that differ")[2].partition("</details>")[0].count("\n| `")
+    assert 0 < rows < 30 and "| `optimizer.beta1` |" not in body and "| `model." not in body
 
 
 @pytest.mark.parametrize("init_from", ["", "hf:other"])
 def test_card_has_licence_unless_weights_are_foreign(model, init_from):
     from_scratch = replace(model, config=replace(model.config, init_from=init_from))
-    assert ("license: apache-2.0" in model_card(from_scratch, 10, "digest")) == (not init_from)
+    assert ('license: "apache-2.0"' in model_card(from_scratch, 10, "digest")) == (not init_from)
 
 
 def test_card_names_the_untrained_nsp_head(model, tmp_path):

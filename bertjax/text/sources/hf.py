@@ -156,4 +156,5 @@ KIND = SourceKind(
     has_fields=True,
     takes_encoding=True,
     needs=("huggingface_hub", "'bertjax[hf,parquet]'"),
+    of_hub=True,
 )

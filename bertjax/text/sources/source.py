@@ -80,6 +80,7 @@ class SourceKind:
     is_english: bool = False  # always, so that no search for other scripts is needed
     folder_names: tuple[str, ...] = ("*",)  # names of the files in a folder, without a suffix of `COMPRESSED`
     takes_encoding: bool = False  # whether `data.encoding` applies to its files
+    of_hub: bool = False  # the pattern begins with the name of a data set of the Hugging Face Hub
     is_columnar: bool = False  # a small part of a file may be read: a remote one has the storage's tag for a digest
     version: int = 0  # of reading; a change makes other stores
 
