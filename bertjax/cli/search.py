@@ -82,6 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="relevance judgements (BEIR's .tsv or TREC's qrels): print nDCG@10, recall@100 and MRR@10",
     )
     parser.add_argument(
+        "--evaluate",
+        metavar="FOLDER",
+        help="a folder in BEIR's layout: index its corpus.jsonl, and measure with its queries.jsonl and qrels/test.tsv",
+    )
+    parser.add_argument(
         "--training-pairs",
         metavar="FOLDER",
         help="write data for `finetune pairs` (pairs/) and `finetune relevance` (relevance/), made from --qrels",
@@ -116,12 +121,18 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.search.records import read_judgements
     from bertjax.search.retrieval import Reranker, require_output, write_results
 
+    if arguments.evaluate:
+        _name_files(arguments)
     _check(arguments)
     output = require_output(arguments.output) if arguments.output else None
     if output is not None:
         require_free(output, arguments)
     judgements = read_judgements(arguments.qrels) if arguments.qrels else None
     queries = _queries(arguments)
+    if arguments.evaluate and judgements is not None:
+        queries = [query for query in queries if query.id in judgements]  # BEIR keeps those of all splits in one file
+        if not queries:
+            raise ValueError(f"--evaluate {arguments.evaluate}: the judgements are about none of its queries")
     request = IndexRequest(
         arguments.model,
         arguments.index,
@@ -149,6 +160,19 @@ def run(arguments: argparse.Namespace) -> int:
     elif judgements is None:
         print_results(queries, results, index.documents)
     return 0
+
+
+def _name_files(arguments: argparse.Namespace) -> None:
+    """Set the options of the files of `--evaluate`. Raises ValueError for options of other files."""
+    from pathlib import Path
+
+    from bertjax.search.records import find_collection
+
+    for option in ("query", "queries", "documents"):
+        if getattr(arguments, option):
+            raise ValueError(f"--evaluate {arguments.evaluate} names the documents and queries; leave --{option} out")
+    files = find_collection(Path(arguments.evaluate), arguments.qrels)
+    arguments.documents, arguments.queries, arguments.qrels = [files.documents], files.queries, files.judgements
 
 
 def _check(arguments: argparse.Namespace) -> None:

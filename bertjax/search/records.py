@@ -6,7 +6,8 @@ import contextlib
 import json
 import re
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection as Ids
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypedDict
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from bertjax.embed.texts import STANDARD_INPUT, has_json, read_texts, source_of_texts
 from bertjax.storage.json_documents import parse_json
-from bertjax.storage.lines import read_lines
+from bertjax.storage.lines import COMPRESSED, read_lines
 from bertjax.storage.remote import is_remote
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources.jsonl import json_records, text_in
@@ -126,6 +127,41 @@ def read_judgements(path: str) -> Judgements:
     return judgements
 
 
+class Collection(NamedTuple):
+    """The files of a folder in BEIR's layout."""
+
+    documents: str
+    queries: str
+    judgements: str
+
+
+def find_collection(folder: Path, judgements: str | None = None) -> Collection:
+    """Find corpus.jsonl, queries.jsonl and qrels/test.tsv, or the only one of qrels/; compressed or not.
+
+    `judgements` are used instead of those of the folder.
+
+    Raises ValueError naming what is missing, or the judgements to choose from.
+    """
+    found = [_present(folder, f"{name}.jsonl") for name in ("corpus", "queries")]
+    if judgements:
+        return Collection(str(found[0]), str(found[1]), judgements)
+    qrels = sorted(folder.glob("qrels/*.tsv*"))
+    test = [path for path in qrels if path.name.startswith("test.tsv")]
+    if not qrels:
+        raise ValueError(f"{folder}: no qrels/*.tsv; is it a folder in BEIR's layout?")
+    if len(chosen := test or qrels) != 1:
+        names = ", ".join(path.name for path in chosen)
+        raise ValueError(f"{folder}: qrels/ has {names}; name one of them as --qrels FILE")
+    return Collection(str(found[0]), str(found[1]), str(chosen[0]))
+
+
+def _present(folder: Path, name: str) -> Path:
+    path = next((path for end in ("", *COMPRESSED) if (path := folder / f"{name}{end}").is_file()), None)
+    if path is None:
+        raise ValueError(f"{folder}: no {name}; is it a folder in BEIR's layout (corpus.jsonl, queries.jsonl, qrels/)?")
+    return path
+
+
 RECORDS, OFFSETS = "documents.jsonl", "documents.offsets.npy"
 
 
@@ -174,7 +210,7 @@ class StoredDocuments:
         stored: _Stored = parse_json(row, f"{self._path}, document {number}", _Stored)
         return Record(stored["_id"], stored["text"], stored["title"])
 
-    def numbers(self, ids: Collection[str]) -> dict[str, int]:
+    def numbers(self, ids: Ids[str]) -> dict[str, int]:
         """Map ids to document numbers by a scan of all documents; unknown ids are left out."""
         return {id: number for number in range(len(self)) if (id := self[number].id) in ids}
 

@@ -152,6 +152,25 @@ def test_search_writes_trec_and_figures(run, data, made, tmp_path, capsys):
     assert list(figures(said)) == ["vectors", "bm25", "both"]
 
 
+def test_folder_in_beirs_layout_is_evaluated(run, data, made, tmp_path, capsys):
+    folder = tmp_path / "beir"
+    shutil.copytree(data, folder, ignore=shutil.ignore_patterns("index"))
+    options = (run, "--index", made, "--evaluate", folder)
+    assert search(*options) == 1 and "no qrels/*.tsv; is it a folder in BEIR's layout?" in capsys.readouterr().err
+    (folder / "qrels").mkdir()
+    for name in ("dev", "train"):
+        (folder / "qrels" / f"{name}.tsv").write_text(JUDGED.replace("q2\tpaper\t1\n", ""))
+    assert search(*options) == 1 and "has dev.tsv, train.tsv; name one of them as --qrels" in capsys.readouterr().err
+    (folder / "qrels" / "test.tsv").write_text(JUDGED.replace("q2\tpaper\t1\n", ""))
+    assert search(*options) == 0
+    tested = capsys.readouterr().out
+    assert "nDCG@10" in tested and re.search(r"\b1 quer", tested), "q2 has no judgement, and is not searched for"
+    assert search(*options, "--qrels", data / "qrels.tsv") == 0
+    assert re.search(r"\b2 quer", capsys.readouterr().out)
+    assert search(*options, "--queries", folder / "queries.jsonl") == 1
+    assert "names the documents and queries; leave --queries out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("top", "candidates", "first", "recalled"),
     [(10, 50, 10, 50), (60, 50, 10, 60), (10, 100, 10, 100), (200, 1, 10, 100), (1, 5, 5, 5)],
