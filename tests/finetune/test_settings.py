@@ -86,6 +86,16 @@ def test_a_summary_has_means_deviations_and_the_best() -> None:
     )
 
 
+def test_average_is_over_tasks_with_published_figures() -> None:
+    def summary(task: str, accuracy: float, published: dict[str, float]) -> TaskSummary:
+        return TaskSummary(task, ("accuracy",), {"": [result("a", accuracy)]}, published)
+
+    known = [summary("rte", 0.5, {"A": 66.4, "B": 70}), summary("sst2", 0.9, {"A": 93.5, "B": 94})]
+    unknown = summary("wnli", 0.1, {"A": 53.5})
+    assert overall([*known, unknown], ["A", "B"]).rows[-1] == ("average of 2", "", "70.00", "79.95", "82.00", "")
+    assert [row[0] for row in overall([known[0], unknown], ["A", "B"]).rows] == ["rte", "wnli"]
+
+
 def test_table_has_baseline_of_every_figure() -> None:
     figures = {"eval/f1": 0.8122, "eval/accuracy": 0.6838, "test/f1": 0.5, "eval/matthews": 0.1}
     baselines = {"baseline/f1": 0.8122, "baseline/accuracy": 0.6838, "baseline/test/f1": 0.25}
