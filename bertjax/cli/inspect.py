@@ -98,14 +98,15 @@ def _is_store(named: str) -> bool:
 def _rows_of(config: Config, lengths: list[int]) -> list[RowKind]:
     """The config's rows at other lengths, with max_predictions for its mask probability."""
     data = (_at_length(config.data, length) for length in dict.fromkeys(lengths))
-    return [_row_kind(config, "", at_length, config.training.seed) for at_length in data]
+    training = config.training
+    return [_row_kind(config, "", at_length, training.seed, training.objectives) for at_length in data]
 
 
-def _row_kind(config: Config, name: str, data: DataConfig, seed: int) -> RowKind:
+def _row_kind(config: Config, name: str, data: DataConfig, seed: int, objectives: tuple[str, ...]) -> RowKind:
     from bertjax.families.registry import family_of
     from bertjax.inspect.row_figures import RowKind
 
-    return RowKind(name, data, seed, config.training.objectives, family_of(config.model.family).template)
+    return RowKind(name, data, seed, objectives, family_of(config.model.family).template)
 
 
 def _at_length(data: DataConfig, length: int) -> DataConfig:
@@ -115,11 +116,14 @@ def _at_length(data: DataConfig, length: int) -> DataConfig:
 def _rows_of_stages(config: Config) -> list[RowKind]:
     """The rows of each stage of the run, with the seed of the stage."""
     if not config.stages:
-        return [_row_kind(config, "", config.data, config.training.seed)]
+        return [_row_kind(config, "", config.data, config.training.seed, config.training.objectives)]
     # Imported here, because the schedules of training import jax, which takes seconds.
     from bertjax.training.stages import stages_of
 
-    return [_row_kind(config, f"stage {stage.number + 1}", stage.data, stage.seed) for stage in stages_of(config)]
+    return [
+        _row_kind(config, f"stage {stage.number + 1}", stage.data, stage.seed, stage.training.objectives)
+        for stage in stages_of(config)
+    ]
 
 
 def _checked_length(length: int) -> int:

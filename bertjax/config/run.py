@@ -289,6 +289,12 @@ class Config:
         """The data of each stage in order, beginning with `data`."""
         return list(itertools.accumulate(self.stages, lambda data, stage: stage.changed_data(data), initial=self.data))
 
+    @property
+    def stage_objectives(self) -> list[tuple[str, ...]]:
+        """The objectives of each stage in order, beginning with `training.objectives`."""
+        first = self.training.objectives
+        return list(itertools.accumulate(self.stages, lambda names, stage: stage.objectives or names, initial=first))
+
 
 C = TypeVar("C", bound=Config)
 

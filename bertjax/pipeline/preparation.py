@@ -54,7 +54,8 @@ def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
 def _notes_on_rows(path: AnyPath, manifest: Mapping[str, Any], config: Config) -> list[str]:
     """Lines on what a run of the config cannot learn from a store; masks are checked only for a local store."""
     stages = config.stage_data
-    notes = pair_notes(manifest, stages, config.training.objectives)
+    of_stages = zip(stages, config.stage_objectives, strict=True)
+    notes = list(dict.fromkeys(note for data, names in of_stages for note in pair_notes(manifest, [data], names)))
     if isinstance(path, Path):
         store = TokenStore.open(path)
         notes += masking_notes(store.split("train"), store.tokenizer(), stages)

@@ -19,7 +19,7 @@ from bertjax.model.parameters import named_arrays
 from bertjax.parallel.sharding import put_on_devices
 from bertjax.training.exchange import Frozen
 from bertjax.training.flops import expected_predictions, train_flops_per_token
-from bertjax.training.objectives import OBJECTIVES, TEACHER, Objective, objectives_of
+from bertjax.training.objectives import OBJECTIVES, TEACHER, Objective, choose, objectives_of
 from bertjax.training.out_of_memory import settings_named
 from bertjax.training.state import Blueprint, FrozenNetwork, draw_frozen
 
@@ -42,8 +42,9 @@ class Teacher:
 
 
 def objectives_with_teacher(config: Config) -> Iterator[Objective]:
-    """The objectives of a run that need a teacher."""
-    return (objective for objective in objectives_of(config) if objective.teacher is not None)
+    """The objectives of a run that need a teacher, in any of its stages."""
+    names = dict.fromkeys(name for of_stage in config.stage_objectives for name in of_stage)
+    return (objective for objective in choose([*names]) if objective.teacher is not None)
 
 
 def assumed_teacher(config: Config) -> ModelConfig | None:
@@ -114,13 +115,14 @@ def check_teacher(config: Config) -> None:
 
     The same for an objective that projects vectors to a teacher's width.
     """
-    distilling, given = [objective.name for objective in objectives_with_teacher(config)], config.training.objectives
+    taught = [*objectives_with_teacher(config)]
+    distilling, given = [objective.name for objective in taught], config.training.objectives
     if distilling and not config.distillation.teacher:
         raise ValueError(
             f"training.objectives={given}: {distilling[0]} needs a teacher, and distillation.teacher is empty; name a "
             "run, hf:DIR, hf:NAME or tf1:DIR"
         )
-    projected = any(one.teacher and one.teacher.projected for one in objectives_of(config))
+    projected = any(one.teacher and one.teacher.projected for one in taught)
     if config.model.teacher_width and not projected:
         able = (name for name, objective in OBJECTIVES.items() if objective.teacher and objective.teacher.projected)
         raise ValueError(

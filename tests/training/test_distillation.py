@@ -16,7 +16,7 @@ from test_step import LENGTH, MODEL, OPTIMIZER, PREDICTIONS, ROWS
 from tiny_runs import checkpoints, command, digests, finish, write_recipe
 
 from bertjax.__main__ import main
-from bertjax.config import Config, DistillationConfig, ExecutionConfig, MeshConfig, TrainingConfig
+from bertjax.config import Config, DistillationConfig, ExecutionConfig, MeshConfig, StageConfig, TrainingConfig
 from bertjax.families.networks import abstract_network, init_params
 from bertjax.model.network import bind
 from bertjax.parallel.mesh import make_mesh
@@ -153,6 +153,10 @@ def test_the_mesh_and_microbatches_change_nothing(networks: dict, accumulate: in
     ("config", "said"),
     [
         (replace(CONFIG, distillation=DistillationConfig()), "distil_mlm needs a teacher, and distillation.teacher is"),
+        (
+            Config(stages=(StageConfig(start=20_000, objectives=("distil_mlm", "mlm")),)),
+            "distil_mlm needs a teacher, and distillation.teacher is",
+        ),
         (
             replace(CONFIG, training=TrainingConfig()),
             "needs a teacher; add distil_mlm, distil_cosine or distil_layers",
