@@ -283,7 +283,7 @@ def test_card_names_the_untrained_nsp_head(model, tmp_path):
 
 PUBLIC = (  # keys with words that are no path and no name of a machine
     *("name", "log", "profile", "model.family", "model.head"),
-    *("data.encoding", "data.masking", "data.mask_count", "data.replace_by", "data.random_ids"),
+    *("data.tokenizer", "data.encoding", "data.masking", "data.mask_count", "data.replace_by", "data.random_ids"),
     *("hooks", "plugins", "training.budget", "training.objectives", "training.skips"),
     *("task.name", "task.text", "task.label", "task.id", "task.labels", "task.positives"),
 )
