@@ -1,7 +1,7 @@
 """How much an encoder's vectors gain from plain text alone: STS-B and Cranfield, before and after `finetune vectors`.
 
     python tests/benchmarks/bench_vectors.py --model RUN --data DATA --folder DIR [--positives RULE ...] \
-        [--examples N] [--learning-rate X]
+        [--examples N] [--max-length N] [--learning-rate X]
 
 Prints Spearman's correlation of cosines with the scores of STS-B's development set, and nDCG@10 and recall@100 on
 Cranfield, of mean-pooled vectors: of the model as it is, and after training on pairs made of Wikipedia, with the
@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--files", default="AA_00", help="of wikipedia_en (%(default)s)")
     parser.add_argument("--positives", nargs="+", default=["dropout"])
     parser.add_argument("--examples", type=int, default=60_000, help="pairs of training (%(default)s)")
+    parser.add_argument("--max-length", type=int, default=64, help="tokens of a text in training (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--dropout", type=float, default=0.1)
     arguments = parser.parse_args()
@@ -65,6 +66,7 @@ def main() -> None:
         from_text=(f"wikiextractor:{arguments.data}/wikipedia_en/{arguments.files}.txt.xz",),
         positives=arguments.positives,
         learning_rates=(arguments.learning_rate,),
+        max_length=arguments.max_length,
         run_dir=arguments.folder / "-".join([*arguments.positives, f"{arguments.learning_rate:g}"]),
         keys={
             "task.examples": arguments.examples,
