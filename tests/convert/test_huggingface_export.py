@@ -239,7 +239,8 @@ def test_the_card_has_the_figures_of_the_exported_step(model, tmp_path):
 
 def test_the_hub_reads_the_card(model, tmp_path, monkeypatch):
     hub = pytest.importorskip("huggingface_hub", reason="needs huggingface_hub")
-    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache" / "models--ada--base").mkdir(parents=True)
     sources = ("hf:wikimedia/wikipedia:20231101.de", "wikipedia:/secret/frwiki-latest.xml.bz2", "novels:")
 
@@ -283,7 +284,15 @@ def test_card_names_the_untrained_nsp_head(model, tmp_path):
 
 PUBLIC = (  # keys with words that are no path and no name of a machine
     *("name", "log", "profile", "model.family", "model.head"),
-    *("data.tokenizer", "data.encoding", "data.masking", "data.mask_count", "data.replace_by", "data.random_ids"),
+    *(
+        "data.tokenizer",
+        "data.encoding",
+        "data.augment",
+        "data.masking",
+        "data.mask_count",
+        "data.replace_by",
+        "data.random_ids",
+    ),
     *("hooks", "plugins", "training.budget", "training.objectives", "training.skips"),
     *("task.name", "task.text", "task.label", "task.id", "task.labels", "task.positives"),
 )
