@@ -7,7 +7,7 @@ from pathlib import Path
 import object_storage
 import pytest
 from generated_corpus import write_corpus
-from tiny_runs import write_recipe
+from tiny_runs import SIX_STEPS, write_recipe
 
 from bertjax.__main__ import main
 from bertjax.config.credentials import refuse_credentials, without_credentials
@@ -20,10 +20,7 @@ PLANTED = (
     "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "GOOGLE_API_KEY", "AZURE_STORAGE_KEY",
     "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "GITHUB_TOKEN",
 )  # fmt: skip
-SHORT = [
-    *("--training.steps", "2", "--training.eval-every", "2", "--training.checkpoint-every", "2"),
-    *("--training.eval-rows", "16", "--model.num-hidden-layers", "1", "--data.vocab-size", "400"),
-]
+SHORT = [word for key, value in SIX_STEPS.items() for word in (f"--{key}", str(value))]
 
 
 @pytest.fixture
