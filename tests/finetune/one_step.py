@@ -40,7 +40,7 @@ def one_step(
     config = task.headed(start.model, labels)
     blueprint = draw_blueprint(config, optimizer, mesh)
     objectives = (task.objective(TaskConfig(temperature=TEMPERATURE)),)
-    params = init_params(config, jax.random.key(3))
+    params = jax.jit(init_params, static_argnums=0)(config, jax.random.key(3))
     with jax.set_mesh(mesh):
         placed = jax.device_put(params, blueprint.shardings.params)
         outputs, sums = make_predict_step(blueprint, objectives, task.outputs)(placed, to_global(mesh, batch))

@@ -74,7 +74,7 @@ def test_global_tokens_follow_the_model(tokens: str, expected) -> None:
 def test_packed_examples_have_their_own_global_tokens() -> None:
     words = ["a b c d e f g h", "b", "c d e f", "i j k l m n o p q"]
     rows = with_global_tokens(encoded([example(text) for text in words]), FIRST_TOKEN, MODEL_CONFIG, SEP, BERT)
-    params = init_params(MODEL_CONFIG, jax.random.key(0))
+    params = jax.jit(init_params, static_argnums=0)(MODEL_CONFIG, jax.random.key(0))
 
     def vectors(batch, packed: bool) -> np.ndarray:
         @jax.jit

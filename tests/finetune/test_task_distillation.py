@@ -103,7 +103,10 @@ def test_prediction_loss_matches_its_formula(name: str, start: Start, wide: Star
     batch["cls_positions"] = batch["cls_positions"] + np.arange(batch["cls_positions"].shape[1], dtype=np.int32)
     configs = {"model": kind.headed(start.model, CLASSES), TEACHER: kind.headed(wide.model, CLASSES)}
     graphs = {key: abstract_network(config)[0] for key, config in configs.items()}
-    params = {key: init_params(config, jax.random.key(seed)) for seed, (key, config) in enumerate(configs.items())}
+    params = {
+        key: jax.jit(init_params, static_argnums=0)(config, jax.random.key(seed))
+        for seed, (key, config) in enumerate(configs.items())
+    }
     objective = distillation_objective(kind, TaskConfig())
 
     def compute(params: dict, batch: dict) -> tuple:
@@ -144,7 +147,7 @@ def taught(
     config = replace(config, training=replace(config.training, log_every=1, **training))
     content = content_of(config, start)
     model = content.kind.headed(wide.model, len(content.labels))
-    params = jax.device_get(init_params(model, jax.random.key(7)))
+    params = jax.device_get(jax.jit(init_params, static_argnums=0)(model, jax.random.key(7)))
     params["pooler"] = jax.tree.map(lambda x: 5 * x, params["pooler"])
     return with_projection(config, model), content, Teacher(model, params)
 
@@ -202,7 +205,7 @@ def test_a_mesh_and_microbatches_change_nothing(
         some = jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor]
         monkeypatch.setattr("bertjax.finetune.job.make_mesh", partial(make_mesh, devices=some))
         job = assemble_task(config, content, start.tokenizer, teacher)
-        rows, params = job.stages[0], init_params(config.model, jax.random.key(1))
+        rows, params = job.stages[0], jax.jit(init_params, static_argnums=0)(config.model, jax.random.key(1))
         with jax.set_mesh(job.mesh):
             placed = jax.device_put(params, job.blueprint.shardings.params)
             state = jax.jit(

@@ -62,10 +62,10 @@ def test_arrays_hold_the_next_token_of_every_token(batch: dict[str, np.ndarray])
 
 def test_loss_is_that_of_numpy(batch: dict[str, np.ndarray]) -> None:
     """Each sequence alone, in float64, by formulas in which a token sees none to its right."""
-    params = init_params(MODEL, jax.random.key(0))
+    params = jax.jit(init_params, static_argnums=0)(MODEL, jax.random.key(0))
     (clm,) = choose(("clm",))
     network = bind(abstract_network(MODEL)[0], params)
-    sums = clm.sums(Forward({"model": network}, None, packed=True), batch, None)
+    sums = jax.jit(lambda batch: clm.sums(Forward({"model": network}, None, packed=True), batch, None))(batch)
 
     reference, loss, hits, expected = Reference(MODEL, params), 0.0, 0, next_tokens(batch)
     for row, ids in enumerate(batch["input_ids"]):

@@ -74,7 +74,7 @@ def batches(count: int = 3):
 def drawn(config: ModelConfig, seed: int) -> dict:
     """Every parameter random."""
     draw = np.random.default_rng(seed)
-    params = init_params(config, jax.random.key(seed))
+    params = jax.jit(init_params, static_argnums=0)(config, jax.random.key(seed))
     return jax.tree.map(lambda x: np.asarray(x + draw.normal(0, 0.1, x.shape), np.float32), params)
 
 
@@ -99,7 +99,7 @@ def states_of(network: tuple, batch: dict) -> tuple[np.ndarray, np.ndarray]:
     """(embeddings and hidden states [N + 1, B, L, D], attention scores [N, B, H, L, L]), float64."""
     graph, params = network
     inputs = (batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids"))
-    hidden = np.asarray(bind(graph, params).encoder.hidden_states(*inputs), np.float64)
+    hidden = np.asarray(jax.jit(bind(graph, params).encoder.hidden_states)(*inputs), np.float64)
     attention = params["encoder"]["layers"]["attention"]
     q, k = (
         np.einsum("NBLD,NDHK->NBHLK", hidden[:-1], attention[name]["kernel"])

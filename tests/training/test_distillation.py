@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -55,7 +56,7 @@ def networks() -> dict:
     found = {}
     for seed, (name, config) in enumerate((("model", STUDENT), (TEACHER, DEEP))):
         draw = np.random.default_rng(seed)
-        params = init_params(config, jax.random.key(seed))
+        params = jax.jit(init_params, static_argnums=0)(config, jax.random.key(seed))
         params = jax.tree.map(lambda x, draw=draw: np.asarray(x + draw.normal(0, 0.1, x.shape), np.float32), params)
         found[name] = abstract_network(config, IN_CHUNKS)[0], params
     return found
@@ -76,9 +77,12 @@ def test_losses_are_their_formulas(networks: dict) -> None:
     logits, vectors = {}, {}
     for name, (graph, params) in networks.items():
         one = bind(graph, params)
-        hidden = one.encode(batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"], packed=False)
+        inputs = (batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids"))
+        hidden = jax.jit(partial(one.encode, packed=False))(*inputs)
         vectors[name] = np.asarray(hidden, np.float64)
-        logits[name] = np.asarray(one.mlm_logits(hidden, batch["mlm_positions"]), np.float64)[..., : MODEL.vocab_size]
+        logits[name] = np.asarray(jax.jit(one.mlm_logits)(hidden, batch["mlm_positions"]), np.float64)[
+            ..., : MODEL.vocab_size
+        ]
 
     def log_softmax(z: np.ndarray) -> np.ndarray:
         z = z - z.max(axis=-1, keepdims=True)

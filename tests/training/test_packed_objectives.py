@@ -35,7 +35,7 @@ PADDED = DataConfig(sequence_length=LENGTH, max_predictions=8, short_sequence_pr
 def figures_of(models: dict[str, ModelConfig], batches: PairBatches, objectives: tuple[str, ...]) -> dict[str, float]:
     """Over a whole epoch, at once."""
     networks = {
-        name: (abstract_network(config)[0], init_params(config, jax.random.key(seed)))
+        name: (abstract_network(config)[0], jax.jit(init_params, static_argnums=0)(config, jax.random.key(seed)))
         for seed, (name, config) in enumerate(models.items())
     }
     batch, chosen = batches.rows(np.arange(batches.rows_per_epoch)), choose(objectives)

@@ -61,7 +61,7 @@ def network() -> tuple:
     """Every parameter random: fresh biases are 0, and vectors that change places would pass."""
     graphdef, _, _ = abstract_network(MODEL, IN_CHUNKS)
     draw = np.random.default_rng(1)
-    drawn = init_params(MODEL, jax.random.key(0))
+    drawn = jax.jit(init_params, static_argnums=0)(MODEL, jax.random.key(0))
     params = jax.tree.map(lambda x: jnp.asarray(x + draw.normal(0, 0.1, x.shape), jnp.float32), drawn)
     params["generator"]["mlm_head"]["bias"] += jnp.where(jnp.arange(384) < FEW, 4.0, 0.0)
     return graphdef, params
@@ -140,7 +140,9 @@ def test_figures_are_their_formulas(network: tuple, made) -> None:
     batch = batches_of().batch(1, 16)
     ids, is_replaced, figures = made(batch)
     model = bind(*network)
-    logits = model.rtd_logits(model.encode(ids, batch["token_type_ids"], batch["sequence_ids"]))
+    logits = jax.jit(lambda *inputs: model.rtd_logits(model.encode(*inputs)))(
+        ids, batch["token_type_ids"], batch["sequence_ids"]
+    )
     z, real = np.asarray(logits, np.float64)[..., 0], batch["sequence_ids"] > 0
     nll = np.where(is_replaced, np.log1p(np.exp(-z)), np.log1p(np.exp(z)))
     called = z > 0
@@ -153,9 +155,8 @@ def test_figures_are_their_formulas(network: tuple, made) -> None:
     config, params = extract_generator(MODEL, network[1])
     generator = bind(abstract_network(config)[0], params)
     encoder = (batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids"))
-    sums = generator.mlm_sums(
-        generator.encode(*encoder), batch["mlm_positions"], batch["mlm_labels"], batch["mlm_weights"]
-    )
+    predictions = (batch[f"mlm_{key}"] for key in ("positions", "labels", "weights"))
+    sums = jax.jit(generator.mlm_sums)(jax.jit(generator.encode)(*encoder), *predictions)
     assert figures["mlm_loss"] == pytest.approx(float(sums.loss) / (batch["mlm_weights"].sum() + 1e-5), rel=1e-6)
 
 
@@ -302,12 +303,20 @@ def test_rtd_is_equal_on_every_mesh_and_in_microbatches(mesh: str, single: np.nd
 def test_generator_and_discriminator_have_dropout_of_their_own(network: tuple) -> None:
     batch, model = batches_of().batch(0, 4), bind(*network)
     keys = jnp.arange(4, dtype=jnp.uint32)
-    whole = Forward({"model": model, **model.companions()}, keys, packed=True, trained=("model", "generator"))
-    dry = forward_of(network)
-    for name in ("model", "generator"):
-        assert np.abs(whole(batch, name) - dry(batch, name)).max() > 1e-3
-    inputs = (batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids"))
-    assert (model.generator.encode(*inputs, keys) != whole(batch, "generator")).any(), "keys of its own"
+    names = ("model", "generator")
+
+    @jax.jit
+    def encoded(batch: dict) -> tuple[dict, dict, jax.Array]:
+        whole = Forward({"model": model, **model.companions()}, keys, packed=True, trained=names)
+        dry = forward_of(network)
+        inputs = (batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids"))
+        with_keys_of_the_model = model.generator.encode(*inputs, keys)
+        return {n: whole(batch, n) for n in names}, {n: dry(batch, n) for n in names}, with_keys_of_the_model
+
+    whole, dry, with_keys_of_the_model = encoded(batch)
+    for name in names:
+        assert np.abs(whole[name] - dry[name]).max() > 1e-3
+    assert (with_keys_of_the_model != whole["generator"]).any(), "keys of its own"
 
 
 def config(**changes) -> Config:

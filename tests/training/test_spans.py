@@ -137,7 +137,7 @@ def wide(tree):
 def network() -> tuple:
     graphdef, shapes, _ = abstract_network(MODEL, ExecutionConfig(logits_chunk=64))
     draw = np.random.default_rng(1)
-    drawn = init_params(MODEL, jax.random.key(0))
+    drawn = jax.jit(init_params, static_argnums=0)(MODEL, jax.random.key(0))
     # Fresh biases are 0 and scales 1: vectors that change places would pass.
     params = jax.tree.map(lambda x: jnp.asarray(x + draw.normal(0, 0.1, x.shape), jnp.float32), drawn)
     assert jax.tree.structure(params) == jax.tree.structure(shapes)

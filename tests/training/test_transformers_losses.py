@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -165,7 +166,7 @@ def test_electra_gradients_equal_transformers_with_one_table() -> None:
 def random_params(config: ModelConfig) -> dict:
     """Every parameter random: fresh biases are 0, and vectors that change places would pass."""
     draw = np.random.default_rng(1)
-    drawn = init_params(config, jax.random.key(0))
+    drawn = jax.jit(init_params, static_argnums=0)(config, jax.random.key(0))
     return jax.tree.map(lambda x: jnp.asarray(x + draw.normal(0, 0.1, x.shape), jnp.float32), drawn)
 
 
@@ -176,8 +177,9 @@ def test_sentence_order_is_its_formula(family: str) -> None:
     batch, params = batch_of(config), random_params(config)
     batch["pair_weights"][::3] = 0.0
     figures, gradients = ours(config, params, batch, ("sop",))
+    inputs = (batch[key] for key in ("input_ids", "token_type_ids", "sequence_ids"))
     model = bind(abstract_network(config)[0], params)
-    hidden = model.encode(batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"], packed=False)
+    hidden = jax.jit(partial(model.encode, packed=False))(*inputs)
     h = np.asarray(hidden, np.float64)[:, 0]
     P, b = (np.asarray(params["pooler"]["dense"][name], np.float64) for name in ("kernel", "bias"))
     W, c = (np.asarray(params["sop_head"]["dense"][name], np.float64) for name in ("kernel", "bias"))
