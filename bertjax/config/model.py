@@ -66,6 +66,12 @@ class ModelConfig:
     embedding_norm: Literal["norm_dropout", "dropout_norm", "none"] = "norm_dropout"
     norm: Literal["layer", "rms"] = "layer"  # Kind of norm: LayerNorm, or RMSNorm, which does not centre (NeoBERT)
     norm_bias: bool = True  # Bias in every norm
+    final_norm_bias: bool = True  # Bias in the final norm, where norms have one (ESM C: False)
+    # Norm without a bias over all heads of the queries, and one over those of the keys, before rotation (ESM C)
+    qk_norm: bool = False
+    # Depth at which the branches of a layer are added as they are; they are divided by sqrt(num_hidden_layers / this)
+    # (ESM C: 36). 0: no division.
+    residual_depth: int = 0
     # Place of the norms. post: after each residual sum. pre: before attention and MLP, with a final norm.
     norm_place: Literal["post", "pre"] = "post"
     first_norm: bool = True  # Attention norm in layer 0; False where its input is already normed (ModernBERT)
@@ -81,6 +87,9 @@ class ModelConfig:
     mlp: Literal["dense", "glu"] = "dense"
     # Word embeddings as output matrix of the MLM head; False: a matrix of its own, no transform (NeoBERT)
     mlm_tied: bool = True
+    # Dense layer, activation and norm in front of the output matrix of the MLM head. tied: only of a tied one, with
+    # hidden_act. gelu: of any, with GELU (ESM C).
+    mlm_transform: Literal["tied", "gelu"] = "tied"
     mlm_bias: bool = True  # Bias of each entry of the vocabulary in the MLM head
     # Width between two dense layers without biases, each followed by GELU (tanh), in front of an output matrix of its
     # own (UltraBERT); 0: no such layers
@@ -164,6 +173,7 @@ MODEL_BOUNDS = {
     "window": NOT_NEGATIVE,
     "global_every": NOT_NEGATIVE,
     "first_global": NOT_NEGATIVE,
+    "residual_depth": NOT_NEGATIVE,
     "mlm_inner_size": NOT_NEGATIVE,
     "attention_block": NOT_NEGATIVE,
     "random_blocks": NOT_NEGATIVE,
@@ -336,6 +346,25 @@ def _check_layers(model: ModelConfig) -> None:
             f"model.num_hidden_layers={model.num_hidden_layers}, model.generator_layers={model.generator_layers}; "
             "change those or set model.conv_kernel=0"
         )
+    if model.residual_depth and model.norm_place != "pre":
+        raise ValueError(
+            f"model.residual_depth={model.residual_depth} requires model.norm_place='pre', not {model.norm_place!r}; "
+            "set it, or leave model.residual_depth at 0"
+        )
+    if model.qk_norm and (
+        model.position_embedding == "relative"
+        or model.global_projections
+        or model.num_key_value_heads
+        or model.rope_interleaved
+    ):
+        raise ValueError(
+            "model.qk_norm=True excludes model.position_embedding='relative', model.global_projections, "
+            "model.num_key_value_heads and model.rope_interleaved; this model has "
+            f"model.position_embedding={model.position_embedding!r}, "
+            f"model.global_projections={model.global_projections}, "
+            f"model.num_key_value_heads={model.num_key_value_heads}, model.rope_interleaved={model.rope_interleaved}; "
+            "change those or set model.qk_norm=False"
+        )
     if model.norm == "rms" and model.norm_bias:
         raise ValueError("model.norm='rms' has no bias; set model.norm_bias=False")
     if not model.first_norm and (model.norm_place != "pre" or model.layer_groups or model.num_hidden_layers == 1):
@@ -364,9 +393,10 @@ def _check_heads(model: ModelConfig) -> None:
             f"model.embedding_sharing={model.embedding_sharing!r} require model.generator_width; set it, or leave them "
             "at their defaults"
         )
-    if model.mlm_inner_size and model.mlm_tied:
+    if model.mlm_inner_size and (model.mlm_tied or model.mlm_transform != "tied"):
         raise ValueError(
-            f"model.mlm_inner_size={model.mlm_inner_size} requires model.mlm_tied=False; set it, or leave "
+            f"model.mlm_inner_size={model.mlm_inner_size} requires model.mlm_tied=False and "
+            f"model.mlm_transform='tied', not {model.mlm_tied} and {model.mlm_transform!r}; set them, or leave "
             "model.mlm_inner_size at 0"
         )
     if not model.mlm_tied and (model.embedding_size or model.generator_width):

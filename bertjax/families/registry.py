@@ -17,6 +17,7 @@ from bertjax.families.distilbert import DISTILBERT
 from bertjax.families.electra import ELECTRA, ELECTRA_GENERATOR
 from bertjax.families.ernie import ERNIE
 from bertjax.families.esm import ESM
+from bertjax.families.esmc import ESMC
 from bertjax.families.eurobert import EUROBERT
 from bertjax.families.family import Family
 from bertjax.families.longformer import LONGFORMER
@@ -36,7 +37,7 @@ _LIKE_BERT = (BERT, SPANBERT, MACBERT, ERNIE, DISTILBERT, BIGBIRD)
 _LIKE_ROBERTA = (ROBERTA, XLM_ROBERTA, CAMEMBERT, LONGFORMER, XLM_ROBERTA_XL, MPNET)
 _LIKE_ELECTRA = (ELECTRA, ELECTRA_GENERATOR)
 _LIKE_DEBERTA = (DEBERTA, DEBERTA_V2, DEBERTA_V3)
-_BIOLOGY = (ESM,)
+_BIOLOGY = (ESM, ESMC)
 _MODERN = (MODERNBERT, MOSAICBERT, NEOBERT, EUROBERT, ULTRABERT, NOMIC_BERT)
 _ALL = (*_LIKE_BERT, *_LIKE_ROBERTA, ALBERT, *_LIKE_ELECTRA, *_LIKE_DEBERTA, *_MODERN, *_BIOLOGY)
 FAMILIES = Registry("families", {family.name: family for family in _ALL}, Family)

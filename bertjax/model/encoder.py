@@ -139,7 +139,8 @@ class Encoder(nnx.Module):
     ) -> None:
         self.embeddings = Embeddings(config, execution, tables, rngs=rngs)
         self.first_layer, self.layers = stacked_layers(config, rngs=rngs)
-        self.final_norm = LayerNorm(config, config.hidden_size) if config.norm_place == "pre" else None
+        has_final_norm, has_bias = config.norm_place == "pre", config.final_norm_bias
+        self.final_norm = LayerNorm(config, config.hidden_size, has_bias) if has_final_norm else None
         self.relative = RelativePositions(config, rngs=rngs) if config.position_embedding == "relative" else None
         self.score_bias = ScoreBias(config, rngs=rngs) if config.score_bias_buckets else None
         self.config, self.execution = config, execution

@@ -100,14 +100,16 @@ class MlmHead(VocabularyHead):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         E, tied, has_bias = embedding_width(config), config.mlm_tied, config.heads_have_biases
         dense = partial(Dense, config, (config.hidden_size, E), ("embed", "hidden"), "hidden", role="output")
-        self.transform = dense(bias=has_bias, rngs=rngs) if tied else None
-        self.norm = LayerNorm(config, E) if tied else None
+        has_transform = tied or config.mlm_transform == "gelu"
+        self.transform = dense(bias=has_bias, rngs=rngs) if has_transform else None
+        self.norm = LayerNorm(config, E) if has_transform else None
         D, S = config.hidden_size, config.mlm_inner_size
         bare = partial(Dense, config, names=("embed", "hidden"), bias_name="hidden", bias=False, role="output")
         self.first = bare(sizes=(D, S), rngs=rngs) if S else None
         self.second = bare(sizes=(S, D), rngs=rngs) if S else None
         self.decoder = None if tied else word_table(config, config.hidden_size, rngs=rngs)
         super().__init__(config)
+        self.activation = "gelu" if config.mlm_transform == "gelu" else config.hidden_act
 
     def transformed(self, hidden_BPD: jax.Array) -> jax.Array:
         """The vectors to multiply with the rows of `table`: [B, P, D] -> [B, P, E]."""

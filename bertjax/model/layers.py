@@ -91,9 +91,9 @@ class LayerNorm(nnx.Module):
     With `norm` rms, divide by the root mean square without centring (Zhang and Sennrich 2019).
     """
 
-    def __init__(self, config: ModelConfig, width: int) -> None:
+    def __init__(self, config: ModelConfig, width: int, bias: bool = True) -> None:
         self.scale = ones((width,), ("hidden",))
-        self.bias = zeros((width,), ("hidden",)) if config.norm_bias else None
+        self.bias = zeros((width,), ("hidden",)) if config.norm_bias and bias else None
         self.epsilon, self.centres = config.layer_norm_eps, config.norm == "layer"
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -40,15 +41,17 @@ class Layer(nnx.Module):
         self.mlp = FeedForward(config, rngs=rngs)
         self.mlp_norm = LayerNorm(config, config.hidden_size)
         self.dropout_rate, self.pre = config.hidden_dropout_prob, config.norm_place == "pre"
+        depth = config.residual_depth
+        self.divisor = math.sqrt(config.num_hidden_layers / depth) if depth else 1.0
 
     def __call__(self, x_BLD: jax.Array, inputs: LayerInputs, queries_BLD: jax.Array | None = None) -> jax.Array:
         """The next layer's input; `queries_BLD` replaces x in the queries and in the residual connection."""
         layer_input, keys = x_BLD, inputs.dropout_keys
         attended = self.attention(self.attention_input(x_BLD), inputs, queries_BLD)
         residual = x_BLD if queries_BLD is None else queries_BLD
-        x_BLD = residual + dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate)
+        x_BLD = residual + self._divided(dropout(attended, keys, ATTENTION_OUTPUT, self.dropout_rate))
         if self.pre:
-            x_BLD += dropout(self.mlp(self.mlp_norm(x_BLD)), keys, MLP_OUTPUT, self.dropout_rate)
+            x_BLD += self._divided(dropout(self.mlp(self.mlp_norm(x_BLD)), keys, MLP_OUTPUT, self.dropout_rate))
         else:
             assert self.attention_norm is not None, "a layer without this norm has its norms in front"
             x_BLD = self.attention_norm(x_BLD)
@@ -56,6 +59,10 @@ class Layer(nnx.Module):
         if self.convolution is not None:
             x_BLD = self.convolution(layer_input, x_BLD, inputs.sequence_ids, keys)
         return constrain(x_BLD, "act_batch", "act_length", "act_embed")
+
+    def _divided(self, branch_BLD: jax.Array) -> jax.Array:
+        """A branch as it is added to the residual stream (`residual_depth`)."""
+        return branch_BLD if self.divisor == 1.0 else branch_BLD / self.divisor
 
     def attention_input(self, x_BLD: jax.Array) -> jax.Array:
         """The input of attention: with `norm_place` pre, the normalised input of the layer."""

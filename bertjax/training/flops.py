@@ -116,7 +116,7 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
         runs * (attention + (3 if model.mlp == "glu" else 2) * D * F) + model.conv_kernel * D * D
     )
     projection = 6 * E * D if model.embedding_size else 0
-    transform = D * E if model.mlm_tied else 2 * D * model.mlm_inner_size
+    transform = D * E if model.mlm_tied or model.mlm_transform == "gelu" else 2 * D * model.mlm_inner_size
     mlm = 6 * (transform + E * model.vocab_size) * predictions / S if "mlm_head" in heads else 0
     detection = 6 * (D * D + D) if "rtd_head" in heads else 0
     pooled = 6 * (D * D + 2 * D) / S if model.pooler == "tanh" else 0

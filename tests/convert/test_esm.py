@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from their_families import SMALL, SPECIAL, our_params, relative, tensors_of_theirs, their_model
+from their_families import MASK, SMALL, SPECIAL, our_params, relative, tensors_of_theirs, their_model
 
 from bertjax.convert.foreign import foreign_model
 from bertjax.convert.huggingface.importer import canonical_names
@@ -13,13 +13,14 @@ from bertjax.families.networks import abstract_network
 from bertjax.model.network import bind
 
 
-def test_packed_sequences_have_the_states_of_each_alone() -> None:
+@pytest.mark.parametrize("family", ["esm", "esmc"])
+def test_packed_sequences_have_the_states_of_each_alone(family: str) -> None:
     """The share of <mask> that scales embeddings is that of a sequence, not of its row."""
     torch = pytest.importorskip("torch")
-    config = SMALL["esm"]
+    config = SMALL[family]
     network = their_model(config)
     ids = np.random.default_rng(7).integers(4, config.vocab_size, 14)
-    ids[[2, 3, 4, 11]] = config.mask_token_id
+    ids[[2, 3, 4, 11]] = MASK
     parts = [ids[:6], ids[6:13], ids[13:]]
     numbers = np.repeat([1, 2, 3], [6, 7, 1])
     row, sequence_ids = (jnp.asarray(x[None], jnp.int32) for x in (ids, numbers))
@@ -27,7 +28,8 @@ def test_packed_sequences_have_the_states_of_each_alone() -> None:
     packed = encoder(row, row * 0, sequence_ids)[0]
     with torch.no_grad():
         alone = [
-            network.esm(torch.from_numpy(part[None]), torch.ones(1, len(part))).last_hidden_state for part in parts
+            getattr(network, family)(torch.from_numpy(part[None]), torch.ones(1, len(part))).last_hidden_state
+            for part in parts
         ]
     assert relative(packed, torch.cat(alone, 1)[0].numpy()) < 1e-5
 

@@ -39,6 +39,7 @@ LONG = pytest.mark.long
 NEW = ("savedmodel", "stablehlo", "litert")
 # The other families are BERT's operators again.
 OPERATORS = ("albert", "modernbert", "mosaicbert", "neobert", "deberta", "deberta-v2", "deberta-v3", "longformer")
+OPERATORS += ("esm", "esmc")
 POOLED = Vectors("mean", True)
 
 

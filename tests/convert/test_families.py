@@ -73,6 +73,8 @@ COUNTS = {
     ("spanbert", "base", "Model"): 108_310_272,
     ("spanbert", "large", "Model"): 333_579_264,
     ("esm", "8m", "ForMaskedLM"): 7_512_353,
+    ("esmc", "base", "ForMaskedLM"): 332_997_184,
+    ("esmc", "600m", "ForMaskedLM"): 575_036_992,
     ("esm", "650m", "ForMaskedLM"): 651_042_593,
     ("distilbert", "base", "ForMaskedLM"): 66_985_530,
     ("distilbert", "base", "Model"): 66_362_880,

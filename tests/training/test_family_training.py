@@ -174,6 +174,25 @@ MEMBERS = {  # arguments, the class of the export
         ),
         "XLMRobertaXLForMaskedLM",
     ),
+    "esm": (
+        (
+            *("--model.position-embedding", "rope", "--model.norm-place", "pre", "--model.embedding-norm", "none"),
+            *("--model.token-dropout", "0.12", "--model.pooler", "none", "--model.type-vocab-size", "0"),
+            *("--training.objectives", "mlm", "--data.rows", "doc_sentences", "--data.packing", "pairs"),
+            *("--optimizer.name", "adamw", "--optimizer.learning-rate", "4e-3", "--model.layer-norm-eps", "1e-5"),
+        ),
+        "EsmForMaskedLM",
+    ),
+    "esmc": (
+        (
+            *("--model.qk-norm", "True", "--model.residual-depth", "36", "--model.final-norm-bias", "False"),
+            *("--model.embedding-norm", "none", "--model.mlm-tied", "False", "--model.mlm-transform", "gelu"),
+            *("--model.head-bias", "all", "--model.pooler", "tanh_of_tasks", "--model.hidden-act", "silu"),
+            *("--model.layer-norm-eps", "1e-5", "--optimizer.name", "adamw", "--optimizer.learning-rate", "4e-3"),
+            *(*OF_MODERN, "--model.norm-bias", "True"),
+        ),
+        "EsmcForMaskedLM",
+    ),
     "mosaicbert": (
         (
             *("--model.position-embedding", "alibi", "--model.mlp", "glu", "--model.mlp-bias", "output"),
@@ -220,6 +239,7 @@ SELDOM += ("roberta", "xlm-roberta", "camembert", "distilbert", "electra")
 # ALBERT's shared layers, sentence order and packed rows are trained in test_options.py, test_transformers_losses.py and
 # below. The suite trains, resumes and exports a family that a file adds, in tests/model/test_made_up_family.py.
 SELDOM += ("albert", "modernbert", "eurobert", "ultrabert", "nomic-bert", "mpnet", "xlm-roberta-xl")
+SELDOM += ("esm", "esmc")
 
 
 @pytest.fixture(scope="module")

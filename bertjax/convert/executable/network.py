@@ -88,7 +88,7 @@ class NetworkGraph(Graph):
     def _norm(self, name: str, x: Value) -> Value:
         """LayerNorm over the last dim, or division by the root mean square."""
         eps, scale = self.config.layer_norm_eps, self.param(f"{name}/scale")
-        bias = [self.param(f"{name}/bias")] if self.config.norm_bias else []
+        bias = [self.param(f"{name}/bias")] if f"{name}/bias" in self.params else []
         if self.config.norm == "layer":
             return self.node("LayerNormalization", x, scale, *bias, axis=-1, epsilon=eps)
         y = x / self.node("Sqrt", self.node("ReduceMean", x * x, axes=[-1], keepdims=1) + eps) * scale
@@ -121,14 +121,19 @@ class NetworkGraph(Graph):
         if self.config.norm_place == "pre":
             has_norm = f"{name}/attention_norm/scale" in self.params
             normed = self._norm(f"{name}/attention_norm", x) if has_norm else x
-            x = x + self._attention(f"{name}/attention", normed, window)
-            x = x + self._mlp(f"{name}/mlp", self._norm(f"{name}/mlp_norm", x))
+            x = x + self._divided(self._attention(f"{name}/attention", normed, window))
+            x = x + self._divided(self._mlp(f"{name}/mlp", self._norm(f"{name}/mlp_norm", x)))
         else:
             x = self._norm(f"{name}/attention_norm", x + self._attention(f"{name}/attention", x, window))
             x = self._norm(f"{name}/mlp_norm", x + self._mlp(f"{name}/mlp", x))
         if f"{name}/convolution/kernel" in self.params:
             x = self._norm(f"{name}/convolution/norm", x + self._convolution(f"{name}/convolution", given))
         return x
+
+    def _divided(self, branch: Value) -> Value:
+        """A branch as it is added to the residual stream."""
+        depth = self.config.residual_depth
+        return branch / (self.config.num_hidden_layers / depth) ** 0.5 if depth else branch
 
     def _convolution(self, name: str, x: Value) -> Value:
         """As `bertjax.model.convolution`."""
@@ -201,7 +206,9 @@ class NetworkGraph(Graph):
             parts = [f"{name}/{part}" for part in ("kernel", "bias") if f"{name}/{part}" in self.params]
             self.params |= {part: self.params[part][..., order] for part in parts}
         heads = self.params[f"{name}/kernel"].shape[1]
-        y = self.dense(name, x).reshape(0, 0, heads, self.head_dim).transpose(0, 2, 1, 3)
+        y = self.dense(name, x)
+        y = self._norm(f"{name}_norm", y) if f"{name}_norm/scale" in self.params else y
+        y = y.reshape(0, 0, heads, self.head_dim).transpose(0, 2, 1, 3)
         if heads == self.heads:
             return y
         # Grouped queries: each head of keys and values serves several heads of queries.

@@ -18,6 +18,7 @@ from bertjax.model.attention.relative import DistanceProjections, disentangled_a
 from bertjax.model.attention.sparse import Pattern
 from bertjax.model.attention.windows import GlobalTokens, global_attention, take_tokens
 from bertjax.model.dropout import fold
+from bertjax.model.layers import LayerNorm
 from bertjax.model.parameters import weight, zeros
 from bertjax.model.products import plus_bias, product, unstack
 from bertjax.parallel.sharding import constrain
@@ -76,6 +77,14 @@ def for_each_query(x_BLGK: jax.Array, heads: int) -> jax.Array:
     return constrain(repeated, "act_batch", "act_length", "act_heads", "head_dim")
 
 
+def _normed(x_BLHK: jax.Array, norm: LayerNorm | None) -> jax.Array:
+    """Normalise all heads of a token together, with `qk_norm`."""
+    if norm is None:
+        return x_BLHK
+    normed = norm(x_BLHK.reshape(*x_BLHK.shape[:2], -1)).reshape(x_BLHK.shape)
+    return constrain(normed, "act_batch", "act_length", "act_heads", "head_dim")
+
+
 class OutputProjection(nnx.Module):
     """The dense layer on the joined heads: [B, L, H, K] -> [B, L, D]."""
 
@@ -127,6 +136,8 @@ class SelfAttention(nnx.Module):
         separate = config.position_embedding == "relative" and not config.relative_shared
         self.relative_query = Projection(config, rngs=rngs) if separate else None
         self.relative_key = Projection(config, is_key=True, rngs=rngs) if separate else None
+        self.query_norm = LayerNorm(config, config.hidden_size, bias=False) if config.qk_norm else None
+        self.key_norm = LayerNorm(config, config.hidden_size, bias=False) if config.qk_norm else None
         self.output = OutputProjection(config, rngs=rngs)
         self.query_global = Projection(config, rngs=rngs) if config.global_projections else None
         self.key_global = Projection(config, rngs=rngs) if config.global_projections else None
@@ -199,6 +210,7 @@ class SelfAttention(nnx.Module):
         return attention_probabilities(q, k, seen, self.slopes, inputs.score_bias)
 
     def _with_positions(self, q: jax.Array, k: jax.Array, inputs: LayerInputs) -> tuple[jax.Array, jax.Array]:
+        q, k = _normed(q, self.query_norm), _normed(k, self.key_norm)
         if self.config.position_embedding != "rope":
             return q, k
         return rotated(self.config, q, k, inputs.sequence_ids, inputs.packed, inputs.window)
