@@ -39,7 +39,16 @@ TOPOLOGIES = {
     "h200:8": "8 H200",
     "b200:8": "8 B200",
 }
-SMALL = ("quickstart", "bert_mini", "modern_mini", "modern_one_gpu", "self_test")  # for one chip or a CPU, not for 16
+# For one chip or a CPU, not for 16
+SMALL = (
+    "quickstart",
+    "bert_mini",
+    "modern_mini",
+    "modern_one_gpu",
+    "self_test",
+    "dna_mini",
+    "molecules_mini",
+)
 RECIPES = tuple(name for name in recipe_names() if name not in SMALL)
 COLUMNS = (
     *("recipe", "memory of a device", "step at best, ms", "limit", "MFU at most", "step by schedule, ms"),
