@@ -1,9 +1,9 @@
 """A small MosaicBERT on DNA: genomes as FASTA, cut into rows, with a vocabulary of pieces or of letters.
 
 Reproduces: no single model. The network and the masks are MosaicBERT's (`configs/mosaicbert.py`), on which DNABERT-2
-    builds; size, update rule and schedule are those of BERT-Mini. Variants: bpe, 4,096 pieces without word borders (DNABERT-2's way);
-    kmers, the 4,096 6-mers and no other (Nucleotide Transformer's way); letters, with rows of 512 letters. The last two
-    also read the other strand.
+    builds; size, update rule and schedule are those of BERT-Mini. Variants: bpe, 4,096 pieces without word borders
+    (DNABERT-2's way); kmers, all 6-mers (Nucleotide Transformer's way); letters, in rows of 512. The last two also read
+    the other strand.
 Text: yours, as --data.sources; bacterial genomes from NCBI are a start.
 Expected: depends on the genomes; `report.html` shows the held-out loss beside the best without context. Of random
     letters nothing can be learned, and of a single genome only its repeats and codons.

@@ -43,6 +43,9 @@ class DataConfig:
     bad_records: float = may_change(0.0)
     # Action for files that cannot be read: stop and name all of them, or skip and list them in the store's manifest
     on_error: Literal["stop", "skip"] = changes_with_notice("stop", _SAME_TEXT)
+    # Action for letters that a given vocabulary of symbols (data.tokenizer) lacks: stop and name them with their
+    # records, or replace them by [UNK]
+    unknown_letters: Literal["stop", "replace"] = may_change("stop")
     root: str = may_change("data")  # Folder or URL for vocabularies and token stores
     cache_dir: str = may_change("")  # Local folder for a copy of the store; empty: data/cache if it is remote
     # Vocabulary to use: hf:NAME or hf:DIR, or a tokenizer.json, vocab.txt, spiece.model or vocab.json; empty: that of

@@ -50,6 +50,7 @@ from bertjax.text.trained_vocabulary import (
     vocabulary_with_entities,
 )
 from bertjax.text.units import require_spans, units_fingerprint
+from bertjax.text.unknown_letters import require_known_letters, unknown_letters_of
 from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import RUNNING_TEXT_VERSION, TextRules, Tokenizer
 from bertjax.tokenization.training import parse_kind
@@ -111,8 +112,10 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                 manifest = TokenStore.open(target).manifest if isinstance(target, Path) else read_manifest(target)
                 require_inputs(manifest["provenance"].get("inputs"), job.inputs, target)
                 _require_few_bad_records(_counts(manifest["provenance"].get("reading", [])), data)
+                require_known_letters(unknown_letters_of([manifest["provenance"]]), data)
                 return target
             _require_few_bad_records(_counts(record["reading"] for record in records.values()), data)
+            require_known_letters(unknown_letters_of(records.values()), data)
             note = warn_of_stripped_accents(corpus.files) if tokenizer.rules.strip_accents else ""
 
             # Units that no store can be made of are removed.
@@ -261,6 +264,8 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
         files.append("\n  ".join((f"records that cannot be read, left out: {counts.bad_records:,}", *reasons)))
     if skipped := about.get("skipped", []):
         files.append(_skipped_table(skipped))
+    if (letters := unknown_letters_of([about])).records:
+        files.append(f"{letters.described()}; they are [UNK]")
     # The pieces are listed by file instead.
     return (
         describe_counts(dataclasses.replace(counts, pieces=0))
@@ -343,6 +348,7 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
         },
         **({"units": dict(sorted(units.items()))} if job.units else {}),
         **({"segmenter": job.segmenter} if job.segmenter != "none" else {}),
+        **unknown_letters_of(records.values()).to_json(),
         **({"added_words": added} if (added := added_words(job.vocab)) is not None else {}),
         "text_bytes": sum(record["text_bytes"] for record in records.values()),
         "unknown_tokens": sum(record["unknown_tokens"] for record in records.values()),

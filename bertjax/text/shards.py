@@ -25,6 +25,7 @@ from bertjax.text.store.manifest import SPLITS, ShardRecord
 from bertjax.text.store.writer import ShardWriter
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.text.units import UnitMarker, find_units
+from bertjax.text.unknown_letters import UnknownLetters
 from bertjax.tokenization.segmentation import encode_words, load_segmenter
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
@@ -71,6 +72,7 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     reading = ReadCounts()
     divided: list[tuple[str, int]] = []
     marker = UnitMarker(find_units(job.units, tokenizer.rules.lowercase, job.list_digest)) if job.units else None
+    letters = UnknownLetters()
     text_bytes = unknown = 0
     with ExitStack() as unfinished:
         scratch = Path(unfinished.enter_context(scratch_dir(job.folder, f"{_name(unit)}-")))
@@ -81,13 +83,14 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
         for writer in writers.values():
             unfinished.callback(writer.discard)
         for batch in _batches(unit, job.longest, reading, divided):
-            ids = _write_batch(batch, writers, tokenizer, job, marker)
+            ids = _write_batch(batch, writers, tokenizer, job, marker, letters)
             text_bytes += sum(len(document.text.encode()) for document, _ in batch)
             unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
         finished = {split: writer.finish() for split, writer in writers.items()}
         shards = {split: shard if shard["documents"] else None for split, shard in finished.items()}
         record = {"inputs": job.inputs, "shards": shards, "reading": reading.to_json(), "divided": divided}
         record |= {"text_bytes": text_bytes, "unknown_tokens": unknown, **({"units": marker.counts} if marker else {})}
+        record |= letters.to_json()
         write_durably(scratch / f"{_name(unit)}.json", json.dumps(record).encode())
         for name in _shard_files(record):
             publish(scratch / name, job.folder)
@@ -195,10 +198,13 @@ def _write_batch(
     tokenizer: Tokenizer,
     job: ShardJob,
     marker: UnitMarker | None,
+    letters: UnknownLetters,
 ) -> np.ndarray:
     """Encode documents and append each to the writer of its split; return all ids."""
     sentences = [document.sentences() for document, _ in batch]
     ids, lengths, planes = _encoded([document for document, _ in batch], sentences, tokenizer, job, marker)
+    if tokenizer.kind == "symbols":
+        letters.add([document for document, _ in batch], sentences, ids, lengths, tokenizer)
     part_index = np.repeat(np.arange(len(batch)), [len(group) for group in sentences])
     is_continuation = np.array([document.is_continuation for document, _ in batch])
     held_out = np.array([draw < job.held_out for _, (draw, _) in batch])
