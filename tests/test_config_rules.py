@@ -220,6 +220,14 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"data.rows": "full_sentences", "data.temperature": 0.5, "training.objectives": ("mlm",)},
         "excludes data.weights=(), data.temperature=0.5 and data.active_sources=()",
     ),
+    "sampling of groups needs groups": (
+        {"data.sampling": "groups"},
+        "data.sampling='groups' requires data.groups; give a file or a column of groups",
+    ),
+    "sampling of groups excludes a mixture": (
+        {"data.sampling": "groups", "data.groups": "file:a.tsv", "data.temperature": 0.5},
+        "data.sampling='groups' excludes data.weights=(), data.temperature=0.5 and data.rows='full_sentences' (here",
+    ),
     "augmentation needs rows of records": (
         {"data.augment": ("reverse_complement",)},
         "data.augment=('reverse_complement',) requires rows of records; set data.rows to crops or pieces, not 'pairs'",

@@ -67,6 +67,10 @@ class DataConfig:
     segmenter: Literal["none", "jieba"] = "none"  # Program that finds Chinese words, for whole-word masking
     # Further units that are masked as a whole: spans:FIELD of jsonl and parquet records, or list:FILE
     units: str = changes_with_notice("", "the units are the same by the fingerprint of the store")
+    # Groups of near relatives, held out together: file:PATH (on each line a record and its group), mmseqs:PATH (the
+    # group first), or column:FIELD of csv, jsonl and parquet records
+    groups: str = changes_with_notice("", "the groups are the same by the fingerprint of the store")
+    sampling: Literal["records", "groups"] = "records"  # Content of an epoch: each record, or a record of each group
     # Share of documents that is kept for evaluation, chosen by a hash of their content; more if that is too little
     held_out: float = 0.01
     # Division of long documents at headings or between paragraphs; auto: only where there are too few documents
@@ -149,6 +153,13 @@ def check_data(data: DataConfig) -> None:
         raise ValueError(
             f"data.keep_share={data.keep_share} and data.random_share={data.random_share} are shares of the masked "
             "positions and sum to more than 1; lower one of them"
+        )
+    if data.sampling == "groups" and not data.groups:
+        raise ValueError("data.sampling='groups' requires data.groups; give a file or a column of groups")
+    if data.sampling == "groups" and (data.is_mixture or data.rows == "full_sentences"):
+        raise ValueError(
+            f"data.sampling='groups' excludes data.weights={data.weights}, data.temperature={data.temperature} and "
+            f"data.rows='full_sentences' (here {data.rows!r}), which choose the documents of an epoch; leave them out"
         )
     if data.augment and data.rows not in ROWS_OF_RECORDS:
         raise ValueError(

@@ -10,6 +10,7 @@ import numpy as np
 
 from bertjax.config import SHORTEST_ROW, DataConfig
 from bertjax.input.augmentations.registry import room_of
+from bertjax.input.group_sampling import one_of_each_group
 from bertjax.input.layout import BERT, Split, Template
 from bertjax.input.packing import Packing, pack
 from bertjax.input.plan import EpochPlan, Reading, build_plan, every_document
@@ -31,6 +32,7 @@ _INPUTS = (  # fields of DataConfig on which a plan depends
     "packing",
     "pairs_per_row",
     "augment",
+    "sampling",
 )
 
 
@@ -152,13 +154,13 @@ class Epochs:
             seed=self._seed,
             epoch=number,
             random_b=self._random_b,
-            reading=None if self.shares is None else self._mixture(number, self.shares),
+            reading=self._reading(number),
             works=self._split.works,
         )
 
     def _sentences(self, number: int) -> SentencePlan | TokenPlan:
         documents, sentences = self._split.document_offsets, self._split.sentence_offsets
-        reading = every_document(len(documents) - 1) if self.shares is None else self._mixture(number, self.shares)
+        reading = self._reading(number) or every_document(len(documents) - 1)
         room = self._data.sequence_length - self._template.text_tokens
         if build := BUILDERS.get(self._data.rows):
             return build(documents, sentences, reading, room=room, seed=self._seed, epoch=number)
@@ -181,6 +183,16 @@ class Epochs:
         documents = self._split.document_offsets
         crossed = np.searchsorted(documents, end, side="left") - np.searchsorted(documents, begin, side="right")
         return np.minimum(sentences[end] - sentences[begin] + crossed + self._template.text_tokens, length)
+
+    def _reading(self, number: int) -> Reading | None:
+        """The documents of an epoch; None: each once."""
+        if self.shares is not None:
+            return self._mixture(number, self.shares)
+        if self._data.sampling == "records":
+            return None
+        if (groups := self._split.groups) is None:
+            raise ValueError("data.sampling='groups': the token store has no groups; prepare it with data.groups")
+        return one_of_each_group(groups, self._seed, number)
 
     def _mixture(self, epoch: int, shares: np.ndarray) -> Reading:
         split = self._split

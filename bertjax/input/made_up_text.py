@@ -61,6 +61,11 @@ class MadeUpSplit:
         self._flat = generator.integers(_FIRST_TOKEN, vocab_size, int(self.sentence_offsets[-1]), dtype=kind)
 
     @property
+    def groups(self) -> np.ndarray:
+        """uint64 [documents]: each is a group of its own."""
+        return np.arange(len(self.document_offsets) - 1, dtype=np.uint64)
+
+    @property
     def source_edges(self) -> np.ndarray:
         """All documents are of one source."""
         return np.array([0, len(self.document_offsets) - 1])

@@ -95,7 +95,7 @@ class StoredText:
 
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> dict[str, PairBatches]:
         """Every document once, as it is written, whatever the mixture; a source of under two is not measured alone."""
-        data = replace(data, weights=(), temperature=1.0, active_sources=(), augment=())
+        data = replace(data, weights=(), temperature=1.0, active_sources=(), augment=(), sampling="records")
         split = self._store.split("held_out")
         parts = {"eval": split}
         if len(data.sources) > 1 and split.has_sources:

@@ -19,6 +19,7 @@ from bertjax.storage.lines import read_chunks
 from bertjax.storage.remote import AnyPath, is_remote, object_state, path_of
 from bertjax.storage.utf8 import UTF8, detected_encoding, encoding_name
 from bertjax.text.documents import Document
+from bertjax.text.groups import Groups, group_column
 from bertjax.text.sources.registry import (
     KINDS,
     digest,
@@ -103,6 +104,7 @@ class Corpus:
                 replace(
                     file,
                     spans=spans,
+                    group=group_column(data),
                     encoding=encoding if KINDS[file.kind].takes_encoding else UTF8,
                     leaves_out=data.bad_records > 0,
                 )
@@ -259,12 +261,18 @@ def fingerprint(values: Any) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def with_draws(documents: Iterable[Document]) -> Iterator[tuple[Document, tuple[float, float]]]:
-    """Yield each document part with its document's `draws`, taken from the first part, so that parts stay together."""
+def with_draws(
+    documents: Iterable[Document], groups: Groups | None = None
+) -> Iterator[tuple[Document, tuple[float, float]]]:
+    """Yield each document part with its document's `draws`, taken from the first part, so that parts stay together.
+
+    The draws of a document in a group are those of the group's name.
+    """
     drawn = (0.0, 0.0)
     for document in documents:
         if not document.is_continuation:
-            drawn = draws(document.text)
+            group = groups.of(document) if groups else None
+            drawn = draws(document.text if group is None else f"group {group}")
         yield document, drawn
 
 

@@ -17,6 +17,7 @@ from bertjax.config import DataConfig
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Corpus, with_draws
 from bertjax.text.documents import Document
+from bertjax.text.groups import Groups, groups_fingerprint, read_groups
 from bertjax.text.sources.registry import KINDS, read_documents, require_documents
 
 LEAST_DOCUMENTS = 2  # in each split; a random B needs another document
@@ -37,10 +38,15 @@ class Division:
     held_out: float  # a document is held out if its draw is below this
     longest: int = 0  # characters of a document at most; 0: documents stay whole
     share: float | None = None  # of the text that is held out, if not the requested share
+    groups: str = ""  # `data.groups`: a group has one draw
 
     def inputs(self) -> dict[str, Any]:
         """The inputs that a store or a vocabulary depends on, as JSON."""
-        return {"held_out": self.held_out} | ({"longest_document": self.longest} if self.longest else {})
+        return {
+            "held_out": self.held_out,
+            **({"longest_document": self.longest} if self.longest else {}),
+            **({"groups": groups_fingerprint(self.groups)} if self.groups else {}),
+        }
 
     def notes(self) -> list[str]:
         """Lines to print if the held-out share is not the requested one."""
@@ -72,6 +78,11 @@ class _Survey:
 
 
 def divide(corpus: Corpus, data: DataConfig) -> Division:
+    """The division of a corpus by its text and its groups. Raises ValueError like `_divide` and `read_groups`."""
+    return dataclasses.replace(_divide(corpus, data), groups=data.groups)
+
+
+def _divide(corpus: Corpus, data: DataConfig) -> Division:
     """Choose a division before tokenizing, by reading as much of the corpus as needed.
 
     Raises ValueError for a source without text, for too little text for both splits, or like reading.
@@ -109,10 +120,11 @@ def _may_be_enough(corpus: Corpus) -> bool:
 def _survey(corpus: Corpus, data: DataConfig, longest: int, characters: int) -> _Survey:
     """Read documents until there are enough for the requested share, or to the end."""
     survey = _Survey()
+    groups = read_groups(data.groups) if data.groups else None
     for source, files in zip(corpus.sources, corpus.files, strict=True):
         counts = ReadCounts()
         for file in files:
-            for draw, size in _sizes(read_documents(file, counts, longest)):
+            for draw, size in _sizes(read_documents(file, counts, longest), groups):
                 survey.add(draw, size, data.held_out)
                 if survey.is_enough(characters) or survey.characters > _SURVEYED:
                     survey.is_whole = False
@@ -121,10 +133,10 @@ def _survey(corpus: Corpus, data: DataConfig, longest: int, characters: int) -> 
     return survey
 
 
-def _sizes(documents: Iterator[Document]) -> Iterator[tuple[float, int]]:
+def _sizes(documents: Iterator[Document], groups: Groups | None) -> Iterator[tuple[float, int]]:
     """Yield (draw, characters) of each document; its parts count together."""
     held: tuple[float, int] | None = None
-    for document, (draw, _) in with_draws(documents):
+    for document, (draw, _) in with_draws(documents, groups):
         if document.is_continuation:
             assert held is not None
             held = (draw, held[1] + len(document.text))

@@ -34,6 +34,7 @@ from bertjax.text.claims import ClaimedUnits, Claims
 from bertjax.text.corpus import Corpus, Unit, fingerprint
 from bertjax.text.division import LEAST_DOCUMENTS, Division, divide
 from bertjax.text.documents import DIVIDING_VERSION, describe_counts
+from bertjax.text.groups import read_groups
 from bertjax.text.marks import warn_of_stripped_accents
 from bertjax.text.pool import Runner, processes
 from bertjax.text.readable import readable_corpus, reporting_unreadable
@@ -78,6 +79,8 @@ def require_sources(data: DataConfig) -> None:
         load_segmenter(data.segmenter)
     if data.units:
         units_fingerprint(data)
+    if data.groups:
+        read_groups(data.groups)
 
 
 def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> AnyPath:
@@ -130,9 +133,10 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                 provenance = _provenance(corpus, records, job)
                 if notes := division.notes():
                     provenance["division"] = notes
-                if note:
-                    provenance["notes"] = [note]
                 train, evaluation = (sum(shard["documents"] for shard in shards[split]) for split in SPLITS)
+                ungrouped = sum(record.get("ungrouped", 0) for record in records.values())
+                if notes := [*filter(None, (note, _note_on_groups(data, ungrouped, train + evaluation)))]:
+                    provenance["notes"] = notes
                 if min(train, evaluation) < LEAST_DOCUMENTS:
                     raise ValueError(
                         f"data.held_out={job.held_out} leaves {evaluation} of {train + evaluation} documents for "
@@ -223,8 +227,29 @@ def _plan_store(
         division.longest,
         data.units,
         units["units"].get("list", "") if units else "",
+        division.groups,
     )
     return division, tokenizer, job, target
+
+
+def _note_on_groups(data: DataConfig, ungrouped: int, documents: int) -> str:
+    """A line if records have no group, or those that are not prose are held out at random.
+
+    Raises ValueError if no record has a group.
+    """
+    if ungrouped >= documents:
+        raise ValueError(
+            f"data.groups={data.groups!r}: none of {documents:,} records is in a group; give groups of these records, "
+            "by their names: the first word of a FASTA header, the second column of SMILES"
+        )
+    if ungrouped:
+        return f"records in no group of data.groups, each held out by itself: {ungrouped:,} of {documents:,}"
+    if data.groups or not any(KINDS[source.kind].is_sequence for source in parse_sources(data.sources)):
+        return ""
+    return (
+        "records are held out at random: near relatives of a held-out record may be trained on, and held-out figures "
+        "are then better than those on new families; give clusters, as in --data.groups mmseqs:clusters.tsv"
+    )
 
 
 def _counts(readings: Iterable[Mapping[str, Any]]) -> ReadCounts:

@@ -19,6 +19,7 @@ from bertjax.storage.remote import AnyPath, RemotePath, is_remote, remote_files
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Unit, with_draws
 from bertjax.text.documents import Document
+from bertjax.text.groups import name_hash, read_groups
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.spans import PLANE_OF_KIND
 from bertjax.text.store.manifest import SPLITS, ShardRecord
@@ -45,6 +46,7 @@ class ShardJob:
     longest: int = 0  # characters of a document at most; 0: documents stay whole
     units: str = ""  # `data.units`
     list_digest: str = ""  # of the list that `units` names, if any
+    groups: str = ""  # `data.groups`
 
     @property
     def planes(self) -> tuple[str, ...]:
@@ -73,24 +75,29 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
     divided: list[tuple[str, int]] = []
     marker = UnitMarker(find_units(job.units, tokenizer.rules.lowercase, job.list_digest)) if job.units else None
     letters = UnknownLetters()
-    text_bytes = unknown = 0
+    text_bytes = unknown = ungrouped = 0
     with ExitStack() as unfinished:
         scratch = Path(unfinished.enter_context(scratch_dir(job.folder, f"{_name(unit)}-")))
         writers = {
-            split: ShardWriter(scratch, f"{split}-{unit.number:05}", tokenizer.vocab_size, job.planes)
+            split: ShardWriter(
+                scratch, f"{split}-{unit.number:05}", tokenizer.vocab_size, job.planes, has_groups=bool(job.groups)
+            )
             for split in SPLITS
         }
         for writer in writers.values():
             unfinished.callback(writer.discard)
-        for batch in _batches(unit, job.longest, reading, divided):
+        for batch in _batches(unit, job, reading, divided):
             ids = _write_batch(batch, writers, tokenizer, job, marker, letters)
             text_bytes += sum(len(document.text.encode()) for document, _ in batch)
             unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
+            if job.groups:
+                firsts = [document for document, _ in batch if not document.is_continuation]
+                ungrouped += sum(read_groups(job.groups).of(document) is None for document in firsts)
         finished = {split: writer.finish() for split, writer in writers.items()}
         shards = {split: shard if shard["documents"] else None for split, shard in finished.items()}
         record = {"inputs": job.inputs, "shards": shards, "reading": reading.to_json(), "divided": divided}
         record |= {"text_bytes": text_bytes, "unknown_tokens": unknown, **({"units": marker.counts} if marker else {})}
-        record |= letters.to_json()
+        record |= letters.to_json() | ({"ungrouped": ungrouped} if job.groups else {})
         write_durably(scratch / f"{_name(unit)}.json", json.dumps(record).encode())
         for name in _shard_files(record):
             publish(scratch / name, job.folder)
@@ -171,16 +178,17 @@ def _tokenizer(vocab: AnyPath, rules: TextRules) -> Tokenizer:
 _Drawn = tuple[Document, tuple[float, float]]
 
 
-def _batches(unit: Unit, longest: int, reading: ReadCounts, divided: list[tuple[str, int]]) -> Iterator[list[_Drawn]]:
+def _batches(unit: Unit, job: ShardJob, reading: ReadCounts, divided: list[tuple[str, int]]) -> Iterator[list[_Drawn]]:
     """Yield the document parts of a unit with their draws, about `_BATCH_CHARACTERS` at a time.
 
     `divided` gets (name, documents made) of each file whose documents were split.
     """
     held: list[_Drawn] = []
     size = 0
+    groups = read_groups(job.groups) if job.groups else None
     for file in unit.files:
         before = reading.pieces
-        for document, drawn in with_draws(read_documents(file, reading, longest)):
+        for document, drawn in with_draws(read_documents(file, reading, job.longest), groups):
             held.append((document, drawn))
             size += len(document.text)
             if size >= _BATCH_CHARACTERS:
@@ -208,14 +216,24 @@ def _write_batch(
     part_index = np.repeat(np.arange(len(batch)), [len(group) for group in sentences])
     is_continuation = np.array([document.is_continuation for document, _ in batch])
     held_out = np.array([draw < job.held_out for _, (draw, _) in batch])
+    groups = _groups(batch, job) if job.groups else None
     same_work = np.array([document.is_of_same_work for document, _ in batch]) if job.longest else None
     for split, chosen in (("train", ~held_out), ("held_out", held_out)):
         is_stored = chosen[part_index] & (lengths > 0)  # sentences without tokens are left out
         per_part = np.bincount(part_index[is_stored], minlength=len(batch))
         tokens = np.repeat(is_stored, lengths)
         chosen_planes = {name: plane[tokens] for name, plane in planes.items()}
-        writers[split].add(ids[tokens], lengths[is_stored], per_part, is_continuation, same_work, **chosen_planes)
+        writers[split].add(
+            ids[tokens], lengths[is_stored], per_part, is_continuation, same_work, groups, **chosen_planes
+        )
     return ids
+
+
+def _groups(batch: Sequence[_Drawn], job: ShardJob) -> np.ndarray:
+    """The group of each document part, uint64; a document in no group is a group of its own."""
+    groups = read_groups(job.groups)
+    found = [(groups.of(document), document.text) for document, _ in batch]
+    return np.array([name_hash(text) if group is None else group for group, text in found], np.uint64)
 
 
 def _encoded(

@@ -46,6 +46,13 @@ def get_spans(text: str) -> tuple[Span, ...]:
     return text.spans if isinstance(text, MarkedText) else ()
 
 
+def in_group(text: str, group: object) -> str:
+    """A text with its spans, of a record in a group; the text itself if `group` is None or empty."""
+    if group is None or group == "":
+        return text
+    return MarkedText(text, get_spans(text), get_record(text)._replace(group=str(group)))
+
+
 def get_record(text: str) -> Record:
     """The record that a text carries; one without a name for a plain text."""
     return text.record if isinstance(text, MarkedText) else NO_RECORD

@@ -22,6 +22,7 @@ from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import AnyPath, is_remote, path_of
 from bertjax.text.corpus import Corpus, Unit, fingerprint, with_draws
 from bertjax.text.division import Division, divide
+from bertjax.text.groups import read_groups
 from bertjax.text.marks import warn_of_stripped_accents
 from bertjax.text.pool import Runner, processes
 from bertjax.text.readable import readable_corpus, reporting_unreadable
@@ -227,10 +228,11 @@ def write_vocabulary(
 def _count_unit(unit: Unit, data: DataConfig, share: float, division: Division | None = None) -> Counter[str]:
     """Count the words of a unit's training documents, or of a share of them."""
     division = division or Division(data.held_out)
+    groups = read_groups(division.groups) if division.groups else None
 
     def texts() -> Iterator[str]:
         for file in unit.files:
-            for document, (held, sampled) in with_draws(read_documents(file, longest=division.longest)):
+            for document, (held, sampled) in with_draws(read_documents(file, longest=division.longest), groups):
                 if held >= division.held_out and sampled < share:
                     yield document.text
 

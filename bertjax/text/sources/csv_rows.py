@@ -16,7 +16,7 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import split_paragraphs
 from bertjax.text.sources.globs import has_name
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind, on_bad_record
-from bertjax.text.spans import marked
+from bertjax.text.spans import in_group, marked
 
 _SEPARATORS = ",;\t|"
 _SNIFFED = 2000  # characters; the time is quadratic
@@ -36,6 +36,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
         return
     column = _column(file, header)
     spans = header.index(file.spans) if file.spans in header else None
+    group = header.index(file.group) if file.group in header else None
     for line, fields in rows:
         where = f"{file.path}, line {line}"
         if len(fields) != len(header):
@@ -47,6 +48,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
         try:
             listed = _spans(fields[spans], file.spans, where) if spans is not None else None
             text = marked(fields[column], listed, file.spans, where)
+            text = text if group is None else in_group(text, fields[group])
         except ValueError as error:
             on_bad(str(error))
         else:

@@ -12,7 +12,7 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.documents import split_paragraphs
 from bertjax.text.sources.line_spans import split_lines
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind, on_bad_record
-from bertjax.text.spans import marked
+from bertjax.text.spans import in_group, marked
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -24,6 +24,7 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
         try:
             text = text_in(record, field, where, counts)
             text = marked(text, record.get(file.spans), file.spans, where) if file.spans else text
+            text = in_group(text, record.get(file.group)) if file.group else text
         except ValueError as error:
             on_bad(str(error))
         else:

@@ -19,7 +19,7 @@ from bertjax.storage.remote import RemoteError, content_tag, is_remote, open_byt
 from bertjax.storage.utf8 import ReadCounts, Utf8
 from bertjax.text.documents import split_paragraphs
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind, on_bad_record
-from bertjax.text.spans import marked
+from bertjax.text.spans import in_group, marked
 
 if TYPE_CHECKING:
     import pyarrow
@@ -47,13 +47,16 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     spans: Iterator[Any] = repeat(None)
     if file.spans and file.spans in column_names(file.path):
         spans = (record[file.spans] for record in records(file.path, [file.spans], file.span))
+    groups: Iterator[Any] = repeat(None)
+    if file.group and file.group in column_names(file.path):
+        groups = (record[file.group] for record in records(file.path, [file.group], file.span))
     on_bad = on_bad_record(file, counts)
     rows = _numbered_texts(file.path, counts, field, file.span, on_bad)
-    for (number, text), listed in zip(rows, spans, strict=False):
+    for (number, text), listed, group in zip(rows, spans, groups, strict=False):
         if text is None:
             continue
         try:
-            text = marked(text, listed, file.spans, f"{file.path}, row {number}")
+            text = in_group(marked(text, listed, file.spans, f"{file.path}, row {number}"), group)
         except ValueError as error:
             on_bad(str(error))
         else:

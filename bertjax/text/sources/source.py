@@ -37,6 +37,7 @@ class SourceFile:
     members: tuple[str, ...] = ()  # the files, if there are several
     feature: str = ""  # the record field with the text, unless it is `DEFAULT_FIELD`
     spans: str = ""  # the record field with the spans of the text (`text.spans.marked`), if any
+    group: str = ""  # the record field that names the group of near relatives (data.groups), if any
     encoding: str = UTF8  # of text
     span: Span | None = None  # bytes of the file in which the documents to read begin; None: all
     leaves_out: bool = False  # records that cannot be read (data.bad_records)

@@ -27,7 +27,16 @@ from typing import Any
 import numpy as np
 
 from bertjax.text.ragged import range_indices
-from bertjax.text.store.manifest import BLOCK_BYTES, OFFSET_DTYPE, PLANES, SPLITS, Split, read_manifest
+from bertjax.text.store.manifest import (
+    BLOCK_BYTES,
+    GROUP_DTYPE,
+    GROUPS,
+    OFFSET_DTYPE,
+    PLANES,
+    SPLITS,
+    Split,
+    read_manifest,
+)
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
@@ -124,6 +133,12 @@ class SplitView:
         pieces = np.concatenate(works)
         return np.repeat(np.arange(len(pieces)), pieces)
 
+    @cached_property
+    def groups(self) -> np.ndarray | None:
+        """uint64 [documents]: the group of near relatives of each document; None for a store without groups."""
+        groups = [shard.groups.whole() for shard in self._shards if shard.groups is not None]
+        return np.concatenate(groups) if groups and len(groups) == len(self._shards) else None
+
     @property
     def has_sources(self) -> bool:
         """Whether the store records the source of each document."""
@@ -200,6 +215,8 @@ class SplitView:
         for shard in self._shards:
             for file in (shard.tokens, shard.sentences, shard.documents, *shard.planes.values()):
                 file.whole()
+            if shard.groups is not None:
+                shard.groups.whole()
 
     def _check_ranges(self, starts: np.ndarray, lengths: np.ndarray) -> None:
         if not len(starts):
@@ -227,6 +244,7 @@ class _Shard:
         self.tokens = _CheckedFile(folder, files["tokens"], dtype)
         self.sentences = _CheckedFile(folder, files["sentences"], OFFSET_DTYPE)
         self.documents = _CheckedFile(folder, files["documents"], OFFSET_DTYPE)
+        self.groups = _CheckedFile(folder, files[GROUPS], GROUP_DTYPE) if GROUPS in files else None
         self.planes = {name: _CheckedFile(folder, files[name], PLANES[name]) for name in PLANES if name in files}
         self.present = self.planes.keys() & set(present)
 

@@ -19,6 +19,7 @@ PARTS = ("tokens", "sentences", "documents")
 # Further arrays of one value per token, for stores that have them.
 PLANES = {"continues": "|b1", "phrases": "|b1", "entities": "|b1"}
 OFFSET_DTYPE = "<i8"
+GROUPS, GROUP_DTYPE = "groups", "<u8"  # an array of one value per document, for stores that have groups
 
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
@@ -155,9 +156,13 @@ def _shards(manifest: Mapping[str, Any]) -> Iterator[tuple[str, ShardRecord]]:
 
 def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each contradiction in a manifest of the right types."""
-    sizes = {"tokens": np.dtype(manifest["token_dtype"]).itemsize, "sentences": 8, "documents": 8} | dict.fromkeys(
-        PLANES, 1
-    )
+    sizes = {
+        "tokens": np.dtype(manifest["token_dtype"]).itemsize,
+        "sentences": 8,
+        "documents": 8,
+        GROUPS: 8,
+    } | dict.fromkeys(PLANES, 1)
+    counted = {"sentences": "sentences", "documents": "documents", GROUPS: "documents"}
     seen: set[str] = set()
     for where, shard in _shards(manifest):
         if lacks := [part for part in PARTS if part not in shard["files"]]:
@@ -167,7 +172,7 @@ def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
             if part not in sizes:
                 yield f"{at} is not an array of a store"
                 continue
-            elements = shard["sentences" if part == "sentences" else "documents" if part == "documents" else "tokens"]
+            elements = shard[counted.get(part, "tokens")]
             if file["bytes"] != (elements + (part in ("sentences", "documents"))) * sizes[part]:
                 yield f"{at}.bytes is {file['bytes']:,}, which is not the size of {elements:,} {part}"
             if len(file["blocks"]) != -(-file["bytes"] // BLOCK_BYTES):

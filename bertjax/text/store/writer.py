@@ -19,6 +19,8 @@ from bertjax.storage.remote import AnyPath
 from bertjax.text.store.manifest import (
     BLOCK_BYTES,
     FORMAT_VERSION,
+    GROUP_DTYPE,
+    GROUPS,
     MANIFEST_FILE,
     OFFSET_DTYPE,
     PARTS,
@@ -34,10 +36,15 @@ from bertjax.tokenization.tokenizer import Tokenizer
 class ShardWriter:
     """Appends documents to the files of one shard, in bounded memory."""
 
-    def __init__(self, folder: Path, name: str, vocab_size: int, planes: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, name: str, vocab_size: int, planes: Sequence[str] = (), *, has_groups: bool = False
+    ) -> None:
         self._dtype = token_dtype(vocab_size)
         self._planes = planes
-        self._files = {part: _HashedFile(folder / f"{name}.{part}") for part in (*PARTS, *planes)}
+        self._files = {
+            part: _HashedFile(folder / f"{name}.{part}") for part in (*PARTS, *planes, *[GROUPS] * has_groups)
+        }
+        self._group = np.zeros(1, GROUP_DTYPE)  # of the last document
         self._name = name
         self._documents = self._sentences = self._tokens = 0
         self._unended = 0  # sentences of the last document, whose end is written once the next one begins
@@ -53,6 +60,7 @@ class ShardWriter:
         part_lengths: np.ndarray,
         is_continuation: np.ndarray,
         is_of_same_work: np.ndarray | None = None,
+        groups: np.ndarray | None = None,
         **planes: np.ndarray,
     ) -> None:
         """Append documents, whole or in parts.
@@ -65,6 +73,7 @@ class ShardWriter:
                 an earlier call.
             is_of_same_work: bool [parts], whether a part's document is a piece of the same work as the document before
                 it; None if documents are whole works.
+            groups: uint64 [parts], the group of each part's document; None for a shard without groups.
             planes: Name -> [tokens].
         """
         assert sentence_lengths.sum() == len(ids) and part_lengths.sum() == len(sentence_lengths)
@@ -74,7 +83,7 @@ class ShardWriter:
             self._files[name].write(plane.astype(PLANES[name]))
         self._files["tokens"].write(ids.astype(self._dtype))
         self._files["sentences"].write((self._tokens + np.cumsum(sentence_lengths)).astype(OFFSET_DTYPE))
-        self._add_documents(part_lengths, is_continuation, is_of_same_work)
+        self._add_documents(part_lengths, is_continuation, is_of_same_work, groups)
         self._sentences += len(sentence_lengths)
         self._tokens += len(ids)
 
@@ -91,7 +100,11 @@ class ShardWriter:
         }
 
     def _add_documents(
-        self, part_lengths: np.ndarray, is_continuation: np.ndarray, is_of_same_work: np.ndarray | None = None
+        self,
+        part_lengths: np.ndarray,
+        is_continuation: np.ndarray,
+        is_of_same_work: np.ndarray | None = None,
+        groups: np.ndarray | None = None,
     ) -> None:
         """Write the ends of all documents except the last, which may continue."""
         document_of = np.cumsum(~is_continuation)  # 0 is the document that may continue
@@ -101,6 +114,11 @@ class ShardWriter:
         ended = ends[:-1][lengths[:-1] > 0]
         self._files["documents"].write(ended.astype(OFFSET_DTYPE))
         self._documents += len(ended)
+        if GROUPS in self._files:
+            new = np.zeros(1, GROUP_DTYPE) if groups is None else groups[~is_continuation]  # None: at the end
+            of_documents = np.concatenate([self._group, new.astype(GROUP_DTYPE)])
+            self._files[GROUPS].write(of_documents[: len(lengths) - 1][lengths[:-1] > 0])
+            self._group = of_documents[-1:]
         if is_of_same_work is not None:
             self._divided = True
             new_work = np.cumsum(~is_of_same_work & ~is_continuation)[~is_continuation]
