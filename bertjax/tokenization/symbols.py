@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
@@ -159,8 +160,17 @@ def _train_kmers(
 
 KMERS = TokenizerKind("kmers", _nothing_to_count, _train_kmers, _given_kmers, form="kmers:K[:1]", is_prose=False)
 
+
+class NamedPattern(NamedTuple):
+    """A pattern that `data.tokenizer` may name."""
+
+    name: str
+    pattern: str
+
+
 # Atoms in brackets, atoms of two letters, chirality and rings of two digits; any other character is a symbol.
-PATTERNS = {"smiles": r"\[[^\]]+\]|Br|Cl|@@|%[0-9]{2}|."}
+SMILES = NamedPattern("smiles", r"\[[^\]]+\]|Br|Cl|@@|%[0-9]{2}|.")
+PATTERNS = {one.name: one.pattern for one in (SMILES,)}
 
 
 def _pattern(written: str) -> str:
