@@ -3,8 +3,9 @@
 Reproduces: "RoBERTa" (arXiv 1907.11692), as fairseq trains it: rows of whole sentences across the ends of documents, a
     mask count whose mean is exactly 15 %, special tokens masked too, random tokens from all but the special ones, Adam
     with decay of all parameters, no clipping. Variants: base, large; xlm-base, xlm-large (arXiv 1911.02116, the
-    published 250,002 entries, texts by their size to the power 0.3); camembert (arXiv 1911.03894, whole-word masking).
-    Not verified in a source: batch and steps of the last three, and CamemBERT's rate.
+    published 250,002 entries, texts by their size to the power 0.3); xlm-xl, xlm-xxl (arXiv 2105.00572, norms in
+    front); camembert (arXiv 1911.03894, whole-word masking).
+    Not verified in a source: batch and steps of the last five, and the rates of the last three.
 Text: RoBERTa 160 GB (books, Wikipedia, news, web pages, stories); XLM-R 2.5 TB of 100 languages; CamemBERT 138 GB of
     French. Name yours with --data.sources, one pattern for each language of XLM-R.
 Expected: RoBERTa base, development sets: MNLI 87.6, QNLI 92.8, SST-2 94.8; large: 90.2, 94.7, 96.4.
@@ -19,6 +20,7 @@ from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig,
 from bertjax.families.camembert import CAMEMBERT
 from bertjax.families.roberta import ROBERTA
 from bertjax.families.xlm_roberta import XLM_ROBERTA
+from bertjax.families.xlm_roberta_xl import XLM_ROBERTA_XL
 
 ROWS = DataConfig(
     sources=("text:corpus/**/*.txt.zst",),
@@ -36,19 +38,22 @@ ROWS = DataConfig(
 )
 UNIGRAM = replace(ROWS, tokenizer="unigram", prefix_space=True)
 MANY_LANGUAGES = replace(UNIGRAM, vocab_size=250_002, rows="doc_sentences", temperature=0.3, vocab_temperature=0.3)
+XL = replace(MANY_LANGUAGES, vocab_size=250_880)
 FRENCH = replace(UNIGRAM, vocab_size=32_005, masking="words")
-VARIANTS = {  # model, data, peak rate, warm-up, steps
-    "base": (ROBERTA.presets["base"], ROWS, 6e-4, 24_000, 500_000),
-    "large": (ROBERTA.presets["large"], ROWS, 4e-4, 30_000, 500_000),
-    "xlm-base": (XLM_ROBERTA.presets["base"], MANY_LANGUAGES, 6e-4, 24_000, 1_500_000),
-    "xlm-large": (XLM_ROBERTA.presets["large"], MANY_LANGUAGES, 4e-4, 30_000, 1_500_000),
-    "camembert": (CAMEMBERT.presets["base"], FRENCH, 7e-4, 10_000, 100_000),
+VARIANTS = {  # model, data, peak rate, warm-up, steps, rows in a batch
+    "base": (ROBERTA.presets["base"], ROWS, 6e-4, 24_000, 500_000, 8_192),
+    "large": (ROBERTA.presets["large"], ROWS, 4e-4, 30_000, 500_000, 8_192),
+    "xlm-base": (XLM_ROBERTA.presets["base"], MANY_LANGUAGES, 6e-4, 24_000, 1_500_000, 8_192),
+    "xlm-large": (XLM_ROBERTA.presets["large"], MANY_LANGUAGES, 4e-4, 30_000, 1_500_000, 8_192),
+    "xlm-xl": (XLM_ROBERTA_XL.presets["base"], XL, 1e-4, 10_000, 500_000, 2_048),
+    "xlm-xxl": (XLM_ROBERTA_XL.presets["xxl"], XL, 1e-4, 10_000, 500_000, 2_048),
+    "camembert": (CAMEMBERT.presets["base"], FRENCH, 7e-4, 10_000, 100_000, 8_192),
 }
 
 
 def config(variant: str = "base") -> Config:
     """fairseq's optimizer over rows of running text."""
-    model, data, rate, warmup, steps = variant_of(VARIANTS, variant)
+    model, data, rate, warmup, steps, rows = variant_of(VARIANTS, variant)
     return Config(
         name=f"roberta_{variant.replace('-', '_')}",
         model=model,
@@ -63,5 +68,5 @@ def config(variant: str = "base") -> Config:
             decay_all=True,
             clip_norm=0.0,
         ),
-        training=TrainingConfig(steps=steps, global_batch_size=8_192, objectives=("mlm",), checkpoint_every=1_000),
+        training=TrainingConfig(steps=steps, global_batch_size=rows, objectives=("mlm",), checkpoint_every=1_000),
     )
