@@ -20,7 +20,11 @@ PAGES = {
     f"{room}README.md": (REPOSITORY / room / "README.md").read_text(encoding="utf-8")
     for room in ("", "configs/", "launch/", "bertjax/", "bertjax/finetune/")
 }
-ALL = "\n".join(PAGES.values())
+SITE = REPOSITORY / ".github" / "site"
+TUTORIALS = {
+    path.name: path.read_text(encoding="utf-8") for path in sorted((SITE / "pages" / "tutorials").glob("*.md"))
+}
+ALL = "\n".join((*PAGES.values(), *TUTORIALS.values()))
 RECIPES = {
     path.stem: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     for path in sorted((REPOSITORY / "configs").glob("*.py"))
@@ -188,6 +192,15 @@ def test_every_link_leads_somewhere(page: str) -> None:
         target = (REPOSITORY / page).parent / path if path else REPOSITORY / page
         assert target.is_file(), f"{page} links to {path}"
         assert not anchor or anchor in anchors(target), f"{page} links to {path}#{anchor}"
+
+
+def test_pages_of_the_site_exist_and_name_files_of_the_repository() -> None:
+    assert len(TUTORIALS) == 4
+    named = re.findall(r"([\w/.]+\.md)$", (SITE / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    assert not [page for page in named if not ((SITE / "pages" / page).is_file() or (REPOSITORY / page).is_file())]
+    for name, page in TUTORIALS.items():
+        for link in re.findall(r"\]\(\.\./([^)#]+)", page):
+            assert (REPOSITORY / link).is_file(), f"{name} links to {link}"
 
 
 def test_reading_path_is_numbered() -> None:

@@ -131,9 +131,10 @@ def render_attention(view: AttentionView) -> str:
         "Point at a token to see its lines; click to keep them. Weights below 2% are not drawn.</p>",
         _heads(),
         "<h2>What each head does</h2>",
-        f'<p class="caption">Measured on {view.pairs:,} pairs of sentences: {escaped(view.sample)}. A darker cell '
+        f'<p class="caption">Measured on {view.pairs:,} pairs of sentences: {escaped(view.sample)}. The more colour a '
         "means that more of a token’s attention goes to the pattern’s targets than uniform attention would give them "
-        "(0: no more than uniform, 1: all of it). The frame marks the clearest head. Only tokens that have such "
+        "(0: no more than uniform, 1: all of it). Rows are layers, columns are heads; the orange frame marks the "
+        "clearest head, the other one the head chosen above. Only tokens that have such "
         "targets are counted.</p>",
         f'<div class="patterns">{"".join(_pattern(view, number) for number in range(len(PATTERNS)))}</div>',
         f'<p class="caption after">Words are related if one is among the {RELATED} nearest of the '
@@ -166,7 +167,7 @@ def _pattern(view: AttentionView, number: int) -> str:
     """A pattern's strength in every head, as a grid."""
     pattern, best = PATTERNS[number], view.clearest[number]
     title = f"<h3>{number + 1}. {escaped(pattern.name[0].upper() + pattern.name[1:])}</h3>"
-    about = f"<p>Looks at {escaped(pattern.looks_at)}.</p>"
+    about = f"<p>Attends to {escaped(pattern.looks_at)}.</p>"
     if best is None:
         return f'<div class="view card pattern">{title}{about}<p><b>Not measured.</b></p></div>'
     shares, strengths = view.patterns.shares[number], view.patterns.strengths[number]
@@ -192,7 +193,7 @@ def _pattern(view: AttentionView, number: int) -> str:
 
 
 def _shade(share: float) -> str:
-    """A cell that is darker for a larger share, by its class, because pages have no style attributes."""
+    """A cell with more colour for a larger share, by its class, because pages have no style attributes."""
     return f'<i class="s{round(_SHADES * min(max(share, 0.0), 1.0))}"></i>'
 
 
@@ -240,7 +241,7 @@ def _gradient(view: AttentionView) -> Iterator[str]:
         '<div class="chips" id="gradient-chips"><span>after</span></div>'
         '<svg class="columns" id="gradient" role="img" aria-label="Gradient of the loss by token"></svg></div>'
         '<div class="view card stay scroll"><h3>Every token and layer</h3>'
-        "<p>Darker means larger, relative to the largest of the layer except [CLS].</p>"
+        "<p>More colour means larger, relative to the largest of the layer except [CLS].</p>"
         f"{_tokens_by_layer(view, norms, np.minimum(norms / np.maximum(largest, 1e-30), 1))}</div></div>"
     )
 

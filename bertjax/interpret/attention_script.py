@@ -46,7 +46,8 @@ button:focus-visible, rect:focus-visible { outline: 2px solid var(--blue); outli
 .patterns { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(350px, 100%), 1fr)); gap: 16px; }
 .heat { display: grid; gap: 2px; justify-content: start; margin: 10px 0; color: var(--soft); font-size: 11px; }
 .heat span { display: grid; place-items: center; font-variant-numeric: tabular-nums; }
-.heat .cell { aspect-ratio: 1; border-radius: 4px; background: var(--page); border: 0; overflow: hidden; }
+.heat .cell { aspect-ratio: 1; border-radius: 4px; background: var(--page); overflow: hidden; }
+.heat .cell { border: 1px solid var(--line); }
 .heat .cell.best { box-shadow: 0 0 0 2px var(--orange); }
 .heat .cell.on { outline: 2px solid var(--text); outline-offset: 1px; }
 .heat .cell i, .depends td i { display: block; width: 100%; height: 100%; background: var(--blue); }
@@ -173,7 +174,7 @@ function columns(svg, names, series, say) {
 const state = {layer: data.start[0], heads: new Set([data.start[1]])};
 const seriesOf = head =>
   ({colour: state.heads.size === 1 ? 'var(--blue)' : hue(head), weight: (i, j) => weight(state.layer, head, i, j)});
-const drawHeads = columns(document.getElementById('heads'), ['looks', 'is looked at'],
+const drawHeads = columns(document.getElementById('heads'), ['attends', 'attended to'],
   () => [...state.heads].map(seriesOf), percent);
 const chips = (name, labels, onclick) => {
   const made = labels.map((textContent, i) =>

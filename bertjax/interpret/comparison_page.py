@@ -14,7 +14,7 @@ from bertjax.report.page import Table, escaped, render_page, table_html
 _CLEAR = 0.05  # p-value below which a difference counts as clear
 _LEFT, _ROW = 24, 42  # in units of the drawing
 _METHOD = (
-    "Differences are from the first run, with 95 % intervals and two-sided p-values by paired bootstrap over the "
+    "Differences are from the first run, with 95% intervals and two-sided p-values by paired bootstrap over the "
     "examples. The test compares these checkpoints, not their recipes."
 )
 
@@ -28,7 +28,7 @@ def comparison_tables(comparison: Comparison) -> Iterator[Table]:
             for run, step, value, one in columns
         )
         note = f"On {comparison.examples}. {'Less' if figure.less_is_better else 'More'} is better."
-        headings = ("Run", "Step", "Value", "Difference", "95 % interval", "p-value")
+        headings = ("Run", "Step", "Value", "Difference", "95% interval", "p-value")
         yield Table(figure.name, note, headings, rows)
 
 
@@ -45,10 +45,17 @@ def _verdict(run: str, first: str, difference: Difference, figure: Compared) -> 
     if difference.value == 0:
         return f"{run} and {first} are equal"
     better = (difference.value < 0) == figure.less_is_better
-    verdict = f"{run} is {'better' if better else 'worse'} than {first} by {abs(difference.value):{figure.form}}"
+    verdict = f"{run} is {'better' if better else 'worse'} than {first} by {_amount(abs(difference.value), figure)}"
     if difference.p_value >= _CLEAR:
         return f"{verdict}, not significant (p = {difference.p_value:.2g})"
     return f"{verdict} (p {_p_value(difference)})"
+
+
+def _amount(value: float, figure: Compared, sign: str = "") -> str:
+    """A difference between two values: of shares in points."""
+    form = f"{sign}{figure.form}"
+    shown = f"{100 * value:{form[:-1]}f} points" if form.endswith("%") else f"{value:{form}}"
+    return shown.replace("-", "−")
 
 
 def _p_value(difference: Difference) -> str:
@@ -58,9 +65,8 @@ def _p_value(difference: Difference) -> str:
 def _columns(difference: Difference, figure: Compared) -> tuple[str, str, str]:
     if math.isnan(difference.value):  # an undefined figure, such as the correlation of a constant
         return "–", "–", "–"
-    form = f"+{figure.form}"
-    interval = f"{difference.low:{form}} to {difference.high:{form}}"
-    return f"{difference.value:{form}}", interval, _p_value(difference).removeprefix("= ")
+    low, high = (_amount(value, figure, "+").removesuffix(" points") for value in (difference.low, difference.high))
+    return _amount(difference.value, figure, "+"), f"{low} to {high}", _p_value(difference).removeprefix("= ")
 
 
 def render_comparison(comparison: Comparison) -> str:
@@ -83,28 +89,32 @@ def _drawing(comparison: Comparison, figure: Compared) -> str:
     drawn = [one for one in differences if not math.isnan(one.p_value)]
     if not drawn:
         return ""
-    axis = value_axis(min(0.0, *(one.low for one in drawn)), max(0.0, *(one.high for one in drawn)), "number", count=4)
+    ends = min(0.0, *(one.low for one in drawn)), max(0.0, *(one.high for one in drawn))
+    is_share = figure.form.endswith("%")
+    scale = 100 if is_share else 1  # points
+    axis = value_axis(scale * ends[0], scale * ends[1], "number", count=4)
     bottom = TOP + _ROW * len(names)
 
     def px(value: float) -> float:
-        return _LEFT + axis.share(value) * (WIDTH - _LEFT - RIGHT)
+        return _LEFT + axis.share(scale * value) * (WIDTH - _LEFT - RIGHT)
 
     marks = [
-        f'<line class="grid" x1="{px(tick):.1f}" x2="{px(tick):.1f}" y1="{TOP}" y2="{bottom}"/>'
-        f'<text x="{px(tick):.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>'
+        f'<line class="grid" x1="{px(tick / scale):.1f}" x2="{px(tick / scale):.1f}" y1="{TOP}" y2="{bottom}"/>'
+        f'<text x="{px(tick / scale):.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>'
         for tick, label in zip(axis.ticks, axis.labels, strict=True)
     ]
     marks.append(f'<line class="level" x1="{px(0):.1f}" x2="{px(0):.1f}" y1="{TOP}" y2="{bottom}"/>')
     for number, (name, one) in enumerate(zip(names, differences, strict=True)):
         y = TOP + _ROW * number
-        marks.append(f'<text x="{_LEFT}" y="{y + 14}">{escaped(shortened(name, WIDTH - _LEFT - RIGHT))}</text>')
+        shown = escaped(shortened(name, WIDTH - _LEFT - RIGHT))
+        marks.append(f'<text class="over" x="{_LEFT}" y="{y + 14}">{shown}</text>')
         if one in drawn:
             clear = "blue" if one.p_value < _CLEAR else "grey"
             line = f"M{px(one.low):.1f} {y + 29}H{px(one.high):.1f}"
             marks.append(f'<path class="{clear}" d="{line}"/>')
             marks.append(f'<circle class="{clear}" cx="{px(one.value):.1f}" cy="{y + 29}" r="4"/>')
     note = f"minus {comparison.runs[0]}; {'less' if figure.less_is_better else 'more'} is better"
-    across = f"difference {axis.scale}".rstrip()
+    across = f"difference {'in points ' if is_share else ''}{axis.scale}".rstrip()
     title = f'<text class="axis" x="{WIDTH / 2}" y="{bottom + 37}" text-anchor="middle">{across}</text>'
     legend = [("p < 0.05", "blue"), ("p of 0.05 or more", "grey"), ("no difference", "level")]
     return chart_figure(figure.name, bottom + BOTTOM, [*marks, title], legend, note=note)

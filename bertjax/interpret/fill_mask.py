@@ -85,13 +85,32 @@ def held_out_completions(
 
     def decode(ids: np.ndarray) -> str:
         text = model.tokenizer.decode(ids, skip_special_tokens=False).lstrip().replace(own_mask, MASK)
-        return re.sub(r"(?<=[\w,.;:!?])\[MASK\]", f" {MASK}", text)
+        text = re.sub(r"(?<=[\w,.;:!?])\[MASK\]", f" {MASK}", text)
+        # The text is for `fill-mask` too, so it must give the same ids.
+        closed = close_up(text)
+        return closed if encode_with_masks(model.tokenizer, closed) == ids.tolist() else text
 
     guesses = _best(model, [row for row, _ in hidden], top)
     return tuple(
         Completion(decode(row.ids[1:-1]), answer, tuple((g.token, g.probability) for g in best))
         for (row, answer), (best,) in zip(hidden, guesses, strict=True)
     )
+
+
+def close_up(text: str) -> str:
+    """Remove the spaces around punctuation that a WordPiece tokenizer leaves: `it ' s` becomes `it's`."""
+    text = re.sub(r"(?<=\w) ' (?=(?:s|d|t|m|ll|re|ve)\b)", "'", text)
+    text = re.sub(r"(?<=\w) - (?=\w)", "-", text.replace("- -", "--"))
+    text = text.replace("( ", "(").replace(" )", ")")
+    is_contraction = re.search(r"\w ' \[MASK\]", text)  # whether it is, the hidden word would tell
+    for mark in '"' if is_contraction else "\"'":
+        first, *others = re.split(rf"(?:^| ){mark}(?: |$)", text)
+        text, opens = first, True
+        for part in others:
+            opens = not text or (opens and bool(part))  # a mark before all words opens, one behind closes
+            text += f"{' ' * bool(text)}{mark}{part}" if opens else f"{mark}{' ' * bool(part)}{part}"
+            opens = not opens
+    return text
 
 
 def _masked_row(model: TrainedModel, text: Text) -> TokenRow:

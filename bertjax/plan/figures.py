@@ -45,7 +45,7 @@ def memory_table(plan: Plan) -> Table:
     return Table(
         f"Memory of {what}",
         "GiB, by the compiler; activations include gradients and all other temporaries",
-        ("stage", "parameters", "optimizer", "batch", "activations", "program", "total", "capacity", ""),
+        ("stage", "parameters", "optimizer", "batch", "activations", "program", "total", "capacity", "verdict"),
         tuple(rows),
     )
 
@@ -110,11 +110,11 @@ def cost_table(plan: Plan) -> Table:
     rows = [_cost_row(label(stage), stage.steps, stage.hours, plan) for stage in plan.stages]
     if plan.stages[1:]:
         rows.append(_cost_row("all", sum(stage.steps for stage in plan.stages), plan.hours, plan))
+    chips = f"{plan.topology.chips:,.0f} chip{'' if plan.topology.chips == 1 else 's'}"
     price = "" if plan.price is None else f", at {plan.price:,.2f} a chip-hour"
     return Table(
         "The whole recipe" if plan.is_whole else f"{label(plan.stages[0]).capitalize()} of the recipe",
-        f"{plan.topology.chips:,.0f} chips{price}; at best, and if nothing overlaps; without evaluation, saving, "
-        "start-up or restarts",
+        f"{chips}{price}; at best, and if nothing overlaps; without evaluation, saving, start-up or restarts",
         ("stage", "steps", "hours", "chip-hours", "cost"),
         tuple(rows),
     )
@@ -164,8 +164,12 @@ def headline(plan: Plan) -> str:
             f"which has {gib(first.capacity or 0)}"
         )
     whole = f"{name} fits {plan.topology.name}"
+    if not any(stage.capacity for stage in plan.stages):
+        most = max((stage.needed or 0 for stage in plan.stages), default=0)
+        needs = f"needs {gib(most)} GiB a device of" if most else "compiles for"
+        whole = f"{name} {needs} {plan.topology.name}, whose memory limit is not known,"
     if plan.hours is None:
-        return whole
+        return whole.rstrip(",")
     chip_hours = plan.hours[0] * plan.topology.chips
     cost = "" if plan.price is None else f", at a cost of {chip_hours * plan.price:,.0f}"
     hours = f"{plan.hours[0]:,.1f} hours"

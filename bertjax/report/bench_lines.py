@@ -62,12 +62,14 @@ def _rows_text(figures: StageFigures) -> str:
     whole, shorter = figures.stage.training, ""
     if stage is not figures.stage:
         shorter = (
-            f"\n  (a step of the run has {whole.global_batch_size:,} rows in {whole.microbatches} microbatch(es) "
+            f"\n  (a step of the run has {whole.global_batch_size:,} rows in "
+            f"{whole.microbatches} gradient accumulation step{'s' * (whole.microbatches > 1)} "
             "and would take too long here; the shorter ones update more often for the same tokens)"
         )
     return (
         f"\nsteps {stage.start:,} to {stage.stop:,}, measured with {training.global_batch_size:,} rows of "
-        f"{stage.data.sequence_length} tokens in {training.microbatches} microbatch(es){shorter}"
+        f"{stage.data.sequence_length} tokens in {training.microbatches} gradient accumulation "
+        f"step{'s' * (training.microbatches > 1)}{shorter}"
     )
 
 

@@ -27,6 +27,7 @@ h2 { margin: 40px 0 12px; font-size: 17px; }
 p.about { margin: 2px 0 0; color: var(--soft); overflow-wrap: anywhere; }
 p.verdict { margin: 18px 0 0; font-size: 17px; max-width: 76ch; overflow-wrap: anywhere; }
 .bad { color: var(--bad); }
+p.verdict + p.caption { margin-top: 12px; }
 p.caption { margin: -6px 0 12px; max-width: 96ch; color: var(--soft); }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 12px; }
 .scroll { overflow-x: auto; }
@@ -45,6 +46,7 @@ tbody td:first-child { white-space: pre-wrap; }
 td.number, th.number { text-align: right; white-space: nowrap; overflow-wrap: normal; }
 td small { margin-right: 12px; color: var(--soft); }
 td b { font-weight: 650; }
+.answer { display: inline-block; min-width: 13ch; }
 .better { color: var(--good); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 14px; margin-top: 14px; }
 .tile { padding: 14px 18px; }
@@ -82,6 +84,7 @@ td b { font-weight: 650; }
 .key i { display: inline-block; width: 14px; height: 3px; border-radius: 2px; margin-right: 6px; vertical-align: 4px; }
 .key i, .readout i { background: var(--c); }
 .chart .shade { fill: var(--c); stroke: var(--line); }
+.chart text.over { paint-order: stroke; stroke: var(--card); stroke-width: 6px; }
 .chart text.strong { fill: var(--text); }
 .chart .rest { fill: var(--line); }
 .chart .hit { fill: transparent; outline: none; }

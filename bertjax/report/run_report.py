@@ -72,7 +72,7 @@ def _compare(one: Measured) -> tuple[str, ...]:
     """A row: value, baseline, and their difference, green if the model is better."""
     measure, difference, form = one.measure, one.value - one.baseline, one.measure.form
     shown = f"{difference:+{form}}" if measure.is_loss else f"{difference * 100:+.1f} points"
-    kind = "better" if one.gain > 0 else ""
+    kind = "better" if one.gain > 0 else "bad"
     return (
         escaped(measure.title),
         f"<b>{one.value:{form}}</b>",
@@ -160,7 +160,8 @@ def _completions(completions: Sequence[Completion]) -> str:
             kind = "guess right" if token == one.answer else "guess"
             guesses += f'<span class="{kind}">{escaped(token)}<small>{share:.0%}</small></span>'
         text = escaped(one.text).replace("[MASK]", "<mark>[MASK]</mark>")
-        rows.append((f"<span>{text}</span>", escaped(one.answer), f"<span>{guesses}</span>"))
+        answer = f'<span class="answer">{escaped(one.answer)}</span>'
+        rows.append((f"<span>{text}</span>", answer, f"<span>{guesses}</span>"))
     return f"<h2>Predictions for [MASK]</h2>{rows_html(columns, rows)}"
 
 

@@ -73,9 +73,10 @@ _STORE = "token store "  # before its path in the name of a run's data
 
 def summarise(config: Config, content: TrainingData, outcome: Outcome, completions: tuple[Completion, ...]) -> Summary:
     """Collect the figures of a run."""
+    sources = ", ".join(source.removesuffix(":") for source in config.data.sources)
     return Summary(
         name=config.name,
-        about=f"{', '.join(config.data.sources)}: {content.size('train')} to train on",
+        about=f"{sources}: {content.size('train')} to train on",
         steps=outcome.step,
         tokens_seen=round(outcome.tokens),
         wall_seconds=outcome.seconds,
@@ -125,8 +126,8 @@ def final_lines(config: Config, summary: Summary, report: AnyPath, exported: Any
 def _next_steps(config: Config, run: str, summary: Summary, has_class: bool) -> list[str]:
     """Commands to try next, which run unchanged except for the names of the user's files."""
     steps = []
-    if completions := summary.completions:  # the shortest is the easiest to read
-        shortest = min(completions, key=lambda completion: len(completion.text))
+    if completions := summary.completions:  # the shortest is the easiest to read, one without quotes to type
+        shortest = min(completions, key=lambda completion: (bool({*"\"'"} & {*completion.text}), len(completion.text)))
         whole = shlex.quote(shortest.text.replace("[MASK]", shortest.answer))
         steps.append((f"bertjax fill-mask {run} {shlex.quote(shortest.text)}", "a sentence of the held-out text"))
         steps.append((f"bertjax attention {run} {whole}", "a page: what each head attends to"))

@@ -88,7 +88,7 @@ class RunStage:
         """The size of a step, for messages."""
         return (
             f"{self.training.global_batch_size:,} rows of {self.data.sequence_length} tokens a step in "
-            f"{self.training.microbatches} microbatch(es)"
+            f"{self.training.microbatches} gradient accumulation step{'s' * (self.training.microbatches > 1)}"
         )
 
 

@@ -153,7 +153,7 @@ def assemble(
 def describe_counts(counts: ReadCounts) -> list[str]:
     """Lines on what reading split, cut, replaced or left out, with counts; empty if it changed nothing."""
     descriptions = {
-        "empty_documents": "documents without text, which were left out",
+        "empty_documents": "documents without text (redirects, for example), which were left out",
         "split_documents": f"documents of over {DOCUMENT_CAP:,} characters, read in parts and stored as one",
         "divided_works": "documents split at headings or between paragraphs (data.split_documents)",
         "pieces": "documents made of those that were split",

@@ -218,13 +218,14 @@ def _reason(
 ) -> str:
     counts = ", then ".join(str(number) for number in numbers.values())
     remat = "" if execution.remat == "none" else f" with execution.remat {execution.remat}"
+    chosen = f"gradient accumulation steps (auto): {counts}{remat}"
     if limit is None:
-        return f"microbatches (auto): {counts}{remat}; the memory of a device is unknown"
+        return f"{chosen}; the memory of a device is unknown"
     most = max(needs.values())
     share = f"{most / 2**30:,.2f} GiB" if math.isfinite(most) else "more"
     if most > limit:
         return (
-            f"Warning: microbatches (auto): {counts}{remat} take the least memory, and a step still takes {share} of "
-            f"the {limit / 2**30:,.2f} GiB of a device for it; split the weights with --mesh.fsdp"
+            f"Warning: {chosen} take the least memory, and a step still takes {share} of the {limit / 2**30:,.2f} GiB "
+            "of a device for it; split the weights with --mesh.fsdp"
         )
-    return f"microbatches (auto): {counts}{remat}; a step takes at most {share} of {limit / 2**30:,.2f} GiB of a device"
+    return f"{chosen}; a step takes at most {share} of {limit / 2**30:,.2f} GiB of a device"

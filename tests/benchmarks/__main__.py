@@ -212,12 +212,12 @@ def _processor() -> str:
 
 
 def readme_table(figures: Mapping[str, Figure], results: Mapping[str, Any]) -> str:
-    """The README's table: a few figures, each with what it is compared with and its target."""
-    lines = ["| | bertjax | compared with | target |", "|---|---|---|---|"]
+    """The README's table: a few figures, each with what it is compared with. Narrow enough for a phone."""
+    lines = ["| | bertjax | compared with |", "|---|---|---|"]
     for figure in figures.values():
         if figure.readme and (found := results.get(figure.name)):
             shown = figure.shown.format(found["value"])
-            lines.append(f"| {figure.readme} | {shown} | {figure.against} | {figure.bar} |")
+            lines.append(f"| {figure.readme} | {shown} | {figure.against} |")
     return "\n".join(lines)
 
 
@@ -227,9 +227,11 @@ def page_tables(figures: Mapping[str, Figure], results: Mapping[str, Any], race:
     for figure in figures.values():
         if found := results.get(figure.name):
             command = found["command"].removeprefix("tests/benchmarks/").format(data="DATA", folder="DIR")
+            # `outdated` is written by hand, where the measured recipe has changed; the next run of the gate removes it.
+            shown = "; ".join(filter(None, (figure.shown.format(found["value"]), found.get("outdated"))))
             cells = (
                 figure.name,
-                figure.shown.format(found["value"]),
+                shown,
                 found.get("beside", figure.beside),
                 figure.verdict(found["value"], found.get("error", 0.0), _TRIED),
                 f"`{command}`, {found['commit']}, {found['machine']}",

@@ -43,6 +43,7 @@ TOPOLOGIES = {
 SMALL = (
     "quickstart",
     "bert_mini",
+    "chinese_mini",
     "modern_mini",
     "modern_one_gpu",
     "self_test",

@@ -14,7 +14,7 @@ from bertjax.__main__ import main
 from bertjax.config import Config, DataConfig, ModelConfig
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.families.networks import abstract_network
-from bertjax.interpret.fill_mask import _predict, fill_mask, held_out_completions
+from bertjax.interpret.fill_mask import _predict, close_up, fill_mask, held_out_completions
 from bertjax.interpret.token_rows import row_width
 from bertjax.model.network import bind
 from bertjax.run.run_directory import TrainedModel
@@ -209,3 +209,16 @@ def test_rows_of_the_trained_length_hold_the_sentences(model, tmp_path):
 
     assert lengths(short) == [14] * 20
     assert set(lengths(model)) == {14, 15}
+
+
+@pytest.mark.parametrize(
+    ("text", "closed"),
+    [
+        ("it ' s site - local - - and ( so on )", "it's site-local -- and (so on)"),
+        ('" i wish [MASK] father would come home, " he said.', '"i wish [MASK] father would come home," he said.'),
+        ("if i can find them. '", "if i can find them.'"),
+        ("' they ' [MASK] come home - later. '", "' they ' [MASK] come home-later. '"),
+    ],
+)
+def test_spaces_around_punctuation_are_closed_up(text, closed):
+    assert close_up(text) == closed

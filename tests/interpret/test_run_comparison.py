@@ -234,4 +234,4 @@ def test_undefined_figures_have_no_p_value() -> None:
     figure = run_comparison.Compared("pearson", (0.9, nan), (Difference(0.9, nan, nan, nan, nan),), False, ".3f")
     assert _columns(figure.differences[0], figure) == ("–", "–", "–")
     known = Difference(0.9, 0.8, -0.2, -0.05, 0.0001)
-    assert _columns(known, figure) == ("-0.100", "-0.200 to -0.050", "< 0.001")
+    assert _columns(known, figure) == ("−0.100", "−0.200 to −0.050", "< 0.001")

@@ -87,7 +87,7 @@ def test_auto_fits_where_one_microbatch_does_not(too_large: Plan) -> None:
     plan = make_plan(auto, roomy, say=said.append)
     assert plan.fits and plan.config.training.grad_accum_steps == 1 and plan.config.execution.remat != "none"
     assert plan.stages[0].needed <= USABLE["cpu"] * roomy.capacity
-    assert "microbatches (auto): 1 with execution.remat" in Answer(plan, None, None, "").text
+    assert "gradient accumulation steps (auto): 1 with execution.remat" in Answer(plan, None, None, "").text
     assert len(said) == len({*said}), "no step is compiled twice"
 
 

@@ -1,0 +1,22 @@
+"""The README's picture and the output below its commands are of one run of the present quickstart."""
+
+import re
+
+import pytest
+from readme_picture import PICTURES, REPOSITORY, read_figures, recipe_digest
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
+@pytest.mark.parametrize("picture", ["report_light.png", "report_dark.png"])
+def test_picture_has_the_figures_of_the_readme_and_the_recipe(page, picture):
+    figures = read_figures(PICTURES / picture)
+    assert figures.pop("recipe") == recipe_digest(), (
+        "the recipe changed: train it and run tests/report/readme_picture.py"
+    )
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^  (\w+ \w+) +([\d.]+%?)", text, re.M))
+    assert shown == {
+        "MLM loss": f"{figures['eval/mlm_loss']:.3f}",
+        "MLM accuracy": f"{figures['eval/mlm_accuracy']:.1%}",
+        "NSP accuracy": f"{figures['eval/nsp_accuracy']:.1%}",
+    }
