@@ -54,7 +54,8 @@ class VerbParser(argparse.ArgumentParser):
         """Exit with code 2 and the message, plus an example if an argument is missing."""
         message = re.sub(r"invalid int value: (.*)", r"\1 is not a whole number", message)
         message = re.sub(r"invalid float value: (.*)", r"\1 is not a number", message)
-        if message.startswith("the following arguments are required") and self.epilog:
+        is_missing = message.startswith(("the following arguments are required", "one of the arguments"))
+        if is_missing and self.epilog:
             message = f"{message}; {self.epilog}"
         from bertjax.cli.advice import printable
         from bertjax.config.credentials import without_credentials
