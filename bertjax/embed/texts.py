@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from bertjax.storage.remote import is_remote
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources import parquet
 from bertjax.text.sources.jsonl import json_texts
-from bertjax.text.sources.source import DEFAULT_FIELD
+from bertjax.text.sources.registry import KINDS
+from bertjax.text.sources.source import DEFAULT_FIELD, SourceFile, SourceKind
 
 STANDARD_INPUT = "-"
 
@@ -25,6 +27,8 @@ Reader = Callable[[ReadCounts], Iterator[str]]
 
 def read_texts(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[str]:
     """The texts of files, in order: `field` of each line of a .jsonl or row of a .csv, .tsv or .parquet, or else lines.
+
+    Of a file of sequences (.fasta, .fa, ...) each record is a text.
 
     Files may be compressed (.gz .bz2 .xz .zst); `-` is standard input, in JSON Lines if `field` is given. A blank line
     is an empty text, so that text n is line n. Raises ValueError naming file and line for what cannot be read, and for
@@ -69,10 +73,13 @@ def _reader(path: str, field: str | None) -> Reader:
         return lambda counts: _column_texts(source, field or DEFAULT_FIELD)
     if has_json(path, field):
         return lambda counts: json_texts(source, counts, field or DEFAULT_FIELD)
+    records = _record_kind(path)
     if field:
         raise ValueError(
             f"{path}: --field {field} is for {', '.join((*_JSON, *_CSV, *_TABLES))}, and this is a text a line"
         )
+    if records is not None:
+        return lambda counts: _records(records, source, counts)
     return partial(read_lines, source, partial(_refuse, source), RECORD_CAP)
 
 
@@ -87,6 +94,26 @@ def _column_texts(path: str, column: str) -> Iterator[str]:
         (likely,), _ = likely_columns(Path(path), error.names, (column,), "")
         advice = f"; give --column {shlex.quote(likely)}" if likely != column else ""
         raise ValueError(f"{error.message}{advice}") from None
+
+
+def _record_kind(path: str) -> SourceKind | None:
+    """The kind of source whose records are sequences, by the name of a file; None for other files."""
+    name = Path(_bare(path)).name
+    sequences = (kind for kind in KINDS.values() if kind.is_sequence and kind.read is not None)
+    named = (kind for kind in sequences if kind.folder_names != SourceKind.folder_names)
+    return next((kind for kind in named if any(fnmatch(name, pattern) for pattern in kind.folder_names)), None)
+
+
+def _records(kind: SourceKind, path: str, counts: ReadCounts) -> Iterator[str]:
+    """The letters of each record, which may come in pieces; those of an empty one are an empty text."""
+    assert kind.read is not None
+    pieces: list[str] = []
+    for piece in kind.read(SourceFile(kind.name, path), counts):
+        if piece is not None:
+            pieces.append(piece)
+        else:
+            yield "".join(pieces)
+            pieces = []
 
 
 def _bare(path: str) -> str:

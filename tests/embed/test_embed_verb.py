@@ -19,6 +19,7 @@ from bertjax.__main__ import main
 from bertjax.convert.sources import write_run
 from bertjax.embed import texts as texts_module
 from bertjax.embed.outputs import open_output
+from bertjax.storage.utf8 import ReadCounts
 
 pytestmark = pytest.mark.run
 
@@ -238,3 +239,11 @@ def test_embed_writes_empty_file_for_no_text(tmp_path, suffix, matrices):
     assert path.is_file()
     if suffix == ".npy":
         assert np.load(path).shape == (0, 4)
+
+
+def test_records_of_a_fasta_file_are_texts(tmp_path):
+    path = tmp_path / "proteins.faa"
+    path.write_text(">one of them\nMKT\nAYI\n>empty\n>two\nGLV*\n")
+    assert [*texts_module.read_texts([str(path)], None, ReadCounts())] == ["MKTAYI", "", "GLV"]
+    with pytest.raises(ValueError, match="--field text is for"):
+        [*texts_module.read_texts([str(path)], "text", ReadCounts())]
