@@ -198,6 +198,9 @@ def test_pages_of_the_site_exist_and_name_files_of_the_repository() -> None:
     assert len(TUTORIALS) == 4
     named = re.findall(r"([\w/.]+\.md)$", (SITE / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
     assert not [page for page in named if not ((SITE / "pages" / page).is_file() or (REPOSITORY / page).is_file())]
+    for module, name in re.findall(r"^::: ([\w.]+)\.(\w+)$", (SITE / "pages" / "reference.md").read_text(), re.M):
+        source = (REPOSITORY / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+        assert re.search(rf"^(class|def) {name}\b", source, re.M), f"reference.md: {module} has no {name}"
     for name, page in TUTORIALS.items():
         for link in re.findall(r"\]\(\.\./([^)#]+)", page):
             assert (REPOSITORY / link).is_file(), f"{name} links to {link}"
