@@ -29,7 +29,7 @@ class DataConfig:
     """From text to batches: where the text is, its vocabulary, and how rows are made of it."""
 
     # Sources of text: a folder, or KIND:WHAT with kind text, lines, jsonl, csv, parquet, hf, html, pdf, docx,
-    # fasta, smiles, wikiextractor, wikipedia, novels, docs or tfds; or of finished rows: tfrecord
+    # fasta, smiles, ids, wikiextractor, wikipedia, novels, docs or tfds; or of finished rows: tfrecord
     sources: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
     weights: tuple[float, ...] = ()  # Shares of an epoch's tokens, one for each source; empty: see data.temperature
     temperature: float = 1.0  # Power of a source's tokens that gives its share; 1: every document once an epoch
@@ -53,7 +53,7 @@ class DataConfig:
     vocab: str = changes_with_notice("", _SAME_VOCABULARY)
     # Kind of vocabulary to make: wordpiece, unigram, bpe (both SentencePiece) or byte_bpe; for sequences other than
     # prose: characters, or characters:ALPHABET with its letters or a name (esm2, dna, rna), kmers:K, regex:PATTERN or
-    # regex:smiles, sequence_bpe
+    # regex:smiles, sequence_bpe, integers:SIZE
     tokenizer: str = changes_with_notice("wordpiece", _SAME_VOCABULARY)
     vocab_size: int = 30_522  # Number of entries in the vocabulary that is trained
     vocab_temperature: float = 1.0  # Power of a source's words to which its word counts are scaled

@@ -211,6 +211,37 @@ def _check_regex(written: str) -> None:
 
 REGEX = TokenizerKind("regex", _count_matches, _train_regex, _check_regex, form="regex:PATTERN", is_prose=False)
 
+_MOST_INTEGERS = 1 << 20
+
+
+def _given_integers(written: str) -> Tokenizer:
+    size = int(written) if written.isdecimal() else 0
+    if not 1 <= size <= _MOST_INTEGERS:
+        raise ValueError(
+            f"data.tokenizer='integers:{written}': write the number of ids, from 1 to {_MOST_INTEGERS:,}, as in "
+            "integers:1000"
+        )
+    tokens = (*SPECIAL_TOKENS.values(), *map(str, range(size)))
+    ids = {token: number for number, token in enumerate(tokens)}
+    backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=SPECIAL_TOKENS["unk"]))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return _as_tokenizer(backend, SPECIAL_TOKENS, ids, "vocabulary of integers")
+
+
+def _train_integers(
+    written: str,
+    counts: Mapping[str, int],
+    vocab_size: int,
+    rules: TextRules,
+    progress: Callable[[int, int], None],
+) -> Tokenizer:
+    return _given_integers(written)
+
+
+INTEGERS = TokenizerKind(
+    "integers", _nothing_to_count, _train_integers, _given_integers, form="integers:SIZE", is_prose=False
+)
+
 _STRETCH = 64  # letters; pieces within such stretches are merged, and longer pieces cannot form
 
 

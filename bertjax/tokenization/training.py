@@ -12,7 +12,7 @@ from typing import Literal
 from bertjax.config.registry import Registry
 from bertjax.tokenization.bpe_training import count_words, train_byte_level, train_wordpiece
 from bertjax.tokenization.sentencepiece import SentencePiece, normalizer, read_model
-from bertjax.tokenization.symbols import CHARACTERS, KMERS, REGEX, SEQUENCE_BPE
+from bertjax.tokenization.symbols import CHARACTERS, INTEGERS, KMERS, REGEX, SEQUENCE_BPE
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.tokenizer_kind import TokenizerKind
 from bertjax.tokenization.wordpiece import WordPiece
@@ -188,5 +188,15 @@ _BYTE_BPE = TokenizerKind(
     lambda _, texts, rules: count_spaced_words(texts),
     lambda _, counts, size, rules, progress: train_byte_level(counts, size, rules, progress),
 )
-_ALL = (_WORDPIECE, _sentencepiece("unigram"), _sentencepiece("bpe"), _BYTE_BPE, CHARACTERS, KMERS, REGEX, SEQUENCE_BPE)
+_ALL = (
+    _WORDPIECE,
+    _sentencepiece("unigram"),
+    _sentencepiece("bpe"),
+    _BYTE_BPE,
+    CHARACTERS,
+    INTEGERS,
+    KMERS,
+    REGEX,
+    SEQUENCE_BPE,
+)
 KINDS = Registry("tokenizers", {kind.name: kind for kind in _ALL}, TokenizerKind)

@@ -26,6 +26,7 @@ from bertjax.text.sources import (
     generated_proteins,
     hf,
     html,
+    ids,
     jsonl,
     lines,
     novels,
@@ -60,6 +61,7 @@ _ALL = (
     docx.KIND,
     fasta.KIND,
     smiles.KIND,
+    ids.KIND,
     folder.KIND,
     tfrecord.KIND,
 )
