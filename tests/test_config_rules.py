@@ -180,6 +180,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "rows fit the position table": ({"data.sequence_length": 1024}, "sequence_length=1024 is beyond the model's"),
     "rows have room for two segments": ({"data.sequence_length": 4}, "sequence_length=4 is too short for two segments"),
     "one weight for each source": ({"data.weights": (1.0,)}, "give one for each of the 0 data.sources"),
+    "weights are shares": (
+        {"data.sources": ("docs",), "data.weights": (-1.0,)},
+        "data.weights=(-1.0,): none may be below 0, and not all of them 0",
+    ),
     "weights exclude a temperature": (
         {"data.sources": ("docs",), "data.weights": (1.0,), "data.temperature": 0.5},
         "data.temperature=0.5 excludes data.weights=(1.0,); give one of them",

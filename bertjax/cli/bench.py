@@ -72,7 +72,7 @@ def open_rows(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
     from bertjax.training.stages import open_data, stages_of
 
     objectives = config.training.objectives
-    missing = "--made-up" if made_up else missing_text_reason(config.data.sources)
+    missing = "--made-up" if made_up else "" if config.data.store else missing_text_reason(config.data.sources)
     if missing:
         size, vocabulary = vocabulary_size(config.data)
         steps = max(slots(stage) for stage in stages_of(config))

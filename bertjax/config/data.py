@@ -31,6 +31,8 @@ class DataConfig:
     # Sources of text: a folder, or KIND:WHAT with kind text, lines, jsonl, csv, parquet, hf, html, pdf, docx,
     # fasta, smiles, ids, wikiextractor, wikipedia, novels, docs or tfds; or of finished rows: tfrecord
     sources: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
+    # Token store to read instead of sources: a folder or URL that `bertjax prepare` made; its vocabulary is used
+    store: str = changes_with_notice("", _SAME_TEXT)
     weights: tuple[float, ...] = ()  # Shares of an epoch's tokens, one for each source; empty: see data.temperature
     temperature: float = 1.0  # Power of a source's tokens that gives its share; 1: every document once an epoch
     # Those of data.sources that are read, in place of all of them; a stage may read more or fewer
@@ -48,6 +50,7 @@ class DataConfig:
     unknown_letters: Literal["stop", "replace"] = may_change("stop")
     root: str = may_change("data")  # Folder or URL for vocabularies and token stores
     cache_dir: str = may_change("")  # Local folder for a copy of the store; empty: data/cache if it is remote
+    cache_gb: float = may_change(0.0)  # Bound on that copy, in GB; what was read longest ago is removed; 0: none
     # Vocabulary to use: hf:NAME or hf:DIR, or a tokenizer.json, vocab.txt, spiece.model or vocab.json; empty: that of
     # init_from, or else one that is trained on the sources
     vocab: str = changes_with_notice("", _SAME_VOCABULARY)
@@ -105,6 +108,9 @@ class DataConfig:
     # File made by `bertjax neighbors --output`: masked words are replaced by similar ones instead of [MASK]
     similar_words: str = changes_with_notice("", "the table is the same by its fingerprint")
     threads: int = may_change(2)  # Number of threads that make batches
+    # Equal parts of a batch, each with its own parts of a large text: a host reads those of its rows. At best a
+    # multiple of the number of hosts
+    lanes: int = 1
 
     @property
     def is_mixture(self) -> bool:
@@ -129,6 +135,7 @@ DATA_BOUNDS = {
     "held_out": PROPER_SHARE,
     "bad_records": PROPER_SHARE,
     "workers": NOT_NEGATIVE,
+    "cache_gb": NOT_NEGATIVE,
     "pairs_per_row": COUNT,
     "max_predictions": COUNT,
     "mask_probability": PROPER_SHARE,
@@ -139,6 +146,7 @@ DATA_BOUNDS = {
     "mask_power": SHARE,
     "short_sequence_probability": PROPER_SHARE,
     "threads": COUNT,
+    "lanes": COUNT,
 }
 
 
@@ -185,11 +193,10 @@ def _check_text(data: DataConfig) -> None:
         raise ValueError(
             f"data.encoding={data.encoding!r} is unknown; give a Python encoding, such as utf-8, cp1252 or shift_jis"
         ) from error
-    if data.weights and (len(data.weights) != len(data.sources) or min(data.weights) < 0 or not sum(data.weights)):
-        raise ValueError(
-            f"data.weights={data.weights}: give one for each of the {len(data.sources)} data.sources, none below 0 and "
-            "not all of them 0"
-        )
+    if data.weights and (min(data.weights) < 0 or not sum(data.weights)):
+        raise ValueError(f"data.weights={data.weights}: none may be below 0, and not all of them 0")
+    if data.weights and not data.store and len(data.weights) != len(data.sources):
+        raise ValueError(f"data.weights={data.weights}: give one for each of the {len(data.sources)} data.sources")
     if unknown := sorted({*data.active_sources} - {*data.sources}):
         raise ValueError(f"data.active_sources: {unknown[0]!r} is not one of data.sources={data.sources}")
     if data.active_sources and data.weights:
@@ -219,7 +226,7 @@ def _check_vocabulary(data: DataConfig) -> None:
         options["prefix_space"] = (True, "byte_bpe")
     for name, (default, tokenizer) in options.items():
         value = getattr(data, name)
-        if value != default and not data.vocab and data.tokenizer != tokenizer:
+        if value != default and not (data.vocab or data.store) and data.tokenizer != tokenizer:
             raise ValueError(
                 f"data.{name}={value!r} requires data.tokenizer={tokenizer!r}, not {data.tokenizer!r}; leave it at "
                 f"{default!r}"

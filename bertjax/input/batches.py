@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.input import record_rows
 from bertjax.input.augmentations import registry as augmentations
-from bertjax.input.epochs import Epoch, Epochs
+from bertjax.input.epochs import Epochs, PlannedWindow
 from bertjax.input.layout import (
     BERT,
     Split,
@@ -26,7 +26,8 @@ from bertjax.input.layout import (
 from bertjax.input.packing import BatchKey, pack_rows, range_widths, table_widths, widened
 from bertjax.input.randomness import derive_key, fold_in, hash64, permute
 from bertjax.input.targets import registry
-from bertjax.input.targets.target import Sequences
+from bertjax.input.targets.target import Make, Sequences
+from bertjax.input.windows import WHOLE_BATCH, WINDOW_TOKENS, Lane
 from bertjax.text.ragged import grouped
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -99,15 +100,27 @@ def rows_of_batch(step: int, global_batch_size: int, rows: slice | np.ndarray | 
     return step * global_batch_size + within
 
 
+def merge_rows(made: Sequence[tuple[np.ndarray, dict[str, np.ndarray]]], spec: Spec) -> dict[str, np.ndarray]:
+    """Put rows together that were made apart: which rows of the batch they are, int64 [n], and their arrays."""
+    if len(made) == 1:
+        return made[0][1]
+    whole = {key: np.empty(shape, dtype) for key, (shape, dtype) in spec.items()}
+    for rows, arrays in made:
+        for key, values in arrays.items():
+            whole[key][rows] = values
+    return whole
+
+
 class PairBatches:
     """The rows of a run over one split, with the arrays of its objectives.
 
     Row n of a run is row n mod R of epoch n // R, where R = `rows_per_epoch` is the number of rows of the first
-    epoch's plan; batch k of size B is rows k B to k B + B - 1. Packed, a row is several pairs, each with the tokens and
-    masks that it would have alone. Safe to use from many threads.
+    epoch's plan; of a text of several windows it is row n of all windows in order. Batch k of size B is rows k B to
+    k B + B - 1. Packed, a row is several pairs, each with the tokens and masks that it would have alone. Safe to use
+    from many threads. Nothing is planned before the first row is made.
 
-    `plans` is the folder of `Epochs` for plans that take long to build; `template` is the layout of special tokens.
-    Raises ValueError like `Epochs` and `batch_keys`, and for an unsuitable vocabulary or split.
+    `folder`, `window_tokens` and `lane` as in `Epochs`; `template` is the layout of special tokens. Raises ValueError
+    like `Epochs` and `batch_keys`, and for an unsuitable vocabulary or split.
     """
 
     def __init__(
@@ -116,10 +129,12 @@ class PairBatches:
         vocabulary: Vocabulary,
         data: DataConfig,
         seed: int,
-        plans: Path | None = None,
+        folder: Path | None = None,
         *,
         objectives: Sequence[str] = registry.OF_BERT,
         template: Template = BERT,
+        window_tokens: int = WINDOW_TOKENS,
+        lane: Lane = WHOLE_BATCH,
     ) -> None:
         self.split = split
         self._vocabulary = vocabulary
@@ -128,15 +143,34 @@ class PairBatches:
         self._template = template
         self._keys = batch_keys(data, objectives, vocabulary.pad_id)
         chosen = registry.choose(objectives)
-        in_order = [chosen[name] for name in registry.TARGETS if name in chosen]  # one may read what another made
-        self._makers = [target.prepare(data, vocabulary, split) for target in in_order]
+        self._targets = [chosen[name] for name in registry.TARGETS if name in chosen]  # one may read another's arrays
+        self._makers = self._make_makers(split)
+        self._makers_of_window = lru_cache(maxsize=4)(self._make_makers)
         self._augment = None
         if data.augment and isinstance(vocabulary, Tokenizer):  # text made up for plans and benchmarks has no spelling
             self._augment = augmentations.prepare(data.augment, vocabulary)
         self._pairing = registry.choose_pairing(objectives)
-        self._epochs = Epochs(split, data, seed, plans, random_b=self._pairing.random_b, template=template)
-        self.rows_per_epoch = self._epochs.rows
+        self._epochs = Epochs(
+            split,
+            data,
+            seed,
+            folder,
+            random_b=self._pairing.random_b,
+            template=template,
+            window_tokens=window_tokens,
+            lane=lane,
+        )
         self.shares = self._epochs.shares  # of an epoch's tokens, float64 [sources]; None: every document once
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """The number of rows in an epoch; about, if the text has several windows. Plans the first window."""
+        return self._epochs.rows
+
+    @property
+    def estimated_rows(self) -> int:
+        """About the number of rows in an epoch, without a plan of a large text."""
+        return self._epochs.estimated_rows
 
     def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Batch `step` of the run, or some of its `rows`. Arguments and errors are those of `rows_of_batch`."""
@@ -146,38 +180,56 @@ class PairBatches:
         """The rows of the run with these numbers, int64 [B], as the arrays that `spec` describes."""
         if not len(numbers):
             return {key: np.zeros(shape, dtype) for key, (shape, dtype) in self.spec(0).items()}
-        pairs = self.pairs(np.asarray(numbers, np.int64))
+        made = [(rows, self._rows_of_text(text, pairs, len(rows))) for rows, text, pairs in self.texts(numbers)]
+        return merge_rows(made, self.spec(len(numbers)))
+
+    def texts(self, numbers: np.ndarray) -> list[tuple[np.ndarray, Split, Pairs]]:
+        """The rows of the run with these numbers, by the text that they are made of.
+
+        Of each text: which of the numbers, int64 [n]; the text; and the pairs of these n rows in it.
+        """
+        numbers = np.asarray(numbers, np.int64)
+        if not self._epochs.several:
+            return [(np.arange(len(numbers)), self.split, self.pairs(numbers))]
+        windows, _ = self._epochs.locate(numbers)
+        return [(rows, self._epochs.get(window).text, self.pairs(numbers[rows])) for window, rows in grouped(windows)]
+
+    def _rows_of_text(self, text: Split, pairs: Pairs, rows: int) -> dict[str, np.ndarray]:
+        """The arrays of rows that are made of one text."""
         if self._data.packing == "none":
-            single = self._single_rows(pairs, self._data.sequence_length)
+            single = self._single_rows(text, pairs, self._data.sequence_length)
             return {name: widened(single[name], key) for name, key in self._keys.items()}
         if self._data.rows in record_rows.BUILDERS:
             widths = range_widths(self._room(pairs.count[:, 0]), self._data.sequence_length)
         else:
-            widths = table_widths(self.split.sentence_offsets, pairs.first, pairs.count, self._data.sequence_length)
-        parts = [(some, self._single_rows(pairs.at(some), width)) for width, some in grouped(widths)]
-        return pack_rows(parts, self._keys, pairs.row, len(numbers))
+            widths = table_widths(text.sentence_offsets, pairs.first, pairs.count, self._data.sequence_length)
+        parts = [(some, self._single_rows(text, pairs.at(some), width)) for width, some in grouped(widths)]
+        return pack_rows(parts, self._keys, pairs.row, rows)
 
     def spec(self, batch_size: int) -> Spec:
         """Shape and dtype of every array of a batch of that many rows, in order of the keys."""
         return {name: ((batch_size, key.width), key.dtype) for name, key in self._keys.items()}
 
-    def _single_rows(self, pairs: Pairs, width: int) -> dict[str, np.ndarray]:
+    def _make_makers(self, text: Split) -> list[Make]:
+        return [target.prepare(self._data, self._vocabulary, text) for target in self._targets]
+
+    def _single_rows(self, text: Split, pairs: Pairs, width: int) -> dict[str, np.ndarray]:
         """Lay out each pair, or each run of sentences, in its own row of `width` tokens."""
-        split, vocabulary, template = self.split, self._vocabulary, self._template
+        vocabulary, template = self._vocabulary, self._template
         if self._data.rows == "pairs":
-            encoder, text = lay_out_pairs(split, pairs.first, pairs.count, pairs.keys, width, vocabulary, template)
+            encoder, ranges = lay_out_pairs(text, pairs.first, pairs.count, pairs.keys, width, vocabulary, template)
         elif self._data.rows in record_rows.BUILDERS:
             first, count = pairs.first[:, 0], pairs.count[:, 0]
             change = None
             if self._augment is not None:
                 change = partial(self._augment, pairs.keys, self._room(count))
-            encoder, text = lay_out_ranges(split, first, count, width, vocabulary, change)
+            encoder, ranges = lay_out_ranges(text, first, count, width, vocabulary, change)
         else:
             first, count = pairs.first[:, 0], pairs.count[:, 0]
-            encoder, text = lay_out_sentences(split, first, count, width, vocabulary, template)
+            encoder, ranges = lay_out_sentences(text, first, count, width, vocabulary, template)
         made = dict(encoder)
-        sequences = Sequences(encoder, text, pairs.keys, pairs.labels, made)
-        for make in self._makers:
+        sequences = Sequences(encoder, ranges, pairs.keys, pairs.labels, made)
+        for make in self._makers if text is self.split else self._makers_of_window(text):
             made |= make(sequences)
         return {key: made[key] for key in self._keys}
 
@@ -188,29 +240,31 @@ class PairBatches:
         )
 
     def pairs(self, numbers: np.ndarray) -> Pairs:
-        """The pairs of these rows of the run, in their order."""
-        epochs, within = np.divmod(numbers, self.rows_per_epoch)
+        """The pairs of these rows of the run, in their order; sentences are counted in the text of the row's window."""
+        windows, within = self._epochs.locate(numbers)
         parts = []
-        for epoch, rows in grouped(epochs):
-            content = self._epochs.get(epoch)
-            if within[rows].max() > self.rows_per_epoch // 2:
-                self._epochs.prepare(epoch + 1)
+        for window, rows in grouped(windows):
+            content = self._epochs.get(window)
+            if within[rows].max() > self._epochs.rows_of(window) // 2:
+                self._epochs.prepare(window + 1)
             rounds, within_round = np.divmod(within[rows], len(content))
             for number, chosen in grouped(rounds):
-                parts.append(self._pairs_of_round(content, epoch, number, rows[chosen], within_round[chosen]))
+                parts.append(self._pairs_of_round(content, window, number, rows[chosen], within_round[chosen]))
         if len(parts) == 1:
             return parts[0]
         pairs = Pairs(*map(np.concatenate, zip(*(part.arrays() for part in parts), strict=True)))
         return pairs.at(np.argsort(pairs.row, kind="stable"))
 
-    def _pairs_of_round(self, content: Epoch, epoch: int, number: int, rows: np.ndarray, within: np.ndarray) -> Pairs:
-        """The pairs of some rows in one round over an epoch's rows; each round has its own order and masks.
+    def _pairs_of_round(
+        self, content: PlannedWindow, window: int, number: int, rows: np.ndarray, within: np.ndarray
+    ) -> Pairs:
+        """The pairs of some rows in one round over a window's rows; each round has its own order and masks.
 
-        There is a second round if this epoch's plan has fewer rows than the first epoch's.
+        There is a second round if an epoch's plan has fewer rows than the first epoch's.
         """
-        shuffled = permute(within, len(content), derive_key(self._seed, "shuffle", epoch, number))
+        shuffled = permute(within, len(content), derive_key(self._seed, "shuffle", window, number))
         row, pair = content.pairs(shuffled)
-        keys = hash64(derive_key(self._seed, "pair", epoch, number), pair)
+        keys = hash64(derive_key(self._seed, "pair", window, number), pair)
         first, count, labels = content.plan.spans(pair)
         if self._pairing.exchanges:
             exchanged = ~labels & (fold_in(keys, "exchange") >> 63 == 1)

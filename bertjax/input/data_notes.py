@@ -18,6 +18,7 @@ from bertjax.tokenization.tokenizer import Tokenizer
 _LEAST_PAIRS = 0.01  # share of documents with a second sentence from which on pairs can be learned
 _LEAST_UNSPACED = 0.1  # share of tokens that are single characters of a script without spaces
 _SAMPLED_SENTENCES = 2_000
+_SAMPLED_TOKENS = 1 << 22  # that these sentences are drawn from
 
 
 def pair_notes(manifest: Mapping[str, Any], stages: Sequence[DataConfig], objectives: Sequence[str]) -> list[str]:
@@ -52,6 +53,7 @@ def masking_notes(split: SplitView, tokenizer: Tokenizer, stages: Sequence[DataC
 
 def _unspaced_share(split: SplitView, tokenizer: Tokenizer) -> float:
     """The share of tokens that are single characters of such scripts, in a sample of the sentences."""
+    split = split.sample(_SAMPLED_TOKENS)
     count = min(split.num_sentences, _SAMPLED_SENTENCES)
     chosen = np.linspace(0, split.num_sentences - 1, count).astype(np.int64)
     offsets = split.sentence_offsets

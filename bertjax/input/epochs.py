@@ -1,10 +1,19 @@
-"""An epoch: its documents, the pairs formed from them, and which pairs share a row."""
+"""The planned windows of a run: the pairs formed from each window's text, and which pairs share a row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+import hashlib
+import json
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -14,15 +23,21 @@ from bertjax.input.group_sampling import one_of_each_group
 from bertjax.input.layout import BERT, Split, Template
 from bertjax.input.packing import Packing, pack
 from bertjax.input.plan import EpochPlan, Reading, build_plan, every_document
-from bertjax.input.plan_files import PlanCache, PlanFiles
-from bertjax.input.randomness import derive_key, hash64
+from bertjax.input.randomness import derive_key
 from bertjax.input.record_rows import BUILDERS, TokenPlan
 from bertjax.input.sentence_rows import SentencePlan, build_document_plan, build_sentence_plan
+from bertjax.input.windows import WHOLE_BATCH, WINDOW_TOKENS, Lane, Windows, token_shares
+from bertjax.storage.files import replace_text
+from bertjax.storage.json_documents import Count, Sha256, read_json
 from bertjax.text.ragged import range_indices
+from bertjax.text.store.format import SplitView
+from bertjax.text.store.manifest import json_sha256
 
 LEAST_DOCUMENTS = 2
 SMALL_PLANS_ROWS = 2**20  # a batch of a tiny corpus may straddle many epochs: keep as many plans as this many rows fill
+SAMPLE_TOKENS = 1 << 22  # a larger text's rows are estimated from a sample
 
+_PLAN_VERSION = 1  # of the rules for pairs, packing and windows; a change makes other plans
 _INPUTS = (  # fields of DataConfig on which a plan depends
     "rows",
     "sequence_length",
@@ -37,28 +52,16 @@ _INPUTS = (  # fields of DataConfig on which a plan depends
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """The pairs of an epoch, or its runs of sentences, and which of them share a row."""
+class PlannedWindow:
+    """The pairs of a text, or its runs of sentences, and which of them share a row."""
 
+    text: Split
     plan: EpochPlan | SentencePlan | TokenPlan
     packing: Packing | None  # None: each pair has a row of its own
 
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.plan if self.packing is None else self.packing)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays by name, as they are stored in a file."""
-        packing = {} if self.packing is None else vars(self.packing)
-        return {**vars(self.plan), **packing}
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Epoch:
-        """The inverse of `arrays`."""
-        kind = EpochPlan if "a_start" in arrays else TokenPlan if "begin" in arrays else SentencePlan
-        plan = kind(**{f.name: arrays[f.name] for f in fields(kind)})
-        packed = [arrays[f.name] for f in fields(Packing) if f.name in arrays]
-        return cls(plan, Packing(*packed) if packed else None)
 
     def pairs(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(index into `rows` of each pair, pair) of these rows in order; int64 [N] both."""
@@ -71,10 +74,11 @@ class Epoch:
 
 
 class Epochs:
-    """The epochs of a run over one split, each built at its first use. Thread-safe.
+    """The windows of a run over one split (see `Windows`), each planned when it is first read. Thread-safe.
 
-    `random_b` as in `build_plan`; `template` has the number of special tokens in a row. `folder` caches plans that take
-    long to build, for the next start and for other hosts.
+    A split of one window has as many rows in every epoch as in the first one. The windows of a larger split follow
+    each other with as many rows as each has; `folder` keeps these numbers for a run that resumes, which otherwise
+    plans its earlier windows again. `random_b` as in `build_plan`; `template` has the special tokens of a row.
 
     Raises ValueError if the split has fewer than two documents, the sequence length is too short for a pair, or the
     sources cannot be mixed as configured.
@@ -89,12 +93,13 @@ class Epochs:
         *,
         random_b: bool = True,
         template: Template = BERT,
+        window_tokens: int = WINDOW_TOKENS,
+        lane: Lane = WHOLE_BATCH,
     ) -> None:
-        documents = len(split.document_offsets) - 1
-        if documents < LEAST_DOCUMENTS:
+        if split.num_documents < LEAST_DOCUMENTS:
             raise ValueError(
-                f"the split has {documents} document(s); sentence pairs need at least {LEAST_DOCUMENTS}: add text to "
-                f"data.sources, or, if this is the held-out split, raise data.held_out={data.held_out}"
+                f"the split has {split.num_documents} document(s); sentence pairs need at least {LEAST_DOCUMENTS}: add "
+                f"text to data.sources, or, if this is the held-out split, raise data.held_out={data.held_out}"
             )
         if data.sequence_length < SHORTEST_ROW:
             raise ValueError(
@@ -104,63 +109,126 @@ class Epochs:
         self._random_b, self._template = random_b, template
         self.shares: np.ndarray | None = None  # of an epoch's tokens, float64 [sources]; None: every document once
         if data.is_mixture:
-            edges = split.sentence_offsets[split.document_offsets[split.source_edges]]
-            read = data.is_active if data.active_sources else [True] * (len(edges) - 1)
-            tokens = np.where(read, np.diff(edges), 0).tolist()
-            self.shares = token_shares(tokens, data.weights, data.temperature)
-        self._files = PlanFiles(folder) if folder else None
+            tokens = split.source_tokens
+            read = data.is_active if data.active_sources else [True] * len(tokens)
+            self.shares = token_shares(np.where(read, tokens, 0).tolist(), data.weights, data.temperature)
+            self._require_documents(int(np.diff(split.source_edges)[self.shares > 0].sum()), 0)
+        if data.sampling == "groups":  # members of a group are anywhere in the text
+            window_tokens, lane = split.num_tokens, WHOLE_BATCH
+        self._windows = Windows(split, self.shares, seed, window_tokens, lane)
+        self.several = not self._windows.is_whole  # windows of a run, each with a text of its own
         self._cache = PlanCache(self._build)
-        self.rows = len(self.get(0))
-        self._cache.capacity = max(self._cache.capacity, SMALL_PLANS_ROWS // self.rows)
+        self._counts = RowCounts(folder if self.several else None, self._plan_inputs(window_tokens, lane))
+        self._counting = threading.Lock()
 
-    def get(self, number: int) -> Epoch:
-        """Return an epoch, building it if necessary."""
+    @cached_property
+    def rows(self) -> int:
+        """The number of rows in an epoch; of several windows about, as that of the first window tells."""
+        first = self.get(0)
+        if self.several:
+            return round(len(first) * self._split.num_tokens / first.text.num_tokens)
+        return len(first)
+
+    @cached_property
+    def estimated_rows(self) -> int:
+        """About the number of rows in an epoch, at no cost that grows with the text; exact for a small one."""
+        split = self._split
+        if not isinstance(split, SplitView) or split.num_tokens <= SAMPLE_TOKENS or self._data.sampling == "groups":
+            return self.rows
+        sample = split.sample(SAMPLE_TOKENS)
+        rows = len(self._plan(sample, None, 0)) * split.num_tokens / sample.num_tokens
+        return round(float(f"{rows:.3g}"))  # no more digits than are known
+
+    def get(self, number: int) -> PlannedWindow:
+        """Return a window of the run by its number, planning it if necessary."""
         return self._cache.get(number)
 
     def prepare(self, number: int) -> None:
-        """Start to build an epoch in the background."""
+        """Start to plan a window in the background."""
         self._cache.prepare(number)
 
-    def _build(self, number: int) -> Epoch:
-        if self._files is None:
-            return self._make(number)
+    def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The window of each row of the run, and the row's number in it; int64 [n] all."""
+        if not self.several:
+            return np.divmod(numbers, self.rows)
+        ends = self._window_ends(int(numbers.max()))
+        windows = np.searchsorted(ends, numbers, side="right")
+        return windows, numbers - np.append(0, ends)[windows]
+
+    def rows_of(self, number: int) -> int:
+        """The number of rows that the run takes from a window."""
+        return len(self.get(number)) if self.several else self.rows
+
+    def _window_ends(self, last: int) -> np.ndarray:
+        """One past the last row of each window of the run, up to the one that has row `last`: int64 [n]."""
+        if self._counts.total <= last:
+            with self._counting:
+                while self._counts.total <= last:
+                    self._counts.append(len(self.get(len(self._counts))))
+        return self._counts.ends
+
+    def _plan_inputs(self, window_tokens: int, lane: Lane) -> str:
+        """What the plans depend on besides the text, as JSON."""
         inputs = {key: getattr(self._data, key) for key in _INPUTS} | {
+            "version": _PLAN_VERSION,
             "seed": self._seed,
-            "epoch": number,
             "random_b": self._random_b,
             "separators": self._template.separators,
+            "window": window_tokens,
+            "lane": lane,
         }
-        if self._data.is_mixture:
-            inputs["source_edges"] = self._split.source_edges.tolist()
         if self._data.active_sources:
             inputs["is_active"] = self._data.is_active
-        arrays = self._files.load_or_make(inputs, lambda: self._make(number).arrays())
-        return Epoch.from_arrays(arrays)
+        return json.dumps(inputs, sort_keys=True)
 
-    def _make(self, number: int) -> Epoch:
+    def _build(self, number: int, ahead: bool) -> PlannedWindow:
+        """Plan a window. `ahead` of its use also fetches and verifies its tokens, which else the first batches do."""
+        window = self._windows.get(number)
+        text, reading = window.text, window.reading
+        if reading is None and self._data.sampling == "groups":
+            if (groups := self._split.groups) is None:
+                raise ValueError("data.sampling='groups': the token store has no groups; prepare it with data.groups")
+            reading = one_of_each_group(groups, self._seed, number)
+        if reading is not None or self.several:
+            self._require_documents(len(np.unique(reading.document)) if reading else text.num_documents, number)
+        planned = self._plan(text, reading, number)
+        if not self.several:
+            self._cache.capacity = max(2, SMALL_PLANS_ROWS // len(planned))
+            return planned
+        assert isinstance(text, SplitView)
+        if ahead or text.is_copy:
+            text.verify_tokens()
+        if (expected := self._counts.get(number)) not in (None, len(planned)):
+            raise ValueError(
+                f"{self._counts.path}: window {number} has {len(planned):,} rows, not {expected:,}; delete that file"
+            )
+        return planned
+
+    def _plan(self, text: Split, reading: Reading | None, number: int) -> PlannedWindow:
         data = self._data
-        plan = self._pairs(number) if data.rows == "pairs" else self._sentences(number)
+        plan = self._pairs(text, reading, number) if data.rows == "pairs" else self._sentences(text, reading, number)
         if data.packing == "none":
-            return Epoch(plan, None)
+            return PlannedWindow(text, plan, None)
         key = derive_key(self._seed, "pack", number)
-        return Epoch(plan, pack(self._lengths(plan), data.sequence_length, data.pairs_per_row, key))
+        packing = pack(self._lengths(text, plan), data.sequence_length, data.pairs_per_row, key)
+        return PlannedWindow(text, plan, packing)
 
-    def _pairs(self, number: int) -> EpochPlan:
+    def _pairs(self, text: Split, reading: Reading | None, number: int) -> EpochPlan:
         return build_plan(
-            self._split.document_offsets,
-            self._split.sentence_offsets,
+            text.document_offsets,
+            text.sentence_offsets,
             max_tokens=self._data.sequence_length - self._template.pair_tokens,
             short_sequence_probability=self._data.short_sequence_probability,
             seed=self._seed,
             epoch=number,
             random_b=self._random_b,
-            reading=self._reading(number),
-            works=self._split.works,
+            reading=reading,
+            works=text.works,
         )
 
-    def _sentences(self, number: int) -> SentencePlan | TokenPlan:
-        documents, sentences = self._split.document_offsets, self._split.sentence_offsets
-        reading = self._reading(number) or every_document(len(documents) - 1)
+    def _sentences(self, text: Split, reading: Reading | None, number: int) -> SentencePlan | TokenPlan:
+        documents, sentences = text.document_offsets, text.sentence_offsets
+        reading = reading or every_document(len(documents) - 1)
         room = self._data.sequence_length - self._template.text_tokens
         if build := BUILDERS.get(self._data.rows):
             return build(documents, sentences, reading, room=room, seed=self._seed, epoch=number)
@@ -171,84 +239,117 @@ class Epochs:
             documents, sentences, reading, room=room, crossing=crossing, seed=self._seed, epoch=number
         )
 
-    def _lengths(self, plan: EpochPlan | SentencePlan | TokenPlan) -> np.ndarray:
+    def _lengths(self, text: Split, plan: EpochPlan | SentencePlan | TokenPlan) -> np.ndarray:
         """Tokens of each pair or run of sentences, special ones included: int64 [N]."""
-        sentences, length = self._split.sentence_offsets, self._data.sequence_length
+        sentences, length = text.sentence_offsets, self._data.sequence_length
         if isinstance(plan, EpochPlan):
             return np.minimum(sum(plan.tokens(sentences)) + self._template.pair_tokens, length)
         if isinstance(plan, TokenPlan):
             room = length - self._template.text_tokens
             return room_of(self._data.augment, plan.length, room) + self._template.text_tokens
         begin, end = plan.start, plan.start + plan.count.astype(plan.start.dtype)
-        documents = self._split.document_offsets
+        documents = text.document_offsets
         crossed = np.searchsorted(documents, end, side="left") - np.searchsorted(documents, begin, side="right")
         return np.minimum(sentences[end] - sentences[begin] + crossed + self._template.text_tokens, length)
 
-    def _reading(self, number: int) -> Reading | None:
-        """The documents of an epoch; None: each once."""
-        if self.shares is not None:
-            return self._mixture(number, self.shares)
-        if self._data.sampling == "records":
-            return None
-        if (groups := self._split.groups) is None:
-            raise ValueError("data.sampling='groups': the token store has no groups; prepare it with data.groups")
-        return one_of_each_group(groups, self._seed, number)
-
-    def _mixture(self, epoch: int, shares: np.ndarray) -> Reading:
-        split = self._split
-        lengths = np.diff(split.sentence_offsets[split.document_offsets])
-        reading = mixed(split.source_edges, lengths, shares, self._seed, epoch)
-        if len(np.unique(reading.document)) < LEAST_DOCUMENTS:
+    def _require_documents(self, documents: int, number: int) -> None:
+        if documents < LEAST_DOCUMENTS:
             raise ValueError(
-                f"data.weights={self._data.weights}, data.temperature={self._data.temperature}: epoch {epoch} has "
-                f"fewer than {LEAST_DOCUMENTS} documents, which sentence pairs need; give more text or other shares"
+                f"data.weights={self._data.weights}, data.temperature={self._data.temperature}: window {number} of the "
+                f"text has fewer than {LEAST_DOCUMENTS} documents, which sentence pairs need; give more text or other "
+                "shares, or divide long documents (data.split_documents)"
             )
-        return reading
 
 
-def token_shares(tokens: Sequence[int], weights: Sequence[float], temperature: float) -> np.ndarray:
-    """Each source's share of the tokens of an epoch, float64 [sources]; `tokens` is the size of each source.
+class PlanCache:
+    """The few planned windows in use, each planned once: at its first use, or ahead of time in the background."""
 
-    Proportional to `weights`, one per source; without weights to tokens ** temperature (multilingual BERT smooths with
-    0.7). Raises ValueError for a positive weight of a source without documents.
+    def __init__(self, build: Callable[[int, bool], PlannedWindow]) -> None:
+        self._build = build  # of a window's number, and whether it is ahead of its use
+        self._lock = threading.Lock()
+        self._plans: OrderedDict[int, Future[PlannedWindow]] = OrderedDict()
+        self.capacity = 2  # the current one and the next
+
+    def get(self, number: int) -> PlannedWindow:
+        """The window with this number; waits for its plan, and raises what planning it raised."""
+        plan, is_new = self._claim(number)
+        if is_new:
+            self._fill(plan, number, False)
+        return plan.result()
+
+    def prepare(self, number: int) -> None:
+        """Plan a window in the background, unless it is planned or being planned."""
+        plan, is_new = self._claim(number)
+        if is_new:
+            threading.Thread(target=self._fill, args=(plan, number, True), name=f"plan-{number}", daemon=True).start()
+
+    def _claim(self, number: int) -> tuple[Future[PlannedWindow], bool]:
+        with self._lock:
+            is_new = number not in self._plans
+            plan = self._plans.setdefault(number, Future())
+            self._plans.move_to_end(number)
+            while len(self._plans) > self.capacity:
+                self._plans.popitem(last=False)
+        return plan, is_new
+
+    def _fill(self, plan: Future[PlannedWindow], number: int, ahead: bool) -> None:
+        try:
+            plan.set_result(self._build(number, ahead))
+        except BaseException as error:
+            plan.set_exception(error)
+
+
+class _Counts(TypedDict):
+    inputs: str
+    rows: list[Count]
+    sha256: Sha256
+
+
+class RowCounts:
+    """The rows of a run's first windows, as far as they are known, kept in a file of `folder` if there is one.
+
+    `inputs` is what the plans of the windows depend on. A damaged file is named in a warning, and not used.
     """
-    assert not weights or len(weights) == len(tokens), "the config was validated"
-    sizes = np.asarray(tokens, np.float64)
-    target = np.asarray(weights, np.float64) if weights else np.where(sizes > 0, sizes**temperature, 0)
-    empty = np.flatnonzero((sizes == 0) & (target > 0)).tolist()
-    if empty:
-        raise ValueError(
-            f"data.weights={tuple(weights)}: source {empty[0]} has no training documents; give it the weight 0"
-        )
-    return target / target.sum()
 
+    def __init__(self, folder: Path | None, inputs: str) -> None:
+        self.path = folder / f"rows-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}.json" if folder else None
+        self._inputs = inputs
+        self._rows = self._read(self.path) if self.path else []
+        self.ends = np.array(list(accumulate(self._rows)), np.int64)  # one past the last row of each window
 
-def mixed(edges: np.ndarray, lengths: np.ndarray, shares: np.ndarray, seed: int, epoch: int) -> Reading:
-    """The documents of one epoch, in which each source has its share of the tokens to within one document.
+    def __len__(self) -> int:
+        return len(self._rows)
 
-    The documents of source n are [edges[n], edges[n + 1]), int64 [sources + 1]; `lengths` int64 [documents] are their
-    lengths. An epoch has as many tokens as the corpus. Each source is read over and over, each time in another random
-    order, and an epoch begins where the one before it ended: the times that two documents of a source are read differ
-    by at most one.
-    """
-    total = int(lengths.sum())
-    parts = [
-        _stretch(int(first), lengths[first:last], share * total, source, seed, epoch)
-        for source, (first, last, share) in enumerate(zip(edges[:-1], edges[1:], shares, strict=True))
-        if share > 0
-    ]
-    return Reading(np.concatenate([part.document for part in parts]), np.concatenate([part.copy for part in parts]))
+    @property
+    def total(self) -> int:
+        """The rows of all these windows."""
+        return int(self.ends[-1]) if len(self.ends) else 0
 
+    def get(self, number: int) -> int | None:
+        """The rows of a window, if they are known."""
+        return self._rows[number] if number < len(self._rows) else None
 
-def _stretch(first: int, tokens: np.ndarray, target: float, source: int, seed: int, epoch: int) -> Reading:
-    """The documents of a source that begin in the epoch's part of the endless sequence of its readings."""
-    held = int(tokens.sum())
-    begin, end = round(epoch * target), round((epoch + 1) * target)
-    documents, copies = [], []
-    for number in range(begin // held, (max(end, 1) - 1) // held + 1):
-        order = np.argsort(hash64(derive_key(seed, "mixture", source, number), np.arange(len(tokens))), kind="stable")
-        starts = number * held + np.cumsum(tokens[order]) - tokens[order]
-        read = order[np.searchsorted(starts, begin) : np.searchsorted(starts, end)]
-        documents.append(first + read)
-        copies.append(np.full(len(read), number, np.int64))
-    return Reading(np.concatenate(documents), np.concatenate(copies))
+    def append(self, rows: int) -> None:
+        """Add the next window. A disk that cannot be written costs a resumed run the time to plan again."""
+        self._rows.append(rows)
+        self.ends = np.append(self.ends, self.total + rows)
+        if self.path is None:
+            return
+        digest = json_sha256([self._inputs, self._rows])
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(self.path, json.dumps({"inputs": self._inputs, "rows": self._rows, "sha256": digest}))
+        except OSError as error:
+            warnings.warn(f"{self.path} was not written ({error})", stacklevel=2)
+
+    def _read(self, path: Path) -> list[int]:
+        try:
+            kept: Any = read_json(path, _Counts)
+            if kept["inputs"] != self._inputs or kept["sha256"] != json_sha256([self._inputs, kept["rows"]]):
+                raise ValueError(f"{path}: it is damaged, or another run's")
+            return kept["rows"]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            warnings.warn(f"{error}; windows are planned again", stacklevel=2)
+            return []

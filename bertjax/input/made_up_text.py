@@ -57,6 +57,7 @@ class MadeUpSplit:
         ends = ends[(ends <= (sentences - giant) // 2) | (ends > (sentences + giant) // 2)]
         self.document_offsets = np.concatenate([[0], ends])
         self.sentence_offsets = np.concatenate([[0], np.cumsum(lengths)])
+        self.num_documents, self.num_tokens = len(ends), int(self.sentence_offsets[-1])
         kind = np.uint16 if vocab_size <= 2**16 else np.uint32
         self._flat = generator.integers(_FIRST_TOKEN, vocab_size, int(self.sentence_offsets[-1]), dtype=kind)
 
@@ -68,7 +69,12 @@ class MadeUpSplit:
     @property
     def source_edges(self) -> np.ndarray:
         """All documents are of one source."""
-        return np.array([0, len(self.document_offsets) - 1])
+        return np.array([0, self.num_documents])
+
+    @property
+    def source_tokens(self) -> np.ndarray:
+        """Those of that source."""
+        return np.array([self.num_tokens])
 
     def tokens(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The ids of ranges [start, start + length), concatenated in order."""

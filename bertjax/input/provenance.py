@@ -8,6 +8,7 @@ import numpy as np
 
 from bertjax.input.batches import PairBatches
 from bertjax.input.feed import Batches
+from bertjax.input.lanes import LaneBatches
 from bertjax.input.layout import Split
 from bertjax.input.tfrecords.batches import RecordBatches
 from bertjax.text.store.format import SplitView
@@ -18,30 +19,41 @@ _SEGMENTS = "AB"
 def origins(batches: Batches, numbers: np.ndarray, sources: Sequence[str]) -> list[list[str]]:
     """Of each row of a run by its number, int64 [n]: its segments' origins, or its record's; for people.
 
-    `sources` are the names of `data.sources`. Documents and sentences are counted from 0 over the training split.
+    `sources` are the names of `data.sources`, if the run has any. Documents and sentences are counted from 0 over the
+    training split.
     """
     if isinstance(batches, RecordBatches):
         return [[name] for name in batches.names(numbers)]
-    assert isinstance(batches, PairBatches), "rows are made of text or of records"
-    pairs, split = batches.pairs(numbers), batches.split
-    documents = np.searchsorted(split.document_offsets, pairs.first, side="right") - 1
-    last = np.searchsorted(split.document_offsets, pairs.first + pairs.count - 1, side="right") - 1
+    assert isinstance(batches, PairBatches | LaneBatches), "rows are made of text or of records"
     found: list[list[str]] = [[] for _ in range(len(numbers))]
-    several = pairs.first.shape[1] > 1
-    homes = _homes(split, documents, sources)
-    for pair, row in enumerate(pairs.row.tolist()):
-        for segment in range(pairs.first.shape[1]):
-            at = pair, segment
-            begin, end = int(pairs.first[at]), int(pairs.first[at] + pairs.count[at]) - 1
-            which = f"document {documents[at]:,}" + (f" to {last[at]:,}" if last[at] != documents[at] else "")
-            origin = f"{homes[pair][segment]}{which}, sentences {begin:,} to {end:,}"
-            found[row].append(f"{_SEGMENTS[segment]}: {origin}" if several else origin)
+    for rows, text, pairs in batches.texts(numbers):
+        first_document, first_sentence = _places(batches.split, text, pairs.first)
+        last_document, last_sentence = _places(batches.split, text, pairs.first + pairs.count - 1)
+        several = pairs.first.shape[1] > 1
+        homes = _homes(batches.split, first_document, sources)
+        for pair, row in enumerate(rows[pairs.row].tolist()):
+            for segment in range(pairs.first.shape[1]):
+                at = pair, segment
+                document, last = first_document[at], last_document[at]
+                which = f"document {document:,}" + (f" to {last:,}" if last != document else "")
+                where = f"sentences {first_sentence[at]:,} to {last_sentence[at]:,}"
+                origin = f"{homes[pair][segment]}{which}, {where}"
+                found[row].append(f"{_SEGMENTS[segment]}: {origin}" if several else origin)
     return found
+
+
+def _places(split: Split, text: Split, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The document and the sentence in the whole split of sentences of a text of it, int64 [n, k] all."""
+    documents = np.searchsorted(text.document_offsets, sentences, side="right") - 1
+    if text is split:
+        return documents, sentences
+    assert isinstance(text, SplitView)
+    return text.place_in_split(documents, sentences)
 
 
 def _homes(split: Split, documents: np.ndarray, sources: Sequence[str]) -> list[list[str]]:
     """The name of each document's source, if the store records it."""
-    if not isinstance(split, SplitView) or not split.has_sources:
+    if not isinstance(split, SplitView) or not split.has_sources or not sources:
         return [[""] * documents.shape[1]] * len(documents)
     home = np.searchsorted(split.source_edges, documents, side="right") - 1
     return [[f"{sources[number]}, " for number in row] for row in home.tolist()]

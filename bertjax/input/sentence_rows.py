@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertjax.config import DataConfig
-from bertjax.input.layout import Split, Template
+from bertjax.input.layout import Template
 from bertjax.input.plan import LONGEST_WALK, Reading, even_pieces
 from bertjax.input.randomness import below, derive_key, hash64
+from bertjax.text.store.format import SplitView
 
 _MOST_SENTENCES = 2**16 - 1  # of a row, as plans count them
+_SAMPLED_TOKENS = 1 << 26  # whose documents are counted for a note
 
 
 @dataclass(frozen=True)
@@ -121,10 +123,14 @@ def _part_ends(sentences: np.ndarray, begin: np.ndarray, end: np.ndarray, room: 
     return np.clip(np.where(is_nearer, after, after - 1), begin + 1, np.clip(furthest, begin + 1, end))
 
 
-def notes_on_cuts(split: Split, stages: Sequence[DataConfig], template: Template) -> list[str]:
-    """A line for each length of rows of whole documents, on the documents that are longer."""
+def notes_on_cuts(split: SplitView, stages: Sequence[DataConfig], template: Template) -> list[str]:
+    """A line for each length of rows of whole documents, on the documents that are longer; of a large text, about."""
     lengths = dict.fromkeys(stage.sequence_length for stage in stages if stage.rows == "documents")
-    offsets, sentences = split.document_offsets, split.sentence_offsets
+    if not lengths:
+        return []
+    sample = split.sample(_SAMPLED_TOKENS)
+    scale, about = split.num_documents / max(sample.num_documents, 1), "" if sample is split else "about "
+    offsets, sentences = sample.document_offsets, sample.sentence_offsets
     tokens = np.diff(sentences[offsets])
     notes = []
     for length in lengths:
@@ -133,7 +139,8 @@ def notes_on_cuts(split: Split, stages: Sequence[DataConfig], template: Template
         reading = Reading(cut, np.zeros(len(cut), np.int64))
         parts = len(build_document_plan(offsets, sentences, reading, room=room)) if len(cut) else 0
         notes.append(
-            f"rows of whole documents: {len(cut):,} of {len(tokens):,} documents of the training split do not fit into "
-            f"{length:,} tokens" + (f" and are cut into {parts:,} parts at the ends of sentences" if len(cut) else "")
+            f"rows of whole documents: {about}{round(len(cut) * scale):,} of {split.num_documents:,} documents of the "
+            f"training split do not fit into {length:,} tokens"
+            + (f" and are cut into {about}{round(parts * scale):,} parts at the ends of sentences" if len(cut) else "")
         )
     return notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import gcd
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -14,12 +15,14 @@ from bertjax.input.batches import PairBatches, batch_keys
 from bertjax.input.data_notes import masking_notes, pair_notes
 from bertjax.input.epochs import LEAST_DOCUMENTS
 from bertjax.input.feed import Batches
+from bertjax.input.lanes import LaneBatches
 from bertjax.input.layout import BERT, Template
 from bertjax.input.masking.options import require_marked
 from bertjax.input.sentence_rows import notes_on_cuts
 from bertjax.input.targets import registry
 from bertjax.input.tfrecords.records import Records, are_records
 from bertjax.input.tfrecords.rows import Segments
+from bertjax.input.windows import WHOLE_BATCH, WINDOW_TOKENS, Lane
 from bertjax.storage.progress import Progress
 from bertjax.text.prepare import reading_notes
 from bertjax.text.similar_words import digest
@@ -28,13 +31,20 @@ from bertjax.text.store.local_copy import open_store, reopen_store
 from bertjax.text.store.manifest import SPLITS, Split, describe_split
 from bertjax.tokenization.tokenizer import Tokenizer
 
+HELD_OUT_WINDOW_TOKENS = 1 << 26  # an evaluation reads few rows, so a window need not have more text
+
 
 class RunBatches(Batches, Protocol):
     """The rows of a run, epoch after epoch."""
 
     @property
     def rows_per_epoch(self) -> int:
-        """The number of rows in an epoch."""
+        """The number of rows in an epoch; about, if the text is large."""
+        ...
+
+    @property
+    def estimated_rows(self) -> int:
+        """About the number of rows in an epoch, at once."""
         ...
 
     @property
@@ -53,9 +63,12 @@ class TrainingData(Protocol):
     notes: list[str]  # on how the text was read, likewise
     fingerprint: str  # of the training data: the store's for text, and the digests of further files that rows need
     tokenizer: Tokenizer  # whose ids the rows hold
+    location: str  # of the token store, from which other hosts can open it; '' for records
 
-    def train(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> RunBatches:
-        """The rows of a stage, for its objectives; without any, for all of the run."""
+    def train(
+        self, data: DataConfig, seed: int, objectives: Sequence[str] = (), global_batch_size: int = 1
+    ) -> RunBatches:
+        """The rows of a stage, for its objectives; without any, for all of the run. `data.lanes` divide its batches."""
         ...
 
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> Mapping[str, RunBatches]:
@@ -82,36 +95,63 @@ class StoredText:
         tables: Sequence[str] = (),
     ) -> None:
         """`tables` are the digests of the tables of similar words that rows are made with, if there are any."""
+        self.location = store.location
         self._store, self.tokenizer = store, store.tokenizer()
         self._objectives, self._template = tuple(objectives), template
         self.name = f"token store {store.path}"
         self.notes = reading_notes(store.manifest)
         self.fingerprint = "+".join((store.fingerprint, *tables))
 
-    def train(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> PairBatches:
-        """New pairs and masks in every epoch; plans that take long to build are stored next to the store."""
-        plans = self._store.path.with_name(f"plans-{self._store.fingerprint[:12]}")
-        return self._batches(self._store.split("train"), data, seed, objectives, plans)
+    def train(
+        self, data: DataConfig, seed: int, objectives: Sequence[str] = (), global_batch_size: int = 1
+    ) -> PairBatches | LaneBatches:
+        """New pairs and masks in every epoch. The rows of the windows that were read are kept next to the store."""
+        folder = self._store.path.with_name(f"rows-{self._store.fingerprint[:12]}")
+        split = self._store.split("train")
+
+        def make(lane: Lane) -> PairBatches:
+            return self._batches(split, data, seed, objectives, WINDOW_TOKENS, folder, lane)
+
+        lanes = gcd(data.lanes, global_batch_size) if split.num_tokens > WINDOW_TOKENS else 1
+        return make(WHOLE_BATCH) if lanes == 1 else LaneBatches(make, lanes, global_batch_size)
 
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> dict[str, PairBatches]:
         """Every document once, as it is written, whatever the mixture; a source of under two is not measured alone."""
         data = replace(data, weights=(), temperature=1.0, active_sources=(), augment=(), sampling="records")
         split = self._store.split("held_out")
         parts = {"eval": split}
-        if len(data.sources) > 1 and split.has_sources:
+        if split.num_sources > 1 and split.has_sources:
             views = {f"eval/source_{number}": split.select_source(number) for number in range(split.num_sources)}
             parts |= {name: view for name, view in views.items() if view.num_documents >= LEAST_DOCUMENTS}
-        return {name: self._batches(view, data, seed, objectives) for name, view in parts.items()}
+        return {
+            name: self._batches(view, data, seed, objectives, HELD_OUT_WINDOW_TOKENS) for name, view in parts.items()
+        }
 
     def _batches(
-        self, split: SplitView, data: DataConfig, seed: int, objectives: Sequence[str], plans: Path | None = None
+        self,
+        split: SplitView,
+        data: DataConfig,
+        seed: int,
+        objectives: Sequence[str],
+        window_tokens: int,
+        folder: Path | None = None,
+        lane: Lane = WHOLE_BATCH,
     ) -> PairBatches:
-        objectives = objectives or self._objectives
-        return PairBatches(split, self.tokenizer, data, seed, plans, objectives=objectives, template=self._template)
+        return PairBatches(
+            split,
+            self.tokenizer,
+            data,
+            seed,
+            folder,
+            objectives=objectives or self._objectives,
+            template=self._template,
+            window_tokens=window_tokens,
+            lane=lane,
+        )
 
     def held_out_text(self) -> Sentences:
-        """The whole held-out split."""
-        return self._store.split("held_out")
+        """The held-out split, or a sample of a large one."""
+        return self._store.split("held_out").sample(HELD_OUT_WINDOW_TOKENS)
 
     def size(self, split: Split) -> str:
         """Documents, sentences, tokens."""

@@ -40,6 +40,8 @@ def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
     The runner does the work; by default `data.workers` processes of this machine. Raises like `require_marked` and
     `bertjax.text.prepare.prepare`.
     """
+    if config.data.store:
+        raise ValueError(f"data.store={config.data.store!r} is a finished token store; leave it out to prepare sources")
     use_plugins(config.plugins)
     config = with_vocabulary(validate(config))
     require_marked(config.stage_data)

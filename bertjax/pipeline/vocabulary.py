@@ -9,6 +9,7 @@ from bertjax.config import Config, DataConfig, from_dict
 from bertjax.convert.sources import source_vocabulary
 from bertjax.run.checkpoint import read_metadata, saved_steps
 from bertjax.storage.remote import path_of
+from bertjax.text.store.manifest import read_manifest
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization import artefact
 from bertjax.tokenization.tokenizer import TextRules
@@ -18,11 +19,15 @@ from bertjax.tokenization.training import parse_kind
 def with_vocabulary(config: Config) -> Config:
     """Fill an empty `data.vocab` with the vocabulary of `init_from`, and the text rules with those of an artefact.
 
-    A `tokenizer.json` has its own rules, so `data.tokenizer`, `data.lowercase` and the other rules are read off it. The
-    case and the accents of sequences that are not prose stay.
-    Raises ValueError for a model or a vocabulary that cannot be read.
+    A `tokenizer.json` has its own rules, so `data.tokenizer`, `data.lowercase` and the other rules are read off it; so
+    has a token store, in place of sources. The case and the accents of sequences that are not prose stay.
+    Raises ValueError for a model, a vocabulary or a store that cannot be read.
     """
     data = config.data
+    if data.store:
+        about = read_manifest(path_of(data.store))["tokenizer"]
+        rules = asdict(TextRules.from_dict(about))
+        return replace(config, data=replace(data, sources=(), vocab="", vocab_size=about["vocab_size"], **rules))
     if config.init_from and not data.vocab:
         data = replace(data, **(_saved_vocabulary(config) or source_vocabulary(config.init_from)))
     if config.data.sources and not data.vocab and not parse_kind(data.tokenizer)[0].is_prose:
@@ -36,8 +41,9 @@ def with_vocabulary(config: Config) -> Config:
 
 def vocabulary_line(data: DataConfig) -> str:
     """A line on a vocabulary that was filled in, or that has its own text rules."""
+    vocab = f"that of {data.store}" if data.store else data.vocab
     rules = f"lower case {'on' if data.lowercase else 'off'}, accents {'stripped' if data.strip_accents else 'kept'}"
-    return f"vocabulary: {data.vocab} ({rules})"
+    return f"vocabulary: {vocab} ({rules})"
 
 
 def _saved_vocabulary(config: Config) -> dict[str, Any] | None:

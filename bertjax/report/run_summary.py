@@ -76,7 +76,7 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
     sources = ", ".join(source.removesuffix(":") for source in config.data.sources)
     return Summary(
         name=config.name,
-        about=f"{sources}: {content.size('train')} to train on",
+        about=f"{sources or config.data.store}: {content.size('train')} to train on",
         steps=outcome.step,
         tokens_seen=round(outcome.tokens),
         wall_seconds=outcome.seconds,
@@ -135,7 +135,8 @@ def _next_steps(config: Config, run: str, summary: Summary, has_class: bool) -> 
         steps.append(
             (f"bertjax inspect {shlex.quote(summary.store)}", "the text in numbers, and rows with their masks")
         )
-    if all(KINDS[parse_source(source).kind].default_pattern is not None for source in config.data.sources):
+    sources = [KINDS[parse_source(source).kind] for source in config.data.sources]
+    if sources and all(kind.default_pattern is not None for kind in sources):
         steps.append(("bertjax pretrain modern_mini --data.sources 'text:my_texts/**/*.txt'", "your own text"))
         steps.append(("pip install 'bertjax[cuda]' && bertjax bench bert_one_gpu", "how fast a GPU trains BERT-Base"))
     else:

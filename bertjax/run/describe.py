@@ -67,12 +67,12 @@ def epochs_warning(job: Job) -> str:
     epochs = [_epochs(stage) for stage in job.stages]
     if sum(epochs) <= _MOST_EPOCHS:
         return ""
-    rows = job.stages[int(np.argmax(epochs))].batches.rows_per_epoch
+    rows = job.stages[int(np.argmax(epochs))].batches.estimated_rows
     return f"Warning: {sum(epochs):,.0f} passes over {rows:,} rows; add text or lower --training.steps"
 
 
 def _epochs(stage: RunStage) -> float:
-    return (stage.stop - stage.start) * stage.training.global_batch_size / stage.batches.rows_per_epoch
+    return (stage.stop - stage.start) * stage.training.global_batch_size / stage.batches.estimated_rows
 
 
 def describe_process(job: Job) -> str:
@@ -118,5 +118,5 @@ def _describe_stage(stage: RunStage, shards: int) -> str:
         parts += f", {training.microbatches} times" * (training.microbatches > 1) + ")"
     return (
         f"steps {stage.start:,} to {stage.stop:,}: {training.global_batch_size:,} × {stage.data.sequence_length} tokens"
-        f"{parts}; {_epochs(stage):,.3g} epochs of {stage.batches.rows_per_epoch:,} rows"
+        f"{parts}; {_epochs(stage):,.3g} epochs of {stage.batches.estimated_rows:,} rows"
     )

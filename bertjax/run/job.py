@@ -197,7 +197,7 @@ def assemble(
         return RunStage(
             stage,
             replace(programs.step(config.execution, stage), frozen=frozen),
-            content.train(data, stage.seed, names),
+            content.train(data, stage.seed, names, training.global_batch_size),
             HeldOutText(make_step(stage.model, names), own, tuple(sets), unigram, tokenizer.mask_id),
             flops_of_run(replace(config, training=training), data, teacher_model),
         )

@@ -43,6 +43,7 @@ from bertjax.storage.lean_import import tensorflow_ahead
 from bertjax.storage.progress import SIGNS, ProgressLine, no_progress
 from bertjax.storage.remote import AnyPath, path_of
 from bertjax.text.prepare import require_sources
+from bertjax.text.store.manifest import MANIFEST_FILE
 from bertjax.training.flops import Peak
 from bertjax.training.objectives import choose
 from bertjax.training.stages import stages_of
@@ -119,7 +120,7 @@ def pretrain(
 
         with tensorflow_ahead():
             # 3. Mesh, networks and programs
-            with SIGNS.doing("planning epoch 1"):
+            with SIGNS.doing("assembling the run"):
                 fitted = None if teacher is None else fit_teacher(teacher, config, content.tokenizer)
                 gradient_metrics = gradient_metrics_of(callbacks)
                 job = assemble(config, content, teacher=fitted, gradient_metrics=gradient_metrics, processes=processes)
@@ -167,11 +168,15 @@ def pretrain(
 def _open_together(config: Config, processes: Processes) -> TrainingData:
     """The data of the run: the first process makes what is missing, then the others open it, or copy or make their own.
 
-    Not all at once: object storage has no locks, and those of a network disk may hold on one host only.
+    Not all at once: object storage has no locks, and those of a network disk may hold on one host only. A host that
+    sees the first process's store opens it without a look at the sources.
     """
     content = data_to_resume(config, ProgressLine()) if processes.first else None
-    processes.gather("text is prepared")
-    content = content or data_to_resume(config, no_progress)
+    location = processes.broadcast("token store", content.location if content else "")
+    if content is None:
+        shared = bool(location) and (path_of(location) / MANIFEST_FILE).is_file()
+        data = replace(config.data, store=location) if shared else config.data
+        content = data_to_resume(replace(config, data=data), no_progress)
     processes.require_same(
         "training text",
         content.fingerprint,

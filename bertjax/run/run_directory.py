@@ -327,7 +327,7 @@ def data_to_resume(config: Config, progress: Progress) -> TrainingData:
     Raises ValueError like `open_data`, and, before text is prepared, if the text has changed since the run began.
     """
     fingerprint, data = own_data_fingerprint(config), config.data
-    if not fingerprint or are_records(data):
+    if not fingerprint or data.store or are_records(data):
         return open_data(config, progress)
     store = reopen_store(data, store_fingerprint(fingerprint), progress)
     if store is None:

@@ -16,7 +16,15 @@ from bertjax.runtime.processes import Processes, Stopped, join
 from bertjax.storage.progress import SIGNS
 
 # Keys that may differ between hosts: paths, and the number of the process.
-_OF_A_HOST = {"data.root", "data.cache_dir", "data.workers", "data.threads", "compilation_cache", "hosts.process"}
+_OF_A_HOST = {
+    "data.root",
+    "data.cache_dir",
+    "data.cache_gb",
+    "data.workers",
+    "data.threads",
+    "compilation_cache",
+    "hosts.process",
+}
 
 
 @contextmanager

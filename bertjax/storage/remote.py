@@ -209,6 +209,17 @@ def open_ranges(url: str) -> io.RawIOBase:
     return _RemoteFile(url)
 
 
+def read_range(path: AnyPath, start: int, stop: int) -> bytes:
+    """Bytes [start, stop) of a local or remote file, by one request."""
+    if isinstance(path, Path):
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read(stop - start)
+    with _explained(path.url, "read"):
+        storage, inner = _storage(path.url)
+        return storage.cat_file(inner, start=start, end=stop)
+
+
 def file_size(path: str) -> int:
     """The size of a local or remote file in bytes."""
     if not is_remote(path):

@@ -65,7 +65,10 @@ _STORE_BYTES_PER_TEXT_BYTE = 0.6  # an estimate: two bytes for about four letter
 
 
 def require_sources(data: DataConfig) -> None:
-    """Raise ValueError, before reading text, for missing sources, vocabularies or libraries."""
+    """Raise ValueError, before reading text, for a missing store, or missing sources, vocabularies or libraries."""
+    if data.store:
+        read_manifest(path_of(data.store))
+        return
     for source in parse_sources(data.sources):
         if KINDS[source.kind].find is None:
             source_files(source, data.exclude, check=data.on_error == "stop")

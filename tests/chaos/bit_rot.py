@@ -22,7 +22,7 @@ from bertjax.cli.verify import find_parts
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.sentence_transformers.sentence_format import export_sentence_transformers
 from bertjax.convert.sources import write_run
-from bertjax.input import plan_files as plans
+from bertjax.input.epochs import RowCounts
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.run_directory import load_run, seal
 from bertjax.run.telemetry import METRICS_FILE, JsonlWriter
@@ -63,24 +63,18 @@ def _state(checkpoint: Path) -> Any:
     return jax.device_get(load_run(checkpoint).params), read_metadata(checkpoint)
 
 
-_PLAN_INPUTS = {"seed": 1}
+def _row_counts(folder: Path, seed: int = 0, windows: int = 9) -> list[int]:
+    """The rows of the windows of a run, from their file or counted again."""
+    counts = RowCounts(folder, f"seed {seed}")
+    for window in range(len(counts), windows):
+        counts.append(500 + 7 * window + seed)
+    return counts.ends.tolist()
 
 
-def _plan(folder: Path, offset: int = 0) -> dict[str, np.ndarray]:
-    """The plan of those inputs, from its files or made again."""
-    made = {name: np.arange(500, dtype=np.int32) * 7 + offset for name in ("a_start", "b_start")}
-    files = plans.PlanFiles(folder)
-    least, plans.LEAST_KEPT_BYTES = plans.LEAST_KEPT_BYTES, 0
-    try:
-        return {name: np.array(array) for name, array in files.load_or_make(_PLAN_INPUTS, lambda: made).items()}
-    finally:
-        plans.LEAST_KEPT_BYTES = least
-
-
-def _said_of_plan(folder: Path) -> list[str]:
+def _said_of_counts(folder: Path) -> list[str]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        _plan(folder)
+        RowCounts(folder, "seed 0")
     return [str(warning.message) for warning in said]
 
 
@@ -91,7 +85,7 @@ KINDS = {
     "export": Kind("export", _verified, digest_of, 5),
     "sentence encoder": Kind("vectors", _verified, digest_of, 2),
     "search index": Kind("index", _verified, digest_of, 5),
-    "plan": Kind("plans", _said_of_plan, _plan, 5, names_files=False),
+    "row counts": Kind("rows", _said_of_counts, _row_counts, 5, names_files=False),
 }
 
 
@@ -116,7 +110,7 @@ def make_everything(folder: Path, seed: int, earlier: bool = False) -> Path:
     (folder / "texts.txt").write_text("the museum\n" + f"of drawings {seed}\n" * (not earlier))
     words = ["search", folder / "run", "--index", folder / "index", "--documents", folder / "texts.txt"]
     assert main([*map(str, words)]) == 0
-    _plan(folder / "plans", seed + 2 * earlier)
+    _row_counts(folder / "rows", seed, 5 if earlier else 9)
     return folder
 
 
@@ -220,9 +214,9 @@ class Rot:
             is_a_list = file.name == "manifest.json" and damage in (SWAPPED, STALE)
             if found and one.names_files and not is_a_list and not any(file.name in finding for finding in found):
                 return f"it is not named in {found}"
-            if found and kind != "plan":
+            if found and kind != "row counts":
                 return NAMED
-            # A damaged plan is named and made again.
+            # Damaged counts are named and made again.
             if _same(one.read(folder), self.expected(kind)):
                 return NAMED if found else HARMLESS
             return "what is read has other bits, and nothing was said"
@@ -231,7 +225,7 @@ class Rot:
 
     def _restore(self, kind: str, file: Path) -> None:
         whole, folder = self._whole / KINDS[kind].within, self._copy / KINDS[kind].within
-        if kind == "plan":
+        if kind == "row counts":
             shutil.rmtree(folder)
             shutil.copytree(whole, folder)
         else:

@@ -417,10 +417,28 @@ SABOTAGES = (
         "training/test_digest.py",
     ),
     Sabotage(
-        "text/store/format.py",
+        "text/store/blocks.py",
+        "hexdigest() == self._digests[block]",
+        'hexdigest() != ""',
+        "text/test_store.py",
+    ),
+    Sabotage(
+        "text/store/blocks.py",
         "hexdigest() != self._digests[block]",
         'hexdigest() == ""',
-        "text/test_store.py",
+        "storage/test_remote.py",
+    ),
+    Sabotage(
+        "input/windows.py",
+        "np.flatnonzero(window_of == place)",
+        "np.flatnonzero(window_of <= place)",
+        "input/test_windows.py",
+    ),
+    Sabotage(
+        "input/windows.py",
+        'derive_key(self._seed, "parts", epoch)',
+        'derive_key(self._seed, "parts")',
+        "input/test_windows.py",
     ),
     Sabotage(
         "text/store/format.py",

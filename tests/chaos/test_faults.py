@@ -74,11 +74,11 @@ def test_a_name_that_there_is_none_of_is_refused(part, tmp_path: Path) -> None:
 def test_a_damage_that_passes_in_silence_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rot = bit_rot.Rot(tmp_path)
     kind = bit_rot.Kind(
-        "plans", lambda folder: [], lambda folder: sorted(path.read_bytes() for path in folder.rglob("*.npy")), 1
+        "rows", lambda folder: [], lambda folder: sorted(path.read_bytes() for path in folder.rglob("*.json")), 1
     )
-    monkeypatch.setitem(bit_rot.KINDS, "plan", kind)
-    (array,) = [path for path in rot.files("plan") if path.name == "a_start.npy"]
-    found = rot.tried("plan", "a flipped bit", array, random.Random(0))
+    monkeypatch.setitem(bit_rot.KINDS, "row counts", kind)
+    (counts,) = rot.files("row counts")
+    found = rot.tried("row counts", "a flipped bit", counts, random.Random(0))
     assert found == "what is read has other bits, and nothing was said"
 
 

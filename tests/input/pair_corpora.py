@@ -32,6 +32,17 @@ class MemorySplit:
         drawn = np.random.default_rng(0).integers(FIRST_TOKEN, self.vocab_size, count, dtype=np.uint16)
         set_once("flat", np.arange(FIRST_TOKEN, FIRST_TOKEN + count, dtype=np.uint32) if self.all_different else drawn)
 
+    @property
+    def num_documents(self) -> int:
+        return len(self.documents)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.flat)
+
+    def sample(self, tokens: int) -> MemorySplit:
+        return self
+
     def has_plane(self, plane: str) -> bool:
         return False
 

@@ -13,8 +13,9 @@ from pair_corpora import MemorySplit, Specials, random_documents
 
 from bertjax.config import Config, DataConfig, StageConfig, validate
 from bertjax.input.batches import PairBatches
-from bertjax.input.epochs import Epochs, mixed, token_shares
+from bertjax.input.epochs import Epochs
 from bertjax.input.plan import build_plan
+from bertjax.input.windows import mixed, token_shares
 
 DATA = DataConfig(sequence_length=48, max_predictions=8)
 
@@ -28,6 +29,10 @@ class MixedSplit(MemorySplit):
     @property
     def source_edges(self) -> np.ndarray:
         return np.concatenate([[0], np.cumsum(self.sizes)])
+
+    @property
+    def source_tokens(self) -> np.ndarray:
+        return np.diff(self.sentence_offsets[self.document_offsets[self.source_edges]])
 
 
 def split_of(*sizes: int, seed: int = 2) -> MixedSplit:

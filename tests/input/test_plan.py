@@ -18,8 +18,8 @@ from scipy import stats
 import bertjax.input.plan as plan_module
 from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches
+from bertjax.input.epochs import PlanCache
 from bertjax.input.plan import EpochPlan, build_plan
-from bertjax.input.plan_files import PlanCache
 
 corpora = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=30), min_size=2, max_size=12)
 
@@ -185,7 +185,7 @@ def our_totals(documents: list[list[int]]) -> np.ndarray:
     batches = PairBatches(MemorySplit(documents), Specials(), DataConfig(sequence_length=LENGTH), seed=5)
     made = []
     for epoch in range(EPOCHS):
-        batches.rows_per_epoch = 10**9  # rows of one plan only, all of them, none cut
+        batches._epochs.rows = 10**9  # rows of one plan only, all of them, none cut
         size = len(batches._epochs.get(epoch))
         batch = batches.rows(epoch * 10**9 + np.arange(size))
         second = batch["token_type_ids"].sum(axis=1) - 1
@@ -228,7 +228,7 @@ def tiny_plan(size: int) -> EpochPlan:
 def test_a_plan_is_built_once_however_many_threads_ask() -> None:
     built = []
 
-    def build(epoch: int) -> EpochPlan:
+    def build(epoch: int, ahead: bool) -> EpochPlan:
         built.append(epoch)
         time.sleep(0.05)
         return tiny_plan(epoch)
@@ -251,7 +251,7 @@ def test_a_plan_is_built_once_however_many_threads_ask() -> None:
 
 @pytest.mark.parametrize("in_background", [False, True])
 def test_an_error_while_building_reaches_whoever_needs_the_plan(in_background: bool) -> None:
-    def build(epoch: int) -> EpochPlan:
+    def build(epoch: int, ahead: bool) -> EpochPlan:
         raise ValueError(f"damaged at {epoch}")
 
     cache = PlanCache(build)

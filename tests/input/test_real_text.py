@@ -63,7 +63,7 @@ def split(real_data: Path, tokenizer: WordPiece, tmp_path_factory: pytest.TempPa
 def our_passes(split: SplitView, tokenizer: WordPiece, data: DataConfig) -> Iterator[Batch]:
     """All pairs of an epoch as rows."""
     batches = PairBatches(split, tokenizer, data, seed=3)
-    batches.rows_per_epoch = 10**9  # rows of one plan only, all of them, none twice
+    batches._epochs.rows = 10**9  # rows of one plan only, all of them, none twice
     for epoch in range(PASSES):
         yield batches.rows(epoch * 10**9 + np.arange(len(batches._epochs.get(epoch))))
 

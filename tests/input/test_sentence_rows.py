@@ -26,7 +26,7 @@ def epoch_of(documents: list[list[int]], data: DataConfig, epoch: int = 0) -> di
     """All rows of an epoch's plan as they were before masking; token n of the split is FIRST_TOKEN + n."""
     split = MemorySplit(documents, all_different=True)
     batches = PairBatches(split, replace(SPECIALS, vocab_size=10**6), data, seed=0)
-    batches.rows_per_epoch = 10**9
+    batches._epochs.rows = 10**9
     batch = batches.rows(epoch * 10**9 + np.arange(len(batches._epochs.get(epoch))))
     row, slot = np.nonzero(batch["mlm_weights"])
     batch["input_ids"][row, batch["mlm_positions"][row, slot]] = batch["mlm_labels"][row, slot]

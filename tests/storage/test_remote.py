@@ -27,10 +27,11 @@ from bertjax.text import prepare as module
 from bertjax.text.corpus import Corpus
 from bertjax.text.prepare import prepare, prepare_share
 from bertjax.text.sources.registry import parse_source, read_documents, source_files
-from bertjax.text.store import local_copy
+from bertjax.text.store import blocks, local_copy
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.local_copy import open_near, open_store
 from bertjax.text.store.manifest import SPLITS, file_records, read_manifest
+from bertjax.text.store.verify import check_store
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS
 
@@ -325,43 +326,52 @@ def store(data, bucket):
     return prepare(moved(data, bucket))
 
 
+def content_of_copy(folder):
+    found = content(folder)
+    assert found.pop("origin")
+    return found
+
+
+def count_requests(monkeypatch, stop_after=10**9):
+    """The (name, first byte) of each range of a store that is fetched; the one after so many is interrupted."""
+    requests, read = [], blocks.read_range
+
+    def counted(source, start, stop):
+        if len(requests) == stop_after:
+            raise KeyboardInterrupt
+        requests.append((source.name, start))
+        return read(source, start, stop)
+
+    monkeypatch.setattr(blocks, "read_range", counted)
+    return requests
+
+
 def test_remote_store_is_read_from_a_copy(data, bucket, tmp_path):
     here = TokenStore.open(prepare(data))
     there = open_store(moved(data, bucket, cache_dir=str(tmp_path / "cache")))
-    assert there.path.parent == tmp_path / "cache" and content(there.path) == content(here.path)
+    assert there.path.parent == tmp_path / "cache" and content_of_copy(there.path) == content(here.path)
     for split in SPLITS:
         one, two = here.split(split), there.split(split)
         starts, lengths = one.sentence_offsets[:-1], np.diff(one.sentence_offsets)
         np.testing.assert_array_equal(one.tokens(starts, lengths), two.tokens(starts, lengths))
     assert there.tokenizer().tokens == here.tokenizer().tokens
+    assert not list(check_store(there.path))
     near = open_store(changed(data, cache_dir=str(tmp_path / "near")))
-    assert near.path.parent == tmp_path / "near" and content(near.path) == content(here.path)
+    assert near.path.parent == tmp_path / "near" and content_of_copy(near.path) == content(here.path)
     assert open_store(data).path == here.path
 
 
 def test_interrupted_copy_continues(store, tmp_path, monkeypatch):
-    told = []
-
-    def stop(what, done, total):
-        told.append((what, done, total))
-        if done > total / 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        open_near(store, str(tmp_path), stop)
-    assert not [path for path in tmp_path.glob("store-*") if path.suffix != ".partial"]
-    (partial,) = tmp_path.glob("store-*.partial")
-    finished = len(list(partial.iterdir()))
-    size = sum(file["bytes"] for file in file_records(read_manifest(store)))
+    told, files = [], file_records(read_manifest(store))
+    with monkeypatch.context() as interrupted:
+        before = count_requests(interrupted, stop_after=len(files) // 2)
+        with pytest.raises(KeyboardInterrupt):
+            open_near(store, str(tmp_path), lambda *progress: told.append(progress))
+    size = sum(file["bytes"] for file in files)
     assert told[0][1:] == (0, size) and told[0][0].startswith(f"copying the token store to {tmp_path}")
-    copied = []
-    copy = local_copy._copy_file
-    monkeypatch.setattr(local_copy, "_copy_file", lambda *given: copied.append(given) or copy(*given))
-    assert content(open_near(store, str(tmp_path)).path) == remote_content(store)
-    assert finished and len(copied) == len(remote_content(store)) - 2 - finished
-    again = len(copied)
-    open_near(store, str(tmp_path))
-    assert len(copied) == again
+    after = count_requests(monkeypatch)
+    assert content_of_copy(open_near(store, str(tmp_path)).path) == remote_content(store)
+    assert sorted([*before, *after]) == sorted((file["name"], 0) for file in files), "each block once"
 
 
 def test_damaged_remote_file_is_named(store, tmp_path):
@@ -369,23 +379,44 @@ def test_damaged_remote_file_is_named(store, tmp_path):
     whole = bytearray(damaged.read_bytes())
     whole[100] ^= 1
     damaged.write_bytes(bytes(whole))
-    with pytest.raises(
-        ValueError, match=rf"token store file {damaged}: its SHA-256 is \w+, the manifest's is \w+; it was"
-    ):
+    with pytest.raises(ValueError, match=rf"token store file {damaged}: the block at byte 0 is damaged .its SHA-256 "):
         open_near(store, str(tmp_path))
-    assert not list(tmp_path.glob("store-*/train-00002.tokens*"))
     whole[100] ^= 1
     damaged.write_bytes(bytes(whole))
-    assert content(open_near(store, str(tmp_path)).path) == remote_content(store)
+    assert content_of_copy(open_near(store, str(tmp_path)).path) == remote_content(store)
 
 
 def test_too_little_room_is_reported_first(data, tmp_path, monkeypatch):
     store = prepare(data)
     monkeypatch.setattr(local_copy.shutil, "disk_usage", lambda _: local_copy.shutil._ntuple_diskusage(1, 1, 1000))
-    with pytest.raises(OSError, match=r"data\.cache_dir=.*: 0\.0 MB of .* are to be copied there and 0\.0 MB are free"):
+    with pytest.raises(OSError, match=r"data\.cache_dir=.*: 0\.\d MB of .* are to be copied .* 0\.0 MB are free"):
         open_near(store, str(tmp_path))
     with pytest.raises(ValueError, match=r"data\.cache_dir=s3://b/c is not on this machine; name a folder of a local"):
         open_near(store, "s3://b/c")
+
+
+def test_blocks_of_a_large_store_are_fetched_when_they_are_read(store, tmp_path, monkeypatch):
+    most = 5 * blocks.BLOCK_BYTES / 1e9
+    with pytest.raises(ValueError, match=r"data\.cache_gb=1e-05: a run holds 3 windows .* are \d+\.\d GB; give at"):
+        open_near(store, str(tmp_path), most_gigabytes=1e-5)
+    monkeypatch.setattr(local_copy, "WINDOW_TOKENS", 0)
+    requests = count_requests(monkeypatch)
+    bounded = open_near(store, str(tmp_path), most_gigabytes=most)
+    train = bounded.split("train")
+    parts = train.parts(10**9)
+    assert not requests and len(parts) > 2
+    whole = open_near(store, str(tmp_path / "whole")).split("train")
+    for part in (*parts, *parts):
+        there, here = (split.select([part]) for split in (train, whole))
+        every = there.sentence_offsets[:-1], np.diff(there.sentence_offsets)
+        assert (there.tokens(*every) == here.tokens(*every)).all()
+    assert not list(check_store(bounded.path)), "holes are no damage"
+    held = [path for path in bounded.path.glob("train-*") if path.stat().st_blocks]
+    assert 2 <= len(held) <= 5
+    assert requests.count(("train-00000.tokens", 0)) == 3, "by one copy, and twice by that with a bound"
+    assert open_near(store, str(tmp_path), most_gigabytes=most) is bounded
+    with pytest.raises(ValueError, match=r"another process reads this copy, and data\.cache_gb bounds it; give"):
+        TokenStore.open(bounded.path)
 
 
 def test_reading_requests_pieces(bucket, monkeypatch):

@@ -71,7 +71,10 @@ def test_manifest_fields(tmp_path):
     assert store.vocab_size == 1000
     assert store.special == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
     assert store.manifest["tokenizer"]["fingerprint"] == WORDPIECE.fingerprint == store.tokenizer().fingerprint
-    assert store.manifest["provenance"] == {"from": "here"}
+    assert store.manifest["provenance"]["from"] == "here"
+    view = store.split("train")
+    ids = view.tokens(view.sentence_offsets[:-1], np.diff(view.sentence_offsets))
+    assert view.token_counts.tolist() == np.bincount(ids, minlength=1000).tolist()
     assert store.manifest["splits"]["held_out"] == {"documents": 0, "sentences": 0, "tokens": 0, "shards": []}
     assert store.split("held_out").num_tokens == 0
     assert store.split("held_out").document_offsets.tolist() == [0]
@@ -167,6 +170,9 @@ def test_every_flipped_bit_is_found(tmp_path):
                 TokenStore.open(path).verify()
             file.write_bytes(whole)
     TokenStore.open(path).verify()
+    flip(path / "train.counts", 9)
+    with pytest.raises(ValueError, match=r"train\.counts: the block at byte 0 is damaged"):
+        TokenStore.open(path).verify()
 
 
 def test_missing_and_truncated_files_are_refused_at_once(large):

@@ -43,7 +43,7 @@ def _ordinary_id(vocabulary: Vocabulary, _: Split) -> Draw:
 
 
 def _corpus_token(_: Vocabulary, split: Split) -> Draw:
-    tokens, key = int(split.sentence_offsets[-1]), derive_key("token of the corpus")
+    tokens, key = split.num_tokens, derive_key("token of the corpus")
 
     def draw(bits: np.ndarray) -> np.ndarray:
         starts = below(hash64(key, bits), tokens)

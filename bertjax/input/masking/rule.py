@@ -15,6 +15,7 @@ from bertjax.input.masking.options import RANDOM_IDS, REPLACED_BY, Draw, check_m
 from bertjax.input.masking.similar import ReplacedBySimilar, SimilarTable
 from bertjax.input.masking.units import UNITS, Unit
 from bertjax.input.randomness import fold_in, hash64, low_uniform, uniform
+from bertjax.text.store.format import SplitView
 from bertjax.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -158,7 +159,9 @@ def mask_tokens(
 
 
 def token_counts(text: Split | Segments, vocab_size: int) -> np.ndarray:
-    """Count each token of a text: int64 [vocab_size]. Reads the whole text."""
+    """Count each token of a text: int64 [vocab_size]. Reads the whole text, unless its store has the counts."""
+    if isinstance(text, SplitView) and text.token_counts is not None:
+        return text.token_counts
     offsets, counts = text.sentence_offsets, np.zeros(vocab_size, np.int64)
     for first in range(0, len(offsets) - 1, _SENTENCES_AT_A_TIME):
         edges = offsets[first : first + _SENTENCES_AT_A_TIME + 1]

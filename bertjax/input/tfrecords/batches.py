@@ -76,7 +76,7 @@ class RecordBatches:
         require_recorded(objectives)
         self._view, self._vocabulary, self._data, self._seed = view, vocabulary, data, seed
         self._objectives = tuple(objectives)
-        self.rows_per_epoch = len(view)
+        self.rows_per_epoch = self.estimated_rows = len(view)
 
     def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Batch `step` of the run, or some of its `rows`.

@@ -48,7 +48,7 @@ _DRAWN_ALREADY = (
 
 def are_records(data: DataConfig) -> bool:
     """Whether a source is pretraining records; `Records.open` then requires that all are."""
-    return not all(map(is_text, parse_sources(data.sources)))
+    return not data.store and not all(map(is_text, parse_sources(data.sources)))
 
 
 class Records:
@@ -63,6 +63,7 @@ class Records:
         objectives: Sequence[str],
     ) -> None:
         self._files, self._data, self._objectives = tuple(files), data, tuple(objectives)
+        self.location = ""
         self.name, self.notes = f"records {', '.join(data.sources)}", list[str]()
         self.tokenizer, self.fingerprint = tokenizer, fingerprint
 
@@ -95,7 +96,9 @@ class Records:
             records._require_both_splits(RowShape.of(stage))
         return records
 
-    def train(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> RecordBatches:
+    def train(
+        self, data: DataConfig, seed: int, objectives: Sequence[str] = (), global_batch_size: int = 1
+    ) -> RecordBatches:
         """The rows of a stage."""
         view = self._view("train", RowShape.of(data))
         return RecordBatches(view, self.tokenizer, data, seed, objectives or self._objectives)

@@ -172,7 +172,17 @@ class SkippedBatches:
 
     def __init__(self, batches: RunBatches, skips: Sequence[Skip], start: int) -> None:
         self.source, self._skips, self._start = batches, tuple(skips), start
-        self.rows_per_epoch, self.shares = batches.rows_per_epoch, batches.shares
+        self.shares = batches.shares
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """As of `batches`."""
+        return self.source.rows_per_epoch
+
+    @property
+    def estimated_rows(self) -> int:
+        """As of `batches`."""
+        return self.source.estimated_rows
 
     def number(self, step: int) -> int:
         """The number in the stage, from 0, of the batch that a step of it gets."""

@@ -11,6 +11,8 @@ A store is a directory:
     train-00000.continues    with a segmenter: bool, whether a token continues the word before it
     train-00000.phrases      with data.units: bool, whether a token continues the phrase or word before it
     train-00000.entities     the same for entities
+    origin                   of a copy with holes: the path or URL of the store that it is a copy of
+    train.counts             int64 [vocabulary]: how often each id occurs in the split; likewise held_out.counts
 If documents are pieces of works, a shard's record in the manifest has `works`: the number of pieces of each, in order.
 Every sentence has a token and every document a sentence. `planes` in the manifest names the further per-token arrays.
 `writer.write_store` makes a store of ids, `prepare` one of text.
@@ -18,20 +20,23 @@ Every sentence has a token and every document a sentence. `planes` in the manife
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from bertjax.text.ragged import range_indices
+from bertjax.text.store.blocks import BlockFile, Origin
 from bertjax.text.store.manifest import (
-    BLOCK_BYTES,
     GROUP_DTYPE,
     GROUPS,
     OFFSET_DTYPE,
+    ORIGIN_FILE,
     PLANES,
     SPLITS,
     Split,
@@ -40,12 +45,18 @@ from bertjax.text.store.manifest import (
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
+_SAMPLED_PARTS = 16
+
+# The open copies with a bound. A process has one of each, as another would not know which blocks were removed.
+_bounded: WeakValueDictionary[Path, TokenStore] = WeakValueDictionary()
+
 
 class TokenStore:
     """A store opened for reading."""
 
-    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, path: Path, manifest: dict[str, Any], origin: Origin | None = None) -> None:
         self.path = path
+        self.location = str(origin.folder if origin else path.absolute())  # of the store that this may be a copy of
         self.manifest = manifest
         self.fingerprint: str = manifest["fingerprint"]
         self.vocab_size: int = manifest["tokenizer"]["vocab_size"]
@@ -59,23 +70,34 @@ class TokenStore:
         self._splits = {
             split: SplitView(
                 [
-                    _Shard(path, shard, manifest["token_dtype"], present)
+                    _Shard(path, shard, manifest["token_dtype"], present, origin)
                     for shard in manifest["splits"][split]["shards"]
                 ],
                 homes.get(split),
                 num_sources,
+                BlockFile(path, about["token_counts"][split], OFFSET_DTYPE, origin)
+                if split in about.get("token_counts", {})
+                else None,
             )
             for split in SPLITS
         }
 
     @classmethod
-    def open(cls, path: str | Path) -> TokenStore:
-        """Open a store without reading tokens.
+    def open(cls, path: str | Path, most_bytes: int = 0) -> TokenStore:
+        """Open a store without reading tokens. A copy with holes may have a bound on its bytes, see `Origin`.
 
         Raises ValueError if it is not a store, has another format version or a changed manifest, or a file is missing
         or of another size.
         """
-        return cls(Path(path), read_manifest(Path(path)))
+        folder = Path(path)
+        about = folder / ORIGIN_FILE
+        if most_bytes and (opened := _bounded.get(folder.absolute())) is not None:
+            return opened
+        manifest = read_manifest(folder)
+        store = cls(folder, manifest, Origin(about, most_bytes) if about.is_file() else None)
+        if most_bytes:
+            _bounded[folder.absolute()] = store
+        return store
 
     def split(self, name: Split) -> SplitView:
         """The documents of a split as one corpus."""
@@ -98,40 +120,112 @@ class TokenStore:
 
     def verify(self) -> None:
         """Check every block of every file. Raises ValueError naming the first damaged file and byte offset."""
+        for file in self.files():
+            file.whole()
+
+    def files(self) -> Iterator[BlockFile]:
+        """All array files."""
         for view in self._splits.values():
-            view.verify()
+            yield from view.files()
+
+
+class Part(NamedTuple):
+    """Successive documents of one shard of a split."""
+
+    shard: int
+    first: int  # the first of its documents in the shard
+    stop: int  # one past the last
+    tokens: int  # about: a shard's tokens are shared out evenly over its documents
+    source: int  # 0 if the store does not record sources
 
 
 class SplitView:
-    """One split of a store: its shards as one corpus, with offsets over all of them."""
+    """One split of a store, or some parts of it: as one corpus, with offsets over all of its shards."""
 
-    def __init__(self, shards: list[_Shard], sources: list[int] | None = None, num_sources: int = 0) -> None:
-        self._shards, self._sources = shards, sources
+    def __init__(
+        self,
+        shards: Sequence[_Shard],
+        sources: list[int] | None = None,
+        num_sources: int = 0,
+        counts: BlockFile | None = None,
+        pieces: Sequence[_Piece] | None = None,
+    ) -> None:
+        """`sources` is the source of each shard. `pieces` are the documents of the view; None: all of the shards."""
+        self._shards, self._sources, self._counts = shards, sources, counts
         self.num_sources = num_sources  # of the store; a source may have no document in the split
-        self._first_sentence = _bases([shard.num_sentences for shard in shards])
-        self._first_token = _bases([shard.num_tokens for shard in shards])
-        self.num_documents = sum(shard.num_documents for shard in shards)
+        self._pieces = [_Piece.whole(n, shard) for n, shard in enumerate(shards)] if pieces is None else pieces
+        self._first_sentence = _bases([piece.num_sentences for piece in self._pieces])
+        self._first_token = _bases([piece.num_tokens for piece in self._pieces])
+        self.num_documents = sum(piece.num_documents for piece in self._pieces)
         self.num_sentences = int(self._first_sentence[-1])
         self.num_tokens = int(self._first_token[-1])
 
     @cached_property
     def document_offsets(self) -> np.ndarray:
         """int64 [documents + 1]: the sentence at which each document starts."""
-        return _joined([shard.documents for shard in self._shards], self._first_sentence)
+        return _joined([piece.documents() for piece in self._pieces], self._first_sentence)
 
     @cached_property
     def sentence_offsets(self) -> np.ndarray:
         """int64 [sentences + 1]: the token at which each sentence starts."""
-        return _joined([shard.sentences for shard in self._shards], self._first_token)
+        return _joined([piece.sentences() for piece in self._pieces], self._first_token)
 
     @cached_property
     def works(self) -> np.ndarray | None:
         """int64 [documents]: the work that each document is a piece of; None if documents are whole works."""
-        works = [shard.works for shard in self._shards if shard.works is not None]
-        if not works or len(works) < len(self._shards):
+        works = [piece.works() for piece in self._pieces if piece.shard.works is not None]
+        if not works or len(works) < len(self._pieces):
             return None
-        pieces = np.concatenate(works)
-        return np.repeat(np.arange(len(pieces)), pieces)
+        firsts = _bases([int(one.max(initial=-1)) + 1 for one in works])
+        return np.concatenate([one + first for one, first in zip(works, firsts, strict=False)])
+
+    @property
+    def token_counts(self) -> np.ndarray | None:
+        """int64 [vocab_size]: how often each id occurs in the whole split, also for a view of a part of it.
+
+        None if the store does not record it, or the view is one source's.
+        """
+        return None if self._counts is None else self._counts.whole()
+
+    def parts(self, most_tokens: int, least: int = 1) -> list[Part]:
+        """The split cut into parts of about `most_tokens` at most, in order, by the counts of the manifest alone.
+
+        A source has `least` parts or more, if it has the documents. A part may be larger if a single document is.
+        """
+        homes = self._sources or [0] * len(self._shards)
+        shards_of = Counter(homes)
+        cut = []
+        for number, (shard, home) in enumerate(zip(self._shards, homes, strict=True)):
+            documents, tokens = shard.num_documents, shard.num_tokens
+            wanted = max(-(-tokens // most_tokens), -(-least // shards_of[home]))
+            count = max(min(wanted, documents), 1)
+            edges, shares = ([total * n // count for n in range(count + 1)] for total in (documents, tokens))
+            for n in range(count):
+                cut.append(Part(number, edges[n], edges[n + 1], shares[n + 1] - shares[n], home))
+        return cut
+
+    def select(self, parts: Sequence[Part]) -> SplitView:
+        """The documents of some parts, in their order, as one corpus. Reads and verifies the offsets at their edges."""
+        pieces = [_Piece.part(part.shard, self._shards[part.shard], part.first, part.stop) for part in parts]
+        return SplitView(self._shards, self._sources, self.num_sources, self._counts, pieces)
+
+    def sample(self, tokens: int) -> SplitView:
+        """About `tokens` tokens, spread over the split; the view itself if it has no more."""
+        if self.num_tokens <= tokens:
+            return self
+        parts = self.parts(max(tokens // _SAMPLED_PARTS, 1))
+        places = np.linspace(0, len(parts) - 1, min(_SAMPLED_PARTS, len(parts))).astype(np.int64)
+        return self.select([parts[place] for place in np.unique(places).tolist()])
+
+    def place_in_split(self, documents: np.ndarray, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers in the whole split of documents of this view, and of sentences in them; int64 of one shape."""
+        first_document = _bases([piece.num_documents for piece in self._pieces])
+        home = np.searchsorted(first_document, documents, side="right") - 1
+        pieces = [(piece.number, piece.first_document, piece.first_sentence) for piece in self._pieces]
+        number, document, sentence = np.array(pieces, np.int64).T
+        document += _bases([shard.num_documents for shard in self._shards])[number] - first_document[:-1]
+        sentence += _bases([shard.num_sentences for shard in self._shards])[number] - self._first_sentence[:-1]
+        return documents + document[home], sentences + sentence[home]
 
     @cached_property
     def groups(self) -> np.ndarray | None:
@@ -150,13 +244,22 @@ class SplitView:
 
         Raises ValueError if the store does not record sources.
         """
-        held = np.zeros(self.num_sources, np.int64)
-        np.add.at(held, self._homes(), [shard.num_documents for shard in self._shards])
-        return _bases(held)
+        return _bases(self._of_sources([piece.num_documents for piece in self._pieces]))
+
+    @cached_property
+    def source_tokens(self) -> np.ndarray:
+        """int64 [sources]: the tokens of each source. Raises ValueError if the store does not record sources."""
+        return self._of_sources([piece.num_tokens for piece in self._pieces])
 
     def select_source(self, source: int) -> SplitView:
         """The documents of one source. Raises ValueError if the store does not record sources."""
         return SplitView([shard for shard, home in zip(self._shards, self._homes(), strict=True) if home == source])
+
+    def _of_sources(self, amounts: Sequence[int]) -> np.ndarray:
+        """The sum of the pieces' amounts for each source."""
+        homes, held = self._homes(), np.zeros(self.num_sources, np.int64)
+        np.add.at(held, [homes[piece.number] for piece in self._pieces], amounts)
+        return held
 
     def _homes(self) -> list[int]:
         if self._sources is None:
@@ -172,7 +275,7 @@ class SplitView:
         starts, lengths: int64 [n]; a range must not cross the end of a document. Raises ValueError for a range outside
         the split, and, naming file and byte offset, for a damaged block that is read for the first time.
         """
-        return self._gather([shard.tokens for shard in self._shards], starts, lengths)
+        return self._gather([piece.shard.tokens for piece in self._pieces], starts, lengths)
 
     @property
     def has_words(self) -> bool:
@@ -188,17 +291,18 @@ class SplitView:
 
         Otherwise like `tokens`.
         """
-        return self._gather([shard.planes[plane] for shard in self._shards], starts, lengths)
+        return self._gather([piece.shard.planes[plane] for piece in self._pieces], starts, lengths)
 
-    def _gather(self, files: list[_CheckedFile], starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The values of ranges in per-token files, one file per shard."""
+    def _gather(self, files: list[BlockFile], starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The values of ranges in per-token files, one file per piece."""
         starts, lengths = np.asarray(starts, np.int64), np.asarray(lengths, np.int64)
         self._check_ranges(starts, lengths)
         if len(files) == 1:
+            starts = starts + self._pieces[0].first_token
             return files[0].take(range_indices(starts, lengths), starts, lengths)
         home = np.searchsorted(self._first_token, starts, side="right") - 1
         order = np.argsort(home, kind="stable")
-        local, sizes = starts[order] - self._first_token[home[order]], lengths[order]
+        local, sizes = starts[order] + self._shift[home[order]], lengths[order]
         indices, ends = range_indices(local, sizes), _bases(sizes)
         gathered = np.empty(len(indices), files[0].dtype if files else np.uint16)
         edges = np.searchsorted(home[order], np.arange(len(files) + 1))
@@ -210,13 +314,30 @@ class SplitView:
         out[range_indices(_bases(lengths)[:-1][order], sizes)] = gathered
         return out
 
-    def verify(self) -> None:
-        """Check every block. Raises ValueError naming the first damaged file and byte offset."""
+    @cached_property
+    def _shift(self) -> np.ndarray:
+        """int64 [pieces]: added to a token's number in the view, its number in the shard."""
+        return np.array([piece.first_token for piece in self._pieces], np.int64) - self._first_token[:-1]
+
+    def files(self) -> Iterator[BlockFile]:
+        """The files of all shards of the split."""
+        if self._counts is not None:
+            yield self._counts
         for shard in self._shards:
-            for file in (shard.tokens, shard.sentences, shard.documents, *shard.planes.values()):
-                file.whole()
+            yield from (shard.tokens, shard.sentences, shard.documents, *shard.planes.values())
             if shard.groups is not None:
-                shard.groups.whole()
+                yield shard.groups
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the view is of a copy, whose blocks may have to be fetched."""
+        return any(piece.shard.tokens.is_copy for piece in self._pieces)
+
+    def verify_tokens(self) -> None:
+        """Fetch or check the blocks of the view's tokens and planes, front to back, so that reading need not."""
+        for piece in self._pieces:
+            for file in (piece.shard.tokens, *piece.shard.planes.values()):
+                file.span(piece.first_token, piece.first_token + piece.num_tokens)
 
     def _check_ranges(self, starts: np.ndarray, lengths: np.ndarray) -> None:
         if not len(starts):
@@ -232,82 +353,91 @@ class SplitView:
             )
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """Successive documents of a shard, and what they hold."""
+
+    number: int  # of the shard
+    shard: _Shard
+    first_document: int
+    num_documents: int
+    first_sentence: int
+    num_sentences: int
+    first_token: int
+    num_tokens: int
+
+    @classmethod
+    def whole(cls, number: int, shard: _Shard) -> _Piece:
+        return cls(number, shard, 0, shard.num_documents, 0, shard.num_sentences, 0, shard.num_tokens)
+
+    @classmethod
+    def part(cls, number: int, shard: _Shard, first: int, stop: int) -> _Piece:
+        if stop - first == shard.num_documents:
+            return cls.whole(number, shard)
+        sentence, last_sentence = (int(shard.documents.span(at, at + 1)[0]) for at in (first, stop))
+        token, last_token = (int(shard.sentences.span(at, at + 1)[0]) for at in (sentence, last_sentence))
+        return cls(number, shard, first, stop - first, sentence, last_sentence - sentence, token, last_token - token)
+
+    def documents(self) -> np.ndarray:
+        """int64 [documents + 1], from 0."""
+        return _ascending(self.shard.documents, self.first_document, self.num_documents, self.num_sentences)
+
+    def sentences(self) -> np.ndarray:
+        """int64 [sentences + 1], from 0."""
+        return _ascending(self.shard.sentences, self.first_sentence, self.num_sentences, self.num_tokens)
+
+    def works(self) -> np.ndarray:
+        """int64 [documents]: the work of each, from 0."""
+        pieces = self.shard.works
+        assert pieces is not None
+        works = np.repeat(np.arange(len(pieces)), pieces)[self.first_document :][: self.num_documents]
+        return works - works[0] if len(works) else works
+
+
 class _Shard:
     """The files of one shard."""
 
-    def __init__(self, folder: Path, record: Mapping[str, Any], dtype: str, present: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, record: Mapping[str, Any], dtype: str, present: Sequence[str], origin: Origin | None
+    ) -> None:
         self.num_documents: int = record["documents"]
         self.num_sentences: int = record["sentences"]
         self.num_tokens: int = record["tokens"]
         self.works = np.array(record["works"], np.int64) if "works" in record else None
         files = record["files"]
-        self.tokens = _CheckedFile(folder, files["tokens"], dtype)
-        self.sentences = _CheckedFile(folder, files["sentences"], OFFSET_DTYPE)
-        self.documents = _CheckedFile(folder, files["documents"], OFFSET_DTYPE)
-        self.groups = _CheckedFile(folder, files[GROUPS], GROUP_DTYPE) if GROUPS in files else None
-        self.planes = {name: _CheckedFile(folder, files[name], PLANES[name]) for name in PLANES if name in files}
+        self.tokens = BlockFile(folder, files["tokens"], dtype, origin)
+        self.sentences = BlockFile(folder, files["sentences"], OFFSET_DTYPE, origin)
+        self.documents = BlockFile(folder, files["documents"], OFFSET_DTYPE, origin)
+        self.groups = BlockFile(folder, files[GROUPS], GROUP_DTYPE, origin) if GROUPS in files else None
+        self.planes = {name: BlockFile(folder, files[name], PLANES[name], origin) for name in PLANES if name in files}
         self.present = self.planes.keys() & set(present)
-
-
-class _CheckedFile:
-    """A memory-mapped array whose blocks are compared with their SHA-256 the first time they are read."""
-
-    def __init__(self, folder: Path, record: Mapping[str, Any], dtype: str) -> None:
-        self.path = folder / record["name"]
-        self._digests: list[str] = record["blocks"]
-        self.dtype = np.dtype(dtype)
-        size = self.path.stat().st_size if self.path.is_file() else None
-        if size != record["bytes"]:
-            state = "is missing" if size is None else f"has {size} bytes instead of {record['bytes']}"
-            raise ValueError(f"token store file {self.path} {state}; delete the store and prepare it again")
-        # A plain array over the map: indexing an np.memmap costs more than the gather.
-        self._array = np.asarray(np.memmap(self.path, self.dtype, mode="r"))
-        self._checked = np.zeros(len(self._digests), bool)
-        self._all_checked = False
-
-    def whole(self) -> np.ndarray:
-        """The whole array, verified."""
-        if not self._all_checked:
-            self._check(np.arange(len(self._digests)))
-        return self._array
-
-    def take(self, indices: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The elements at `indices`, which lie in the ranges of `starts` and `lengths`."""
-        if not self._all_checked:
-            per_block = BLOCK_BYTES // self.dtype.itemsize
-            first, last = starts // per_block, np.maximum(starts + lengths - 1, starts) // per_block
-            self._check(np.unique(range_indices(first, last - first + 1)))
-        return self._array.take(indices)
-
-    def _check(self, blocks: np.ndarray) -> None:
-        content = self._array.data.cast("B")
-        for block in blocks[~self._checked[blocks]].tolist():
-            start = block * BLOCK_BYTES
-            if hashlib.sha256(content[start : start + BLOCK_BYTES]).hexdigest() != self._digests[block]:
-                raise ValueError(
-                    f"token store file {self.path}: the block at byte {start} is damaged (its SHA-256 is not the "
-                    f"manifest's); delete the store and prepare it again"
-                )
-            self._checked[block] = True
-        self._all_checked = bool(self._checked.all())
 
 
 def _bases(counts: np.ndarray | list[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
 
 
-def _joined(files: list[_CheckedFile], bases: np.ndarray) -> np.ndarray:
-    """Join the shards' offsets; returns the memory map itself for a single shard."""
-    offsets = [_ascending(file, total) for file, total in zip(files, np.diff(bases).tolist(), strict=True)]
-    if len(files) == 1:
+def _joined(offsets: list[np.ndarray], bases: np.ndarray) -> np.ndarray:
+    """Join the pieces' offsets; returns the memory map itself for a single shard."""
+    if len(offsets) == 1:
         return offsets[0]
-    parts = [shard[:-1] + base for shard, base in zip(offsets, bases, strict=False)]
-    return np.concatenate([*parts, bases[-1:]])
+    joined = np.empty(sum(len(one) - 1 for one in offsets) + 1, np.int64)
+    at = 0
+    for one, base in zip(offsets, bases, strict=False):
+        np.add(one[:-1], base, out=joined[at : at + len(one) - 1])
+        at += len(one) - 1
+    joined[at] = bases[-1]
+    return joined
 
 
-def _ascending(file: _CheckedFile, total: int) -> np.ndarray:
-    """Read offsets. Raises ValueError unless they ascend from 0 to `total`: digests detect only damage."""
-    offsets = file.whole()
+def _ascending(file: BlockFile, first: int, count: int, total: int) -> np.ndarray:
+    """Read `count` + 1 offsets, as counted from the first of them.
+
+    Raises ValueError unless they ascend from 0 to `total`: digests detect only damage.
+    """
+    offsets = file.span(first, first + count + 1)
+    if first:
+        offsets = offsets - offsets[0]
     if offsets[0] != 0 or offsets[-1] != total or (offsets[1:] <= offsets[:-1]).any():
         raise ValueError(
             f"token store file {file.path}: its offsets do not ascend from 0 to {total:,}; delete the store and "

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,114 +10,131 @@ from typing import Any
 
 from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import exclusive_lock
-from bertjax.storage.files import naming, sync, write_durably
+from bertjax.storage.files import sync, write_durably
 from bertjax.storage.progress import Progress, no_progress
-from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath, is_remote, open_bytes, path_of, remote_files
+from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath, is_remote, path_of, remote_files
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.manifest import FileRecord, file_records, read_manifest
+from bertjax.text.store.manifest import (
+    BLOCK_BYTES,
+    MANIFEST_FILE,
+    ORIGIN_FILE,
+    WINDOW_TOKENS,
+    file_records,
+    read_manifest,
+)
 
-_CHUNK = 8 << 20
+_WINDOWS_HELD = 3  # at least: the current one, the next, and one that threads may still read
 
 
 def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore:
-    """Open the store of the sources, prepared if needed; copied to `data.cache_dir` if that is set or it is remote.
+    """Open `data.store`, or the store of the sources, prepared if needed; as `open_near` does.
 
-    Raises like `prepare`, `local_copy` and `TokenStore.open`.
+    Raises like `prepare`, `open_near` and `TokenStore.open`.
     """
-    return open_near(prepare(data, progress), data.cache_dir, progress)
+    store = path_of(data.store) if data.store else prepare(data, progress)
+    return open_near(store, data.cache_dir, progress, data.cache_gb)
 
 
 def reopen_store(data: DataConfig, fingerprint: str, progress: Progress = no_progress) -> TokenStore | None:
     """Open the store with this fingerprint, whatever the sources hold now. Returns None if there is none.
 
-    Raises like `local_copy` and `TokenStore.open`; damaged other stores are ignored.
+    Raises like `open_near` and `TokenStore.open`; damaged other stores are ignored.
     """
+    if data.store:
+        store = open_store(data, progress)
+        return store if store.fingerprint == fingerprint else None
     cache = Path(data.cache_dir or DEFAULT_CACHE)
     for folder in (cache, path_of(data.root)):
         for manifest in sorted(folder.glob("store-*/manifest.json")):
             with contextlib.suppress(ValueError):
                 if read_manifest(manifest.parent)["fingerprint"] != fingerprint:
                     continue
-                return open_near(manifest.parent, "" if folder is cache else data.cache_dir, progress)
+                if folder is cache:
+                    return _opened_copy(cache / manifest.parent.name, progress, data.cache_gb)
+                return open_near(manifest.parent, data.cache_dir, progress, data.cache_gb)
     return None
 
 
-def open_near(store: AnyPath, cache_dir: str = "", progress: Progress = no_progress) -> TokenStore:
-    """Open an existing store, through a local copy if it is remote or a cache directory is given."""
+def open_near(
+    store: AnyPath, cache_dir: str = "", progress: Progress = no_progress, most_gigabytes: float = 0
+) -> TokenStore:
+    """Open an existing store; one that is remote, or all if `cache_dir` is given, by a copy in that folder.
+
+    The copy is `<cache_dir>/<store's name>-<fingerprint>`. A small store is copied at once. Of a larger one, blocks are
+    fetched when they are read, and verified on the way; a process that was interrupted finds those that are there.
+    `most_gigabytes` is a bound on them. Raises ValueError naming a damaged file, OSError if the disk has too little
+    room.
+    """
     if isinstance(store, Path) and not cache_dir:
         return TokenStore.open(store)
-    return TokenStore.open(local_copy(store, cache_dir or DEFAULT_CACHE, progress))
-
-
-def local_copy(store: AnyPath, cache_dir: str, progress: Progress = no_progress) -> Path:
-    """Copy a store to `<cache_dir>/<store's name>-<fingerprint>` if needed, and return that folder.
-
-    The folder appears atomically; an interrupted copy continues with the missing files. Raises ValueError naming a file
-    whose SHA-256 is not the manifest's, OSError if the disk has too little room.
-    """
     if is_remote(cache_dir):
         raise ValueError(f"data.cache_dir={cache_dir} is not on this machine; name a folder of a local disk")
+    cache = Path(cache_dir or DEFAULT_CACHE)
     manifest = read_manifest(store)
-    target = Path(cache_dir) / f"{store.name}-{manifest['fingerprint'][:12]}"
-    with exclusive_lock(Path(cache_dir)):
+    target = cache / f"{store.name}-{manifest['fingerprint'][:12]}"
+    with exclusive_lock(cache):
         if not target.exists():
-            _copy(store, manifest, target, progress)
-    return target
+            _begin(store, manifest, target)
+    return _opened_copy(target, progress, most_gigabytes)
 
 
-def _copy(store: AnyPath, manifest: Mapping[str, Any], target: Path, progress: Progress) -> None:
+def _begin(store: AnyPath, manifest: Mapping[str, Any], target: Path) -> None:
+    """Make a copy whose array files are holes."""
     folder = target.with_name(f"{target.name}.partial")
-    folder.mkdir(exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     files = file_records(manifest)
-    total = sum(file["bytes"] for file in files)
-    what = f"copying the token store to {target}, bytes"
-    done = sum(file["bytes"] for file in files if _is_there(folder, file))
-    needed, free = total - done, shutil.disk_usage(folder).free
-    if needed > free:
-        raise OSError(
-            f"data.cache_dir={folder.parent}: {needed / 1e6:,.1f} MB of {store} are to be copied there and "
-            f"{free / 1e6:,.1f} MB are free; make room, or set data.cache_dir to a larger disk"
-        )
-    progress(what, done, total)
     for file in files:
-        if not _is_there(folder, file):
-            _copy_file(store / file["name"], folder / file["name"], file)
-            done += file["bytes"]
-            progress(what, done, total)
+        with open(folder / file["name"], "wb") as written:
+            written.truncate(file["bytes"])
     # The other files are small: the vocabulary, which has a fingerprint of its own, and last the manifest.
     if isinstance(store, RemotePath):
         names = {url.rpartition("/")[2] for url in remote_files(f"{store}/*")}
     else:
         names = {path.name for path in store.iterdir()}
-    others = names - {file["name"] for file in files} - {"manifest.json"}
-    for name in [*sorted(others), "manifest.json"]:
+    others = names - {file["name"] for file in files} - {MANIFEST_FILE, ORIGIN_FILE}
+    write_durably(folder / ORIGIN_FILE, str(store if isinstance(store, RemotePath) else store.absolute()).encode())
+    for name in [*sorted(others), MANIFEST_FILE]:
         write_durably(folder / name, (store / name).read_bytes())
     sync(folder)
-    os.rename(folder, target)
+    folder.rename(target)
     sync(target.parent)
 
 
-def _is_there(folder: Path, file: FileRecord) -> bool:
-    """Whether a file was copied: it gets its name once complete and verified."""
-    return (folder / file["name"]).is_file()
+def _opened_copy(target: Path, progress: Progress, most_gigabytes: float) -> TokenStore:
+    """Open a copy; complete that of a store of one window.
 
-
-def _copy_file(source: AnyPath, target: Path, file: FileRecord) -> None:
-    digest = hashlib.sha256()
-    partial = target.with_name(f"{target.name}.partial")
-    with open_bytes(str(source)) as read, open(partial, "wb") as written:
-        while chunk := read.read(_CHUNK):
-            digest.update(chunk)
-            with naming(partial):
-                written.write(chunk)
-        with naming(partial):
-            written.flush()
-            os.fsync(written.fileno())
-    if digest.hexdigest() != file["sha256"]:
-        partial.unlink()
+    A process with a bound is the only one that reads the copy, as it may remove blocks that others have verified.
+    """
+    manifest, most = read_manifest(target), round(most_gigabytes * 1e9)
+    files, tokens = file_records(manifest), manifest["splits"]["train"]["tokens"]
+    total = sum(len(file["blocks"]) for file in files) * BLOCK_BYTES
+    least = _WINDOWS_HELD * total * WINDOW_TOKENS // max(tokens, 1)
+    if most >= total:
+        most = 0
+    if 0 < most < least:
         raise ValueError(
-            f"token store file {source}: its SHA-256 is {digest.hexdigest()}, the manifest's is {file['sha256']}; it "
-            "was damaged there: delete the store and prepare it again"
+            f"data.cache_gb={most_gigabytes:g}: a run holds {_WINDOWS_HELD} windows of the text, which are "
+            f"{least / 1e9:.1f} GB; give at least so much, or 0 for no bound"
         )
-    os.replace(partial, target)
+    store = TokenStore.open(target, most)
+    held = sum((target / file["name"]).stat().st_blocks * 512 for file in files)
+    if 0 < most < held:  # of a process with another bound
+        for file in store.files():
+            file.drop_all()
+    if tokens > WINDOW_TOKENS:
+        return store
+    total = sum(file["bytes"] for file in files)
+    needed, free = total - held, shutil.disk_usage(target).free
+    if needed > free:
+        raise OSError(
+            f"data.cache_dir={target.parent}: {needed / 1e6:,.1f} MB of {store.location} are to be copied there and "
+            f"{free / 1e6:,.1f} MB are free; make room, or set data.cache_dir to a larger disk"
+        )
+    done = 0
+    for file in store.files():
+        progress(f"copying the token store to {target}, bytes", done, total)
+        done += file.whole().nbytes
+    progress(f"copying the token store to {target}, bytes", done, total)
+    return store

@@ -13,6 +13,7 @@ from bertjax.storage.json_documents import Between, Count, Sha256, checked, read
 from bertjax.storage.remote import AnyPath
 
 MANIFEST_FILE = "manifest.json"
+ORIGIN_FILE = "origin"
 FORMAT_VERSION = 1
 BLOCK_BYTES = 1 << 20
 PARTS = ("tokens", "sentences", "documents")
@@ -20,6 +21,7 @@ PARTS = ("tokens", "sentences", "documents")
 PLANES = {"continues": "|b1", "phrases": "|b1", "entities": "|b1"}
 OFFSET_DTYPE = "<i8"
 GROUPS, GROUP_DTYPE = "groups", "<u8"  # an array of one value per document, for stores that have groups
+WINDOW_TOKENS = 1 << 29  # that a run reads at a time (`bertjax.input.windows`)
 
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
@@ -79,6 +81,7 @@ class _Provenance(TypedDict):
     shard_sources: NotRequired[dict[str, list[Count]]]
     sources: NotRequired[list[Any]]
     units: NotRequired[list[str] | dict[str, Any] | None]
+    token_counts: NotRequired[dict[str, FileRecord]]
 
 
 class Manifest(TypedDict):
@@ -139,7 +142,8 @@ def read_manifest(path: AnyPath) -> dict[str, Any]:
 
 def file_records(manifest: Mapping[str, Any]) -> list[FileRecord]:
     """The records of all array files."""
-    return [file for _, shard in _shards(manifest) for file in shard["files"].values()]
+    files = [file for _, shard in _shards(manifest) for file in shard["files"].values()]
+    return [*files, *manifest["provenance"].get("token_counts", {}).values()]
 
 
 def describe_split(manifest: Mapping[str, Any], split: Split) -> str:
@@ -163,7 +167,7 @@ def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
         GROUPS: 8,
     } | dict.fromkeys(PLANES, 1)
     counted = {"sentences": "sentences", "documents": "documents", GROUPS: "documents"}
-    seen: set[str] = set()
+    seen = {"..", ".", MANIFEST_FILE, ORIGIN_FILE}
     for where, shard in _shards(manifest):
         if lacks := [part for part in PARTS if part not in shard["files"]]:
             yield f"{where}.files has no {lacks[0]}"
@@ -177,11 +181,16 @@ def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{at}.bytes is {file['bytes']:,}, which is not the size of {elements:,} {part}"
             if len(file["blocks"]) != -(-file["bytes"] // BLOCK_BYTES):
                 yield f"{at}.blocks has {len(file['blocks']):,} digests for {file['bytes']:,} bytes"
-            if "/" in file["name"] or "\0" in file["name"] or file["name"] in ("..", ".", MANIFEST_FILE, *seen):
+            if _leaves_folder(file["name"]) or file["name"] in seen:
                 yield f"{at}.name is {file['name']!r}, which is not the name of a file of its own"
             seen.add(file["name"])
         if "works" in shard and sum(shard["works"]) != shard["documents"]:
             yield f"{where}.works count {sum(shard['works']):,} documents, and there are {shard['documents']:,}"
+    for split, file in manifest["provenance"].get("token_counts", {}).items():
+        is_own = not _leaves_folder(file["name"]) and file["name"] not in seen
+        if split not in SPLITS or file["bytes"] != 8 * manifest["tokenizer"]["vocab_size"] or not is_own:
+            yield f"provenance.token_counts.{split} is not a file with the number of each token of a split"
+        seen.add(file["name"])
     for split in SPLITS:
         about = manifest["splits"][split]
         for key in ("documents", "sentences", "tokens"):
@@ -193,3 +202,7 @@ def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
     special, vocab_size = manifest["tokenizer"]["special"], manifest["tokenizer"]["vocab_size"]
     if bad := [role for role, number in special.items() if number >= vocab_size]:
         yield f"tokenizer.special.{bad[0]} is {special[bad[0]]:,}, and there are {vocab_size:,} tokens"
+
+
+def _leaves_folder(name: str) -> bool:
+    return "/" in name or "\0" in name

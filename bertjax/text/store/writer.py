@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
 import os
 import shutil
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +28,7 @@ from bertjax.text.store.manifest import (
     PARTS,
     PLANES,
     SPLITS,
+    FileRecord,
     content_fingerprint,
     json_sha256,
     token_dtype,
@@ -47,6 +50,7 @@ class ShardWriter:
         self._group = np.zeros(1, GROUP_DTYPE)  # of the last document
         self._name = name
         self._documents = self._sentences = self._tokens = 0
+        self._counts = np.zeros(vocab_size, np.int64)  # of each id
         self._unended = 0  # sentences of the last document, whose end is written once the next one begins
         self._divided = False  # documents are pieces of works, of which there may be only one
         self._work, self._works = 0, Counter[int]()  # the last document's work, and the ended documents of each work
@@ -82,13 +86,14 @@ class ShardWriter:
         for name, plane in planes.items():
             self._files[name].write(plane.astype(PLANES[name]))
         self._files["tokens"].write(ids.astype(self._dtype))
+        self._counts += np.bincount(ids, minlength=len(self._counts))
         self._files["sentences"].write((self._tokens + np.cumsum(sentence_lengths)).astype(OFFSET_DTYPE))
         self._add_documents(part_lengths, is_continuation, is_of_same_work, groups)
         self._sentences += len(sentence_lengths)
         self._tokens += len(ids)
 
     def finish(self) -> dict[str, Any]:
-        """Sync the files to disk and return the shard's record for the manifest."""
+        """Sync the files to disk and return the shard's record for `finish_store`."""
         self._add_documents(np.zeros(1, np.int64), np.zeros(1, bool))
         return {
             "name": self._name,
@@ -96,6 +101,7 @@ class ShardWriter:
             "sentences": self._sentences,
             "tokens": self._tokens,
             **({"works": [self._works[work] for work in sorted(self._works)]} if self._divided else {}),
+            "counts": base64.b64encode(zlib.compress(self._counts.astype(OFFSET_DTYPE).tobytes(), 1)).decode(),
             "files": {part: file.finish() for part, file in self._files.items()},
         }
 
@@ -191,6 +197,12 @@ def finish_store(
     A remote folder is the target itself, and becomes a store with its manifest. `shards` has the records of each
     split's shards in order, with these `planes`; `provenance` describes where the text came from.
     """
+    counts = {split: _sum_of_counts(shards.get(split, [])) for split in SPLITS}
+    count_files = {
+        split: _write_whole(folder, f"{split}.counts", total.astype(OFFSET_DTYPE).tobytes())
+        for split, total in counts.items()
+        if total is not None
+    }
     manifest: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "tokenizer": {
@@ -203,7 +215,7 @@ def finish_store(
         "block_bytes": BLOCK_BYTES,
         "splits": {split: _totals(shards.get(split, [])) for split in SPLITS},
         "planes": {name: PLANES[name] for name in planes},
-        "provenance": dict(provenance),
+        "provenance": {**provenance, **({"token_counts": count_files} if count_files else {})},
     }
     manifest["provenance_sha256"] = json_sha256(manifest["provenance"])
     manifest["fingerprint"] = content_fingerprint(manifest)
@@ -261,4 +273,22 @@ def _write_shard(folder: Path, name: str, documents: list[list[list[int]]], voca
 
 def _totals(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     sums = {key: sum(shard[key] for shard in shards) for key in ("documents", "sentences", "tokens")}
-    return {**sums, "shards": list(shards)}
+    return {**sums, "shards": [{key: shard[key] for key in shard if key != "counts"} for shard in shards]}
+
+
+def _sum_of_counts(shards: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
+    """How often each id occurs, int64 [vocab_size]; None without shards, or for records of an earlier version."""
+    if not shards or any("counts" not in shard for shard in shards):
+        return None
+    packed = (np.frombuffer(zlib.decompress(base64.b64decode(shard["counts"])), OFFSET_DTYPE) for shard in shards)
+    total = next(packed).astype(np.int64)
+    for counts in packed:
+        total += counts
+    return total
+
+
+def _write_whole(folder: AnyPath, name: str, content: bytes) -> FileRecord:
+    write_durably(folder / name, content)
+    blocks = [content[start : start + BLOCK_BYTES] for start in range(0, len(content), BLOCK_BYTES)]
+    digests = [hashlib.sha256(block).hexdigest() for block in blocks]
+    return {"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "blocks": digests}

@@ -1,0 +1,161 @@
+"""The order in which a run reads a text: in windows, each of which is shuffled as a whole.
+
+A text of up to `WINDOW_TOKENS` is one window: an epoch. A larger one is cut into parts, and each epoch deals its parts,
+in a new random order, into windows of about that size. What a start costs, and what it keeps in memory, is a window's,
+however large the text is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from bertjax.input.layout import Split
+from bertjax.input.plan import Reading
+from bertjax.input.randomness import derive_key, hash64, permute
+from bertjax.text.ragged import range_indices
+from bertjax.text.store.format import Part, SplitView
+from bertjax.text.store.manifest import WINDOW_TOKENS as WINDOW_TOKENS
+
+PARTS_OF_WINDOW = 16
+LEAST_OF_WINDOW = 4  # the windows of several lanes are smaller, but not smaller than this part of a window
+
+
+class Lane(NamedTuple):
+    """One of several equal parts of every batch."""
+
+    number: int  # from 0
+    lanes: int
+
+
+WHOLE_BATCH = Lane(0, 1)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A text, and which of its documents are read; None: each once."""
+
+    text: Split
+    reading: Reading | None
+
+
+class Windows:
+    """The windows of a run over a split, in order: window n is the (n mod `count`)-th of epoch n // `count`.
+
+    With `shares`, float64 [sources], an epoch has as many tokens as the split, and each source its share of them: to
+    within one document, or one part if there are several windows. Those of a lane are of the parts of a large text that
+    are dealt to it. A pure function of the split, the shares, the seed and the lane.
+    """
+
+    def __init__(
+        self, split: Split, shares: np.ndarray | None, seed: int, tokens: int, lane: Lane = WHOLE_BATCH
+    ) -> None:
+        self.split, self._shares, self._seed = split, shares, seed
+        self.count, self.is_whole = 1, True
+        if isinstance(split, SplitView) and split.num_tokens > tokens:
+            size = max(tokens // lane.lanes, min(tokens // LEAST_OF_WINDOW, tokens))
+            self._parts = _dealt(split.parts(max(size // PARTS_OF_WINDOW, 1), lane.lanes), lane)
+            self._tokens = np.array([part.tokens for part in self._parts])
+            self.count, self.is_whole = -(-int(self._tokens.sum()) // size), False
+            homes = np.array([part.source for part in self._parts])
+            self._edges = np.searchsorted(homes, np.arange(split.num_sources + 1))
+            if shares is not None and (lacking := np.flatnonzero((np.diff(self._edges) == 0) & (shares > 0))).size:
+                raise ValueError(
+                    f"data.lanes={lane.lanes}: source {lacking[0]} has too few documents for one in each lane; lower "
+                    "data.lanes, or give it the weight 0"
+                )
+            self._order = lru_cache(maxsize=2)(self._draw_order)
+
+    def get(self, number: int) -> Window:
+        """Window `number`. Reads the offsets at the edges of its parts."""
+        if self.is_whole:
+            return Window(self.split, None if self._shares is None else self._mixture(number))
+        epoch, place = divmod(number, self.count)
+        order = self._order(epoch)
+        tokens = self._tokens[order.document]
+        window_of = (np.cumsum(tokens) - tokens) * self.count // tokens.sum()
+        chosen = np.flatnonzero(window_of == place)
+        parts, inverse = np.unique(order.document[chosen], return_inverse=True)
+        assert isinstance(self.split, SplitView)
+        text = self.split.select([self._parts[part] for part in parts.tolist()])
+        if self._shares is None:
+            return Window(text, None)
+        sizes = np.array([self._parts[part].stop - self._parts[part].first for part in parts.tolist()])
+        firsts = np.cumsum(sizes) - sizes
+        documents = range_indices(firsts[inverse], sizes[inverse])
+        return Window(text, Reading(documents, np.repeat(order.copy[chosen], sizes[inverse])))
+
+    def _draw_order(self, epoch: int) -> Reading:
+        """The parts of an epoch in random order, with the copy number of each."""
+        if self._shares is None:
+            parts = np.arange(len(self._parts))
+            order = Reading(parts, np.zeros_like(parts))
+        else:
+            order = mixed(self._edges, self._tokens, self._shares, self._seed, epoch)
+        shuffled = permute(np.arange(len(order)), len(order), derive_key(self._seed, "parts", epoch))
+        return Reading(order.document[shuffled], order.copy[shuffled])
+
+    def _mixture(self, epoch: int) -> Reading:
+        assert self._shares is not None
+        lengths = np.diff(self.split.sentence_offsets[self.split.document_offsets])
+        return mixed(self.split.source_edges, lengths, self._shares, self._seed, epoch)
+
+
+def _dealt(parts: list[Part], lane: Lane) -> list[Part]:
+    """The parts of a lane, in order: those of each source are dealt at random, and always alike."""
+    draws = hash64(derive_key("lanes"), np.arange(len(parts)))
+    dealt = np.lexsort((draws, np.array([part.source for part in parts])))[lane.number :: lane.lanes]
+    return [parts[number] for number in np.sort(dealt).tolist()]
+
+
+def token_shares(tokens: Sequence[int], weights: Sequence[float], temperature: float) -> np.ndarray:
+    """Each source's share of the tokens of an epoch, float64 [sources]; `tokens` is the size of each source.
+
+    Proportional to `weights`, one per source; without weights to tokens ** temperature (multilingual BERT smooths with
+    0.7). Raises ValueError for a positive weight of a source without documents.
+    """
+    if weights and len(weights) != len(tokens):
+        raise ValueError(f"data.weights={tuple(weights)}: the token store has {len(tokens)} sources; give one for each")
+    sizes = np.asarray(tokens, np.float64)
+    target = np.asarray(weights, np.float64) if weights else np.where(sizes > 0, sizes**temperature, 0)
+    empty = np.flatnonzero((sizes == 0) & (target > 0)).tolist()
+    if empty:
+        raise ValueError(
+            f"data.weights={tuple(weights)}: source {empty[0]} has no training documents; give it the weight 0"
+        )
+    return target / target.sum()
+
+
+def mixed(edges: np.ndarray, lengths: np.ndarray, shares: np.ndarray, seed: int, epoch: int) -> Reading:
+    """The documents of one epoch, in which each source has its share of the tokens to within one document.
+
+    The documents of source n are [edges[n], edges[n + 1]), int64 [sources + 1]; `lengths` int64 [documents] are their
+    lengths. An epoch has as many tokens as the corpus. Each source is read over and over, each time in another random
+    order, and an epoch begins where the one before it ended: the times that two documents of a source are read differ
+    by at most one.
+    """
+    total = int(lengths.sum())
+    parts = [
+        _stretch(int(first), lengths[first:last], share * total, source, seed, epoch)
+        for source, (first, last, share) in enumerate(zip(edges[:-1], edges[1:], shares, strict=True))
+        if share > 0
+    ]
+    return Reading(np.concatenate([part.document for part in parts]), np.concatenate([part.copy for part in parts]))
+
+
+def _stretch(first: int, tokens: np.ndarray, target: float, source: int, seed: int, epoch: int) -> Reading:
+    """The documents of a source that begin in the epoch's part of the endless sequence of its readings."""
+    held = int(tokens.sum())
+    begin, end = round(epoch * target), round((epoch + 1) * target)
+    documents, copies = [], []
+    for number in range(begin // held, (max(end, 1) - 1) // held + 1):
+        order = np.argsort(hash64(derive_key(seed, "mixture", source, number), np.arange(len(tokens))), kind="stable")
+        starts = number * held + np.cumsum(tokens[order]) - tokens[order]
+        read = order[np.searchsorted(starts, begin) : np.searchsorted(starts, end)]
+        documents.append(first + read)
+        copies.append(np.full(len(read), number, np.int64))
+    return Reading(np.concatenate(documents), np.concatenate(copies))

@@ -1,0 +1,204 @@
+"""Files of a token store in blocks of 1 MiB: mapped into memory, and verified, or first fetched, when they are read."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, cached_property
+from pathlib import Path
+
+import numpy as np
+
+from bertjax.storage.remote import AnyPath, path_of, read_range
+from bertjax.text.ragged import range_indices
+from bertjax.text.store.manifest import BLOCK_BYTES, FileRecord
+
+_RUN = 8  # blocks of a request at most: one takes as long as some megabytes
+_REQUESTS = 16  # at a time
+_PUNCH = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+
+
+class Origin:
+    """Where the blocks of a local copy come from, and how many bytes of them the copy may hold; 0: all.
+
+    `about` is the copy's file with the path or URL. Raises ValueError if the copy is to have a bound while another
+    process reads it, or has one for another process.
+    """
+
+    def __init__(self, about: Path, most_bytes: int = 0) -> None:
+        self.folder, self.most_bytes = path_of(about.read_text()), most_bytes
+        self._locked = about.open("rb")  # as long as this is used
+        try:
+            fcntl.flock(self._locked, (fcntl.LOCK_EX if most_bytes else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._locked.close()
+            raise ValueError(
+                f"{about.parent}: another process reads this copy, and data.cache_gb bounds it; give each process a "
+                "data.cache_dir of its own"
+            ) from None
+        self._blocks: deque[tuple[BlockFile, int]] = deque()  # that are held, oldest first
+        self._lock = threading.Lock()
+
+    def hold(self, file: BlockFile, blocks: Sequence[int]) -> None:
+        """Count blocks that were fetched, and drop the oldest ones beyond the bound."""
+        if not self.most_bytes:
+            return
+        with self._lock:
+            self._blocks.extend((file, block) for block in blocks)
+            while len(self._blocks) * BLOCK_BYTES > self.most_bytes:
+                oldest, block = self._blocks.popleft()
+                oldest.drop(block)
+
+
+class BlockFile:
+    """A memory-mapped array whose blocks are compared with their SHA-256 the first time they are read.
+
+    With an `origin` the file is a copy with holes: blocks that it lacks are fetched, several at a time.
+    """
+
+    def __init__(self, folder: Path, record: FileRecord, dtype: str, origin: Origin | None = None) -> None:
+        self.path = folder / record["name"]
+        self._digests: list[str] = record["blocks"]
+        self.dtype = np.dtype(dtype)
+        size = self.path.stat().st_size if self.path.is_file() else None
+        if size != record["bytes"]:
+            state = "is missing" if size is None else f"has {size} bytes instead of {record['bytes']}"
+            raise ValueError(f"token store file {self.path} {state}; delete the store and prepare it again")
+        self._origin = origin
+        self._fetching = threading.Lock()
+        self._checked = np.zeros(len(self._digests), bool)
+        self._all_checked = False  # stays False if blocks may be dropped
+
+    @cached_property
+    def _array(self) -> np.ndarray:
+        """The file, mapped when it is first read. A plain array: indexing an np.memmap costs more than the gather."""
+        return np.asarray(np.memmap(self.path, self.dtype, mode="r"))
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether blocks may have to be fetched."""
+        return self._origin is not None
+
+    @property
+    def _is_bounded(self) -> bool:
+        return self._origin is not None and self._origin.most_bytes > 0
+
+    def whole(self) -> np.ndarray:
+        """The whole array, verified."""
+        return self.span(0, self.path.stat().st_size // self.dtype.itemsize)
+
+    def span(self, first: int, stop: int) -> np.ndarray:
+        """The elements [first, stop), verified; a copy of them if blocks may be dropped."""
+        blocks = np.zeros(0, np.int64)
+        if not self._all_checked and first < stop:
+            per_block = BLOCK_BYTES // self.dtype.itemsize
+            blocks = np.arange(first // per_block, (stop - 1) // per_block + 1)
+        while True:
+            self._check(blocks)
+            values = self._array[first:stop]
+            if not self._is_bounded:
+                return values
+            values = values.copy()
+            if self._checked[blocks].all():  # no block was dropped while they were copied
+                return values
+
+    def take(self, indices: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The elements at `indices`, which lie in the ranges of `starts` and `lengths`."""
+        if self._all_checked:
+            return self._array.take(indices)
+        per_block = BLOCK_BYTES // self.dtype.itemsize
+        first, last = starts // per_block, np.maximum(starts + lengths - 1, starts) // per_block
+        blocks = np.unique(range_indices(first, last - first + 1))
+        while True:
+            self._check(blocks)
+            values = self._array.take(indices)
+            if not self._is_bounded or self._checked[blocks].all():
+                return values
+
+    def drop(self, block: int) -> None:
+        """Give back the disk space of a block; the next one to read it fetches it again."""
+        self._checked[block] = False  # first, so that whoever has just read it reads it again
+        with open(self.path, "r+b") as file:
+            _punch_hole(file.fileno(), block * BLOCK_BYTES, BLOCK_BYTES, self.path)
+
+    def drop_all(self) -> None:
+        """Give back the disk space of all blocks."""
+        for block in range(len(self._digests)):
+            self.drop(block)
+
+    def _check(self, blocks: np.ndarray) -> None:
+        new = blocks[~self._checked[blocks]]
+        if not len(new):
+            return
+        if self._origin is None:
+            for block in new.tolist():
+                if not self._is_intact(block):
+                    raise ValueError(_damaged(self.path, block))
+                self._checked[block] = True
+        else:
+            self._fetch(self._origin, new)
+        self._all_checked = not self._is_bounded and bool(self._checked.all())
+
+    def _is_intact(self, block: int) -> bool:
+        start = block * BLOCK_BYTES
+        content = self._array.data.cast("B")[start : start + BLOCK_BYTES]
+        return hashlib.sha256(content).hexdigest() == self._digests[block]
+
+    def _fetch(self, origin: Origin, blocks: np.ndarray) -> None:
+        """Fetch those of the blocks that are not here: a hole has another digest."""
+        with self._fetching:
+            new = blocks[~self._checked[blocks]].tolist()
+            absent = np.array([block for block in new if not self._is_intact(block)], np.int64)
+            runs = np.split(absent, np.flatnonzero(np.diff(absent) != 1) + 1)
+            pieces = [run[at : at + _RUN] for run in runs for at in range(0, len(run), _RUN)]
+            with open(self.path, "r+b") as file:
+                source, descriptor = origin.folder / self.path.name, file.fileno()
+                list(_fetchers().map(lambda piece: self._fetch_run(source, descriptor, piece), pieces))
+            self._checked[new] = True
+            origin.hold(self, new)
+
+    def _fetch_run(self, source: AnyPath, descriptor: int, blocks: np.ndarray) -> None:
+        """Fetch successive blocks, verify them, and write them into the file."""
+        start = int(blocks[0]) * BLOCK_BYTES
+        content = read_range(source, start, min(start + len(blocks) * BLOCK_BYTES, os.fstat(descriptor).st_size))
+        for number, block in enumerate(blocks.tolist()):
+            if hashlib.sha256(content[number * BLOCK_BYTES :][:BLOCK_BYTES]).hexdigest() != self._digests[block]:
+                raise ValueError(_damaged(source, block))
+        try:
+            os.pwrite(descriptor, content, start)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise OSError(
+                error.errno, "the disk is full; set data.cache_dir to a larger one, or a bound with data.cache_gb",
+                str(self.path),
+            ) from error  # fmt: skip
+
+
+def _damaged(path: AnyPath, block: int) -> str:
+    return (
+        f"token store file {path}: the block at byte {block * BLOCK_BYTES} is damaged (its SHA-256 is not the "
+        f"manifest's); delete the store and prepare it again"
+    )
+
+
+@cache
+def _fetchers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_REQUESTS, thread_name_prefix="fetch")
+
+
+def _punch_hole(descriptor: int, start: int, size: int, path: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(descriptor, _PUNCH, ctypes.c_int64(start), ctypes.c_int64(size)):
+        number = ctypes.get_errno()
+        raise OSError(
+            number, f"data.cache_gb: its file system cannot give back a part of a file ({os.strerror(number)}); "
+            "use ext4, xfs, btrfs or tmpfs for data.cache_dir, or data.cache_gb 0", str(path),
+        )  # fmt: skip

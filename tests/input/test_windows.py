@@ -1,0 +1,169 @@
+"""A text of several windows: each row once an epoch, in an order that hosts, threads and restarts do not change."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pair_corpora import random_documents
+from scipy import stats
+
+from bertjax.config import DataConfig
+from bertjax.input.batches import PairBatches
+from bertjax.input.feed import open_feed
+from bertjax.input.lanes import LaneBatches
+from bertjax.input.provenance import origins
+from bertjax.input.windows import WHOLE_BATCH, Lane
+from bertjax.text.store.format import SplitView, TokenStore
+from bertjax.text.store.writer import write_store
+from bertjax.tokenization.tokenizer import TextRules
+from bertjax.tokenization.wordpiece import WordPiece
+
+WINDOW, SEED, BATCH = 4_000, 5, 16
+TOKENIZER = WordPiece(
+    ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(40_000))], TextRules(True, True)
+)
+SENTENCES = DataConfig(sequence_length=64, rows="doc_sentences", packing="pairs", pairs_per_row=4, sources=("a", "b"))
+LONG = replace(SENTENCES, sequence_length=512, max_predictions=100)  # whose rows have every sentence whole
+PAIRS = DataConfig(sequence_length=48, max_predictions=8, sources=("a", "b"))
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> SplitView:
+    """About 23,000 tokens, all different, in shards of two sources, the first of three quarters of the documents."""
+    token = iter(range(5, 40_000))
+    documents = [
+        [[next(token) for _ in range(length)] for length in document]
+        for document in random_documents(160, seed=2, sentences=10, tokens=12)
+    ]
+    about = {"shard_sources": {"train": [0, 0, 0, 1]}, "sources": ["a", "b"]}
+    path = tmp_path_factory.mktemp("windows") / "store"
+    write_store(path, {"train": documents}, TOKENIZER, documents_per_shard=40, provenance=about)
+    return TokenStore.open(path).split("train")
+
+
+def batches_of(
+    split: SplitView, data: DataConfig, folder: Path | None = None, seed: int = SEED, lane: Lane = WHOLE_BATCH
+) -> PairBatches:
+    objectives = ("mlm", "nsp") if data.rows == "pairs" else ("mlm",)
+    return PairBatches(split, TOKENIZER, data, seed, folder, objectives=objectives, window_tokens=WINDOW, lane=lane)
+
+
+def epoch_of(batches: PairBatches, epoch: int) -> np.ndarray:
+    """The numbers of the rows of an epoch."""
+    count = batches._epochs._windows.count
+    rows = [batches._epochs.rows_of(window) for window in range(count * (epoch + 1))]
+    return np.arange(sum(rows[:-count]), sum(rows)) if epoch else np.arange(sum(rows))
+
+
+def text_of(batches: PairBatches, numbers: np.ndarray) -> list[list[int]]:
+    """The text in each row, before masking; every token is at one place in the corpus."""
+    made = batches.rows(numbers)
+    ids = made["input_ids"].copy()
+    rows, slots = np.nonzero(made["mlm_weights"])
+    ids[rows, made["mlm_positions"][rows, slots]] = made["mlm_labels"][rows, slots]
+    return [row[row >= 5].tolist() for row in ids]
+
+
+def test_each_sentence_is_in_one_row_of_every_epoch(split: SplitView) -> None:
+    batches = batches_of(split, LONG)
+    assert batches._epochs._windows.count == 6
+    orders = []
+    for epoch in range(2):
+        rows = text_of(batches, epoch_of(batches, epoch))
+        assert sorted(token for row in rows for token in row) == list(range(5, 5 + split.num_tokens))
+        orders.append(rows)
+    assert orders[0] != orders[1] and sorted(map(len, orders[0])) != sorted(map(len, orders[1]))
+    assert batches.rows_per_epoch == pytest.approx(len(orders[0]), rel=0.1)
+
+
+@pytest.mark.parametrize("data", [SENTENCES, PAIRS, replace(PAIRS, weights=(1.0, 3.0))])
+def test_hosts_threads_and_restarts_do_not_change_batches(split: SplitView, tmp_path: Path, data: DataConfig) -> None:
+    steps = range(2 * (len(epoch_of(batches_of(split, data), 0)) // BATCH))
+    whole = [batches_of(split, data).batch(step, BATCH) for step in steps[::9]]
+    kept = batches_of(split, data, tmp_path)
+    again = [kept.batch(step, BATCH) for step in reversed(steps[::9])][::-1]
+    for number, step in enumerate(steps[::9]):
+        halves = [batches_of(split, data, tmp_path).batch(step, BATCH, half) for half in (slice(0, 8), slice(8, 16))]
+        for key, values in whole[number].items():
+            assert (values == again[number][key]).all()
+            assert (values == np.concatenate([half[key] for half in halves])).all()
+    with open_feed(batches_of(split, data), start_step=3, global_batch_size=BATCH, threads=3, engine="threads") as feed:
+        for step in range(3, steps.stop):
+            made = next(feed)
+            if step % 9 == 0:
+                assert all((values == whole[step // 9][key]).all() for key, values in made.items())
+
+
+def test_a_resumed_run_plans_the_window_of_its_step_alone(split: SplitView, tmp_path: Path) -> None:
+    first = batches_of(split, SENTENCES, tmp_path)
+    rows = epoch_of(first, 0)
+    first.rows(rows)
+    resumed = batches_of(split, SENTENCES, tmp_path)
+    resumed.rows(rows[len(rows) // 2 :][:1])
+    planned = min(resumed._epochs._cache._plans)
+    assert planned > 0 and set(resumed._epochs._cache._plans) <= {planned, planned + 1}
+    (path,) = tmp_path.iterdir()
+    damaged = json.loads(path.read_text())
+    damaged["rows"][0] += 1
+    path.write_text(json.dumps(damaged))
+    with pytest.warns(UserWarning, match="damaged.*planned again"):
+        again = batches_of(split, SENTENCES, tmp_path)
+    assert (again.rows(rows[-4:])["input_ids"] == first.rows(rows[-4:])["input_ids"]).all()
+
+
+def test_each_source_has_its_share_to_within_a_part(split: SplitView) -> None:
+    batches = batches_of(split, replace(SENTENCES, weights=(1.0, 3.0)))
+    edge = int(split.sentence_offsets[split.document_offsets[split.source_edges[1]]]) + 5
+    tokens = Counter(token < edge for row in text_of(batches, epoch_of(batches, 0)) for token in row)
+    assert tokens[True] / tokens.total() == pytest.approx(0.25, abs=WINDOW / 16 / split.num_tokens + 0.02)
+    seen = Counter(token for row in text_of(batches, epoch_of(batches, 1)) for token in row if token >= edge)
+    assert max(seen.values()) - min(seen[token] for token in range(edge, 5 + split.num_tokens)) <= 2
+
+
+def test_neighbours_come_from_unrelated_parts(split: SplitView) -> None:
+    batches = batches_of(split, PAIRS)
+    numbers = np.concatenate([epoch_of(batches, epoch) for epoch in range(6)])
+    place = np.array([row[0] for row in text_of(batches, numbers)])
+    windows, _ = batches._epochs.locate(numbers)
+    means = np.array([place[windows == window].mean() for window in range(windows[-1] + 1)])
+    assert means.std() < 1.5 * place.std() / np.sqrt(16), "a window has 16 parts from everywhere"
+    within = windows[1:] == windows[:-1]
+    rest = place - means[windows]
+    correlation = stats.spearmanr(rest[1:][within], rest[:-1][within]).statistic
+    assert abs(correlation) < 4 / np.sqrt(len(place)), "and its rows are in random order"
+
+
+def test_origins_count_in_the_whole_split(split: SplitView) -> None:
+    batches = batches_of(split, PAIRS)
+    numbers = epoch_of(batches, 0)[::40]
+    for row, where in zip(text_of(batches, numbers), origins(batches, numbers, ("a", "b")), strict=True):
+        document, first, _ = (int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*\d|\d", where[0]))
+        assert split.sentence_offsets[first] <= row[0] - 5 < split.sentence_offsets[first] + 48
+        assert split.document_offsets[document] <= first < split.document_offsets[document + 1]
+
+
+@pytest.mark.parametrize("data", [LONG, replace(PAIRS, weights=(1.0, 3.0))])
+def test_lanes_read_the_text_once_whatever_the_hosts(split: SplitView, data: DataConfig) -> None:
+    def run() -> LaneBatches:
+        return LaneBatches(lambda lane: batches_of(split, data, lane=lane), 4, BATCH)
+
+    whole = [run().batch(step, BATCH) for step in range(0, 30, 7)]
+    for hosts in (2, 4, 8):
+        size = BATCH // hosts
+        opened = [run() for _ in range(hosts)]
+        for number, step in enumerate(range(0, 30, 7)):
+            parts = [one.batch(step, BATCH, slice(n * size, (n + 1) * size)) for n, one in enumerate(opened)]
+            for key, values in whole[number].items():
+                assert (values == np.concatenate([part[key] for part in parts])).all()
+        assert all(sum(lane is not None for lane in one._lanes) <= 4 // min(hosts, 4) + 1 for one in opened)
+    lanes = [run().lane(number) for number in range(4)]
+    if data.weights == ():
+        seen = [{token for row in text_of(lane, epoch_of(lane, 0)) for token in row} for lane in lanes]
+        assert sum(map(len, seen)) == len(set.union(*seen)) == split.num_tokens
+        assert max(map(len, seen)) < 2 * min(map(len, seen)), "parts are single documents here"
