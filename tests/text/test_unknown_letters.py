@@ -45,7 +45,7 @@ def test_odd_letters_are_handled_or_named(data):
     notes = reading_notes(store.manifest)
     assert "letters of FASTA in lower case, read as upper case: 4" in notes
     assert "records of FASTA that end in *, which was left out: 1" in notes
-    assert "documents without text, which were left out: 1" in notes
+    assert any(note.startswith("documents without text") and note.endswith("left out: 1") for note in notes)
     assert any(note.startswith("3 letters that the vocabulary lacks, in 1 records") for note in notes)
     tokenizer, texts = store.tokenizer(), set()
     for split in map(store.split, ("train", "held_out")):
