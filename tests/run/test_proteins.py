@@ -21,9 +21,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 1,500 of the recipe's 3,000 steps."""
+    """A run of the whole recipe: with half of its steps the area under the curve is 0.81."""
     folder = tmp_path_factory.mktemp("proteins")
-    options = {"run-dir": folder / "run", "data.root": folder / "data", "training.steps": 1500}
+    options = {"run-dir": folder / "run", "data.root": folder / "data"}
     overrides = [str(part) for key, value in options.items() for part in (f"--{key}", value)]
     recipe = [sys.executable, "-m", "bertjax", "pretrain", str(REPOSITORY / "configs" / "protein_mini.py")]
     on_one_device = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
