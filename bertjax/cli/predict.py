@@ -19,13 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--files",
         nargs="+",
+        action="extend",
         metavar="FILE",
         help="predict for the rows of .parquet or .jsonl files, 'parquet:GLOB', 'jsonl:GLOB' or hf:NAME instead",
     )
     parser.add_argument(
         "--column",
         nargs="+",
-        default=["text"],
+        action="extend",
         metavar="NAME",
         help="columns of --files with the texts of a row (text)",
     )
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         from bertjax.pipeline.predicting import predict_tables
 
         folder, threshold = Path(arguments.output), arguments.null_threshold
-        print(predict_tables(arguments.run, arguments.files, arguments.column, folder, threshold))
+        print(predict_tables(arguments.run, arguments.files, arguments.column or ["text"], folder, threshold))
         return 0
     from bertjax.loaded import open_model
 
