@@ -56,6 +56,6 @@ def test_objectives_that_the_network_has_heads_for_pass(objectives: tuple[str, .
 )
 def test_epochs_warning_of_a_run_that_reads_its_text_too_often(steps: int, rows: int, warning: str) -> None:
     (stage,) = stages_of(Config(training=TrainingConfig(steps=steps, global_batch_size=256)))
-    batches = SimpleNamespace(rows_per_epoch=rows)
+    batches = SimpleNamespace(estimated_rows=rows)
     run = SimpleNamespace(stages=(RunStage(stage, None, batches, None, 0.0),))
     assert epochs_warning(run) == warning
