@@ -12,6 +12,7 @@ from bertjax.config import Config, FinetuneConfig, ModelConfig, from_dict
 from bertjax.convert.sentence_transformers.reader import vector_options
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextCounts, TextEncoder, require_trained
+from bertjax.embed.mteb import MtebEncoder
 from bertjax.families.registry import family_of
 from bertjax.finetune.predict import Input, Output, TaskModel
 from bertjax.interpret import fill_mask as masks
@@ -90,6 +91,26 @@ class LoadedModel:
         if encoding.pooling == "none":
             return vectors
         return np.stack(vectors) if vectors else np.empty((0, encoder.width), np.float32)
+
+    def as_mteb(
+        self, name: str = "", prompts: Mapping[str, str] | None = None, **options: Unpack[EncodingOptions]
+    ) -> MtebEncoder:
+        """The model for `mteb.evaluate`; `options` are those of `encode`.
+
+        `name`, ORGANISATION/NAME, is that in mteb's results, by default bertjax/ and the directory's; `prompts` are put
+        before texts by their type, "query" or "document". Raises ValueError as `encode` does.
+        """
+
+        def encode(texts: Sequence[str]) -> np.ndarray:
+            vectors = self.encode(texts, **options)
+            assert isinstance(vectors, np.ndarray), "pooling is not none"
+            return vectors
+
+        if options.get("pooling") == "none":
+            raise ValueError("pooling='none': mteb compares one vector per text; use mean, cls, max or pooler")
+        width = encode(["a"]).shape[1]
+        name = name or f"bertjax/{self._model.directory.name}"
+        return MtebEncoder(encode, name, options.get("max_length") or self.max_length, width, prompts or {})
 
     @overload
     def fill_mask(self, texts: str, top: int = 5) -> list[list[Guess]]: ...

@@ -112,6 +112,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"training.spike_deviations": 8.0, "training.budget": "1h"},
         "training.spike_deviations=8 excludes training.budget='1h'",
     ),
+    "norms of queries exclude shared keys": (
+        {"model.qk_norm": True, "model.num_key_value_heads": 4},
+        "model.num_key_value_heads=4, model.rope_interleaved=False; change",
+    ),
     "rms norm has no bias": ({"model.norm": "rms"}, "model.norm='rms' has no bias; set model.norm_bias=False"),
     "dropping the first norm needs pre-norm": (
         {"model.first_norm": False},

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "--positives",
         "RULE",
-        "how pairs are made of text: dropout (SimCSE), deletion, neighbors, title (dropout)",
+        "how pairs are made of text: dropout (SimCSE), repetition, deletion, crops, neighbors, title (dropout)",
     )
     _add_list(parser, "--dims", "N", "also train vectors cut to their first N numbers (Matryoshka)", int)
     _add_list(

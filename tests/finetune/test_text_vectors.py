@@ -33,6 +33,13 @@ def test_rules_make_pairs_of_a_document() -> None:
     assert [whole for _, whole in noisy] == [whole for whole, _ in twice] and noisy == pairs_by("deletion")
     assert all(0 < len(some) < len(whole) and {*some.split()} <= {*whole.split()} for some, whole in noisy)
     assert len({some for some, _ in noisy[:-1]}) > 2  # equal sentences lose other words
+    repeated = pairs_by("repetition")
+    assert [whole for _, whole in repeated] == [whole for whole, _ in twice] and repeated == pairs_by("repetition")
+    assert all({*more.split()} == {*whole.split()} and len(more) >= len(whole) for more, whole in repeated)
+    assert 0 < sum(more != whole for more, whole in repeated) < len(repeated)
+    ((one, other),) = pairs_by("crops")
+    words = " ".join(TEXT).split()
+    assert one != other and all(span in " ".join(words) and 2 * len(span.split()) <= len(words) for span in (one, other))
     first, second, last = pairs_by("neighbors")[0][0], pairs_by("neighbors")[0][1], pairs_by("neighbors")[-1][1]
     assert first == TEXT[0] and TEXT[1].startswith(second) and len(second) < len(TEXT[1]) and last == TEXT[2]
     titled = pairs_by("title")

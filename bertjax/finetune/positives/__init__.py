@@ -6,13 +6,16 @@ import difflib
 from collections.abc import Sequence
 
 from bertjax.config.registry import Registry
+from bertjax.finetune.positives.crops import CROPS
 from bertjax.finetune.positives.deletion import DELETION
 from bertjax.finetune.positives.dropout import DROPOUT
 from bertjax.finetune.positives.neighbors import NEIGHBORS
 from bertjax.finetune.positives.positive import Positive
+from bertjax.finetune.positives.repetition import REPETITION
 from bertjax.finetune.positives.title import TITLE
 
-POSITIVES = Registry("positives", {rule.name: rule for rule in (DROPOUT, DELETION, NEIGHBORS, TITLE)}, Positive)
+_ALL = (DROPOUT, REPETITION, DELETION, CROPS, NEIGHBORS, TITLE)
+POSITIVES = Registry("positives", {rule.name: rule for rule in _ALL}, Positive)
 
 
 def get_positives(names: Sequence[str]) -> list[Positive]:
