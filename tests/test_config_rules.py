@@ -112,6 +112,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"training.spike_deviations": 8.0, "training.budget": "1h"},
         "training.spike_deviations=8 excludes training.budget='1h'",
     ),
+    "scaled branches need pre-norm": (
+        {"model.residual_depth": 36},
+        "model.residual_depth=36 requires model.norm_place='pre', not 'post'; set it",
+    ),
     "norms of queries exclude shared keys": (
         {"model.qk_norm": True, "model.num_key_value_heads": 4},
         "model.num_key_value_heads=4, model.rope_interleaved=False; change",

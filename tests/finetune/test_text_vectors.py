@@ -39,7 +39,9 @@ def test_rules_make_pairs_of_a_document() -> None:
     assert 0 < sum(more != whole for more, whole in repeated) < len(repeated)
     ((one, other),) = pairs_by("crops")
     words = " ".join(TEXT).split()
-    assert one != other and all(span in " ".join(words) and 2 * len(span.split()) <= len(words) for span in (one, other))
+    assert one != other and all(
+        span in " ".join(words) and 2 * len(span.split()) <= len(words) for span in (one, other)
+    )
     first, second, last = pairs_by("neighbors")[0][0], pairs_by("neighbors")[0][1], pairs_by("neighbors")[-1][1]
     assert first == TEXT[0] and TEXT[1].startswith(second) and len(second) < len(TEXT[1]) and last == TEXT[2]
     titled = pairs_by("title")
