@@ -114,6 +114,8 @@ class Epochs:
             self.shares = token_shares(np.where(read, tokens, 0).tolist(), data.weights, data.temperature)
             self._require_documents(int(np.diff(split.source_edges)[self.shares > 0].sum()), 0)
         if data.sampling == "groups":  # members of a group are anywhere in the text
+            if split.groups is None:
+                raise ValueError("data.sampling='groups': the token store has no groups; prepare it with data.groups")
             window_tokens, lane = split.num_tokens, WHOLE_BATCH
         self._windows = Windows(split, self.shares, seed, window_tokens, lane)
         self.several = not self._windows.is_whole  # windows of a run, each with a text of its own
@@ -186,8 +188,8 @@ class Epochs:
         window = self._windows.get(number)
         text, reading = window.text, window.reading
         if reading is None and self._data.sampling == "groups":
-            if (groups := self._split.groups) is None:
-                raise ValueError("data.sampling='groups': the token store has no groups; prepare it with data.groups")
+            groups = self._split.groups
+            assert groups is not None, "checked at the beginning"
             reading = one_of_each_group(groups, self._seed, number)
         if reading is not None or self.several:
             self._require_documents(len(np.unique(reading.document)) if reading else text.num_documents, number)

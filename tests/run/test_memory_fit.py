@@ -141,10 +141,10 @@ def test_a_resumed_run_keeps_the_decision(tiny: Config, monkeypatch: pytest.Monk
     with alone() as processes:
         for here, kept in ((memory, 2), (2 * memory, 2), (0.5 * memory, "auto")):
             monkeypatch.setattr("bertjax.run.fitted.device_memory", lambda device, here=here: here)
-            monkeypatch.setattr("bertjax.run.fitted.make_mesh", lambda config: mesh)
+            monkeypatch.setattr("bertjax.run.fitted.training_mesh", lambda config: mesh)
             assert as_fitted(tiny, processes).training.grad_accum_steps == kept
         two = make_mesh(MeshConfig(2, 1, 1), jax.devices()[:2])
-        monkeypatch.setattr("bertjax.run.fitted.make_mesh", lambda config: two)
+        monkeypatch.setattr("bertjax.run.fitted.training_mesh", lambda config: two)
         assert as_fitted(tiny, processes) == tiny, "another mesh decides again"
         given = replace(tiny, training=replace(tiny.training, grad_accum_steps=4))
         assert as_fitted(given, processes) == given

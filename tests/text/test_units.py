@@ -184,7 +184,7 @@ def test_invalid_units_are_refused(data, tmp_path):
         ("jieba", "write spans:FIELD"),
         ("list:", "write spans:FIELD"),
         (f"list:{tmp_path}/none.txt", "no such file"),
-        ("spans:marks", "only records of jsonl, csv, parquet, hf, folder have fields"),
+        ("spans:marks", "only records of jsonl, csv, parquet, hf, smiles, .*folder have fields"),
     ):
         with pytest.raises(ValueError, match=f"data.units='{units}'.*{message}"):
             require_sources(changed(data, units=units, masking="phrases"))

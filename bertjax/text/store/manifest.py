@@ -158,6 +158,11 @@ def _shards(manifest: Mapping[str, Any]) -> Iterator[tuple[str, ShardRecord]]:
             yield f"splits.{split}.shards[{number}]", shard
 
 
+def _misfit_blocks(at: str, file: FileRecord) -> Iterator[str]:
+    if len(file["blocks"]) != -(-file["bytes"] // BLOCK_BYTES):
+        yield f"{at}.blocks has {len(file['blocks']):,} digests for {file['bytes']:,} bytes"
+
+
 def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each contradiction in a manifest of the right types."""
     sizes = {
@@ -179,8 +184,7 @@ def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
             elements = shard[counted.get(part, "tokens")]
             if file["bytes"] != (elements + (part in ("sentences", "documents"))) * sizes[part]:
                 yield f"{at}.bytes is {file['bytes']:,}, which is not the size of {elements:,} {part}"
-            if len(file["blocks"]) != -(-file["bytes"] // BLOCK_BYTES):
-                yield f"{at}.blocks has {len(file['blocks']):,} digests for {file['bytes']:,} bytes"
+            yield from _misfit_blocks(at, file)
             if _leaves_folder(file["name"]) or file["name"] in seen:
                 yield f"{at}.name is {file['name']!r}, which is not the name of a file of its own"
             seen.add(file["name"])
@@ -190,6 +194,7 @@ def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
         is_own = not _leaves_folder(file["name"]) and file["name"] not in seen
         if split not in SPLITS or file["bytes"] != 8 * manifest["tokenizer"]["vocab_size"] or not is_own:
             yield f"provenance.token_counts.{split} is not a file with the number of each token of a split"
+        yield from _misfit_blocks(f"provenance.token_counts.{split}", file)
         seen.add(file["name"])
     for split in SPLITS:
         about = manifest["splits"][split]
