@@ -32,12 +32,13 @@ CARD_FILE = "README.md"
 _DIGEST_LABEL = "SHA-256 of {}: "
 # Keys of the config with paths or names of the machine of the training, which do not belong in a published card.
 _FILES_OF_TASKS = ("task.data", "task.train", "task.dev", "task.test", "task.from_text")
-_FILES_OF_TEXT = ("data.root", "data.cache_dir", "data.sources", "data.exclude", "data.vocab")
+_SOURCES = ("data.sources", "data.active_sources", "data.store", "data.exclude")
+_FILES_OF_TEXT = ("data.root", "data.cache_dir", "data.vocab", "data.groups")
 _LISTS_OF_WORDS = ("data.entity_map", "data.similar_words", "data.units")
 _OTHER_FILES = ("compilation_cache", "distillation.teacher", "probe.pairs", "probe.tags")
 _PRIVATE = (
     *("run_dir", "init_from", "hosts.coordinator"),
-    *(*_FILES_OF_TEXT, *_LISTS_OF_WORDS, *_OTHER_FILES, *_FILES_OF_TASKS),
+    *(*_SOURCES, *_FILES_OF_TEXT, *_LISTS_OF_WORDS, *_OTHER_FILES, *_FILES_OF_TASKS),
 )
 
 # A dump of a Wikipedia (dewiki-...), or its configuration in a data set of the Hub (20231101.de).
@@ -218,7 +219,7 @@ def _made(model: TrainedModel) -> str:
 def _configuration(config: Config) -> tuple[str, ...]:
     """The settings that are not the defaults, without the network's, which `config.json` has."""
     rows = [
-        (f"`{key}`", f"`{value}`")
+        (f"`{key}`", f"`{_public_stages(value) if key == 'stages' else value}`")
         for key, (_, value) in sorted(differences(config, type(config)()).items())
         if key not in _PRIVATE and not key.startswith("model.")
     ]
@@ -229,6 +230,11 @@ def _configuration(config: Config) -> tuple[str, ...]:
         _table(("key", "value"), rows),
         "</details>",
     )
+
+
+def _public_stages(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The settings of later stages, without those of `data` that are private."""
+    return [{key: value for key, value in stage.items() if f"data.{key}" not in _PRIVATE} for stage in stages]
 
 
 def _is_imported(model: TrainedModel) -> bool:

@@ -16,7 +16,7 @@ import pytest
 import safetensors.numpy
 from exported_models import trained_model, wordpiece
 
-from bertjax.config import Config, FinetuneConfig
+from bertjax.config import Config, FinetuneConfig, StageConfig
 from bertjax.convert import compare
 from bertjax.convert.compare import PAIRS, compare_with_transformers
 from bertjax.convert.huggingface import exporter as huggingface
@@ -280,6 +280,20 @@ def test_card_names_the_untrained_nsp_head(model, tmp_path):
     config = replace(model.config, training=replace(model.config.training, objectives=("mlm",)))
     card = (export_huggingface(replace(model, config=config), tmp_path / "out") / "README.md").read_text()
     assert "its head for the next sentence (NSP) was never trained" in card
+
+
+def test_no_file_of_the_machine_is_on_the_card(model):
+    source = "text:/secret/notes/*.txt"
+    data = replace(
+        model.config.data,
+        sources=(source,),
+        active_sources=(source,),
+        store="/secret/store",
+        groups="file:/secret/groups",
+    )
+    stages = (StageConfig(start=1, active_sources=(source,), mask_probability=0.3),)
+    card = model_card(replace(model, config=replace(model.config, data=data, stages=stages)), 10, "digest")
+    assert "secret" not in card and "'mask_probability': 0.3" in card
 
 
 PUBLIC = (  # keys with words that are no path and no name of a machine

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 
 import jax
 import pytest
 
-import bertjax.cli.plan
+from bertjax.__main__ import main
 from bertjax.config import (
     Config,
     DataConfig,
@@ -180,16 +179,6 @@ def test_a_plan_that_does_not_fit_ends_with_code_3(
     recipe = tmp_path / "recipe.py"
     recipe.write_text("from bertjax.config import Config\n\ndef config():\n    return Config()\n")
     monkeypatch.setattr(answer, "answer", lambda *_: answer.Answer(too_large, None, None, "vocabulary of 300 entries"))
-    arguments = argparse.Namespace(
-        config=str(recipe),
-        topology="local",
-        slices=1,
-        html=None,
-        verb="plan",
-        overrides=[],
-        show_config=False,
-        plugin=[],
-    )
-    assert bertjax.cli.plan.run(arguments) == 3
+    assert main(["plan", str(recipe), "--topology", "local"]) == 3
     shown = capsys.readouterr().out
     assert "does not fit" in shown and "vocabulary of 300 entries" in shown
