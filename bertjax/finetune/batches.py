@@ -52,7 +52,7 @@ class TaskBatches:
         """
         self._rows, self._pad_id, self._max_length, self._seed = rows, pad_id, max_length, seed
         self._packed, self._shards, self._microbatches = packed, shards, microbatches
-        self.rows_per_epoch = len(rows)
+        self.rows_per_epoch = self.estimated_rows = len(rows)
 
     def batch(self, step: int, global_batch_size: int, rows: Rows = None) -> Batch:
         """The arrays for the devices with these rows of a global batch of one example per row.
