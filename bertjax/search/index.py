@@ -49,6 +49,8 @@ _FORWARD_OF_SOME: tuple[tuple[Callable[[ModelConfig], bool], tuple[str, ...]], .
     (lambda model: model.attention_block > 0, ("attention_block", "random_blocks", "random_blocks_seed")),
     (lambda model: model.global_tokens == "first", ("global_tokens",)),  # a task marks other tokens
     (lambda model: model.score_bias_buckets > 0, ("score_bias_reach",)),
+    (lambda model: model.token_dropout > 0, ("token_dropout", "mask_token_id")),  # scales the embeddings everywhere
+    (lambda model: model.residual_depth > 0, ("residual_depth",)),
     (lambda model: model.first_global > 0, ("first_global",)),
     (lambda model: model.relative_buckets > 0, ("relative_max", "relative_buckets")),
     (lambda model: model.position_embedding == "sinusoidal", ("initializer_range",)),  # the size of the waves

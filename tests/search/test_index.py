@@ -39,6 +39,9 @@ BLOCKS = {"attention_block": 4, "random_blocks": 1}
 RELATIVE = {"position_embedding": "relative", "relative_max": 8}
 BUCKETS = RELATIVE | {"relative_buckets": 4}
 WINDOWS = {"window": 4, "global_every": 0}
+MASKED = {"token_dropout": 0.1, "mask_token_id": 3}
+DEEP = {"norm_place": "pre", "residual_depth": 4}
+SCORES = {"score_bias_buckets": 8}
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,11 @@ WINDOWS = {"window": 4, "global_every": 0}
         (BUCKETS, {"relative_max": 9}),
         (BUCKETS, {"relative_max": 4, "relative_buckets": 0}),
         ({"position_embedding": "sinusoidal"}, {"initializer_range": 0.03}),
+        (MASKED, {"token_dropout": 0.2}),
+        (MASKED, {"mask_token_id": 4}),
+        (DEEP, {"residual_depth": 5}),
+        (SCORES, {"score_bias_reach": 16}),
+        (WINDOWS | {"global_every": 2}, {"first_global": 1}),
     ],
 )
 def test_fingerprint_changes_with_an_option(options, changed):
@@ -75,6 +83,7 @@ OTHERS = {
     "hidden_size": ({}, 16),
     "embedding_size": ({}, 4),
     "layer_groups": ({}, 1),
+    "num_key_value_heads": ({}, 1),
     "intermediate_size": ({}, 16),
     "hidden_dropout_prob": ({}, 0.3),
     "attention_probs_dropout_prob": ({}, 0.3),
@@ -84,13 +93,20 @@ OTHERS = {
     "task_type_vocab_size": ({}, 2),
     "relative_shared": (RELATIVE, True),
     "relative_norm": (RELATIVE, True),
+    "score_bias_buckets": ({}, 8),
     "embedding_norm": ({}, "dropout_norm"),
     "norm_bias": ({}, False),
+    "final_norm_bias": ({"norm_place": "pre"}, False),
+    "qk_norm": ({}, True),
     "first_norm": ({"norm_place": "pre"}, False),
     "attention_bias": ({}, "query_value"),
     "mlp_bias": ({}, "output"),
+    "head_bias": ({"mlp_bias": "none"}, "all"),
     "mlp": ({}, "glu"),
     "mlm_tied": ({}, False),
+    "mlm_transform": ({}, "gelu"),
+    "mlm_bias": ({}, False),
+    "mlm_inner_size": ({"mlm_tied": False}, 8),
     "mlm_decoder": (RELATIVE, "enhanced"),
     "conv_kernel": ({}, 3),
     "global_projections": (WINDOWS | {"global_tokens": "first"}, True),
