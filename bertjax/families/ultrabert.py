@@ -66,7 +66,10 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
     if parameters is None and isinstance(thetas := config.get("rope_theta"), list):
         names = types or _types(layers, _EVERY, _FIRST)
         parameters = {kind: {"rope_theta": theta} for kind, theta in zip(names, thetas, strict=False)}
-    bases = {kind: rope_theta(config, (parameters or {}).get(kind) or {}, theta) for kind, theta in _THETA.items()}
+    parameters = parameters or {}
+    if not isinstance(parameters, dict):
+        raise ValueError(f"{config.where}: rope_parameters is {parameters!r}, which has no entry for a kind of layers")
+    bases = {kind: rope_theta(config, parameters.get(kind) or {}, theta) for kind, theta in _THETA.items()}
     fields |= _HEADS | {"rope_theta": bases[_FULL], "mlm_inner_size": config.size("prediction_head_size", 768)}
     if every == 1:
         return fields

@@ -77,8 +77,9 @@ def read_folder(folder: Path, model_type: str = "") -> Tokenizer:
         wordpiece.require_distinct(wordpiece.read_tokens(path), f"vocabulary {path}")
         if read_whole(path).startswith(codecs.BOM_UTF8):
             raise ValueError(f"vocabulary {path}: it begins with a byte order mark (BOM); save it as UTF-8 without one")
-    if config.get("tokenizer_class") in _OF_SYMBOLS and (folder / wordpiece.VOCABULARY_FILE).is_file():
-        return _OF_SYMBOLS[config["tokenizer_class"]](wordpiece.read_tokens(folder / wordpiece.VOCABULARY_FILE), origin)
+    read_symbols = _OF_SYMBOLS.get(str(config.get("tokenizer_class")))  # the file may have any value there
+    if read_symbols and (folder / wordpiece.VOCABULARY_FILE).is_file():
+        return read_symbols(wordpiece.read_tokens(folder / wordpiece.VOCABULARY_FILE), origin)
     if importlib.util.find_spec("transformers") is None:
         return _read_bert_vocabulary(folder, config)
     tokenizer = _by_transformers(folder, model_type, origin)
