@@ -90,8 +90,9 @@ def _with_weights(directory: Path, config: Config, tokenizer: Tokenizer) -> Trai
     params = jax.tree.map(lambda leaf: draw.normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
     params["encoder"]["embeddings"]["word"][config.model.vocab_size :] = 0
     for network in (params, params.get(GENERATOR, {})):
-        if "mlm_head" in network:
-            network["mlm_head"]["bias"][config.model.vocab_size :] = 0
+        head = network.get("mlm_head", {})
+        for name in {"bias", "decoder"} & head.keys():
+            head[name][config.model.vocab_size :] = 0
     return TrainedModel(directory, 700, config, tokenizer, graphdef, jax.device_put(params))
 
 

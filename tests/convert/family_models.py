@@ -124,7 +124,9 @@ def their_tokenizer(family: str, **options: Any) -> Any:
         return theirs
     if kind.model is not tokenizers.models.WordPiece:
         kind = transformers.BertTokenizer  # BigBird's is of SentencePiece, with BERT's template
-    return kind(vocab=vocabulary, do_lower_case=ours.rules.lowercase, **options)
+    # MPNet's class has RoBERTa's names of special tokens, which the vocabulary made here lacks.
+    roles = {f"{role}_token": ours.tokens[number] for role, number in ours.special.items()}
+    return kind(vocab=vocabulary, do_lower_case=ours.rules.lowercase, **roles, **options)
 
 
 def traits(family: str) -> dict[str, Any]:
