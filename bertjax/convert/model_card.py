@@ -79,6 +79,7 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str, made: 
         _about(model, parameters),
         "## Use",
         use,
+        *_drawn(model),
         _limits(model),
         "## Development sets" if model.kind else "## Held-out text",
         _held_out(model),
@@ -264,6 +265,15 @@ def left_out_lines(config: ModelConfig) -> list[str]:
     found = [f"not in it, but in the run: {', '.join(map(module_label, modules))}"] if modules else []
     never = "transformers has no enhanced mask decoder, so that no class of it fills masks as this model does"
     return [*found, never] if "mask_decoder" in modules else found
+
+
+def _drawn(model: TrainedModel) -> list[str]:
+    known = family_of(model.config.model.family).transformers
+    return [
+        f"transformers starts {what} (`{prefix}*`) at random and names it as missing: bertjax has no such part, and "
+        "neither hidden states nor logits depend on it."
+        for prefix, what in known.drawn.items()
+    ]
 
 
 def _limits(model: TrainedModel) -> str:

@@ -63,7 +63,7 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
     )
     ours = {theirs: name for name, theirs in _POSITIONS.items()}
     positions = config.get("position_embedding_type", "absolute")
-    if positions not in ours:
+    if not isinstance(positions, str) or positions not in ours:
         raise ValueError(
             f"{config.where}: position_embedding_type is {positions!r}; of this family bertjax has {', '.join(ours)}"
         )
@@ -128,6 +128,8 @@ ESM = Family(
         tied={"lm_head.decoder.weight": "esm.embeddings.word_embeddings.weight"},
         # The regression of contacts on attention; tables of models that have rotated positions.
         ignored=("esm.contact_head.", "esm.embeddings.position_embeddings."),
+        rates="esm.rotary_embeddings.inv_freq",
+        drawn={"esm.contact_head.": "the regression of contacts on attention"},
         constants={"add_cross_attention": False},
         to_hf_config=_to_hf_config,
         from_hf_config=_from_hf_config,

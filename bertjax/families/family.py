@@ -122,6 +122,8 @@ class HuggingFace:
         tied: Stored tensors that equal another one -> that other one.
         aliases: Prefixes of names in other files -> their replacements.
         ignored: Prefixes of tensors in published files that no class has.
+        rates: Name of the stored rates of rotated positions; "" if its classes compute them when they load a file.
+        drawn: Prefix of tensors that its classes have and bertjax lacks, so transformers draws them -> what they are.
         constants: Keys of `config.json` with the values required on import, where the file has them.
         to_hf_config: Returns the keys of `config.json`, without ids of special tokens.
         from_hf_config: Returns fields of ModelConfig. Raises ValueError for unsupported values.
@@ -144,6 +146,8 @@ class HuggingFace:
     tied: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    rates: str = ""
+    drawn: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(
         default_factory=lambda: {"position_embedding_type": "absolute", "add_cross_attention": False}
     )

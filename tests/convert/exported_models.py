@@ -47,7 +47,7 @@ def trained_model(directory: Path, tokenizer: Tokenizer | None = None, **fields)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     sizes |= {"max_position_embeddings": 80}
     execution = ExecutionConfig(**{key: fields.pop(key) for key in ("dtype",) if key in fields})
-    model = ModelConfig(vocab_size=tokenizer.vocab_size, **(sizes | fields))
+    model = tokenizer.fit_model(ModelConfig(vocab_size=tokenizer.vocab_size, **(sizes | fields)))
     config = Config(
         name="tiny",
         run_dir=str(directory),

@@ -122,8 +122,9 @@ def their_tokenizer(family: str, **options: Any) -> Any:
             # DebertaTokenizer of transformers 5 puts two separators into a pair, microsoft/DeBERTa one.
             theirs.backend_tokenizer.post_processor = with_template(ours, known.template).post_processor
         return theirs
-    if kind.model is not tokenizers.models.WordPiece:
-        kind = transformers.BertTokenizer  # BigBird's is of SentencePiece, with BERT's template
+    if getattr(kind, "model", None) is not tokenizers.models.WordPiece:
+        # BigBird's is of SentencePiece, and ESM's splits at spaces in Python; both have BERT's template.
+        kind = transformers.BertTokenizer
     # MPNet's class has RoBERTa's names of special tokens, which the vocabulary made here lacks.
     roles = {f"{role}_token": ours.tokens[number] for role, number in ours.special.items()}
     return kind(vocab=vocabulary, do_lower_case=ours.rules.lowercase, **roles, **options)

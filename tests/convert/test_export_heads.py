@@ -78,14 +78,21 @@ def test_class_of_export_loads_without_warning(transformers, tmp_path, caplog, f
     assert type(network).__name__ == made.name == network.config.architectures[0]
     assert not info["unexpected_keys"] and not info["mismatched_keys"] and not info["error_msgs"]
     known = family_of(family)
+    # Parts that bertjax lacks, which transformers draws and names on every load: of ESM the regression of contacts.
+    prefix = known.huggingface.prefix if head == "encoder" else ""
+    drawn = {name for name in info["missing_keys"] if (prefix + name).startswith(tuple(known.huggingface.drawn))}
+    assert bool(drawn) == bool(known.huggingface.drawn)
+    missing = info["missing_keys"] - drawn
     if head == "encoder" and known.huggingface.pooler and "pooler" not in known.heads:
         # These families have no trained pooler, and transformers' class has one unless it is told not to.
-        assert reported(said) == {"MISSING": {"pooler.dense.weight", "pooler.dense.bias"}}
+        assert missing == {"pooler.dense.weight", "pooler.dense.bias"}
+        assert reported(said) == {"MISSING": missing | drawn}
         with warnings_of(caplog) as said:
             transformers.AutoModel.from_pretrained(folder, add_pooling_layer=False)
     else:
-        assert not info["missing_keys"]
-    assert said == []
+        assert not missing
+    assert reported(said) == ({"MISSING": drawn} if drawn else {})
+    assert len(said) == bool(drawn)
 
 
 @pytest.mark.parametrize(("family", "head"), long_unless(lambda family, head: family in ("bert", "modernbert"), HEADS))

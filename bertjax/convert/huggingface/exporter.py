@@ -21,7 +21,14 @@ from bertjax.convert.folder import (
     written_whole,
 )
 from bertjax.convert.huggingface.config import to_config_json
-from bertjax.convert.huggingface.names import architecture, bare_names, class_with, tensor_table, to_huggingface_tensors
+from bertjax.convert.huggingface.names import (
+    architecture,
+    bare_names,
+    class_with,
+    stored_rates,
+    tensor_table,
+    to_huggingface_tensors,
+)
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.model_card import CARD_FILE, model_card
 from bertjax.families.family import Class
@@ -100,10 +107,11 @@ def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[s
 def _write_files(model: TrainedModel, folder: Path, made: Class) -> None:
     config, tokenizer = model.config, model.tokenizer
     tensors = to_huggingface_tensors(model.params, config.model, tokenizer.pad_id, made)
+    parameters = sum(tensor.size for tensor in tensors.values())
+    tensors |= stored_rates(config.model)
     if made.bare:
         tensors = bare_names(tensors, config.model)
     write_tensors(folder / WEIGHTS_FILE, tensors)
-    parameters = sum(tensor.size for tensor in tensors.values())
     write_texts(
         folder,
         {

@@ -131,8 +131,9 @@ def canonical_names(
     found, left_out = {}, []
     for name, array in tensors.items():
         canonical = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", name))
-        if bare and _part(known.prefix + canonical, known) in others:
-            canonical = known.prefix + canonical
+        with_prefix = known.prefix + canonical
+        if bare and (_part(with_prefix, known) in others or with_prefix.startswith(known.ignored)):
+            canonical = with_prefix
         for old, new in known.aliases.items():
             canonical = new + canonical.removeprefix(old) if canonical.startswith(old) else canonical
         if _BUFFERS.fullmatch(canonical) or canonical in known.tied:

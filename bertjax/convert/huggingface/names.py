@@ -14,7 +14,7 @@ from bertjax.convert.huggingface.config import from_config_json, to_config_json
 from bertjax.families.family import Class, Tensor, dense
 from bertjax.families.networks import abstract_network
 from bertjax.families.registry import FAMILIES, family_of
-from bertjax.model.attention.positions import sinusoids
+from bertjax.model.attention.positions import rotation_rates, sinusoids
 from bertjax.model.network import HEADS, Network, Params, head_of
 from bertjax.model.parameters import named_arrays
 from bertjax.model.shared_tables import with_own_words
@@ -103,6 +103,14 @@ def bare_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[s
     """Rename tensors as in the encoder's own class."""
     prefix = family_of(config.family).transformers.prefix
     return {name.removeprefix(prefix): array for name, array in tensors.items()}
+
+
+def stored_rates(config: ModelConfig) -> dict[str, np.ndarray]:
+    """The rates of rotated positions under their name in the files of the family; empty if its files have none."""
+    name = family_of(config.family).transformers.rates
+    if not name or config.position_embedding != "rope":
+        return {}
+    return {name: rotation_rates(config.rope_theta, config.hidden_size // config.num_attention_heads)}
 
 
 def left_out(config: ModelConfig) -> tuple[str, ...]:

@@ -31,7 +31,14 @@ from bertjax.convert.folder import (
 from bertjax.convert.formats import Format, Vectors
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.exporter import WEIGHTS_FILE
-from bertjax.convert.huggingface.names import architecture, bare_encoder, bare_names, hf_classes, to_huggingface_tensors
+from bertjax.convert.huggingface.names import (
+    architecture,
+    bare_encoder,
+    bare_names,
+    hf_classes,
+    stored_rates,
+    to_huggingface_tensors,
+)
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.convert.sentence_transformers.reader import MODULES_FILE
@@ -118,8 +125,9 @@ def encoder_config(model: TrainedModel) -> dict[str, Any]:
 
 
 def _write_files(model: TrainedModel, folder: Path, pooling: Pooling, normalize: bool) -> None:
-    tensors, width = encoder_tensors(model), model.config.model.hidden_size
-    write_tensors(folder / WEIGHTS_FILE, tensors)
+    config = model.config.model
+    tensors, width = encoder_tensors(model), config.hidden_size
+    write_tensors(folder / WEIGHTS_FILE, tensors | bare_names(stored_rates(config), config))
     modes = {key: mode == _MODES[pooling] for mode, key in _MODE_KEYS.items()}
     texts = {
         "config.json": as_json(encoder_config(model)),

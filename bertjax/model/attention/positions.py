@@ -73,6 +73,11 @@ def sinusoids(config: ModelConfig) -> jax.Array:
     return waves * (math.sqrt(2) * config.initializer_range)
 
 
+def rotation_rates(theta: float, width: int) -> np.ndarray:
+    """The rates of the pairs of dims of a head with `width` dims, theta^(-2t / width); float32 [width / 2]."""
+    return np.float32(1) / np.float32(theta) ** (np.arange(0, width, 2, dtype=np.float32) / np.float32(width))
+
+
 def rotated(
     config: ModelConfig, q: jax.Array, k: jax.Array, sequence_ids: jax.Array, packed: bool, window: int
 ) -> tuple[jax.Array, jax.Array]:
@@ -84,8 +89,7 @@ def rotated(
     of transformers, since an error in the last digit of a rate moves the angle at 2,048 tokens by 1e-4.
     """
     theta = config.rope_theta_local if window and config.rope_theta_local else config.rope_theta
-    K = q.shape[-1]
-    rates = np.float32(1) / np.float32(theta) ** (np.arange(0, K, 2, dtype=np.float32) / np.float32(K))
+    rates = rotation_rates(theta, q.shape[-1])
     positions = positions_in_sequence(sequence_ids) if packed else jnp.arange(q.shape[1])[None]
     angles = positions[:, :, None, None].astype(jnp.float32) * rates
     cos, sin = jnp.cos(angles), jnp.sin(angles)
