@@ -129,6 +129,7 @@ class HuggingFace:
         from_hf_config: Returns fields of ModelConfig. Raises ValueError for unsupported values.
         positions_from_padding: The position table begins with unused rows, for 0 up to the padding token's id.
         pad_token_id: The padding token's id if `config.json` lacks it.
+        fixed_pad_id: transformers' code has `pad_token_id`, whatever `config.json` says.
         token_ids: Key of `config.json` -> role of the special token.
     """
 
@@ -155,6 +156,7 @@ class HuggingFace:
     from_hf_config: Callable[[HfConfig], dict[str, Any]] = read_fields
     positions_from_padding: bool = False
     pad_token_id: int = 0
+    fixed_pad_id: bool = False
     token_ids: Mapping[str, str] = field(default_factory=lambda: {"pad_token_id": "pad"})
 
     def rows_before_positions(self, pad_id: int) -> int:

@@ -72,6 +72,7 @@ MPNET = Family(
         from_hf_config=_from_hf_config,
         positions_from_padding=True,
         pad_token_id=1,
+        fixed_pad_id=True,
         token_ids={"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"},
     ),
 )

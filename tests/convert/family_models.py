@@ -23,6 +23,7 @@ from bertjax.tokenization.byte_level import MERGES_FILE, ByteLevelBPE
 from bertjax.tokenization.sentencepiece import SentencePiece, read_model
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 from bertjax.tokenization.training import count_for, train_tokenizer
+from bertjax.tokenization.wordpiece import WordPiece
 
 TEXTS = [text for pair in PAIRS for text in pair]
 TEXTS += ["東京は日本の首都である。  सत्य naïve ☃?", "don't\t12,5 % ÉTÉ", "ﬁne ① ｶﾞ x\u0301 \u200b."]
@@ -87,7 +88,12 @@ def tokenizer_of(family: str, texts: Sequence[str] = TEXTS) -> Tokenizer:
     if FAMILIES[family].presets["base"].layer_groups:  # ALBERT
         rules = TextRules(lowercase=True, strip_accents=True)
         return train_tokenizer("unigram", count_for("unigram", [*texts] * 5, rules), 300, rules)
-    return wordpiece()
+    made = wordpiece()
+    if known.fixed_pad_id:
+        tokens = [token for token in made.tokens if token != "[PAD]"]
+        tokens.insert(known.pad_token_id, "[PAD]")
+        return WordPiece(tokens, made.rules)
+    return made
 
 
 def their_tokenizer(family: str, **options: Any) -> Any:

@@ -75,6 +75,14 @@ def test_modernberts_keys_are_named_by_their_path() -> None:
         assert said in str(caught.value)
 
 
+def test_mpnet_has_its_padding_where_transformers_looks_for_it() -> None:
+    values = to_config_json(small("mpnet"), SPECIAL)
+    with pytest.raises(ValueError, match=r"config\.json: pad_token_id is 0; transformers' MPNet takes 1 for padding"):
+        from_config_json(values | {"pad_token_id": 0}, "config.json")
+    with pytest.raises(ValueError, match=r"pad_token_id is 15; .* use a vocabulary with its padding token there"):
+        to_config_json(small("mpnet"), SPECIAL | {"pad": 15})
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("hostile")

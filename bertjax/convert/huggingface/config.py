@@ -88,4 +88,9 @@ def _pad_id(values: Mapping[str, Any], known: HuggingFace, where: str | Path = "
     value = known.pad_token_id if value is None else value
     if type(value) is not int or not 0 <= value <= LARGEST:
         raise ValueError(f"{where}: pad_token_id is {value!r}, which is not a token's id")
+    if known.fixed_pad_id and value != known.pad_token_id:
+        raise ValueError(
+            f"{where}: pad_token_id is {value}; transformers' {known.beginning} takes {known.pad_token_id} for padding "
+            "whatever the file says; use a vocabulary with its padding token there"
+        )
     return value
