@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bertjax.finetune.positives.positive import Positive, sentences
+from bertjax.finetune.positives.positive import Positive, sentences, split_words
 from bertjax.input.randomness import derive_key, hash64, uniform
 
 _DELETED = 0.6  # TSDAE's best share
@@ -15,11 +15,10 @@ _DELETED = 0.6  # TSDAE's best share
 def pairs(paragraphs: Sequence[str], number: int) -> Iterator[tuple[str, str]]:
     """Yield (a sentence with a share of its words, in order, the sentence). One word stays at least."""
     for place, sentence in enumerate(sentences(paragraphs)):
-        spaced = len(sentence.split()) > 1
-        words = sentence.split() if spaced else list(sentence)
+        words, space = split_words(sentence)
         draws = uniform(hash64(derive_key("deletion", number, place), np.arange(len(words))))
         kept = [word for word, draw in zip(words, draws, strict=True) if draw >= _DELETED]
-        yield (" " if spaced else "").join(kept or [words[int(draws.argmax())]]), sentence
+        yield space.join(kept or [words[int(draws.argmax())]]), sentence
 
 
 DELETION = Positive("deletion", pairs)

@@ -29,6 +29,12 @@ def sentences(paragraphs: Sequence[str]) -> Iterator[str]:
                 yield sentence
 
 
+def split_words(sentence: str) -> tuple[list[str], str]:
+    """The words of a sentence, or the characters of one without spaces, and what joins them again."""
+    words = sentence.split()
+    return (words, " ") if len(words) > 1 else (list(sentence), "")
+
+
 def passages(paragraphs: Sequence[str]) -> list[str]:
     """Successive passages of whole sentences, about 400 characters each; none reaches over a paragraph's end."""
     found: list[str] = []

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bertjax.finetune.positives.positive import Positive, sentences
+from bertjax.finetune.positives.positive import Positive, sentences, split_words
 from bertjax.input.randomness import derive_key, hash64, uniform
 
 _MOST_REPEATED = 0.32  # of the words, as in the paper
@@ -18,13 +18,12 @@ _MOST_REPEATED = 0.32  # of the words, as in the paper
 def pairs(paragraphs: Sequence[str], number: int) -> Iterator[tuple[str, str]]:
     """Yield (a sentence with up to a share of its words repeated in place, the sentence)."""
     for place, sentence in enumerate(sentences(paragraphs)):
-        spaced = len(sentence.split()) > 1
-        words = sentence.split() if spaced else list(sentence)
+        words, space = split_words(sentence)
         draws = uniform(hash64(derive_key("repetition", number, place), np.arange(1 + len(words))))
         most = max(2, int(_MOST_REPEATED * len(words)))
         repeated = set(np.argsort(draws[1:], kind="stable")[: int(draws[0] * (most + 1))].tolist())
         twice = [word for at, word in enumerate(words) for word in [word] * (1 + (at in repeated))]
-        yield (" " if spaced else "").join(twice), sentence
+        yield space.join(twice), sentence
 
 
 REPETITION = Positive("repetition", pairs)
