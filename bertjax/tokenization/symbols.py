@@ -128,20 +128,19 @@ def _given_kmers(written: str) -> Tokenizer:
             "that overlap"
         )
     kmers = ["".join(letters) for letters in itertools.product(artefact.NUCLEOTIDES, repeat=int(size))]
-    if stride == "1":
-        return _make_overlapping(kmers)
+    if stride == "1":  # overlapping ones; the artefact takes them separated by spaces, as DNABERT's does
+        return _make_spaced(kmers, "vocabulary of k-mers")
     # Letters that fill no k-mer, at the end or beside another letter, are tokens of their own.
     pattern = f"[{artefact.NUCLEOTIDES}]{{{size}}}|{artefact.ANY_LETTER}"
     return make_symbols((*SPECIAL_TOKENS.values(), *kmers, *artefact.NUCLEOTIDES, "N"), SPECIAL_TOKENS, pattern)
 
 
-def _make_overlapping(kmers: Sequence[str]) -> Tokenizer:
-    """The tokenizer of overlapping k-mers; its artefact takes them separated by spaces, as DNABERT's does."""
-    tokens = (*SPECIAL_TOKENS.values(), *kmers)
-    ids = {token: number for number, token in enumerate(tokens)}
+def _make_spaced(symbols: Iterable[str], origin: str) -> Tokenizer:
+    """The tokenizer of a table of symbols that are separated by spaces."""
+    ids = {token: number for number, token in enumerate((*SPECIAL_TOKENS.values(), *symbols))}
     backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=SPECIAL_TOKENS["unk"]))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return _as_tokenizer(backend, SPECIAL_TOKENS, ids, "vocabulary of k-mers")
+    return _as_tokenizer(backend, SPECIAL_TOKENS, ids, origin)
 
 
 def _nothing_to_count(written: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
@@ -221,11 +220,7 @@ def _given_integers(written: str) -> Tokenizer:
             f"data.tokenizer='integers:{written}': write the number of ids, from 1 to {_MOST_INTEGERS:,}, as in "
             "integers:1000"
         )
-    tokens = (*SPECIAL_TOKENS.values(), *map(str, range(size)))
-    ids = {token: number for number, token in enumerate(tokens)}
-    backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=SPECIAL_TOKENS["unk"]))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return _as_tokenizer(backend, SPECIAL_TOKENS, ids, "vocabulary of integers")
+    return _make_spaced(map(str, range(size)), "vocabulary of integers")
 
 
 def _train_integers(
