@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bertjax.config import Config, MeshConfig
-from bertjax.families.registry import trained_networks
-from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import BATCH_AXES
-from bertjax.parallel.sharding import accumulation_key, divided_sizes, microbatch_counts
+from bertjax.parallel.sharding import accumulation_key, microbatch_counts
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
 from bertjax.plan.figures import gib, label, step_time
-from bertjax.training.stages import Stage, stages_of
+from bertjax.training.stages import Stage, sharded_widths, stages_of
 
 
 @dataclass(frozen=True)
@@ -62,9 +59,8 @@ def meshes(config: Config, devices: int, slices: int) -> Iterator[MeshConfig]:
     fsdp stays within a slice: gathering weights over the network every step costs more than it saves.
     """
     across = devices // config.mesh.tensor // slices
-    divided = (divided_sizes(model, padded_vocab_size(model)) for model in trained_networks(config.model).values())
-    widths = [size for _, size, axis in itertools.chain(*divided) if axis == "fsdp"]
-    for fsdp in (n for n in range(1, across + 1) if not any(size % n for size in (across, *widths))):
+    divided = (across, *sharded_widths(config.model))
+    for fsdp in (n for n in range(1, across + 1) if not any(size % n for size in divided)):
         if fsdp & (fsdp - 1) == 0:
             yield replace(config.mesh, data=-1, fsdp=fsdp, dcn_data=-1, dcn_fsdp=1)
 

@@ -247,11 +247,15 @@ def training_mesh(config: Config, devices: Sequence[Device] | None = None, slice
     mesh = config.mesh
     if mesh == MeshConfig() and devices[0].platform == "tpu":
         of_a_slice = len(devices) // len(set(slice_numbers(devices) if slices is None else slices))
-        networks = trained_networks(config.model).values()
-        divided = itertools.chain(*(divided_sizes(model, padded_vocab_size(model)) for model in networks))
-        widths = [width for _, width, axis in divided if axis == "fsdp"]
-        mesh = replace(mesh, fsdp=math.gcd(math.gcd(16, of_a_slice) // 2 or 1, *widths))
+        mesh = replace(mesh, fsdp=math.gcd(math.gcd(16, of_a_slice) // 2 or 1, *sharded_widths(config.model)))
     return make_mesh(mesh, devices, slices)
+
+
+def sharded_widths(model: ModelConfig) -> list[int]:
+    """The sizes of all trained networks' weights that `mesh.fsdp` must divide."""
+    networks = trained_networks(model).values()
+    divided = itertools.chain(*(divided_sizes(network, padded_vocab_size(network)) for network in networks))
+    return [width for _, width, axis in divided if axis == "fsdp"]
 
 
 def check_stages_divisible(config: Config, mesh: Mesh, stages: Sequence[Stage]) -> None:
