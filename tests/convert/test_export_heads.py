@@ -48,12 +48,15 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     """What transformers logs from a warning on."""
     said: list[str] = []
     logger = logging.getLogger("transformers")
+    # transformers lets its records through to the root logger where CI is set, and pytest listens there too.
+    propagate, logger.propagate = logger.propagate, False
     logger.addHandler(caplog.handler)
     caplog.clear()
     try:
         yield said
     finally:
         logger.removeHandler(caplog.handler)
+        logger.propagate = propagate
         said += [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
