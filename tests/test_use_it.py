@@ -73,14 +73,14 @@ def test_every_command_runs(
     monkeypatch.chdir(user_folder)
     tried, used = commands(README, "Try it"), commands(README, "Use the model")
     assert [command[0] for command in tried] == ["pretrain", "fill-mask", "evaluate"]
-    assert [command[0] for command in used] == ["finetune", "predict", "embed", "search", "attention", "export"]
+    assert [command[0] for command in used] == ["finetune", "embed", "search", "attention", "export"]
     # What both pages show is run once; the feature-based variant has a test of its own.
     again = [command for command in commands(DETAILS, "Fine-tune and predict") if "--model.features" not in command]
-    assert again == used[:2]
-    (snippet,) = snippets(README, "Use the model")
-    assert snippets(DETAILS, "Fine-tune and predict") == [snippet]
+    assert again[0] == used[0] and [command[0] for command in again] == ["finetune", "predict"]
+    (snippet,), (detailed,) = snippets(README, "Use the model"), snippets(DETAILS, "Fine-tune and predict")
+    assert len(snippet.splitlines()) == 6
     said = {}
-    for command in (*tried[1:], *used):
+    for command in (*tried[1:], *used, again[1]):
         if command[0] == "export":
             pytest.importorskip("onnx")
         assert main(command) == 0
@@ -93,7 +93,11 @@ def test_every_command_runs(
     assert "compared with onnxruntime" in said["export"]
     namespace: dict[str, object] = {}
     exec(snippet, namespace)
-    (first, second), labels = eval(capsys.readouterr().out, {"Prediction": lambda **f: f}), {"good", "bad"}
+    guesses, shape, predictions = capsys.readouterr().out.splitlines()
+    assert guesses.count("probability=") == 3 and shape == "(2, 16)"
+    exec(detailed, namespace)
+    assert capsys.readouterr().out.splitlines() == [predictions]
+    (first, second), labels = eval(predictions, {"Prediction": lambda **f: f}), {"good", "bad"}
     assert {first["label"], second["label"]} <= labels
     assert bertjax.load("runs/reviews/huggingface".replace("runs/", "hf:runs/")).predict("No.").label in labels
 
