@@ -41,7 +41,7 @@ from bertjax.text.readable import readable_corpus, reporting_unreadable
 from bertjax.text.shards import ShardJob, finished_shards, is_finished, make_shards, remove_records
 from bertjax.text.sources.registry import KINDS, parse_sources, require_documents, source_files
 from bertjax.text.store.format import TokenStore
-from bertjax.text.store.manifest import FORMAT_VERSION, SPLITS, read_manifest
+from bertjax.text.store.manifest import ARRAYS_VERSION, SPLITS, read_manifest, shard_files
 from bertjax.text.store.writer import finish_store
 from bertjax.text.trained_vocabulary import (
     READING_VERSION,
@@ -217,7 +217,7 @@ def _plan_store(
                 f"{tokenizer.kind_name}; set it to none"
             )
         inputs_json["segmenter"] = f"{data.segmenter} {importlib.metadata.version(data.segmenter)}"
-    inputs = fingerprint(inputs_json | {"versions": [FORMAT_VERSION, READING_VERSION]})
+    inputs = fingerprint(inputs_json | {"versions": [ARRAYS_VERSION, READING_VERSION]})
     target = path_of(data.root) / f"store-{inputs[:12]}"
     folder = target if is_remote(target) else target.with_name(f"{target.name}.partial")
     job = ShardJob(
@@ -403,7 +403,7 @@ def _warn_of_unknown(manifest: Mapping[str, Any], tokenizer: Tokenizer, data: Da
 def _bytes_needed(corpus: Corpus, records: Mapping[int, Mapping[str, Any]]) -> int:
     """Estimate the size of the store from the part that is written."""
     shards = [shard for record in records.values() for shard in record["shards"].values() if shard]
-    written = sum(file["bytes"] for shard in shards for file in shard["files"].values())
+    written = sum(file["bytes"] for shard in shards for file in shard_files(shard))
     read = sum(unit.size for unit in corpus.units if unit.number in records)
     if not read:
         return round(_STORE_BYTES_PER_TEXT_BYTE * corpus.text_bytes)

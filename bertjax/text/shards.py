@@ -22,7 +22,7 @@ from bertjax.text.documents import Document
 from bertjax.text.groups import name_hash, read_groups
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.spans import PLANE_OF_KIND
-from bertjax.text.store.manifest import SPLITS, ShardRecord
+from bertjax.text.store.manifest import SPLITS, ShardRecord, shard_files
 from bertjax.text.store.writer import ShardWriter
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.text.units import UnitMarker, find_units
@@ -166,7 +166,7 @@ def _name(unit: Unit) -> str:
 def _shard_files(record: Mapping[str, Any]) -> dict[str, int]:
     """Name -> bytes of the files of a unit's shards."""
     shards = [shard for shard in record["shards"].values() if shard]
-    return {file["name"]: file["bytes"] for shard in shards for file in shard["files"].values()}
+    return {file["name"]: file["bytes"] for shard in shards for file in shard_files(shard)}
 
 
 @lru_cache(maxsize=1)

@@ -1,14 +1,18 @@
 """The token store: reading back across shards; damage of any file is named."""
 
+import hashlib
 import json
+import os
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertjax.text.store import writer
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import BLOCK_BYTES, content_fingerprint, json_sha256, token_dtype
+from bertjax.text.store.verify import check_store
 from bertjax.text.store.writer import ShardWriter, write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
@@ -199,8 +203,8 @@ def test_changed_manifest_is_refused(large):
     (large / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
         TokenStore.open(large)
-    (large / "manifest.json").write_text(json.dumps({"format_version": 2}))
-    with pytest.raises(ValueError, match=r"format version 2; this program reads 1; prepare it again"):
+    (large / "manifest.json").write_text(json.dumps({"format_version": 3}))
+    with pytest.raises(ValueError, match=r"format version 3; this program reads up to 2; prepare it again"):
         TokenStore.open(large)
 
 
@@ -307,3 +311,37 @@ def test_changed_manifest_value_is_named(tmp_path, change, told):
     (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match=f"{told}; manifest.json is damaged; delete the store and prepare it again"):
         TokenStore.open(path)
+
+
+def test_digests_of_large_files_are_beside_them(large, tmp_path, monkeypatch):
+    """The content is the same, and the manifest as long as that of a small store."""
+    monkeypatch.setattr(writer, "MOST_IN_MANIFEST", 1)
+    document = [[token % 995 + 5 for token in range(400)]] * 10
+    path = write_store(tmp_path / "apart", {"train": [document] * 300, "held_out": [document] * 2}, WORDPIECE)
+    tokens, digests = path / "train-00000.tokens", path / "train-00000.tokens.blocks"
+    assert digests.read_bytes() == b"".join(
+        hashlib.sha256(tokens.read_bytes()[at : at + BLOCK_BYTES]).digest()
+        for at in range(0, 3 * BLOCK_BYTES, BLOCK_BYTES)
+    )
+    store = TokenStore.open(path)
+    assert store.manifest["format_version"] == 2
+    assert "blocks" not in store.manifest["splits"]["train"]["shards"][0]["files"]["tokens"]
+    assert read(store, "train") == read(TokenStore.open(large), "train")
+    assert not list(check_store(path))
+    flip(tokens, BLOCK_BYTES)
+    assert list(check_store(path)) == [f"{tokens}: the block at byte {BLOCK_BYTES:,} is not the one that was written"]
+    with pytest.raises(ValueError, match=rf"train-00000\.tokens: the block at byte {BLOCK_BYTES} is damaged"):
+        TokenStore.open(path).verify()
+    flip(digests, 0)
+    with pytest.raises(ValueError, match=r"train-00000\.tokens\.blocks: the block at byte 0 is damaged"):
+        TokenStore.open(path).verify()
+    digests.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"train-00000\.tokens\.blocks has 0 bytes instead of 96"):
+        TokenStore.open(path).verify()
+
+
+def test_mapped_files_are_not_open(large):
+    store = TokenStore.open(large)
+    store.verify()
+    open_files = {os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
+    assert not [path for path in open_files if path.startswith(str(large))]

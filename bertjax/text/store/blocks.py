@@ -6,8 +6,10 @@ import ctypes
 import errno
 import fcntl
 import hashlib
+import mmap
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +20,11 @@ import numpy as np
 
 from bertjax.storage.remote import AnyPath, path_of, read_range
 from bertjax.text.ragged import range_indices
-from bertjax.text.store.manifest import BLOCK_BYTES, FileRecord
+from bertjax.text.store.manifest import BLOCK_BYTES, DIGEST_BYTES, DigestsRecord, FileRecord, num_blocks
 
 _RUN = 8  # blocks of a request at most: one takes as long as some megabytes
 _REQUESTS = 16  # at a time
+_NO_OFFSET, _MAP_FAILED = ctypes.c_int64(0), ctypes.c_void_p(-1).value
 _PUNCH = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 
@@ -63,9 +66,10 @@ class BlockFile:
     With an `origin` the file is a copy with holes: blocks that it lacks are fetched, several at a time.
     """
 
-    def __init__(self, folder: Path, record: FileRecord, dtype: str, origin: Origin | None = None) -> None:
-        self.path = folder / record["name"]
-        self._digests: list[str] = record["blocks"]
+    def __init__(
+        self, folder: Path, record: FileRecord | DigestsRecord, dtype: str, origin: Origin | None = None
+    ) -> None:
+        self.path, self._record = folder / record["name"], record
         self.dtype = np.dtype(dtype)
         size = self.path.stat().st_size if self.path.is_file() else None
         if size != record["bytes"]:
@@ -73,13 +77,28 @@ class BlockFile:
             raise ValueError(f"token store file {self.path} {state}; delete the store and prepare it again")
         self._origin = origin
         self._fetching = threading.Lock()
-        self._checked = np.zeros(len(self._digests), bool)
+        self._checked = np.zeros(num_blocks(record), bool)
         self._all_checked = False  # stays False if blocks may be dropped
 
     @cached_property
     def _array(self) -> np.ndarray:
         """The file, mapped when it is first read. A plain array: indexing an np.memmap costs more than the gather."""
-        return np.asarray(np.memmap(self.path, self.dtype, mode="r"))
+        return _mapped(self.path).view(self.dtype)
+
+    @cached_property
+    def digest_file(self) -> BlockFile | None:
+        """The file with the digests of the blocks; None if the manifest has them."""
+        if "digests" not in self._record:
+            return None
+        return BlockFile(self.path.parent, self._record["digests"], "|u1", self._origin)
+
+    @cached_property
+    def _digests(self) -> bytes:
+        """The SHA-256 of all blocks, one after the other."""
+        if self.digest_file is not None:
+            return self.digest_file.whole().tobytes()
+        assert "blocks" in self._record
+        return bytes.fromhex("".join(self._record["blocks"]))
 
     @property
     def is_copy(self) -> bool:
@@ -130,7 +149,7 @@ class BlockFile:
 
     def drop_all(self) -> None:
         """Give back the disk space of all blocks."""
-        for block in range(len(self._digests)):
+        for block in range(len(self._checked)):
             self.drop(block)
 
     def _check(self, blocks: np.ndarray) -> None:
@@ -149,7 +168,10 @@ class BlockFile:
     def _is_intact(self, block: int) -> bool:
         start = block * BLOCK_BYTES
         content = self._array.data.cast("B")[start : start + BLOCK_BYTES]
-        return hashlib.sha256(content).hexdigest() == self._digests[block]
+        return hashlib.sha256(content).digest() == self._digest(block)
+
+    def _digest(self, block: int) -> bytes:
+        return self._digests[DIGEST_BYTES * block :][:DIGEST_BYTES]
 
     def _fetch(self, origin: Origin, blocks: np.ndarray) -> None:
         """Fetch those of the blocks that are not here: a hole has another digest."""
@@ -169,7 +191,7 @@ class BlockFile:
         start = int(blocks[0]) * BLOCK_BYTES
         content = read_range(source, start, min(start + len(blocks) * BLOCK_BYTES, os.fstat(descriptor).st_size))
         for number, block in enumerate(blocks.tolist()):
-            if hashlib.sha256(content[number * BLOCK_BYTES :][:BLOCK_BYTES]).hexdigest() != self._digests[block]:
+            if hashlib.sha256(content[number * BLOCK_BYTES :][:BLOCK_BYTES]).digest() != self._digest(block):
                 raise ValueError(_damaged(source, block))
         try:
             os.pwrite(descriptor, content, start)
@@ -187,6 +209,22 @@ def _damaged(path: AnyPath, block: int) -> str:
         f"token store file {path}: the block at byte {block * BLOCK_BYTES} is damaged (its SHA-256 is not the "
         f"manifest's); delete the store and prepare it again"
     )
+
+
+def _mapped(path: Path) -> np.ndarray:
+    """The bytes of a file, mapped into memory. Keeps no file open, unlike `mmap`, as a large store has many files."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        address = libc.mmap(None, ctypes.c_size_t(size), mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), _NO_OFFSET)
+    if address == _MAP_FAILED:
+        raise OSError(number := ctypes.get_errno(), os.strerror(number), str(path))
+    content = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(content, libc.munmap, ctypes.c_void_p(address), ctypes.c_size_t(size)).atexit = False
+    array = np.frombuffer(memoryview(content), np.uint8)
+    array.flags.writeable = False
+    return array
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The token store, format version 1: memory-mapped tokens of a corpus, each block verified when first read.
+"""The token store, format versions 1 and 2: memory-mapped tokens of a corpus, each block verified when first read.
 
 A store is a directory:
     manifest.json            counts, tokenizer, fingerprint, and of each file its size, its SHA-256 and the SHA-256 of
@@ -8,6 +8,8 @@ A store is a directory:
     train-00000.sentences    int64 [sentences + 1], offsets into the shard's tokens
     train-00000.documents    int64 [documents + 1], offsets into the shard's sentences
     held_out-00000...        the same for the held-out documents
+    train-00000.tokens.blocks  of a file of more than 16 MiB: the SHA-256 of each of its blocks, 32 bytes each, which
+                             then are not in the manifest (format version 2)
     train-00000.continues    with a segmenter: bool, whether a token continues the word before it
     train-00000.phrases      with data.units: bool, whether a token continues the phrase or word before it
     train-00000.entities     the same for entities
@@ -124,9 +126,12 @@ class TokenStore:
             file.whole()
 
     def files(self) -> Iterator[BlockFile]:
-        """All array files."""
+        """All array files, each after the file with its digests."""
         for view in self._splits.values():
-            yield from view.files()
+            for file in view.files():
+                if file.digest_file is not None:
+                    yield file.digest_file
+                yield file
 
 
 class Part(NamedTuple):

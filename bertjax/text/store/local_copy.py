@@ -21,6 +21,7 @@ from bertjax.text.store.manifest import (
     ORIGIN_FILE,
     WINDOW_TOKENS,
     file_records,
+    num_blocks,
     read_manifest,
 )
 
@@ -109,7 +110,7 @@ def _opened_copy(target: Path, progress: Progress, most_gigabytes: float) -> Tok
     """
     manifest, most = read_manifest(target), round(most_gigabytes * 1e9)
     files, tokens = file_records(manifest), manifest["splits"]["train"]["tokens"]
-    total = sum(len(file["blocks"]) for file in files) * BLOCK_BYTES
+    total = sum(map(num_blocks, files)) * BLOCK_BYTES
     least = _WINDOWS_HELD * total * WINDOW_TOKENS // max(tokens, 1)
     if most >= total:
         most = 0

@@ -14,8 +14,10 @@ from bertjax.storage.remote import AnyPath
 
 MANIFEST_FILE = "manifest.json"
 ORIGIN_FILE = "origin"
-FORMAT_VERSION = 1
+FORMAT_VERSIONS = (1, 2)  # 2: digests of a large file's blocks are in a file of their own
+ARRAYS_VERSION = 1  # of the array files
 BLOCK_BYTES = 1 << 20
+DIGEST_BYTES = 32  # of a block, in a file of digests
 PARTS = ("tokens", "sentences", "documents")
 # Further arrays of one value per token, for stores that have them.
 PLANES = {"continues": "|b1", "phrases": "|b1", "entities": "|b1"}
@@ -26,18 +28,28 @@ WINDOW_TOKENS = 1 << 29  # that a run reads at a time (`bertjax.input.windows`)
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
 
-_MOST_BYTES = 1 << 30  # of a manifest: 70 bytes for each MiB of tokens, so for a store of 15 TB
+_MOST_BYTES = 1 << 30  # of a manifest: about 1 kB for each shard of a split
 _NOT_CONTENT = ("fingerprint", "provenance", "provenance_sha256")
 _AGAIN = "delete the store and prepare it again"
 
 
-class FileRecord(TypedDict):
-    """A file of a shard."""
+class DigestsRecord(TypedDict):
+    """A file with the SHA-256 of each block of another file, 32 bytes each; `blocks` are its own."""
 
     name: Annotated[str, Between(1, 255)]
     bytes: Count
     sha256: Sha256
     blocks: list[Sha256]
+
+
+class FileRecord(TypedDict):
+    """A file of a shard, with the SHA-256 of its blocks, or the file that has them."""
+
+    name: Annotated[str, Between(1, 255)]
+    bytes: Count
+    sha256: Sha256
+    blocks: NotRequired[list[Sha256]]
+    digests: NotRequired[DigestsRecord]
 
 
 class ShardRecord(TypedDict):
@@ -87,7 +99,7 @@ class _Provenance(TypedDict):
 class Manifest(TypedDict):
     """The keys of a manifest; `provenance` describes where the text came from."""
 
-    format_version: Literal[1]
+    format_version: Literal[1, 2]
     fingerprint: str
     tokenizer: TokenizerRecord
     token_dtype: Literal["<u2", "<u4"]
@@ -122,9 +134,10 @@ def read_manifest(path: AnyPath) -> dict[str, Any]:
     remedy = f"manifest.json is damaged; {_AGAIN}"
     try:
         document: dict[str, Any] = read_json(path / MANIFEST_FILE, remedy=remedy, most_bytes=_MOST_BYTES)
-        if (version := document.get("format_version")) != FORMAT_VERSION and isinstance(version, int):
+        if (version := document.get("format_version")) not in FORMAT_VERSIONS and isinstance(version, int):
             raise ValueError(
-                f"token store {path}: format version {version!r}; this program reads {FORMAT_VERSION}; prepare it again"
+                f"token store {path}: format version {version!r}; this program reads up to {FORMAT_VERSIONS[-1]}; "
+                "prepare it again"
             )
         manifest: dict[str, Any] = checked(document, Manifest, f"token store {path}", remedy=remedy)
     except FileNotFoundError:
@@ -140,10 +153,23 @@ def read_manifest(path: AnyPath) -> dict[str, Any]:
     return manifest
 
 
-def file_records(manifest: Mapping[str, Any]) -> list[FileRecord]:
-    """The records of all array files."""
-    files = [file for _, shard in _shards(manifest) for file in shard["files"].values()]
+def file_records(manifest: Mapping[str, Any]) -> list[FileRecord | DigestsRecord]:
+    """The records of all array files, and of the files with their digests."""
+    files = [file for _, shard in _shards(manifest) for file in shard_files(shard)]
     return [*files, *manifest["provenance"].get("token_counts", {}).values()]
+
+
+def shard_files(shard: Mapping[str, Any]) -> Iterator[FileRecord | DigestsRecord]:
+    """The records of the files of a shard."""
+    for file in shard["files"].values():
+        yield file
+        if "digests" in file:
+            yield file["digests"]
+
+
+def num_blocks(file: FileRecord | DigestsRecord) -> int:
+    """The number of blocks of a file."""
+    return -(-file["bytes"] // BLOCK_BYTES)
 
 
 def describe_split(manifest: Mapping[str, Any], split: Split) -> str:
@@ -158,9 +184,16 @@ def _shards(manifest: Mapping[str, Any]) -> Iterator[tuple[str, ShardRecord]]:
             yield f"splits.{split}.shards[{number}]", shard
 
 
-def _misfit_blocks(at: str, file: FileRecord) -> Iterator[str]:
-    if len(file["blocks"]) != -(-file["bytes"] // BLOCK_BYTES):
-        yield f"{at}.blocks has {len(file['blocks']):,} digests for {file['bytes']:,} bytes"
+def _misfit_blocks(at: str, file: FileRecord | DigestsRecord) -> Iterator[str]:
+    if ("blocks" in file) == ("digests" in file):
+        yield f"{at} needs either blocks or digests"
+    elif "blocks" in file:
+        if len(file["blocks"]) != num_blocks(file):
+            yield f"{at}.blocks has {len(file['blocks']):,} digests for {file['bytes']:,} bytes"
+    elif "digests" in file and file["digests"]["bytes"] != DIGEST_BYTES * num_blocks(file):
+        yield f"{at}.digests has {file['digests']['bytes']:,} bytes for the digests of {num_blocks(file):,} blocks"
+    elif "digests" in file:
+        yield from _misfit_blocks(f"{at}.digests", file["digests"])
 
 
 def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -185,9 +218,10 @@ def _misfits(manifest: Mapping[str, Any]) -> Iterator[str]:
             if file["bytes"] != (elements + (part in ("sentences", "documents"))) * sizes[part]:
                 yield f"{at}.bytes is {file['bytes']:,}, which is not the size of {elements:,} {part}"
             yield from _misfit_blocks(at, file)
-            if _leaves_folder(file["name"]) or file["name"] in seen:
-                yield f"{at}.name is {file['name']!r}, which is not the name of a file of its own"
-            seen.add(file["name"])
+            for name in (file["name"], *([file["digests"]["name"]] if "digests" in file else [])):
+                if _leaves_folder(name) or name in seen:
+                    yield f"{at}.name is {name!r}, which is not the name of a file of its own"
+                seen.add(name)
         if "works" in shard and sum(shard["works"]) != shard["documents"]:
             yield f"{where}.works count {sum(shard['works']):,} documents, and there are {shard['documents']:,}"
     for split, file in manifest["provenance"].get("token_counts", {}).items():

@@ -12,10 +12,13 @@ from bertjax.storage.sums import Done
 from bertjax.storage.terminal import first_names
 from bertjax.text.store.manifest import (
     BLOCK_BYTES,
+    DIGEST_BYTES,
     MANIFEST_FILE,
     ORIGIN_FILE,
+    DigestsRecord,
     FileRecord,
     file_records,
+    num_blocks,
     read_manifest,
 )
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
@@ -58,20 +61,30 @@ def check_store(folder: Path, done: Done = lambda more: None) -> Iterator[str]:
             yield f"{path}: not in the manifest; it belongs to something else, or was left behind"
 
 
-def _check_file(path: Path, record: FileRecord, done: Done, is_copy: bool) -> str:
+def _check_file(path: Path, record: FileRecord | DigestsRecord, done: Done, is_copy: bool) -> str:
     """Describe the damage of a file; '' if it is intact."""
     if not path.is_file():
         return f"{path}: missing"
     if (size := path.stat().st_size) != record["bytes"]:
         return f"{path}: {size:,} bytes instead of {record['bytes']:,}"
     bad = []
+    digests = _digests(path.parent, record)
     with path.open("rb") as file:
-        for number, digest in enumerate(record["blocks"]):
-            block = file.read(BLOCK_BYTES)
-            if hashlib.sha256(block).hexdigest() != digest and not (is_copy and not any(block)):
+        for number in range(num_blocks(record)):
+            block, digest = file.read(BLOCK_BYTES), digests[DIGEST_BYTES * number :][:DIGEST_BYTES]
+            if hashlib.sha256(block).digest() != digest and not (is_copy and not any(block)):
                 bad.append(number * BLOCK_BYTES)
             done(len(block))
     if not bad:
         return ""
     places = first_names([f"{at:,}" for at in bad], _SHOWN)
     return f"{path}: the block at byte {places} is not the one that was written"
+
+
+def _digests(folder: Path, record: FileRecord | DigestsRecord) -> bytes:
+    """The SHA-256 of a file's blocks, one after the other; a file of digests is checked by itself."""
+    if "blocks" in record:
+        return bytes.fromhex("".join(record["blocks"]))
+    assert "digests" in record
+    file = folder / record["digests"]["name"]
+    return file.read_bytes() if file.is_file() else b""

@@ -19,8 +19,9 @@ import numpy as np
 from bertjax.storage.files import naming, sync, write_durably
 from bertjax.storage.remote import AnyPath
 from bertjax.text.store.manifest import (
+    ARRAYS_VERSION,
     BLOCK_BYTES,
-    FORMAT_VERSION,
+    FORMAT_VERSIONS,
     GROUP_DTYPE,
     GROUPS,
     MANIFEST_FILE,
@@ -28,12 +29,15 @@ from bertjax.text.store.manifest import (
     PARTS,
     PLANES,
     SPLITS,
-    FileRecord,
+    DigestsRecord,
     content_fingerprint,
     json_sha256,
+    shard_files,
     token_dtype,
 )
 from bertjax.tokenization.tokenizer import Tokenizer
+
+MOST_IN_MANIFEST = 16  # digests of a file; of a larger one they are in a file of their own
 
 
 class ShardWriter:
@@ -148,7 +152,7 @@ class _HashedFile:
         self._path = path
         self._stream: BinaryIO = open(path, "wb")  # noqa: SIM115 (closed by finish or discard)
         self._whole = hashlib.sha256()
-        self._blocks: list[str] = []
+        self._blocks: list[bytes] = []
         self._block = bytearray()
         self._bytes = 0
 
@@ -168,8 +172,11 @@ class _HashedFile:
             self._stream.flush()
             os.fsync(self._stream.fileno())
             self._stream.close()
-        digests = {"sha256": self._whole.hexdigest(), "blocks": self._blocks}
-        return {"name": self._path.name, "bytes": self._bytes, **digests}
+        record = {"name": self._path.name, "bytes": self._bytes, "sha256": self._whole.hexdigest()}
+        if len(self._blocks) <= MOST_IN_MANIFEST:
+            return record | {"blocks": [block.hex() for block in self._blocks]}
+        digests = _write_whole(self._path.parent, f"{self._path.name}.blocks", b"".join(self._blocks))
+        return record | {"digests": digests}
 
     def discard(self) -> None:
         # Closing flushes, which fails again where the disk is full.
@@ -180,7 +187,7 @@ class _HashedFile:
     def _end_block(self) -> None:
         block = bytes(self._block[:BLOCK_BYTES])
         self._whole.update(block)
-        self._blocks.append(hashlib.sha256(block).hexdigest())
+        self._blocks.append(hashlib.sha256(block).digest())
         del self._block[:BLOCK_BYTES]
 
 
@@ -204,7 +211,7 @@ def finish_store(
         if total is not None
     }
     manifest: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
+        "format_version": ARRAYS_VERSION,
         "tokenizer": {
             "fingerprint": tokenizer.fingerprint,
             "vocab_size": tokenizer.vocab_size,
@@ -217,6 +224,8 @@ def finish_store(
         "planes": {name: PLANES[name] for name in planes},
         "provenance": {**provenance, **({"token_counts": count_files} if count_files else {})},
     }
+    if any("digests" in file for records in shards.values() for shard in records for file in shard_files(shard)):
+        manifest["format_version"] = FORMAT_VERSIONS[-1]
     manifest["provenance_sha256"] = json_sha256(manifest["provenance"])
     manifest["fingerprint"] = content_fingerprint(manifest)
     for name, content in tokenizer.files.items():
@@ -287,7 +296,7 @@ def _sum_of_counts(shards: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
     return total
 
 
-def _write_whole(folder: AnyPath, name: str, content: bytes) -> FileRecord:
+def _write_whole(folder: AnyPath, name: str, content: bytes) -> DigestsRecord:
     write_durably(folder / name, content)
     blocks = [content[start : start + BLOCK_BYTES] for start in range(0, len(content), BLOCK_BYTES)]
     digests = [hashlib.sha256(block).hexdigest() for block in blocks]
