@@ -54,6 +54,9 @@ class TaskBatches:
         self._packed, self._shards, self._microbatches = packed, shards, microbatches
         self.rows_per_epoch = self.estimated_rows = len(rows)
 
+    def release(self) -> None:
+        """Nothing is planned."""
+
     def batch(self, step: int, global_batch_size: int, rows: Rows = None) -> Batch:
         """The arrays for the devices with these rows of a global batch of one example per row.
 

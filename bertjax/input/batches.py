@@ -145,7 +145,7 @@ class PairBatches:
         chosen = registry.choose(objectives)
         self._targets = [chosen[name] for name in registry.TARGETS if name in chosen]  # one may read another's arrays
         self._makers = self._make_makers(split)
-        self._makers_of_window = lru_cache(maxsize=4)(self._make_makers)
+        self._makers_of_window = lru_cache(maxsize=2)(self._make_makers)  # as many as there are plans
         self._augment = None
         if data.augment and isinstance(vocabulary, Tokenizer):  # text made up for plans and benchmarks has no spelling
             self._augment = augmentations.prepare(data.augment, vocabulary)
@@ -171,6 +171,11 @@ class PairBatches:
     def estimated_rows(self) -> int:
         """About the number of rows in an epoch, without a plan of a large text."""
         return self._epochs.estimated_rows
+
+    def release(self) -> None:
+        """Forget what was planned, as at the end of a stage."""
+        self._epochs.release()
+        self._makers_of_window.cache_clear()
 
     def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Batch `step` of the run, or some of its `rows`. Arguments and errors are those of `rows_of_batch`."""

@@ -149,6 +149,10 @@ class Epochs:
         """Start to plan a window in the background."""
         self._cache.prepare(number)
 
+    def release(self) -> None:
+        """Forget the plans; the next row to be read plans its window again."""
+        self._cache.clear()
+
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The window of each row of the run, and the row's number in it; int64 [n] all."""
         if not self.several:
@@ -284,6 +288,11 @@ class PlanCache:
         plan, is_new = self._claim(number)
         if is_new:
             threading.Thread(target=self._fill, args=(plan, number, True), name=f"plan-{number}", daemon=True).start()
+
+    def clear(self) -> None:
+        """Forget all plans."""
+        with self._lock:
+            self._plans.clear()
 
     def _claim(self, number: int) -> tuple[Future[PlannedWindow], bool]:
         with self._lock:

@@ -34,6 +34,11 @@ class LaneBatches:
             lane = self._lanes[number] = self._lanes[number] or self._make(Lane(number, len(self._lanes)))
         return lane
 
+    def release(self) -> None:
+        """Forget what was planned, as at the end of a stage."""
+        with self._lock:
+            self._lanes = [None] * len(self._lanes)
+
     @property
     def rows_per_epoch(self) -> int:
         """About the number of rows in an epoch of all lanes."""

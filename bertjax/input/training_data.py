@@ -47,6 +47,10 @@ class RunBatches(Batches, Protocol):
         """About the number of rows in an epoch, at once."""
         ...
 
+    def release(self) -> None:
+        """Forget what was planned, as at the end of a stage; rows that are read later are the same."""
+        ...
+
     @property
     def shares(self) -> np.ndarray | None:
         """Shares of an epoch's tokens, float64 [sources], where the sources are mixed."""

@@ -151,6 +151,7 @@ def train(run: Run) -> Outcome:
                 run.step += 1
                 for hook in run.hooks:
                     hook.after_step(run.step)
+        stage.batches.release()
     for hook in run.hooks:
         hook.after_training()
     outcome = run.outcome()

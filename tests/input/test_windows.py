@@ -167,3 +167,17 @@ def test_lanes_read_the_text_once_whatever_the_hosts(split: SplitView, data: Dat
         seen = [{token for row in text_of(lane, epoch_of(lane, 0)) for token in row} for lane in lanes]
         assert sum(map(len, seen)) == len(set.union(*seen)) == split.num_tokens
         assert max(map(len, seen)) < 2 * min(map(len, seen)), "parts are single documents here"
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_released_batches_are_planned_again(split: SplitView, lanes: int) -> None:
+    def make(lane: Lane) -> PairBatches:
+        return batches_of(split, SENTENCES, lane=lane)
+
+    batches = make(WHOLE_BATCH) if lanes == 1 else LaneBatches(make, lanes, BATCH)
+    before = batches.batch(1, BATCH)
+    first = [text for _, text, _ in batches.texts(np.arange(4))]
+    assert [text for _, text, _ in batches.texts(np.arange(4))][0] is first[0]
+    batches.release()
+    assert not any(text is old for _, text, _ in batches.texts(np.arange(4)) for old in first)
+    assert all((values == before[key]).all() for key, values in batches.batch(1, BATCH).items())

@@ -153,7 +153,7 @@ class Poisoned:
     def __init__(self, batches: Any) -> None:
         self._batches = batches
         self.rows_per_epoch, self.shares, self.spec = batches.rows_per_epoch, batches.shares, batches.spec
-        self.estimated_rows = batches.estimated_rows
+        self.estimated_rows, self.release = batches.estimated_rows, batches.release
 
     def batch(self, step: int, size: int, rows: Any = None) -> dict[str, np.ndarray]:
         batch = self._batches.batch(step, size, rows)

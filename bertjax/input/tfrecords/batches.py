@@ -78,6 +78,9 @@ class RecordBatches:
         self._objectives = tuple(objectives)
         self.rows_per_epoch = self.estimated_rows = len(view)
 
+    def release(self) -> None:
+        """Nothing is planned."""
+
     def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Batch `step` of the run, or some of its `rows`.
 

@@ -184,6 +184,10 @@ class SkippedBatches:
         """As of `batches`."""
         return self.source.estimated_rows
 
+    def release(self) -> None:
+        """As of `batches`."""
+        self.source.release()
+
     def number(self, step: int) -> int:
         """The number in the stage, from 0, of the batch that a step of it gets."""
         return batch_of(self._start + step, self._skips, self._start) - self._start
