@@ -68,13 +68,15 @@ def require_same_config(config: Config, processes: Processes) -> None:
     """Raise ValueError naming the keys that differ between the processes, other than those of one host."""
     flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _OF_A_HOST}
     digest = hashlib.sha256(json.dumps(flat).encode()).hexdigest()[:16]
-    if len({*processes.gather("digest of the config", digest)}) == 1:
+    digests = processes.gather("digest of the config", digest)
+    other = next((number for number, one in enumerate(digests) if one != digests[0]), None)
+    if other is None:
         return
-    first, *others = [json.loads(text) for text in processes.gather("config", json.dumps(flat))]
-    for number, other in enumerate(others, 1):
-        differing = [f"{key}={other[key]} (process 0: {first[key]})" for key in first if other[key] != first[key]]
-        if differing:
-            raise ValueError(
-                f"{processes.describe([number])} was started with another config: {', '.join(differing)}; "
-                "start all processes with the same recipe and overrides"
-            )
+    # Only those two, as everybody gets what everybody gives.
+    texts = processes.gather("config", json.dumps(flat) if processes.number in (0, other) else "")
+    first, its = json.loads(texts[0]), json.loads(texts[other])
+    differing = [f"{key}={its[key]} (process 0: {first[key]})" for key in first if its[key] != first[key]]
+    raise ValueError(
+        f"{processes.describe([other])} was started with another config: {', '.join(differing)}; "
+        "start all processes with the same recipe and overrides"
+    )

@@ -8,6 +8,7 @@ open; the processes of a run use them to communicate (`bertjax.runtime.heartbeat
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import selectors
@@ -15,7 +16,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import get_args
 
@@ -113,10 +114,24 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Gathered:
-    """0 -> others: the values of all processes for the gathering number `turn`."""
+    """0 -> others: the values of all processes for the gathering number `turn`.
+
+    Nearly always all processes have one value, or all but process 0 have: the message is then as short for a thousand.
+    """
 
     turn: int
-    values: list[str]
+    values: list[str]  # each once
+    runs: list[list[int]]  # (index of a value, number of successive processes that have it)
+
+    @classmethod
+    def pack(cls, turn: int, values: Sequence[str]) -> Gathered:
+        """The message with these values, by process."""
+        index = {value: number for number, value in enumerate(dict.fromkeys(values))}
+        return cls(turn, [*index], [[index[value], len([*run])] for value, run in itertools.groupby(values)])
+
+    def unpack(self) -> list[str]:
+        """The values, by process."""
+        return [self.values[index] for index, count in self.runs for _ in range(count)]
 
 
 @dataclass(frozen=True)

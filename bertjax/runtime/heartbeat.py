@@ -343,8 +343,8 @@ class Heartbeat:
                     self._decide()
             case Contribution():
                 self._collect(number, message)
-            case Gathered(turn, values):
-                self._deliver(turn, values)
+            case Gathered(turn):
+                self._deliver(turn, message.unpack())
             case Goodbye():
                 self._gone.add(number)
                 if self.number == 0 and self.stop_signal is not None:
@@ -464,7 +464,7 @@ class Heartbeat:
         kinds = {one.what for one in contributions.values()}
         assert len(kinds) == 1, f"processes gather different things: {kinds}"
         values = [contributions[number].value for number in range(self.count)]
-        self._send(Gathered(turn, values))
+        self._send(Gathered.pack(turn, values))
         self._deliver(turn, values)
 
     def _deliver(self, turn: int, values: list[str]) -> None:

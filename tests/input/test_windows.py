@@ -177,7 +177,7 @@ def test_released_batches_are_planned_again(split: SplitView, lanes: int) -> Non
     batches = make(WHOLE_BATCH) if lanes == 1 else LaneBatches(make, lanes, BATCH)
     before = batches.batch(1, BATCH)
     first = [text for _, text, _ in batches.texts(np.arange(4))]
-    assert [text for _, text, _ in batches.texts(np.arange(4))][0] is first[0]
+    assert next(text for _, text, _ in batches.texts(np.arange(4))) is first[0]
     batches.release()
     assert not any(text is old for _, text, _ in batches.texts(np.arange(4)) for old in first)
     assert all((values == before[key]).all() for key, values in batches.batch(1, BATCH).items())

@@ -19,6 +19,7 @@ from bertjax.runtime import connections
 from bertjax.runtime.clusters import ProcessInfo, split_address
 from bertjax.runtime.connections import (
     Contribution,
+    Gathered,
     Greeting,
     Line,
     Meeting,
@@ -336,3 +337,12 @@ def test_avoid_proxies_lists_hosts_of_the_job(
         monkeypatch.setenv(name, value)
     avoid_proxies("host-0:8476")
     assert os.environ.get(connections._NO_PROXY) == expected
+
+
+def test_equal_values_are_sent_once():
+    """What process 0 sends to each of a thousand processes does not grow with their number."""
+    for values in (["a" * 64] * 1024, ["first", *[""] * 1023], ["a"] * 500 + ["b"] + ["a"] * 523):
+        message = decode(encode(Gathered.pack(7, values)))
+        assert message.unpack() == values and message.turn == 7
+        assert len(encode(message)) < 200
+    assert Gathered.pack(0, list("abca")).unpack() == list("abca")
