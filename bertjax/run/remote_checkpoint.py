@@ -6,7 +6,8 @@ devices hold it, and the processes share the writing by size. Once all have been
 metadata. A folder without metadata is not a checkpoint, so a checkpoint is never partial; the next save removes such
 folders of killed jobs.
 
-To restore, every process downloads the arrays that it needs, and Orbax reads them from the local disk onto any mesh.
+To restore, every process downloads the shards that its devices need, and Orbax reads them from the local disk onto any
+mesh.
 This works for every kind of URL that fsspec opens; Orbax 0.12 itself supports only gs://.
 """
 
@@ -14,13 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import logging
 import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from bertjax.storage.remote_run import StagingDir
 
 STATE, METADATA = "state", "metadata"  # the items of a checkpoint
 _DOCUMENT = f"{METADATA}/metadata"  # the path that Orbax uses, too
+_GRID = ".zarray"  # Zarr's description of an array, with the shape of its chunks
 _COMMITTED = "commit_success.txt"  # the marker that Orbax reads in object storage
 _UPLOAD_SECONDS = 3600  # for the slowest of the processes
 # Messages that Orbax logs needlessly: warnings of every save, and errors that it raises as well.
@@ -151,27 +154,59 @@ def set_aside(checkpoint: RemotePath, target: RemotePath) -> None:
 
 
 @contextlib.contextmanager
-def near(state: AnyPath, arrays: Collection[str], staging: Path | None = None) -> Iterator[Path]:
+def near(state: AnyPath, arrays: Mapping[str, Any], staging: Path | None = None) -> Iterator[Path]:
     """Yield a local folder with the files that Orbax needs to read some arrays: `state`, or a download of it.
 
-    Raises OSError if the disk is too small for the download.
+    `arrays` has a jax.ShapeDtypeStruct for each; of one with a sharding, only the shards that this process's devices
+    hold are downloaded. Raises OSError if the disk is too small for the download.
     """
     if isinstance(state, Path):
         yield state
         return
-    wanted = {name.replace("/", ".") for name in arrays}
-    # The files of these arrays, and those of all arrays
-    wanted |= {"array_metadatas"}
-    sizes = {name: size for name, size in state.sizes().items() if "/" not in name or name.partition("/")[0] in wanted}
-    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=staging) as folder:
-        free = shutil.disk_usage(folder).free
-        if sum(sizes.values()) > free:
+    structs = {name.replace("/", "."): array for name, array in arrays.items()}
+    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=staging) as made:
+        folder, sizes = Path(made), state.sizes()
+        # 1. The files of all arrays, and the description of each of these
+        described = [name for name in sizes if "/" not in name or name.startswith("array_metadatas/")]
+        state.download_all(folder, [*described, *(f"{name}/{_GRID}" for name in structs if f"{name}/{_GRID}" in sizes)])
+        # 2. The shards
+        shards = [
+            f"{name}/{file}" for name, array in structs.items() for file in _local_shards(folder / name, array, sizes)
+        ]
+        needed, free = sum(sizes[name] for name in shards), shutil.disk_usage(folder).free
+        if needed > free:
             raise OSError(
-                f"{state}: {sum(sizes.values()):,} bytes are to be copied to {Path(folder).parent} and {free:,} are "
-                "free; make room, or set TMPDIR (for a run: data.cache_dir) to a larger disk"
+                f"{state}: {needed:,} bytes are to be copied to {folder.parent} and {free:,} are free; make room, or "
+                "set TMPDIR (for a run: data.cache_dir) to a larger disk"
             )
-        state.download_all(Path(folder), sizes)
-        yield Path(folder)
+        state.download_all(folder, shards)
+        yield folder
+
+
+def _local_shards(folder: Path, array: Any, sizes: Mapping[str, int]) -> list[str]:
+    """The files of an array, by its description in `folder`, that this process's devices need; all without one."""
+    files = {file for name in sizes if (file := name.removeprefix(f"{folder.name}/")) != name} - {_GRID}
+    if array.sharding is None:
+        return sorted(files)
+    try:
+        chunks = json.loads((folder / _GRID).read_bytes())["chunks"]
+        rows = [
+            [
+                range(*_covered(part, length, size))
+                for part, length, size in zip(index, array.shape, chunks, strict=True)
+            ]
+            for index in array.sharding.addressable_devices_indices_map(array.shape).values()
+        ]
+    except (OSError, ValueError, TypeError, LookupError, ZeroDivisionError):
+        return sorted(files)  # Orbax says what is damaged
+    needed = {".".join(map(str, numbers)) or "0" for one in rows for numbers in itertools.product(*one)}
+    return sorted(files & needed)
+
+
+def _covered(part: slice, length: int, size: int) -> tuple[int, int]:
+    """The first chunk of `size` elements that a part of an axis needs, and one past the last."""
+    start, stop, _ = part.indices(length)
+    return start // size, -(-stop // size)
 
 
 def alone() -> ocp.options.MultiprocessingOptions:

@@ -1,5 +1,7 @@
 """One process of several that save a state to a bucket together; every device of all holds all of each array.
 
+Then they save and restore an array that is divided over all devices.
+
 python save_on_hosts.py RUN CACHE PROCESS PROCESSES COORDINATOR
 """
 
@@ -25,13 +27,20 @@ STATE = {
     "params": {"bias": np.arange(64, dtype=np.float32), "kernel": np.arange(2048, dtype=np.float32).reshape(64, 32)},
     "step": np.int32(STEP),
 }
-UPLOAD = RemotePath.upload_all
+SHARDED = {"kernel": np.random.default_rng(1).normal(size=(64, 4096)).astype(np.float32)}
+UPLOAD, DOWNLOAD = RemotePath.upload_all, RemotePath.download_all
 
 
 def upload(folder: RemotePath, source: Path, names: list[str]) -> None:
     """Upload, and print what."""
     print("uploads", *sorted(name for name in names if "/" in name), flush=True)
     UPLOAD(folder, source, names)
+
+
+def download(folder: RemotePath, target: Path, names: list[str]) -> None:
+    """Download, and print how many bytes of arrays."""
+    DOWNLOAD(folder, target, names)
+    print("downloads", sum((target / name).stat().st_size for name in names if name[-1].isdigit()), flush=True)
 
 
 def main() -> None:
@@ -49,6 +58,20 @@ def main() -> None:
             with Checkpoints(f"{run}/checkpoints", keep_last=1, staging=staging) as saved:
                 saved.save(STEP, jax.tree.map(lambda x: put_on_devices(x, whole), STATE), about)
             together.gather("saved")
+            divided = NamedSharding(mesh, PartitionSpec("data"))
+            state = jax.tree.map(lambda x: put_on_devices(x, divided), SHARDED)
+            with Checkpoints(f"{run}/sharded", keep_last=1, staging=staging) as saved:
+                saved.save(STEP, state, about)
+            together.gather("saved sharded")
+            RemotePath.download_all = download
+            abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+            restored = Checkpoints(f"{run}/sharded", keep_last=1, staging=staging).restore(abstract, about)
+            assert restored is not None
+            for one, other in zip(
+                restored.state["kernel"].addressable_shards, state["kernel"].addressable_shards, strict=True
+            ):
+                np.testing.assert_array_equal(one.data, other.data)
+            print("restored", flush=True)
 
 
 if __name__ == "__main__":

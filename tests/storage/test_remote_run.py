@@ -1,6 +1,7 @@
 """A run's directory in object storage: whole or not at all, proved by digests, of one owner, without appending."""
 
 import itertools
+import re
 import sys
 import threading
 import time
@@ -105,6 +106,10 @@ def test_several_processes_write_every_object_once(bucket, run, server, tmp_path
     about = "params.bias/.zarray params.kernel/.zarray", "step/.zarray"
     assert f"uploads {about[0]} params.kernel/0.0 {about[1]}\n" in group.logs[0], "one object an array"
     assert "uploads params.bias/0 step/0\n" in group.logs[1], "the largest come from different processes"
+    downloads = [sum(int(found) for found in re.findall(r"^downloads (\d+)$", log, re.M)) for log in group.logs]
+    whole = sum(size for name, size in (run / "sharded").sizes().items() if re.search(r"/kernel/[\d.]+$", name))
+    assert all("restored\n" in log for log in group.logs)
+    assert downloads == pytest.approx([whole / 2] * 2, rel=0.01), "each process its own shards"
     wanted = jax.device_put(STATE, jax.devices()[0])
     assert same(Checkpoints(run / "checkpoints", keep_last=1).restore(abstract(wanted), metadata()).state, wanted)
 
