@@ -90,6 +90,11 @@ PREPARE = ["prepare", "RECIPE", "--data.root", "data"]
     [
         ("pyarrow", [*PREPARE, "--data.sources", "parquet:a.parquet"], ["data.sources parquet:", "bertjax[parquet]"]),
         ("jieba", [*PREPARE, "--data.sources", "docs", "--data.segmenter", "jieba"], ["segmenter", "bertjax[chinese]"]),
+        (
+            "rdkit",
+            ["pretrain", "molecules_mini", "--data.sources", "docs", "--data.augment", "randomised_smiles"],
+            ["data.augment='randomised_smiles'", "bertjax[molecules]"],
+        ),
         ("s3fs", [*PREPARE, "--data.sources", "text:s3://bucket/a.txt"], ["text:s3://bucket", "bertjax[s3]"]),
         ("gcsfs", ["pretrain", "RECIPE", "--run-dir", "gs://bucket/run"], ["run_dir=gs://bucket", "bertjax[gcs]"]),
         ("apache_beam", [*PREPARE, "--data.sources", "docs", "--runner", "beam"], ["--runner beam", "bertjax[beam]"]),

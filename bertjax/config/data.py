@@ -84,7 +84,7 @@ class DataConfig:
     # names), or whole documents, longer ones in even parts; or, of records that are not prose, each record, longer
     # ones as a crop at a new random offset in every epoch, or in even pieces
     rows: RowKind = "pairs"
-    # Other spellings of a record, drawn in every epoch (rows crops and pieces): reverse_complement
+    # Other spellings of a record, drawn in every epoch (rows crops and pieces): reverse_complement, randomised_smiles
     augment: tuple[str, ...] = ()
     packing: Literal["none", "pairs"] = "none"  # Packing of several pairs or texts in a row; none: one in each
     pairs_per_row: int = 8  # Largest number of pairs or texts in a packed row

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import permutations
+from math import factorial
 
 import numpy as np
 import pytest
 from pair_corpora import MemorySplit
 
 from bertjax.config import DataConfig
-from bertjax.input.augmentations import registry
+from bertjax.input.augmentations import randomised_smiles, registry
 from bertjax.input.augmentations.reverse_complement import prepare
 from bertjax.input.batches import PairBatches
 from bertjax.input.randomness import derive_key, hash64
-from bertjax.tokenization.symbols import ALPHABETS, make_symbols
+from bertjax.tokenization.symbols import ALPHABETS, PATTERNS, SPECIAL_TOKENS, make_symbols
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.tokenization.training import parse_kind
 
@@ -89,6 +92,72 @@ def _texts(batch: dict[str, np.ndarray]) -> list[list[int]]:
     batch["input_ids"][row, batch["mlm_positions"][row, slot]] = batch["mlm_labels"][row, slot]
     pairs = zip(batch["input_ids"], batch["sequence_ids"], strict=True)
     return [ids[numbers == n][1:-1].tolist() for ids, numbers in pairs for n in range(1, numbers.max() + 1)]
+
+
+SMILES = make_symbols(
+    (*SPECIAL_TOKENS.values(), *"CNOFSl()=#123[]@+-cno/\\", "Cl", "[C@@H]", "[C@H]"), SPECIAL_TOKENS, PATTERNS["smiles"]
+)
+MOLECULES = ["C[C@H](N)C(=O)O", "Clc1ccc2c(c1)cno2", "F/C=C/F", "N", ""]
+
+
+def spellings(texts: list[str], keys: np.ndarray, slack: int = 20) -> list[str]:
+    """The randomised spellings of SMILES strings."""
+    ids, lengths = SMILES.encode(texts)
+    tokens, sizes = randomised_smiles.prepare(SMILES)(keys, lengths + slack, ids, lengths)
+    ends = np.cumsum(sizes)
+    return ["".join(SMILES.tokens[n] for n in tokens[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+
+
+def test_randomised_smiles_are_the_same_molecules():
+    chemistry = pytest.importorskip("rdkit.Chem")
+    keys = hash64(derive_key(0, "pair", 0), np.arange(200))
+    texts = MOLECULES * 40
+    found = spellings(texts, keys)
+    assert [chemistry.CanonSmiles(one) for one in found] == [chemistry.CanonSmiles(one) for one in texts]
+    assert [len({*found[n::5]}) > 5 for n in range(5)] == [True, True, False, False, False]
+    assert found == [spellings([text], keys[n : n + 1])[0] for n, text in enumerate(texts)]  # each text alone
+    assert found != spellings(texts, hash64(derive_key(0, "pair", 1), np.arange(200)))
+
+
+def test_orders_of_atoms_are_uniform():
+    chemistry = pytest.importorskip("rdkit.Chem")
+    molecule, draws = chemistry.MolFromSmiles("CC(N)O"), 5_000
+    atoms = molecule.GetNumAtoms()
+    expected = Counter(
+        chemistry.MolToSmiles(chemistry.RenumberAtoms(molecule, list(order)), canonical=False)
+        for order in permutations(range(atoms))
+    )
+    found = Counter(spellings(["CC(N)O"] * draws, hash64(derive_key(7), np.arange(draws))))
+    assert found.keys() == expected.keys() and len(found) == 12
+    scale = draws / factorial(atoms)
+    distance = sum((found[one] - scale * count) ** 2 / (scale * count) for one, count in expected.items())
+    assert distance < 11 + 5 * np.sqrt(22)  # chi-square of 11 degrees of freedom
+
+
+def test_packed_rows_hold_randomised_smiles():
+    chemistry = pytest.importorskip("rdkit.Chem")
+    texts = ["CC(N)O", "CCOC(=O)c1ccncc1", "Clc1ccc2c(c1)cno2", "N#CC(C)(C)C"] * 4
+    ids, lengths = SMILES.encode(texts)
+    split = MemorySplit([[int(length)] for length in lengths], vocab_size=SMILES.vocab_size)
+    split.flat[:] = ids
+    data = DataConfig(sequence_length=48, rows="crops", packing="pairs", augment=("randomised_smiles",))
+    batches = PairBatches(split, SMILES, data, 0, objectives=("mlm",))
+    epochs = np.split(np.arange(2 * batches.rows_per_epoch), 2)
+    found = [["".join(SMILES.tokens[n] for n in text) for text in _texts(batches.rows(rows))] for rows in epochs]
+    assert found[0] != found[1]
+    canonical = sorted(map(chemistry.CanonSmiles, texts))
+    assert [sorted(map(chemistry.CanonSmiles, epoch)) for epoch in found] == [canonical] * 2
+
+
+def test_texts_stay_if_no_spelling_fits():
+    pytest.importorskip("rdkit")
+    keys = hash64(derive_key(3), np.arange(4))
+    assert spellings(["c1ccc", "CBr", "O=C(C)", "C1CC1"], keys, slack=0)[:2] == ["c1ccc", "C[UNK]"]
+    short = {spellings(["CC(N)O"], hash64(derive_key(n), np.arange(1)), slack=0)[0] for n in range(40)}
+    long = {spellings(["CC(N)O"], hash64(derive_key(n), np.arange(1)))[0] for n in range(40)}
+    assert {len(one) for one in short} == {6} and max(map(len, long)) == 8
+    with pytest.raises(ValueError, match="does not spell the molecule CCO; use one of SMILES"):
+        randomised_smiles.prepare(DNA)
 
 
 def test_wrong_augmentations_are_refused():

@@ -21,5 +21,6 @@ class Augmentation:
 
     name: str
     prepare: Callable[[Tokenizer], Change]
-    """Return a thread-safe function. Raises ValueError for an unsuitable vocabulary, or a library that is missing."""
+    """Return a thread-safe function. Raises ValueError for an unsuitable vocabulary."""
     slack: Callable[[np.ndarray], np.ndarray] = np.zeros_like  # tokens that a change may add to texts of these lengths
+    needs: tuple[str, str] | None = None  # a module that it imports, and the argument for pip

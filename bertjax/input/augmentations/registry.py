@@ -8,22 +8,30 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.config.registry import Registry
-from bertjax.input.augmentations import reverse_complement
+from bertjax.input.augmentations import randomised_smiles, reverse_complement
 from bertjax.input.augmentations.augmentation import Augmentation, Change, Texts
+from bertjax.storage.lean_import import require_package
 from bertjax.tokenization.tokenizer import Tokenizer
 
-_ALL = (reverse_complement.AUGMENTATION,)
+_ALL = (reverse_complement.AUGMENTATION, randomised_smiles.AUGMENTATION)
 AUGMENTATIONS = Registry("augmentations", {one.name: one for one in _ALL}, Augmentation)
 
 
 def choose(names: Sequence[str]) -> list[Augmentation]:
-    """The augmentations of `data.augment`. Raises ValueError for an unknown name."""
+    """The augmentations of `data.augment`. Raises ValueError for an unknown name, and for a missing library."""
     for name in names:
         if name not in AUGMENTATIONS:
             near = difflib.get_close_matches(name, AUGMENTATIONS, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(AUGMENTATIONS)}"
             raise ValueError(f"data.augment={tuple(names)}: {name!r} is unknown; {hint}")
-    return [AUGMENTATIONS[name] for name in names]
+    chosen = [AUGMENTATIONS[name] for name in names]
+    for one in chosen:
+        if one.needs:
+            try:
+                require_package(*one.needs, f"data.augment={one.name!r}")
+            except ModuleNotFoundError as error:
+                raise ValueError(str(error)) from None
+    return chosen
 
 
 def room_of(names: Sequence[str], lengths: np.ndarray, most: int) -> np.ndarray:
