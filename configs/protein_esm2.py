@@ -7,7 +7,9 @@ Reproduces: "Evolutionary-scale prediction of atomic-level protein structure wit
     Not verified in a source: every number of the optimizer, and the 500,000 steps. Not the original: its decay ends
     after 90 % of the steps; several proteins share a row here, where theirs pads each.
 Text: UniRef50 clusters, of each a random UniRef90 member in every epoch, 65 million proteins (CC BY 4.0, uniprot.org).
-    Name your FASTA with --data.sources.
+    Name your FASTA with --data.sources. With the FASTA of UniRef90,
+    --data.groups mmseqs:members.tsv (a UniRef50 cluster and a member on each line) and --data.sampling groups draw a
+    member of each cluster in every epoch, and hold out by cluster.
 Expected: perplexity on held-out UniRef50 after 500,000 steps 10.45 (8m), 9.12 (35m), 8.00 (150m), 6.95 (650m) (from
     memory of the paper's table, not verified).
 Cost: 8m 7,512,353 parameters, 7.1e19 FLOP; 35m 33,501,153, 2.8e20; 150m 148,139,553, 1.2e21; 650m 651,042,593,

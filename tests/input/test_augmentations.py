@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import permutations
+from itertools import pairwise, permutations
 from math import factorial
 
 import numpy as np
@@ -85,6 +85,31 @@ def test_rows_hold_the_text_or_its_reverse_complement(packing):
         assert other in (one, opposite)
         flipped += other != one
     assert 25 <= flipped <= 75
+
+
+@pytest.mark.parametrize("packing", ["none", "pairs"])
+def test_draws_are_the_same_on_any_host_and_after_resume(packing):
+    split = MemorySplit([[5 + 3 * n] for n in range(24)], vocab_size=DNA.vocab_size)
+    object.__setattr__(split, "groups", np.arange(24, dtype=np.uint64) % 9)
+    data = DataConfig(
+        sequence_length=32,
+        rows="crops",
+        packing=packing,
+        augment=("reverse_complement",),
+        groups="file:clusters.tsv",
+        sampling="groups",
+    )
+    batches, step, size = PairBatches(split, DNA, data, 0, objectives=("mlm",)), 7, 6
+    before = batches.batch(step - 1, size)
+    whole = batches.batch(step, size)
+    for hosts in (1, 2, 3):
+        edges = np.linspace(0, size, hosts + 1).astype(int)
+        parts = [
+            PairBatches(split, DNA, data, 0, objectives=("mlm",)).batch(step, size, slice(begin, end))  # a new process
+            for begin, end in pairwise(edges)
+        ]
+        assert all(np.array_equal(np.concatenate([part[key] for part in parts]), whole[key]) for key in whole)
+    assert not np.array_equal(before["input_ids"], whole["input_ids"])
 
 
 def _texts(batch: dict[str, np.ndarray]) -> list[list[int]]:
