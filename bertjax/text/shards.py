@@ -211,7 +211,7 @@ def _write_batch(
     """Encode documents and append each to the writer of its split; return all ids."""
     sentences = [document.sentences() for document, _ in batch]
     ids, lengths, planes = _encoded([document for document, _ in batch], sentences, tokenizer, job, marker)
-    if tokenizer.kind == "symbols":
+    if tokenizer.is_symbolic:
         letters.add([document for document, _ in batch], sentences, ids, lengths, tokenizer)
     part_index = np.repeat(np.arange(len(batch)), [len(group) for group in sentences])
     is_continuation = np.array([document.is_continuation for document, _ in batch])

@@ -163,6 +163,16 @@ class Tokenizer:
         return self.kind == "wordpiece"
 
     @property
+    def is_symbolic(self) -> bool:
+        """Whether tokens are the entries of a table of symbols, not pieces of words."""
+        return self.kind == "symbols"
+
+    @property
+    def splits_letters(self) -> bool:
+        """Whether each letter is a token."""
+        return isinstance(self._chunks, LetterEncoder)
+
+    @property
     def splits_like_bert(self) -> bool:
         """Whether text is normalised and cut into words as in BERT, so that `chunks` gives its words."""
         return self._is_bert
@@ -232,7 +242,7 @@ class Tokenizer:
     @cached_property
     def is_continuation(self) -> np.ndarray:
         """bool [vocab_size]: whether each token continues the word before it; see `continues_word`."""
-        if self.kind == "symbols":
+        if self.is_symbolic:
             return np.zeros(self.vocab_size, bool)
         if self.is_wordpiece:
             mark = self._document["model"]["continuing_subword_prefix"]
