@@ -103,13 +103,7 @@ def score_variants(
         raise ValueError(f"marginal={marginal!r} is unknown; choose from {', '.join(get_args(Marginal))}")
     model = mlm_model(model)
     sequences = [*dict.fromkeys(variant.sequence for variant in variants)]
-    rows = dict(zip(sequences, require_scored(model, sequences), strict=True))
-    for sequence, row in rows.items():
-        if len(row) != len(sequence) + 2:
-            raise ValueError(
-                f"{model.directory}: {sequence[:20]!r}... has {len(sequence)} letters and {len(row) - 2} tokens; "
-                "variants need a vocabulary of single letters, and a sequence without white space"
-            )
+    rows = dict(zip(sequences, letter_rows(model, sequences), strict=True))
     ids = {letter: _letter_id(model, letter) for letter in {one.new for v in variants for one in v.substitutions}}
 
     # Variants that hide the same places of a sequence share its rows.
@@ -139,6 +133,21 @@ def score_variants(
             scores[number] = float(sum(new - old for new, old in gains))
         progress("scoring variants", done, len(order))
     return scores
+
+
+def letter_rows(model: TrainedModel, sequences: Sequence[str]) -> list[TokenRow]:
+    """Make the rows of sequences, a letter a token.
+
+    Raises ValueError for a vocabulary whose tokens are not single letters, and as `require_scored` does.
+    """
+    rows = require_scored(model, sequences)
+    for sequence, row in zip(sequences, rows, strict=True):
+        if len(row) != len(sequence) + 2:
+            raise ValueError(
+                f"{model.directory}: {sequence[:20]!r}... has {len(sequence)} letters and {len(row) - 2} tokens; "
+                "places need a vocabulary of single letters, and a sequence without white space"
+            )
+    return rows
 
 
 def _letter_id(model: TrainedModel, letter: str) -> int:
