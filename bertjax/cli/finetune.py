@@ -17,7 +17,8 @@ _SWITCHES = ("balanced", "strict_length")
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 TASKS = ("glue", *GLUE_TASKS, "swag", "codah", "squad", "squad2", "ner", "pos", "xnli")
 TASKS += ("ncbi-disease", "bc5cdr-disease", "bc5cdr-chem", "lener-br")
-TASKS += ("classification", "regression", "choice", "pairs", "vectors", "relevance")
+TASKS += ("classification", "regression", "token-classification", "token-regression")
+TASKS += ("choice", "pairs", "vectors", "relevance")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TASK",
         help="glue (all of it), cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, swag, codah, squad, squad2, ner, "
         "pos, xnli, ncbi-disease, bc5cdr-disease, bc5cdr-chem, lener-br; or your own table: classification, "
-        "regression, choice, pairs (texts of like meaning), relevance (of a passage to a query); or plain text: "
+        "regression, token-classification and token-regression (a tag or a number for each word or letter), choice, "
+        "pairs (texts of like meaning), relevance (of a passage to a query); or plain text: "
         "vectors (--from-text). Any key of the config is an option too, as in --optimizer.beta2 0.98",
     )
     parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR, hf:NAME or tf1:DIR")

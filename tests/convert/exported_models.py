@@ -70,8 +70,9 @@ def trained_model(directory: Path, tokenizer: Tokenizer | None = None, **fields)
 def fine_tuned_model(directory: Path, kind: str, labels: tuple[str, ...] = (), **fields) -> TrainedModel:
     """As `trained_model`, with the head for a kind of task."""
     made = trained_model(directory, **fields)
-    head = "sequence" if kind in ("regression", "relevance") else kind
-    outputs = {"sequence": len(labels) or 1, "tokens": len(labels)}.get(head, 0)
+    heads = {"regression": "sequence", "relevance": "sequence", "token_regression": "tokens"}
+    head = heads.get(kind, kind)
+    outputs = len(labels) or 1 if head in ("sequence", "tokens") else 0
     config = FinetuneConfig(
         **{field.name: getattr(made.config, field.name) for field in dataclasses.fields(made.config)},
         task=TaskConfig(name="mytask", train="/secret/train.tsv", labels=labels, max_query=16),

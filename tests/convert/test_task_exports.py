@@ -37,6 +37,7 @@ TASKS = {
     "relevance": (),
     "choice": ("0", "1", "2", "3"),
     "tokens": ("O", "B-PER", "I-PER"),
+    "token_regression": (),
     "span": (),
     "vector": (),
 }
@@ -79,6 +80,7 @@ def test_transformers_loads_and_computes_the_same(model, tmp_path, caplog):
     problems = {
         "sequence": "single_label_classification",
         "regression": "regression",
+        "token_regression": "regression",
         "relevance": "multi_label_classification",
     }
     assert network.config.problem_type == problems.get(model.kind)

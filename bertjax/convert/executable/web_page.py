@@ -141,11 +141,12 @@ const shown = {
       : [["text", "output"], rows.map((row, n) => [lines[n], ...row.map(value => value.toFixed(4))])];
   },
   tokens(lines, { rows, outputs }) {
-    const classes = signature.labels.length;
-    const length = outputs.logits.dims[1], of = slices(slices(outputs.logits.data, classes), length);
-    return [["token", "label"], rows.flatMap((row, n) => row.tokens.map((token, k) => {
+    const labels = signature.labels, length = outputs.logits.dims[1];
+    const of = slices(slices(outputs.logits.data, labels.length || 1), length);
+    return [["token", labels.length ? "label" : "output"], rows.flatMap((row, n) => row.tokens.map((token, k) => {
+      if (!labels.length) return [token, of[n][k][0].toFixed(4)];
       const found = softmax(of[n][k]);
-      return [token, `${signature.labels[best(found)]} ${percent(Math.max(...found))}`];
+      return [token, `${labels[best(found)]} ${percent(Math.max(...found))}`];
     }))];
   },
   spans(lines, { rows, outputs }) {

@@ -1,5 +1,7 @@
 """Tagged words: CoNLL's files of one word a line, CoNLL-U, records with lists of words, and published sets of entities.
 
+In a record, a text without white space stands for the list of its letters: a sequence, or its tags of one letter each.
+
 BioBERT's sets (dmis-lab/biobert, `run_ner.py`) have a folder each, such as NCBI-disease, with tabs and the tags B, I
 and O: `train.tsv`, `devel.tsv`, `test.tsv`, and `train_dev.tsv`, which is the first two. LeNER-Br (peluz/lener-br), of
 Brazilian law, has spaces and tags such as B-PESSOA: `train/train.conll`, `dev/dev.conll`, `test/test.conll`. Test sets
@@ -9,11 +11,12 @@ have their tags, so that they are measured too.
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertjax.finetune.data.examples import SPLIT_NAMES, TaggedSentence, missing, split_file, whole_text
 from bertjax.finetune.data.tables import WITHOUT_TABS, Notify, Wanted, read_rows, table_suffix
@@ -24,7 +27,7 @@ from bertjax.storage.lines import COMPRESSED
 CONLLU_COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 UNTAGGED = "_"  # in CoNLL-U
 
-_RECORDS = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
+_RECORDS = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow", ".csv")
 _SUFFIXES = (".conllu", ".txt", ".conll", ".bio", ".iob", ".iob2", ".tsv", *_RECORDS, "")
 _CONLL_NAMES = {"train": ("eng.train",), "dev": ("testa", "eng.testa"), "test": ("testb", "eng.testb")}
 _DOCUMENT = "-DOCSTART-"
@@ -72,11 +75,7 @@ def read_tags(columns: TagColumns, named: bool, data: Path, split: str, notify: 
     a treebank's (en_ewt-ud-dev.conllu). `named`: tags are of named entities, O or such as B-PER. Raises
     MissingSplitError for a missing file, and ValueError naming file and line of an error in it.
     """
-    names = [*SPLIT_NAMES.get(split, (split,)), *_CONLL_NAMES.get(split, ())]
-    treebanks = sorted({path.name.partition(".")[0] for path in data.glob(f"*-ud-{split}.conllu*")})
-    path = data if data.is_file() else split_file(data, [*names, *treebanks], _SUFFIXES)
-    if path is None:
-        raise missing(data, split, [f"{name}.*" for name in names] + [f"*-ud-{split}.conllu"])
+    path = _split_path(data, split, _SUFFIXES)
     labelled = split != "test"
     if columns.words and table_suffix(path) not in _RECORDS:
         raise ValueError(
@@ -90,6 +89,28 @@ def read_tags(columns: TagColumns, named: bool, data: Path, split: str, notify: 
     if named:
         require_entities(sentences)
     return sentences
+
+
+def read_numbers(columns: TagColumns, data: Path, split: str, notify: Notify) -> list[TaggedSentence]:
+    """Read records with lists of words, and of a number or null for each, also written as text with spaces between.
+
+    The tags are the numbers as text, empty without one. Raises as `read_tags` does, and ValueError naming file and line
+    of anything that is not a finite number.
+    """
+    path = _split_path(data, split, _RECORDS)
+    if table_suffix(path) not in _RECORDS:
+        raise ValueError(f"{path}: numbers of words are read from records; give one of {', '.join(_RECORDS)}")
+    return list(_read_records(path, columns, split != "test", notify, "numbers", _numbers))
+
+
+def _split_path(data: Path, split: str, suffixes: Sequence[str]) -> Path:
+    """The file of a split. Raises MissingSplitError if there is none."""
+    names = [*SPLIT_NAMES.get(split, (split,)), *_CONLL_NAMES.get(split, ())]
+    treebanks = sorted({path.name.partition(".")[0] for path in data.glob(f"*-ud-{split}.conllu*")})
+    path = data if data.is_file() else split_file(data, [*names, *treebanks], suffixes)
+    if path is None:
+        raise missing(data, split, [f"{name}.*" for name in names] + [f"*-ud-{split}.conllu"])
+    return path
 
 
 def tag_layout(path: Path, column: str = "") -> TagLayout:
@@ -213,19 +234,46 @@ def _lines(path: Path, text: str, layout: TagLayout) -> Iterator[_Line | None]:
             yield _Line(number, line, columns if is_word else [])
 
 
-def _read_records(path: Path, columns: TagColumns, labelled: bool, notify: Notify) -> Iterator[TaggedSentence]:
-    names = (columns.words or "tokens", columns.tag or "tags")[: 2 if labelled else 1]
+def _read_records(
+    path: Path,
+    columns: TagColumns,
+    labelled: bool,
+    notify: Notify,
+    tag: str = "tags",
+    read_list: Callable[[Any, str], tuple[str, ...]] | None = None,
+) -> Iterator[TaggedSentence]:
+    """Read the records of a file; `read_list` reads the list of a record's tags, and `tag` is their default column."""
+    names = (columns.words or "tokens", columns.tag or tag)[: 2 if labelled else 1]
     for number, row in enumerate(read_rows(path, Wanted(names), notify)):
-        lists = [row.values[name] for name in names]
-        for name, value in zip(names, lists, strict=True):
-            is_list = isinstance(value, Sequence) and not isinstance(value, str)
-            if not is_list or not all(isinstance(x, str) and x for x in value):
-                raise ValueError(f"{row.where}: {name!r} is {str(value)[:60]!r} and should be a list of texts")
+        readers = (_texts, read_list or _texts)
+        lists = [read(row.values[name], f"{row.where}: {name!r}") for read, name in zip(readers, names, strict=False)]
         sizes = [len(value) for value in lists]
         if not sizes[0] or sizes[0] != sizes[-1]:
             counts = " and ".join(f"{size} in {name!r}" for size, name in zip(sizes, names, strict=True))
-            raise ValueError(f"{row.where}: {counts}; give words, and a tag for each")
-        yield TaggedSentence(row.where, str(number), tuple(lists[0]), tuple(lists[1]) if labelled else None)
+            raise ValueError(f"{row.where}: {counts}; give words, and a {tag.removesuffix('s')} for each")
+        yield TaggedSentence(row.where, str(number), lists[0], lists[1] if labelled else None)
+
+
+def _texts(value: Any, where: str) -> tuple[str, ...]:
+    """A list of texts, or the letters of a text without white space."""
+    is_list = isinstance(value, Sequence) and (not isinstance(value, str) or len(value.split()) == 1)
+    if not is_list or not all(isinstance(x, str) and x.strip() for x in value):
+        raise ValueError(f"{where} is {str(value)[:60]!r} and should be a list of texts")
+    return tuple(value)
+
+
+def _numbers(value: Any, where: str) -> tuple[str, ...]:
+    """A list of numbers as text, empty for null; in a text they are separated by spaces, and a null is `nan`."""
+    numbers = value.split() if isinstance(value, str) else value
+    try:
+        if not isinstance(numbers, Sequence):
+            raise ValueError
+        found = [math.nan if number is None else float(number) for number in numbers]
+        if any(map(math.isinf, found)):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise ValueError(f"{where} is {str(value)[:60]!r} and should be a list of numbers") from None
+    return tuple("" if math.isnan(number) else repr(number) for number in found)
 
 
 def require_entities(sentences: Sequence[TaggedSentence]) -> None:

@@ -13,6 +13,7 @@ from bertjax.finetune.kinds.relevance import RELEVANCE
 from bertjax.finetune.kinds.sequence import SEQUENCE
 from bertjax.finetune.kinds.span import SPAN
 from bertjax.finetune.kinds.text_vector import TEXT_VECTOR
+from bertjax.finetune.kinds.token_numbers import TOKEN_NUMBERS
 from bertjax.finetune.kinds.tokens import TOKENS
 from bertjax.finetune.kinds.vector import VECTOR
 from bertjax.model.network import HEADS
@@ -37,5 +38,16 @@ def get_kind(name: str) -> Kind:
     return KINDS[name]
 
 
-for _kind in (SEQUENCE, REGRESSION, RELEVANCE, MULTI_LABEL, CHOICE, TOKENS, SPAN, VECTOR, TEXT_VECTOR):
+for _kind in (
+    SEQUENCE,
+    REGRESSION,
+    RELEVANCE,
+    MULTI_LABEL,
+    CHOICE,
+    TOKEN_NUMBERS,  # before tokens: an import is of the first kind that fits
+    TOKENS,
+    SPAN,
+    VECTOR,
+    TEXT_VECTOR,
+):
     register(_kind)

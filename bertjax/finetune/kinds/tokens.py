@@ -83,7 +83,7 @@ class Tag(NamedTuple):
 class TokenKind(Kind):
     """Examples are sentences of words with a tag each; a tag is predicted from the first piece of its word."""
 
-    name, network = "tokens", TokenNetwork
+    name, network, own_task = "tokens", TokenNetwork, "token-classification"
     metrics = ("accuracy",)
     names_outputs = learns_predictions = True
     card = Card(
@@ -185,6 +185,9 @@ class TokenKind(Kind):
         metrics = _ENTITY_METRICS if entities else self.metrics
         return Task("own", self, metrics, Recipe(5e-5), partial(read_tags, columns, entities), labels)
 
+    def own(self, config: TaskConfig) -> Task:
+        return replace(self.configured(self.tag_task(TagColumns(), config.labels), config), name=config.name)
+
     def set_task(self, name: str, layout: EntitySet, paper: Mapping[str, float]) -> Task:
         """Make the task of a published set of named entities."""
         read = partial(read_entity_set, layout)
@@ -207,7 +210,7 @@ class TokenKind(Kind):
         return replace(tag_task, name=config.name)
 
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[list[Tag]]:
-        words = [_words(given, number) for number, given in enumerate(inputs, 1)]
+        words = [input_words(given, number, model.tokenizer) for number, given in enumerate(inputs, 1)]
         sentences = [TaggedSentence(f"input {n}", str(n), some, None) for n, some in enumerate(words, 1)]
         model.counts = counts = TagCounts()
         windows = tag_windows(sentences, model.labels, model.tokenizer, model.max_length, counts)
@@ -269,9 +272,14 @@ def constant_tag_figures(metrics: Sequence[str], sentences: Sequence[TaggedSente
     return {metric: max(figures[metric] for figures in each) for metric in metrics}
 
 
-def _words(given: Any, number: int) -> tuple[str, ...]:
-    """The words of an input, which is a text or a list of words."""
-    words = _split_words(given) if isinstance(given, str) else given
+def input_words(given: Any, number: int, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """The words of an input, which is a text or a list of words; the letters of a text if each is a token.
+
+    Raises ValueError naming its number if it is neither.
+    """
+    words = given
+    if isinstance(given, str):
+        words = [*"".join(given.split())] if tokenizer.splits_letters else _split_words(given)
     if isinstance(words, tuple | list) and words and all(isinstance(word, str) for word in words):
         return tuple(words)
     raise ValueError(f"input {number}: {shown(given)} is neither a text nor a list of words")

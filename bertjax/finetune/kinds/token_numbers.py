@@ -1,0 +1,169 @@
+"""A number for every word, or letter of a sequence (transformers' BertForTokenClassification with one label)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.config import FinetuneConfig, TaskConfig
+from bertjax.finetune.data.examples import TaggedSentence
+from bertjax.finetune.data.tags import TagColumns, read_numbers, write_words
+from bertjax.finetune.encoding.tag_windows import TagCounts, TagWindows, tag_windows
+from bertjax.finetune.kinds.kind import (
+    Card,
+    Figures,
+    Inference,
+    Kind,
+    Recipe,
+    Split,
+    Splits,
+    Task,
+    TaskContent,
+    refuse_options,
+)
+from bertjax.finetune.kinds.tokens import input_words
+from bertjax.finetune.metrics.classification import compute_metrics, require_finite
+from bertjax.model.task_heads import TokenNetwork
+from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.objectives import Batch, Forward, Keys, Sums
+from bertjax.training.objectives.objective import MODEL
+
+_USE = """\
+import torch
+from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+model = AutoModelForTokenClassification.from_pretrained("path/to/this/folder")
+with torch.no_grad():
+    numbers = model(**tokenizer("a text", return_tensors="pt")).logits[0, :, 0]  # of each token"""
+
+
+class TokenNumberKind(Kind):
+    """Examples are sentences of words with a number each; it is predicted from the first piece of its word."""
+
+    name, network, own_task = "token_regression", TokenNetwork, "token-regression"
+    metrics = ("spearman", "pearson")  # over all words
+    problem_type = "regression"
+    figures: ClassVar[tuple[str, ...]] = ("loss",)
+    card = Card(
+        "token-classification",
+        "gives every word a number",
+        _USE,
+        onnx_outputs="`logits` has a row per token: the number that it was trained to give. A word has that of its "
+        "first token",
+    )
+
+    def num_labels(self, labels: int) -> int:
+        return 1
+
+    def logits(self, forward: Forward, batch: Batch, keys: Keys, network: str = MODEL) -> jax.Array:
+        """[B, L]."""
+        return forward.network(network).token_logits(forward(batch, network), batch["sequence_ids"], keys)[..., 0]
+
+    def sums(self, task: TaskConfig, forward: Forward, batch: Batch, keys: Keys) -> Sums:
+        """The squared error."""
+        error = self.logits(forward, batch, keys) - batch["labels"]
+        return {"loss": jnp.sum(jnp.square(error) * batch["label_weights"])}
+
+    def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
+        """[B, L, 1]."""
+        return model.token_logits(hidden, batch["sequence_ids"])
+
+    def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
+        """Encode the sentences."""
+        counts, length = TagCounts(), config.data.sequence_length
+
+        def windows(sentences: Sequence[TaggedSentence]) -> TagWindows:
+            return number_windows(sentences, tokenizer, length, counts, strict=config.task.strict_length)
+
+        def split(name: str, sentences: Sequence[TaggedSentence]) -> Split:
+            rows = windows(sentences)
+            answers = word_numbers(sentences)
+            known = ~np.isnan(answers) & np.isin(np.arange(len(answers)), rows.word)
+
+            def measure(logits: np.ndarray) -> Figures:
+                return compute_metrics(task.metrics, decode_numbers(rows, logits)[known], answers[known])
+
+            def write(folder: Path, logits: np.ndarray) -> list[Path]:
+                numbers = iter(decode_numbers(rows, logits).tolist())
+                written = [[f"{next(numbers):.6g}" for _ in one.words] for one in sentences]
+                write_words(path := folder / f"{name}.conll", sentences, written)
+                return [path]
+
+            return Split(rows.rows, write, measure if known.any() else None)
+
+        train = windows(splits.train).rows
+        dev = {name: split(name, sentences) for name, sentences in splits.dev.items()}
+        test = {name: split(name, sentences) for name, sentences in splits.test.items()}
+        return TaskContent(self, (), train, dev, test, task.metrics, (*splits.notes, *counts.notices(length)))
+
+    def own(self, config: TaskConfig) -> Task:
+        refuse_options(config, ("labels",), "has no classes")
+        refuse_options(config, ("id",), "calls sentences by their number")
+        if len(config.text) > 1:
+            raise ValueError(
+                f"task.text={config.text}: {config.name} has one column of words; name that alone (--text)"
+            )
+        columns = TagColumns(config.label, "".join(config.text))
+        return Task("own", self, self.metrics, Recipe(5e-5), partial(read_numbers, columns))
+
+    def shared_part(self, example: TaggedSentence) -> Any:
+        return example.words
+
+    def expected_answer(self, example: TaggedSentence) -> Any:
+        return example.words, example.tags
+
+    def predict(self, model: Inference, inputs: Sequence[Any]) -> list[list[tuple[str, float]]]:
+        """Each word with its number; NaN for a word without a token."""
+        words = [input_words(given, number, model.tokenizer) for number, given in enumerate(inputs, 1)]
+        sentences = [TaggedSentence(f"input {n}", str(n), some, None) for n, some in enumerate(words, 1)]
+        model.counts = counts = TagCounts()
+        windows = number_windows(sentences, model.tokenizer, model.max_length, counts)
+        numbers = iter(decode_numbers(windows, model.outputs(windows.rows)).tolist())
+        return [[(word, next(numbers)) for word in some] for some in words]
+
+    def lines(self, prediction: list[tuple[str, float]]) -> list[str]:
+        return [f"{number:10.4f}  {word}" for word, number in prediction]
+
+
+def number_windows(
+    sentences: Sequence[TaggedSentence],
+    tokenizer: Tokenizer,
+    max_length: int,
+    counts: TagCounts,
+    *,
+    strict: bool = False,
+) -> TagWindows:
+    """Like `tag_windows`, with `labels` float32; a word without a number has no weight."""
+    untagged = [TaggedSentence(one.where, one.id, one.words, None) for one in sentences]
+    windows = tag_windows(untagged, ("number",), tokenizer, max_length, counts, strict=strict)
+    numbers = np.append(word_numbers(sentences), np.nan)[windows.word]  # the last is that of word -1
+    has = ~np.isnan(numbers)
+    arrays = {"labels": np.where(has, numbers, 0).astype(np.float32), "label_weights": has.astype(np.float32)}
+    return TagWindows(sentences, windows.rows.extended(tokens=arrays), windows.word)
+
+
+def word_numbers(sentences: Sequence[TaggedSentence]) -> np.ndarray:
+    """The number of each word: float64 [words], NaN without one."""
+    return np.array([float(tag or "nan") for one in sentences for tag in one.tags or ("",) * len(one.words)])
+
+
+def decode_numbers(windows: TagWindows, logits: np.ndarray) -> np.ndarray:
+    """The number of each word from logits float32 [tokens, 1]: float64 [words], NaN for a word without a token.
+
+    Raises ValueError if a logit is not finite.
+    """
+    require_finite(logits)
+    numbers = np.full(sum(len(one.words) for one in windows.sentences), np.nan)
+    first = windows.word >= 0
+    numbers[windows.word[first]] = logits[first, 0]
+    return numbers
+
+
+TOKEN_NUMBERS = TokenNumberKind()
