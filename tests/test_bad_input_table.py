@@ -272,7 +272,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     # tasks
     (
         ["finetune", "clasification", "--init-from", "run", "--train", "reviews.csv"],
-        ["task 'clasification'", "did you mean classification?"],
+        ["task 'clasification'", "did you mean classification or token-classification?"],
     ),
     (["finetune", "classification", "--init-from", "run"], ["classification: no data", "(--train)"]),
     (["finetune", "classification", "--train", "reviews.csv"], ["--init-from", "example: bertjax finetune"]),
