@@ -19,7 +19,8 @@ from bertjax.plan.topologies import Chip
 # Cycles per second: each is the chip's peak over the operations that its matrix units do in a cycle.
 CLOCKS = {"v4": 1.05e9, "v5e": 1.5e9, "v5p": 1.75e9, "v6e": 1.75e9}
 _BUNDLE = re.compile(r"\s*(?:0x[0-9a-f]+|0)\s+(?:(\w\w):)?\s*:?\s*(>*) ?\{(.*)")  # label, depth in loops, contents
-_TRIPS = re.compile(r"scmp\.\w+\.s32\.totalorder %\w+, (\d+) /\* loop exit test \*/")
+# The test's name, the test that it depends on, the trips.
+_TRIPS = re.compile(r"%(\w+) = scmp\.\w+\.s32\.totalorder (?:\(%(\w+)\), )?%\w+, (\d+) /\* loop exit test \*/")
 _FILE = re.compile(r"\d+-(.+)-0\d-final_bundles\.txt")
 _ESTIMATE = re.compile(r'"estimated_cycles":"(\d+)"')
 _BESIDE = ("-start", "-done", "-update")  # asynchronous
@@ -35,12 +36,14 @@ def read_cycles(folder: Path) -> dict[str, int]:
 def count_cycles(text: str) -> int:
     """Count the bundles of a file, those of a loop as often as it runs.
 
-    A loop's trips are the constant of its exit test; a loop that ends on a computed number counts once.
+    A loop's trips are the constant of its exit test; a loop that ends on a computed number counts once. A test that
+    depends on another loop's is that of the loop around it.
     """
     around: dict[int, tuple[int, ...]] = {0: ()}  # the numbers of the loops around the last bundle of each depth
     current: tuple[int, ...] = ()
     bundles: Counter[tuple[int, ...]] = Counter()
     trips: dict[int, int] = {}
+    tested: dict[str, tuple[int, ...]] = {}
     count, headed = 0, 0  # the number of loops, and the one whose header came without its body yet
     for label, nesting, contents in _BUNDLE.findall(text):
         depth = len(nesting)
@@ -51,8 +54,10 @@ def count_cycles(text: str) -> int:
         # An empty bundle is written without its depth; bundles of a loop may follow its last branch.
         current = current if contents.startswith("}") else around.get(depth, current)
         bundles[current] += 1
-        if current and (test := _TRIPS.search(contents)):
-            trips[current[-1]] = int(test[1])
+        for test, inner, number in _TRIPS.findall(contents):
+            tested[test] = tested[inner][:-1] if inner in tested else current
+            if tested[test]:
+                trips[tested[test][-1]] = int(number)
     total = 0
     for loops, number in bundles.items():
         for loop in loops:

@@ -30,6 +30,13 @@ def test_cycles_count_each_loop_as_often_as_it_runs() -> None:
     assert count_cycles(BUNDLES) == 1 + 10 * (1 + 5 * 4 + 1) + 7 * 2 + 1
 
 
+def test_a_loop_may_be_tested_in_the_loop_inside_it() -> None:
+    outer = "%p2 = scmp.ge.s32.totalorder %s1, 10 /* loop exit test */"
+    within = outer.replace("totalorder", "totalorder (%p1),")
+    moved = BUNDLES.replace(outer, "%v5 = vmov 0.0").replace("{ %v4 =", f"{{ {within}  ;;  %v4 =")
+    assert count_cycles(moved) == count_cycles(BUNDLES)
+
+
 PROGRAM = """
 ENTRY %main (a: f32[1024,1024]) -> f32[1024,1024] {
   %a = f32[1024,1024]{1,0} parameter(0)
