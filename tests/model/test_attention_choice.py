@@ -14,7 +14,7 @@ NEW, OLD = (0, 12, 0, 1), (0, 10, 2)
 MODEL, HALF = ModelConfig(attention_probs_dropout_prob=0.0), ExecutionConfig(dtype="bfloat16")
 
 MULTIPLE = (
-    "mosaic takes rows of a multiple of 128 tokens up to 2,048, not 520; "
+    "mosaic takes rows of a multiple of 128 tokens up to 8,192, not 520; "
     "splash takes rows of a multiple of 128 tokens, not 520"
 )
 
@@ -33,7 +33,8 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
         ("tpu", 512, False, {}, OLD, "mosaic (rows of 512 tokens on tpu)"),
         ("tpu", 512, True, {}, OLD, "mosaic (rows of 512 tokens on tpu)"),
         ("tpu", 512, True, {"dtype": "float32"}, OLD, "mosaic (rows of 512 tokens on tpu)"),
-        ("tpu", 8192, True, {}, NEW, "splash (rows of 8192 tokens on tpu)"),
+        ("tpu", 8192, True, {}, NEW, "mosaic (rows of 8192 tokens on tpu)"),
+        ("tpu", 8320, True, {}, NEW, "splash (rows of 8320 tokens on tpu)"),
         ("tpu", 128, False, {}, NEW, "xla (rows of 128 tokens; mosaic is for 512 or more)"),
         ("tpu", 520, False, {}, NEW, f"xla ({MULTIPLE})"),
         (
@@ -219,6 +220,9 @@ def test_a_tpu_with_little_memory_of_its_own_has_no_long_rows_in_mosaic() -> Non
         (1024, "float32", "TPU v4", "splash"),
         (1024, "float32", "TPU v5 lite", "mosaic"),
         (2048, "bfloat16", "TPU v4", "splash"),
+        (8192, "bfloat16", "TPU v5p", "mosaic"),
+        (8192, "float32", "TPU v5p", "splash"),
+        (8192, "float32", "TPU v6 lite", "mosaic"),
     ):
         assert choose_attention(MODEL, replace(HALF, dtype=dtype), "tpu", length, True, kind).backend == backend
 

@@ -55,7 +55,7 @@ def test_mosaic_is_the_reference(
     length: int, heads: int, head_dim: int, options: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Several rows, groups and blocks in turn, as in rows that are longer than these.
-    monkeypatch.setattr(mosaic, "_SCORES", 128 * 128)
+    monkeypatch.setattr(mosaic, "_BLOCK", 128)
     monkeypatch.setattr(mosaic, "_OPERAND", 3 * 128 * 128 * 4)
     ids = some_ids(length, packed=True)
     found, reference = (
@@ -102,7 +102,7 @@ def test_heads_are_numbered_over_devices() -> None:
 
 def test_the_interpreter_of_tpus_finds_no_read_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """It fills fresh memory with NaN, and raises for what lies outside of an array; with a window in four blocks."""
-    monkeypatch.setattr(mosaic, "_SCORES", 128 * 128)
+    monkeypatch.setattr(mosaic, "_UNROLLED", 2)
     ids = some_ids(512, packed=True)
     settings = mosaic.Settings(64, 0.1, window=70, interpret=pltpu.InterpretParams())
     kernel = functools.partial(mosaic.mosaic_attention, dropout_keys=KEYS, slopes=(), settings=settings)

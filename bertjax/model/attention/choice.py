@@ -18,8 +18,7 @@ from bertjax.model.attention.kernels import (
     MOSAIC_HEAD_DIMS,
     MOSAIC_LENGTHS,
     MOSAIC_LONGEST,
-    MOSAIC_SMALL_MEMORY,
-    MOSAIC_SMALL_ROW,
+    MOSAIC_ROW_BYTES,
     SPLASH_LENGTHS,
 )
 from bertjax.model.attention.self_attention import layer_windows
@@ -205,8 +204,8 @@ def _mosaic_hindrance(
     if head_dim not in MOSAIC_HEAD_DIMS:
         known = ", ".join(map(str, MOSAIC_HEAD_DIMS))
         return Hindrance(f"mosaic takes heads of {known} dims, not {head_dim}", "change model.num_attention_heads")
-    large = length * (4 if execution.dtype == "float32" else 2) > MOSAIC_SMALL_ROW
-    if large and device_kind in MOSAIC_SMALL_MEMORY:
+    row_bytes = length * (4 if execution.dtype == "float32" else 2)
+    if row_bytes > MOSAIC_ROW_BYTES.get(device_kind or "", row_bytes):
         return Hindrance(
             f"a row of {length} tokens in {execution.dtype} exceeds the own memory of a {device_kind}",
             "change data.sequence_length or execution.dtype",

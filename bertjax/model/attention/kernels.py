@@ -13,10 +13,10 @@ from bertjax.parallel.sharding import spec
 
 SPLASH_LENGTHS = 128  # splash needs rows whose length is a multiple of this
 MOSAIC_LENGTHS = 128  # and so does the kernel of mosaic.py
-MOSAIC_LONGEST = 2048  # tokens of a row; the keys of a whole row are in the chip's own memory
+MOSAIC_LONGEST = 8192  # tokens of a row; the keys of a whole row are in the chip's own memory
 MOSAIC_HEAD_DIMS = (32, 64, 128)
-MOSAIC_SMALL_MEMORY = ("TPU v2", "TPU v3", "TPU v4")  # kinds with 16 MiB of their own memory, where others have 64
-MOSAIC_SMALL_ROW = 2048  # bytes of one dim of a row's tokens that these have room for: 1,024 tokens in bfloat16
+# Most bytes of one dim of a row's tokens, by the kind of TPU, where its own memory has 16 or 64 MiB and not 128.
+MOSAIC_ROW_BYTES = {"TPU v2": 2048, "TPU v3": 2048, "TPU v4": 2048, "TPU v5": 16384, "TPU v5p": 16384, "TPU7x": 16384}
 JOINED_HEADS = ("mosaic", "mosaic_interpreted")  # backends whose kernel reads the heads as one dim
 FUSED_ATTENTION = "fused_attention"  # name that a policy of `jax.checkpoint` knows results of mosaic.py's kernel by
 

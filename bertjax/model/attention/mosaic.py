@@ -2,7 +2,8 @@
 
 With s_ij = q_i k_j / sqrt(K) where token i sees token j, less slope |i - j| with ALiBi, and nothing elsewhere:
 
-    forward    lse_i = log sum_j exp(s_ij), p_ij = exp(s_ij - lse_i), o_i = sum_j r_ij v_j
+    forward    lse_i = log sum_j exp(s_ij), p_ij = exp(s_ij - lse_i), o_i = sum_j r_ij v_j; block by block of keys, with
+               sums of exp(s_ij - the largest so far) that a larger one scales down
     dropout    r_ij = p_ij / (1 - rate) where kept, else 0; kept by the hash of model/dropout.py, to the bit
     backward   dv_j = sum_i r_ij do_i, delta_i = do_i o_i (which is sum_j r_ij do_i v_j)
                ds_ij = r_ij (do_i v_j) - p_ij delta_i
@@ -32,10 +33,12 @@ from bertjax.model.dropout import ATTENTION_PROBS, fold, keep_scores
 # rows and groups of heads, then over blocks of queries. A group is LANES dims: two heads of 64 side by side. The
 # factors of one head's products are zero in the lanes of the others (the matrix unit is as wide as a group, so this
 # costs nothing), and the sum of the heads' results has them side by side again. Scores of one head are [keys, queries]:
-# their maximum and sum run along sublanes, and statistics are rows [1, queries]. A block of queries meets all keys of
-# its row, or with a window those in reach, in whole tiles of LANES; both are read from the row at a dynamic offset.
+# their maximum and sum run along sublanes, and statistics are rows [1, queries]. A block of queries meets the keys of
+# its row block by block, or with a window those in reach as one block, read from the row at a dynamic offset.
 LANES = MOSAIC_LENGTHS
-_SCORES = 512 * 512  # most scores at once, unless LANES queries have more
+_BLOCK = 512  # most queries, and keys, at once
+_UNROLLED = 4  # most blocks of queries in a row under a window, each of which is too small to keep the units busy
+_SUBLANES = 16  # offsets of keys are multiples of this: a tile of bfloat16 has as many
 _OPERAND = 1 << 20  # most bytes of q, k and v in a grid step, unless a group has more
 _LOWEST = float(jnp.finfo(jnp.float32).min)
 
@@ -62,18 +65,23 @@ class Blocks(NamedTuple):
     rows: int
     groups: int
     queries: int
-    keys: int  # that a block of queries meets
+    keys: int
+    loop: int  # blocks of keys that a block of queries meets
+    unrolled: int  # blocks of queries, one after the other, whose work overlaps
 
     @classmethod
     def choose(cls, settings: Settings, shape: tuple[int, ...], itemsize: int) -> Blocks:
         """For q, k and v of a shape [B, 3, L, E]."""
         B, _, L, E = shape
-        reach = 2 * _whole_tiles(settings.window) if settings.window else L
-        # Under a window more queries in a block have more keys that only some of them see.
-        tiles = 1 if reach < L else _largest(L // LANES, lambda n: n * LANES * L <= _SCORES)
         groups = _largest(E // LANES, lambda n: n * 3 * L * LANES * itemsize <= _OPERAND)
         rows = _largest(B, lambda n: n * groups * 3 * L * LANES * itemsize <= _OPERAND)
-        return cls(rows, groups, tiles * LANES, min(L, tiles * LANES + reach))
+        block = LANES * _largest(L // LANES, lambda n: n * LANES <= _BLOCK)
+        # Under a window more queries in a block have more keys that only some of them see.
+        in_reach = LANES + 2 * _reach(settings)
+        if settings.window and in_reach < L:
+            few = min(_UNROLLED, _BLOCK**2 // (in_reach * LANES))
+            return cls(rows, groups, LANES, in_reach, 1, _largest(L // LANES, lambda n: n <= few))
+        return cls(rows, groups, block, block, L // block, 1)
 
 
 class Scalars(NamedTuple):
@@ -131,8 +139,9 @@ def _largest(n: int, fits: Callable[[int], bool]) -> int:
     return next(d for d in range(n, 0, -1) if n % d == 0 and (d == 1 or fits(d)))
 
 
-def _whole_tiles(n: int) -> int:
-    return -(-n // LANES) * LANES
+def _reach(settings: Settings) -> int:
+    """Keys that are read on either side of a block of queries."""
+    return -(-settings.window // _SUBLANES) * _SUBLANES
 
 
 def _product(a: jax.Array, b: jax.Array, over_a: int, over_b: int) -> jax.Array:
@@ -151,34 +160,40 @@ def _only(head: int, x: jax.Array, axis: int, settings: Settings) -> jax.Array:
     return jnp.where(own, x, jnp.zeros((), x.dtype))
 
 
-class Block(NamedTuple):
-    """A block of queries of one row, and the keys that it meets."""
+def _each_dim(values: list[jax.Array], settings: Settings) -> jax.Array:
+    """A head's row [1, queries] for each of its dims: [LANES, queries]."""
+    return jnp.concatenate([jnp.broadcast_to(x, (settings.head_dim, x.shape[1])) for x in values], axis=0)
 
-    queries: Any  # slices of the row
-    keys: Any
+
+class Block(NamedTuple):
+    """A block of queries and a block of keys of one row."""
+
+    keys: Any  # slice of the row
     i: jax.Array  # positions, int32 [1, queries] and [keys, 1]
     j: jax.Array
     seen: jax.Array  # bool [keys, queries]
 
 
-def _block(number: Any, row: Any, ids_ref: Any, columns_ref: Any, settings: Settings, blocks: Blocks) -> Block:
-    L = ids_ref.shape[-1]
-    first_i = number * blocks.queries
-    first_j = 0
-    if blocks.queries < L:
-        first_i = pl.multiple_of(first_i, LANES)
-    if blocks.keys < L:
-        first_j = jnp.clip(first_i - _whole_tiles(settings.window), 0, L - blocks.keys)
-        first_j = pl.multiple_of(first_j, LANES)
-    queries, keys = pl.ds(first_i, blocks.queries), pl.ds(first_j, blocks.keys)
+def _queries(number: Any, blocks: Blocks) -> Any:
+    """The slice of the row that a block of queries is."""
+    return pl.ds(pl.multiple_of(number * blocks.queries, LANES), blocks.queries)
+
+
+def _block(
+    number: Any, key_number: Any, row: Any, ids_ref: Any, columns_ref: Any, settings: Settings, blocks: Blocks
+) -> Block:
+    L, first_i, first_j = ids_ref.shape[-1], number * blocks.queries, key_number * blocks.keys
+    if blocks.loop == 1 and blocks.keys < L:
+        first_j = jnp.clip(first_i - _reach(settings), 0, L - blocks.keys)
+    keys = pl.ds(pl.multiple_of(first_j, _SUBLANES if blocks.loop == 1 else LANES), blocks.keys)
     i = first_i + jax.lax.broadcasted_iota(jnp.int32, (1, blocks.queries), 1)
     j = first_j + jax.lax.broadcasted_iota(jnp.int32, (blocks.keys, 1), 0)
-    seen = columns_ref[keys, :1] == ids_ref[row, :, queries]
+    seen = columns_ref[keys, :1] == ids_ref[row, :, _queries(number, blocks)]
     if settings.window:
         seen &= jnp.abs(i - j) <= settings.window
     if settings.causal:
         seen &= j <= i
-    return Block(queries, keys, i, j, seen)
+    return Block(keys, i, j, seen)
 
 
 def _scores(k: jax.Array, q: jax.Array, block: Block, slope: Any) -> jax.Array:
@@ -235,22 +250,32 @@ def _forward_kernel(*refs: Any, settings: Settings, blocks: Blocks) -> None:
         lanes = pl.ds(pl.multiple_of(group * LANES, LANES), LANES)
 
         def each_block(number: Any, _: None) -> None:
-            block = _block(number, row, ids_ref, columns_ref, settings, blocks)
-            q = qkv_ref[row, 0, block.queries, lanes] * settings.head_dim**-0.5
-            k, v = (qkv_ref[row, n, block.keys, lanes] for n in (1, 2))
-            v_t, outs, lses = v.T, [], []
-            for head in settings.heads:
-                s = _scores(k, _only(head, q, 1, settings), block, slope(head))
-                m = jnp.max(s, axis=0, keepdims=True)
-                e = jnp.exp(s - m)
-                total = jnp.sum(e, axis=0, keepdims=True)
-                o = _product(_only(head, v_t, 0, settings), drop(head, block, e).astype(v.dtype), 1, 0)
-                outs.append(o * (1.0 / (total * (1.0 - settings.rate))))
-                lses.append(m + jnp.log(total))
-            o_ref[row, block.queries, lanes] = sum(outs[1:], outs[0]).T.astype(o_ref.dtype)
-            lse_ref[row, group, :, block.queries] = jnp.concatenate(lses, axis=0)
+            queries = _queries(number, blocks)
+            q = qkv_ref[row, 0, queries, lanes] * settings.head_dim**-0.5
 
-        _loop(ids_ref.shape[-1] // blocks.queries, each_block)
+            def each_key_block(key_number: Any, sums: tuple[Any, ...]) -> tuple[Any, ...]:
+                ms, totals, o = sums
+                block = _block(number, key_number, row, ids_ref, columns_ref, settings, blocks)
+                k, v = (qkv_ref[row, n, block.keys, lanes] for n in (1, 2))
+                v_t, new_ms, new_totals, shrinks, outs = v.T, [], [], [], []
+                for head in settings.heads:
+                    s = _scores(k, _only(head, q, 1, settings), block, slope(head))
+                    m = jnp.maximum(ms[head], jnp.max(s, axis=0, keepdims=True))
+                    e = jnp.exp(s - m)
+                    shrinks.append(jnp.exp(ms[head] - m))
+                    new_ms.append(m)
+                    new_totals.append(totals[head] * shrinks[-1] + jnp.sum(e, axis=0, keepdims=True))
+                    outs.append(_product(_only(head, v_t, 0, settings), drop(head, block, e).astype(v.dtype), 1, 0))
+                return tuple(new_ms), tuple(new_totals), o * _each_dim(shrinks, settings) + sum(outs[1:], outs[0])
+
+            m, total, o = (jnp.full((n, blocks.queries), x) for n, x in ((1, _LOWEST), (1, 0.0), (LANES, 0.0)))
+            start = (m,) * len(settings.heads), (total,) * len(settings.heads), o
+            ms, totals, o = _loop(blocks.loop, each_key_block, start)
+            shares = [1.0 / (total * (1.0 - settings.rate)) for total in totals]
+            o_ref[row, queries, lanes] = (o * _each_dim(shares, settings)).T.astype(o_ref.dtype)
+            lse_ref[row, group, :, queries] = jnp.concatenate(ms) + jnp.log(jnp.concatenate(totals))
+
+        _loop(ids_ref.shape[-1] // blocks.queries, each_block, unrolled=blocks.unrolled)
 
     _each_group(settings, blocks, ids_ref, columns_ref, tuple(scalars), compute)
 
@@ -265,39 +290,46 @@ def _backward_kernel(*refs: Any, settings: Settings, blocks: Blocks) -> None:
         dv_ref[...] = jnp.zeros_like(dv_ref)
 
         def each_block(number: Any, _: None) -> None:
-            block = _block(number, row, ids_ref, columns_ref, settings, blocks)
-            q = qkv_ref[row, 0, block.queries, lanes] * scale
-            k, v = (qkv_ref[row, n, block.keys, lanes] for n in (1, 2))
-            do, o = do_ref[row, block.queries, lanes], o_ref[row, block.queries, lanes]
+            queries = _queries(number, blocks)
+            q = qkv_ref[row, 0, queries, lanes] * scale
+            do, o = do_ref[row, queries, lanes], o_ref[row, queries, lanes]
             products = (do.astype(jnp.float32) * o.astype(jnp.float32)).T
-            k_t, dq, dk, dv = k.T, [], [], []
-            for head in settings.heads:
-                # p / (1 - rate) in place of p, and delta (1 - rate) in place of delta: one multiplication less.
-                delta = jnp.sum(products[head * K : (head + 1) * K], axis=0, keepdims=True) * (1.0 - settings.rate)
-                lse = lse_ref[row, group, head : head + 1, block.queries] + jnp.log(1.0 - settings.rate)
-                own_q, own_do = (_only(head, x, 1, settings) for x in (q, do))
-                p = jnp.exp(_scores(k, own_q, block, slope(head)) - lse)
-                dv.append(_product(drop(head, block, p).astype(v.dtype), own_do, 1, 0))
-                ds = p * (drop(head, block, _product(v, own_do, 1, 1)) - delta)
-                ds = ds.astype(q.dtype)
-                dk.append(_product(ds, own_q, 1, 0))
-                dq.append(_product(_only(head, k_t, 0, settings), ds, 1, 0))
-            d_ref[row, 0, block.queries, lanes] = (sum(dq[1:], dq[0]).T * scale).astype(d_ref.dtype)
-            dk_ref[block.keys] += sum(dk[1:], dk[0])
-            dv_ref[block.keys] += sum(dv[1:], dv[0])
 
-        _loop(ids_ref.shape[-1] // blocks.queries, each_block)
+            def each_key_block(key_number: Any, dq: jax.Array) -> jax.Array:
+                block = _block(number, key_number, row, ids_ref, columns_ref, settings, blocks)
+                k, v = (qkv_ref[row, n, block.keys, lanes] for n in (1, 2))
+                k_t, dqs, dk, dv = k.T, [dq], [], []
+                for head in settings.heads:
+                    # p / (1 - rate) in place of p, delta (1 - rate) in place of delta: one multiplication less.
+                    delta = jnp.sum(products[head * K : (head + 1) * K], axis=0, keepdims=True) * (1.0 - settings.rate)
+                    lse = lse_ref[row, group, head : head + 1, queries] + jnp.log(1.0 - settings.rate)
+                    own_q, own_do = (_only(head, x, 1, settings) for x in (q, do))
+                    p = jnp.exp(_scores(k, own_q, block, slope(head)) - lse)
+                    dv.append(_product(drop(head, block, p).astype(v.dtype), own_do, 1, 0))
+                    ds = (p * (drop(head, block, _product(v, own_do, 1, 1)) - delta)).astype(q.dtype)
+                    dk.append(_product(ds, own_q, 1, 0))
+                    dqs.append(_product(_only(head, k_t, 0, settings), ds, 1, 0))
+                dk_ref[block.keys] += sum(dk[1:], dk[0])
+                dv_ref[block.keys] += sum(dv[1:], dv[0])
+                return sum(dqs[1:], dqs[0])
+
+            dq = _loop(blocks.loop, each_key_block, jnp.zeros((LANES, blocks.queries), jnp.float32))
+            d_ref[row, 0, queries, lanes] = (dq.T * scale).astype(d_ref.dtype)
+
+        _loop(ids_ref.shape[-1] // blocks.queries, each_block, unrolled=blocks.unrolled)
         d_ref[row, 1, :, lanes] = dk_ref[...].astype(d_ref.dtype)
         d_ref[row, 2, :, lanes] = dv_ref[...].astype(d_ref.dtype)
 
     _each_group(settings, blocks, ids_ref, columns_ref, tuple(scalars), compute)
 
 
-def _loop(count: int, body: Callable[[Any, None], None]) -> None:
-    if count == 1:
-        body(0, None)
-    else:
-        jax.lax.fori_loop(0, count, body, None)
+def _loop(count: int, body: Callable[[Any, Any], Any], start: Any = None, unrolled: int = 1) -> Any:
+    """`jax.lax.fori_loop`; its own unrolling ends on another count, which a reader of the schedule would misread."""
+
+    def bodies(number: Any, x: Any) -> Any:
+        return functools.reduce(lambda x, part: body(number * unrolled + part, x), range(unrolled), x)
+
+    return bodies(0, start) if count == unrolled else jax.lax.fori_loop(0, count // unrolled, bodies, start)
 
 
 def _call(
@@ -321,8 +353,7 @@ def _call(
                 return pl.BlockSpec((rows, L, width), lambda b, g, *_: (b, 0, g))
             case (_, 3, length, _) if length == L:  # q, k and v, and their gradients
                 return pl.BlockSpec((rows, 3, L, width), lambda b, g, *_: (b, 0, 0, g))
-        heads = len(settings.heads)
-        return pl.BlockSpec((rows, blocks.groups, heads, L), lambda b, g, *_: (b, g, 0, 0))  # lse
+        return pl.BlockSpec((rows, blocks.groups, len(settings.heads), L), lambda b, g, *_: (b, g, 0, 0))  # lse
 
     return pl.pallas_call(
         functools.partial(kernel, settings=settings, blocks=blocks),
@@ -354,18 +385,15 @@ def _run_forward(qkv: jax.Array, sequence_ids: jax.Array, scalars: Scalars, sett
     return _call(_forward_kernel, settings, scalars, (sequence_ids[:, None], qkv), (o, lse), sums=0)
 
 
-def _forward(
-    qkv: jax.Array, sequence_ids: jax.Array, scalars: Scalars, settings: Settings
-) -> tuple[jax.Array, tuple[Any, ...]]:
+def _forward(qkv: jax.Array, sequence_ids: jax.Array, scalars: Scalars, settings: Settings) -> tuple[Any, Any]:
     o, lse = (checkpoint_name(x, FUSED_ATTENTION) for x in _run_forward(qkv, sequence_ids, scalars, settings))
     return o, (qkv, sequence_ids, scalars, o, lse)
 
 
 def _backward(settings: Settings, residuals: tuple[Any, ...], do: jax.Array) -> tuple[jax.Array, None, None]:
     qkv, sequence_ids, scalars, o, lse = residuals
-    arrays = (sequence_ids[:, None], qkv, o, do, lse)
-    (dqkv,) = _call(_backward_kernel, settings, scalars, arrays, (jax.ShapeDtypeStruct(qkv.shape, qkv.dtype),), sums=2)
-    return dqkv, None, None
+    arrays, result = (sequence_ids[:, None], qkv, o, do, lse), jax.ShapeDtypeStruct(qkv.shape, qkv.dtype)
+    return _call(_backward_kernel, settings, scalars, arrays, (result,), sums=2)[0], None, None
 
 
 _attention.defvjp(_forward, _backward)
