@@ -5,9 +5,9 @@
 
 Each plan is made in a process of its own and kept in FILE, by default plans.json beside this program, so that the same
 command goes on where it was interrupted, on another machine too; a plan of other code or another recipe is made again
-with --again. GPUs need jax's CUDA plug-in, TPUs libtpu; a machine whose compiler is missing is left out, which the last
-lines say. `--write` writes what is known to launch/plans.md, with what a recipe costs where the price of a chip-hour is
-given.
+with --again, for the given recipes and machines alone: the page names the commit of each. GPUs need jax's CUDA plug-in,
+TPUs libtpu; a machine whose compiler is missing is left out, which the last lines say. `--write` writes what is known
+to launch/plans.md, with what a recipe costs where the price of a chip-hour is given.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ SMALL = (
     "self_test",
     "dna_mini",
     "molecules_mini",
+    "protein_mini",
 )
 RECIPES = tuple(name for name in recipe_names() if name not in SMALL)
 COLUMNS = (
@@ -144,12 +145,20 @@ def page(plans: Mapping[str, Mapping[str, Any]], prices: Mapping[str, float]) ->
         parts.append(f"## {title}: `{topology}`" + ("" if price is None else f" at {price:g} a chip-hour") + "\n")
         parts.append(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
         parts += [row(name, found, price) for name, found in known.items()]
-        versions, commits = (sorted({found[key] for found in known.values()}) for key in ("jax", "commit"))
-        parts.append(f"\nWith jax {', '.join(versions)} at commit {', '.join(commits)}.\n")
+        parts.append(f"\n{versions(known)}\n")
         if absent := [name for name in RECIPES if name not in known]:
             parts.append(f"Not compiled for this machine: {', '.join(absent)}.\n")
     given = "".join(f" --price {topology}={price:g}" for topology, price in prices.items())
     return "\n".join([INTRODUCTION.format(small=", ".join(SMALL), prices=given), *parts])
+
+
+def versions(known: Mapping[str, Mapping[str, Any]]) -> str:
+    """With what the plans of a machine were made; those of a version that fewer have are named."""
+    by_version: dict[str, list[str]] = {}
+    for name, found in known.items():
+        by_version.setdefault(f"jax {found['jax']} at commit {found['commit']}", []).append(name)
+    most, *others = sorted(by_version, key=lambda version: -len(by_version[version]))
+    return "; ".join([f"With {most}", *(f"with {one}: {', '.join(by_version[one])}" for one in others)]) + "."
 
 
 def priced(written: str) -> tuple[str, float]:

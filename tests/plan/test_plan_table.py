@@ -74,6 +74,14 @@ def test_every_plan_that_was_made_is_on_the_page(table: ModuleType, tmp_path: Pa
     assert "With jax 0.10.2 at commit 0123456." in page
 
 
+def test_the_page_names_plans_of_another_version(table: ModuleType) -> None:
+    newer = PLAN | {"commit": "abcdef0"}
+    page = table.page({table._key(name, "v5e:4x4"): PLAN for name in ("tinybert", "bert_base")}, {})
+    assert "With jax 0.10.2 at commit 0123456." in page
+    found = {"tinybert": PLAN, "bert_base": newer, "bert_large": PLAN}
+    assert table.versions(found) == "With jax 0.10.2 at commit 0123456; with jax 0.10.2 at commit abcdef0: bert_base."
+
+
 def test_what_is_planned_stays_when_others_are_made(table: ModuleType, tmp_path: Path, monkeypatch) -> None:
     plans, asked = tmp_path / "plans.json", []
 
