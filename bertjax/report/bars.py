@@ -5,7 +5,9 @@ A bar has a tooltip on hover, touch and keyboard focus, by the style sheet alone
 
 from __future__ import annotations
 
+import bisect
 import html
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -73,9 +75,6 @@ def vertical_bars(
     axis = value_axis(0.0, max(shares, default=0.0) or 1.0, "percent", count=4)
     width = (WIDTH - LEFT - RIGHT) / max(len(shares), 1)
     foot, height = HEIGHT - BOTTOM, HEIGHT - TOP - BOTTOM
-    # Labels are as close as the longest of them allows.
-    longest = max((text_width(write(edge, "count")) for edge in edges), default=0.0)
-    every = -(-round(longest + 8) // max(round(width), 1))
     drawn, tips = [up_grid(axis), axis_titles(across, up)], []
     for number, share in enumerate(shares):
         low, high = edges[number], edges[number + 1] - 1
@@ -83,10 +82,24 @@ def vertical_bars(
         drawn.append(_bar(x + width * 0.06, top, width * 0.88, foot - top, colour))
         values = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         tips.append(_tip(x, TOP, width, height, f"{values}: {share:.2%}", (x + width / 2, top)))
-        if number % every == 0:
-            middle = f'x="{x + width / 2:.1f}" y="{foot + 18}" text-anchor="middle"'
-            drawn.append(f"<text {middle}>{write(low, 'count')}</text>")
+    for value, place in _labelled_values(edges, width):
+        x = LEFT + place * width
+        drawn.append(f'<text x="{x:.1f}" y="{foot + 18}" text-anchor="middle">{write(value, "count")}</text>')
     return figure(title, HEIGHT, [*drawn, *tips], [], note=note)
+
+
+def _labelled_values(edges: Sequence[int], width: float) -> list[tuple[int, float]]:
+    """1, 2 and 5 times the powers of ten, or these alone if those are too close, with their places in bars."""
+    places: list[tuple[int, float]] = []
+    for factors in ((1, 2, 5), (1,)):
+        values = [factor * 10**power for power in range(len(str(edges[-1]))) for factor in factors]
+        bins = [(value, bisect.bisect_right(edges, value) - 1) for value in values if edges[0] <= value < edges[-1]]
+        places = [(value, n + (value - edges[n] + 0.5) / (edges[n + 1] - edges[n])) for value, n in bins]
+        widths = [text_width(write(value, "count")) for value, _ in places]
+        gaps = [width * (b - a) for (_, a), (_, b) in itertools.pairwise(places)]
+        if all(gap >= (a + b) / 2 + 5 for gap, (a, b) in zip(gaps, itertools.pairwise(widths), strict=True)):
+            break
+    return places
 
 
 def horizontal_bars(
@@ -97,7 +110,8 @@ def horizontal_bars(
     The longest bar is the largest value, or `largest` to give two charts the same scale. Text is escaped here.
     """
     largest = max([largest, *(value for bars in series for value in bars.values)]) or 1.0
-    names_room = min(max(map(text_width, names), default=0.0) + 12, _MOST_NAMES)
+    name_width = min(max(map(text_width, names), default=0.0), _MOST_NAMES - 12)
+    names_room = name_width + 12
     values_room = max(text_width(bars.text(number)) for bars in series for number in range(len(names))) + 8
     room = WIDTH - names_room - values_room
     drawn, tips, y = [], [], float(TOP)
@@ -105,7 +119,7 @@ def horizontal_bars(
         middle = y + _LINE_HEIGHT * len(series) / 2 + 4.5
         drawn.append(
             f'<text x="{names_room - 9:.1f}" y="{middle:.1f}" text-anchor="end">'
-            f"{html.escape(shortened(name, names_room - 12))}</text>"
+            f"{html.escape(shortened(name, name_width))}</text>"
         )
         for bars in series:
             length = room * bars.values[number] / largest

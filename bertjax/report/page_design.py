@@ -62,6 +62,9 @@ td b { font-weight: 650; }
     grid-template-columns: repeat(2, 1fr);
   }
 }
+/* Plots without legends end at the same height, even if the caption of one has more lines. */
+.charts:not(:has(.legend > *)) > .chart { display: flex; flex-direction: column; }
+.charts:not(:has(.legend > *)) > .chart > svg { margin-top: auto; }
 .chart { position: relative; margin: 0; padding: 14px 14px 12px; container-type: inline-size; }
 .chart figcaption { font-weight: 600; margin-bottom: 8px; line-height: 1.35; }
 .chart figcaption small { display: block; color: var(--soft); font-size: 13px; font-weight: 400; }

@@ -10,7 +10,7 @@ import pytest
 
 from bertjax.report import axes, charts
 from bertjax.report.axes import value_axis, write
-from bertjax.report.bars import Bars, horizontal_bars
+from bertjax.report.bars import Bars, horizontal_bars, vertical_bars
 from bertjax.report.charts import Level, Line, line_chart, stacked_chart
 
 LEFT, RIGHT, TOP, FOOT = axes.LEFT, axes.WIDTH - axes.RIGHT, axes.TOP, axes.HEIGHT - axes.BOTTOM  # of the plot
@@ -182,3 +182,19 @@ def test_labels_are_escaped_everywhere():
     assert not {"<b>", "<i>", "<u>"} & set(re.findall(r"<[biu]>", figure))
     assert figure.count("</script>") == 1
     assert read_out(figure)["series"][0]["label"] == "</script><i>"
+
+
+def test_a_histogram_has_round_labels_at_the_places_of_their_values():
+    edges = [1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64]
+    drawn = re.findall(
+        r'<text x="([\d.]+)" y="214" text-anchor="middle">(\d+)', vertical_bars("l", edges, [0.1] * 11, "blue")
+    )
+    assert [label for _, label in drawn] == ["1", "2", "5", "10", "20", "50"]
+    width = (420 - 64 - 24) / 11
+    assert [float(x) for x, _ in drawn[:3]] == pytest.approx([64 + (n + 0.5) * width for n in (0, 1, 3.25)], abs=0.1)
+
+
+def test_the_longest_name_of_bars_is_not_cut():
+    names = ["this", "i", "and then", "W"]
+    drawn = horizontal_bars("share", names, [Bars("share", [0.5] * 4, "blue")])
+    assert all(f">{name}</text>" in drawn for name in names)

@@ -32,7 +32,7 @@ def test_a_page_without_script_allows_none() -> None:
 
 
 def test_a_page_that_loads_a_library_runs_nothing_else() -> None:
-    page = web_page(HOSTILE, HOSTILE, {"labels": [HOSTILE], "inputs": [], "outputs": []}, [HOSTILE])
+    page = web_page(HOSTILE, HOSTILE, {"labels": [HOSTILE], "inputs": [], "outputs": []}, [HOSTILE], HOSTILE)
     (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
     (script,) = re.findall(r'<script type="module">(.*?)</script>', page, re.DOTALL)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import jax
 import numpy as np
@@ -37,6 +38,9 @@ from bertjax.report.run_report import write_report
 from bertjax.report.run_summary import Completion, Summary, measured
 from bertjax.run.telemetry import JsonlWriter
 from bertjax.runtime.compilation import environment
+from bertjax.search.rankings import Hits
+from bertjax.search.records import Record, StoredDocuments
+from bertjax.search.results_page import render_results
 from bertjax.storage.progress import no_progress
 from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
@@ -44,7 +48,7 @@ from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.objectives import choose
 
 WIDTHS = (400, 900, 1400)
-PAGES = ("report", "finetune", "inspect", "plan", "attention", "compare")
+PAGES = ("report", "finetune", "inspect", "plan", "attention", "compare", "search")
 # What a corpus, a file's name or a config could bring along.
 HOSTILE = "<script>window.ran=1</script><img/src=x/onerror=window.ran=1>"
 PATH = "text:/data/corpora/a_collection_of_long_names/of_novels-and-letters/volume*.txt.xz"
@@ -122,6 +126,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made["finetune"].write_text(_finetuning(), encoding="utf-8")
     made["plan"].write_text(_plan(), encoding="utf-8")
     made["compare"].write_text(_comparison(), encoding="utf-8")
+    made["search"].write_text(_search(), encoding="utf-8")
     made["attention"].write_text(_attention(folder / "run"), encoding="utf-8")
     return made
 
@@ -213,6 +218,13 @@ def _inspection(folder: Path, page: Path) -> None:
     against = folder / "a test set with a <img onerror=run()> in its name.txt"
     against.write_text(" ".join(tokenizer.tokens[token] for token in documents[9][0]) + "\n", encoding="utf-8")
     assert main(["inspect", str(store), "--length", "32", "64", "--against", str(against), "--html", str(page)]) == 0
+
+
+def _search() -> str:
+    documents = [Record(f"{PATH}{n}", f"{HOSTILE} and the words of a query " * n, HOSTILE * (n % 2)) for n in range(30)]
+    hits = Hits(np.arange(30), np.linspace(0.9, 0.1, 30))
+    queries = [Record("1", f"words {HOSTILE}"), Record("2", "another query")]
+    return render_results(f"{PATH}, by {HOSTILE}", queries, [hits, hits], cast(StoredDocuments, documents))
 
 
 def _plan() -> str:
@@ -352,3 +364,11 @@ def test_what_a_page_shows_of_its_data_is_what_was_given(pages, browser):
     assert len(points) > 100
     for step, value in points:
         assert value == pytest.approx(logged[step], rel=1e-4)
+
+
+def test_plots_beside_each_other_are_at_one_height(pages, browser):
+    browser.open(pages["inspect"], 1280)
+    tops = """[...document.querySelector('.charts').querySelectorAll('figure > svg')]
+      .map(svg => Math.round(svg.getBoundingClientRect().top))"""
+    browser.ask("document.querySelector('.charts small').textContent += ' and more words'.repeat(9)")
+    assert len(browser.ask(tops)) == 3 and len(set(browser.ask(tops))) == 1
