@@ -27,10 +27,14 @@ def amounts_table(inspection: Inspection) -> Table:
     """Amounts by split and source."""
     size = inspection.text_bytes
     read = "" if size is None else f" The source text has {size:,} bytes (UTF-8)."
-    is_known = any(amount.source for amount in inspection.amounts)
-    sources = "" if is_known else " The store does not record the source of each document."
+    names = {amount.source for amount in inspection.amounts if amount.source}
+    sources = "" if names else " The store does not record the source of each document."
+    if len(names) == 1:
+        sources = f" All text is of {next(iter(names))}."
     rows = []
     for amount in inspection.amounts:
+        if amount.source and len(names) == 1:
+            continue  # its figures are those of the split
         name = f"  {amount.source}" if amount.source else amount.split.replace("_", "-")
         counts = (amount.documents, amount.sentences, amount.tokens, amount.spelled_bytes)
         rows.append((name, *(f"{count:,}" for count in counts), percent(amount.unknown, amount.tokens, 3)))
@@ -109,6 +113,13 @@ def _row(name: str, packing: str, rows: Rows) -> tuple[str, ...]:
     shares = (f"{share:.1%}" for share in (rows.padding, rows.mask_rate))
     pairs = ("-", "-") if rows.label_0 is None else (f"{rows.label_0:.1%}", f"{rows.pairs_per_row:.2f}")
     return name, packing, f"{rows.per_epoch:,}", *shares, *pairs
+
+
+def masking_note(inspection: Inspection) -> str:
+    """How the readable rows are masked, and where the rows of a recipe are shown."""
+    data = min((figures.kind.data for figures in inspection.rows), key=lambda data: data.sequence_length)
+    found = f" found by {data.segmenter} (data.segmenter)" if data.segmenter != "none" else ""
+    return f"Masks cover {data.masking} (data.masking){found}. `bertjax inspect RECIPE` shows the rows of a recipe."
 
 
 def duplicates_table(inspection: Inspection) -> Table:

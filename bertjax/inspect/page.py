@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bertjax.inspect.corpus_figures import Lengths
 from bertjax.inspect.inspection import Inspection
-from bertjax.inspect.inspection_tables import frequent_tokens, tables
+from bertjax.inspect.inspection_tables import frequent_tokens, masking_note, tables
 from bertjax.inspect.row_figures import ReadablePair, glues
 from bertjax.report.bars import Bars, horizontal_bars, vertical_bars
 from bertjax.report.page import escaped, render_page, rows_html, table_html
@@ -54,7 +54,8 @@ def render_inspection(inspection: Inspection) -> str:
             [(f"{share:.0%}", [f"{name}: {text}"]) for name, share, text in inspection.overlap_texts],
         ),
         "<h2>Model input</h2>",
-        '<p class="caption">Marked tokens are to be predicted: first the input, then the original.</p>',
+        '<p class="caption">Marked tokens are to be predicted: first the input, then the original. '
+        f"{escaped(masking_note(inspection))}</p>",
         *(_pair(pair) for pair in inspection.readable),
     ]
     return render_page(title, body, style=_OWN_STYLE)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.inspect.corpus_figures import Lengths
 from bertjax.inspect.inspection import Inspection
-from bertjax.inspect.inspection_tables import frequent_tokens, tables
+from bertjax.inspect.inspection_tables import frequent_tokens, masking_note, tables
 from bertjax.inspect.row_figures import ReadablePair, joined
 from bertjax.report.page import text_lines
 
@@ -45,7 +45,7 @@ def render_text(inspection: Inspection) -> str:
             "texts with most of their 13-token runs in the training text",
             [(f"{share:.0%}", [f"{name}: {text}"]) for name, share, text in inspection.overlap_texts],
         ),
-        _rows(inspection.readable),
+        _rows(inspection.readable, masking_note(inspection)),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -88,8 +88,8 @@ def _examples(title: str, examples: Sequence[tuple[str, Sequence[str]]]) -> str:
     return "\n".join(lines)
 
 
-def _rows(pairs: Sequence[ReadablePair]) -> str:
-    lines = [_heading("Model input"), "  [input:original] marks tokens to predict"]
+def _rows(pairs: Sequence[ReadablePair], note: str) -> str:
+    lines = [_heading("Model input"), *_wrapped(f"[input:original] marks tokens to predict. {note}", "  ")]
     for pair in pairs:
         lines += ["", f"  row {pair.row}, {pair.label}"]
         lines += _wrapped(joined(pair.a), "    A  ", " " * 7)
