@@ -17,6 +17,7 @@ from bertjax.convert.folder import write_texts
 from bertjax.convert.formats import Vectors
 from bertjax.convert.model_card import task_about
 from bertjax.families.registry import family_of
+from bertjax.finetune.tasks import count_input_texts
 from bertjax.model.network import head_of
 from bertjax.run.run_directory import TrainedModel
 
@@ -41,6 +42,9 @@ def write_web(model: TrainedModel, folder: Path, vectors: Vectors, precision: Pr
         raise ValueError(f"--to web: the graph has {size:,} bytes, and a page can load {_LARGEST:,}; use --to onnx")
     config, head = model.config, head_of(model.config.model)
     shows = ("tokens" if head.labelled else "spans") if head.per_token else "classes"
+    pairs = isinstance(config, FinetuneConfig) and count_input_texts(config.task) == 2
+    second = "; || between a question and its text" if shows == "spans" else ""
+    second = "; || between the two texts of a pair" if pairs else second
     signature = {
         "inputs": input_names(config.model),
         "outputs": output_names(model, vectors),
@@ -49,14 +53,15 @@ def write_web(model: TrainedModel, folder: Path, vectors: Vectors, precision: Pr
         "padding": model.tokenizer.pad_id,
         "separators": family_of(config.model.family).template.separators,
         "shows": shows if has_logits else "vectors",
+        "pairs": bool(second),
     }
     if isinstance(config, FinetuneConfig):
         signature |= {"max_answer": config.task.max_answer, "null_threshold": config.task.no_answer_threshold}
     title = f"A model {task_about(model).replace('`', '')}" if has_logits else "An encoder of texts"
     about = f"{title}. It runs in this browser: no text is sent anywhere."
-    joint = "\t" if head.outputs and not head.labelled else " "
+    examples = [" || ".join(pair) if second else " ".join(pair) for pair in PAIRS[:_EXAMPLES]]
     files = {
-        PAGE_FILE: page(config.name, about, signature, [joint.join(pair) for pair in PAIRS[:_EXAMPLES]]),
+        PAGE_FILE: page(config.name, about, signature, examples, second),
         PACKAGES_FILE: json.dumps({"private": True, "dependencies": PACKAGES}, indent=2) + "\n",
     }
     write_texts(folder, files)

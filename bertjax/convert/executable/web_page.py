@@ -12,12 +12,19 @@ from bertjax.report.page import escaped, render_page
 PACKAGES = {"onnxruntime-web": "1.30.0", "@huggingface/tokenizers": "0.2.0"}
 
 
-def page(title: str, about: str, signature: dict[str, Any], examples: Sequence[str]) -> str:
-    """The HTML of a model whose `signature` is as the script reads it: inputs, outputs, labels and sizes."""
+def page(title: str, about: str, signature: dict[str, Any], examples: Sequence[str], second: str = "") -> str:
+    """The HTML of a model whose `signature` is as the script reads it: inputs, outputs, labels and sizes.
+
+    `second` is a phrase on the second part of a line, or empty.
+    """
     # In a script "<" could end it.
     signature_text = json.dumps(signature | {"packages": PACKAGES}, sort_keys=True).replace("<", "\\u003c")
     body = _BODY.format(
-        title=escaped(title), about=escaped(about), examples=escaped("\n".join(examples)), signature=signature_text
+        title=escaped(title),
+        about=escaped(about),
+        second=escaped(second),
+        examples=escaped("\n".join(examples)),
+        signature=signature_text,
     )
     return render_page(title, [body], style=_STYLE, script=_SCRIPT, loads="'self' https://cdn.jsdelivr.net")
 
@@ -25,16 +32,21 @@ def page(title: str, about: str, signature: dict[str, Any], examples: Sequence[s
 _BODY = """\
 <h1>{title}</h1>
 <p class="about">{about}</p>
-<h2><label for="texts">Texts, one per line; two texts of a pair with a tab between them</label></h2>
+<h2><label for="texts">Texts, one per line{second}</label></h2>
 <textarea id="texts" rows="5">{examples}</textarea>
 <p><button id="run" disabled>Run</button> <span id="status" role="status">Loading the model …</span></p>
-<div class="card scroll"><table id="result"></table></div>
+<div class="card scroll"><table class="rows" id="result"></table></div>
 <script type="application/json" id="signature">{signature}</script>"""
 
 _STYLE = """
 textarea { width: 100%; padding: 10px 14px; font: inherit; color: inherit; background: var(--card);
   border: 1px solid var(--line); border-radius: 12px; }
-button { padding: 8px 20px; font: inherit; }
+textarea:focus-visible, button:focus-visible { outline: 2px solid var(--blue); outline-offset: 2px; }
+button { padding: 8px 22px; margin-right: 10px; font: inherit; font-weight: 600; color: var(--page); cursor: pointer;
+  background: var(--text); border: 0; border-radius: 8px; }
+button:hover { background: var(--soft); }
+button:disabled { background: var(--soft); cursor: default; }
+table.rows td:not(:first-child) { white-space: nowrap; }
 """
 
 # Everything stays on the machine that shows the page: only the libraries and the files next to the page are loaded.
@@ -62,11 +74,14 @@ async function load() {
   return { ort, tokenizer, session: await ort.InferenceSession.create(graph, { executionProviders: ["wasm"] }) };
 }
 
+// The texts of a line: two of a pair have a tab between them, which cannot be typed, or ||.
+const parts = line => line.split(signature.pairs ? / *\\|\\| *|\\t/ : "\\t", 2);
+
 // Rows of ids, truncated to the training length, with the last special token of the text. The second text `begins` at
 // a token, and so many tokens are `left` out.
 function encoded(tokenizer, lines) {
   return lines.map(line => {
-    const [text, pair] = line.split("\\t");
+    const [text, pair] = parts(line);
     const row = tokenizer.encode(text, { text_pair: pair ?? null, return_token_type_ids: true });
     const first = tokenizer.encode(text, { add_special_tokens: false }).ids.length;
     const left = Math.max(row.ids.length - signature.longest, 0);
@@ -166,9 +181,14 @@ const shown = {
 function table([heads, rows]) {
   const made = document.getElementById("result");
   made.replaceChildren();
+  // In a narrow window a row is a list of its cells with their columns' names.
   const fill = (part, kind, cells) => {
     const row = part.insertRow();
-    for (const cell of cells) row.appendChild(document.createElement(kind)).textContent = cell;
+    cells.forEach((cell, n) => {
+      const element = row.appendChild(document.createElement(kind));
+      element.textContent = cell;
+      if (n) element.dataset.name = heads[n];
+    });
   };
   fill(made.createTHead(), "th", heads);
   const body = made.createTBody();
