@@ -11,6 +11,7 @@ from bertjax.cli.model_source import (
     add_encoding,
     add_overwrite,
     encoding_options,
+    page_path,
     print_replaced,
     require_free,
 )
@@ -75,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="documents of each ranking to fuse, rerank and measure (%(default)s)",
     )
     parser.add_argument("--output", metavar="FILE", help="file for the results: .jsonl, or .trec (a TREC run)")
+    parser.add_argument("--html", metavar="FILE", help="also write the results as a self-contained page to FILE")
     add_overwrite(parser)
     parser.add_argument(
         "--qrels",
@@ -119,11 +121,14 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.pipeline.searching import IndexRequest, open_or_build_index
     from bertjax.search.rankings import Hits
     from bertjax.search.records import read_judgements
+    from bertjax.search.results_page import render_results
     from bertjax.search.retrieval import Reranker, require_output, write_results
+    from bertjax.storage.files import replace_text
 
     if arguments.evaluate:
         _name_files(arguments)
     _check(arguments)
+    page = page_path(arguments.html) if arguments.html else None
     output = require_output(arguments.output) if arguments.output else None
     if output is not None:
         require_free(output, arguments)
@@ -154,6 +159,10 @@ def run(arguments: argparse.Namespace) -> int:
         write_pairs(arguments, queries, rankings[last], judgements or {}, index.documents)
         return 0
     results = [Hits(hits.documents[: arguments.top], hits.scores[: arguments.top]) for hits in rankings[last]]
+    if page is not None:
+        about = f"{arguments.model}, by {last}; {len(index.documents):,} documents in {index.folder}"
+        replace_text(page, render_results(about, queries, results, index.documents))
+        print(f"page: {page}")
     if output is not None:
         write_results(output, queries, results, index.documents)
         print(f"{len(queries):,} queries to {output}: the best {arguments.top} documents for each, by {last}")
@@ -188,7 +197,9 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--training-pairs {arguments.training_pairs} requires judgements; give --qrels FILE")
     if arguments.training_pairs and arguments.output:
         raise ValueError(f"--output {arguments.output}: --training-pairs writes other files; leave one of them out")
-    for option, value in (("output", arguments.output), ("qrels", arguments.qrels)):
+    if arguments.training_pairs and arguments.html:
+        raise ValueError(f"--html {arguments.html}: --training-pairs ranks no results to show; leave one of them out")
+    for option, value in (("output", arguments.output), ("html", arguments.html), ("qrels", arguments.qrels)):
         if value and not (arguments.query or arguments.queries):
             raise ValueError(f"--{option} {value} requires queries; give QUERY, or --queries FILE")
 

@@ -71,7 +71,7 @@ def print_results(queries: Sequence[Record], results: Sequence[Hits], documents:
         rows = []
         for rank, (number, score) in enumerate(zip(*hits, strict=True), 1):
             record = documents[number]
-            rows.append((str(rank), f"{score:.4f}", record.id, " ".join(record.whole.split())))
+            rows.append((str(rank), f"{score:.4f}", record.id, " ".join(filter(None, record.lines()))))
         for line in text_lines(Table("", "", ("", "score", "id", "text"), tuple(rows)), left=(2, 3)):
             print(line[:width])
         if not rows:

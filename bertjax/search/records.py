@@ -39,6 +39,12 @@ class Record(NamedTuple):
         """Title and text, joined as BEIR does."""
         return f"{self.title} {self.text}".strip()
 
+    def lines(self) -> tuple[str, str]:
+        """Title and text for a reader, a line each; without the title where the text begins with it."""
+        title, text = " ".join(self.title.split()), " ".join(self.text.split())
+        repeated = re.match(rf"{re.escape(title)}(?!\w)[ .:]*", text, re.IGNORECASE) if title else None
+        return title, text[repeated.end() :] if repeated else text
+
 
 def read_records(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Iterator[Record]:
     """Read the documents or queries of files, in order.

@@ -20,6 +20,7 @@ from bertjax.convert.sources import write_run
 from bertjax.pipeline import searching
 from bertjax.search import index as index_module
 from bertjax.search.index import open_index
+from bertjax.search.records import Record
 from bertjax.tokenization.loading import load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules
 
@@ -65,6 +66,16 @@ def search(run: Path | str, *arguments: object) -> int:
 def found(path: Path) -> list[list[str]]:
     """The ids that a file of results has for each query."""
     return [[row["id"] for row in json.loads(line)["results"]] for line in path.read_text().splitlines()]
+
+
+def test_a_title_is_shown_once_in_lines_and_on_the_page(run, made, tmp_path, capsys):
+    page = tmp_path / "results.html"
+    assert search(run, "museum <b>", "--index", made, "--by", "bm25", "--html", page) == 0
+    assert capsys.readouterr().out.count("The museum opened in 1877") == 2, "both documents, each with one title"
+    content = page.read_text(encoding="utf-8")
+    assert content.count('class="hit-card card"') == 4 and content.count("<p>opened in 1877</p>") == 2
+    assert content.count("<b>The <mark>museum</mark></b>") == 2 and "<h1>museum &lt;b&gt;</h1>" in content
+    assert Record("1", "Article 5", "Art").lines() == ("Art", "Article 5")
 
 
 def test_search_builds_then_opens_an_index(run, data, tmp_path, capsys):
