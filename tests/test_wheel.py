@@ -20,7 +20,7 @@ from bertjax.config.recipes import describe_recipe, load_recipe, recipe_file, re
 pytestmark = pytest.mark.run
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-IGNORED = shutil.ignore_patterns("build", "data", "runs", "tests", "*.egg-info", "__pycache__", ".*")
+IGNORED = shutil.ignore_patterns("build", "runs", "tests", "*.egg-info", "__pycache__", ".*")
 BUILD = "from setuptools.build_meta import {0}; print({0}({1!r}))"
 
 
@@ -34,12 +34,16 @@ def built(source: Path, hook: str, folder: Path) -> Path:
     return wheel
 
 
+def copied(folder: Path) -> Path:
+    """A copy of the repository, which a build may write to."""
+    shutil.copytree(REPOSITORY, folder, symlinks=True, ignore=IGNORED)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("setuptools", reason="needs setuptools to build a wheel")
-    copy = tmp_path_factory.mktemp("beside") / "bertjax"
-    shutil.copytree(REPOSITORY, copy, symlinks=True, ignore=IGNORED)
-    return copy
+    return copied(tmp_path_factory.mktemp("beside") / "bertjax")
 
 
 def away(folder: Path, code: str, *path: Path) -> str:

@@ -125,8 +125,9 @@ class _Handler(BaseHTTPRequestHandler):
             if not self._authorized():
                 return self._refuse(401, "", "Invalid credentials in Authorization header")
             return self._json({"type": "user", "name": USER, "orgs": [{"name": TEAM, "type": "org"}], "auth": {}})
-        if found := re.fullmatch(r"/api/datasets/(.+?)/tree/([^/]+)(?:/(.+))?", path):
-            return self._tree(f"datasets/{found[1]}", unquote(found[2]), unquote(found[3] or ""))
+        if found := re.fullmatch(r"/api/(?:models|(datasets))/(.+?)/tree/([^/]+)(?:/(.+))?", path):
+            name = f"datasets/{found[2]}" if found[1] else found[2]
+            return self._tree(name, unquote(found[3]), unquote(found[4] or ""))
         if found := re.fullmatch(r"/api/datasets/(.+)/auth-check", path):
             repository = self.server.repositories[f"datasets/{found[1]}"]
             is_open = not repository.gated or self._authorized()
@@ -167,6 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
         repository = self.server.repositories[name]
         files = repository.commits[repository.resolve(revision) or ""]
         inside = [path for path in files if path.startswith(f"{folder}/" if folder else "")]
+        if not inside:
+            return self._refuse(404, "EntryNotFound", f"{folder} does not exist")
         below = f"{folder}/" if folder else ""
         entries: dict[str, dict] = {}
         for path in inside:
@@ -176,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 about = _about(files[path])
                 entries[path] = {"type": "file", "path": path, "oid": about["blobId"], "size": about["size"]}
-        self._json(list(entries.values()))
+        return self._json(list(entries.values()))
 
     def _create(self, asked: dict) -> None:
         name = f"{asked.get('organization') or USER}/{asked['name']}"

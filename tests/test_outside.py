@@ -1,0 +1,80 @@
+"""A user's script outside the clone, with the wheel alone: from a data set of the Hub to a model on the Hub."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hub_stand_in import TEAM, TOKEN, Hub, Repository
+from several_processes import surroundings
+from small_corpus import generated_text
+from test_plugins import FILES
+from test_wheel import built, copied
+
+pytestmark = pytest.mark.run
+
+pytest.importorskip("huggingface_hub", reason="needs huggingface_hub: pip install 'bertjax[hf]'")
+pytest.importorskip("setuptools", reason="needs setuptools to build a wheel")
+
+SCRIPT = """
+import json
+
+import bertjax
+import transformers
+
+SIZE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+keys = {f"model.{name}": value for name, value in SIZE.items()}
+keys |= {"data.sources": ["hf:team/texts:small"], "data.vocab_size": 200, "data.packing": "pairs", "data.workers": 1}
+keys |= {"training.steps": 4, "training.global_batch_size": 8, "training.eval_every": 4, "training.eval_rows": 16}
+keys |= {"optimizer.warmup_steps": 1, "plugins": ["length.py"], "training.objectives": ["mlm", "length"]}
+run = bertjax.pretrain(bertjax.recipe("quickstart", keys)).directory
+figures = bertjax.evaluate(run).figures
+bertjax.export(run, bertjax.ExportOptions(output="pushed", push="team/outside"))
+theirs = transformers.pipeline("fill-mask", "team/outside")
+assert theirs("the [MASK] .")[0]["token_str"]
+vectors = transformers.pipeline("feature-extraction", "team/outside")("the garden")
+ours = bertjax.load("hf:team/outside").encode("the garden", pooling="cls").tolist()
+print(json.dumps({"package": bertjax.__file__, "run": figures, "theirs": vectors[0][0], "ours": ours}))
+"""
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    hub = Hub()
+    yield hub
+    hub.shutdown()
+    hub.server_close()
+
+
+def test_script_with_the_wheel_goes_from_hub_to_hub(hub: Hub, tmp_path: Path) -> None:
+    wheel = built(copied(tmp_path / "clone"), "build_wheel", tmp_path / "wheel")
+    installed, outside = tmp_path / "installed", tmp_path / "outside"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    outside.mkdir()
+    (outside / "script.py").write_text(SCRIPT)
+    (outside / "length.py").write_text(FILES["length.py"])
+    rows = "".join(json.dumps({"text": generated_text(number, 12)}) + "\n" for number in range(60))
+    card = {"configs": [{"config_name": "small", "data_files": [{"split": "train", "path": "s/*.jsonl"}]}]}
+    hub.repositories["datasets/team/texts"] = texts = Repository(card=card)
+    texts.commit({"s/a.jsonl": rows.encode()})
+    environment = surroundings(devices=1) | {"PYTHONPATH": str(installed), "XDG_STATE_HOME": str(tmp_path / "state")}
+    environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}
+    environment |= {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+    ended = subprocess.run(
+        [sys.executable, "script.py"], cwd=outside, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert Path(told["package"]).is_relative_to(installed)
+    assert told["run"]["eval/length_loss"] > 0
+    assert told["ours"] == pytest.approx(told["theirs"], abs=1e-5)
+    pushed = hub.repositories[f"{TEAM}/outside"]
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= pushed.commits[pushed.resolve("main")].keys()
+    sent = [size for path, size in hub.sent if path == "datasets/team/texts/s/a.jsonl"]
+    assert sum(sent) == len(rows), "no file is downloaded twice"
