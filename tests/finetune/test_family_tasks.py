@@ -26,7 +26,7 @@ from small_tasks import (
     write_questions,
     write_tags,
 )
-from test_task_packing import encoded
+from test_task_packing import PACKED, encoded
 
 from bertjax.config import FinetuneConfig
 from bertjax.convert.compare import compare_with_transformers
@@ -36,7 +36,6 @@ from bertjax.convert.sources import write_run
 from bertjax.families.registry import FAMILIES
 from bertjax.finetune.batches import lay_out, pack_examples, padded
 from bertjax.finetune.job import resolved
-from bertjax.finetune.kinds import KINDS
 from bertjax.finetune.predict import TaskModel
 from bertjax.finetune.run import Start, finetune, initial_params
 from bertjax.model.network import GENERATOR
@@ -175,7 +174,7 @@ THEIRS = {"classification": _their_classes, "choice": _their_choices}
 
 
 @pytest.mark.long  # the suite packs BERT's, in test_task_packing.py, and lays out rows as each family, here and there
-@pytest.mark.parametrize("kind", [kind.name for kind in KINDS.values() if kind.packed])
+@pytest.mark.parametrize("kind", PACKED)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_rows_match_single_rows(family: str, kind: str, tmp_path: Path) -> None:
     start = start_of(family, tmp_path)

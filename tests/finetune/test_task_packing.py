@@ -132,7 +132,7 @@ def encoded(kind: str, start: Start, length: int = 32) -> TaskRows:
     return KINDS[kind].encode(examples, COLOURS, start.tokenizer, length, LengthCounts(), template=template, **given)
 
 
-PACKED = [kind.name for kind in KINDS.values() if kind.packed]
+PACKED = [kind.name for kind in KINDS.values() if kind.packed and kind.own_task]  # that can be trained
 SHORT = ("sequence",)
 
 
