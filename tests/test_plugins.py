@@ -52,6 +52,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     program = plugins.Plugin("this program", "", named=True)
     monkeypatch.setattr(registry, "PROGRAM", program)
     monkeypatch.setattr(registry, "loaded_plugins", {program.name: program})
+    monkeypatch.setattr(registry, "used_points", {})
 
 
 def write(folder: Path, name: str, code: str = "") -> str:
@@ -174,11 +175,26 @@ def test_modules_and_entry_points(tmp_path, monkeypatch):
     monkeypatch.setattr(KINDS, "_loaded", {})
     write(package, "subtitles.py", FILES["subtitles.py"].replace("bertjax.register", "print"))
     assert parse_source("subtitles:a.srt").kind == "subtitles" and scanned
+    both = plugins.with_entry_points((recorded,))
+    assert both[0] == recorded and re.fullmatch(r"lab_tools\.subtitles@sha256:[0-9a-f]{64}", both[1])
+    assert plugins.with_entry_points(both) == both
     with pytest.raises(ValueError, match=r"gone = lab_tools\.gone:X cannot be imported .*repair or uninstall"):
         KINDS["gone"]
     with pytest.warns(UserWarning) as told:
         assert "subtitles" in list(KINDS)
     assert [str(one.message).partition(":")[0] for one in told] == ["an installed package"] * 2
+
+    # Another process opens a run that records it, and one without the package refuses to.
+    forget(monkeypatch)
+    assert not plugins.with_entry_points(()) and KINDS.values() and not plugins.with_entry_points(())
+    plugins.open_plugins(both[1:], "run", {}.__getitem__)
+    assert plugins.as_active(both[1:]) == both[1:]
+    with pytest.warns(UserWarning, match="run was trained with another lab_tools.subtitles"):
+        plugins.open_plugins([f"lab_tools.subtitles@sha256:{'0' * 64}"], "run", {}.__getitem__)
+    forget(monkeypatch)
+    points.clear()
+    with pytest.raises(ValueError, match=r"run needs the plug-in lab_tools\.subtitles .*--plugin lab_tools\.subtitles"):
+        plugins.open_plugins(both[1:], "run", {}.__getitem__)
 
 
 def test_registrations_that_are_refused(tmp_path):

@@ -73,6 +73,12 @@ def as_active(recorded: Sequence[str]) -> tuple[str, ...]:
     return tuple(str(registry.loaded_plugins[written.partition(MARK)[0]]) for written in recorded)
 
 
+def with_entry_points(recorded: Sequence[str]) -> tuple[str, ...]:
+    """Add the modules of entry points whose members this process uses, with their digests, to those of a config."""
+    modules = registry.used_points.keys() - {written.partition(MARK)[0] for written in recorded}
+    return (*recorded, *(str(Plugin(name, _digest_of_module(name))) for name in sorted(modules)))
+
+
 def open_plugins(recorded: Sequence[str], run: str, read: Callable[[str], bytes]) -> None:
     """Import the plug-ins that a run records, unless the user named others of the same names; these are then used.
 
@@ -95,6 +101,8 @@ def open_plugins(recorded: Sequence[str], run: str, read: Callable[[str], bytes]
 
 def _open(name: str, digest: str, run: str, read: Callable[[str], bytes]) -> Plugin:
     is_file, copy = name.endswith(".py"), f"{FOLDER}/{Path(name).name}"
+    if not is_file and registry.is_entry_point(name):  # of a package that the user installed
+        return _import(Plugin(name, _digest_of_module(name), named=True), name)
     known = trusted()
     if not (known.get(digest) == name if is_file else name in known.values()) or not digest:
         advice = f"read {run}/{copy}, and name it, if you trust it" if is_file else "name it, if you trust it"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import warnings
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -56,6 +56,7 @@ class Plugin:
 PROGRAM = Plugin("this program", "", named=True)  # what is registered outside of plug-ins
 loaded_plugins: dict[str, Plugin] = {PROGRAM.name: PROGRAM}
 importing: list[Plugin] = []
+used_points: dict[str, None] = {}  # modules of entry points, whose members this process has looked up by name
 _registries: dict[str, Registry[Any]] = {}
 
 
@@ -104,9 +105,9 @@ class Registry(MutableMapping[str, T]):
         for plugin in loaded_plugins.values():
             if (self._group, name) in plugin.members:
                 return self._checked(name, plugin.members[self._group, name], plugin.name)
-        if name not in self._loaded:
-            self._loaded[name] = self._load(name)
-        return self._loaded[name]
+        member = self._load(name)
+        used_points.setdefault(_entry_points(self._group)[name].module)
+        return member
 
     def __setitem__(self, name: str, member: T) -> None:
         """Register a member: of the plug-in that is being imported, if there is one."""
@@ -124,7 +125,7 @@ class Registry(MutableMapping[str, T]):
             reason = f"{_described(point)} is not used: {name!r} exists already" if name in names else ""
             try:
                 if not reason:
-                    self[name]
+                    self._load(name)
             except ValueError as error:  # of a package that this command may not need
                 reason = str(error)
             if not reason:
@@ -136,12 +137,23 @@ class Registry(MutableMapping[str, T]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def values(self) -> ValuesView[T]:
+        """The members; none counts as looked up by its name."""
+        return dict(self.items()).values()
+
+    def items(self) -> ItemsView[str, T]:
+        """The names and members; none counts as looked up by its name."""
+        at_hand = self.at_hand()
+        return {name: self[name] if name in at_hand else self._load(name) for name in self}.items()
+
     def at_hand(self) -> tuple[str, ...]:
         """The names that the package and plug-ins define; entry points are not scanned."""
         added = (name for plugin in loaded_plugins.values() for group, name in plugin.members if group == self._group)
         return (*self.own, *added)
 
     def _load(self, name: str) -> T:
+        if name in self._loaded:
+            return self._loaded[name]
         point = _entry_points(self._group)[name]
         try:
             member = point.load()
@@ -150,7 +162,8 @@ class Registry(MutableMapping[str, T]):
                 f"{_described(point)} cannot be imported ({type(error).__name__}: {error}); repair or uninstall that "
                 "package"
             ) from error
-        return self._checked(name, member, _described(point))
+        self._loaded[name] = self._checked(name, member, _described(point))
+        return self._loaded[name]
 
     def _checked(self, name: str, member: Any, origin: str) -> T:
         if self._kind is not None and not isinstance(member, self._kind):
@@ -169,6 +182,11 @@ def _entry_points(group: str) -> dict[str, Any]:
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=f"bertjax.{group}")}
+
+
+def is_entry_point(module: str) -> bool:
+    """Whether an installed package has a member in this module."""
+    return any(point.module == module for group in GROUPS for point in _entry_points(group).values())
 
 
 def _described(point: Any) -> str:

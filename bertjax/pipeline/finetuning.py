@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from bertjax.config import DistillationConfig, FinetuneConfig, TaskConfig, render, render_all, with_values
-from bertjax.config.plugins import as_active, use_plugins
+from bertjax.config.plugins import as_active, use_plugins, with_entry_points
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class
 from bertjax.convert.sources import open_source, require_source
@@ -257,7 +257,7 @@ def _make_config(name: str, start: Start, request: TaskRequest, one_of_several: 
     )
     config = request.change(config)
     plugins = dict.fromkeys((*as_active(start.plugins), *use_plugins(config.plugins)))
-    config = replace(config, plugins=tuple(plugins))
+    config = replace(config, plugins=with_entry_points(tuple(plugins)))
     shown = render(config, recipe)
     return config, f"{shown}\n{render_all(config)}" if request.show_config else shown
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from bertjax.config import Config, to_dict
-from bertjax.config.plugins import use_plugins
+from bertjax.config.plugins import use_plugins, with_entry_points
 from bertjax.convert.adapt import adapt, drawn_modules, require_same_shape
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.huggingface.exporter import export_huggingface
@@ -106,8 +106,9 @@ def pretrain(
                 tensor_table(config.model)  # raises for a family whose tables lack a head, which the export would meet
             require_sources(config.data)
             config = as_fitted(as_begun(config, given), processes)
-            require_own_run(config)
             callbacks = [*callbacks, *make_hooks(config)]
+            config = replace(config, plugins=with_entry_points(config.plugins))
+            require_own_run(config)
             start, teacher, probe_files = _read_start(config), read_teacher(config), read_probe_files(config)
         if announce:
             say(announce)
