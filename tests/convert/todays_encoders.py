@@ -18,6 +18,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.names import architecture
+from bertjax.families.registry import FAMILIES
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ _SIZE = 1024  # of vocabularies in `tokenizer.json`
 ENCODERS = (
     Encoder("ModernBERT", "modernbert", "modernbert", "json", "The museum [MASK] in 1877, don't it?"),
     Encoder("mmBERT", "gemma", "modernbert", "json", "東京は[MASK]の首都である。"),
-    Encoder("EuroBERT", "llama", "modernbert", "json", "Die größte [MASK] ist 12345 Euro."),
+    Encoder("EuroBERT", "llama", "eurobert", "json", "Die größte [MASK] ist 12345 Euro."),
     Encoder("DeBERTa-v3", "deberta-v3", "deberta-v2", "legacy", "The museum [MASK] in 1877."),
     Encoder("XLM-R", "xlm-roberta", "xlm-roberta", "legacy", "Москва [MASK] России."),
     Encoder("XLM-R-saved", "xlm-roberta", "xlm-roberta", "json", "서울은 [MASK] 수도이다."),
@@ -80,6 +81,7 @@ def make_encoder(encoder: Encoder, folder: Path) -> Path:
 def _tokenizer(encoder: Encoder) -> Draft:
     kind = next(kind for kind in kinds() if kind.name == encoder.kind)
     draft = kind.start()
+    draft.model["model_type"] = FAMILIES[encoder.family].huggingface.model_type  # a kind of tokenizer serves several
     for choice in ("class", "roles"):
         next(iter(kind.choices[choice].values()))(draft)
     if encoder.files == "json":
