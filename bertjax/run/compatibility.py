@@ -37,8 +37,8 @@ def check_compatible(saved: dict[str, Any], current: dict[str, Any]) -> list[str
         lines = [*_listed(reported), *([f"  {news}"] if news else [])]
         raise ValueError(
             "\n".join(["the checkpoint is of another run:", *lines])
-            + "\nset these keys back, or give the new run a directory of its own (--run-dir), "
-            "with --init-from if it is to start from these weights"
+            + "\nRestore these settings to continue it, or use --run-dir NEW for a new run, "
+            "with --init-from to start it from these weights"
         )
     if news:
         raise ValueError(

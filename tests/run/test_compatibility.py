@@ -100,7 +100,7 @@ def test_a_changed_key_is_treated_by_its_rule(key):
 def test_changed_data_are_refused_with_how_to_go_on(which, named):
     with pytest.raises(ValueError, match=f"^the {named} changed since this run began. Use --run-dir NEW") as error:
         check_compatible(metadata(FinetuneConfig()), metadata(FinetuneConfig(), **{which: "cc"}))
-    assert "fingerprint" not in str(error.value) and "set these keys back" not in str(error.value)
+    assert "fingerprint" not in str(error.value) and "Restore these settings" not in str(error.value)
 
 
 def test_changed_data_are_refused_with_the_changed_sources():
