@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_train_step.py base          # BERT-Base, 8 x 128, 20 predictions
     python tests/benchmarks/bench_train_step.py base --dtypes float32 bfloat16    # each side's faster one counts
     python tests/benchmarks/bench_train_step.py tiny          # BERT-Tiny, vocabulary 30,522, 64 x 128
-    python tests/benchmarks/bench_train_step.py quickstart    # its recipe's model, 32 x 64
+    python tests/benchmarks/bench_train_step.py quickstart    # its recipe's model and rows
     python tests/benchmarks/bench_train_step.py albert        # ALBERT-Base v2, MLM and sentence order
     python tests/benchmarks/bench_train_step.py distilbert    # DistilBERT, MLM
     python tests/benchmarks/bench_train_step.py electra       # ELECTRA-Small, generator and discriminator
