@@ -256,10 +256,12 @@ def _read_records(
 
 def _texts(value: Any, where: str) -> tuple[str, ...]:
     """A list of texts, or the letters of a text without white space."""
-    is_list = isinstance(value, Sequence) and (not isinstance(value, str) or len(value.split()) == 1)
-    if not is_list or not all(isinstance(x, str) and x.strip() for x in value):
+    is_sequence = isinstance(value, str) and len(value.split()) == 1
+    texts = [*value.strip()] if is_sequence else value
+    is_list = isinstance(texts, Sequence) and not isinstance(texts, str)
+    if not is_list or not all(isinstance(x, str) and x for x in texts):
         raise ValueError(f"{where} is {str(value)[:60]!r} and should be a list of texts")
-    return tuple(value)
+    return tuple(texts)
 
 
 def _numbers(value: Any, where: str) -> tuple[str, ...]:
