@@ -22,8 +22,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the whole recipe: with half of its steps the area under the curve is 0.81."""
-    folder = tmp_path_factory.mktemp("proteins")
-    options = {"run-dir": folder / "run", "data.root": folder / "data"}
+    return pretrain(tmp_path_factory.mktemp("proteins"))
+
+
+def pretrain(folder: Path, **settings: object) -> Path:
+    options = {"run-dir": folder / "run", "data.root": folder / "data"} | settings
     overrides = [str(part) for key, value in options.items() for part in (f"--{key}", value)]
     recipe = [sys.executable, "-m", "bertjax", "pretrain", str(REPOSITORY / "configs" / "protein_mini.py")]
     on_one_device = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
@@ -34,6 +37,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_loss_falls_below_the_letters_frequencies(run: Path) -> None:
     found = curves(read_metrics(run / "metrics.jsonl"))
     assert found["eval/mlm_loss"][1][-1] < found["baseline/no_context_loss"][1][-1] - 0.8
+
+
+def test_loss_of_real_proteins_falls_below_the_letters_frequencies(tmp_path: Path) -> None:
+    proteins = REPOSITORY / "tests" / "text" / "proteins"
+    settings = {
+        "data.sources": f"fasta:{proteins}/chaperones.fasta.gz",
+        "data.groups": f"file:{proteins}/clusters.tsv",
+        "data.held-out": 0.15,
+    }
+    found = curves(read_metrics(pretrain(tmp_path, **settings) / "metrics.jsonl"))
+    assert found["eval/mlm_loss"][1][-1] < found["baseline/no_context_loss"][1][-1] - 0.3
 
 
 def test_harmful_substitutions_rank_below_neutral_ones(run: Path) -> None:
