@@ -96,7 +96,8 @@ class TextVectorKind(VectorKind):
         if not rates and (rule := next((rule for rule in rules if rule.needs_dropout), None)):
             raise ValueError(
                 f"task.positives={rule.name!r} with model.hidden_dropout_prob=0: both vectors of a text would be "
-                "equal; add --model.hidden-dropout-prob 0.1 --model.attention-probs-dropout-prob 0.1"
+                "equal; name --positives deletion or, for a model that was pretrained with dropout, add "
+                "--model.hidden-dropout-prob 0.1 --model.attention-probs-dropout-prob 0.1"
             )
 
 

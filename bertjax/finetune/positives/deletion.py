@@ -1,4 +1,8 @@
-"""A sentence without most of its words, and the whole one: the noise of TSDAE (Wang et al. 2021), told apart."""
+"""Two copies of a sentence, each without half of its words.
+
+A vector that both copies share cannot depend on one word, and words that all sentences have tell none apart. It needs
+no dropout, which a small model may never have been trained with. The noise is that of TSDAE (Wang et al. 2021).
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,19 @@ import numpy as np
 from bertjax.finetune.positives.positive import Positive, sentences, split_words
 from bertjax.input.randomness import derive_key, hash64, uniform
 
-_DELETED = 0.6  # TSDAE's best share
+_DELETED = 0.5
 
 
 def pairs(paragraphs: Sequence[str], number: int) -> Iterator[tuple[str, str]]:
-    """Yield (a sentence with a share of its words, in order, the sentence). One word stays at least."""
+    """Yield each sentence twice, with words deleted independently, in order. One word stays at least."""
     for place, sentence in enumerate(sentences(paragraphs)):
         words, space = split_words(sentence)
-        draws = uniform(hash64(derive_key("deletion", number, place), np.arange(len(words))))
-        kept = [word for word, draw in zip(words, draws, strict=True) if draw >= _DELETED]
-        yield space.join(kept or [words[int(draws.argmax())]]), sentence
+        draws = uniform(hash64(derive_key("deletion", number, place), np.arange(2 * len(words)))).reshape(2, -1)
+        first, second = (
+            space.join(word for word, is_kept in zip(words, row >= min(_DELETED, row.max()), strict=True) if is_kept)
+            for row in draws
+        )
+        yield first, second
 
 
 DELETION = Positive("deletion", pairs)
