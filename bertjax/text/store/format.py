@@ -158,6 +158,7 @@ class SplitView:
         """`sources` is the source of each shard. `pieces` are the documents of the view; None: all of the shards."""
         self._shards, self._sources, self._counts = shards, sources, counts
         self.num_sources = num_sources  # of the store; a source may have no document in the split
+        self._cuts: dict[tuple[int, int], list[Part]] = {}  # many stages and lanes ask for the same
         self._pieces = [_Piece.whole(n, shard) for n, shard in enumerate(shards)] if pieces is None else pieces
         self._first_sentence = _bases([piece.num_sentences for piece in self._pieces])
         self._first_token = _bases([piece.num_tokens for piece in self._pieces])
@@ -197,16 +198,15 @@ class SplitView:
 
         A source has `least` parts or more, if it has the documents. A part may be larger if a single document is.
         """
+        if (kept := self._cuts.get((most_tokens, least))) is not None:
+            return kept
         homes = self._sources or [0] * len(self._shards)
-        shards_of = Counter(homes)
-        cut = []
+        shards_of, cut = Counter(homes), []
         for number, (shard, home) in enumerate(zip(self._shards, homes, strict=True)):
-            documents, tokens = shard.num_documents, shard.num_tokens
-            wanted = max(-(-tokens // most_tokens), -(-least // shards_of[home]))
-            count = max(min(wanted, documents), 1)
-            edges, shares = ([total * n // count for n in range(count + 1)] for total in (documents, tokens))
-            for n in range(count):
-                cut.append(Part(number, edges[n], edges[n + 1], shares[n + 1] - shares[n], home))
+            count = max(-(-shard.num_tokens // most_tokens), -(-least // shards_of[home]))
+            count = max(min(count, shard.num_documents), 1)
+            cut += [shard.part(number, n, count, home) for n in range(count)]
+        self._cuts[most_tokens, least] = cut
         return cut
 
     def select(self, parts: Sequence[Part]) -> SplitView:
@@ -218,9 +218,16 @@ class SplitView:
         """About `tokens` tokens, spread over the split; the view itself if it has no more."""
         if self.num_tokens <= tokens:
             return self
-        parts = self.parts(max(tokens // _SAMPLED_PARTS, 1))
-        places = np.linspace(0, len(parts) - 1, min(_SAMPLED_PARTS, len(parts))).astype(np.int64)
-        return self.select([parts[place] for place in np.unique(places).tolist()])
+        size = max(tokens // _SAMPLED_PARTS, 1)  # of a part
+        parts = {}
+        for place in np.linspace(0, self.num_tokens - 1, _SAMPLED_PARTS).astype(np.int64).tolist():
+            number = int(np.searchsorted(self._first_token, place, side="right")) - 1
+            piece = self._pieces[number]
+            count = max(min(-(-piece.shard.num_tokens // size), piece.shard.num_documents), 1)
+            within = piece.first_token + place - int(self._first_token[number])
+            part = piece.shard.part(piece.number, within * count // piece.shard.num_tokens, count)
+            parts[part.shard, part.first] = part
+        return self.select([*parts.values()])
 
     def place_in_split(self, documents: np.ndarray, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The numbers in the whole split of documents of this view, and of sentences in them; int64 of one shape."""
@@ -416,6 +423,12 @@ class _Shard:
         self.groups = BlockFile(folder, files[GROUPS], GROUP_DTYPE, origin) if GROUPS in files else None
         self.planes = {name: BlockFile(folder, files[name], PLANES[name], origin) for name in PLANES if name in files}
         self.present = self.planes.keys() & set(present)
+
+    def part(self, number: int, n: int, count: int, source: int = 0) -> Part:
+        """Part n of `count` of this shard, whose number and source are given, by its counts alone."""
+        first, stop = self.num_documents * n // count, self.num_documents * (n + 1) // count
+        tokens = self.num_tokens * (n + 1) // count - self.num_tokens * n // count
+        return Part(number, first, stop, tokens, source)
 
 
 def _bases(counts: np.ndarray | list[int]) -> np.ndarray:
