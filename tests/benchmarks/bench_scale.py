@@ -1,17 +1,21 @@
-"""What a host pays for the size of its text: start, memory and first batch on stores of growing size.
+"""What a host pays for the size of its text: start, memory and first batches on stores of growing size, up to 2 T.
 
-python tests/benchmarks/bench_scale.py --tokens 0.05 0.5 1
+python tests/benchmarks/bench_scale.py
 
-Makes a store of each size (billions of tokens) of made-up text, 2.4 GB on disk for a billion, and removes it
-afterwards. A fresh process then starts a run on it, by the stages of the ModernBERT recipe, up to the first batch of
-each kind of stage, as one of many hosts: 64 rows of 1,024 tokens, 16 of 8,192. Ends with the growth from the second to
-the last size, and with what the slope makes of 2 trillion tokens. Stores that are there already are used with --stores.
+Makes stores of made-up text, whose parts of 125 M tokens are hard links to one: 0.3 GB on disk for any size. A fresh
+process then starts a run on each, up to the first batch of every stage of the ModernBERT recipe, as a host that reads
+64 rows of 1,024 tokens or 16 of 8,192, and the last store once more as the host of one of 256 lanes. Seconds are the
+processor's. Then a host of four reads a window of the third store through a local copy, as from object storage, and its
+requests are counted. Ends with the growth from the second to the third size and on to the largest.
+Stores that are there already are used with --stores.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -23,74 +27,128 @@ import numpy as np
 
 from bertjax.config import load_recipe
 from bertjax.input.training_data import StoredText
+from bertjax.input.windows import WINDOW_TOKENS, Lane, Windows
+from bertjax.storage.remote import read_range
+from bertjax.text.store import blocks
 from bertjax.text.store.format import TokenStore
+from bertjax.text.store.local_copy import open_near
+from bertjax.text.store.manifest import SPLITS, shard_files
 from bertjax.text.store.writer import ShardWriter, finish_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.evaluate import unigram_baseline
 from bertjax.training.stages import stages_of
 
-FAR = 2e12  # tokens that are extrapolated to
-SHARD_TOKENS = 60_000_000
+PART_TOKENS = 125_000_000
 HELD_OUT = 100  # one of so many documents
 DOCUMENT, SENTENCE = 1_000, 23.5  # tokens, on average, of web text
 VOCABULARY = 30_000
 ROWS = {1_024: 64, 8_192: 16}  # of a host
+LANES = 256
 
 
 def make_store(path: Path, tokens: int) -> None:
-    """A store of made-up text: documents and sentences of log-normal lengths, ids drawn alike."""
+    """A store of made-up text: documents and sentences of log-normal lengths, ids drawn alike, parts that are equal."""
     tokenizer = WordPiece(
         ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(VOCABULARY))], TextRules(True, True)
     )
     partial = path.with_name(f"{path.name}.partial")
     partial.mkdir(parents=True)
-    draw = np.random.default_rng(0)
-    shards: dict[str, list[dict]] = {"train": [], "held_out": []}
-    for number in range(-(-tokens // SHARD_TOKENS)):
-        left = min(SHARD_TOKENS, tokens - number * SHARD_TOKENS)
-        for split, size in (("train", left - left // HELD_OUT), ("held_out", left // HELD_OUT)):
-            writer = ShardWriter(partial, f"{split}-{number:05}", tokenizer.vocab_size)
-            while size > 0:
-                chunk = min(size, 4_000_000)
-                lengths = np.maximum(draw.lognormal(np.log(20), 0.6, max(round(chunk / SENTENCE), 1)), 1).astype(
-                    np.int64
-                )
-                sizes = draw.lognormal(np.log(DOCUMENT / SENTENCE) - 0.5, 1.0, round(2 * chunk / DOCUMENT) + 1)
-                ends = np.cumsum(np.maximum(sizes, 1).astype(np.int64))
-                sizes = np.diff(np.append(np.append(0, ends[ends < len(lengths)]), len(lengths)))
-                ids = draw.integers(5, VOCABULARY, int(lengths.sum()), dtype=np.uint16)
-                writer.add(ids, lengths, sizes, np.zeros(len(sizes), bool))
-                size -= len(ids)
-            shards[split].append(writer.finish())
+    size, parts = min(tokens, PART_TOKENS), max(tokens // PART_TOKENS, 1)
+    shards: dict[str, list[dict]] = {}
+    for split in SPLITS:
+        share = size // HELD_OUT if split == "held_out" else size - size // HELD_OUT
+        first = _write_part(ShardWriter(partial, f"{split}-00000", tokenizer.vocab_size), share)
+        shards[split] = [first, *(_link_part(partial, first, split, number) for number in range(1, parts))]
     finish_store(partial, path, shards, tokenizer, {})
 
 
-def measure(path: Path) -> dict[str, float]:
-    """Start a run on a store up to the first batch of each kind of stage."""
+def _write_part(writer: ShardWriter, tokens: int) -> dict:
+    draw = np.random.default_rng(0)
+    while tokens > 0:
+        chunk = min(tokens, 4_000_000)
+        lengths = np.maximum(draw.lognormal(np.log(20), 0.6, max(round(chunk / SENTENCE), 1)), 1).astype(np.int64)
+        sizes = draw.lognormal(np.log(DOCUMENT / SENTENCE) - 0.5, 1.0, round(2 * chunk / DOCUMENT) + 1)
+        ends = np.cumsum(np.maximum(sizes, 1).astype(np.int64))
+        sizes = np.diff(np.append(np.append(0, ends[ends < len(lengths)]), len(lengths)))
+        ids = draw.integers(5, VOCABULARY, int(lengths.sum()), dtype=np.uint16)
+        writer.add(ids, lengths, sizes, np.zeros(len(sizes), bool))
+        tokens -= len(ids)
+    return writer.finish()
+
+
+def _link_part(folder: Path, first: dict, split: str, number: int) -> dict:
+    """The record of another part with the same content, whose files are links."""
+    part = json.loads(json.dumps(first))
+    part["name"] = f"{split}-{number:05}"
+    for file in shard_files(part):
+        linked = file["name"].replace("-00000.", f"-{number:05}.")
+        os.link(folder / file["name"], folder / linked)
+        file["name"] = linked
+    return part
+
+
+def measure(path: Path, lanes: int) -> dict[str, float]:
+    """Start a run on a store up to the first batch of each stage."""
     config = load_recipe("modernbert")
-    stages = stages_of(replace(config, data=replace(config.data, sources=("text:none",))))
+    config = replace(config, data=replace(config.data, sources=("text:none",), lanes=lanes))
     figures: dict[str, float] = {}
-    began, wall = time.process_time(), time.monotonic()
+    before, began, wall = _anonymous_bytes(), time.process_time(), time.monotonic()
     store = TokenStore.open(path)
     content = StoredText(store, ("mlm",))
     unigram_baseline(content.held_out_text(), content.tokenizer.vocab_size)
-    batches = [content.train(stage.data, stage.seed, stage.training.objectives) for stage in stages]
-    for one in batches:
-        assert one.estimated_rows > 0
+    batches = [
+        (stage, content.train(stage.data, stage.seed, stage.training.objectives, stage.training.global_batch_size))
+        for stage in stages_of(config)
+    ]
+    assert all(one.estimated_rows for _, one in batches)
     figures["start, s"] = time.process_time() - began
     figures["start, s of the clock"] = time.monotonic() - wall
-    first_of_length = {stage.data.sequence_length: one for stage, one in zip(stages, batches, strict=True)}
-    for length, one in first_of_length.items():
+    figures["memory after the start, MB"] = (_anonymous_bytes() - before) / 1e6
+    most = 0
+    for number, (stage, one) in enumerate(batches, 1):
         began = time.process_time()
-        one.batch(0, ROWS[length])
-        figures[f"first batch of {length:,}, s"] = time.process_time() - began
-    figures["memory, MB"] = _anonymous_bytes() / 1e6
+        size = stage.training.global_batch_size
+        one.batch(0, size, slice(0, min(ROWS[stage.data.sequence_length], size // lanes)))
+        label = f"first batch of stage {number} ({stage.data.sequence_length:,}), s"
+        figures[label] = time.process_time() - began
+        most = max(most, _anonymous_bytes() - before)
+        one.release()
+    figures["memory, MB"] = most / 1e6
     began = time.process_time()
-    evaluation = content.held_out(stages[0].data, 0, stages[0].training.objectives)
+    stage, _ = batches[0]
+    evaluation = content.held_out(stage.data, 0, stage.training.objectives)
     evaluation["eval"].batch(0, ROWS[1_024])
     figures["first evaluation batch, s"] = time.process_time() - began
+    figures["open files"] = len(os.listdir("/proc/self/fd"))
+    figures["peak of the process, MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     return figures
+
+
+def measure_reads(path: Path, near: Path) -> dict[str, float]:
+    """What a host of a quarter of a store fetches of it, by a copy in the folder `near`."""
+    fetched: list[int] = []
+
+    def counted(source: Path, start: int, stop: int) -> bytes:
+        fetched.append(stop - start)
+        return read_range(source, start, stop)
+
+    blocks.read_range = counted
+    split = open_near(path, str(near)).split("train")
+    used = 0
+    windows = Windows(split, None, 0, WINDOW_TOKENS, Lane(1, 4))
+    for number in range(2):
+        text = windows.get(number).text
+        text.verify_tokens()
+        used += 2 * text.num_tokens + 8 * (len(text.sentence_offsets) + len(text.document_offsets))
+    hosts = [Windows(split, None, 0, WINDOW_TOKENS, Lane(number, LANES)) for number in range(LANES)]
+    parts = [part for host in hosts for part in host._parts]
+    return {
+        "read for a byte used": sum(fetched) / used,
+        "requests": len(fetched),
+        "tokens of all hosts by those of the store": sum(part.tokens for part in set(parts)) / split.num_tokens,
+        "parts that two hosts read": len(parts) - len(set(parts)),
+    }
 
 
 def _anonymous_bytes() -> int:
@@ -101,32 +159,56 @@ def _anonymous_bytes() -> int:
 def main() -> None:
     """Print the table of growth."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=float, nargs="+", default=[0.05, 0.5, 1.0], help="billions, ascending")
+    parser.add_argument("--tokens", type=float, nargs="+", default=[0.05, 0.5, 4, 2_000], help="billions, ascending")
     parser.add_argument("--stores", type=Path, help="a folder that keeps the stores")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--reads", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--lanes", type=int, default=1, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.measure:
-        print(json.dumps(measure(arguments.measure)))
+    if arguments.reads:
+        with tempfile.TemporaryDirectory(prefix="bertjax-scale-") as near:
+            print(json.dumps(measure_reads(arguments.reads, Path(near))))
         return
-    columns = []
+    if arguments.measure:
+        print(json.dumps(measure(arguments.measure, arguments.lanes)))
+        return
+    columns = {}
     with tempfile.TemporaryDirectory(prefix="bertjax-scale-") as scratch:
         for tokens in arguments.tokens:
             path = (arguments.stores or Path(scratch)) / f"store-{tokens:g}"
             if not path.exists():
                 began = time.monotonic()
                 make_store(path, round(tokens * 1e9))
-                print(f"made a store of {tokens:g} G tokens in {time.monotonic() - began:.0f} s", flush=True)
-            words = [sys.executable, __file__, "--measure", str(path)]
-            columns.append(
-                json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
-            )
-    print(f"\n{'':32}" + "".join(f"{tokens:>9g} G" for tokens in arguments.tokens) + "   growth   at 2 T")
-    for name in columns[0]:
-        values = [column[name] for column in columns]
-        before, last = values[-2:]
-        slope = max(last - before, 0) / (arguments.tokens[-1] - arguments.tokens[-2])
-        far = last + slope * (FAR / 1e9 - arguments.tokens[-1])
-        print(f"{name:32}" + "".join(f"{value:>11.2f}" for value in values) + f"{last / before:>9.2f}{far:>9,.0f}")
+                manifest = (path / "manifest.json").stat().st_size
+                print(
+                    f"made a store of {tokens:g} G tokens in {time.monotonic() - began:.0f} s, with a manifest of "
+                    f"{manifest / 1e6:.2f} MB",
+                    flush=True,
+                )
+            columns[f"{tokens:g} G"] = _measure_apart("--measure", path)
+        columns[f"{arguments.tokens[-1]:g} G, a lane"] = _measure_apart("--measure", path, "--lanes", str(LANES))
+        third_store = (arguments.stores or Path(scratch)) / f"store-{arguments.tokens[2]:g}"
+        reads = _measure_apart("--reads", third_store)
+    print(f"\n{'':36}" + "".join(f"{name:>16}" for name in columns) + "  growth")
+    _, second, third, *_, last = [*columns.values()]
+    for name in last:
+        growth = third[name] / max(second[name], 1e-9)
+        print(f"{name:36}" + "".join(f"{column[name]:>16.2f}" for column in columns.values()) + f"{growth:>8.2f}")
+    timed = [name for name in last if "batch of stage" in name]
+    whole = [*columns.values()][-2]  # the largest store, read by one host
+    sums = [sum(column[name] for name in timed) for column in (second, third, whole)]
+    print(f"\ngrowth of first batches, all stages: {sums[1] / sums[0]:.2f}, and to the largest {sums[2] / sums[1]:.2f}")
+    print(f"growth of memory: {third['memory, MB'] / second['memory, MB']:.2f}")
+    for name in ("start, s", "memory, MB"):
+        print(f"largest store: {name}: {max(column[name] for column in (whole, last)):.1f}")
+    for name, value in reads.items():
+        print(f"{name}: {value:.3f}")
+
+
+def _measure_apart(what: str, path: Path, *more: str) -> dict[str, float]:
+    """The figures of a store, measured in a fresh process."""
+    words = [sys.executable, __file__, what, str(path), *more]
+    return json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":
