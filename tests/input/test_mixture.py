@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pair_corpora import MemorySplit, Specials, random_documents
 
-from bertjax.config import Config, DataConfig, StageConfig, validate
+from bertjax.config import Config, DataConfig, StageConfig, load_recipe, validate
 from bertjax.input.batches import PairBatches
 from bertjax.input.epochs import Epochs
 from bertjax.input.plan import build_plan
 from bertjax.input.windows import mixed, token_shares
+from bertjax.training.stages import stages_of
 
 DATA = DataConfig(sequence_length=48, max_predictions=8)
 
@@ -116,6 +117,36 @@ def test_phases_read_more_sources_at_flatter_shares() -> None:
             home = np.searchsorted(split.document_offsets, plan.start, side="right") - 1
             found += np.bincount(source[home], ends - split.sentence_offsets[plan.start], minlength=3)
         assert np.abs(found / found.sum() - wanted).max() < 0.02 and (found > 0).sum() == read
+
+
+def test_mmbert_has_its_shares_and_masks_at_every_step() -> None:
+    """Of the recipe with as many sources as languages: 60, 110 and 1,833, whose sizes follow Zipf's law."""
+    names = tuple(f"text:{number}" for number in range(1_833))
+    recipe = load_recipe("mmbert")
+    data = replace(recipe.data, sources=names, active_sources=names[:60])
+    second, third = recipe.stages
+    phases = replace(second, active_sources=names[:110]), replace(third, active_sources=())
+    stages = stages_of(validate(replace(recipe, data=data, stages=phases)))
+    split = split_of(*(2 + 300 // (number + 1) for number in range(1_833)))
+    sizes = split.source_tokens.astype(float)
+    tokens = [
+        (stage.stop - stage.start) * stage.training.global_batch_size * stage.data.sequence_length for stage in stages
+    ]
+    np.testing.assert_allclose(tokens, [2.3e12, 600e9, 100e9], rtol=3e-5)
+    defined = ((60, 0.7, 0.30, 1_024), (110, 0.5, 0.15, 8_192), (1_833, 0.3, 0.05, 8_192))
+    for stage, (languages, power, masks, length) in zip(stages, defined, strict=True):
+        wanted = np.where(np.arange(1_833) < languages, sizes**power, 0)
+        wanted /= wanted.sum()
+        assert (stage.data.mask_probability, stage.data.sequence_length) == (masks, length)
+        epochs = Epochs(split, stage.data, stage.seed)
+        np.testing.assert_allclose(epochs.shares, wanted, rtol=1e-12)
+        plan = epochs.get(1).plan  # what is read: each source to a document
+        starts, ends = (split.sentence_offsets[at] for at in (plan.start, plan.start + plan.count))
+        home = np.searchsorted(split.document_offsets, plan.start, side="right") - 1
+        source = np.searchsorted(split.source_edges, home, side="right") - 1
+        found = np.bincount(source, ends - starts, minlength=1_833)
+        longest = np.diff(split.sentence_offsets[split.document_offsets]).max()
+        assert np.abs(found - wanted * sizes.sum()).max() <= 2 * longest
 
 
 def test_random_b_is_never_a_copy_of_the_same_document() -> None:
