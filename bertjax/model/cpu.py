@@ -179,8 +179,8 @@ def head_by_head(
     def at_once(qkv: tuple[jax.Array, ...], tables: tuple[jax.Array, ...]) -> jax.Array:
         return attended(*qkv, None, *tables)
 
-    def one_head(one: tuple[tuple[jax.Array, ...], jax.Array, tuple[jax.Array, ...]]) -> jax.Array:
-        qkv, head, tables = one
+    def one_head(slices: tuple[tuple[jax.Array, ...], jax.Array, tuple[jax.Array, ...]]) -> jax.Array:
+        qkv, head, tables = slices
         return attended(*(x[:, :, None] for x in qkv), head[None], *(x[None] for x in tables))[:, :, 0]
 
     def in_turn(qkv: tuple[jax.Array, ...], tables: tuple[jax.Array, ...]) -> jax.Array:

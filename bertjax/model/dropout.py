@@ -65,16 +65,16 @@ def dropout(x: jax.Array, keys: jax.Array | None, site: int, rate: float) -> jax
 
 def dropout_at(x: jax.Array, positions: jax.Array, keys: jax.Array, site: int, rate: float) -> jax.Array:
     """`dropout` for some elements x [B, ...] of a larger array; `positions` in its rows (uint32) broadcast to x."""
-    return _kept(x, positions, fold(keys, site), rate)
+    return _drop(x, positions, fold(keys, site), rate)
 
 
 @partial(recomputed, static=(2,))
 def _dropped(x: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
     inner = x.shape[1:]
-    return _kept(x, jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(inner), keys, rate)
+    return _drop(x, jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(inner), keys, rate)
 
 
-def _kept(x: jax.Array, positions: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
+def _drop(x: jax.Array, positions: jax.Array, keys: jax.Array, rate: float) -> jax.Array:
     # Without the barrier a scan over layers keeps zeros of the shape of x, which every layer reads. `beside` would do
     # nothing here: it acts where a gradient is taken, and keys have none.
     keys, zero = jax.lax.optimization_barrier((keys, jnp.zeros((), x.dtype)))

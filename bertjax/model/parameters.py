@@ -50,6 +50,6 @@ def ones(shape: tuple[int, ...], names: tuple[str, ...]) -> nnx.Param:
 def named_arrays(tree: Any) -> dict[str, Any]:
     """Path (`params/encoder/kernel`) -> leaf, in the tree's order."""
     leaves = jax.tree.leaves_with_path(tree)
-    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-    assert len(named) == len(leaves), "two leaves of the state have the same path"
-    return named
+    arrays = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    assert len(arrays) == len(leaves), "two leaves of the state have the same path"
+    return arrays

@@ -66,8 +66,8 @@ def _product_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[
     return by_rows(x, cast), (x, cast, jnp.zeros((), kernel.dtype))
 
 
-def _product_backward(kept: tuple[jax.Array, ...], g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, kernel, parameter = kept
+def _product_backward(residuals: tuple[jax.Array, ...], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel, parameter = residuals
     by_kernel = kernel_gradient(x, g, parameter.dtype)
     return times_transposed(g, kernel), by_kernel
 

@@ -149,8 +149,8 @@ class SequenceNetwork(TaskNetwork):
         self, hidden_BLD: jax.Array, cls_positions_BS: jax.Array, keys: jax.Array | None = None
     ) -> jax.Array:
         """A logit per class for every packed sequence: [B, S, num_labels]."""
-        read, cls_BSD = self.inner or self.pooler, gather_positions(hidden_BLD, cls_positions_BS)
-        return self.head(cls_BSD if read is None else read(cls_BSD), keys)
+        pool, cls_BSD = self.inner or self.pooler, gather_positions(hidden_BLD, cls_positions_BS)
+        return self.head(cls_BSD if pool is None else pool(cls_BSD), keys)
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """[B, num_labels]."""
@@ -223,8 +223,8 @@ class SpanNetwork(TaskNetwork):
 
     def span_logits(self, hidden_BLD: jax.Array) -> jax.Array:
         """For every token, the logits that it is the first and that it is the last of the answer: [B, L, 2]."""
-        read = self.pooler or self.inner
-        return self.head(hidden_BLD if read is None else read(hidden_BLD), None)
+        pool = self.pooler or self.inner
+        return self.head(hidden_BLD if pool is None else pool(hidden_BLD), None)
 
     def row_logits(self, hidden_BLD: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         """[B, L, 2]."""
