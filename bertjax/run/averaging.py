@@ -72,12 +72,12 @@ def write_moving_average(run: str | AnyPath, output: str | AnyPath = "") -> Aver
         raise ValueError(f"--moving: {run} keeps no moving average; train with --optimizer.average-decay 0.999")
     source = run / DIRECTORY / str(model.step)
     shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in named_arrays(model.params).items()}
-    wanted = {_MOVING + name: shape for name, shape in shapes.items()}
+    moving_shapes = {_MOVING + name: shape for name, shape in shapes.items()}
     count = restore_named(source, {_COUNT: jax.ShapeDtypeStruct((), np.int32)})[_COUNT]
     if not int(count):
         raise ValueError(f"--moving: {run} is at step {model.step}, before its first update; train it further")
-    found = moving_average(restore_named(source, wanted), decay, int(count))
-    params = jax.tree.unflatten(jax.tree.structure(model.params), [found[_MOVING + name] for name in shapes])
+    averages = moving_average(restore_named(source, moving_shapes), decay, int(count))
+    params = jax.tree.unflatten(jax.tree.structure(model.params), [averages[_MOVING + name] for name in shapes])
     record = {"step": model.step, "digest": _digest_of(source), "decay": decay, "updates": int(count)}
     _write(output, source, replace(model, params=params), [record])
     return Average(output, (model.step,))
@@ -98,9 +98,9 @@ def _newest(run: AnyPath, last: int) -> list[int]:
         raise ValueError(f"--last {last}: a mean takes 2 checkpoints or more")
     steps = saved_steps(run)
     if len(steps) < last:
-        kept = ", ".join(map(str, steps)) or "none"
+        listing = ", ".join(map(str, steps)) or "none"
         raise ValueError(
-            f"--last {last}: {run} keeps {len(steps)} checkpoint(s) ({kept}); give a smaller --last, or train with "
+            f"--last {last}: {run} keeps {len(steps)} checkpoint(s) ({listing}); give a smaller --last, or train with "
             f"--training.keep-last {last} or --training.keep-every"
         )
     return steps[-last:]
@@ -109,7 +109,7 @@ def _newest(run: AnyPath, last: int) -> list[int]:
 def _digest_of(checkpoint: AnyPath) -> str:
     """SHA-256 of the digests of a checkpoint's parameters, which `load_run` verifies."""
     arrays = read_metadata(checkpoint)["arrays"]
-    digests = {name: about["digest"] for name, about in arrays.items() if name.startswith("params/")}
+    digests = {name: entry["digest"] for name, entry in arrays.items() if name.startswith("params/")}
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
@@ -119,9 +119,11 @@ def _write(output: AnyPath, newest: AnyPath, model: TrainedModel, sources: Seque
     config = from_dict(metadata["config"])
     config = replace(config, name=f"{config.name}-average", run_dir=str(output))
     step = metadata["step"]
-    kept = {name: value for name, value in metadata.items() if name not in ("arrays", "step")}
+    base_metadata = {name: value for name, value in metadata.items() if name not in ("arrays", "step")}
     with own_directory(output) as staging:
         describe_run(config, model.tokenizer, staging)
         with Checkpoints(output / DIRECTORY, keep_last=1, staging=staging) as saved:
-            saved.save(step, {"params": model.params}, kept | {"config": to_dict(config), AVERAGED: list(sources)})
+            saved.save(
+                step, {"params": model.params}, base_metadata | {"config": to_dict(config), AVERAGED: list(sources)}
+            )
         seal(output)

@@ -185,7 +185,7 @@ def _bench_stage(
         with _feed(batches, mesh, measured) as feed:
             steps = _time_steps(step, state, feed, mesh, measured, seconds)
     done = steps.tokens / steps.mean * flops
-    known = machine.data_sheet_flops
+    nominal_peak = machine.data_sheet_flops
     return StageFigures(
         stage,
         measured,
@@ -193,7 +193,7 @@ def _bench_stage(
         input_alone,
         replace(program, peak_bytes=(mesh.devices.flat[0].memory_stats() or {}).get("peak_bytes_in_use")),
         mfu(done, peak),
-        mfu(done, known * machine.devices) if known else None,
+        mfu(done, nominal_peak * machine.devices) if nominal_peak else None,
     )
 
 
@@ -222,11 +222,11 @@ def _compiled(config: Config, programs: StepPrograms, stage: Stage) -> tuple[Tra
 def _drawn(blueprint: Blueprint) -> Frozen:
     """Fresh weights for the frozen networks: a step takes as long with them as with trained ones."""
 
-    def draw(one: FrozenNetwork) -> Params:
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, one.params)
-        return jax.jit(lambda: init_params(one.model, jax.random.key(0)), out_shardings=shardings)()
+    def draw(network: FrozenNetwork) -> Params:
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, network.params)
+        return jax.jit(lambda: init_params(network.model, jax.random.key(0)), out_shardings=shardings)()
 
-    return {name: draw(one) for name, one in blueprint.frozen.items()}
+    return {name: draw(network) for name, network in blueprint.frozen.items()}
 
 
 def _feed(batches: RunBatches, mesh: Mesh, stage: Stage) -> Feed:
@@ -240,11 +240,11 @@ def _time_input(feed: Feed, stage: Stage, seconds: float) -> Input:
     """Take batches for `seconds`, after those that the feed had made ahead."""
     for _ in itertools.islice(feed, AHEAD + stage.data.threads):
         pass
-    start, made = time.perf_counter(), 0
-    while made < _LEAST_STEPS or time.perf_counter() - start < seconds:
+    start, count = time.perf_counter(), 0
+    while count < _LEAST_STEPS or time.perf_counter() - start < seconds:
         next(feed)
-        made += 1
-    rate = made / (time.perf_counter() - start)
+        count += 1
+    rate = count / (time.perf_counter() - start)
     return Input(feed.engine, stage.data.threads, rate, rate * stage.training.global_batch_size)
 
 

@@ -103,11 +103,13 @@ def layer_norms(gradient: Params) -> dict[str, jax.Array]:
 
 def gradient_metrics_of(callbacks: Sequence[Callback]) -> Callable[[Params], dict[str, jax.Array]] | None:
     """The `gradient_metrics` of callbacks that have them, as one function with the names of the log; None without."""
-    measuring = [one for one in callbacks if type(one).gradient_metrics is not Callback.gradient_metrics]
+    measuring = [callback for callback in callbacks if type(callback).gradient_metrics is not Callback.gradient_metrics]
     if not measuring:
         return None
 
     def metrics(gradient: Params) -> dict[str, jax.Array]:
-        return {f"gradient/{name}": x for one in measuring for name, x in one.gradient_metrics(gradient).items()}
+        return {
+            f"gradient/{name}": x for callback in measuring for name, x in callback.gradient_metrics(gradient).items()
+        }
 
     return metrics

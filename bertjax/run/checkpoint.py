@@ -133,8 +133,8 @@ class Checkpoints:
                 with all_or_none(directory, jax.process_count() > 1):
                     saved = read_metadata(directory)
                 notices = version_notices(saved, metadata) + check_compatible(saved, dict(metadata))
-                wanted = named_arrays(abstract_state)
-                arrays = restore_arrays(directory, saved, wanted, self._staging and self._staging.folder)
+                targets = named_arrays(abstract_state)
+                arrays = restore_arrays(directory, saved, targets, self._staging and self._staging.folder)
             except DamagedCheckpoint as error:
                 damaged[step] = error
                 if which == "newest":
@@ -216,9 +216,9 @@ class Checkpoints:
         self.directory.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._disk).free
         if needed > free:
-            where = "the disk" if self._disk == self.directory else f"{self._disk}, where it is made,"
+            disk = "the disk" if self._disk == self.directory else f"{self._disk}, where it is made,"
             raise OSError(
-                f"checkpoint {self.directory / str(step)} needs {needed:,} bytes and {where} has {free:,} free; "
+                f"checkpoint {self.directory / str(step)} needs {needed:,} bytes and {disk} has {free:,} free; "
                 "nothing was written. Make room (see training.keep_last, keep_every) and run the same command again"
             )
 
@@ -277,15 +277,15 @@ def read_metadata(path: str | AnyPath) -> dict[str, Any]:
     no checkpoint, DamagedCheckpoint if its metadata is missing or differs from what was written.
     """
     directory = _checkpoint_directory(_located(path))
-    where = f"{_METADATA}/metadata"
+    file = f"{_METADATA}/metadata"
     try:
-        written = (directory / where).read_bytes()
+        written = (directory / file).read_bytes()
     except FileNotFoundError:
-        raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {where} is missing") from None
+        raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {file} is missing") from None
     except OSError as error:
-        damage = f"checkpoint {directory} is damaged: {where} cannot be read"
+        damage = f"checkpoint {directory} is damaged: {file} cannot be read"
         raise DamagedCheckpoint(f"{damage}: {_brief(error)}") from error
-    return parse_document(written, directory, where)
+    return parse_document(written, directory, file)
 
 
 def restore_params(path: str | AnyPath, abstract_params: Any) -> Any:
@@ -306,15 +306,15 @@ def restore_params(path: str | AnyPath, abstract_params: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(abstract_params), arrays.values())
 
 
-def restore_named(path: str | AnyPath, wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
+def restore_named(path: str | AnyPath, targets: Mapping[str, Any]) -> dict[str, jax.Array]:
     """Some arrays of a checkpoint or of the newest one of a run by their names in its metadata, verified.
 
     Raises DamagedCheckpoint, and ValueError if an array is missing or of another shape or dtype.
     """
     directory = _checkpoint_directory(_located(path))
     saved = read_metadata(directory)
-    saved["arrays"] = {name: was for name, was in saved["arrays"].items() if name in wanted}
-    return restore_arrays(directory, saved, wanted)
+    saved["arrays"] = {name: was for name, was in saved["arrays"].items() if name in targets}
+    return restore_arrays(directory, saved, targets)
 
 
 def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -327,48 +327,48 @@ def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def restore_arrays(
-    directory: AnyPath, saved: Mapping[str, Any], wanted: Mapping[str, Any], staging: Path | None = None
+    directory: AnyPath, saved: Mapping[str, Any], targets: Mapping[str, Any], staging: Path | None = None
 ) -> dict[str, jax.Array]:
     """The wanted arrays, in that order, after their shapes, dtypes and digests have been checked."""
-    _check_shapes(directory, saved["arrays"], wanted)
-    together = not all(x.sharding is None or x.sharding.is_fully_addressable for x in wanted.values())
-    with all_or_none(directory, together), remote_checkpoint.near(directory / _STATE, wanted, staging) as state:
+    _check_shapes(directory, saved["arrays"], targets)
+    together = not all(x.sharding is None or x.sharding.is_fully_addressable for x in targets.values())
+    with all_or_none(directory, together), remote_checkpoint.near(directory / _STATE, targets, staging) as state:
         try:
-            arrays = _read(state, wanted)
+            arrays = _read(state, targets)
         except (MemoryError, jax.errors.JaxRuntimeError):
             raise
         except Exception as error:
-            bad = [name for name, x in wanted.items() if not _readable(state, name, x)]
-            where = _STATE if len(bad) == len(wanted) else first_names(bad)
+            bad = [name for name, x in targets.items() if not _readable(state, name, x)]
+            part = _STATE if len(bad) == len(targets) else first_names(bad)
             raise DamagedCheckpoint(
-                f"checkpoint {directory} is damaged: {where} cannot be read: {_brief(error)}"
+                f"checkpoint {directory} is damaged: {part} cannot be read: {_brief(error)}"
             ) from error
     digests = digest_arrays(arrays)
-    bad = [name for name in wanted if digests[name].hex != saved["arrays"][name]["digest"]]
+    bad = [name for name in targets if digests[name].hex != saved["arrays"][name]["digest"]]
     if bad:
         raise DamagedCheckpoint(f"checkpoint {directory} is damaged: {first_names(bad)} came back other than saved")
     return arrays
 
 
-def _read(state: Path, wanted: Mapping[str, Any]) -> dict[str, jax.Array]:
+def _read(state: Path, targets: Mapping[str, Any]) -> dict[str, jax.Array]:
     """The wanted arrays as Orbax reads them. Raises whatever it raises, and ValueError for an array not found.
 
     Waits for no other process, which may fail meanwhile.
     """
     first = SingleDeviceSharding(jax.local_devices()[0])
     item = _nested(
-        {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or first) for name, x in wanted.items()}
+        {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or first) for name, x in targets.items()}
     )
     request = ocp.args.PyTreeRestore(
         item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
     )
     with _loops_that_wait(), _reader() as reader:
-        found = named_arrays(reader.restore(state.absolute(), args=request))
+        arrays = named_arrays(reader.restore(state.absolute(), args=request))
     # For an array that it does not find, Orbax returns the request.
-    absent = [name for name in wanted if not isinstance(found.get(name), jax.Array)]
+    absent = [name for name in targets if not isinstance(arrays.get(name), jax.Array)]
     if absent:
         raise ValueError(f"{first_names(absent)} not found in the files")
-    return {name: found[name] for name in wanted}
+    return {name: arrays[name] for name in targets}
 
 
 def _reader() -> ocp.Checkpointer:
@@ -391,19 +391,19 @@ def _agreed(steps: list[int]) -> list[int]:
     return multihost_utils.broadcast_one_to_all(padded).tolist() if count else []
 
 
-def _readable(state: Path, name: str, wanted: Any) -> bool:
+def _readable(state: Path, name: str, target: Any) -> bool:
     """Whether one array can be read: Orbax does not always name the array at which reading all of them failed."""
     try:
-        _read(state, {name: wanted})
+        _read(state, {name: target})
     except Exception:
         return False
     return True
 
 
-def _check_shapes(directory: AnyPath, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def _check_shapes(directory: AnyPath, saved: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
     """Raise ValueError naming arrays that differ between checkpoint and model in shape or dtype; none is cast."""
     has = {name: f"{was['dtype']}{was['shape']}" for name, was in saved.items()}
-    wants = {name: f"{x.dtype}{list(x.shape)}" for name, x in wanted.items()}
+    wants = {name: f"{x.dtype}{list(x.shape)}" for name, x in targets.items()}
     unlike = [
         f"{name} (checkpoint: {has.get(name, 'none')}, model: {wants.get(name, 'none')})"
         for name in (has | wants)
@@ -445,9 +445,9 @@ def _where_else(path: AnyPath) -> str:
     parents = path.parent, path.parent / "runs"
     siblings = [folder.parent for parent in parents for folder in parent.glob(f"*/{DIRECTORY}")]
     near = difflib.get_close_matches(path.name, [run.name for run in siblings], 1)
-    found = next((run for run in siblings if near and run.name == near[0]), None)
+    suggestion = next((run for run in siblings if near and run.name == near[0]), None)
     return f"there is no such {'folder, it is a file' if path.exists() else 'folder'}; " + (
-        f"did you mean {found}?" if found else usual
+        f"did you mean {suggestion}?" if suggestion else usual
     )
 
 
@@ -490,8 +490,8 @@ def _loops_that_wait() -> Iterator[None]:
 
 class _Loop(asyncio.SelectorEventLoop):
     def close(self) -> None:
-        while not self.is_closed() and (left := asyncio.all_tasks(self)):
-            self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        while not self.is_closed() and (tasks := asyncio.all_tasks(self)):
+            self.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         super().close()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:

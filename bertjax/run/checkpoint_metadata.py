@@ -29,14 +29,14 @@ class DamagedCheckpoint(ValueError):
 @contextlib.contextmanager
 def all_or_none(directory: AnyPath, together: bool) -> Iterator[None]:
     """If all processes read a checkpoint `together`, raise DamagedCheckpoint in every one if one raises it inside."""
-    found: DamagedCheckpoint | None = None
+    damage: DamagedCheckpoint | None = None
     try:
         yield
     except DamagedCheckpoint as error:
-        found = error
-    failed = multihost_utils.process_allgather(np.bool_(found is not None)) if together else []
-    if found is not None:
-        raise found
+        damage = error
+    failed = multihost_utils.process_allgather(np.bool_(damage is not None)) if together else []
+    if damage is not None:
+        raise damage
     if others := np.flatnonzero(failed).tolist():
         raise DamagedCheckpoint(
             f"checkpoint {directory} is damaged: process {', '.join(map(str, others))} cannot read it"
@@ -99,12 +99,12 @@ def make_document(content: Mapping[str, Any]) -> dict[str, Any]:
     return {"content": dict(content), "sha256": _sha256(content)}
 
 
-def parse_document(written: bytes, directory: AnyPath, where: str) -> dict[str, Any]:
-    """Parse and verify the metadata of a checkpoint, and complete its config; `where` is the file in `directory`.
+def parse_document(written: bytes, directory: AnyPath, file: str) -> dict[str, Any]:
+    """Parse and verify the metadata of a checkpoint, and complete its config; `file` is in `directory`.
 
     Raises DamagedCheckpoint if it was changed or has another step, and ValueError for a config with unknown keys.
     """
-    damage = f"checkpoint {directory} is damaged: {where}"
+    damage = f"checkpoint {directory} is damaged: {file}"
     try:
         document: dict[str, Any] = parse_json(written, f"{damage} cannot be read", _Document)
         content = document["content"]

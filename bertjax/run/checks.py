@@ -85,9 +85,9 @@ def _setting(stage: Stage) -> str:
 
 def _check_weights(stage: Stage) -> None:
     """Refuse an objective whose predictions no rows of a stage contain."""
-    made = batch_keys(stage.data, stage.training.objectives)
+    keys = batch_keys(stage.data, stage.training.objectives)
     for objective in objectives.choose(stage.training.objectives):
-        if objective.weight_key not in made:
+        if objective.weight_key not in keys:
             raise ValueError(
                 f"{_setting(stage)}: {objective.name} needs the predictions of "
                 f"{objective.weight_key.partition('_')[0]}; add that objective"

@@ -115,7 +115,9 @@ class HeldOutText:
     def with_rows(self, rows: int) -> HeldOutText:
         """The same evaluation over `rows` rows."""
         counts = _rows_per_set(rows, len(self.sets))
-        return replace(self, sets=tuple(one.with_rows(count) for one, count in zip(self.sets, counts, strict=True)))
+        return replace(
+            self, sets=tuple(held_out.with_rows(count) for held_out, count in zip(self.sets, counts, strict=True))
+        )
 
     @property
     def batches(self) -> int:
@@ -126,9 +128,9 @@ class HeldOutText:
         """Evaluate, like `Evaluation`."""
         figures: dict[str, float] = {}
         for held_out in self.sets:
-            if not (found := held_out.evaluate(self.step, params, self.objectives, go_on)):
+            if not (set_figures := held_out.evaluate(self.step, params, self.objectives, go_on)):
                 return {}
-            figures |= found
+            figures |= set_figures
         return figures
 
 
@@ -178,16 +180,16 @@ def assemble(
     programs = StepPrograms(config, mesh, optimizer, teacher_model, gradient_metrics)
     config, fitted = programs.fit(processes)
     stages = stages_of(config)
-    taken = stages if only_at is None else (stage_at(stages, only_at),)
+    selection = stages if only_at is None else (stage_at(stages, only_at),)
     blueprint = programs.blueprint(config.execution)
     frozen = NO_FROZEN if teacher is None else put_teacher(teacher, blueprint, config)
-    trained = [stage_objectives(config, stage) for stage in taken]
+    trained = [stage_objectives(config, stage) for stage in selection]
     unigram = unigram_baseline(content.held_out_text(), tokenizer.vocab_size)
 
     @cache
     def make_step(model: ModelConfig, names: tuple[str, ...]) -> EvalStep:
         packed, at_model = rows_are_packed(config.data), blueprint.with_model(model)
-        own = next(one for one, stage in zip(trained, taken, strict=True) if stage.training.objectives == names)
+        own = next(group for group, stage in zip(trained, selection, strict=True) if stage.training.objectives == names)
         sums = make_eval_step(at_model, own, packed=packed, deterministic=config.deterministic)
         return lambda params, batch, frozen=frozen: sums(params, batch, frozen)
 
@@ -203,8 +205,8 @@ def assemble(
         )
 
     job = make_job(config, mesh, blueprint, optimizer, tokenizer, content.fingerprint, teacher)
-    shown = progress_figures({one.name: one for own in trained for one in own}.values())
-    return replace(job, stages=tuple(map(run_stage, taken, trained)), shown=shown, fitted=fitted)
+    figures = progress_figures({objective.name: objective for own in trained for objective in own}.values())
+    return replace(job, stages=tuple(map(run_stage, selection, trained)), shown=figures, fitted=fitted)
 
 
 def draw_networks(

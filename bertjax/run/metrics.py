@@ -114,10 +114,12 @@ def _mean_of_finite(values: list[np.ndarray]) -> float:
     return float(np.mean(finite)) if finite else float("nan")
 
 
-def brief(figures: Mapping[str, float], shown: Sequence[Shown]) -> str:
-    """The figures of the progress line: those of `shown` that exist, and the rate."""
-    found = {name.split("/", 1)[1]: value for name, value in figures.items()} | dict(figures)
-    return "  ".join(f"{label} {form.format(found[name])}" for label, name, form in (*shown, _RATE) if name in found)
+def brief(figures: Mapping[str, float], columns: Sequence[Shown]) -> str:
+    """The figures of the progress line: those of `columns` that exist, and the rate."""
+    values = {name.split("/", 1)[1]: value for name, value in figures.items()} | dict(figures)
+    return "  ".join(
+        f"{label} {form.format(values[name])}" for label, name, form in (*columns, _RATE) if name in values
+    )
 
 
 PARTS: tuple[str, ...] = ("step", "input_wait", "eval", "checkpoint")

@@ -100,7 +100,7 @@ def pretrain(
         config = replace(config, plugins=use_plugins(config.plugins))
         require_same_config(config, processes)
         with SIGNS.doing("checking the config"):
-            named = config.data
+            requested_data = config.data
             config = with_vocabulary(preflight(config))
             if has_class(config.model):
                 tensor_table(config.model)  # raises for a family whose tables lack a head, which the export would meet
@@ -112,7 +112,7 @@ def pretrain(
             start, teacher, probe_files = _read_start(config), read_teacher(config), read_probe_files(config)
         if announce:
             say(announce)
-        if config.data != named:
+        if config.data != requested_data:
             say(vocabulary_line(config.data))
 
         # 2. Data

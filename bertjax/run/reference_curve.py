@@ -82,16 +82,16 @@ class Reference:
     device: str
     curves: Mapping[str, Curve]  # by name in the log, such as eval/mlm_loss
 
-    def remark(self, shown: Sequence[Shown]) -> Remark:
+    def remark(self, columns: Sequence[Shown]) -> Remark:
         """Return a function that compares held-out losses that are shown with the reference, as text."""
-        labels = {f"eval/{name}": label for label, name, _ in shown if name.endswith("loss")}
+        labels = {f"eval/{name}": label for label, name, _ in columns if name.endswith("loss")}
         names = {name: label for name, label in labels.items() if name in self.curves}
 
         def comparison(step: int, figures: Mapping[str, float]) -> str:
             parts = [
-                _compared(label, figures[name], *found)
+                _compared(label, figures[name], *point)
                 for name, label in names.items()
-                if name in figures and (found := self.curves[name].at(step)) is not None
+                if name in figures and (point := self.curves[name].at(step)) is not None
             ]
             return f"  reference {', '.join(parts)}" if parts else ""
 
@@ -123,7 +123,7 @@ def run_digest(metadata: Mapping[str, Any]) -> str:
 def reference_for(metadata: Mapping[str, Any], folder: Path = FOLDER) -> Reference | None:
     """The reference for a run with this metadata, or None. Raises ValueError for a damaged file."""
     digest = run_digest(metadata)
-    return next((one for one in references_in(folder) if one.digest == digest), None)
+    return next((reference for reference in references_in(folder) if reference.digest == digest), None)
 
 
 @functools.cache
@@ -134,34 +134,34 @@ def references_in(folder: Path) -> tuple[Reference, ...]:
 
 def read_reference(path: Path) -> Reference:
     """Read a reference. Raises ValueError naming the file and the error."""
-    found: dict[str, Any] = read_json(path, _Document)
-    for name, curve in found["curves"].items():
+    document: dict[str, Any] = read_json(path, _Document)
+    for name, curve in document["curves"].items():
         lengths = {len(curve[part]) for part in ("steps", "mean", "spread")}
         if len(lengths) > 1 or curve["steps"] != sorted(set(curve["steps"])):
             raise ValueError(
                 f"{path}: curves.{name}: steps must increase, each with a mean and a spread; write it again"
             )
-    made = {name: Curve(*(tuple(curve[part]) for part in ("steps", "mean", "spread")))
-            for name, curve in found["curves"].items()}  # fmt: skip
-    described = {key: found[key] for key in ("name", "command", "digest", "versions", "device")}
-    return Reference(**described, seeds=tuple(found["seeds"]), curves=made)
+    curve_table = {name: Curve(*(tuple(curve[part]) for part in ("steps", "mean", "spread")))
+            for name, curve in document["curves"].items()}  # fmt: skip
+    described = {key: document[key] for key in ("name", "command", "digest", "versions", "device")}
+    return Reference(**described, seeds=tuple(document["seeds"]), curves=curve_table)
 
 
 def make_reference(name: str, command: str, runs: Sequence[str | AnyPath]) -> Reference:
     """Make a reference from finished runs. Raises ValueError unless they are of one kind and of several seeds."""
     directories = [path_of(str(run)) for run in runs]
     metadata = [read_metadata(directory) for directory in directories]
-    digests = [run_digest(one) for one in metadata]
-    for directory, one, digest in zip(directories, metadata, digests, strict=True):
-        training = one["config"]["training"]
+    digests = [run_digest(record) for record in metadata]
+    for directory, record, digest in zip(directories, metadata, digests, strict=True):
+        training = record["config"]["training"]
         end = training["steps"]
         if not digest or digest != digests[0]:
             raise ValueError(
                 f"{directory}: another kind of run than {directories[0]}; give runs of one recipe and text"
             )
-        if one["step"] != end:
-            raise ValueError(f"{directory}: it has {one['step']:,} of {end:,} steps; finish it first")
-    seeds = [one["config"]["training"]["seed"] for one in metadata]
+        if record["step"] != end:
+            raise ValueError(f"{directory}: it has {record['step']:,} of {end:,} steps; finish it first")
+    seeds = [record["config"]["training"]["seed"] for record in metadata]
     if len(set(seeds)) < max(_LEAST_RUNS, len(seeds)):
         raise ValueError(f"runs with the seeds {seeds}: a spread needs {_LEAST_RUNS} seeds or more, each once")
     logged = [curves(read_metrics(directory / METRICS_FILE)) for directory in directories]
@@ -173,14 +173,14 @@ def make_reference(name: str, command: str, runs: Sequence[str | AnyPath]) -> Re
         tuple(seeds),
         metadata[0]["versions"],
         metadata[0]["device_kind"],
-        {name: _curve([one[name] for one in logged]) for name in names if all(name in one for one in logged)},
+        {name: _curve([log[name] for log in logged]) for name in names if all(name in log for log in logged)},
     )
 
 
-def _curve(found: Sequence[tuple[list[int], list[float]]]) -> Curve:
+def _curve(runs: Sequence[tuple[list[int], list[float]]]) -> Curve:
     """Mean and spread of a figure at the steps that all runs have."""
-    steps = sorted(set.intersection(*(set(steps) for steps, _ in found)))
-    values = np.array([[dict(zip(*one, strict=True))[step] for step in steps] for one in found])
+    steps = sorted(set.intersection(*(set(steps) for steps, _ in runs)))
+    values = np.array([[dict(zip(*run, strict=True))[step] for step in steps] for run in runs])
     mean, spread = values.mean(axis=0), values.std(axis=0, ddof=1)
     return Curve(tuple(steps), *(tuple(_rounded(value) for value in part) for part in (mean, spread)))
 

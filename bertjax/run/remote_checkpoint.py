@@ -164,8 +164,8 @@ def near(state: AnyPath, arrays: Mapping[str, Any], staging: Path | None = None)
         yield state
         return
     structs = {name.replace("/", "."): array for name, array in arrays.items()}
-    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=staging) as made:
-        folder, sizes = Path(made), state.sizes()
+    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=staging) as path:
+        folder, sizes = Path(path), state.sizes()
         # 1. The files of all arrays, and the description of each of these
         described = [name for name in sizes if "/" not in name or name.startswith("array_metadatas/")]
         state.download_all(folder, [*described, *(f"{name}/{_GRID}" for name in structs if f"{name}/{_GRID}" in sizes)])
@@ -269,12 +269,12 @@ def _orders(sharding: Sharding) -> dict[frozenset[int], NamedSharding]:
     assert isinstance(mesh, Mesh), "of arrays on devices"
     split = {name for names in sharding.spec if names for name in ((names,) if isinstance(names, str) else names)}
     axes = [axis for axis, name in enumerate(mesh.axis_names) if name not in split]
-    found: dict[frozenset[int], NamedSharding] = {}
+    orders: dict[frozenset[int], NamedSharding] = {}
     for turn in np.ndindex(*(mesh.devices.shape[axis] for axis in axes)):
         devices = np.roll(mesh.devices, [-step for step in turn], axes)
         first = devices[tuple(0 if axis in axes else slice(None) for axis in range(devices.ndim))]
         processes = frozenset(device.process_index for device in np.ravel(first))
-        if processes not in found:
+        if processes not in orders:
             moved = Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types)
-            found[processes] = NamedSharding(moved, sharding.spec, memory_kind=sharding.memory_kind)
-    return found
+            orders[processes] = NamedSharding(moved, sharding.spec, memory_kind=sharding.memory_kind)
+    return orders

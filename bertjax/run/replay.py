@@ -76,21 +76,21 @@ def replay(job: Job, state: TrainState, step: int, logged: list[Record], done: C
     last = max(step, next((record["step"] for record in marks if record["step"] >= step), step))
     log = _Log(marks, start)
     metrics = StepMetrics(job.peak.flops, log.tokens_before)
-    found: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     for stage, number, local in _batches(job, start, last):
         batch = to_global(job.mesh, local)
         if number + 1 == step:
-            found = _inspected(job, stage, state, batch, local)
+            details = _inspected(job, stage, state, batch, local)
         state, of_step = stage.train_step(state, batch)
         metrics.add(of_step)
         if number + 1 == step:
-            found["figures"] = {name: float(value) for name, value in of_step.items()}
-            found["rows_read"] = _rows_read(stage, number)
+            details["figures"] = {name: float(value) for name, value in of_step.items()}
+            details["rows_read"] = _rows_read(stage, number)
         if number + 1 in log.steps:
             metrics.drain()
             log.compare(number + 1, metrics.window(1.0))
         done(number + 1)
-    return Replayed(step=step, start=start, comparison=log.comparison, **found)
+    return Replayed(step=step, start=start, comparison=log.comparison, **details)
 
 
 class _Log:
@@ -157,8 +157,8 @@ def _inspected(job: Job, stage: RunStage, state: TrainState, batch: Any, local: 
     whole = parts.make(stage.training.microbatches)
 
     @functools.partial(jax.jit, compiler_options=parts.options)
-    def by_layer(*given: Any) -> dict[str, jax.Array]:
-        return _squares_by_layer(whole(*given)[0])
+    def by_layer(*arguments: Any) -> dict[str, jax.Array]:
+        return _squares_by_layer(whole(*arguments)[0])
 
     squares = jax.device_get(by_layer(state.params, batch, keys, weights, step.frozen))
 
@@ -171,8 +171,8 @@ def _inspected(job: Job, stage: RunStage, state: TrainState, batch: Any, local: 
     for first in range(0, len(local["input_ids"]), shards):
         some = slice(first, first + shards)
         here = to_global(job.mesh, {name: values[some] for name, values in local.items()})
-        given = None if all_keys is None else jax.device_put(all_keys[some], NamedSharding(job.mesh, P(BATCH_AXES)))
-        norms, sums = jax.device_get(row_gradient(state.params, here, given, weights, step.frozen))
+        row_keys = None if all_keys is None else jax.device_put(all_keys[some], NamedSharding(job.mesh, P(BATCH_AXES)))
+        norms, sums = jax.device_get(row_gradient(state.params, here, row_keys, weights, step.frozen))
         for shard, norm in enumerate(norms):
             own = {name: float(values[shard]) for name, values in sums.items()}
             figures.append(_row_figures(first + shard, own, float(norm), local, weights, parts.objectives))
@@ -183,41 +183,41 @@ def _row_figures(
     number: int, sums: dict[str, float], norm: float, batch: Batch, weights: Metrics, objectives: Any
 ) -> RowFigures:
     losses, share = {}, 0.0
-    for one in objectives:
-        loss, own = sums[f"{one.name}_loss"], float(batch[one.weight_key][number].sum())
+    for objective in objectives:
+        loss, own = sums[f"{objective.name}_loss"], float(batch[objective.weight_key][number].sum())
         if own:
-            losses[one.name] = loss / own
-        share += one.scale * loss / (float(weights[f"{one.name}_weight"]) + one.epsilon)
+            losses[objective.name] = loss / own
+        share += objective.scale * loss / (float(weights[f"{objective.name}_weight"]) + objective.epsilon)
     return RowFigures(number, losses, share, norm)
 
 
 def _squares_by_layer(grads: Any) -> dict[str, jax.Array]:
     """Part of the network -> sum of squares of its gradient, float32 [] or [layers] for the stack of layers."""
-    found: dict[str, jax.Array] = {}
+    squares: dict[str, jax.Array] = {}
     for path, grad in jax.tree_util.tree_leaves_with_path(grads):
         names = [part.key for part in path]
         stacked = "layers" in names
         inside = names.index("encoder") + 2 if "encoder" in names else 1
         name = "/".join(names[:inside])
         square = jnp.sum(jnp.square(grad.astype(jnp.float32)), axis=tuple(range(stacked, grad.ndim)))
-        found[name] = found.get(name, 0.0) + square
-    return found
+        squares[name] = squares.get(name, 0.0) + square
+    return squares
 
 
 def _norms(squares: Mapping[str, np.ndarray]) -> dict[str, float]:
     """Readable names -> norms, in the order of the forward pass: embeddings, layers, the rest."""
-    found: dict[str, float] = {}
+    named_norms: dict[str, float] = {}
     for name in sorted(squares, key=lambda name: (_order(name), name)):
         *above, last = name.removeprefix("encoder/").split("/")
-        where = "".join(f"{part} " for part in above if part != "encoder")
+        prefix = "".join(f"{part} " for part in above if part != "encoder")
         if last == "layers":
             first = int(f"{name.removesuffix(last)}first_layer" in squares)
             norms = np.sqrt(np.atleast_1d(squares[name])).tolist()
-            found |= {f"{where}layer {number}": norm for number, norm in enumerate(norms, first)}
+            named_norms |= {f"{prefix}layer {number}": norm for number, norm in enumerate(norms, first)}
         else:
-            shown = "layer 0" if last == "first_layer" else last.replace("_", " ")
-            found[where + shown] = float(np.sqrt(squares[name]))
-    return found
+            label = "layer 0" if last == "first_layer" else last.replace("_", " ")
+            named_norms[prefix + label] = float(np.sqrt(squares[name]))
+    return named_norms
 
 
 def _order(name: str) -> int:

@@ -290,8 +290,8 @@ def open_run_data(path: str | AnyPath, config: Config, progress: Progress) -> Tr
     saved = read_metadata(path)
     content = open_data(config, progress, saved["data_fingerprint"])
     now = {"tokenizer_fingerprint": content.tokenizer.fingerprint, "data_fingerprint": content.fingerprint}
-    for (key, found), what in zip(now.items(), ("vocabulary", "text"), strict=True):
-        if found != saved[key]:
+    for (key, fingerprint), what in zip(now.items(), ("vocabulary", "text"), strict=True):
+        if fingerprint != saved[key]:
             raise ValueError(
                 f"{path}: the {what} has changed since this run began, and the run's token store is not below "
                 f"data.root={config.data.root!r}. Run the command in the folder that it was trained in, with the files "

@@ -34,11 +34,11 @@ def session(config: Config, *, ends_process: bool) -> Iterator[tuple[Processes, 
     `ends_process`: a signal may end this Python process, as a verb's, where nothing would be lost; without it the
     signal becomes an exception. Raises as `join` does.
     """
-    kept = set_compilation_cache(config.compilation_cache)
+    cache_folder = set_compilation_cache(config.compilation_cache)
     with SIGNS.speaking("working"), ExitStack() as leaving:
         with SIGNS.doing("starting the processes"):
             processes = leaving.enter_context(join(config.hosts, ends_process=ends_process))
-        why_not = disable_unshared_cache(kept, processes)
+        why_not = disable_unshared_cache(cache_folder, processes)
         if processes.first:
             if why_not:
                 print_now(why_not)

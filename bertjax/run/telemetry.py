@@ -59,8 +59,8 @@ class JsonlWriter:
     def __init__(self, path: Path, resume_step: int) -> None:
         """Open `path`, after removing lines of a killed process beyond `resume_step`, and an incomplete last line."""
         if path.exists():
-            kept = (record for record in read_metrics(path) if record["step"] <= resume_step)
-            replace_text(path, "".join(_line(record) for record in kept))
+            retained_records = (record for record in read_metrics(path) if record["step"] <= resume_step)
+            replace_text(path, "".join(_line(record) for record in retained_records))
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._file = path, path.open("a", encoding="utf-8", newline="\n", buffering=1)
 
@@ -248,12 +248,12 @@ def summarize_log(logged: list[Record], start: int, figure: str, losses: int) ->
 
 def curves(records: Iterable[Record]) -> Curves:
     """Every metric by step. If a step was written twice, the later value counts; null becomes NaN."""
-    found: dict[str, dict[int, float]] = {}
+    series: dict[str, dict[int, float]] = {}
     for record in records:
         for name, value in record.items():
             if name not in ("step", "time"):
-                found.setdefault(name, {})[record["step"]] = math.nan if value is None else float(value)
-    return {name: (sorted(values), [values[s] for s in sorted(values)]) for name, values in found.items()}
+                series.setdefault(name, {})[record["step"]] = math.nan if value is None else float(value)
+    return {name: (sorted(values), [values[s] for s in sorted(values)]) for name, values in series.items()}
 
 
 def logged_value(value: float) -> float | None:
@@ -267,16 +267,16 @@ def _line(record: Record) -> str:
     return json.dumps(record, allow_nan=False) + "\n"
 
 
-def _parse(line: str, where: str) -> Record:
+def _parse(line: str, location: str) -> Record:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{where}: not JSON ({error}); remove the line, or move the file away to start over"
+            f"{location}: not JSON ({error}); remove the line, or move the file away to start over"
         ) from error
     if not isinstance(record, dict) or type(record.get("step")) is not int:
-        raise ValueError(f'{where}: not a record of metrics, "step" is missing; remove the line')
+        raise ValueError(f'{location}: not a record of metrics, "step" is missing; remove the line')
     for name, value in record.items():
         if type(value) not in (int, float, type(None)) and name != "time":
-            raise ValueError(f"{where}: {name} is {str(value)[:40]!r}, which is not a number; remove the line")
+            raise ValueError(f"{location}: {name} is {str(value)[:40]!r}, which is not a number; remove the line")
     return record

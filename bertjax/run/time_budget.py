@@ -84,10 +84,10 @@ def seconds_of_this_process() -> float:
         return time.monotonic() - _IMPORTED
 
 
-def as_begun(config: Config, given: Collection[str] = ()) -> Config:
+def as_begun(config: Config, user_keys: Collection[str] = ()) -> Config:
     """The config with the length that was decided when the run in its directory began; unchanged for a new run.
 
-    Values of the keys `given` stay. Raises ValueError if the run began without this budget.
+    The values of `user_keys` stay. Raises ValueError if the run began without this budget.
     """
     directory = path_of(config.directory)
     if not config.training.budget or not saved_steps(directory):
@@ -104,7 +104,7 @@ def as_begun(config: Config, given: Collection[str] = ()) -> Config:
         "optimizer": ("warmup_steps", "decay_steps"),
     }
     for part, names in decided.items():
-        values = {name: getattr(getattr(begun, part), name) for name in names if f"{part}.{name}" not in given}
+        values = {name: getattr(getattr(begun, part), name) for name in names if f"{part}.{name}" not in user_keys}
         config = replace(config, **{part: replace(getattr(config, part), **values)})
     if len(config.stages) != len(begun.stages):
         return config  # `require_own_run` refuses it
@@ -118,13 +118,13 @@ def as_begun(config: Config, given: Collection[str] = ()) -> Config:
 
 def fit_to_budget(
     job: Job,
-    given: Collection[str],
+    user_keys: Collection[str],
     clock: Clock,
     finish: Finish,
     processes: Processes,
     say: Callable[[str], None],
 ) -> Job:
-    """The job with the number of steps that fit into `training.budget`, but for values of the keys `given`.
+    """The job with the number of steps that fit into `training.budget`, but for the values of `user_keys`.
 
     Every process takes part; the first one's measurements and clock decide. `finish` is rehearsed on an untrained run.
     Raises ValueError if values that the user gave do not fit the number of steps.
@@ -142,7 +142,7 @@ def fit_to_budget(
         costs = measure(job, min(_MEASURING * budget, _LONGEST_MEASUREMENT), processes, finish)
     measured = json.loads(processes.broadcast("measurements for the budget", json.dumps([clock(), *costs])))
     spent, step, evaluation, *rest = measured
-    config, costs = fitted(job.config, Costs(tuple(step), tuple(evaluation), *rest), spent, given)
+    config, costs = fitted(job.config, Costs(tuple(step), tuple(evaluation), *rest), spent, user_keys)
     needed = clock() + seconds_needed(config, costs)
     changed = differences(config, job.config)
     settings = ", ".join(f"{key} {new}" for key, (_, new) in changed.items() if key != "stages")
@@ -157,23 +157,23 @@ def fit_to_budget(
     return rescheduled(job, config)
 
 
-def fitted(config: Config, costs: Costs, spent: float, given: Collection[str] = ()) -> tuple[Config, Costs]:
+def fitted(config: Config, costs: Costs, spent: float, user_keys: Collection[str] = ()) -> tuple[Config, Costs]:
     """The recipe with the most steps that end within the budget, of which `spent` seconds are gone, and its costs.
 
     A budget that is too short gets a step for each stage. Raises ValueError if values that the user gave do not fit
     that number of steps.
     """
     budget = seconds_of(config.training.budget)
-    config, costs = _with_affordable_evaluation(config, costs, budget, given)
+    config, costs = _with_affordable_evaluation(config, costs, budget, user_keys)
 
     def scheduled(steps: int) -> Config:
         """The recipe's shape of run, with as many evaluations and saves as their share of the time allows."""
-        run = rescale(config, steps, given)
+        run = rescale(config, steps, user_keys)
         most = {"eval_every": max(costs.evaluation[-1], 1e-9), "checkpoint_every": max(costs.save, 1e-9)}
         periods = {
             name: max(getattr(run.training, name), math.ceil(steps / max(int(_SIDE_SHARE * budget / seconds), 1)))
             for name, seconds in most.items()
-            if f"training.{name}" not in given
+            if f"training.{name}" not in user_keys
         }
         return replace(run, training=replace(run.training, **periods))
 
@@ -206,7 +206,7 @@ def times_due(period: int, first: int, last: int, stop: int) -> int:
 
 
 def _with_affordable_evaluation(
-    config: Config, costs: Costs, budget: float, given: Collection[str]
+    config: Config, costs: Costs, budget: float, user_keys: Collection[str]
 ) -> tuple[Config, Costs]:
     """With fewer rows in an evaluation, if the one at the end alone would take too long."""
     rows, batch, share = (
@@ -214,7 +214,7 @@ def _with_affordable_evaluation(
         config.training.global_batch_size,
         _SIDE_SHARE * budget / max(costs.evaluation[-1], 1e-9),
     )
-    if share >= 1 or "training.eval_rows" in given:
+    if share >= 1 or "training.eval_rows" in user_keys:
         return config, costs
     fewer = min(rows, max(int(rows * share) // batch * batch, batch, _LEAST_EVAL_ROWS))
     less = tuple(seconds * fewer / rows for seconds in costs.evaluation)
@@ -293,8 +293,8 @@ def _measure_steps(
             return (time.perf_counter() - began) / count
 
         take(1)
-        one = _agreed(take(2), processes)
-        step = take(max(int(seconds / one), _LEAST_STEPS))
+        step_seconds = _agreed(take(2), processes)
+        step = take(max(int(seconds / step_seconds), _LEAST_STEPS))
         return state, opening, step
 
 
@@ -323,9 +323,9 @@ def _measure_evaluation(stage: RunStage, params: Params, seconds: float, process
             return (time.perf_counter() - began) / count
 
         read(1)
-        one = _agreed(read(1), processes)
-        count = min(int(seconds / len(evaluation.sets) / one), held_out.count)
-        total += (read(count) if count > 1 else one) * held_out.count
+        batch_seconds = _agreed(read(1), processes)
+        count = min(int(seconds / len(evaluation.sets) / batch_seconds), held_out.count)
+        total += (read(count) if count > 1 else batch_seconds) * held_out.count
     return total
 
 

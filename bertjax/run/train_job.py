@@ -172,5 +172,7 @@ def starting_state(job: Job, checkpoints: checkpoint.Checkpoints, say: Say, init
 
 def evaluations_left(stages: tuple[RunStage, ...], done: int) -> int:
     """The number of evaluations that remain after `done` steps."""
-    left = [stage for stage in stages if done < stage.stop]
-    return sum(times_due(stage.training.eval_every, max(done, stage.start), stage.stop, stage.stop) for stage in left)
+    remaining = [stage for stage in stages if done < stage.stop]
+    return sum(
+        times_due(stage.training.eval_every, max(done, stage.start), stage.stop, stage.stop) for stage in remaining
+    )

@@ -43,19 +43,19 @@ class Evaluate(Callback):
 
         Where an earlier process logged them and then ended, they are not logged again.
         """
-        run, read, batches = self.run, 0, stage.evaluation.batches
+        run, batch_number, batches = self.run, 0, stage.evaluation.batches
         is_logged = run.past["evaluated"] and run.step == run.past["step"]
 
         def go_on() -> bool:
-            nonlocal read
-            read += 1
+            nonlocal batch_number
+            batch_number += 1
             return run.processes.begin_unit(doing="evaluation")
 
         with (
             run.times.measure("eval"),
             run.explain_out_of_memory("evaluating on", stage),
             run.progress.pause(),
-            SIGNS.doing(lambda: f"step {run.step:,}  evaluating, batch {read:,} of {batches:,}"),
+            SIGNS.doing(lambda: f"step {run.step:,}  evaluating, batch {batch_number:,} of {batches:,}"),
         ):
             began = time.perf_counter()
             figures = stage.evaluation(run.state.params, go_on)

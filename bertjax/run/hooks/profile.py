@@ -25,8 +25,8 @@ def steps_to_profile(profile: str, total: int) -> range:
     """
     if not profile:
         return range(0)
-    found = re.fullmatch(r"(\d+):(\d+)", profile)
-    steps = range(int(found[1]), int(found[2])) if found else range(0)
+    match = re.fullmatch(r"(\d+):(\d+)", profile)
+    steps = range(int(match[1]), int(match[2])) if match else range(0)
     if not steps or steps.stop > total:
         raise ValueError(
             f"profile={profile!r}: write it as FIRST:LAST, as in --profile 10:13 for the steps 10, 11 and 12, with "

@@ -83,11 +83,11 @@ class Redundancy(Callback):
     def compare_replicas(self, step: int, state: TrainState) -> None:
         """Raise WrongBits naming the devices whose part of the state after `step` steps differs from the others'."""
         with self._processes.taking_time():
-            found = self._digests(state)
+            digests = self._digests(state)
         odd: dict[int, list[str]] = {}
         for number, (name, array) in enumerate(named_arrays(self._state).items()):
             for replicas in _replicas(array.sharding, array.shape, self._mesh):
-                for index in _minority(replicas, found[:, number]):
+                for index in _minority(replicas, digests[:, number]):
                     odd.setdefault(index, []).append(name)
         if odd:
             arrays = list(dict.fromkeys(name for names in odd.values() for name in names))
@@ -151,7 +151,7 @@ class Redundancy(Callback):
         odd: set[int] = set()
         for part in differing.tolist():
             by = [(part + shift) % shards for shift in range(3)]
-            digests = [one[part].tobytes() for one in (first, second, third)]
+            digests = [shard_digests[part].tobytes() for shard_digests in (first, second, third)]
             if shards == 2:
                 odd |= {by[0]} if digests[1] == digests[2] else set(by)
             else:
@@ -228,8 +228,8 @@ def _replicas(sharding: NamedSharding, shape: Sequence[int], mesh: Mesh) -> list
 
 def _minority(replicas: list[int], digests: np.ndarray) -> list[int]:
     """The replicas whose digest differs from the majority's; all of them if there is no majority."""
-    found = {index: digests[index].tobytes() for index in replicas}
-    (most, count), *_ = Counter(found.values()).most_common(1)
+    bytes_by_replica = {index: digests[index].tobytes() for index in replicas}
+    (most, count), *_ = Counter(bytes_by_replica.values()).most_common(1)
     if count == len(replicas):
         return []
-    return [index for index, digest in found.items() if digest != most or 2 * count <= len(replicas)]
+    return [index for index, digest in bytes_by_replica.items() if digest != most or 2 * count <= len(replicas)]

@@ -19,8 +19,8 @@ class Save(Callback):
         """Record that all steps are saved: a signal now, or while the next step is compiled, ends the run at once."""
         run = self.run
         self._wait()
-        where = f"at step {run.step:,}, which is saved" if run.step else "before the first step; prepared text is kept"
-        run.processes.rest(f"stopped {where}. To continue, run the same command again.")
+        moment = f"at step {run.step:,}, which is saved" if run.step else "before the first step; prepared text is kept"
+        run.processes.rest(f"stopped {moment}. To continue, run the same command again.")
 
     def after_step(self, step: int) -> None:
         if not self._is_compiled:

@@ -140,19 +140,19 @@ class SpikeRecovery(Callback):
             # Said before the run is closed and restored, which may take longer than any step.
             with run.processes.taking_time():
                 run.checkpoints.wait()
-            where = "while it goes back before a loss spike; no checkpoint is lost"
-            run.processes.rest(f"stopped {where}. To continue, run the same command again.")
+            moment = "while it goes back before a loss spike; no checkpoint is lost"
+            run.processes.rest(f"stopped {moment}. To continue, run the same command again.")
             raise
 
 
 def skips_to_begin_with(job: Job, processes: Processes, say: Callable[[str], None]) -> tuple[str, ...]:
     """The config's `training.skips`, and those that the run's newest checkpoint records."""
     recorded = _recorded_skips(path_of(job.config.directory)) if processes.first else ()
-    given = job.config.training.skips
+    config_skips = job.config.training.skips
     recorded = tuple(json.loads(processes.broadcast("skipped batches", json.dumps(recorded))))
-    if set(recorded) <= set(given):
-        return given
-    skips = tuple(sorted({*given, *recorded}, key=lambda skip: parse_skips([skip])))
+    if set(recorded) <= set(config_skips):
+        return config_skips
+    skips = tuple(sorted({*config_skips, *recorded}, key=lambda skip: parse_skips([skip])))
     say(f"skipping the batches that the run's newest checkpoint records: training.skips={skips}")
     return skips
 
@@ -163,7 +163,10 @@ def with_skips(job: Job, skips: Sequence[str]) -> Job:
     parsed = parse_skips(skips)
     stages = job.stages
     if parsed:
-        stages = tuple(replace(one, batches=SkippedBatches(one.batches, parsed, one.stage.start)) for one in stages)
+        stages = tuple(
+            replace(run_stage, batches=SkippedBatches(run_stage.batches, parsed, run_stage.stage.start))
+            for run_stage in stages
+        )
     return replace(job, config=config, stages=stages, metadata=job.metadata | {"config": to_dict(config)})
 
 

@@ -47,9 +47,9 @@ def without_secrets(value: Any) -> Any:
     if isinstance(value, str) and "://" in value:
         return _QUERY.sub(f"?{_HIDDEN}", _USER_INFO.sub(f"{_HIDDEN}@", value))
     if isinstance(value, list):
-        return [without_secrets(one) for one in value]
+        return [without_secrets(item) for item in value]
     if isinstance(value, dict):
-        return {key: without_secrets(one) for key, one in value.items()}
+        return {key: without_secrets(item) for key, item in value.items()}
     return value
 
 
@@ -72,9 +72,9 @@ def _read(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        identities = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON ({error}); remove the file to log as a new run") from None
-    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+    if not isinstance(identities, dict) or not all(isinstance(identity, str) for identity in identities.values()):
         raise ValueError(f"{path}: not an object of names and ids; remove the file to log as a new run")
-    return found
+    return identities

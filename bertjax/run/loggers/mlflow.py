@@ -79,7 +79,7 @@ def open_writer(run: LoggedRun, folder: Path, resume_step: int) -> MlflowWriter:
     from mlflow.exceptions import MlflowException
 
     client = MlflowClient()
-    where = f"log: 'mlflow' at MLFLOW_TRACKING_URI={mlflow.get_tracking_uri().rpartition('@')[2]}"
+    origin = f"log: 'mlflow' at MLFLOW_TRACKING_URI={mlflow.get_tracking_uri().rpartition('@')[2]}"
     try:
         if identity := logged_id(folder, _NAME):
             client.update_run(identity, status="RUNNING")
@@ -88,7 +88,7 @@ def open_writer(run: LoggedRun, folder: Path, resume_step: int) -> MlflowWriter:
             remember_id(folder, _NAME, identity)
     except MlflowException as error:
         raise ValueError(
-            f"{where}: {' '.join(str(error).split())}; set the URI of the server that has the run, or leave --log "
+            f"{origin}: {' '.join(str(error).split())}; set the URI of the server that has the run, or leave --log "
             "mlflow out"
         ) from None
     return MlflowWriter(client, identity)
@@ -99,8 +99,8 @@ def _created(client: MlflowClient, run: LoggedRun) -> str:
     from mlflow.entities import Param
 
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _EXPERIMENT)
-    found = client.get_experiment_by_name(name)
-    experiment = found.experiment_id if found is not None else client.create_experiment(name)
+    match = client.get_experiment_by_name(name)
+    experiment = match.experiment_id if match is not None else client.create_experiment(name)
     identity = client.create_run(experiment, run_name=run.name).info.run_id
     params = [Param(key, str(value)[:_LONGEST_PARAM]) for key, value in run.config.items()]
     for first in range(0, len(params), _PARAMS_AT_ONCE):
