@@ -46,9 +46,9 @@ def step_axis(low: float, high: float) -> Axis:
     """An axis of training steps, with labels at round steps and at the last one, where it ends."""
     # The last step replaces a round one whose label it would touch.
     rounded = [tick for tick in ticks(low, high, 5) if tick == round(tick) and high - tick > 0.13 * (high - low)]
-    shown = (*rounded, high)
-    labels = (f"{step:,.0f}" if step < 10_000 else write(step, "count") for step in shown)
-    return Axis(low, high, shown, tuple(labels))
+    tick_values = (*rounded, high)
+    labels = (f"{step:,.0f}" if step < 10_000 else write(step, "count") for step in tick_values)
+    return Axis(low, high, tick_values, tuple(labels))
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
@@ -142,9 +142,11 @@ def _linear_axis(low: float, high: float, form: str, count: int) -> Axis:
         low, high = (0.0 if low == 0 else low - margin), high + margin
     step = _round_step(low, high, count)
     digits = max(12, 6 - math.floor(math.log10(step)))  # a learning rate may be 1e-20
-    found = [round(i * step, digits) for i in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)]
-    labels, scale = _labels(found, step, form)
-    return Axis(found[0], found[-1], tuple(found), labels, scale)
+    tick_values = [
+        round(i * step, digits) for i in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)
+    ]
+    labels, scale = _labels(tick_values, step, form)
+    return Axis(tick_values[0], tick_values[-1], tuple(tick_values), labels, scale)
 
 
 def _log_axis(low: float, high: float, form: str) -> Axis:
@@ -156,9 +158,9 @@ def _log_axis(low: float, high: float, form: str) -> Axis:
     low = max(end for end in ends if end <= low + 1e-9)
     high = min(end for end in ends if end >= max(high, low + 0.1) - 1e-9)
     values = [10**tick for tick in log_ticks(low, high)]
-    shown = values[:: -(len(values) // 8 + 1)][::-1]
-    labels = tuple(write(value, form) if form == "count" else f"{value:.4g}" for value in shown)
-    return Axis(low, high, tuple(shown), labels, log=True)
+    tick_values = values[:: -(len(values) // 8 + 1)][::-1]
+    labels = tuple(write(value, form) if form == "count" else f"{value:.4g}" for value in tick_values)
+    return Axis(low, high, tuple(tick_values), labels, log=True)
 
 
 def _round_step(low: float, high: float, count: int) -> float:
@@ -167,9 +169,9 @@ def _round_step(low: float, high: float, count: int) -> float:
     return next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw * 0.999)
 
 
-def _labels(found: Sequence[float], step: float, form: str) -> tuple[tuple[str, ...], str]:
+def _labels(tick_values: Sequence[float], step: float, form: str) -> tuple[tuple[str, ...], str]:
     """(labels with as few digits as distinguish the ticks, the power of ten that they leave out)."""
-    largest = max(map(abs, found))
+    largest = max(map(abs, tick_values))
     factor, suffix, scale = 1.0, "", ""
     if form == "percent":
         factor, suffix = 100.0, "%"
@@ -181,11 +183,11 @@ def _labels(found: Sequence[float], step: float, form: str) -> tuple[tuple[str, 
         factor, scale = 10.0**-power, f"10{str(power).translate(_SUPERSCRIPT)}"
     numbers: list[str] = []
     for digits in range(8):
-        numbers = [f"{tick * factor:.{digits}f}" for tick in found]
+        numbers = [f"{tick * factor:.{digits}f}" for tick in tick_values]
         if all(
             abs(float(number) - tick * factor) < 0.01 * step * factor
-            for number, tick in zip(numbers, found, strict=True)
+            for number, tick in zip(numbers, tick_values, strict=True)
         ):
             break
-    shown = ("0" + ("%" if suffix == "%" else "") if float(number) == 0 else number + suffix for number in numbers)
-    return tuple(number.replace("-", "−") for number in shown), scale
+    texts = ("0" + ("%" if suffix == "%" else "") if float(number) == 0 else number + suffix for number in numbers)
+    return tuple(number.replace("-", "−") for number in texts), scale

@@ -131,15 +131,15 @@ def _value_range(lines: Sequence[Line], levels: Sequence[Level], log: bool) -> t
 
     A level has some room on both sides, so that it is not at an edge of the plot.
     """
-    shown: list[float] = []
+    samples: list[float] = []
     for line in lines:
         values = sorted(value for value in line.values if _is_drawn(value, log))
         cut = len(values) // 100 if line.smooth else 0
-        shown += values[cut : len(values) - cut]
+        samples += values[cut : len(values) - cut]
     drawn = [level.value for level in levels if _is_drawn(level.value, log)]
-    room = 0.0 if log else 0.02 * (max(shown + drawn) - min(shown + drawn))
-    shown += [value + side * room for value in drawn for side in (-1, 1)]
-    low, high = min(shown), max(shown)
+    room = 0.0 if log else 0.02 * (max(samples + drawn) - min(samples + drawn))
+    samples += [value + side * room for value in drawn for side in (-1, 1)]
+    low, high = min(samples), max(samples)
     return (0.0 if not log and 0 <= low < 0.06 * (high - low) else low), high
 
 

@@ -36,7 +36,7 @@ def write_report(run_dir: AnyPath, summary: Summary, config: Mapping[str, Any], 
     return path
 
 
-def render(summary: Summary, found: Curves, config: Mapping[str, Any], versions: Mapping[str, str]) -> str:
+def render(summary: Summary, curves: Curves, config: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     """The page as HTML; all text is escaped."""
     parts = [
         f"<h1>{escaped(summary.name)}</h1>",
@@ -47,8 +47,8 @@ def render(summary: Summary, found: Curves, config: Mapping[str, Any], versions:
         _tiles(summary),
         terms_html([*map(" ".join, map(_compare, summary.held_out)), _verdict(summary), _tiles(summary)]),
         "<h2>Curves</h2>",
-        f'<div class="charts">{_charts(summary, found)}</div>',
-        _probes(found),
+        f'<div class="charts">{_charts(summary, curves)}</div>',
+        _probes(curves),
         _completions(summary.completions),
         "<h2>Configuration and environment</h2>",
         settings_html(config, versions),
@@ -59,25 +59,25 @@ def render(summary: Summary, found: Curves, config: Mapping[str, Any], versions:
 def _verdict(summary: Summary) -> str:
     """The run in a sentence: a clause for each measure."""
     clauses = [
-        one.measure.clause.format(
-            value=f"<b>{one.value:{'.2f' if one.measure.is_loss else '.1%'}}</b>",
-            gain=f"{abs(one.gain):.2f} nats {'below' if one.gain >= 0 else 'above'}",
+        measured.measure.clause.format(
+            value=f"<b>{measured.value:{'.2f' if measured.measure.is_loss else '.1%'}}</b>",
+            gain=f"{abs(measured.gain):.2f} nats {'below' if measured.gain >= 0 else 'above'}",
         )
-        for one in summary.held_out
+        for measured in summary.held_out
     ]
     return f"After {write(summary.tokens_seen, 'count')} tokens {'; '.join(clauses)}."
 
 
-def _compare(one: Measured) -> tuple[str, ...]:
+def _compare(measured: Measured) -> tuple[str, ...]:
     """A row: value, baseline, and their difference, green if the model is better."""
-    measure, difference, form = one.measure, one.value - one.baseline, one.measure.form
-    shown = f"{difference:+{form}}" if measure.is_loss else f"{difference * 100:+.1f} points"
-    kind = "better" if one.gain > 0 else "bad"
+    measure, difference, form = measured.measure, measured.value - measured.baseline, measured.measure.form
+    difference_text = f"{difference:+{form}}" if measure.is_loss else f"{difference * 100:+.1f} points"
+    kind = "better" if measured.gain > 0 else "bad"
     return (
         escaped(measure.title),
-        f"<b>{one.value:{form}}</b>",
-        f"<span><small>{escaped(measure.baseline_name)}</small>{one.baseline:{form}}</span>",
-        f'<span class="{kind}">{shown.replace("-", "−")}</span>',
+        f"<b>{measured.value:{form}}</b>",
+        f"<span><small>{escaped(measure.baseline_name)}</small>{measured.baseline:{form}}</span>",
+        f'<span class="{kind}">{difference_text.replace("-", "−")}</span>',
     )
 
 
@@ -97,21 +97,21 @@ def _tiles(summary: Summary) -> str:
     return f'<div class="tiles">{"".join(cells)}</div>'
 
 
-def _charts(summary: Summary, found: Curves) -> str:
+def _charts(summary: Summary, curves: Curves) -> str:
     def pair(metric: str) -> list[Line]:
         lines = [
-            Line("training", *found.get(f"train/{metric}", ([], [])), "blue", smooth=True),
-            Line("held-out", *found.get(f"eval/{metric}", ([], [])), "orange", dots=True),
+            Line("training", *curves.get(f"train/{metric}", ([], [])), "blue", smooth=True),
+            Line("held-out", *curves.get(f"eval/{metric}", ([], [])), "orange", dots=True),
         ]
         return [line for line in lines if line.steps]
 
     def single(metric: str, colour: str, *, smooth: bool = False) -> list[Line]:
         name = metric.split("/")[1].replace("_", " ")
-        return [Line(name, *found[metric], colour, smooth=smooth)] if metric in found else []
+        return [Line(name, *curves[metric], colour, smooth=smooth)] if metric in curves else []
 
     # Figures of objectives with a curve: measures first, then the others by name.
-    levels = {one.figure: one for one in summary.held_out}
-    evaluated = {name.split("/")[1] for name in found if name.startswith("eval/") and name.count("/") == 1}
+    levels = {measured.figure: measured for measured in summary.held_out}
+    evaluated = {name.split("/")[1] for name in curves if name.startswith("eval/") and name.count("/") == 1}
     charts = [
         line_chart(
             levels[figure].measure.title if figure in levels else _title(figure, summary),
@@ -135,7 +135,7 @@ def _charts(summary: Summary, found: Curves) -> str:
         ),
     ]
     layers = [
-        Line(label, *found[f"time/{part}"], colour) for part, label, colour in _TIME_PARTS if f"time/{part}" in found
+        Line(label, *curves[f"time/{part}"], colour) for part, label, colour in _TIME_PARTS if f"time/{part}" in curves
     ]
     if layers:
         charts.append(stacked_chart("Time by activity", layers[0].steps, layers))
@@ -144,7 +144,7 @@ def _charts(summary: Summary, found: Curves) -> str:
 
 def _title(figure: str, summary: Summary) -> str:
     """The title of a figure that is not a measure, with the abbreviation of its objective in measures."""
-    abbreviations = {one.figure.split("_")[0]: one.measure.name.split()[0] for one in summary.held_out}
+    abbreviations = {measured.figure.split("_")[0]: measured.measure.name.split()[0] for measured in summary.held_out}
     first, *others = figure.split("_")
     return " ".join([abbreviations.get(first, first), *others])
 
@@ -154,13 +154,13 @@ def _completions(completions: Sequence[Completion]) -> str:
         return ""
     columns = ("Held-out sentence", "Answer", "Predictions")
     rows = []
-    for one in completions:
+    for completion in completions:
         guesses = ""
-        for token, share in one.guesses:
-            kind = "guess right" if token == one.answer else "guess"
+        for token, share in completion.guesses:
+            kind = "guess right" if token == completion.answer else "guess"
             guesses += f'<span class="{kind}">{escaped(token)}<small>{share:.0%}</small></span>'
-        text = escaped(one.text).replace("[MASK]", "<mark>[MASK]</mark>")
-        answer = f'<span class="answer">{escaped(one.answer)}</span>'
+        text = escaped(completion.text).replace("[MASK]", "<mark>[MASK]</mark>")
+        answer = f'<span class="answer">{escaped(completion.answer)}</span>'
         rows.append((f"<span>{text}</span>", answer, f"<span>{guesses}</span>"))
     return f"<h2>Predictions for [MASK]</h2>{rows_html(columns, rows)}"
 
@@ -178,10 +178,10 @@ def _details(title: str, values: Mapping[str, Any]) -> str:
     return f'<details class="card"><summary>{escaped(title)}</summary><table><tbody>{rows}</tbody></table></details>'
 
 
-def _flatten(tree: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        flat |= _flatten(value, f"{where}{key}.") if isinstance(value, Mapping) else {where + key: value}
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return flat
 
 

@@ -89,14 +89,15 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
     )
 
 
-def _held_out_line(one: Measured) -> str:
+def _held_out_line(measured: Measured) -> str:
     """A measure with its baseline, as a line of the terminal."""
-    form = ".3f" if one.measure.is_loss else ".1%"
+    measure = measured.measure
+    form = ".3f" if measure.is_loss else ".1%"
     gained = ""
-    if one.measure.is_loss:
-        gained = f"({abs(one.gain):.3f} nats {'better' if one.gain >= 0 else 'worse'} than the baseline)"
-        gained = f"    {(good if one.gain >= 0 else bad)(gained)}"
-    return f"  {one.measure.name:13} {one.value:6{form}}    {one.measure.baseline_name} {one.baseline:{form}}{gained}"
+    if measure.is_loss:
+        gained = f"({abs(measured.gain):.3f} nats {'better' if measured.gain >= 0 else 'worse'} than the baseline)"
+        gained = f"    {(good if measured.gain >= 0 else bad)(gained)}"
+    return f"  {measure.name:13} {measured.value:6{form}}    {measure.baseline_name} {measured.baseline:{form}}{gained}"
 
 
 def final_lines(config: Config, summary: Summary, report: AnyPath, exported: AnyPath | None) -> str:
