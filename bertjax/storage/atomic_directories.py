@@ -50,10 +50,10 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # fcntl.h, linux/fs.h of Linux
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def require_inputs(recorded: Any, inputs: str, where: AnyPath) -> None:
+def require_inputs(recorded: Any, inputs: str, directory: AnyPath) -> None:
     """Raise ValueError unless a directory records these inputs: its name has only their first digits."""
     if recorded != inputs:
-        raise ValueError(f"{where} was made from other inputs ({recorded}, needed {inputs}); delete it")
+        raise ValueError(f"{directory} was made from other inputs ({recorded}, needed {inputs}); delete it")
 
 
 def is_complete(folder: AnyPath, last: str) -> bool:

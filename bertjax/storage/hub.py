@@ -202,8 +202,8 @@ def _cached_data_set(name: str, revision: str, what: str, error: Exception) -> H
 def _configs(card: Any) -> list[Mapping[str, Any]]:
     """`configs` of a card's metadata, which its author wrote by hand: anything malformed counts as absent."""
     configs = (card.to_dict() if card else {}).get("configs")
-    named = [one for one in configs if isinstance(one, Mapping)] if isinstance(configs, list) else []
-    return [one for one in named if isinstance(one.get("config_name"), str)]
+    mappings = [config for config in configs if isinstance(config, Mapping)] if isinstance(configs, list) else []
+    return [config for config in mappings if isinstance(config.get("config_name"), str)]
 
 
 def require_pushable(name: str) -> None:

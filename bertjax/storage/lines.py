@@ -97,20 +97,20 @@ def _whole_records(
             yield chunk
             continue
         held = held[-_HELD:] + chunk
-        if found := record_end.search(held):
+        if match := record_end.search(held):
             is_skipping = False
-            yield held[found.end() :]
+            yield held[match.end() :]
     begin = 0
     if is_skipping:  # no record ends in the span, but its end may begin there
         held, first = held[-_HELD:], next(behind, b"")
-        found = record_end.search(held + first)
-        if not found or found.start() >= len(held):
+        match = record_end.search(held + first)
+        if not match or match.start() >= len(held):
             return
-        begin, behind = found.end() - len(held), itertools.chain([first], behind)
+        begin, behind = match.end() - len(held), itertools.chain([first], behind)
     held = b""
     for chunk in behind:
-        if found := record_end.search(held + chunk):
-            yield chunk[begin : found.end() - len(held)]
+        if match := record_end.search(held + chunk):
+            yield chunk[begin : match.end() - len(held)]
             return
         yield chunk[begin:]
         begin, held = 0, (held + chunk)[-_HELD:]
@@ -126,16 +126,16 @@ def read_table(
     """
     table: dict[str, list[str]] = {}
     for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).removesuffix(b"\n").split(b"\n"), 1):
-        where = f"{origin}, line {number}"
+        location = f"{origin}, line {number}"
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{where}: not UTF-8 at byte {error.start}; {called} is UTF-8 text") from None
+            raise ValueError(f"{location}: not UTF-8 at byte {error.start}; {called} is UTF-8 text") from None
         fields = text.removesuffix("\r").split("\t")
         if not is_row(fields):
-            raise ValueError(f"{where}: {text[:80]!r}; a line has {form} between")
+            raise ValueError(f"{location}: {text[:80]!r}; a line has {form} between")
         if fields[0] in table:
-            raise ValueError(f"{where}: {fields[0]!r} has a line already; remove one of them")
+            raise ValueError(f"{location}: {fields[0]!r} has a line already; remove one of them")
         table[fields[0]] = fields[1:]
     return table
 
@@ -200,22 +200,22 @@ def read_chunks(path: str, name: str, span: Span | None = None) -> Iterator[byte
 
     `name` names the file in messages. Raises ValueError for damaged compressed data.
     """
-    read = 0
+    size = 0
     try:
         with _open(path, span) as stream:
             while chunk := stream.read(CHUNK):
-                read += len(chunk)
+                size += len(chunk)
                 yield chunk
     except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
         what = str(error).strip().rstrip(".")
         raise ValueError(
-            f"{name}: the compressed data are damaged or cut off after {read} bytes of text ({what}); get the file "
+            f"{name}: the compressed data are damaged or cut off after {size} bytes of text ({what}); get the file "
             "again"
         ) from None
     except RemoteError:
         raise
     except OSError as error:
-        raise ValueError(f"{name}: cannot be read: {error.strerror} (after {read} bytes of text)") from None
+        raise ValueError(f"{name}: cannot be read: {error.strerror} (after {size} bytes of text)") from None
 
 
 def whole_content(path: str, most: int, remedy: str) -> bytes:
@@ -254,12 +254,12 @@ class _Slice:
     def __init__(self, path: str, span: Span) -> None:
         self._file = open_bytes(path, 0)
         self._file.seek(span[0])
-        self._left = span[1] - span[0]
+        self._remaining = span[1] - span[0]
         self.close = self._file.close
 
     def read(self, size: int) -> bytes:
-        data = self._file.read(min(size, self._left))
-        self._left -= len(data)
+        data = self._file.read(min(size, self._remaining))
+        self._remaining -= len(data)
         return data
 
 

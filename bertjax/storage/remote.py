@@ -270,7 +270,7 @@ class _RemoteFile(io.RawIOBase):
             self._size = storage.size(path)
             self._fetch = _exact_reader(storage, path)
             if pinned := _PINNED.fullmatch(url):
-                self._fetch = _kept(self._fetch, pinned["data_set"], pinned["path"])
+                self._fetch = _cache_ranges(self._fetch, pinned["data_set"], pinned["path"])
 
     def readable(self) -> bool:
         return True
@@ -310,7 +310,7 @@ def _exact_reader(storage: Any, path: str) -> Callable[[int, int], bytes]:
     return fetch
 
 
-def _kept(fetch: Callable[[int, int], bytes], data_set: str, path: str) -> Callable[[int, int], bytes]:
+def _cache_ranges(fetch: Callable[[int, int], bytes], data_set: str, path: str) -> Callable[[int, int], bytes]:
     """Keep the ranges of a file of the Hub in its cache: text is read for a vocabulary, then again for the store."""
     from huggingface_hub import cached_assets_path
 
@@ -318,16 +318,16 @@ def _kept(fetch: Callable[[int, int], bytes], data_set: str, path: str) -> Calla
     folder = cached_assets_path("bertjax", namespace="ranges", subfolder=data_set) / name
 
     def fetch_once(start: int, end: int) -> bytes:
-        kept = folder / f"{start}-{end}"
-        if kept.is_file() and kept.stat().st_size == end - start:
-            return kept.read_bytes()
+        cache_file = folder / f"{start}-{end}"
+        if cache_file.is_file() and cache_file.stat().st_size == end - start:
+            return cache_file.read_bytes()
         data = fetch(start, end)
         with suppress(OSError):  # a full or read-only disk only means another download
             folder.mkdir(parents=True, exist_ok=True)
             if shutil.disk_usage(folder).free > _SPARE:
                 partial = folder / f"{start}-{end}.{os.getpid()}-{threading.get_ident()}"
                 partial.write_bytes(data)
-                partial.replace(kept)
+                partial.replace(cache_file)
         return data
 
     return fetch_once

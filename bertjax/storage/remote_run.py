@@ -171,5 +171,5 @@ class Mirror:
 
 
 def _state(path: Path) -> tuple[int, int]:
-    about = path.stat()
-    return about.st_size, about.st_mtime_ns
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns

@@ -132,12 +132,12 @@ def detected_encoding(chunks: Iterable[bytes]) -> str:
     At most `_JUDGED` bytes are read. Text of another encoding is judged by its lines that are not ASCII.
     """
     decoder = codecs.getincrementaldecoder(UTF8)()
-    held, read = b"", 0
+    held, bytes_read = b"", 0
     is_utf8 = True
     for chunk in chunks:
-        if not read and (marked := byte_order_mark(chunk)):
+        if not bytes_read and (marked := byte_order_mark(chunk)):
             return marked
-        read += len(chunk)
+        bytes_read += len(chunk)
         try:
             decoder.decode(chunk)
         except UnicodeDecodeError:
@@ -145,7 +145,7 @@ def detected_encoding(chunks: Iterable[bytes]) -> str:
             decoder.reset()
         if len(held) < _SAMPLE:
             held += b"".join(line for line in chunk.splitlines(keepends=True) if not line.isascii())
-        if read > _JUDGED:
+        if bytes_read > _JUDGED:
             break
     if is_utf8:
         return UTF8
