@@ -207,16 +207,16 @@ def known_options(options: Options, mesh: Mesh) -> Options:
 
     Names change between releases of XLA. This compiles a trivial program.
     """
-    known = dict(options)
+    supported_options = dict(options)
     nothing = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, P()))
-    while known:
+    while supported_options:
         try:
-            jax.jit(jnp.negative, compiler_options=known).lower(nothing).compile()
-            return known
+            jax.jit(jnp.negative, compiler_options=supported_options).lower(nothing).compile()
+            return supported_options
         except jax.errors.JaxRuntimeError as error:
             unknown = re.search(r"No such compile option: '(\w+)'", str(error))
-            if unknown is None or unknown[1] not in known:
+            if unknown is None or unknown[1] not in supported_options:
                 raise
-            del known[unknown[1]]
+            del supported_options[unknown[1]]
             warnings.warn(f"{unknown[1]} is unknown to this version of XLA and left out", stacklevel=2)
-    return known
+    return supported_options

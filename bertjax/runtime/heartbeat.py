@@ -461,7 +461,7 @@ class Heartbeat:
             if len(contributions) < self.count:
                 return
             del self._gathering[turn]
-        kinds = {one.what for one in contributions.values()}
+        kinds = {entry.what for entry in contributions.values()}
         assert len(kinds) == 1, f"processes gather different things: {kinds}"
         values = [contributions[number].value for number in range(self.count)]
         self._send(Gathered.pack(turn, values))
