@@ -64,17 +64,17 @@ def slice_shape(config: MeshConfig, shape: tuple[int, ...], slices: int) -> tupl
 
     Raises ValueError naming the keys if their product is not the number of slices, or one does not divide its axis.
     """
-    given = f"mesh.dcn_data={config.dcn_data} mesh.dcn_fsdp={config.dcn_fsdp}"
+    settings = f"mesh.dcn_data={config.dcn_data} mesh.dcn_fsdp={config.dcn_fsdp}"
     if config.dcn_fsdp < 1 or slices % config.dcn_fsdp:
-        raise ValueError(f"{given}: mesh.dcn_fsdp is a divisor of the number of slices, which is {slices}")
+        raise ValueError(f"{settings}: mesh.dcn_fsdp is a divisor of the number of slices, which is {slices}")
     data = slices // config.dcn_fsdp if config.dcn_data == -1 else config.dcn_data
     if data * config.dcn_fsdp != slices:
-        raise ValueError(f"{given} does not make the {slices} slice(s) that there are; leave mesh.dcn_data at -1")
+        raise ValueError(f"{settings} does not make the {slices} slice(s) that there are; leave mesh.dcn_data at -1")
     factors = (data, config.dcn_fsdp, 1)
     for axis, size, factor in zip(AXES, shape, factors, strict=True):
         if size % factor:
             raise ValueError(
-                f"mesh.{axis}={size} cannot be split over {factor} of the {slices} slices ({given}); "
+                f"mesh.{axis}={size} cannot be split over {factor} of the {slices} slices ({settings}); "
                 f"make it a multiple of {factor}, or give the slices to another axis (mesh.dcn_fsdp)"
             )
     return factors
@@ -89,13 +89,13 @@ def make_abstract_mesh(config: MeshConfig, devices: int) -> AbstractMesh:
 def mesh_shape(config: MeshConfig, devices: int, which: str) -> tuple[int, ...]:
     """Size of each axis. Raises ValueError, calling the devices `which`, if the product is not their number."""
     sizes = [config.data, config.fsdp or 1, config.tensor]
-    given = f"mesh data={config.data} fsdp={config.fsdp or 1} tensor={config.tensor}"
+    settings = f"mesh data={config.data} fsdp={config.fsdp or 1} tensor={config.tensor}"
     if sizes.count(-1) > 1 or any(size != -1 and size < 1 for size in sizes):
-        raise ValueError(f"{given}: every axis must be at least 1, and at most one may be -1 (= whatever is left)")
+        raise ValueError(f"{settings}: every axis must be at least 1, and at most one may be -1 (= whatever is left)")
     fixed = math.prod(size for size in sizes if size != -1)
     if devices % fixed or (-1 not in sizes and fixed != devices):
         raise ValueError(
-            f"{given} does not fit the {devices} {which}; "
+            f"{settings} does not fit the {devices} {which}; "
             f"make the product of the axes {devices}, or leave one axis at -1"
         )
     return tuple(devices // fixed if size == -1 else size for size in sizes)

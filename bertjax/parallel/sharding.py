@@ -138,8 +138,8 @@ def put_on_devices(tree: Any, shardings: Any) -> Any:
 
 def accumulation_key(stage: int) -> str:
     """The command-line option for a stage's number of microbatches."""
-    where = f"--stages.{stage - 1}" if stage else "--training"
-    return f"{where}.grad-accum-steps"
+    section = f"--stages.{stage - 1}" if stage else "--training"
+    return f"{section}.grad-accum-steps"
 
 
 def microbatch_counts(training: TrainingConfig, shards: int) -> Iterator[int]:
@@ -150,9 +150,9 @@ def microbatch_counts(training: TrainingConfig, shards: int) -> Iterator[int]:
 
 def most_microbatches(training: TrainingConfig, shards: int) -> int | None:
     """The most microbatches, up to `grad_accum_steps`, whose rows the shards share evenly; None if there is none."""
-    rows, left = divmod(training.global_batch_size, shards)
+    rows, remainder = divmod(training.global_batch_size, shards)
     counts = range(min(training.microbatches, rows), 0, -1)
-    return None if left else next((count for count in counts if rows % count == 0), None)
+    return None if remainder else next((count for count in counts if rows % count == 0), None)
 
 
 def check_divisible(
@@ -165,18 +165,18 @@ def check_divisible(
     Raises ValueError naming the key, its value, the mesh axis and what to change.
     """
     shards = batch_shards(mesh)
-    where = f"stage {stage + 1}: " if stage else ""
+    prefix = f"stage {stage + 1}: " if stage else ""
     if training.grad_accum_steps == "auto":
         if training.global_batch_size % shards:
             raise ValueError(
-                f"{where}training.global_batch_size={training.global_batch_size} cannot be shared evenly by data x "
+                f"{prefix}training.global_batch_size={training.global_batch_size} cannot be shared evenly by data x "
                 f"fsdp = {shards} devices; use a multiple of {shards}"
             )
     elif (rows := training.rows_at_a_time) % shards:
         most = most_microbatches(training, shards)
         fewer = f", or at most {most} microbatches: {accumulation_key(stage)} {most}" if most else ""
         raise ValueError(
-            f"{where}training.global_batch_size={training.global_batch_size} with "
+            f"{prefix}training.global_batch_size={training.global_batch_size} with "
             f"training.grad_accum_steps={training.grad_accum_steps} gives {rows} rows at a time, which "
             f"data x fsdp = {shards} devices cannot share evenly; "
             f"use a batch size that is a multiple of {shards * training.grad_accum_steps}{fewer}"
@@ -198,7 +198,7 @@ def divided_sizes(model: ModelConfig, padded_vocab_size: int) -> list[tuple[str,
         ("model.embedding_size", model.embedding_size, "fsdp"),
         ("model.lstm_size", model.lstm_size, "fsdp"),
     ]
-    return [one for one in sizes if one[1]]
+    return [entry for entry in sizes if entry[1]]
 
 
 # On a CPU the activations of more tokens do not fit in the caches, and their buffers are mapped and cleared in every
