@@ -22,19 +22,19 @@ def without_credentials(text: str) -> str:
 
 def refuse_credentials(url: str, name: str = "") -> None:
     """Raise ValueError, which does not repeat them, for a URL with a password or a signed query; `name` is its key."""
-    shown = without_credentials(url)
-    if shown != url:
+    safe_url = without_credentials(url)
+    if safe_url != url:
         raise ValueError(
-            f"{f'{name}=' if name else ''}{shown}: a password or signature in a URL would be written into configs, "
+            f"{f'{name}=' if name else ''}{safe_url}: a password or signature in a URL would be written into configs, "
             "logs and reports; give credentials by the environment (such as AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY) or the file of the storage's own tools, and the URL without them"
         )
 
 
-def refuse_credentials_within(values: Mapping[str, Any], where: str = "") -> None:
+def refuse_credentials_within(values: Mapping[str, Any], prefix: str = "") -> None:
     """`refuse_credentials` for every string of a config as JSON has it."""
     for key, value in values.items():
-        name = f"{where}{key}"
+        name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             refuse_credentials_within(value, f"{name}.")
         for text in value if isinstance(value, list | tuple) else [value]:

@@ -27,31 +27,31 @@ FOLDER = "plugins"  # in the directory of a run: the copies of its plug-in files
 _SHOWN = 12  # digits of a digest in messages
 
 
-def use_plugins(given: Sequence[str]) -> tuple[str, ...]:
+def use_plugins(names: Sequence[str]) -> tuple[str, ...]:
     """Import plug-ins that the user names, and trust their content; returns them with their digests, for a config.
 
     Each is a file (`my_file.py`) or a module (`my_package.module`); either may be followed by `@sha256:DIGEST`, which
     it must then have. A file is self-contained: its folder is not searched for modules. Raises ValueError for what is
     missing, has another digest or is called like another plug-in, and for an exception in its code, with its line.
     """
-    return tuple(dict.fromkeys(str(_use(written)) for written in given))
+    return tuple(dict.fromkeys(str(_use(written)) for written in names))
 
 
 def _use(written: str) -> Plugin:
     place, _, digest = written.partition(MARK)
     is_file = place.endswith(".py") or "/" in place
     name = Path(place).name if is_file else place
-    known = registry.loaded_plugins.get(name)
-    if known is not None and digest == known.digest:
-        return known
+    previous = registry.loaded_plugins.get(name)
+    if previous is not None and digest == previous.digest:
+        return previous
     plugin = file_plugin(Path(place)) if is_file else Plugin(name, _digest_of_module(name))
     if digest and plugin.digest != digest:
         raise ValueError(
             f"plug-in {place}: its digest is {plugin.digest[:_SHOWN]}..., not {digest[:_SHOWN]}...; put the file back, "
             f"or name it without {MARK}"
         )
-    if known is not None and known.digest == plugin.digest:
-        plugin = known
+    if previous is not None and previous.digest == plugin.digest:
+        plugin = previous
     else:
         plugin.named = True
         _import(plugin, place)
@@ -103,8 +103,8 @@ def _open(name: str, digest: str, run: str, read: Callable[[str], bytes]) -> Plu
     is_file, copy = name.endswith(".py"), f"{FOLDER}/{Path(name).name}"
     if not is_file and registry.is_entry_point(name):  # of a package that the user installed
         return _import(Plugin(name, _digest_of_module(name), named=True), name)
-    known = trusted()
-    if not (known.get(digest) == name if is_file else name in known.values()) or not digest:
+    names_by_digest = trusted()
+    if not (names_by_digest.get(digest) == name if is_file else name in names_by_digest.values()) or not digest:
         advice = f"read {run}/{copy}, and name it, if you trust it" if is_file else "name it, if you trust it"
         raise ValueError(
             f"{run} needs the plug-in {name} ({digest[:_SHOWN]}...), which was not named on this machine before, and a "
@@ -152,13 +152,19 @@ def collected(plugin: Plugin) -> Iterator[None]:
 
 def files() -> dict[str, tuple[str, bytes]]:
     """The plug-in files of this process by name: (with the digest, as a config records it; the content)."""
-    return {one.name: (str(one), one.source) for one in registry.loaded_plugins.values() if one.source is not None}
+    return {
+        plugin.name: (str(plugin), plugin.source)
+        for plugin in registry.loaded_plugins.values()
+        if plugin.source is not None
+    }
 
 
 def active() -> Plugins:
     """The plug-ins of this process, for `activate` in a worker process."""
     return tuple(
-        (one.name, one.digest, one.source) for one in registry.loaded_plugins.values() if one is not registry.PROGRAM
+        (plugin.name, plugin.digest, plugin.source)
+        for plugin in registry.loaded_plugins.values()
+        if plugin is not registry.PROGRAM
     )
 
 

@@ -71,8 +71,8 @@ def recipe_file(recipe: str | Path) -> tuple[Path, str | None]:
     words = str(recipe)
     if not _is_path(words):
         name, colon, variant = words.partition(":")
-        known = {_folded(known): known for known in recipe_names()}
-        name = known.get(_folded(name), name)
+        full_names = {_folded(full): full for full in recipe_names()}
+        name = full_names.get(_folded(name), name)
         if name not in recipes():
             raise ValueError(f"recipe {words!r} is unknown; {_nearest_name(name)}")
         member = recipes()[name]
@@ -105,9 +105,9 @@ def _nearest_name(name: str) -> str:
 
 def _near_names(name: str) -> list[str]:
     """The recipes of a family, where the name is their first word, as in bert_base; else the most similar name."""
-    family = [known for known in recipe_names() if known.partition("_")[0] == name.lower()]
-    known = {_folded(known): known for known in recipe_names()}
-    return family or [known[match] for match in difflib.get_close_matches(_folded(name), known, 1)]
+    family = [full for full in recipe_names() if full.partition("_")[0] == name.lower()]
+    full_names = {_folded(full): full for full in recipe_names()}
+    return family or [full_names[match] for match in difflib.get_close_matches(_folded(name), full_names, 1)]
 
 
 def _folded(name: str) -> str:
@@ -120,9 +120,9 @@ def _why_no_file(path: Path) -> str:
         return "it is a folder; name a file in it"
     if path.stem in recipe_names():
         return f"no such file; the package has this recipe as {path.stem}"
-    known = sorted(str(p) for p in path.parent.glob("*.py") if p.is_file()) if path.parent.is_dir() else []
-    near = difflib.get_close_matches(str(path), known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"recipes next to it: {', '.join(known) or 'none'}"
+    neighbours = sorted(str(p) for p in path.parent.glob("*.py") if p.is_file()) if path.parent.is_dir() else []
+    near = difflib.get_close_matches(str(path), neighbours, 1)
+    hint = f"did you mean {near[0]}?" if near else f"recipes next to it: {', '.join(neighbours) or 'none'}"
     return f"no such file; {hint}"
 
 
@@ -139,14 +139,14 @@ def load_recipe(recipe: str | Path) -> Config:
         if variant is not None and not inspect.signature(make).parameters:
             raise ValueError(f"recipe {path}: it has no variants; leave out {variant!r}")
         with _errors_located(path):
-            made = make() if variant is None else make(variant)
-    if not isinstance(made, Config):
-        raise ValueError(f"recipe {path}: config() returned {type(made).__name__}, not bertjax.config.Config")
-    check_types(made, f"recipe {path}: ")
+            config = make() if variant is None else make(variant)
+    if not isinstance(config, Config):
+        raise ValueError(f"recipe {path}: config() returned {type(config).__name__}, not bertjax.config.Config")
+    check_types(config, f"recipe {path}: ")
     if plugin.members:  # the recipe is a plug-in too, which whatever opens the run needs
         trust(plugin)
-        made = replace(made, plugins=(*made.plugins, str(plugin)))
-    return made
+        config = replace(config, plugins=(*config.plugins, str(plugin)))
+    return config
 
 
 def variants_of(recipe: str | Path) -> tuple[str, ...]:
@@ -154,13 +154,13 @@ def variants_of(recipe: str | Path) -> tuple[str, ...]:
     path = recipe_file(recipe)[0]
     with collected(file_plugin(path)):
         make = _config_of(path)
-    taken = list(inspect.signature(make).parameters.values())
-    if not taken:
+    parameters = list(inspect.signature(make).parameters.values())
+    if not parameters:
         return ()
     try:
         make("")
     except UnknownVariantError as error:
-        return tuple(sorted(error.known, key=lambda name: name != taken[0].default))
+        return tuple(sorted(error.known, key=lambda name: name != parameters[0].default))
     return ()
 
 
@@ -242,6 +242,6 @@ def _refuse_short_keys(config: Config, arguments: Sequence[str], prog: str) -> N
         matches = [key for key in keys if key.endswith(f".{name}")] or [key for key in keys if key.endswith(f"_{name}")]
         if matches and "." not in name:
             matches.sort(key=lambda key: not key.startswith("training."))
-            named = " or ".join(f"--{key.replace('_', '-')}" for key in matches)
-            print(f"{prog}: {word} is unknown; did you mean {named}?", file=sys.stderr)
+            options = " or ".join(f"--{key.replace('_', '-')}" for key in matches)
+            print(f"{prog}: {word} is unknown; did you mean {options}?", file=sys.stderr)
             sys.exit(2)

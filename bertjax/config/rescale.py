@@ -14,7 +14,7 @@ from bertjax.config.run import Config, OptimizerConfig, StageConfig
 _LOG_LINES = 100  # of a shorter run, about, at most
 
 
-def rescale(config: Config, steps: int, given: Collection[str] = ()) -> Config:
+def rescale(config: Config, steps: int, user_keys: Collection[str] = ()) -> Config:
     """The config with `training.steps=steps`, and with what follows from the number of steps in proportion to it.
 
     Warm-up, decay and stages keep their shares of the run. Periods become shorter with a shorter run, and never longer:
@@ -22,8 +22,8 @@ def rescale(config: Config, steps: int, given: Collection[str] = ()) -> Config:
     length, so evaluations and saves come no closer to each other than the steps that train on as many rows as one
     evaluation reads.
 
-    `given` are dotted keys that the user set (`optimizer.warmup_steps`, `stages.0.start`): their values stay. Raises
-    ValueError if there are fewer steps than stages.
+    `user_keys` are dotted keys that the user set (`optimizer.warmup_steps`, `stages.0.start`): their values stay.
+    Raises ValueError if there are fewer steps than stages.
     """
     if steps <= len(config.stages):
         raise ValueError(
@@ -31,14 +31,14 @@ def rescale(config: Config, steps: int, given: Collection[str] = ()) -> Config:
             f"{len(config.stages) + 1} steps or more"
         )
     share = steps / config.training.steps
-    stages = _scaled_stages(config, steps, share, given)
+    stages = _scaled_stages(config, steps, share, user_keys)
     first = min([*(stage.start for stage in stages if stage.learning_rate is not None), steps])
     return replace(
         config,
         optimizer=replace(
-            config.optimizer, **_not_given(_scaled_lengths(config.optimizer, share, first), "optimizer", given)
+            config.optimizer, **_not_given(_scaled_lengths(config.optimizer, share, first), "optimizer", user_keys)
         ),
-        training=replace(config.training, steps=steps, **_scaled_periods(config, steps, share, given)),
+        training=replace(config.training, steps=steps, **_scaled_periods(config, steps, share, user_keys)),
         stages=stages,
     )
 
@@ -49,7 +49,7 @@ def keys_given(overrides: Sequence[str]) -> frozenset[str]:
     return frozenset(word.replace("-", "_") for word in words)
 
 
-def _scaled_periods(config: Config, steps: int, share: float, given: Collection[str]) -> dict[str, int]:
+def _scaled_periods(config: Config, steps: int, share: float, user_keys: Collection[str]) -> dict[str, int]:
     training = config.training
     closest = -(-training.eval_rows // training.global_batch_size)
     scaled = {
@@ -57,19 +57,19 @@ def _scaled_periods(config: Config, steps: int, share: float, given: Collection[
         "eval_every": _period(training.eval_every, share, closest),
         "checkpoint_every": _period(training.checkpoint_every, share, closest),
     }
-    scaled = _not_given(scaled, "training", given)
-    if training.keep_every and "training.keep_every" not in given:
+    scaled = _not_given(scaled, "training", user_keys)
+    if training.keep_every and "training.keep_every" not in user_keys:
         # Both ways, for these stay on the disk for good; a multiple of the period, or none would ever be kept.
         period = scaled.get("checkpoint_every", training.checkpoint_every)
         scaled["keep_every"] = period * max(round(training.keep_every * share / period), 1)
     return scaled
 
 
-def _scaled_stages(config: Config, steps: int, share: float, given: Collection[str]) -> tuple[StageConfig, ...]:
+def _scaled_stages(config: Config, steps: int, share: float, user_keys: Collection[str]) -> tuple[StageConfig, ...]:
     """The stages at their shares of the run, each of one step at least."""
     stages: list[StageConfig] = []
     for number, stage in enumerate(config.stages):
-        if f"stages.{number}.start" in given:
+        if f"stages.{number}.start" in user_keys:
             stages.append(stage)
             continue
         before = stages[-1].start if stages else 0
@@ -80,7 +80,7 @@ def _scaled_stages(config: Config, steps: int, share: float, given: Collection[s
         if stage.learning_rate is not None:
             length = min((end for end in ends if end > stage.start), default=stage.start + 1) - stage.start
             scaled = _scaled_lengths(stage, share, length)
-            stages[number] = replace(stage, **_not_given(scaled, f"stages.{number}", given))
+            stages[number] = replace(stage, **_not_given(scaled, f"stages.{number}", user_keys))
     return tuple(stages)
 
 
@@ -92,8 +92,8 @@ def _scaled_lengths(schedule: OptimizerConfig | StageConfig, share: float, lengt
     return {name: value for name, value in scaled.items() if getattr(schedule, name) is not None}
 
 
-def _not_given(scaled: dict[str, int], part: str, given: Collection[str]) -> dict[str, int]:
-    return {name: value for name, value in scaled.items() if f"{part}.{name}" not in given}
+def _not_given(scaled: dict[str, int], part: str, user_keys: Collection[str]) -> dict[str, int]:
+    return {name: value for name, value in scaled.items() if f"{part}.{name}" not in user_keys}
 
 
 def _length(value: int, share: float, most: int) -> int:

@@ -39,12 +39,12 @@ def _field(rule: Rule, default: Any, factory: Any) -> Any:
     return field(default=default, default_factory=factory, metadata={_KEY: rule})
 
 
-def rules_of(config: type, where: str = "") -> dict[str, Rule]:
+def rules_of(config: type, prefix: str = "") -> dict[str, Rule]:
     """Dotted key -> rule, for every field of a config class; nested configs' fields under their dotted keys."""
-    found: dict[str, Rule] = {}
-    for one in dataclasses.fields(config):
-        if isinstance(one.default_factory, type) and dataclasses.is_dataclass(one.default_factory):
-            found |= rules_of(one.default_factory, f"{where}{one.name}.")
+    rules: dict[str, Rule] = {}
+    for entry in dataclasses.fields(config):
+        if isinstance(entry.default_factory, type) and dataclasses.is_dataclass(entry.default_factory):
+            rules |= rules_of(entry.default_factory, f"{prefix}{entry.name}.")
         else:
-            found[where + one.name] = one.metadata.get(_KEY, IDENTITY)
-    return found
+            rules[prefix + entry.name] = entry.metadata.get(_KEY, IDENTITY)
+    return rules

@@ -244,7 +244,9 @@ class StageConfig:
 
     def changed_data(self, data: DataConfig) -> DataConfig:
         """The data of this stage, given that of the stage before it."""
-        both = {one.name for one in dataclasses.fields(self)} & {one.name for one in dataclasses.fields(DataConfig)}
+        both = {field.name for field in dataclasses.fields(self)} & {
+            field.name for field in dataclasses.fields(DataConfig)
+        }
         return dataclasses.replace(data, **{name: value for name in both if (value := getattr(self, name)) is not None})
 
 

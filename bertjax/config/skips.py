@@ -20,7 +20,7 @@ def parse_skips(texts: Sequence[str]) -> tuple[Skip, ...]:
                 f"training.skips={text!r}: give STEP+COUNT, as in 500+20: from step 500 on, 20 batches are skipped"
             )
     skips = tuple((int(step), int(count)) for step, count in (text.split("+") for text in texts))
-    if any(one >= other for (one, _), (other, _) in itertools.pairwise(skips)):
+    if any(earlier >= later for (earlier, _), (later, _) in itertools.pairwise(skips)):
         raise ValueError(f"training.skips={tuple(texts)}: the steps must rise; put them in order, each step once")
     return skips
 
@@ -28,12 +28,12 @@ def parse_skips(texts: Sequence[str]) -> tuple[Skip, ...]:
 def with_skip(texts: Sequence[str], first: int, stop: int) -> tuple[str, ...]:
     """The records with which step `first` gets the batch that step `stop` has now, and later steps those after."""
     skips, length = parse_skips(texts), stop - first
-    kept = {step: count for step, count in skips if step < first} | {first: length}
+    counts = {step: count for step, count in skips if step < first} | {first: length}
     for step, count in skips:
         if step >= first:  # later records move so many steps earlier
             at = max(step - length, first)
-            kept[at] = kept.get(at, 0) + count
-    return tuple(f"{step}+{kept[step]}" for step in sorted(kept))
+            counts[at] = counts.get(at, 0) + count
+    return tuple(f"{step}+{counts[step]}" for step in sorted(counts))
 
 
 def batch_of(step: int, skips: Sequence[Skip], start: int = 0) -> int:

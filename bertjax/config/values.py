@@ -51,7 +51,7 @@ def with_values(config: C, values: Mapping[str, Any]) -> C:
 def _plain(value: Any) -> Any:
     """Convert a field's value as `to_dict` does."""
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return to_dict(value) if dataclasses.is_dataclass(value) else value
 
 
@@ -60,17 +60,17 @@ def check_types(config: Any, origin: str = "") -> None:
     _check_fields(config, "", origin)
 
 
-def _check_fields(config: Any, where: str, origin: str) -> None:
+def _check_fields(config: Any, prefix: str, origin: str) -> None:
     kinds = typing.get_type_hints(type(config))
     for key in (field.name for field in dataclasses.fields(config)):
-        value, name = getattr(config, key), f"{where}{key}"
+        value, name = getattr(config, key), f"{prefix}{key}"
         if not _fits(value, kinds[key]):
             if typing.get_origin(kinds[key]) is typing.Literal:
-                known = ", ".join(map(repr, typing.get_args(kinds[key])))
-                raise ValueError(f"{origin}{name}={repr(value)[:_SHOWN]} is unknown; choose from {known}")
-            wanted = getattr(kinds[key], "__name__", "") if isinstance(kinds[key], type) else str(kinds[key])
+                choices = ", ".join(map(repr, typing.get_args(kinds[key])))
+                raise ValueError(f"{origin}{name}={repr(value)[:_SHOWN]} is unknown; choose from {choices}")
+            kind = getattr(kinds[key], "__name__", "") if isinstance(kinds[key], type) else str(kinds[key])
             raise ValueError(
-                f"{origin}{name}={repr(value)[:_SHOWN]} is {type(value).__name__}; give {wanted.replace('typing.', '')}"
+                f"{origin}{name}={repr(value)[:_SHOWN]} is {type(value).__name__}; give {kind.replace('typing.', '')}"
             )
         for inner, within in [(value, name), *((part, f"{name}.{n}") for n, part in enumerate(_parts(value)))]:
             if dataclasses.is_dataclass(inner):
@@ -95,27 +95,27 @@ def _fits(value: Any, kind: Any) -> bool:
     return isinstance(value, kind)
 
 
-def _build(cls: type, values: Any, where: str) -> Any:
+def _build(cls: type, values: Any, prefix: str) -> Any:
     if not isinstance(values, dict):
-        name = f"config key {where.rstrip('.')}" if where else "the config"
+        name = f"config key {prefix.rstrip('.')}" if prefix else "the config"
         raise ValueError(f"{name} is {type(values).__name__}; give a mapping of its keys")
     fields = {f.name: f for f in dataclasses.fields(cls)}
-    made = {}
+    arguments = {}
     for key, value in values.items():
         if key not in fields:
             near = difflib.get_close_matches(key[:_SHOWN], fields, 1)
-            hint = f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(fields)}"
-            raise ValueError(f"config key {where}{key[:_SHOWN]} is unknown; {hint}")
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"there are {', '.join(fields)}"
+            raise ValueError(f"config key {prefix}{key[:_SHOWN]} is unknown; {hint}")
         default = fields[key].default_factory
         if isinstance(default, type) and dataclasses.is_dataclass(default):
-            value = _build(default, value, f"{where}{key}.")
+            value = _build(default, value, f"{prefix}{key}.")
         if key == "stages" and issubclass(cls, Config):
-            value = [_build(StageConfig, stage, f"{where}{key}.{n}.") for n, stage in enumerate(_listed(value, key))]
-        made[key] = tuple(value) if isinstance(value, list) else value
+            value = [_build(StageConfig, stage, f"{prefix}{key}.{n}.") for n, stage in enumerate(_listed(value, key))]
+        arguments[key] = tuple(value) if isinstance(value, list) else value
     required = [name for name, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
-    if lacks := [name for name in required if name not in made]:
-        raise ValueError(f"config key {where}{lacks[0]} is missing and has no default; give it")
-    return cls(**made)
+    if lacks := [name for name in required if name not in arguments]:
+        raise ValueError(f"config key {prefix}{lacks[0]} is missing and has no default; give it")
+    return cls(**arguments)
 
 
 def _listed(value: Any, key: str) -> list[Any]:
@@ -130,11 +130,11 @@ def differences(config: Config, base: Config) -> dict[str, tuple[Any, Any]]:
     return {key: (old.get(key), new.get(key)) for key in new | old if new.get(key) != old.get(key)}
 
 
-def flatten(tree: dict[str, Any], where: str = "") -> dict[str, Any]:
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested dicts to one with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        flat.update(flatten(value, f"{where}{key}.") if isinstance(value, dict) else {where + key: value})
+        flat.update(flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})
     return flat
 
 
