@@ -174,9 +174,9 @@ def matmul_peak(device: Device, dtype: str, seconds: float = 2.0) -> Peak:
 
 def device_peak(device: Device, dtype: str) -> Peak:
     """The peak for the MFU of a device that computes in a dtype: from the table, or measured if the table lacks it."""
-    known = peak_flops(device.device_kind)
-    if known is not None:
-        return Peak(known, f"data sheet of {device.device_kind}, bf16 dense")
+    table_peak = peak_flops(device.device_kind)
+    if table_peak is not None:
+        return Peak(table_peak, f"data sheet of {device.device_kind}, bf16 dense")
     if device.platform != "cpu":
         return matmul_peak(device, dtype)
     return Peak(measured_peak_flops(dtype=dtype), _fastest(dtype, device))

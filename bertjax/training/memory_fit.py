@@ -79,7 +79,8 @@ def fit_to_memory(
     measured: dict[tuple[ExecutionConfig, DataConfig, ModelConfig], dict[int, float]] = {}
 
     def search(execution: ExecutionConfig, stage: Stage, counts: Sequence[int]) -> tuple[int | None, dict[int, float]]:
-        rows, known = stage.training.global_batch_size, measured.setdefault((execution, stage.data, stage.model), {})
+        rows = stage.training.global_batch_size
+        row_needs = measured.setdefault((execution, stage.data, stage.model), {})
 
         def at(count: int) -> Stage:
             return replace(stage, training=replace(stage.training, grad_accum_steps=count))
@@ -87,13 +88,13 @@ def fit_to_memory(
         def need(count: int) -> float:
             _, most = bound(execution, at(count))
             if most > limit:
-                most = known[rows // count] = compiled(execution, at(count))
+                most = row_needs[rows // count] = compiled(execution, at(count))
             return most
 
         arguments, most = bound(execution, at(counts[0]))
         if most <= limit:
             return counts[0], {counts[0]: most}
-        before = {rows / at_a_time: need for at_a_time, need in known.items()}
+        before = {rows / at_a_time: need for at_a_time, need in row_needs.items()}
         return fewest(counts, limit, need, arguments, (most - arguments) / _COMPILED, before)
 
     counts = {stage.number: list(microbatch_counts(stage.training, shards)) for stage in stages}
@@ -124,24 +125,24 @@ def fewest(
     need: Callable[[int], float],
     fixed: float,
     growing: float,
-    known: Mapping[float, float] | None = None,
+    prior: Mapping[float, float] | None = None,
 ) -> tuple[int | None, dict[int, float]]:
     """The fewest of these numbers of microbatches, ascending, whose step fits, and the bytes of all that were tried.
 
     `fixed + growing / first` is the expected need of the first number: bytes that microbatches do not change, and those
-    in proportion to their rows. Each measured need improves the expectation, as do those `known` of like steps. From
+    in proportion to their rows. Each measured need improves the expectation, as do `prior` needs of similar steps. From
     two of them on, a number is taken without trying the one before it, if that one is not expected to fit. None: not
     even the last fits.
     """
-    known = known or {}
+    prior = prior or {}
     growing *= counts[0]
     tried: dict[int, float] = {}
     low, high = 0, len(counts)  # those before `low` are too large, those from `high` on fit
     while low < high:
-        expected = _expectation({**known, **tried}, fixed, growing)
+        expected = _expectation({**prior, **tried}, fixed, growing)
         likely = next((place for place in range(low, high) if expected(counts[place]) <= limit), None)
         if likely is None:
-            if high < len(counts) and len({**known, **tried}) > 1:
+            if high < len(counts) and len({**prior, **tried}) > 1:
                 break
             likely = high - 1
         tried[counts[likely]] = need(counts[likely])
@@ -151,17 +152,17 @@ def fewest(
 
 def _expectation(tried: Mapping[float, float], fixed: float, growing: float) -> Callable[[int], float]:
     """Bytes by the number of microbatches: a line over its inverse, through the two nearest that were tried."""
-    known = {count: bytes for count, bytes in tried.items() if math.isfinite(bytes)}
+    needs = {count: bytes for count, bytes in tried.items() if math.isfinite(bytes)}
 
     def expected(count: float) -> float:
-        near = sorted(known, key=lambda one: abs(math.log(one / count)))[:2]
+        near = sorted(needs, key=lambda candidate: abs(math.log(candidate / count)))[:2]
         if not near:
             return fixed + growing / count
         if len(near) == 1:
-            return fixed + max(known[near[0]] - fixed, 0.0) * near[0] / count
+            return fixed + max(needs[near[0]] - fixed, 0.0) * near[0] / count
         first, second = near
-        slope = (known[first] - known[second]) / (1 / first - 1 / second)
-        return known[first] + slope * (1 / count - 1 / first)
+        slope = (needs[first] - needs[second]) / (1 / first - 1 / second)
+        return needs[first] + slope * (1 / count - 1 / first)
 
     return expected
 
@@ -199,13 +200,13 @@ def _bytes(variable: Any) -> int:
 
 def _within(eqn: Any) -> list[Any]:
     """The jaxprs that an equation calls."""
-    found = []
+    jaxprs = []
     for value in eqn.params.values():
-        for one in value if isinstance(value, tuple | list) else (value,):
-            jaxpr = getattr(one, "jaxpr", one)  # a closed one holds it
+        for item in value if isinstance(value, tuple | list) else (value,):
+            jaxpr = getattr(item, "jaxpr", item)  # a closed one holds it
             if hasattr(jaxpr, "eqns"):
-                found.append(jaxpr)
-    return found
+                jaxprs.append(jaxpr)
+    return jaxprs
 
 
 def _of_enough_tokens(stage: Stage, counts: list[int], shards: int) -> list[int]:

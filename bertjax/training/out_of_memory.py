@@ -69,15 +69,15 @@ def settings_named(
 
 def remedies(config: Config, mesh: Mesh, stage: Stage | None) -> list[str]:
     """Settings that reduce memory, the cheapest first, each with the value to try."""
-    found = [] if stage is None else [*_smaller_microbatches(mesh, stage), *_rematerialised(config)]
+    advice = [] if stage is None else [*_smaller_microbatches(mesh, stage), *_rematerialised(config)]
     shards, fsdp = batch_shards(mesh), mesh.shape["fsdp"]
     wider = [
         size for size in range(2 * fsdp, shards + 1) if shards % size == 0 and config.model.hidden_size % size == 0
     ]
     if wider:
-        found.append(f"--mesh.fsdp {wider[0]}: weights and moments split over {wider[0]} devices")
+        advice.append(f"--mesh.fsdp {wider[0]}: weights and moments split over {wider[0]} devices")
     return [
-        *found,
+        *advice,
         *_more_of_a_gpu(mesh),
         "bertjax plan RECIPE --topology local: which of these fit, before anything runs",
     ]
@@ -116,8 +116,8 @@ def _rematerialised(config: Config) -> list[str]:
 
 def _requested(message: str) -> str:
     for pattern in _REQUESTED:
-        if found := re.search(pattern, message):
-            parts = found.groupdict()
+        if match := re.search(pattern, message):
+            parts = match.groupdict()
             return (
                 f"{int(parts['bytes']) / 1e9:,.2f} GB more were requested"
                 if "bytes" in parts

@@ -31,8 +31,8 @@ def _cosine(config: OptimizerConfig, step: jax.Array, total: int) -> jax.Array:
 
 
 def _warmup_stable_decay(config: OptimizerConfig, step: jax.Array, total: int) -> jax.Array:
-    left = jnp.clip((total - step) / max(config.decay_steps, 1), 0.0, 1.0)
-    return left if config.decay_shape == "linear" else 1.0 - jnp.sqrt(1.0 - left)
+    remainder = jnp.clip((total - step) / max(config.decay_steps, 1), 0.0, 1.0)
+    return remainder if config.decay_shape == "linear" else 1.0 - jnp.sqrt(1.0 - remainder)
 
 
 # The factor of the peak learning rate at a step after the warm-up.

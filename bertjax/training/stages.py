@@ -76,11 +76,11 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
         configs.append(_changed(configs[-1], change, f"stages.{number}"))
     schedule_edges = [0, *(c.start for c in config.stages if c.learning_rate is not None), config.training.steps]
     stages = []
-    for number, (one, start, stop) in enumerate(zip(configs, edges, edges[1:], strict=False)):
+    for number, (stage, start, stop) in enumerate(zip(configs, edges, edges[1:], strict=False)):
         first = max(edge for edge in schedule_edges if edge <= start)
         last = min(edge for edge in schedule_edges if edge >= stop)
-        _validate_stage(replace(one, training=replace(one.training, steps=last - first)), number)
-        stages.append(Stage(number, start, stop, one.data, one.training, one.optimizer, one.model, first, last))
+        _validate_stage(replace(stage, training=replace(stage.training, steps=last - first)), number)
+        stages.append(Stage(number, start, stop, stage.data, stage.training, stage.optimizer, stage.model, first, last))
     return tuple(stages)
 
 
@@ -162,14 +162,14 @@ def as_of_stage(config: Config, step: int) -> Config:
 
 def _edges(config: Config) -> list[int]:
     """The first step of each stage, and the end of the last one."""
-    named = [("the first step", 0), *((f"stages.{n}.start", stage.start) for n, stage in enumerate(config.stages))]
-    named.append(("training.steps", config.training.steps))
-    for (before, start), (after, stop) in itertools.pairwise(named):
+    edges = [("the first step", 0), *((f"stages.{n}.start", stage.start) for n, stage in enumerate(config.stages))]
+    edges.append(("training.steps", config.training.steps))
+    for (before, start), (after, stop) in itertools.pairwise(edges):
         if start >= stop:
             raise ValueError(
                 f"{after}={stop:,} is not after {before} ({start:,}); put the stages in order, each with a step or more"
             )
-    return [step for _, step in named]
+    return [step for _, step in edges]
 
 
 def _changed(config: Config, change: StageConfig, name: str) -> Config:

@@ -96,7 +96,7 @@ class StepPrograms:
             return Fit(config)
 
         def agreed(what: str, value: float) -> list[float]:
-            return [value] if processes is None else [float(one) for one in processes.gather(what, repr(value))]
+            return [value] if processes is None else [float(text) for text in processes.gather(what, repr(value))]
 
         def compiled(execution: ExecutionConfig, stage: Stage) -> float:
             return max(agreed("memory of a step", self.compiled_bytes(execution, stage)))

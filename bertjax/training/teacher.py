@@ -34,11 +34,11 @@ class Teacher:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the names, shapes and bits of all arrays: the same wherever they were read from."""
-        found = hashlib.sha256()
+        hasher = hashlib.sha256()
         for name, array in sorted(named_arrays(self.params).items()):
-            found.update(f"{name} {array.shape} {array.dtype}\n".encode())
-            found.update(np.ascontiguousarray(array).data)
-        return found.hexdigest()
+            hasher.update(f"{name} {array.shape} {array.dtype}\n".encode())
+            hasher.update(np.ascontiguousarray(array).data)
+        return hasher.hexdigest()
 
 
 def objectives_with_teacher(config: Config) -> Iterator[Objective]:
@@ -59,9 +59,9 @@ def assumed_teacher(config: Config) -> ModelConfig | None:
     model = config.model
     if not model.teacher_width:
         return replace(model, num_hidden_layers=2 * model.num_hidden_layers)
-    for one in family_of(model.family).presets.values():
-        if (one.hidden_size, one.num_attention_heads) == (model.teacher_width, model.num_attention_heads):
-            return replace(one, vocab_size=model.vocab_size, vocab_pad_multiple=model.vocab_pad_multiple)
+    for preset in family_of(model.family).presets.values():
+        if (preset.hidden_size, preset.num_attention_heads) == (model.teacher_width, model.num_attention_heads):
+            return replace(preset, vocab_size=model.vocab_size, vocab_pad_multiple=model.vocab_pad_multiple)
     raise ValueError(
         f"model.teacher_width={model.teacher_width}: no published model of model.family={model.family!r} has this "
         f"width and model.num_attention_heads={model.num_attention_heads}, so that the teacher's memory and time are "
@@ -90,8 +90,12 @@ def flops_of_run(config: Config, data: DataConfig, teacher: ModelConfig | None) 
     """
     objectives = objectives_of(config)
     predictions = expected_predictions(data)
-    own = predictions if any(_predicts_tokens(one.heads) for one in objectives) else 0.0
-    of_teacher = predictions if any(one.teacher and _predicts_tokens(one.teacher.heads) for one in objectives) else 0.0
+    own = predictions if any(_predicts_tokens(objective.heads) for objective in objectives) else 0.0
+    of_teacher = (
+        predictions
+        if any(objective.teacher and _predicts_tokens(objective.teacher.heads) for objective in objectives)
+        else 0.0
+    )
     return flops_of_networks(config.model, teacher, data.sequence_length, own, of_teacher)
 
 
@@ -116,22 +120,22 @@ def check_teacher(config: Config) -> None:
     The same for an objective that projects vectors to a teacher's width.
     """
     taught = [*objectives_with_teacher(config)]
-    distilling, given = [objective.name for objective in taught], config.training.objectives
+    distilling, names = [objective.name for objective in taught], config.training.objectives
     if distilling and not config.distillation.teacher:
         raise ValueError(
-            f"training.objectives={given}: {distilling[0]} needs a teacher, and distillation.teacher is empty; name a "
+            f"training.objectives={names}: {distilling[0]} needs a teacher, and distillation.teacher is empty; name a "
             "run, hf:DIR, hf:NAME or tf1:DIR"
         )
-    projected = any(one.teacher and one.teacher.projected for one in taught)
+    projected = any(objective.teacher and objective.teacher.projected for objective in taught)
     if config.model.teacher_width and not projected:
         able = (name for name, objective in OBJECTIVES.items() if objective.teacher and objective.teacher.projected)
         raise ValueError(
-            f"model.teacher_width={config.model.teacher_width} with training.objectives={given}: none of them projects "
+            f"model.teacher_width={config.model.teacher_width} with training.objectives={names}: none of them projects "
             f"vectors to that width; add {' or '.join(able)}, or leave it 0"
         )
     able = [name for name, objective in OBJECTIVES.items() if objective.teacher is not None]
     if config.distillation.teacher and not distilling:
         raise ValueError(
-            f"distillation.teacher={config.distillation.teacher!r} with training.objectives={given}: none of them "
+            f"distillation.teacher={config.distillation.teacher!r} with training.objectives={names}: none of them "
             f"needs a teacher; add {', '.join(able[:-1])} or {able[-1]}, or leave the teacher out"
         )

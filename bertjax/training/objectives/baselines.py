@@ -44,11 +44,11 @@ def without_context(facts: HeldOutFacts) -> dict[str, float]:
     """
     total = visible = copied = 0.0
     for batch in facts.batches():
-        shown = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], axis=1)
-        weights, is_visible = batch["mlm_weights"].astype(np.float64), shown != facts.mask_id
+        input_tokens = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], axis=1)
+        weights, is_visible = batch["mlm_weights"].astype(np.float64), input_tokens != facts.mask_id
         total += float(weights.sum())
         visible += float(weights[is_visible].sum())
-        copied += float(weights[is_visible & (shown == batch["mlm_labels"])].sum())
+        copied += float(weights[is_visible & (input_tokens == batch["mlm_labels"])].sum())
     seen, right = visible / max(total, 1.0), copied / max(visible, 1.0)
     cases = (right, 0.0), (1 - right, facts.unigram_loss)
     of_visible = sum(share * (entropy - math.log(share)) for share, entropy in cases if share)

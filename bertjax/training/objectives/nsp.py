@@ -17,8 +17,8 @@ def pair_objective(name: str, logits: PairLogits, *, about: str, clause: str, ba
     """An objective that classifies sentence pairs at their [CLS] into two classes, by the pooler and `<name>_head`."""
 
     def sums(forward: Forward, batch: Batch, keys: Keys) -> Sums:
-        found = logits(forward.model, forward(batch), batch["cls_positions"], keys)
-        return classified(found, batch["pair_labels"], batch["pair_weights"])
+        pair_logits = logits(forward.model, forward(batch), batch["cls_positions"], keys)
+        return classified(pair_logits, batch["pair_labels"], batch["pair_weights"])
 
     return Objective(
         name=name,

@@ -84,20 +84,20 @@ class Forward:
 
         `for_mlm`: return the input of the MLM head, which differs if the network has an enhanced decoder.
         """
-        one = self._networks[network]
-        decodes = for_mlm and one.decodes
+        module = self._networks[network]
+        decodes = for_mlm and module.decodes
         inputs = batch["input_ids"], batch["token_type_ids"], batch["sequence_ids"]
-        for known in self._encoded:
-            if (known.network, known.decodes) == (network, decodes) and all(map(operator.is_, known.inputs, inputs)):
-                return known.vectors
+        for entry in self._encoded:
+            if (entry.network, entry.decodes) == (network, decodes) and all(map(operator.is_, entry.inputs, inputs)):
+                return entry.vectors
         keys, attention = self._dropout_keys(network), self._attention[network]
         if decodes:
-            vectors = one.decode(*inputs, keys, packed=self._packed, attention=attention)
+            vectors = module.decode(*inputs, keys, packed=self._packed, attention=attention)
         elif GLOBAL_POSITIONS in batch:  # tokens that a task marks; networks without global tokens ignore them
             marked = batch[GLOBAL_POSITIONS]
-            vectors = one.encode(*inputs, keys, packed=self._packed, attention=attention, global_positions=marked)
+            vectors = module.encode(*inputs, keys, packed=self._packed, attention=attention, global_positions=marked)
         else:
-            vectors = one.encode(*inputs, keys, packed=self._packed, attention=attention)
+            vectors = module.encode(*inputs, keys, packed=self._packed, attention=attention)
         self._encoded.append(_Encoded(network, decodes, inputs, vectors))
         return vectors
 

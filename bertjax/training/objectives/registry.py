@@ -51,7 +51,7 @@ def objectives_of(config: Config) -> tuple[Objective, ...]:
         )
     return tuple(
         replace(objective, sums=functools.partial(objective.sums, **objective.options(config)), scale=scale)
-        for objective, scale in zip(chosen, weights or [one.scale for one in chosen], strict=True)
+        for objective, scale in zip(chosen, weights or [objective.scale for objective in chosen], strict=True)
     )
 
 
