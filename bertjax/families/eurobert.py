@@ -101,8 +101,8 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
         )
     if config.get("rope_scaling") is not None:
         raise ValueError(f"{config.where}: rope_scaling is {config.get('rope_scaling')!r}; bertjax has none")
-    given = config.get("rope_parameters") or {}
-    theta = rope_theta(config, given, config.get("rope_theta", _THETA))
+    parameters = config.get("rope_parameters") or {}
+    theta = rope_theta(config, parameters, config.get("rope_theta", _THETA))
     return fields | _HEADS | {"rope_theta": theta}
 
 

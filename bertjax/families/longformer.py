@@ -39,7 +39,7 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
     fields = read_fields(config, task_dropout="", activations=ACTIVATIONS, causal=False)
     width = config.get("attention_window", _WINDOW)
     windows: list[Any] = width if isinstance(width, list) and width else [width]
-    if any(type(one) is not int or one < 2 or one % 2 or one != windows[0] for one in windows):
+    if any(type(size) is not int or size < 2 or size % 2 or size != windows[0] for size in windows):
         raise ValueError(f"{config.where}: attention_window is {width!r}; bertjax has one even window for all layers")
     return fields | _ARCHITECTURE | {"window": windows[0] // 2}
 

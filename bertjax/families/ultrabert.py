@@ -57,10 +57,10 @@ def _from_hf_config(config: HfConfig) -> dict[str, Any]:
     layers, window = fields["num_hidden_layers"], config.number("sliding_window", _WINDOW)
     types, windows = config.get("layer_types"), config.get("attention_windows")
     if windows is not None:
-        if not isinstance(windows, list) or not all(type(one) is int and one >= 0 for one in windows):
+        if not isinstance(windows, list) or not all(type(width) is int and width >= 0 for width in windows):
             raise ValueError(f"{config.where}: attention_windows is {windows!r}, which is not a list of numbers")
-        window = next((one for one in windows if one), window)
-        types = [_LOCAL if one else _FULL for one in windows] if types is None else types
+        window = next((width for width in windows if width), window)
+        types = [_LOCAL if width else _FULL for width in windows] if types is None else types
     every, first = _period(config, layers, _types(layers, _EVERY, _FIRST) if types is None else types)
     parameters = config.get("rope_parameters")
     if parameters is None and isinstance(thetas := config.get("rope_theta"), list):
