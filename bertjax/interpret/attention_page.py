@@ -57,7 +57,7 @@ class AttentionView:
         """For each pattern the (layer, head) that shows it most, counted from 0; None if it was not measured."""
         strengths = self.patterns.strengths
         heads = self.attention.shape[1]
-        return [None if np.isnan(one).any() else divmod(int(one.argmax()), heads) for one in strengths]
+        return [None if np.isnan(grid).any() else divmod(int(grid.argmax()), heads) for grid in strengths]
 
 
 def view_attention(
@@ -167,9 +167,9 @@ def _pattern(view: AttentionView, number: int) -> str:
     """A pattern's strength in every head, as a grid."""
     pattern, best = PATTERNS[number], view.clearest[number]
     title = f"<h3>{number + 1}. {escaped(pattern.name[0].upper() + pattern.name[1:])}</h3>"
-    about = f"<p>Attends to {escaped(pattern.looks_at)}.</p>"
+    subtitle = f"<p>Attends to {escaped(pattern.looks_at)}.</p>"
     if best is None:
-        return f'<div class="view card pattern">{title}{about}<p><b>Not measured.</b></p></div>'
+        return f'<div class="view card pattern">{title}{subtitle}<p><b>Not measured.</b></p></div>'
     shares, strengths = view.patterns.shares[number], view.patterns.strengths[number]
     tokens, chance = view.patterns.tokens[number], view.patterns.chances[number]
     figures = f"{shares[best]:.0%} of the attention of {tokens:,} tokens, {chance:.0%} if it were uniform"
@@ -189,7 +189,7 @@ def _pattern(view: AttentionView, number: int) -> str:
                 f"{_shade(strength)}</button>"
             )
     grid = f'<div class="heat">{"".join(cells)}</div>'
-    return f'<div class="view card pattern">{title}{about}{grid}<p>{clearest}</p></div>'
+    return f'<div class="view card pattern">{title}{subtitle}{grid}<p>{clearest}</p></div>'
 
 
 def _shade(share: float) -> str:
@@ -246,14 +246,14 @@ def _gradient(view: AttentionView) -> Iterator[str]:
     )
 
 
-def _tokens_by_layer(view: AttentionView, norms: np.ndarray, shown: np.ndarray) -> str:
+def _tokens_by_layer(view: AttentionView, norms: np.ndarray, shades: np.ndarray) -> str:
     tokens = _tokens(view)
     names = ["emb.", *(str(layer + 1) for layer in range(len(norms) - 1))]
     rows = []
     for index, token in enumerate(tokens):
         cells = "".join(
             f'<td title="{escaped(token)}, {f"layer {layer}" if layer else "embeddings"}: {norms[layer, index]:.3g}">'
-            f"{_shade(shown[layer, index])}</td>"
+            f"{_shade(shades[layer, index])}</td>"
             for layer in range(len(norms))
         )
         kind = ' class="special"' if view.row.is_special[index] else ""

@@ -126,9 +126,9 @@ class WordTable:
 
 def whole_words(tokenizer: Tokenizer) -> np.ndarray:
     """The ids of tokens that are whole words of letters; single letters only in scripts without spaces."""
-    shown = tokenizer.shown
-    letters = [i for i in range(tokenizer.vocab_size) if shown[i].isalpha()]
-    words = [i for i in letters if len(shown[i]) > 1 or is_unspaced(shown[i])]
+    texts = tokenizer.shown
+    letters = [i for i in range(tokenizer.vocab_size) if texts[i].isalpha()]
+    words = [i for i in letters if len(texts[i]) > 1 or is_unspaced(texts[i])]
     return np.array([i for i in words if not tokenizer.is_continuation[i]] or words or [0])
 
 
@@ -141,16 +141,16 @@ def targets(row: TokenRow, related: np.ndarray, predictors: dict[int, int | None
     text = ~row.is_special
     within = text[:, None] & text & (row.segments[:, None] == row.segments)
     across = text[:, None] & text & (row.segments[:, None] != row.segments)
-    wanted = np.zeros((len(PATTERNS), n, n), bool)
-    wanted[NEXT] = within & np.eye(n, k=1, dtype=bool)
-    wanted[PREVIOUS] = within & np.eye(n, k=-1, dtype=bool)
-    wanted[SAME] = within & related
-    wanted[SAME_ACROSS] = across & related
+    target_mask = np.zeros((len(PATTERNS), n, n), bool)
+    target_mask[NEXT] = within & np.eye(n, k=1, dtype=bool)
+    target_mask[PREVIOUS] = within & np.eye(n, k=-1, dtype=bool)
+    target_mask[SAME] = within & related
+    target_mask[SAME_ACROSS] = across & related
     for position, predictor in predictors.items():
         if predictor is not None:
-            wanted[PREDICTIVE, position, predictor] = True
-    wanted[SEPARATORS] = text[:, None] & row.is_special
-    return wanted
+            target_mask[PREDICTIVE, position, predictor] = True
+    target_mask[SEPARATORS] = text[:, None] & row.is_special
+    return target_mask
 
 
 class PatternSums:
@@ -161,12 +161,12 @@ class PatternSums:
         self._chance = np.zeros(len(PATTERNS))
         self._attended = np.zeros((len(PATTERNS), layers, heads))
 
-    def add(self, attention: np.ndarray, wanted: np.ndarray, seen: np.ndarray) -> None:
+    def add(self, attention: np.ndarray, target_mask: np.ndarray, seen: np.ndarray) -> None:
         """Count a row: attention [layers, H, n, n], targets bool [6, n, n], and the attention mask, bool [n, n]."""
-        wanted = wanted & seen
-        self.tokens += wanted.any(axis=-1).sum(axis=-1)
-        self._chance += (wanted.sum(axis=-1) / seen.sum(axis=-1)).sum(axis=-1)
-        self._attended += np.einsum("lhij,pij->plh", attention, wanted, optimize=True)
+        target_mask = target_mask & seen
+        self.tokens += target_mask.any(axis=-1).sum(axis=-1)
+        self._chance += (target_mask.sum(axis=-1) / seen.sum(axis=-1)).sum(axis=-1)
+        self._attended += np.einsum("lhij,pij->plh", attention, target_mask, optimize=True)
 
     @property
     def shares(self) -> np.ndarray:

@@ -24,8 +24,8 @@ def comparison_tables(comparison: Comparison) -> Iterator[Table]:
     for figure in comparison.figures:
         columns = zip(comparison.runs, comparison.steps, figure.values, (None, *figure.differences), strict=True)
         rows = tuple(
-            (run, f"{step:,}", f"{value:{figure.form}}", *(("", "", "") if one is None else _columns(one, figure)))
-            for run, step, value, one in columns
+            (run, f"{step:,}", f"{value:{figure.form}}", *(("", "", "") if delta is None else _columns(delta, figure)))
+            for run, step, value, delta in columns
         )
         note = f"On {comparison.examples}. {'Less' if figure.less_is_better else 'More'} is better."
         headings = ("Run", "Step", "Value", "Difference", "95% interval", "p-value")
@@ -54,8 +54,8 @@ def _verdict(run: str, first: str, difference: Difference, figure: Compared) -> 
 def _amount(value: float, figure: Compared, sign: str = "") -> str:
     """A difference between two values: of shares in points."""
     form = f"{sign}{figure.form}"
-    shown = f"{100 * value:{form[:-1]}f} points" if form.endswith("%") else f"{value:{form}}"
-    return shown.replace("-", "−")
+    text = f"{100 * value:{form[:-1]}f} points" if form.endswith("%") else f"{value:{form}}"
+    return text.replace("-", "−")
 
 
 def _p_value(difference: Difference) -> str:
@@ -78,7 +78,7 @@ def render_comparison(comparison: Comparison) -> str:
         f'<p class="caption">{_METHOD}</p>',
         *map(table_html, comparison_tables(comparison)),
         "<h2>Differences from the first run</h2>",
-        f'<div class="charts">{"".join(_drawing(comparison, one) for one in comparison.figures)}</div>',
+        f'<div class="charts">{"".join(_drawing(comparison, figure) for figure in comparison.figures)}</div>',
     ]
     return render_page("Comparison of runs", parts)
 
@@ -86,10 +86,10 @@ def render_comparison(comparison: Comparison) -> str:
 def _drawing(comparison: Comparison, figure: Compared) -> str:
     """A chart of each run's difference, as a dot on its interval, with a dashed line at no difference."""
     names, differences = comparison.runs[1:], figure.differences
-    drawn = [one for one in differences if not math.isnan(one.p_value)]
+    drawn = [difference for difference in differences if not math.isnan(difference.p_value)]
     if not drawn:
         return ""
-    ends = min(0.0, *(one.low for one in drawn)), max(0.0, *(one.high for one in drawn))
+    ends = min(0.0, *(difference.low for difference in drawn)), max(0.0, *(difference.high for difference in drawn))
     is_share = figure.form.endswith("%")
     scale = 100 if is_share else 1  # points
     axis = value_axis(scale * ends[0], scale * ends[1], "number", count=4)
@@ -104,15 +104,15 @@ def _drawing(comparison: Comparison, figure: Compared) -> str:
         for tick, label in zip(axis.ticks, axis.labels, strict=True)
     ]
     marks.append(f'<line class="level" x1="{px(0):.1f}" x2="{px(0):.1f}" y1="{TOP}" y2="{bottom}"/>')
-    for number, (name, one) in enumerate(zip(names, differences, strict=True)):
+    for number, (name, difference) in enumerate(zip(names, differences, strict=True)):
         y = TOP + _ROW * number
-        shown = escaped(shortened(name, WIDTH - _LEFT - RIGHT))
-        marks.append(f'<text class="over" x="{_LEFT}" y="{y + 14}">{shown}</text>')
-        if one in drawn:
-            clear = "blue" if one.p_value < _CLEAR else "grey"
-            line = f"M{px(one.low):.1f} {y + 29}H{px(one.high):.1f}"
+        caption = escaped(shortened(name, WIDTH - _LEFT - RIGHT))
+        marks.append(f'<text class="over" x="{_LEFT}" y="{y + 14}">{caption}</text>')
+        if difference in drawn:
+            clear = "blue" if difference.p_value < _CLEAR else "grey"
+            line = f"M{px(difference.low):.1f} {y + 29}H{px(difference.high):.1f}"
             marks.append(f'<path class="{clear}" d="{line}"/>')
-            marks.append(f'<circle class="{clear}" cx="{px(one.value):.1f}" cy="{y + 29}" r="4"/>')
+            marks.append(f'<circle class="{clear}" cx="{px(difference.value):.1f}" cy="{y + 29}" r="4"/>')
     note = f"minus {comparison.runs[0]}; {'less' if figure.less_is_better else 'more'} is better"
     across = f"difference {'in points ' if is_share else ''}{axis.scale}".rstrip()
     title = f'<text class="axis" x="{WIDTH / 2}" y="{bottom + 37}" text-anchor="middle">{across}</text>'

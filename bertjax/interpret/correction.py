@@ -169,9 +169,9 @@ def _cut(tokenizer: Tokenizer, kinds: np.ndarray, text: str, number: int) -> _Cu
     ids = np.array(encoding.ids, np.int32)
     for role, token in tokenizer.special.items():
         if role != "unk" and token in ids:
-            shown = text[:_SHOWN] + ("..." if len(text) > _SHOWN else "")
+            excerpt = text[:_SHOWN] + ("..." if len(text) > _SHOWN else "")
             raise ValueError(
-                f"text {number}, {shown!r}, contains the special token {tokenizer.tokens[token]}; leave it out "
+                f"text {number}, {excerpt!r}, contains the special token {tokenizer.tokens[token]}; leave it out "
                 "(bertjax fill-mask fills masks)"
             )
     begins = ~tokenizer.is_continuation[ids]
@@ -199,13 +199,13 @@ def _questions(model: TrainedModel, cuts: Sequence[_Cut]) -> Iterator[_Question]
     """A question for each window of a text that has words to examine."""
     tokenizer, template = model.tokenizer, family_of(model.config.model.family).template
     for number, cut in enumerate(cuts):
-        where = np.array([begin for begin, _, _ in cut.spans], int)
-        starts, window = _windows(len(cut.ids), model.max_length - 2, where)
+        word_starts = np.array([begin for begin, _, _ in cut.spans], int)
+        starts, window = _windows(len(cut.ids), model.max_length - 2, word_starts)
         for index, start in enumerate(starts):
             ids = cut.ids[start : start + model.max_length - 2]
             words = np.flatnonzero(window == index)
             if len(words):
-                row, positions = TokenRow.of(tokenizer, [ids], template), where[words] - start + 1
+                row, positions = TokenRow.of(tokenizer, [ids], template), word_starts[words] - start + 1
                 yield _Question(row, positions, row.ids[positions], [(number, word) for word in words.tolist()])
 
 
@@ -215,16 +215,16 @@ def _hide_each(questions: Iterable[_Question]) -> Iterator[_Question]:
         for index, position in enumerate(positions):
             ids = row.ids.copy()
             ids[position] = row.tokenizer.mask_id
-            one = slice(index, index + 1)
-            yield _Question(replace(row, ids=ids), positions[one], own[one], words[one])
+            place = slice(index, index + 1)
+            yield _Question(replace(row, ids=ids), positions[place], own[place], words[place])
 
 
-def _windows(tokens: int, room: int, where: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(starts of windows of `room` tokens, the window with most context for each index of `where`)."""
+def _windows(tokens: int, room: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(starts of windows of `room` tokens, the window with most context for each index of `places`)."""
     if tokens <= room:
-        return np.zeros(1, int), np.zeros(len(where), int)
+        return np.zeros(1, int), np.zeros(len(places), int)
     starts = np.append(np.arange(0, tokens - room, max(1, room // 2)), tokens - room)
-    before = where[:, None] - starts
+    before = places[:, None] - starts
     return starts, np.minimum(before, room - 1 - before).argmax(1)
 
 
@@ -241,13 +241,13 @@ def _answers(
     beyond = padded_vocab_size(model.config.model) - len(kinds)
     tables = jnp.asarray(np.pad(kinds, (0, beyond), constant_values=_NO_KIND)), jnp.asarray(np.pad(same, (0, beyond)))
     questions.sort(key=lambda question: len(question.row))
-    left = sum(len(question.words) for question in questions) if masked else len(questions)
-    asked = _hide_each(questions) if masked else iter(questions)
-    for width, group in itertools.groupby(asked, lambda question: row_width(model, len(question.row))):
+    remaining = sum(len(question.words) for question in questions) if masked else len(questions)
+    queue = _hide_each(questions) if masked else iter(questions)
+    for width, group in itertools.groupby(queue, lambda question: row_width(model, len(question.row))):
         most = _TOKENS // width if masked else _LOGITS // (width * model.tokenizer.vocab_size)
-        height = max(1, min(most, 1 << (left - 1).bit_length()))
+        height = max(1, min(most, 1 << (remaining - 1).bit_length()))
         while batch := list(itertools.islice(group, height)):
-            rows = padded([one.row for one in batch + batch[:1] * (height - len(batch))], width)
+            rows = padded([question.row for question in batch + batch[:1] * (height - len(batch))], width)
             targets = np.zeros((2, height, 1 if masked else width), np.int32)
             for number, question in enumerate(batch):
                 targets[:, number, : len(question.positions)] = question.positions, question.ids
@@ -255,8 +255,8 @@ def _answers(
             for index, question in enumerate(batch):
                 count = len(question.positions)
                 yield question, ratios[index, :count], ids[index, :count]
-            left -= len(batch)
-            height = max(1, min(most, 1 << (left - 1).bit_length()))
+            remaining -= len(batch)
+            height = max(1, min(most, 1 << (remaining - 1).bit_length()))
 
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "top"))

@@ -116,14 +116,14 @@ def close_up(text: str) -> str:
 def _masked_row(model: TrainedModel, text: Text) -> TokenRow:
     """The row of a text or pair. Raises ValueError if it has no [MASK] or is too long."""
     tokenizer, limit = model.tokenizer, model.max_length
-    segments = [np.array(encode_with_masks(tokenizer, one)) for one in ([text] if isinstance(text, str) else text)]
+    segments = [np.array(encode_with_masks(tokenizer, part)) for part in ([text] if isinstance(text, str) else text)]
     row = TokenRow.of(tokenizer, segments, family_of(model.config.model.family).template)
-    shown = str(text)[:_SHOWN] + ("..." if len(str(text)) > _SHOWN else "")
+    excerpt = str(text)[:_SHOWN] + ("..." if len(str(text)) > _SHOWN else "")
     if tokenizer.mask_id not in row.ids:
-        raise ValueError(f"text {shown!r} has no {MASK}; write {MASK} in place of a word")
+        raise ValueError(f"text {excerpt!r} has no {MASK}; write {MASK} in place of a word")
     if len(row) > limit:
         raise ValueError(
-            f"text {shown!r} has {len(row)} tokens, special ones included; the model was trained on rows of {limit} "
+            f"text {excerpt!r} has {len(row)} tokens, special ones included; the model was trained on rows of {limit} "
             "(data.sequence_length, stages.*.sequence_length); shorten it"
         )
     return row

@@ -71,17 +71,17 @@ class TagProbe:
         return np.array(accuracies)
 
 
-def classify(known: np.ndarray, labels: np.ndarray, unknown: np.ndarray, classes: int) -> np.ndarray:
-    """Classify the vectors of `unknown` by ridge regression on `known` [n, D] and their labels [n]; int64.
+def classify(train: np.ndarray, labels: np.ndarray, test: np.ndarray, classes: int) -> np.ndarray:
+    """Classify the vectors of `test` by ridge regression on `train` [n, D] and their labels [n]; int64.
 
-    Vectors are centred and scaled by their standard deviation in `known`; the intercept is not shrunk.
+    Vectors are centred and scaled by their standard deviation in `train`; the intercept is not shrunk.
     """
-    mean, spread = known.mean(axis=0, dtype=np.float64), known.std(axis=0, dtype=np.float64)
+    mean, spread = train.mean(axis=0, dtype=np.float64), train.std(axis=0, dtype=np.float64)
     scale = np.where(spread > 0, spread, 1.0)
-    x, targets = (known - mean) / scale, np.eye(classes)[labels]
+    x, targets = (train - mean) / scale, np.eye(classes)[labels]
     shares = targets.mean(axis=0)
     weights = np.linalg.solve(x.T @ x + _RIDGE * np.eye(x.shape[1]), x.T @ (targets - shares))
-    return (((unknown - mean) / scale) @ weights + shares).argmax(axis=1)
+    return (((test - mean) / scale) @ weights + shares).argmax(axis=1)
 
 
 def _by_form(words: Sequence[str], tags: np.ndarray, measured: np.ndarray) -> float:

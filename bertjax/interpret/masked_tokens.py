@@ -39,8 +39,8 @@ def log_probabilities(model: TrainedModel, tokens: Iterable[MaskedToken]) -> Ite
     """
     graphdef = reference_graphdef(model.config.model)
     for part, filled, batch in _batches(model, tokens):
-        positions = np.array([[one.position] for one in filled], np.int32)
-        ids = np.array([one.token for one in filled], np.int32)
+        positions = np.array([[masked_token.position] for masked_token in filled], np.int32)
+        ids = np.array([masked_token.token for masked_token in filled], np.int32)
         with jax.default_matmul_precision("highest"):
             values = np.asarray(_token_log_probabilities(graphdef, model.params, *batch, positions, ids))
         yield from values[:part].tolist()
@@ -54,19 +54,22 @@ def log_distributions(model: TrainedModel, questions: Iterable[tuple[TokenRow, S
         padded_positions = np.array([[*places, *[0] * (slots - len(places))] for _, places in filled], np.int32)
         with jax.default_matmul_precision("highest"):
             values = np.asarray(_log_distributions(graphdef, model.params, *batch, padded_positions))
-        yield from (one[: len(places)] for one, (_, places) in zip(values[:part], filled[:part], strict=True))
+        yield from (
+            distributions[: len(places)]
+            for distributions, (_, places) in zip(values[:part], filled[:part], strict=True)
+        )
 
 
 def _batches(
     model: TrainedModel, questions: Iterable[Question]
 ) -> Iterator[tuple[int, list[Question], tuple[np.ndarray, np.ndarray, np.ndarray]]]:
     """Batches of one width in few heights: (how many questions count, those with repeated ones behind, arrays)."""
-    for width, group in itertools.groupby(questions, lambda one: row_width(model, len(one[0]))):
+    for width, group in itertools.groupby(questions, lambda question: row_width(model, len(question[0]))):
         most = max(1, _TOKENS // width)
         while part := list(itertools.islice(group, most)):
             height = min(most, _FEW) if len(part) <= _FEW else most
             filled = part + part[:1] * (height - len(part))
-            yield len(part), filled, padded([one[0] for one in filled], width)
+            yield len(part), filled, padded([question[0] for question in filled], width)
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")

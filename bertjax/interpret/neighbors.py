@@ -64,21 +64,23 @@ def find_neighbors(
         raise ValueError(f"word {word!r}: the model's vocabulary has no tokens for it; give another word")
     rows = sample.containing(ids, contexts * _CANDIDATES, min(_LONGEST, model.max_length))
     rows = [rows[i * len(rows) // contexts] for i in range(contexts)] if len(rows) > contexts else rows
-    table, shown = WordTable(model), model.tokenizer.shown
+    table, texts = WordTable(model), model.tokenizer.shown
     vector = table.vectors[ids].mean(axis=0)
     vector = vector / max(np.linalg.norm(vector), 1e-12)
     near = [i for i in table.nearest(vector[None], nearest + len(ids))[0].tolist() if i not in ids][:nearest]
-    static = tuple(Near(shown[i], float(table.vectors[i] @ vector)) for i in near)
-    pieces = tuple(shown[i] for i in ids)
+    static = tuple(Near(texts[i], float(table.vectors[i] @ vector)) for i in near)
+    pieces = tuple(texts[i] for i in ids)
     if not rows:
         return Neighbors(pieces, static, layer, (), np.zeros((0, 0), np.float32))
 
     hidden = [inside.hidden[layer] for inside in look_inside(model, rows)]
     mean = np.concatenate(hidden).mean(axis=0)
-    vectors = [one - mean for one in hidden]
+    vectors = [states - mean for states in hidden]
     # The word at its first position in each row, [rows, D]
     starts = [int(word_positions(ids, row)[0]) for row in rows]
-    own = np.stack([one[at : at + len(ids)].mean(axis=0) for one, at in zip(vectors, starts, strict=True)])
+    own = np.stack(
+        [row_vectors[at : at + len(ids)].mean(axis=0) for row_vectors, at in zip(vectors, starts, strict=True)]
+    )
     return Neighbors(pieces, static, layer, tuple(_contexts(ids, rows, vectors, own, nearest)), _cosines(own, own))
 
 
@@ -110,7 +112,7 @@ def _contexts(
 ) -> Iterator[Context]:
     """Each row with the nearest other words of all rows, each word once."""
     positions = [np.flatnonzero(row.is_word & ~np.isin(row.ids, ids)) for row in rows]
-    others = np.concatenate([one[at] for one, at in zip(vectors, positions, strict=True)])
+    others = np.concatenate([row_vectors[at] for row_vectors, at in zip(vectors, positions, strict=True)])
     tokens = np.concatenate([row.ids[at] for row, at in zip(rows, positions, strict=True)])
     homes = np.repeat(np.arange(len(rows)), [len(at) for at in positions])
     for row, cosines in zip(rows, _cosines(own, others), strict=True):

@@ -74,9 +74,9 @@ def read_probe_files(config: Config) -> ProbeFiles:
     # As many pairs of each set, always the same ones.
     most = max(1, config.probe.sample // max(len(pairs), 1))
     sampled = []
-    for one in pairs:
-        drawn = permute(np.arange(min(most, len(one.pairs))), len(one.pairs), derive_key(0, "probed pairs"))
-        sampled.append(replace(one, pairs=tuple(one.pairs[n] for n in sorted(drawn.tolist()))))
+    for pair_set in pairs:
+        drawn = permute(np.arange(min(most, len(pair_set.pairs))), len(pair_set.pairs), derive_key(0, "probed pairs"))
+        sampled.append(replace(pair_set, pairs=tuple(pair_set.pairs[n] for n in sorted(drawn.tolist()))))
     return ProbeFiles(tuple(sampled), tuple(tagged))
 
 
@@ -103,12 +103,17 @@ def _instruments(model: TrainedModel, content: TrainingData, files: ProbeFiles) 
     """A function for each probe of the config. Raises ValueError as `make_probes` does."""
     probe, instruments = model.config.probe, []
     if probe.pairs:
-        require_scored(mlm_model(model), [text for one in files.pairs for pair in one.pairs for text in pair])
+        require_scored(mlm_model(model), [text for pair_set in files.pairs for pair in pair_set.pairs for text in pair])
 
         def judge(model: TrainedModel) -> dict[str, float]:
             judged = judge_pairs(model, files.pairs)
-            figures = {"probe/pairs_accuracy": sum(one.right for one in judged) / sum(one.pairs for one in judged)}
-            return figures | ({f"probe/pairs/{one.name}": one.accuracy for one in judged} if len(judged) > 1 else {})
+            figures = {
+                "probe/pairs_accuracy": sum(judgement.right for judgement in judged)
+                / sum(judgement.pairs for judgement in judged)
+            }
+            return figures | (
+                {f"probe/pairs/{judgement.name}": judgement.accuracy for judgement in judged} if len(judged) > 1 else {}
+            )
 
         instruments.append(judge)
     if probe.attention:
@@ -179,7 +184,9 @@ class Probes(Callback):
                 if self._processes.first:
                     with without_mesh():
                         model = _model(self._job, stage, whole)
-                        figures = {name: value for one in self._instruments for name, value in one(model).items()}
+                        figures = {
+                            name: value for instrument in self._instruments for name, value in instrument(model).items()
+                        }
             figures = json.loads(self._processes.broadcast("figures of probes", json.dumps(figures)))
         self.taken += 1
         seconds = self._clock() - began

@@ -83,12 +83,12 @@ def require_scored(model: TrainedModel, texts: Sequence[str]) -> list[TokenRow]:
     template, longest = family_of(model.config.model.family).template, model.max_length
     rows = [TokenRow.of(model.tokenizer, [ids], template) for ids in model.tokenizer.encode_sentences(list(texts))]
     for number, (text, row) in enumerate(zip(texts, rows, strict=True), 1):
-        shown = repr(text[:_SHOWN] + ("..." if len(text) > _SHOWN else ""))
+        start = repr(text[:_SHOWN] + ("..." if len(text) > _SHOWN else ""))
         if len(row) == 2:
-            raise ValueError(f"text {number}, {shown}, has no tokens and so no score; leave it out")
+            raise ValueError(f"text {number}, {start}, has no tokens and so no score; leave it out")
         if len(row) > longest:
             raise ValueError(
-                f"text {number}, {shown}, has {len(row)} tokens, special ones included; the model was trained on rows "
+                f"text {number}, {start}, has {len(row)} tokens, special ones included; the model was trained on rows "
                 f"of {longest} (data.sequence_length, stages.*.sequence_length); shorten it"
             )
     return rows
@@ -163,10 +163,10 @@ def _set_name(path: Path) -> str:
 
 def _read_pairs(path: Path, notify: Callable[[str], object]) -> PairSet:
     pairs = []
-    for where, values in read_rows(path, Wanted(_COLUMNS), notify):
+    for location, values in read_rows(path, Wanted(_COLUMNS), notify):
         for name in _COLUMNS:
             if not isinstance(values[name], str) or not values[name].strip():
-                raise ValueError(f"{where}: {name} is {values[name]!r}; it must be a sentence")
+                raise ValueError(f"{location}: {name} is {values[name]!r}; it must be a sentence")
         pairs.append(MinimalPair(*(values[name] for name in _COLUMNS)))
     return PairSet(_set_name(path), tuple(pairs))
 
@@ -175,11 +175,11 @@ def judge_pairs(
     model: TrainedModel, sets: Sequence[PairSet], variant: str = "original", progress: Progress = no_progress
 ) -> list[Judgement]:
     """Judge each set. Raises ValueError as `pseudo_likelihoods` does."""
-    texts = [text for one in sets for pair in one.pairs for text in pair]
+    texts = [text for pair_set in sets for pair in pair_set.pairs for text in pair]
     scores = np.array([score.log_probability for score in pseudo_likelihoods(model, texts, variant, progress)])
     right = scores[::2] > scores[1::2]
-    ends = np.cumsum([len(one.pairs) for one in sets])
+    ends = np.cumsum([len(pair_set.pairs) for pair_set in sets])
     return [
-        Judgement(one.name, len(one.pairs), int(part.sum()))
-        for one, part in zip(sets, np.split(right, ends[:-1]), strict=True)
+        Judgement(pair_set.name, len(pair_set.pairs), int(part.sum()))
+        for pair_set, part in zip(sets, np.split(right, ends[:-1]), strict=True)
     ]

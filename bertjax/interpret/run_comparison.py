@@ -64,8 +64,8 @@ def compare_runs(paths: Sequence[str], rows: int, progress: Progress) -> Compari
     models = [load_run(path) for path in paths]
     kinds = [model.kind for model in models]
     if len(set(kinds)) > 1:
-        named = ", ".join(f"{path} ({kind or 'pretraining'})" for path, kind in zip(paths, kinds, strict=True))
-        raise ValueError(f"runs of several kinds: {named}; compare pretrained runs, or runs of one task")
+        listing = ", ".join(f"{path} ({kind or 'pretraining'})" for path, kind in zip(paths, kinds, strict=True))
+        raise ValueError(f"runs of several kinds: {listing}; compare pretrained runs, or runs of one task")
     names = tuple(path.rstrip("/") for path in paths)
     steps = tuple(model.step for model in models)
     examples, figures = _compare_tasks(models) if kinds[0] else _compare_held_out(paths, models, rows, progress)
@@ -80,7 +80,7 @@ def _compare_held_out(
 ) -> tuple[str, list[Compared]]:
     metadata = [read_metadata(path_of(path)) for path in paths]
     for key, what in (("tokenizer_fingerprint", "vocabulary"), ("data_fingerprint", "text")):
-        others = [path for path, one in zip(paths, metadata, strict=True) if one[key] != metadata[0][key]]
+        others = [path for path, record in zip(paths, metadata, strict=True) if record[key] != metadata[0][key]]
         if others:
             raise ValueError(
                 f"{others[0]} has another {what} than {paths[0]}, so that losses cannot be compared; give runs of the "
@@ -88,7 +88,7 @@ def _compare_held_out(
             )
     first = models[0].config
     shared = [name for name in first.training.objectives if all(name in m.config.training.objectives for m in models)]
-    objectives = tuple(one for one in choose(shared) if not one.teacher) if shared else ()
+    objectives = tuple(objective for objective in choose(shared) if not objective.teacher) if shared else ()
     if not objectives:
         raise ValueError(f"{' '.join(paths)}: no common objective (training.objectives); compare runs that share one")
     stage = stage_at(stages_of(first), models[0].step)
@@ -116,7 +116,7 @@ def _compare_held_out(
     figures = [
         _compared(
             measure.title,
-            [ratio_of_sums(one[name], one[f"{objective}_weight"]) for one in sums],
+            [ratio_of_sums(row_sums[name], row_sums[f"{objective}_weight"]) for row_sums in sums],
             held_out.rows,
             less_is_better=measure.is_loss,
             form=".4f" if measure.is_loss else ".2%",
@@ -160,7 +160,10 @@ def _compare_tasks(models: Sequence[TrainedModel]) -> tuple[str, list[Compared]]
     figures = [
         _compared(
             metric,
-            [lambda drawn, measure=one[metric]: np.array([measure(one) for one in drawn]) for one in measures],
+            [
+                lambda drawn, measure=by_metric[metric]: np.array([measure(example) for example in drawn])
+                for by_metric in measures
+            ],
             len(first.examples),
             less_is_better=False,
             form=".4f",
@@ -194,7 +197,7 @@ class DevSet:
     @property
     def answers(self) -> list[Any]:
         """(id, the answer to measure predictions by) of each example."""
-        return [(one.id, self.task.kind.expected_answer(one)) for one in self.examples]
+        return [(example.id, self.task.kind.expected_answer(example)) for example in self.examples]
 
 
 def _compared(
@@ -208,5 +211,5 @@ def _compared(
 ) -> Compared:
     first, *others = statistics
     differences = tuple(paired_bootstrap(first, other, examples, resamples) for other in others)
-    values = (differences[0].first, *(one.second for one in differences))
+    values = (differences[0].first, *(difference.second for difference in differences))
     return Compared(name, values, differences, less_is_better, form)

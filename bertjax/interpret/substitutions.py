@@ -48,26 +48,28 @@ class Variant(NamedTuple):
         return _SEPARATOR.join(f"{old}{place}{new}" for old, place, new in self.substitutions)
 
 
-def parse_variant(written: str, sequence: str, where: str = "") -> Variant:
+def parse_variant(written: str, sequence: str, prefix: str = "") -> Variant:
     """Parse A23V, or A23V:G30D for two substitutions at once.
 
-    Raises ValueError, beginning with `where`, for another form, a place outside the sequence, another letter there, and
-    two substitutions of one place.
+    Raises ValueError, beginning with `prefix`, for another form, a place outside the sequence, another letter there,
+    and two substitutions of one place.
     """
     parts = [_WRITTEN.fullmatch(part) for part in written.split(_SEPARATOR)]
     substitutions = tuple(Substitution(part[1], int(part[2]), part[3]) for part in parts if part is not None)
     if len(substitutions) != len(parts):
-        raise ValueError(f"{where}variant {written!r}: write A23V, or A23V:G30D for two substitutions at once")
+        raise ValueError(f"{prefix}variant {written!r}: write A23V, or A23V:G30D for two substitutions at once")
     for old, place, _ in substitutions:
         if place > len(sequence):
-            raise ValueError(f"{where}variant {written!r}: the sequence has {len(sequence)} letters; correct the place")
+            raise ValueError(
+                f"{prefix}variant {written!r}: the sequence has {len(sequence)} letters; correct the place"
+            )
         if sequence[place - 1] != old:
             raise ValueError(
-                f"{where}variant {written!r}: letter {place} of the sequence is {sequence[place - 1]!r}, not {old!r}; "
+                f"{prefix}variant {written!r}: letter {place} of the sequence is {sequence[place - 1]!r}, not {old!r}; "
                 "places count from 1; is it this sequence?"
             )
-    if len({one.place for one in substitutions}) < len(substitutions):
-        raise ValueError(f"{where}variant {written!r}: two substitutions of one place; leave one of them out")
+    if len({change.place for change in substitutions}) < len(substitutions):
+        raise ValueError(f"{prefix}variant {written!r}: two substitutions of one place; leave one of them out")
     return Variant(sequence, substitutions)
 
 
@@ -78,11 +80,13 @@ def read_variants(path: Path, sequence: str = "") -> list[Variant]:
     """
     variants = []
     columns = _COLUMNS[:1] if sequence else _COLUMNS
-    for where, values in read_rows(path, Wanted(columns), print):
+    for location, values in read_rows(path, Wanted(columns), print):
         for name in columns:
             if not isinstance(values[name], str) or not values[name].strip():
-                raise ValueError(f"{where}: {name} is {values[name]!r}; it must be a text")
-        variants.append(parse_variant(values["variant"].strip(), sequence or values["sequence"].strip(), f"{where}: "))
+                raise ValueError(f"{location}: {name} is {values[name]!r}; it must be a text")
+        variants.append(
+            parse_variant(values["variant"].strip(), sequence or values["sequence"].strip(), f"{location}: ")
+        )
     return variants
 
 
@@ -104,32 +108,35 @@ def score_variants(
     model = mlm_model(model)
     sequences = [*dict.fromkeys(variant.sequence for variant in variants)]
     rows = dict(zip(sequences, letter_rows(model, sequences), strict=True))
-    ids = {letter: _letter_id(model, letter) for letter in {one.new for v in variants for one in v.substitutions}}
+    ids = {letter: _letter_id(model, letter) for letter in {change.new for v in variants for change in v.substitutions}}
 
     # Variants that hide the same places of a sequence share its rows.
     questions: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for number, variant in enumerate(variants):
-        hidden = tuple(sorted(one.place for one in variant.substitutions)) if marginal == "masked" else ()
+        hidden = tuple(sorted(change.place for change in variant.substitutions)) if marginal == "masked" else ()
         questions.setdefault((variant.sequence, hidden), []).append(number)
     order = sorted(questions, key=lambda question: len(question[0]))
     places = {
-        question: sorted({one.place for number in questions[question] for one in variants[number].substitutions})
+        question: sorted({change.place for number in questions[question] for change in variants[number].substitutions})
         for question in order
     }
 
-    def asked() -> Iterator[tuple[TokenRow, list[int]]]:
+    def hidden_rows() -> Iterator[tuple[TokenRow, list[int]]]:
         for sequence, hidden in order:
             ids = rows[sequence].ids.copy()
             ids[[*hidden]] = model.tokenizer.mask_id
             yield rows[sequence].with_ids(ids), places[sequence, hidden]
 
     scores = [0.0] * len(variants)
-    answers = zip(order, log_distributions(model, asked()), strict=True)
+    answers = zip(order, log_distributions(model, hidden_rows()), strict=True)
     for done, (question, distributions) in enumerate(answers, 1):
         at_place = dict(zip(places[question], distributions, strict=True))
         row = rows[question[0]]
         for number in questions[question]:
-            gains = (at_place[one.place][[ids[one.new], row.ids[one.place]]] for one in variants[number].substitutions)
+            gains = (
+                at_place[change.place][[ids[change.new], row.ids[change.place]]]
+                for change in variants[number].substitutions
+            )
             scores[number] = float(sum(new - old for new, old in gains))
         progress("scoring variants", done, len(order))
     return scores

@@ -68,8 +68,8 @@ class TokenRow:
         whole: dict[int, bytes] = {}
         for number, token, special in zip(self.word_numbers.tolist(), self.ids.tolist(), self.is_special, strict=True):
             whole[number] = whole.get(number, b"") + (b"" if special else surfaces[token])
-        read = {number: text.decode(errors="replace").casefold() for number, text in whole.items()}
-        return [read[n] if any(map(str.isalnum, read[n])) else "" for n in self.word_numbers.tolist()]
+        texts = {number: text.decode(errors="replace").casefold() for number, text in whole.items()}
+        return [texts[n] if any(map(str.isalnum, texts[n])) else "" for n in self.word_numbers.tolist()]
 
     @cached_property
     def is_word(self) -> np.ndarray:
