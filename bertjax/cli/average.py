@@ -25,12 +25,12 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.run.averaging import average, write_moving_average
 
     if arguments.moving:
-        made = write_moving_average(arguments.run, arguments.output)
-        print(f"{made.directory}: the moving average at step {made.steps[0]}")
+        result = write_moving_average(arguments.run, arguments.output)
+        print(f"{result.directory}: the moving average at step {result.steps[0]}")
     else:
-        made = average(arguments.run, arguments.last, arguments.output)
-        print(f"{made.directory}: the mean of {len(made.steps)} checkpoints, {', '.join(map(str, made.steps))}")
-    quoted = shlex.quote(str(made.directory))
+        result = average(arguments.run, arguments.last, arguments.output)
+        print(f"{result.directory}: the mean of {len(result.steps)} checkpoints, {', '.join(map(str, result.steps))}")
+    quoted = shlex.quote(str(result.directory))
     print(f"next: bertjax evaluate {quoted}")
     print(f"next: bertjax export {quoted} --to huggingface")
     return 0

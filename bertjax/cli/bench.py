@@ -79,8 +79,8 @@ def open_rows(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
         least, most = _MADE_UP_TOKENS
         tokens = min(max(_MADE_UP_STEPS * steps, least), most)
         config = replace(config, model=replace(config.model, vocab_size=size))
-        about = f"{ABOUT}, {tokens:,} of them ({missing}); {vocabulary}"
-        return config, lambda data, seed: made_up_batches(data, seed, tokens, objectives), about
+        description = f"{ABOUT}, {tokens:,} of them ({missing}); {vocabulary}"
+        return config, lambda data, seed: made_up_batches(data, seed, tokens, objectives), description
     content = open_data(config, ProgressLine(), own_data_fingerprint(config))
     config = replace(config, model=content.tokenizer.fit_model(config.model))
     return config, content.train, f"{content.name}, {content.size('train')}"

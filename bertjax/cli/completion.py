@@ -70,8 +70,8 @@ def candidates(
     return _beginning(word, _following(before[0], *load(before[0]), before[1:], word))
 
 
-def _beginning(word: str, known: Iterable[str]) -> list[str]:
-    return [name for name in dict.fromkeys(known) if name.startswith(word)]
+def _beginning(word: str, names: Iterable[str]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if name.startswith(word)]
 
 
 def _following(name: str, verb: Verb, parser: VerbParser, before: list[str], word: str) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _following(name: str, verb: Verb, parser: VerbParser, before: list[str], wor
         yield from keys
         return
     positions = [action for action in parser._actions if not action.option_strings]
-    number = sum(not one.startswith("-") for one in before)
+    number = sum(not argument.startswith("-") for argument in before)
     if positions and number < len(positions):
         yield from _values(positions[number], name)
 

@@ -99,8 +99,8 @@ def _lines(examined: Examined, correction: Correction) -> list[str]:
     """Return the corrected text and a line for each replaced word."""
     skipped = ""
     if examined.skipped:
-        shown = ", ".join(examined.skipped[:_SHOWN]) + (", ..." if len(examined.skipped) > _SHOWN else "")
-        skipped = f"    not examined (several tokens, or not in the vocabulary): {shown}"
+        word_list = ", ".join(examined.skipped[:_SHOWN]) + (", ..." if len(examined.skipped) > _SHOWN else "")
+        skipped = f"    not examined (several tokens, or not in the vocabulary): {word_list}"
     if not correction.words:
         return [examined.text, "    nothing to correct", *filter(None, [skipped])]
     lines = [correction.text]
@@ -122,7 +122,8 @@ def _writer(output: Path | None) -> Iterator[Callable[[Examined, Correction], No
 
         def write(examined: Examined, correction: Correction) -> None:
             words = [
-                word._asdict() | {"proposals": [one._asdict() for one in word.proposals]} for word in correction.words
+                word._asdict() | {"proposals": [proposal._asdict() for proposal in word.proposals]}
+                for word in correction.words
             ]
             record = {"text": examined.text, "corrected": correction.text, "words": words}
             record["not_examined"] = examined.skipped

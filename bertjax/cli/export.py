@@ -53,8 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from bertjax.pipeline.exporting import ExportOptions, export
 
-    given = {field.name: getattr(arguments, field.name) for field in fields(ExportOptions)}
-    options = ExportOptions(**{name: value for name, value in given.items() if value is not None})
+    values = {field.name: getattr(arguments, field.name) for field in fields(ExportOptions)}
+    options = ExportOptions(**{name: value for name, value in values.items() if value is not None})
     print(export(arguments.run, options, partial(require_free, arguments=arguments)))
     return 0
 

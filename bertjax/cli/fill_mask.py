@@ -47,9 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     texts, top = list(input_texts(arguments)), _TOP if arguments.top is None else arguments.top
     model = open_model(arguments.run)
-    for text, found in zip(texts, model.fill_mask(texts, top), strict=True):
+    for text, answers in zip(texts, model.fill_mask(texts, top), strict=True):
         print(text)
-        for guesses in found:
+        for guesses in answers:
             print("    " + "  ".join(f"{token} {share:.1%}" for token, share in guesses))
     return 0
 

@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.run.session import print_now
     from bertjax.runtime.processes import Stopped
 
-    given = {key: getattr(arguments, key) for key in (*_TASK_KEYS, *_SWITCHES)}
+    options = {key: getattr(arguments, key) for key in (*_TASK_KEYS, *_SWITCHES)}
     name = f"bertjax finetune {arguments.config}"
     request = TaskRequest(
         name=arguments.config,
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         teacher=arguments.teacher or "",
         task={
             key: tuple(value) if isinstance(value, list) else value
-            for key, value in given.items()
+            for key, value in options.items()
             if value is not None and value is not False
         },
         tried={key: values for key in ("learning_rate", "batch_size", "epochs") if (values := getattr(arguments, key))},

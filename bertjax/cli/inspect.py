@@ -91,8 +91,8 @@ def _store_and_rows(arguments: argparse.Namespace, lengths: list[int]) -> tuple[
     return store, _rows_of(config, lengths) if lengths else _rows_of_stages(config)
 
 
-def _is_store(named: str) -> bool:
-    return is_remote(named) or Path(named).is_dir()
+def _is_store(source: str) -> bool:
+    return is_remote(source) or Path(source).is_dir()
 
 
 def _rows_of(config: Config, lengths: list[int]) -> list[RowKind]:
@@ -133,13 +133,13 @@ def _checked_length(length: int) -> int:
 
 
 def _last_words(arguments: argparse.Namespace, page: Path | None) -> str:
-    shown = f"page: {page}" if page else "for a page with plots add --html inspect.html"
+    hint = f"page: {page}" if page else "for a page with plots add --html inspect.html"
     against = "" if arguments.against else "; to look for evaluation texts add --against FILE"
     is_recipe = not _is_store(arguments.config)
     following = (
         shell_command("pretrain", arguments) if is_recipe else "bertjax pretrain RECIPE, with this store's recipe"
     )
-    return f"{shown}{against}; next: {following}"
+    return f"{hint}{against}; next: {following}"
 
 
 VERB = Verb(

@@ -42,13 +42,13 @@ def interruptible(importers: tuple[str, ...], message: Callable[[], str]) -> Ite
 
 def _imported_by(frame: FrameType | None) -> str:
     """Return the file that started the outermost import in progress; empty if there is none."""
-    found = ""
+    importer = ""
     while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(_IMPORTS) or name == importlib.__file__:
-            found = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
+            importer = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
         frame = frame.f_back
-    return found
+    return importer
 
 
 def _end(message: str) -> NoReturn:

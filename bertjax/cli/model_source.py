@@ -30,9 +30,9 @@ def add_text(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_texts(parser: argparse.ArgumentParser, about: str) -> None:
-    """Add the argument TEXT, with `about` as its help, and the options `--file` and `--field`."""
-    parser.add_argument("text", nargs="*", metavar="TEXT", help=about)
+def add_texts(parser: argparse.ArgumentParser, description: str) -> None:
+    """Add the argument TEXT, with `description` as its help, and the options `--file` and `--field`."""
+    parser.add_argument("text", nargs="*", metavar="TEXT", help=description)
     parser.add_argument(
         "--file",
         metavar="FILE",
@@ -49,9 +49,9 @@ def add_texts(parser: argparse.ArgumentParser, about: str) -> None:
 
 def require_texts(arguments: argparse.Namespace, instead: str, file: str = "FILE") -> None:
     """Raise ValueError unless exactly one of TEXT, `--file` and the option `instead` is given."""
-    given = [name for name in ("text", "file", instead) if getattr(arguments, name)]
-    if len(given) != 1:
-        called = " and ".join({"text": "TEXT"}.get(name, f"--{name}") for name in given) or "nothing"
+    names = [name for name in ("text", "file", instead) if getattr(arguments, name)]
+    if len(names) != 1:
+        called = " and ".join({"text": "TEXT"}.get(name, f"--{name}") for name in names) or "nothing"
         raise ValueError(f"{called} given: give one of TEXT, --file FILE and --{instead} {file}")
     if arguments.field and not arguments.file:
         raise ValueError(f"--field {arguments.field} without --file: it names the column or field of a file's text")
@@ -62,15 +62,15 @@ def input_texts(arguments: argparse.Namespace) -> Iterator[str]:
     from bertjax.embed.texts import read_texts
     from bertjax.storage.utf8 import ReadCounts
 
-    read = ReadCounts()
-    yield from arguments.text or read_texts([arguments.file], arguments.field, read)
-    print_replaced(read)
+    counts = ReadCounts()
+    yield from arguments.text or read_texts([arguments.file], arguments.field, counts)
+    print_replaced(counts)
 
 
-def print_replaced(read: ReadCounts, what: str = "") -> None:
+def print_replaced(counts: ReadCounts, what: str = "") -> None:
     """Print how many characters were not UTF-8, if any, after the prefix `what`."""
-    if read.replaced_characters:
-        print(f"{what}{read.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
+    if counts.replaced_characters:
+        print(f"{what}{counts.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
 
 
 def one_or_two(sentences: Sequence[str]) -> tuple[str, ...]:
@@ -117,8 +117,8 @@ def encoding_options(arguments: argparse.Namespace) -> EncodingOptions:
 
     from bertjax.embed.encoder import Encoding, EncodingOptions
 
-    given = {field.name: getattr(arguments, field.name) for field in fields(Encoding)}
-    return EncodingOptions(**{name: value for name, value in given.items() if value is not None})
+    values = {field.name: getattr(arguments, field.name) for field in fields(Encoding)}
+    return EncodingOptions(**{name: value for name, value in values.items() if value is not None})
 
 
 def _number_or_name(text: str) -> int | str:
@@ -127,8 +127,10 @@ def _number_or_name(text: str) -> int | str:
 
 def add_page(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """Add the option `--html`."""
-    shown = "write the page to FILE (%(default)s)" if default else "also write a self-contained page with plots to FILE"
-    parser.add_argument("--html", default=default, metavar="FILE", help=shown)
+    help_text = (
+        "write the page to FILE (%(default)s)" if default else "also write a self-contained page with plots to FILE"
+    )
+    parser.add_argument("--html", default=default, metavar="FILE", help=help_text)
 
 
 def page_path(name: str) -> Path:

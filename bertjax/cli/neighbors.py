@@ -48,32 +48,32 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--contexts {arguments.contexts}: give 1 or more")
     model, _ = open_source(arguments.run)
     sample = sample_text(model, arguments.text, ProgressLine())
-    found = find_neighbors(model, arguments.word, sample, layer=arguments.layer, contexts=arguments.contexts)
-    pieces = f", the mean of {' '.join(found.pieces)}" if len(found.pieces) > 1 else ""
+    neighbors = find_neighbors(model, arguments.word, sample, layer=arguments.layer, contexts=arguments.contexts)
+    pieces = f", the mean of {' '.join(neighbors.pieces)}" if len(neighbors.pieces) > 1 else ""
     print(f"{arguments.word!r}: one vector in the embedding table, whatever the context{pieces}; its nearest words:")
-    print("    " + "  ".join(f"{near.word} {near.cosine:.2f}" for near in found.table))
-    if not found.contexts:
+    print("    " + "  ".join(f"{near.word} {near.cosine:.2f}" for near in neighbors.table))
+    if not neighbors.contexts:
         print(f"no sentence of {sample.origin} has the word; name a text that does: --text FILE")
         return 0
-    _print_contexts(found, sample.origin)
+    _print_contexts(neighbors, sample.origin)
     return 0
 
 
-def _print_contexts(found: Neighbors, origin: str) -> None:
+def _print_contexts(neighbors: Neighbors, origin: str) -> None:
     import numpy as np
 
-    count = len(found.contexts)
-    where = f"after layer {found.layer}" if found.layer else "of the embeddings"
-    print(f"{count} sentence{'s' * (count > 1)} of {origin}; vectors {where}")
+    count = len(neighbors.contexts)
+    place = f"after layer {neighbors.layer}" if neighbors.layer else "of the embeddings"
+    print(f"{count} sentence{'s' * (count > 1)} of {origin}; vectors {place}")
     if count > 1:
-        cosines = found.cosines[np.triu_indices(count, 1)]
+        cosines = neighbors.cosines[np.triu_indices(count, 1)]
         print(
             f"cosines between its vectors: {cosines.min():.3f} to {cosines.max():.3f}, mean {cosines.mean():.3f}; "
             "in the table they are one vector, cosine 1.00"
         )
-    for number, context in enumerate(found.contexts):
-        others = [other for other in np.argsort(-found.cosines[number], kind="stable") if other != number]
-        near = "  ".join(f"({other + 1}) {found.cosines[number, other]:.2f}" for other in others[:_NEAREST])
+    for number, context in enumerate(neighbors.contexts):
+        others = [other for other in np.argsort(-neighbors.cosines[number], kind="stable") if other != number]
+        near = "  ".join(f"({other + 1}) {neighbors.cosines[number, other]:.2f}" for other in others[:_NEAREST])
         print(f"({number + 1}) {context.before} [{context.word}] {context.after}".replace("  ", " "))
         if near:
             print(f"    nearest contexts: {near}")

@@ -54,15 +54,15 @@ def run(arguments: argparse.Namespace) -> int:
         from bertjax.plan.answer import answer
 
         config = load_config(arguments)
-        found = answer(config, arguments, _say)
-    print(found.text)
+        result = answer(config, arguments, _say)
+    print(result.text)
     if page is not None:
         from bertjax.plan.answer import render_plan
         from bertjax.storage.files import replace_text
 
-        replace_text(page, render_plan(found))
+        replace_text(page, render_plan(result))
         print(f"\npage: {page}")
-    return 0 if found.plan.fits else DOES_NOT_FIT
+    return 0 if result.plan.fits else DOES_NOT_FIT
 
 
 def _plan_preparation(arguments: argparse.Namespace) -> int:

@@ -19,9 +19,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the missing part of the way from text to a trained model in every process, and print the result."""
     from bertjax.storage.progress import SIGNS
 
-    config, shown = resolve_config(arguments)
-    given = keys_given(arguments.overrides)
-    if config.training.budget and "training.steps" in given:
+    config, settings_text = resolve_config(arguments)
+    user_keys = keys_given(arguments.overrides)
+    if config.training.budget and "training.steps" in user_keys:
         raise ValueError(
             f"training.budget={config.training.budget!r} with training.steps: the steps follow from the budget; give "
             "one of them"
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         from bertjax.runtime.processes import Stopped
 
         try:
-            result = pretrain(config, given=given, announce=shown, ends_process=True)
+            result = pretrain(config, given=user_keys, announce=settings_text, ends_process=True)
         except Stopped as stopped:
             print_now(f"\n{stopped}")
             return stopped.exit_code

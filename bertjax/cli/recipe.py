@@ -60,9 +60,9 @@ def with_plugins(config: C, arguments: argparse.Namespace) -> C:
 
 def load_config(arguments: argparse.Namespace) -> Config:
     """Return the recipe with its overrides, validated, after printing the changed settings."""
-    config, shown = resolve_config(arguments)
+    config, settings_text = resolve_config(arguments)
     validate(config)
-    print(shown, flush=True)
+    print(settings_text, flush=True)
     return config
 
 
@@ -72,21 +72,21 @@ def resolve_config(arguments: argparse.Namespace) -> tuple[Config, str]:
     If `training.steps` changes, the settings that depend on it change in proportion, unless they are given too.
     """
     recipe = load_recipe(arguments.config)
-    given = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
-    given = with_plugins(with_loggers(given, getattr(arguments, "log", ())), arguments)
-    config = scale_to_steps(given, recipe, keys_given(arguments.overrides))
+    unscaled = override(recipe, arguments.overrides, f"bertjax {arguments.verb} {arguments.config}")
+    unscaled = with_plugins(with_loggers(unscaled, getattr(arguments, "log", ())), arguments)
+    config = scale_to_steps(unscaled, recipe, keys_given(arguments.overrides))
     _require_packages(config)
-    shown = render(given, recipe)
-    if following := differences(config, given):
-        named = ", ".join(f"{key}={new}" for key, (_, new) in following.items() if not isinstance(new, list))
+    text = render(unscaled, recipe)
+    if following := differences(config, unscaled):
+        settings = ", ".join(f"{key}={new}" for key, (_, new) in following.items() if not isinstance(new, list))
         stages = (
             [f"stages from steps {', '.join(str(stage.start) for stage in config.stages)}"] if config.stages else []
         )
-        shown += f"\n  scaled with it: {', '.join([*filter(None, [named]), *stages])}"
-    return config, f"{shown}\n{render_all(config)}" if arguments.show_config else shown
+        text += f"\n  scaled with it: {', '.join([*filter(None, [settings]), *stages])}"
+    return config, f"{text}\n{render_all(config)}" if arguments.show_config else text
 
 
-def scale_to_steps(config: Config, recipe: Config, given: Collection[str]) -> Config:
+def scale_to_steps(config: Config, recipe: Config, user_keys: Collection[str]) -> Config:
     """Scale the settings that depend on the number of steps, if that number is not the recipe's.
 
     An existing run keeps the schedule that it started with, so that it can be trained for longer.
@@ -94,17 +94,17 @@ def scale_to_steps(config: Config, recipe: Config, given: Collection[str]) -> Co
     steps = config.training.steps
     if steps == recipe.training.steps or steps <= len(config.stages):
         return config
-    changed = rescale(replace(config, training=replace(config.training, steps=recipe.training.steps)), steps, given)
+    changed = rescale(replace(config, training=replace(config.training, steps=recipe.training.steps)), steps, user_keys)
     begun = _saved_config(config)
     if begun is None or begun.training.steps == steps:
         return changed
-    kept = {
+    schedule = {
         name: getattr(begun.optimizer, name)
         for name in ("warmup_steps", "decay_steps")
-        if f"optimizer.{name}" not in given
+        if f"optimizer.{name}" not in user_keys
     }
-    stages = changed.stages if any(key.startswith("stages.") for key in given) else begun.stages
-    return replace(changed, optimizer=replace(changed.optimizer, **kept), stages=stages)
+    stages = changed.stages if any(key.startswith("stages.") for key in user_keys) else begun.stages
+    return replace(changed, optimizer=replace(changed.optimizer, **schedule), stages=stages)
 
 
 def _saved_config(config: Config) -> Config | None:
@@ -154,13 +154,13 @@ def shell_command(
 
 def _drop_keys(overrides: Sequence[str], keys: Collection[str]) -> list[str]:
     """Return the overrides without these keys and their values."""
-    kept, dropping = [], False
+    words, dropping = [], False
     for word in overrides:
         if word.startswith("--"):
             dropping = word[2:].partition("=")[0].replace("_", "-") in keys
         if not dropping:
-            kept.append(word)
-    return kept
+            words.append(word)
+    return words
 
 
 def add_runner(parser: argparse.ArgumentParser) -> None:

@@ -52,8 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.storage.files import replace_text
 
     replace_text(target, source.read_text(encoding="utf-8"))
-    named = target if target.is_absolute() or len(target.parts) > 1 else f"./{target}"
-    print(f"copied to {target}\nnext: bertjax pretrain {shlex.quote(f'{named}:{variant}' if variant else str(named))}")
+    path = target if target.is_absolute() or len(target.parts) > 1 else f"./{target}"
+    print(f"copied to {target}\nnext: bertjax pretrain {shlex.quote(f'{path}:{variant}' if variant else str(path))}")
     return 0
 
 
@@ -85,9 +85,9 @@ def _table(names: Sequence[str]) -> list[str]:
         config = load_recipe(name)
         cost = describe_recipe(name).sections.get("Cost", "")
         planned, measured = _PLANNED.search(cost), _MEASURED.search(cost)
-        where = f"{planned[2]} hours or more on {planned[1]}" if planned else measured[1].strip() if measured else ""
+        machine = f"{planned[2]} hours or more on {planned[1]}" if planned else measured[1].strip() if measured else ""
         network = f"{config.model.num_hidden_layers} x {config.model.hidden_size}"
-        rows.append((name, network, _tokens(config), where or "see bertjax plan"))
+        rows.append((name, network, _tokens(config), machine or "see bertjax plan"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return [bold(lines[0]), *lines[1:]]
@@ -129,12 +129,12 @@ def _size(config: Config) -> str:
 
 def _row(key: str, text: str) -> str:
     """Return a line about a recipe: the first sentence, and more as long as they fit into two lines."""
-    shown, *others = re.split(r"\. (?=[A-Z`])", text)
+    summary, *others = re.split(r"\. (?=[A-Z`])", text)
     for sentence in others:
-        if len(shown) + len(sentence) > 2 * (_WIDTH - 20):
+        if len(summary) + len(sentence) > 2 * (_WIDTH - 20):
             break
-        shown = f"{shown}. {sentence}"
-    return _wrap(f"{_INDENT}{key + ':':12}{shown.rstrip('.')}", " " * (len(_INDENT) + 12))
+        summary = f"{summary}. {sentence}"
+    return _wrap(f"{_INDENT}{key + ':':12}{summary.rstrip('.')}", " " * (len(_INDENT) + 12))
 
 
 def _wrap(text: str, indent: str) -> str:

@@ -58,6 +58,8 @@ def _train(config: Config, seeds: Sequence[int]) -> list[AnyPath]:
 
     runs = []
     for seed in seeds:
-        one = replace(config, run_dir=f"{config.directory}_seed{seed}", training=replace(config.training, seed=seed))
-        runs.append(pretrain(one).directory)
+        run_config = replace(
+            config, run_dir=f"{config.directory}_seed{seed}", training=replace(config.training, seed=seed)
+        )
+        runs.append(pretrain(run_config).directory)
     return runs

@@ -35,16 +35,16 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.storage.progress import ProgressLine
 
     keep_freed_memory()
-    found = replay_step(arguments.run, arguments.step, ProgressLine())
-    print(*_lines(found, arguments.run, arguments.rows), sep="\n")
-    return DIFFERENT if found.replayed.comparison.different else 0
+    replay = replay_step(arguments.run, arguments.step, ProgressLine())
+    print(*_lines(replay, arguments.run, arguments.rows), sep="\n")
+    return DIFFERENT if replay.replayed.comparison.different else 0
 
 
-def _lines(found: ReplayOfRun, directory: str, rows: int) -> list[str]:
-    step = found.replayed
+def _lines(replay: ReplayOfRun, directory: str, rows: int) -> list[str]:
+    step = replay.replayed
     origin = f"the checkpoint of step {step.start:,}" if step.start else "the run's first state"
     lines = [f"step {step.step:,} of {directory}, rebuilt from {origin}"]
-    lines += [f"note: {notice}" for notice in found.notices] + _comparison_lines(found)
+    lines += [f"note: {notice}" for notice in replay.notices] + _comparison_lines(replay)
     figures = {name: value for name, value in step.figures.items() if not name.startswith("skipped")}
     lines += ["", *(f"  {name:22} {value:.6g}" for name, value in figures.items())]
     lines += ["", "norm of the gradient, before clipping", *(f"  {name:22} {x:.4g}" for name, x in step.layers.items())]
@@ -56,14 +56,14 @@ def _lines(found: ReplayOfRun, directory: str, rows: int) -> list[str]:
             f"  row {row.number}: {row.share / step.figures['loss']:.1%} of the loss; {losses}; norm of its gradient "
             f"{row.gradient_norm:.4g}"
         )
-        text = found.texts[row.number]
+        text = replay.texts[row.number]
         lines += [f"    {origin}" for origin in text.origins] + [f"      {line}" for line in text.text.splitlines()]
     return lines
 
 
-def _comparison_lines(found: ReplayOfRun) -> list[str]:
+def _comparison_lines(replay: ReplayOfRun) -> list[str]:
     """Describe the comparison with the log."""
-    comparison = found.replayed.comparison
+    comparison = replay.replayed.comparison
     if not comparison.compared:
         return ["the log has no record of these steps alone, so nothing was compared"]
     first, last = comparison.compared[0], comparison.compared[-1]

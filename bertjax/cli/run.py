@@ -20,14 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `run`, each with its arguments."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=VerbParser)
     for name, (action, does) in _ACTIONS.items():
-        one = actions.add_parser(
+        subparser = actions.add_parser(
             name,
             help=does,
             description=f"{does[0].upper()}{does[1:]}.",
             epilog=f"example: {action.example}",
             allow_abbrev=False,
         )
-        action.add_arguments(one)
+        action.add_arguments(subparser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -88,13 +88,13 @@ def _score_pairs(model: LoadedModel, variant: str, arguments: argparse.Namespace
 
     sets = read_pair_sets([Path(path) for path in arguments.pairs])
     judged = model.judge_pairs(sets, variant, ProgressLine())
-    width = max(len(one.name) for one in judged)
+    width = max(len(item.name) for item in judged)
     if len(judged) > 1:
-        judged.append(Judgement("all", sum(one.pairs for one in judged), sum(one.right for one in judged)))
-    for one in judged:
-        print(f"{one.name:{width}}  {one.accuracy:6.1%} ± {one.standard_error:.1%}  of {one.pairs:,} pairs")
+        judged.append(Judgement("all", sum(item.pairs for item in judged), sum(item.right for item in judged)))
+    for item in judged:
+        print(f"{item.name:{width}}  {item.accuracy:6.1%} ± {item.standard_error:.1%}  of {item.pairs:,} pairs")
     return [
-        {"name": one.name, "pairs": one.pairs, "right": one.right, "accuracy": one.accuracy,
-         "standard_error": one.standard_error}
-        for one in judged
+        {"name": item.name, "pairs": item.pairs, "right": item.right, "accuracy": item.accuracy,
+         "standard_error": item.standard_error}
+        for item in judged
     ]  # fmt: skip

@@ -152,8 +152,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     rankings = _rankings(arguments, queries, index, encoder, tokenizer, reranker)
     if judgements is not None:
-        named = {way: named_rankings(queries, hits, index.documents) for way, hits in rankings.items()}
-        print_figures(named, judgements, _depth(arguments))
+        ranked_ids = {way: named_rankings(queries, hits, index.documents) for way, hits in rankings.items()}
+        print_figures(ranked_ids, judgements, _depth(arguments))
     last = list(rankings)[-1]
     if arguments.training_pairs:
         write_pairs(arguments, queries, rankings[last], judgements or {}, index.documents)
@@ -211,9 +211,9 @@ def _queries(arguments: argparse.Namespace) -> list[Record]:
 
     if not arguments.queries:
         return [Record(str(number), text) for number, text in enumerate(arguments.query, 1)]
-    read = ReadCounts()
-    queries = list(read_records([arguments.queries], arguments.query_field, read))
-    print_replaced(read, "queries: ")
+    counts = ReadCounts()
+    queries = list(read_records([arguments.queries], arguments.query_field, counts))
+    print_replaced(counts, "queries: ")
     if not queries:
         raise ValueError(f"--queries {arguments.queries}: the file has no query; give one with queries")
     if len({query.id for query in queries}) < len(queries):

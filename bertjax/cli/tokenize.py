@@ -33,8 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(text)
         print("    " + " ".join(tokenizer.tokens[number] for number in ids))
         print("    " + " ".join(map(str, ids)))
-        shown = f", {unknown} of them {tokenizer.tokens[tokenizer.unk_id]}" if unknown else ""
-        print(f"    {len(ids)} token{'s' * (len(ids) != 1)}, {per_word:.2f} per word{shown}")
+        remark = f", {unknown} of them {tokenizer.tokens[tokenizer.unk_id]}" if unknown else ""
+        print(f"    {len(ids)} token{'s' * (len(ids) != 1)}, {per_word:.2f} per word{remark}")
     return 0
 
 

@@ -27,13 +27,13 @@ class Verb:
     takes_dashes: bool = False  # whether words after `--` go to another program
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, names: Iterable[str]) -> str:
     """Return a suggestion for an unknown word: the nearest known word, or all of them."""
-    known = [str(name) for name in known]
-    near = difflib.get_close_matches(word.lower(), known, 1) or [
-        name for name in known if name.startswith(word.lower())
+    names = [str(name) for name in names]
+    near = difflib.get_close_matches(word.lower(), names, 1) or [
+        name for name in names if name.startswith(word.lower())
     ]
-    return f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
+    return f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}"
 
 
 def require_unused(arguments: argparse.Namespace, names: Iterable[str], option: str) -> None:

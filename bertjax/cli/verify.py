@@ -53,15 +53,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     findings = 0
     for part in parts:
-        found = [printable(str(finding)) for finding in part.check(done)]
-        findings += len(found)
-        print(*(f"DAMAGED {finding}" for finding in found), f"{part.name}: {_verdict(found)}", sep="\n", flush=True)
+        messages = [printable(str(finding)) for finding in part.check(done)]
+        findings += len(messages)
+        print(
+            *(f"DAMAGED {finding}" for finding in messages), f"{part.name}: {_verdict(messages)}", sep="\n", flush=True
+        )
     progress("verifying, bytes", total, total)
     return DAMAGED if findings else 0
 
 
-def _verdict(found: list[str]) -> str:
-    return f"{len(found)} finding{'s' * (len(found) > 1)}" if found else "OK"
+def _verdict(messages: list[str]) -> str:
+    return f"{len(messages)} finding{'s' * (len(messages) > 1)}" if messages else "OK"
 
 
 def find_parts(name: str) -> list[Part]:

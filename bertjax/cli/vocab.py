@@ -53,14 +53,15 @@ def _extend(config: Config, arguments: argparse.Namespace) -> int:
     from bertjax.text.extended_vocabulary import extend_vocabulary
 
     data = replace(config.data, sources=tuple(arguments.extend), weights=())
-    made = extend_vocabulary(data, arguments.max_new, ProgressLine())
-    shown = ", ".join(made.added[:10]) + (", ..." if len(made.added) > 10 else "")
+    result = extend_vocabulary(data, arguments.max_new, ProgressLine())
+    words = ", ".join(result.added[:10]) + (", ..." if len(result.added) > 10 else "")
     print(
-        f"{len(made.added):,} words added ({shown or 'none saves tokens'}), {made.replaced:,} in place of [unused] ones"
+        f"{len(result.added):,} words added ({words or 'none saves tokens'}), {result.replaced:,} in place of "
+        "[unused] ones"
     )
-    print(f"tokens per word of this text: {made.pieces_after:.3f} (before: {made.pieces_before:.3f})")
-    print(f"vocabulary: {made.path}")
-    following = shell_command("pretrain", arguments, {"data.vocab": str(made.path)})
+    print(f"tokens per word of this text: {result.pieces_after:.3f} (before: {result.pieces_before:.3f})")
+    print(f"vocabulary: {result.path}")
+    following = shell_command("pretrain", arguments, {"data.vocab": str(result.path)})
     print(f"next: {following} --init-from WEIGHTS_OF_THE_OLD_ONE")
     return 0
 
