@@ -76,9 +76,9 @@ def compare_with_transformers(
         return None
     import transformers
 
-    made = _class_without(model, drawn)
+    their_class = _class_without(model, drawn)
     try:
-        network = getattr(transformers, made.name).from_pretrained(directory).float().eval()
+        network = getattr(transformers, their_class.name).from_pretrained(directory).float().eval()
     except Exception as error:  # damaged files raise many classes
         first_line = str(error).partition("\n")[0]
         raise RuntimeError(
@@ -89,7 +89,7 @@ def compare_with_transformers(
     ours = our_outputs(model, batch)
     # The classes of tasks mark the same tokens, but only in rows with all their [SEP]; these rows are truncated.
     marks = {} if (positions := _marked(model, batch)) is None else {_MARKS: _position_mask(positions, batch)}
-    theirs = _their_outputs(network, batch | marks, made, model.config.model.vocab_size)
+    theirs = _their_outputs(network, batch | marks, their_class, model.config.model.vocab_size)
     for name, logits in theirs.items():  # BigBird's class subtracts a million from logits of the question's tokens
         ours[name] = np.where(logits < _MASKED, 0, ours[name])
         theirs[name] = np.where(logits < _MASKED, 0, logits)
@@ -99,11 +99,11 @@ def compare_with_transformers(
 
 def _class_without(model: TrainedModel, drawn: Collection[str]) -> Class:
     """The class of transformers with most of the model's heads but without the modules in `drawn`."""
-    config, known = model.config.model, family_of(model.config.model.family).transformers
+    config, hf = model.config.model, family_of(model.config.model.family).transformers
     whole = hf_class(config)
-    for made in (whole, *(known.partial if whole.outputs else ())):
-        if not any(module_label(tensor.ours.partition("/")[0]) in drawn for tensor in made.tensors):
-            return made
+    for candidate in (whole, *(hf.partial if whole.outputs else ())):
+        if not any(module_label(tensor.ours.partition("/")[0]) in drawn for tensor in candidate.tensors):
+            return candidate
     return hf_class(bare_encoder(config))
 
 
@@ -163,8 +163,8 @@ def _compare_ids(
     files = [*theirs.vocab_files_names.values()]
     if not any((Path(directory) / file).is_file() for file in files):
         present = [file for file in huggingface.FILES if (Path(directory) / file).is_file()]
-        named = f"{type(theirs).__name__} of transformers reads {' or '.join(files)}"
-        return (f"token ids, for {named}, and the folder has {', '.join(present)}",)
+        reader = f"{type(theirs).__name__} of transformers reads {' or '.join(files)}"
+        return (f"token ids, for {reader}, and the folder has {', '.join(present)}",)
     for pair in pairs:
         our_ids, _ = _row(model, pair)
         their_ids = theirs(*pair, verbose=False)["input_ids"]
@@ -229,7 +229,7 @@ def logits_name(head: str) -> str:
 
 
 def _their_outputs(
-    network: Any, batch: Mapping[str, np.ndarray], made: Class, vocab_size: int
+    network: Any, batch: Mapping[str, np.ndarray], their_class: Class, vocab_size: int
 ) -> dict[str, np.ndarray]:
     """`our_outputs` of transformers' network, as far as its class has them."""
     import torch  # pyright: ignore[reportMissingImports]
@@ -237,21 +237,21 @@ def _their_outputs(
     # A class without token types has no such input.
     has_types = getattr(network.config, "type_vocab_size", 0)
     inputs = {key: torch.from_numpy(x) for key, x in batch.items() if has_types or key != "token_type_ids"}
-    if "MultipleChoice" in made.name:
+    if "MultipleChoice" in their_class.name:
         inputs = {key: x[:, None] for key, x in inputs.items()}  # one choice per row
     with torch.no_grad():
         out = network(**inputs, output_hidden_states=True)
-    found = {STATES: out.hidden_states[-1].numpy()}
-    for head, output in made.outputs.items():
+    outputs = {STATES: out.hidden_states[-1].numpy()}
+    for head, output in their_class.outputs.items():
         logits = out[output].numpy()
         if not HEADS[head].needs_pooler:
             logits = logits.reshape(*batch["input_ids"].shape, -1)  # a single number per token may lack its dim
-        found[logits_name(head)] = logits[..., :vocab_size]
-    if not made.outputs and "logits" in out:
-        found[LOGITS] = out.logits.numpy()
+        outputs[logits_name(head)] = logits[..., :vocab_size]
+    if not their_class.outputs and "logits" in out:
+        outputs[LOGITS] = out.logits.numpy()
     if "start_logits" in out:
-        found[LOGITS] = np.stack([out.start_logits.numpy(), out.end_logits.numpy()], axis=-1)
-    return found
+        outputs[LOGITS] = np.stack([out.start_logits.numpy(), out.end_logits.numpy()], axis=-1)
+    return outputs
 
 
 def our_vectors(model: TrainedModel, batch: Mapping[str, np.ndarray], vectors: Vectors) -> dict[str, np.ndarray]:

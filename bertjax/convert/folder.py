@@ -90,11 +90,11 @@ def _lock(target: Path) -> Iterator[None]:
             path.unlink()
 
 
-def refuse_to_lose(target: AnyPath, known: Collection[str], weights: str) -> None:
+def refuse_to_lose(target: AnyPath, export_files: Collection[str], weights: str) -> None:
     """Raise ValueError unless `target` is free, empty, or an unchanged export.
 
-    `known` are the files of such an export, as paths within it; the file `weights` must have the digest of the card. In
-    object storage an export without a card is an interrupted upload, which may be replaced.
+    `export_files` are its files, as paths within it; the file `weights` must have the digest of the card. In object
+    storage an export without a card is an interrupted upload, which may be replaced.
     """
     if not target.exists():
         return
@@ -102,7 +102,7 @@ def refuse_to_lose(target: AnyPath, known: Collection[str], weights: str) -> Non
     if not target.is_dir():
         raise ValueError(f"export to {target}: there is a file of that name; {advice}")
     names = [name for name in _names(target) if name != SUMS_FILE]
-    if foreign := [name for name in names if name not in known]:
+    if foreign := [name for name in names if name not in export_files]:
         raise ValueError(f"export to {target}: it holds {foreign[0]}, which is not of an export; {advice}")
     if not names:
         return

@@ -66,14 +66,16 @@ _MORE = (
 )
 
 
-def model_card(model: TrainedModel, parameters: int, weights_sha256: str, made: Class | None = None) -> str:
+def model_card(model: TrainedModel, parameters: int, weights_sha256: str, their_class: Class | None = None) -> str:
     """`README.md` from the run's config and its `metrics.jsonl` at the exported step.
 
-    `parameters` is the count of exported numbers, `made` their class if it is not that of the whole model. The card has
+    `parameters` counts the exported numbers; `their_class` is their class if it is not the whole model's. The card has
     no path of the machine, and is the same for every export of a checkpoint.
     """
     config = model.config
-    task, use = (get_kind(model.kind).card.pipeline, task_use(model)) if model.kind else _pretraining_use(model, made)
+    task, use = (
+        (get_kind(model.kind).card.pipeline, task_use(model)) if model.kind else _pretraining_use(model, their_class)
+    )
     sections = [
         _front_matter(model, "transformers", task, measured=True),
         _about(model, parameters),
@@ -91,18 +93,18 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str, made: 
     return "\n\n".join(sections) + "\n"
 
 
-def _pretraining_use(model: TrainedModel, made: Class | None) -> tuple[str, str]:
+def _pretraining_use(model: TrainedModel, their_class: Class | None) -> tuple[str, str]:
     """(the Hub's name of the task, the text on use)."""
     whole = hf_class(model.config.model)
-    made = made or whole
+    their_class = their_class or whole
     mask = model.tokenizer.tokens[model.tokenizer.mask_id]
     task, text = "feature-extraction", "Text to read."
-    if "mlm_head" in made.outputs:
+    if "mlm_head" in their_class.outputs:
         causal = model.config.model.causal
         task, text = ("text-generation", "Text to") if causal else ("fill-mask", f"Text with a {mask} in it.")
     pooler = " and the pooler" if model.config.model.pooler == "tanh" else ""
-    others = _FEWER.format(pooler=pooler) if made.name == whole.name else _MORE
-    return task, _USE.format(task=task, text=text, network=made.name, others=others)
+    others = _FEWER.format(pooler=pooler) if their_class.name == whole.name else _MORE
+    return task, _USE.format(task=task, text=text, network=their_class.name, others=others)
 
 
 def _front_matter(model: TrainedModel, library: str, task: str, measured: bool = False) -> str:
@@ -126,13 +128,13 @@ def _front_matter(model: TrainedModel, library: str, task: str, measured: bool =
 
 def _languages(config: Config) -> list[str]:
     """The languages that the names of the sources tell, as their codes; none if one of them does not tell it."""
-    found: set[str] = set()
+    languages: set[str] = set()
     for source in config.data.sources:
         match = _WIKI_LANGUAGE.search(source)
         if not match and not _is(source, lambda kind: kind.is_english):
             return []
-        found.add(match["dump"] or match["config"] if match else "en")
-    return sorted(found)
+        languages.add(match["dump"] or match["config"] if match else "en")
+    return sorted(languages)
 
 
 def _is(source: str, rule: Callable[[SourceKind], bool]) -> bool:
@@ -172,11 +174,11 @@ def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed
     net = model.config.model
     size = f"{net.num_hidden_layers} layers, width {net.hidden_size} and {net.num_attention_heads} heads"
     what = f"model of {family_of(model.config.model.family).title}'s architecture with {size}"
-    about = f"A {what}, {task_about(model)}" if headed else f"The encoder of a {what}"
+    opening = f"A {what}, {task_about(model)}" if headed else f"The encoder of a {what}"
     task = get_kind(model.kind).card.pipeline if headed else "sentence-similarity"
     sections = [
         _front_matter(model, library, task),
-        f"{about}, {_made(model)}.",
+        f"{opening}, {_made(model)}.",
         "## Use",
         use,
         _limits(model),
@@ -262,17 +264,17 @@ def _objectives(config: Config) -> str:
 def left_out_lines(config: ModelConfig) -> list[str]:
     """Lines about what an export for transformers leaves out."""
     modules = left_out(config)
-    found = [f"not in it, but in the run: {', '.join(map(module_label, modules))}"] if modules else []
+    lines = [f"not in it, but in the run: {', '.join(map(module_label, modules))}"] if modules else []
     never = "transformers has no enhanced mask decoder, so that no class of it fills masks as this model does"
-    return [*found, never] if "mask_decoder" in modules else found
+    return [*lines, never] if "mask_decoder" in modules else lines
 
 
 def _drawn(model: TrainedModel) -> list[str]:
-    known = family_of(model.config.model.family).transformers
+    hf = family_of(model.config.model.family).transformers
     return [
         f"transformers starts {what} (`{prefix}*`) at random and names it as missing: bertjax has no such part, and "
         "neither hidden states nor logits depend on it."
-        for prefix, what in known.drawn.items()
+        for prefix, what in hf.drawn.items()
     ]
 
 
@@ -346,8 +348,8 @@ def task_about(model: TrainedModel) -> str:
     """A clause about the model's task and its labels, to follow "A model"."""
     name = model.config.task.name if isinstance(model.config, FinetuneConfig) else ""
     labels = model.labels if model.config.model.num_labels else ()
-    shown = ", ".join(f"`{label}`" for label in labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
-    return f"which {get_kind(model.kind).card.does} (task `{name}`" + (f"; labels {shown})" if labels else ")")
+    label_list = ", ".join(f"`{label}`" for label in labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
+    return f"which {get_kind(model.kind).card.does} (task `{name}`" + (f"; labels {label_list})" if labels else ")")
 
 
 def task_use(model: TrainedModel) -> str:

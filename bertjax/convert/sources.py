@@ -154,7 +154,7 @@ def _require_kind(source: str) -> None:
     kind, colon, name_or_path = source.partition(":")
     if colon and kind not in source_kinds() and not name_or_path.startswith("//") and not Path(source).exists():
         nearest = difflib.get_close_matches(kind, source_kinds(), 1) or source_kinds()
-        forms = [f"{known}:{name_or_path}" for known in nearest]
+        forms = [f"{kind_name}:{name_or_path}" for kind_name in nearest]
         raise ValueError(f"{source}: unknown kind {kind!r}; did you mean {' or '.join(forms)}?")
 
 

@@ -33,13 +33,13 @@ def read_teacher(config: Config) -> ForeignModel | None:
     distilling = list(objectives_with_teacher(config))
     if not distilling:
         return None
-    found = read_source(config.distillation.teacher)
-    if found.kind:
-        raise _refused(config, f"it was fine-tuned for {found.kind}; name a model that was only pretrained")
-    _require_fit(found, config, max(stage.data.sequence_length for stage in stages_of(config)))
+    teacher = read_source(config.distillation.teacher)
+    if teacher.kind:
+        raise _refused(config, f"it was fine-tuned for {teacher.kind}; name a model that was only pretrained")
+    _require_fit(teacher, config, max(stage.data.sequence_length for stage in stages_of(config)))
     for objective in distilling:
-        _require_comparable(found, config, objective)
-    return found
+        _require_comparable(teacher, config, objective)
+    return teacher
 
 
 def read_task_teacher(config: FinetuneConfig, kind: Kind) -> ForeignModel | None:
@@ -51,52 +51,52 @@ def read_task_teacher(config: FinetuneConfig, kind: Kind) -> ForeignModel | None
         raise ValueError("task.distil='layers' without a teacher; name one (--teacher), or leave it out")
     if not config.distillation.teacher:
         return None
-    objective, found = distillation_objective(kind, config.task), read_source(config.distillation.teacher)
-    if found.kind != kind.name:
-        was = f"was fine-tuned for {found.kind}" if found.kind else "was only pretrained"
+    objective, teacher = distillation_objective(kind, config.task), read_source(config.distillation.teacher)
+    if teacher.kind != kind.name:
+        was = f"was fine-tuned for {teacher.kind}" if teacher.kind else "was only pretrained"
         raise _refused(config, f"it {was}, and the task is one of {kind.name}; name a model that was fine-tuned for it")
-    _require_fit(found, config, config.data.sequence_length)
-    _require_comparable(found, with_projection(config, found.config), objective)
-    return found
+    _require_fit(teacher, config, config.data.sequence_length)
+    _require_comparable(teacher, with_projection(config, teacher.config), objective)
+    return teacher
 
 
 def fit_task_teacher(
-    found: ForeignModel, config: FinetuneConfig, tokenizer: Tokenizer, kind: Kind, labels: tuple[str, ...]
+    teacher: ForeignModel, config: FinetuneConfig, tokenizer: Tokenizer, kind: Kind, labels: tuple[str, ...]
 ) -> Teacher:
     """`fit_teacher`, for a task with these labels. Raises ValueError also if the teacher's outputs have other names."""
-    if kind.names_outputs and found.labels != labels:
+    if kind.names_outputs and teacher.labels != labels:
         raise _refused(
             config,
-            f"its labels are {', '.join(found.labels)}, and those of the task {', '.join(labels)}; name a model that "
+            f"its labels are {', '.join(teacher.labels)}, and those of the task {', '.join(labels)}; name a model that "
             "was fine-tuned for it",
         )
-    return fit_teacher(found, config, tokenizer)
+    return fit_teacher(teacher, config, tokenizer)
 
 
 def _refused(config: Config, wrong: str) -> ValueError:
     return ValueError(f"distillation.teacher={config.distillation.teacher!r}: {wrong}")
 
 
-def _require_comparable(found: ForeignModel, config: Config, objective: Objective) -> None:
+def _require_comparable(teacher: ForeignModel, config: Config, objective: Objective) -> None:
     """Refuse a teacher without a head that the objective needs, or whose arrays do not match the student's."""
     assert objective.teacher is not None, "it needs a teacher"
     for head in objective.teacher.heads:
-        if head not in found.params or module_label(head) in found.drawn:
+        if head not in teacher.params or module_label(head) in teacher.drawn:
             raise _refused(
                 config,
                 f"it has no trained {module_label(head)}, which {objective.name} needs; name another teacher, or leave "
                 f"{objective.name} out",
             )
-    if unfit := objective.teacher.unfit(config.model, found.config):
+    if unfit := objective.teacher.unfit(config.model, teacher.config):
         raise _refused(
             config,
             f"{unfit.reason}, so {objective.name} cannot compare them; {unfit.advice}, or leave {objective.name} out",
         )
 
 
-def _require_fit(found: ForeignModel, config: Config, longest: int) -> None:
+def _require_fit(teacher: ForeignModel, config: Config, longest: int) -> None:
     """Refuse a teacher that cannot process the student's rows of up to `longest` tokens."""
-    for wrong in _unfit(found.config, config.model, longest):
+    for wrong in _unfit(teacher.config, config.model, longest):
         raise _refused(config, wrong)
 
 
@@ -117,12 +117,12 @@ def _unfit(theirs: ModelConfig, ours: ModelConfig, longest: int) -> list[str]:
     return wrong
 
 
-def fit_teacher(found: ForeignModel, config: Config, tokenizer: Tokenizer) -> Teacher:
+def fit_teacher(teacher: ForeignModel, config: Config, tokenizer: Tokenizer) -> Teacher:
     """The teacher, with its table of tokens padded as the student's is.
 
     Raises ValueError if its vocabulary is not the run's, token by token.
     """
-    theirs, ours = found.tokenizer.tokens, tokenizer.tokens
+    theirs, ours = teacher.tokenizer.tokens, tokenizer.tokens
     if theirs != ours:
         pairs = enumerate(zip(theirs, ours, strict=False))
         at = [f"{a!r} is {b!r} here (id {number})" for number, (a, b) in pairs if a != b][:_SHOWN]
@@ -130,8 +130,8 @@ def fit_teacher(found: ForeignModel, config: Config, tokenizer: Tokenizer) -> Te
             f"distillation.teacher={config.distillation.teacher!r}: its vocabulary of {len(theirs):,} tokens is not "
             f"the run's of {len(ours):,}{': ' if at else ''}{', '.join(at)}; give its vocabulary as data.vocab"
         )
-    model = replace(found.config, vocab_pad_multiple=config.model.vocab_pad_multiple)
-    return Teacher(model, _padded(found.params, model))
+    model = replace(teacher.config, vocab_pad_multiple=config.model.vocab_pad_multiple)
+    return Teacher(model, _padded(teacher.params, model))
 
 
 def _padded(params: Params, model: ModelConfig) -> Params:

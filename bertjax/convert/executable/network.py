@@ -117,7 +117,7 @@ class NetworkGraph(Graph):
         return self.dense(f"{name}/output", x)
 
     def _layer(self, name: str, x: Value, window: int) -> Value:
-        given = x
+        layer_input = x
         if self.config.norm_place == "pre":
             has_norm = f"{name}/attention_norm/scale" in self.params
             normed = self._norm(f"{name}/attention_norm", x) if has_norm else x
@@ -127,7 +127,7 @@ class NetworkGraph(Graph):
             x = self._norm(f"{name}/attention_norm", x + self._attention(f"{name}/attention", x, window))
             x = self._norm(f"{name}/mlp_norm", x + self._mlp(f"{name}/mlp", x))
         if f"{name}/convolution/kernel" in self.params:
-            x = self._norm(f"{name}/convolution/norm", x + self._convolution(f"{name}/convolution", given))
+            x = self._norm(f"{name}/convolution/norm", x + self._convolution(f"{name}/convolution", layer_input))
         return x
 
     def _divided(self, branch: Value) -> Value:
@@ -238,8 +238,8 @@ class NetworkGraph(Graph):
     # Embeddings
 
     def _embeddings(self, pad_id: int) -> Value:
-        config, ids, where = self.config, self.input("input_ids"), "encoder/embeddings"
-        words = self.constant(f"{where}/word", self.params[f"{where}/word"][: config.vocab_size])
+        config, ids, prefix = self.config, self.input("input_ids"), "encoder/embeddings"
+        words = self.constant(f"{prefix}/word", self.params[f"{prefix}/word"][: config.vocab_size])
         x = self.node("Gather", words, ids)
         if config.token_dropout:
             masked = self.node("Equal", ids.cast("integer"), config.mask_token_id).cast("float32")
@@ -249,25 +249,25 @@ class NetworkGraph(Graph):
             rest = self.node("Max", count / size * -1.0 + 1.0, 1e-6)
             x = x * ((masked * -1.0 + 1.0) / rest * (1.0 - config.token_dropout)).unsqueeze(2)
         if config.type_vocab_size > 1:
-            x = x + self.node("Gather", self.param(f"{where}/token_type"), self.input("token_type_ids"))
+            x = x + self.node("Gather", self.param(f"{prefix}/token_type"), self.input("token_type_ids"))
         elif config.type_vocab_size:  # every token has the only type
-            x = x + self.param(f"{where}/token_type")
+            x = x + self.param(f"{prefix}/token_type")
         if config.task_type_vocab_size:
-            x = x + self.constant(f"{where}/task_type", self.params[f"{where}/task_type"][0])
+            x = x + self.constant(f"{prefix}/task_type", self.params[f"{prefix}/task_type"][0])
         if config.position_embedding in ("learned", "sinusoidal"):
             learned = config.position_embedding == "learned"
-            table = self.params[f"{where}/position"] if learned else np.asarray(sinusoids(config))
-            known = family_of(config.family).huggingface
-            if known is not None and known.positions_from_padding:
+            table = self.params[f"{prefix}/position"] if learned else np.asarray(sinusoids(config))
+            hf = family_of(config.family).huggingface
+            if hf is not None and hf.positions_from_padding:
                 # 1, 2, ... for real tokens wherever the padding is, and 0 for padding, as in transformers.
                 real = self.node("Not", self.node("Equal", ids.cast("integer"), pad_id)).cast("integer")
                 positions, table = self.node("CumSum", real, 1) * real, np.pad(table, [(1, 0), (0, 0)])
             else:
                 positions = self.positions
-            x = x + self.node("Gather", self.constant(f"{where}/position", table), positions)
+            x = x + self.node("Gather", self.constant(f"{prefix}/position", table), positions)
         if config.embedding_norm != "none":
-            x = self._norm(f"{where}/norm", x)
-        return self.dense(f"{where}/projection", x) if config.embedding_size else x
+            x = self._norm(f"{prefix}/norm", x)
+        return self.dense(f"{prefix}/projection", x) if config.embedding_size else x
 
     # Vectors and heads
 

@@ -98,8 +98,8 @@ def lowered(model: onnx.ModelProto, precision: Precision) -> onnx.ModelProto:
 def _in_float16(model: onnx.ModelProto) -> onnx.ModelProto:
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    made = convert_float_to_float16(model, keep_io_types=True, node_block_list=_beyond_float16(model))
-    nodes = list(made.graph.node)
+    result = convert_float_to_float16(model, keep_io_types=True, node_block_list=_beyond_float16(model))
+    nodes = list(result.graph.node)
     makers = {name: node for node in nodes for name in node.output}
     # The converter rounds values between two nodes in float32; connect them directly.
     for node in nodes:
@@ -109,14 +109,14 @@ def _in_float16(model: onnx.ModelProto) -> onnx.ModelProto:
     # The converter appends casts at the end, but a graph must be in topological order; unused nodes are dropped.
     numbers = {name: number for number, node in enumerate(nodes) for name in node.output}
     needs: dict[int, list[int]] = {}
-    waiting = [numbers[output.name] for output in made.graph.output]
+    waiting = [numbers[output.name] for output in result.graph.output]
     while waiting:
         if (number := waiting.pop()) not in needs:
             needs[number] = [numbers[name] for name in nodes[number].input if name in numbers]
             waiting += needs[number]
-    del made.graph.node[:]
-    made.graph.node.extend(nodes[number] for number in TopologicalSorter(needs).static_order())
-    return made
+    del result.graph.node[:]
+    result.graph.node.extend(nodes[number] for number in TopologicalSorter(needs).static_order())
+    return result
 
 
 def _casts(node: onnx.NodeProto | None, dtype: str) -> bool:
@@ -136,10 +136,10 @@ def _beyond_float16(model: onnx.ModelProto) -> list[str]:
 
     def with_makers(node: onnx.NodeProto, depth: int) -> set[str]:
         before = [makers[name] for name in node.input if depth > 1 and name in makers]
-        return {node.name}.union(*(with_makers(one, depth - 1) for one in before))
+        return {node.name}.union(*(with_makers(maker, depth - 1) for maker in before))
 
-    found = [with_makers(node, _DEPTHS[node.op_type]) for node in model.graph.node if node.op_type in _DEPTHS]
-    return sorted(set().union(*found))
+    groups = [with_makers(node, _DEPTHS[node.op_type]) for node in model.graph.node if node.op_type in _DEPTHS]
+    return sorted(set().union(*groups))
 
 
 # The nodes that end in an angle: a cast and a product; in a root: a square, its mean and a sum.
@@ -163,9 +163,9 @@ def _in_int8(model: onnx.ModelProto) -> onnx.ModelProto:
             weight_type=QuantType.QInt8,
             extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
         )
-        made = onnx.load(path)
-    del made.metadata_props[:]
-    return made
+        result = onnx.load(path)
+    del result.metadata_props[:]
+    return result
 
 
 RUNTIME = Runtime(

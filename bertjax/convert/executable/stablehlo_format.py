@@ -95,25 +95,25 @@ def _without_locations() -> Iterator[None]:
 
 def _weights(model: TrainedModel, vectors: Vectors) -> dict[str, jax.Array]:
     """The parameters that the outputs depend on: vectors need no head."""
-    named = named_arrays(model.params)
+    arrays = named_arrays(model.params)
     if gives_logits(model, vectors):
-        return named
-    read = ("encoder/", "pooler/") if vectors.pooling == "pooler" else ("encoder/",)
-    return {name: x for name, x in named.items() if name.startswith(read)}
+        return arrays
+    prefixes = ("encoder/", "pooler/") if vectors.pooling == "pooler" else ("encoder/",)
+    return {name: x for name, x in arrays.items() if name.startswith(prefixes)}
 
 
 def _function(model: TrainedModel, vectors: Vectors) -> Function:
     config = model.config.model
     graphdef, shapes, _ = abstract_network(config)
-    treedef, named = jax.tree.structure(shapes), named_arrays(shapes)
+    treedef, shapes_by_name = jax.tree.structure(shapes), named_arrays(shapes)
     has_logits, outputs = gives_logits(model, vectors), head_of(config).outputs
-    known = family_of(config.family).huggingface
+    hf = family_of(config.family).huggingface
     # Positions of packed sequences are counted from their first token, wherever the padding is.
-    packed = known is not None and known.positions_from_padding
+    packed = hf is not None and hf.positions_from_padding
 
     def function(weights: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
         # Parameters that are not weights of the function are in the network, but not read.
-        leaves = [weights[name] if name in weights else jnp.zeros(leaf.shape) for name, leaf in named.items()]
+        leaves = [weights[name] if name in weights else jnp.zeros(leaf.shape) for name, leaf in shapes_by_name.items()]
         bert = bind(graphdef, jax.tree.unflatten(treedef, leaves))
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         types = inputs.get("token_type_ids", jnp.zeros_like(ids))

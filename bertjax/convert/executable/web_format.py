@@ -58,10 +58,10 @@ def write_web(model: TrainedModel, folder: Path, vectors: Vectors, precision: Pr
     if isinstance(config, FinetuneConfig):
         signature |= {"max_answer": config.task.max_answer, "null_threshold": config.task.no_answer_threshold}
     title = f"A model {task_about(model).replace('`', '')}" if has_logits else "An encoder of texts"
-    about = f"{title}. It runs in this browser: no text is sent anywhere."
+    description = f"{title}. It runs in this browser: no text is sent anywhere."
     examples = [" || ".join(pair) if second else " ".join(pair) for pair in PAIRS[:_EXAMPLES]]
     files = {
-        PAGE_FILE: page(config.name, about, signature, examples, second),
+        PAGE_FILE: page(config.name, description, signature, examples, second),
         PACKAGES_FILE: json.dumps({"private": True, "dependencies": PACKAGES}, indent=2) + "\n",
     }
     write_texts(folder, files)

@@ -12,7 +12,7 @@ from bertjax.report.page import escaped, render_page
 PACKAGES = {"onnxruntime-web": "1.30.0", "@huggingface/tokenizers": "0.2.0"}
 
 
-def page(title: str, about: str, signature: dict[str, Any], examples: Sequence[str], second: str = "") -> str:
+def page(title: str, description: str, signature: dict[str, Any], examples: Sequence[str], second: str = "") -> str:
     """The HTML of a model whose `signature` is as the script reads it: inputs, outputs, labels and sizes.
 
     `second` is a phrase on the second part of a line, or empty.
@@ -21,7 +21,7 @@ def page(title: str, about: str, signature: dict[str, Any], examples: Sequence[s
     signature_text = json.dumps(signature | {"packages": PACKAGES}, sort_keys=True).replace("<", "\\u003c")
     body = _BODY.format(
         title=escaped(title),
-        about=escaped(about),
+        about=escaped(description),
         second=escaped(second),
         examples=escaped("\n".join(examples)),
         signature=signature_text,

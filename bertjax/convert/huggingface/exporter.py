@@ -55,10 +55,10 @@ def export_huggingface(
     """
     target = resolve_folder(directory)
     tensor_table(model.config.model)
-    made = class_with(model.config.model, head)
+    their_class = class_with(model.config.model, head)
     refuse_to_lose(target, (*FILES, *TOKENIZER_FILES), WEIGHTS_FILE)
     with written_whole(target, CARD_FILE, prove) as partial:
-        _write_files(model, partial, made)
+        _write_files(model, partial, their_class)
         write_sums(partial)
     return path_of(str(directory))
 
@@ -94,8 +94,8 @@ def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[s
     if not model.num_labels:
         return {}
     # A number has one output whatever its labels are.
-    named, problem = (get_kind(kind).names_outputs, get_kind(kind).problem_type) if kind else (False, "")
-    names = (labels if named else ()) or default_labels(model.num_labels)
+    has_names, problem = (get_kind(kind).names_outputs, get_kind(kind).problem_type) if kind else (False, "")
+    names = (labels if has_names else ()) or default_labels(model.num_labels)
     assert len(names) == model.num_labels, "a name for each label"
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},
@@ -104,20 +104,20 @@ def _task_fields(model: ModelConfig, kind: str, labels: Sequence[str]) -> dict[s
     }
 
 
-def _write_files(model: TrainedModel, folder: Path, made: Class) -> None:
+def _write_files(model: TrainedModel, folder: Path, their_class: Class) -> None:
     config, tokenizer = model.config, model.tokenizer
-    tensors = to_huggingface_tensors(model.params, config.model, tokenizer.pad_id, made)
+    tensors = to_huggingface_tensors(model.params, config.model, tokenizer.pad_id, their_class)
     parameters = sum(tensor.size for tensor in tensors.values())
     tensors |= stored_rates(config.model)
-    if made.bare:
+    if their_class.bare:
         tensors = bare_names(tensors, config.model)
     write_tensors(folder / WEIGHTS_FILE, tensors)
     write_texts(
         folder,
         {
-            "config.json": as_json(model_config(model) | {"architectures": [made.name]}),
+            "config.json": as_json(model_config(model) | {"architectures": [their_class.name]}),
             **tokenizer_texts(tokenizer, model.max_length, config.model.family),
-            CARD_FILE: model_card(model, parameters, sha256_of_file(folder / WEIGHTS_FILE), made),
+            CARD_FILE: model_card(model, parameters, sha256_of_file(folder / WEIGHTS_FILE), their_class),
         },
     )
     # safetensors makes its file readable by the owner alone.

@@ -55,13 +55,13 @@ def _format(head: str = "") -> Format:
         return compare_with_transformers(model, folder, drawn={*drawn, *absent})
 
     def describe(model: TrainedModel, target: AnyPath) -> list[str]:
-        where = f"a copy of {target}" if is_remote(target) else str(target)
+        source = f"a copy of {target}" if is_remote(target) else str(target)
         loader = class_with(model.config.model, head).name
         generator = [f"next: bertjax export {model.directory} --generator"] if model.generator else []
         return [
             *left_out_lines(model.config.model),
             *generator,
-            f"next: transformers.{loader}.from_pretrained({where!r})",
+            f"next: transformers.{loader}.from_pretrained({source!r})",
         ]
 
     return Format(

@@ -42,38 +42,38 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     folder = Path(directory)
     if not folder.is_dir():
         raise ValueError(f"hf:{folder}: no such folder")
-    where = folder / "config.json"
-    values = read_object(where)
-    kind, labels = _task(values, where)
-    config = from_config_json(values, where)
+    file = folder / "config.json"
+    values = read_object(file)
+    kind, labels = _task(values, file)
+    config = from_config_json(values, file)
     if kind:
         config = replace(config, head=get_kind(kind).network.name, num_labels=len(labels))
         constants = family_of(config.family).transformers.head_constants
-        HfConfig(values, where).require(constants.get(get_kind(kind).network.transformers, {}))
+        HfConfig(values, file).require(constants.get(get_kind(kind).network.transformers, {}))
     for name in TOKENIZER_FILES:
         if (folder / name).is_file():
             require_content(folder / name)
     tokenizer = read_tokenizer(folder, config.family)
     tensors, left_out = canonical_names(read_weights(folder), config, f"hf:{folder}")
     notes = [f"left out, not of a {architecture(config)}: {', '.join(left_out[:5])}"] if left_out else []
-    model = foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes, read_pad_id(values, where))
+    model = foreign_model(f"hf:{folder}", config, tokenizer, tensors, notes, read_pad_id(values, file))
     if not kind:
         return model
-    threshold = _null_threshold(values, where) if get_kind(kind).may_abstain else None
-    named = labels if get_kind(kind).names_outputs else ()
-    return replace(model, kind=kind, labels=named, null_threshold=threshold)
+    threshold = _null_threshold(values, file) if get_kind(kind).may_abstain else None
+    names = labels if get_kind(kind).names_outputs else ()
+    return replace(model, kind=kind, labels=names, null_threshold=threshold)
 
 
-def _task(values: Mapping[str, Any], where: Path) -> tuple[str, tuple[str, ...]]:
+def _task(values: Mapping[str, Any], file: Path) -> tuple[str, tuple[str, ...]]:
     """(the kind of task of a fine-tuned model, the names of its outputs), or ("", ()) for any other model.
 
     Raises ValueError for labels that are not numbered from 0.
     """
-    named = values.get("architectures")
-    head = head_named(str(named[0])) if isinstance(named, list) and named else None
+    classes = values.get("architectures")
+    head = head_named(str(classes[0])) if isinstance(classes, list) and classes else None
     if head is None:
         return "", ()
-    labels = _labels(values, where) if head.labelled else ()
+    labels = _labels(values, file) if head.labelled else ()
     # Without a problem_type transformers takes one label for a number.
     problem = values.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
     for kind in KINDS.values():
@@ -82,15 +82,15 @@ def _task(values: Mapping[str, Any], where: Path) -> tuple[str, tuple[str, ...]]
     return "", ()
 
 
-def _null_threshold(values: Mapping[str, Any], where: Path) -> float | None:
+def _null_threshold(values: Mapping[str, Any], file: Path) -> float | None:
     """The threshold for no answer, a key that our export writes; None if it is missing."""
     threshold = values.get(NULL_THRESHOLD)
     if threshold is not None and type(threshold) not in (int, float):
-        raise ValueError(f"{where}: {NULL_THRESHOLD} is {threshold!r}, which is not a number")
+        raise ValueError(f"{file}: {NULL_THRESHOLD} is {threshold!r}, which is not a number")
     return threshold
 
 
-def _labels(values: Mapping[str, Any], where: Path) -> tuple[str, ...]:
+def _labels(values: Mapping[str, Any], file: Path) -> tuple[str, ...]:
     """The names of labels in the order of their numbers.
 
     As in transformers they are LABEL_0, LABEL_1, ... without names, and where `num_labels` differs from the number of
@@ -101,55 +101,55 @@ def _labels(values: Mapping[str, Any], where: Path) -> tuple[str, ...]:
     numbers = [str(number) for number in range(len(names))]
     is_named = names and {*names} == {*numbers} and all(isinstance(name, str) for name in names.values())
     if value is not None and not is_named:
-        raise ValueError(f"{where}: id2label does not give each label, from 0 on, a name")
+        raise ValueError(f"{file}: id2label does not give each label, from 0 on, a name")
     count = values.get("num_labels")
     count = (len(numbers) or 2) if count is None else count
     if type(count) is not int or not 1 <= count <= _MOST_LABELS:
-        raise ValueError(f"{where}: num_labels is {count!r}, which is not a sensible number")
+        raise ValueError(f"{file}: num_labels is {count!r}, which is not a sensible number")
     return tuple(names[number] for number in numbers) if count == len(numbers) else default_labels(count)
 
 
 def canonical_names(
-    tensors: Mapping[str, np.ndarray], config: ModelConfig, where: str
+    tensors: Mapping[str, np.ndarray], config: ModelConfig, origin: str
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """(tensors under the names of a model of `config`, names left out).
 
     Accepts the names of the encoder's own class, which have no prefix, names behind the prefixes of wrappers
     (`_WRAPPERS`), and `gamma` and `beta`, as LayerNorm's were called until 2019. Raises ValueError, beginning with
-    `where`, for the encoder behind another prefix.
+    `origin`, for the encoder behind another prefix.
     """
-    known = family_of(config.family).transformers
+    hf = family_of(config.family).transformers
     words = next(tensor.theirs for tensor in hf_class(config).tensors if tensor.padded)
-    wrapper = _wrapper(tensors, known.prefix, words.removeprefix(known.prefix), where)
+    wrapper = _wrapper(tensors, hf.prefix, words.removeprefix(hf.prefix), origin)
     tensors = {name.removeprefix(wrapper): array for name, array in tensors.items()}
-    _require_tied(tensors, known)
-    bare = not any(name.startswith(known.prefix) for name in tensors)
-    own = {_part(tensor.theirs, known) for tensor in tensor_table(config)}
-    others = {_part(tensor.theirs, known) for head in HEADS for tensor in hf_class(replace(config, head=head)).tensors}
-    wanted = {*their_shapes(config)}
+    _require_tied(tensors, hf)
+    bare = not any(name.startswith(hf.prefix) for name in tensors)
+    own = {_part(tensor.theirs, hf) for tensor in tensor_table(config)}
+    others = {_part(tensor.theirs, hf) for head in HEADS for tensor in hf_class(replace(config, head=head)).tensors}
+    expected_names = {*their_shapes(config)}
     spare = (*(others - own), _OF_SENTENCE_TRANSFORMERS)
-    found, left_out = {}, []
+    arrays, left_out = {}, []
     for name, array in tensors.items():
         canonical = re.sub(r"(LayerNorm)\.gamma$", r"\1.weight", re.sub(r"(LayerNorm)\.beta$", r"\1.bias", name))
-        with_prefix = known.prefix + canonical
-        if bare and (_part(with_prefix, known) in others or with_prefix.startswith(known.ignored)):
+        with_prefix = hf.prefix + canonical
+        if bare and (_part(with_prefix, hf) in others or with_prefix.startswith(hf.ignored)):
             canonical = with_prefix
-        for old, new in known.aliases.items():
+        for old, new in hf.aliases.items():
             canonical = new + canonical.removeprefix(old) if canonical.startswith(old) else canonical
-        if _BUFFERS.fullmatch(canonical) or canonical in known.tied:
+        if _BUFFERS.fullmatch(canonical) or canonical in hf.tied:
             continue
         if (
             canonical.startswith(spare)
             or _RATES.fullmatch(canonical)
-            or (canonical.startswith(known.ignored) and canonical not in wanted)
+            or (canonical.startswith(hf.ignored) and canonical not in expected_names)
         ):
             left_out.append(name)
         else:
-            found[canonical] = array
-    return found, left_out
+            arrays[canonical] = array
+    return arrays, left_out
 
 
-def _wrapper(names: Collection[str], prefix: str, words: str, where: str) -> str:
+def _wrapper(names: Collection[str], prefix: str, words: str, origin: str) -> str:
     """The prefix of a wrapper in front of the names of transformers, or "".
 
     `words` is the name of the word table behind `prefix`.
@@ -162,19 +162,19 @@ def _wrapper(names: Collection[str], prefix: str, words: str, where: str) -> str
     if len(wrappers) == 1:
         return wrappers[0]
     raise ValueError(
-        f"{where}: the encoder's tensors begin with {min(starts)[:80]!r}, which transformers does not write; "
+        f"{origin}: the encoder's tensors begin with {min(starts)[:80]!r}, which transformers does not write; "
         f"remove it from their names"
     )
 
 
-def _part(name: str, known: HuggingFace) -> str:
+def _part(name: str, hf: HuggingFace) -> str:
     """The part of a network that a tensor belongs to, by the start of its name: `bert.pooler.`, `cls.`."""
-    prefix = known.prefix if name.startswith(known.prefix) else ""
+    prefix = hf.prefix if name.startswith(hf.prefix) else ""
     return f"{prefix}{name.removeprefix(prefix).partition('.')[0]}."
 
 
-def _require_tied(tensors: Mapping[str, np.ndarray], known: HuggingFace) -> None:
+def _require_tied(tensors: Mapping[str, np.ndarray], hf: HuggingFace) -> None:
     """Raise ValueError if output weights are stored and differ from the word embeddings or the bias."""
-    for copy, of in known.tied.items():
+    for copy, of in hf.tied.items():
         if copy in tensors and of in tensors and not np.array_equal(tensors[copy], tensors[of]):
             raise ValueError(f"{copy} differs from {of}: bertjax has one table for both, as the published models do")

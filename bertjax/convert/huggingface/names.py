@@ -33,17 +33,17 @@ _TABLES = ("learned", "sinusoidal")  # both are a table of positions there
 
 def hf_class(config: ModelConfig) -> Class:
     """The class of transformers for a model of this config."""
-    known, head = family_of(config.family).transformers, head_of(config)
+    hf, head = family_of(config.family).transformers, head_of(config)
     if not head.of_task and config.mlm_decoder == "plain":
-        return known.pretraining
+        return hf.pretraining
     if not head.of_task:  # no class has an enhanced decoder
-        return Class(known.beginning + VectorNetwork.transformers, known.encoder, bare=True)
+        return Class(hf.beginning + VectorNetwork.transformers, hf.encoder, bare=True)
     suffix = head.transformers
-    if suffix in known.own_heads:
-        return Class(known.beginning + suffix, (*known.encoder, *known.own_heads[suffix]))
+    if suffix in hf.own_heads:
+        return Class(hf.beginning + suffix, (*hf.encoder, *hf.own_heads[suffix]))
     own = dense("head/dense", head.transformers_head) if head.transformers_head else ()
-    pooler = known.pooler if head.pooled else ()
-    return Class(known.beginning + suffix, (*known.encoder, *pooler, *own), bare=not head.transformers_head)
+    pooler = hf.pooler if head.pooled else ()
+    return Class(hf.beginning + suffix, (*hf.encoder, *pooler, *own), bare=not head.transformers_head)
 
 
 def hf_classes(config: ModelConfig) -> dict[str, Class]:
@@ -51,13 +51,13 @@ def hf_classes(config: ModelConfig) -> dict[str, Class]:
 
     `pretraining` keeps every head and `encoder` none; `mlm` and others keep one, where transformers has such a class.
     """
-    known, whole = family_of(config.family).transformers, hf_class(config)
-    one_head = (made for made in (whole, *known.partial) if len(made.outputs) == 1)
-    pooler = tuple(tensor for tensor in known.pooler if tensor in whole.tensors)
+    hf, whole = family_of(config.family).transformers, hf_class(config)
+    one_head = (candidate for candidate in (whole, *hf.partial) if len(candidate.outputs) == 1)
+    pooler = tuple(tensor for tensor in hf.pooler if tensor in whole.tensors)
     return {
         "pretraining": whole,
-        **{next(iter(made.outputs)).removesuffix("_head"): made for made in one_head},
-        "encoder": Class(known.beginning + VectorNetwork.transformers, (*known.encoder, *pooler), bare=True),
+        **{next(iter(candidate.outputs)).removesuffix("_head"): candidate for candidate in one_head},
+        "encoder": Class(hf.beginning + VectorNetwork.transformers, (*hf.encoder, *pooler), bare=True),
     }
 
 
@@ -67,26 +67,28 @@ def class_with(config: ModelConfig, head: str) -> Class:
         return hf_class(config)
     if head_of(config).of_task:
         raise ValueError(f"--head {head}: a fine-tuned model is exported with the head of its task; leave --head out")
-    known = hf_classes(config)
-    if head not in known:
+    classes = hf_classes(config)
+    if head not in classes:
         raise ValueError(
             f"--head {head}: transformers has no class of the family {config.family!r} with this head alone; choose "
-            f"{', '.join(known)}"
+            f"{', '.join(classes)}"
         )
-    return known[head]
+    return classes[head]
 
 
-def modules_without(config: ModelConfig, made: Class) -> set[str]:
+def modules_without(config: ModelConfig, their_class: Class) -> set[str]:
     """The modules of a network of this config that a class lacks."""
-    modules, kept = ({tensor.ours.partition("/")[0] for tensor in one.tensors} for one in (hf_class(config), made))
-    return modules - kept
+    modules, class_modules = (
+        {tensor.ours.partition("/")[0] for tensor in cls.tensors} for cls in (hf_class(config), their_class)
+    )
+    return modules - class_modules
 
 
 def head_named(architecture: str) -> type[Network] | None:
     """The task head of this class of transformers; None if there is none."""
     beginnings = [family.huggingface.beginning for family in FAMILIES.values() if family.huggingface]
-    named = {beginning + head.transformers: head for head in HEADS.values() if head.outputs for beginning in beginnings}
-    return named.get(architecture)
+    heads = {beginning + head.transformers: head for head in HEADS.values() if head.outputs for beginning in beginnings}
+    return heads.get(architecture)
 
 
 def architecture(config: ModelConfig) -> str:
@@ -163,25 +165,25 @@ def _not_expressed(config: ModelConfig) -> list[str]:
     try:
         if head_of(config).transformers in family_of(config.family).transformers.lacking:
             return [f"model.head={config.head!r}"]
-        found = from_config_json(to_config_json(config, {}), "config.json")
+        round_trip = from_config_json(to_config_json(config, {}), "config.json")
     except ValueError as error:
         return [f"model {config.family}: {error}"]
-    is_table = {found.position_embedding, config.position_embedding} <= {*_TABLES}
+    is_table = {round_trip.position_embedding, config.position_embedding} <= {*_TABLES}
     elsewhere = (*_STORED_ELSEWHERE, *["position_embedding"] * is_table)
-    found = replace(found, **{name: getattr(config, name) for name in elsewhere})
-    if found.rope_theta_local == (config.rope_theta_local or config.rope_theta):
-        found = replace(found, rope_theta_local=config.rope_theta_local)  # 0 says the same
-    names = (name for name in vars(config) if getattr(found, name) != getattr(config, name))
+    round_trip = replace(round_trip, **{name: getattr(config, name) for name in elsewhere})
+    if round_trip.rope_theta_local == (config.rope_theta_local or config.rope_theta):
+        round_trip = replace(round_trip, rope_theta_local=config.rope_theta_local)  # 0 says the same
+    names = (name for name in vars(config) if getattr(round_trip, name) != getattr(config, name))
     return [f"model.{name}={getattr(config, name)!r}" for name in names]
 
 
 def to_huggingface_tensors(
-    params: Params, config: ModelConfig, pad_id: int = 0, made: Class | None = None
+    params: Params, config: ModelConfig, pad_id: int = 0, their_class: Class | None = None
 ) -> dict[str, np.ndarray]:
     """Our parameters as Hugging Face's float32 tensors by name, without the vocabulary's padding.
 
-    With `made`, one of `hf_classes`, only the tensors of that class. Sinusoidal positions are written as a table. Some
-    families count positions from the padding token's id `pad_id`; the rows up to it, which no token uses, are zero.
+    `their_class`, one of `hf_classes`, limits the result to its tensors. Sinusoidal positions are written as a table.
+    Some families count positions from the padding token's id `pad_id`; the rows up to it are unused and zero.
     """
     arrays = named_arrays(with_own_words(params))
     if config.position_embedding == "sinusoidal":
@@ -189,11 +191,11 @@ def to_huggingface_tensors(
     before = family_of(config.family).transformers.rows_before_positions(pad_id)
     tensors: dict[str, np.ndarray] = {}
     for tensor in tensor_table(config):
-        if made is not None and tensor.ours not in {kept.ours for kept in made.tensors}:
+        if their_class is not None and tensor.ours not in {member.ours for member in their_class.tensors}:
             continue
         array = np.asarray(jax.device_get(arrays[tensor.ours]))
-        for number, one in enumerate(array if tensor.stacked else [array], tensor.first):
-            theirs = _theirs(tensor, one, config.vocab_size, before)
+        for number, layer_array in enumerate(array if tensor.stacked else [array], tensor.first):
+            theirs = _theirs(tensor, layer_array, config.vocab_size, before)
             heads = config.num_attention_heads if tensor.by_head else 1
             for name, rows in zip(tensor.names, np.split(theirs, len(tensor.names)), strict=True):
                 name = name.format(number)
@@ -207,14 +209,14 @@ def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelCon
     `pad_id` as in `to_huggingface_tensors`. Modules that transformers does not have are absent. Raises ValueError
     naming the tensors that are missing, left over, or of another shape than in the config.
     """
-    wanted = their_shapes(config, pad_id)
-    missing, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
+    expected_shapes = their_shapes(config, pad_id)
+    missing, extra = sorted(expected_shapes.keys() - tensors.keys()), sorted(tensors.keys() - expected_shapes.keys())
     if missing or extra:
         raise ValueError(
             f"the tensors are not those of a {architecture(config)} with num_hidden_layers={config.num_hidden_layers}: "
             f"missing {first_names(missing)}; left over {first_names(extra)}"
         )
-    for name, shape in wanted.items():
+    for name, shape in expected_shapes.items():
         if tensors[name].shape != shape:
             raise ValueError(f"tensor {name} has shape {tensors[name].shape}; by the model's config it is {shape}")
     shapes = _published(config)
@@ -231,8 +233,8 @@ def their_shapes(config: ModelConfig, pad_id: int = 0) -> dict[str, tuple[int, .
     shapes: dict[str, tuple[int, ...]] = {}
     for tensor in tensor_table(config):
         shape = ours[tensor.ours]
-        count, one = (shape[0], shape[1:]) if tensor.stacked else (1, shape)
-        theirs = _their_shape(tensor, one, config.vocab_size, before)
+        count, layer_shape = (shape[0], shape[1:]) if tensor.stacked else (1, shape)
+        theirs = _their_shape(tensor, layer_shape, config.vocab_size, before)
         theirs = theirs[0] * tensor.part[1] // len(tensor.names), *theirs[1:]
         numbers = range(tensor.first, tensor.first + count)
         shapes |= {name.format(number): theirs for number in numbers for name in tensor.names}

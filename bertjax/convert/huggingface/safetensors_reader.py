@@ -56,12 +56,12 @@ def read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in entries:
             raise ValueError(f"it names {key[:80]!r} twice")
-        found[key] = value
-    return found
+        entries[key] = value
+    return entries
 
 
 def _layout_of(name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:

@@ -24,26 +24,26 @@ TOKENIZER_FILES = (*dict.fromkeys((*huggingface.FILES, *VOCABULARY_FILES, *COMPA
 
 def tokenizer_texts(tokenizer: Tokenizer, max_length: int, family: str) -> dict[str, str | bytes]:
     """The files from which AutoTokenizer builds the tokenizer: name -> content."""
-    known = family_of(family)
+    definition = family_of(family)
     files: dict[str, str | bytes] = dict(tokenizer.files)
     if tokenizer.is_wordpiece:
         files[VOCABULARY_FILE] = "".join(f"{token}\n" for token in tokenizer.tokens)
     return files | {
-        artefact.FILE: with_template(tokenizer, known.template).to_str(pretty=True) + "\n",
-        huggingface.CONFIG_FILE: as_json(_tokenizer_config(tokenizer, max_length, known.template)),
+        artefact.FILE: with_template(tokenizer, definition.template).to_str(pretty=True) + "\n",
+        huggingface.CONFIG_FILE: as_json(_tokenizer_config(tokenizer, max_length, definition.template)),
     }
 
 
 def with_template(tokenizer: Tokenizer, template: Template) -> tokenizers.Tokenizer:
     """The tokenizer to export, with a family's special tokens around a text or a pair."""
-    made = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
-    made.post_processor = row_template(
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    backend.post_processor = row_template(
         (tokenizer.tokens[tokenizer.cls_id], tokenizer.cls_id),
         (tokenizer.tokens[tokenizer.sep_id], tokenizer.sep_id),
         separators=template.separators,
         has_types=template.token_types,
     )
-    return made
+    return backend
 
 
 def _tokenizer_config(tokenizer: Tokenizer, max_length: int, template: Template) -> dict[str, Any]:

@@ -106,12 +106,12 @@ def read_text_vectors(model: TrainedModel, pooling: Pooling | None = None) -> Te
     root = _root(model.directory)
     if root is None:
         return None
-    where = root / MODULES_FILE
-    steps = [(step["type"].rpartition(".")[2], step["path"]) for step in _steps(where)]
+    file = root / MODULES_FILE
+    steps = [(step["type"].rpartition(".")[2], step["path"]) for step in _steps(file)]
     steps = [(kind, path) for kind, path in steps if kind != "Dropout"]  # which acts only in training
     if not _STEPS.fullmatch(" ".join(kind for kind, _ in steps)):
         raise ValueError(
-            f"{where}: the steps {', '.join(kind for kind, _ in steps)} are unsupported (supported: Transformer, "
+            f"{file}: the steps {', '.join(kind for kind, _ in steps)} are unsupported (supported: Transformer, "
             "Pooling, Dense, Normalize, in this order); use sentence-transformers"
         )
     (_, encoder_path), (_, pooling_path), *more = steps

@@ -114,8 +114,8 @@ def export_sentence_transformers(
 def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:
     """The weights of the encoder and the pooler, under the names of the encoder's own class."""
     config = model.config.model
-    made = hf_classes(config)["encoder"]
-    return bare_names(to_huggingface_tensors(model.params, config, model.tokenizer.pad_id, made), config)
+    encoder_class = hf_classes(config)["encoder"]
+    return bare_names(to_huggingface_tensors(model.params, config, model.tokenizer.pad_id, encoder_class), config)
 
 
 def encoder_config(model: TrainedModel) -> dict[str, Any]:
@@ -185,9 +185,9 @@ def compare_with_sentence_transformers(
     tokenizer = AutoTokenizer.from_pretrained(directory)
     inputs = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
     for row, ids in zip(inputs["input_ids"].tolist(), model.tokenizer.encode_sentences(texts), strict=True):
-        kept = [model.tokenizer.cls_id, *ids.tolist()[: model.max_length - 2], model.tokenizer.sep_id]
-        if row[: len(kept)] != kept:
-            raise RuntimeError(f"{directory}: its tokenizer encodes a text as {row}, ours as {kept}")
+        our_ids = [model.tokenizer.cls_id, *ids.tolist()[: model.max_length - 2], model.tokenizer.sep_id]
+        if row[: len(our_ids)] != our_ids:
+            raise RuntimeError(f"{directory}: its tokenizer encodes a text as {row}, ours as {our_ids}")
     theirs = _by_the_modules(Path(directory), AutoModel.from_pretrained(directory).float().eval(), inputs)
     # A family without token types has no such input.
     batch = {name: inputs[name].numpy() if name in inputs else np.zeros_like(inputs["input_ids"]) for name in INPUTS}

@@ -77,9 +77,9 @@ def read_tensorflow(directory: str | Path, lowercase: bool | None = None) -> For
     tokenizer = WordPiece(tokens.tokens, rules, origin=f"vocabulary {folder / VOCABULARY_FILE}")
     arrays = read_arrays(folder)
     tensors = from_tensorflow(arrays, their_shapes(config))
-    known = {tensorflow_name(name) for name in tensors}
+    our_names = {tensorflow_name(name) for name in tensors}
     # Slots of any optimizer (adam_m, BERTAdam, lamb_m) stand below the name of their variable.
-    others = {name for name in arrays if name not in known and name.rpartition("/")[0] not in arrays}
+    others = {name for name in arrays if name not in our_names and name.rpartition("/")[0] not in arrays}
     if beyond := [name for name in others if name.startswith(_OF_PRETRAINING)]:
         raise ValueError(f"tf1:{folder}: {min(beyond)} does not belong to the model that {CONFIG_FILE} describes")
     notes = [f"text is {'lower-cased' if lowercase else 'kept in its case'}, {reason}"]
@@ -138,8 +138,8 @@ def export_tensorflow(model: TrainedModel, directory: str | AnyPath, prove: Prov
         (partial / CONFIG_FILE).write_text(config, encoding="utf-8")
         vocabulary = "".join(f"{token}\n" for token in model.tokenizer.tokens)
         (partial / VOCABULARY_FILE).write_bytes(vocabulary.encode())
-        found = _read_arrays(partial / PREFIX)
-        assert found.keys() == arrays.keys() and all(np.array_equal(found[k], arrays[k]) for k in arrays)
+        copies = _read_arrays(partial / PREFIX)
+        assert copies.keys() == arrays.keys() and all(np.array_equal(copies[k], arrays[k]) for k in arrays)
         write_sums(partial)
     return path_of(str(directory))
 
