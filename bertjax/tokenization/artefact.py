@@ -102,8 +102,8 @@ def steps(document: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
 
     def flat(step: Any) -> Iterator[dict[str, Any]]:
         if isinstance(step, dict) and isinstance(step.get(inner), list):
-            for one in step[inner]:
-                yield from flat(one)
+            for inner_step in step[inner]:
+                yield from flat(inner_step)
         elif isinstance(step, dict):
             yield step
 

@@ -41,11 +41,11 @@ class Merger:
         self._words = ["".join(map(self._symbol.__getitem__, word)) for word in words]
         self._counts = counts
         self._pair_counts: defaultdict[str, int] = defaultdict(int)
-        self._where: defaultdict[str, set[int]] = defaultdict(set)  # words that have, or had, the pair
+        self._word_numbers: defaultdict[str, set[int]] = defaultdict(set)  # words that have, or had, the pair
         for number, word in enumerate(self._words):
             for pair in _pairs(word):
                 self._pair_counts[pair] += counts[number]
-                self._where[pair].add(number)
+                self._word_numbers[pair].add(number)
         # The heap is lazy: an outdated entry is corrected when it is popped.
         self._heap = [self._entry(pair) for pair in self._pair_counts]
         heapq.heapify(self._heap)
@@ -77,7 +77,7 @@ class Merger:
         self.merges.append(spelled)
         merged = self._piece(spelled[0] + spelled[1].removeprefix(self._continuing))
         changes: defaultdict[str, int] = defaultdict(int)
-        for number in self._where.pop(pair):
+        for number in self._word_numbers.pop(pair):
             old, count = self._words[number], self._counts[number]
             at = old.find(pair)
             if at < 0:
@@ -90,7 +90,7 @@ class Merger:
                 changes[removed] -= count
             for added in _pairs(new):
                 changes[added] += count
-                self._where[added].add(number)
+                self._word_numbers[added].add(number)
         for neighbour, change in changes.items():
             self._pair_counts[neighbour] += change
             if change > 0:
@@ -158,8 +158,8 @@ def _merge_words(
 ) -> tuple[Merger, int]:
     """Merge the words of an alphabet. Returns the merger and the number of single-character pieces."""
     # A word with a character outside the vocabulary becomes [UNK] whatever its other pieces are.
-    known = set(alphabet)
-    words = [word for word in word_counts if known.issuperset(word)]
+    characters = set(alphabet)
+    words = [word for word in word_counts if characters.issuperset(word)]
     splits = [_split(word) for word in words]
     letters = sorted({piece for split in splits for piece in split})
     room = vocab_size - len(wordpiece.SPECIAL_TOKENS) - len(letters)

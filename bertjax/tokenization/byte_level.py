@@ -24,17 +24,17 @@ SPECIAL_TOKENS = {
 }
 
 
-def special_ids(ids: Mapping[str, int], rules: TextRules, origin: str, where: str) -> dict[str, int]:
+def special_ids(ids: Mapping[str, int], rules: TextRules, origin: str, place: str) -> dict[str, int]:
     """Ids of the special tokens by role. Raises ValueError if the vocabulary lacks one.
 
-    `origin` names the files in messages, `where` the part that should have the tokens.
+    `origin` names the files in messages, `place` the part that should have the tokens.
     """
     names = SPECIAL_TOKENS[rules.special_tokens]
     missing = [name for name in names.values() if name not in ids]
     if missing:
         others = next(key for key in SPECIAL_TOKENS if key != rules.special_tokens)
         advice = f"; set data.special_tokens={others!r}" if others in ids else "; give a vocabulary that has them"
-        raise ValueError(f"{origin}: no {', '.join(missing)} {where}{advice}")
+        raise ValueError(f"{origin}: no {', '.join(missing)} {place}{advice}")
     return {role: ids[name] for role, name in names.items()}
 
 

@@ -50,16 +50,16 @@ def map_words(
     cut = pre_tokenizers.BertPreTokenizer()
     word_ids: dict[str, int] = {}
     for surface, token in tokens.items():
-        where = f"{origin}: {surface!r} -> {token!r}"
+        entry = f"{origin}: {surface!r} -> {token!r}"
         if token not in ids or ids[token] in special:
-            raise ValueError(f"{where}: the vocabulary has no such token, or it is a special one; add it to vocab.txt")
+            raise ValueError(f"{entry}: the vocabulary has no such token, or it is a special one; add it to vocab.txt")
         if len(cut.pre_tokenize_str(token)) != 1:
-            raise ValueError(f"{where}: the token has a space or a punctuation mark; rename it in vocab.txt")
+            raise ValueError(f"{entry}: the token has a space or a punctuation mark; rename it in vocab.txt")
         words = [word for word, _ in cut.pre_tokenize_str(normalize(surface))]
         if len(words) != 1:
-            raise ValueError(f"{where}: the surface form is {len(words)} words, {words}; the map is for single words")
+            raise ValueError(f"{entry}: the surface form is {len(words)} words, {words}; the map is for single words")
         if word_ids.setdefault(words[0], ids[token]) != ids[token]:
-            raise ValueError(f"{where}: another surface form of the word {words[0]!r} has another token; remove one")
+            raise ValueError(f"{entry}: another surface form of the word {words[0]!r} has another token; remove one")
     return word_ids
 
 

@@ -32,12 +32,12 @@ class LetterEncoder:
         del before
         points = self._points("".join(sentences))
         sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
-        kept = self._is_letter[points]
+        is_letter = self._is_letter[points]
         ids = self._ids[points]
-        if kept.all():
+        if is_letter.all():
             return ids, sizes
-        ends = np.concatenate([[0], np.cumsum(kept)])[np.concatenate([[0], np.cumsum(sizes)])]
-        return ids[kept], np.diff(ends)
+        ends = np.concatenate([[0], np.cumsum(is_letter)])[np.concatenate([[0], np.cumsum(sizes)])]
+        return ids[is_letter], np.diff(ends)
 
     def offsets(self, sentence: str, before: str | None = None) -> np.ndarray:
         """The span of each token in the sentence, as [first character, one past the last]: int64 [tokens, 2]."""
@@ -88,11 +88,11 @@ class OverlappingEncoder:
             digit = padded[shift : shift + len(digits)]
             place = place * self._base + np.minimum(digit, self._base - 1)
             is_known &= digit < self._base
-        left = np.repeat(np.cumsum(sizes), sizes) - np.arange(len(digits))  # letters to the end of the sentence
-        first = np.repeat(sizes, sizes) == left
-        kept = (left >= self._size) | first
-        is_known &= left >= self._size
-        return np.where(is_known, self._ids[place], np.uint32(self._unknown))[kept], lengths
+        remaining = np.repeat(np.cumsum(sizes), sizes) - np.arange(len(digits))  # letters to the end of the sentence
+        first = np.repeat(sizes, sizes) == remaining
+        is_start = (remaining >= self._size) | first
+        is_known &= remaining >= self._size
+        return np.where(is_known, self._ids[place], np.uint32(self._unknown))[is_start], lengths
 
     def offsets(self, sentence: str, before: str | None = None) -> np.ndarray:
         """The span of each token in the sentence, as [first character, one past the last]: int64 [tokens, 2]."""

@@ -169,7 +169,7 @@ class NamedPattern(NamedTuple):
 
 # Atoms in brackets, atoms of two letters, chirality and rings of two digits; any other character is a symbol.
 SMILES = NamedPattern("smiles", r"\[[^\]]+\]|Br|Cl|@@|%[0-9]{2}|.")
-PATTERNS = {one.name: one.pattern for one in (SMILES,)}
+PATTERNS = {pattern.name: pattern.pattern for pattern in (SMILES,)}
 
 
 def _pattern(written: str) -> str:
@@ -261,9 +261,14 @@ def _train_sequence_bpe(
         for letter in stretch:
             letter_counts[letter] += count
     letters = _found_symbols(letter_counts, vocab_size)[len(SPECIAL_TOKENS) :]
-    known = {*letters}
-    stretches = [stretch for stretch in counts if known.issuperset(stretch)]
-    merger = Merger(list(letters), [list(one) for one in stretches], [counts[one] for one in stretches], continuing="")
+    alphabet = {*letters}
+    stretches = [stretch for stretch in counts if alphabet.issuperset(stretch)]
+    merger = Merger(
+        list(letters),
+        [list(stretch) for stretch in stretches],
+        [counts[stretch] for stretch in stretches],
+        continuing="",
+    )
     merger.merge_all(vocab_size - len(SPECIAL_TOKENS), progress)
     tokens = (*SPECIAL_TOKENS.values(), *merger.pieces)
     ids = {token: number for number, token in enumerate(tokens)}

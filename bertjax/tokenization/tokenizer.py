@@ -57,9 +57,9 @@ class TextRules:
         return cls(data.lowercase, data.strip_accents, data.unknown, data.prefix_space, data.special_tokens)
 
     @classmethod
-    def from_dict(cls, about: Mapping[str, Any]) -> TextRules:
+    def from_dict(cls, record: Mapping[str, Any]) -> TextRules:
         """The rules in a JSON object that may have other keys."""
-        return cls(**{field.name: about[field.name] for field in fields(cls) if field.name in about})
+        return cls(**{field.name: record[field.name] for field in fields(cls) if field.name in record})
 
     def described(self) -> dict[str, Any]:
         """The rules as JSON; rules added later are left out at their default, so that fingerprints last."""

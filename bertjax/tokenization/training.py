@@ -46,7 +46,7 @@ def parse_kind(written: str) -> tuple[TokenizerKind, str]:
     """The kind and the argument of `NAME[:ARGUMENT]`, as in `data.tokenizer`. Raises ValueError for a wrong one."""
     name, colon, argument = written.partition(":")
     kind = KINDS.get(name)
-    forms = ", ".join(known.form or known.name for known in KINDS.values())
+    forms = ", ".join(entry.form or entry.name for entry in KINDS.values())
     if kind is None:
         near = difflib.get_close_matches(name, KINDS, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
@@ -74,10 +74,10 @@ def most_frequent(word_counts: Mapping[str, int], most_bytes: int) -> dict[str, 
     sizes = {word: len(word.encode()) for word in word_counts}
     if sum(sizes.values()) <= most_bytes:
         return dict(word_counts)
-    chosen, left = {}, most_bytes
+    chosen, room = {}, most_bytes
     for word in sorted(word_counts, key=lambda word: (-word_counts[word], hashlib.sha256(word.encode()).digest())):
-        left -= sizes[word]
-        if left < 0:
+        room -= sizes[word]
+        if room < 0:
             break
         chosen[word] = word_counts[word]
     return chosen

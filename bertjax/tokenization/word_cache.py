@@ -46,7 +46,7 @@ class WordCache:
         self._keys = np.zeros((2, size), np.uint64)  # the word's bytes, padded with zeros; all zeros: free
         self._ids = np.zeros((size, _MOST_IDS), np.uint32)
         self._counts = np.zeros(size, np.uint32)
-        self._taken = 0
+        self._used_slots = 0
 
     def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode: (ids uint32 [tokens], lengths int64 [sentences]). Raises ValueError for a lone surrogate."""
@@ -71,8 +71,8 @@ class WordCache:
             missed = np.flatnonzero(missing)
             other_ids, counts[missed] = self._chunks.encode(_words(raw, starts[missed], sizes[missed]))
             is_other = np.repeat(missing, counts)
-            known, ids = ids, np.empty(len(is_other), np.uint32)
-            ids[~is_other], ids[is_other] = known, other_ids
+            cached_ids, ids = ids, np.empty(len(is_other), np.uint32)
+            ids[~is_other], ids[is_other] = cached_ids, other_ids
             self._enter(keys[:, missed], sizes[missed], other_ids, counts[missed])
         ends = np.append(np.cumsum(counts)[ends_sentence], len(ids))
         return ids, np.diff(ends, prepend=0)[: len(sentences)]
@@ -80,22 +80,22 @@ class WordCache:
     def _find(self, keys: np.ndarray, is_short: np.ndarray) -> np.ndarray:
         """The slot of each short word, -1 for the others and for words without a slot: int64 [words]."""
         slots = np.full(keys.shape[1], -1)
-        left = np.flatnonzero(is_short)
-        low, high = keys[0, left], keys[1, left]
+        pending = np.flatnonzero(is_short)
+        low, high = keys[0, pending], keys[1, pending]
         at = self._first_slots(low, high)
         for _ in range(_PROBES):
             in_slot = self._keys[0, at]
             matches = (in_slot == low) & (self._keys[1, at] == high)
-            slots[left[matches]] = at[matches]
+            slots[pending[matches]] = at[matches]
             further = ~matches & (in_slot != 0)  # a word is never entered behind a free slot
-            left, low, high, at = left[further], low[further], high[further], at[further] + 1
-            if not len(left):
+            pending, low, high, at = pending[further], low[further], high[further], at[further] + 1
+            if not len(pending):
                 break
         return slots
 
     def _enter(self, keys: np.ndarray, sizes: np.ndarray, ids: np.ndarray, counts: np.ndarray) -> None:
         """Enter the short words into free slots; a word without one among its own stays out."""
-        if 2 * self._taken > self._slots:
+        if 2 * self._used_slots > self._slots:
             self._empty()
         short = np.flatnonzero((sizes <= _KEY_BYTES) & (counts <= _MOST_IDS))
         (low, high), first, counts = keys[:, short], (np.cumsum(counts) - counts)[short], counts[short]
@@ -108,7 +108,7 @@ class WordCache:
             for place in range(_MOST_IDS):
                 has = chosen[counts[chosen] > place]
                 self._ids[at[has], place] = ids[first[has] + place]
-            self._taken += len(chosen)
+            self._used_slots += len(chosen)
             out = (self._keys[0, at] != low) | (self._keys[1, at] != high)
             low, high, first, counts, at = low[out], high[out], first[out], counts[out], at[out] + 1
 
