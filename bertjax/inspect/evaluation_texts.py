@@ -38,13 +38,13 @@ def held_out_texts(split: SplitView, name: str, most_tokens: int = MOST_TOKENS) 
     """Each document of a split as a text of one segment."""
     share = min(1.0, most_tokens / max(split.num_tokens, 1))
     chosen = np.flatnonzero(_draw(np.arange(split.num_documents)) < share)
-    read = list(stretches(split, chosen))
+    parts = list(stretches(split, chosen))
     return EvaluationTexts(
         name,
         share,
         len(chosen),
-        np.concatenate([np.zeros(0, np.uint32), *(stretch.ids for stretch in read)]).astype(np.uint32),
-        np.concatenate([np.zeros(0, np.int64), *(stretch.lengths for stretch in read)]),
+        np.concatenate([np.zeros(0, np.uint32), *(stretch.ids for stretch in parts)]).astype(np.uint32),
+        np.concatenate([np.zeros(0, np.int64), *(stretch.lengths for stretch in parts)]),
         np.arange(len(chosen)),
     )
 

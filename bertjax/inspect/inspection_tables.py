@@ -26,7 +26,7 @@ def tables(inspection: Inspection) -> tuple[Table, ...]:
 def amounts_table(inspection: Inspection) -> Table:
     """Amounts by split and source."""
     size = inspection.text_bytes
-    read = "" if size is None else f" The source text has {size:,} bytes (UTF-8)."
+    text_note = "" if size is None else f" The source text has {size:,} bytes (UTF-8)."
     names = {amount.source for amount in inspection.amounts if amount.source}
     sources = "" if names else " The store does not record the source of each document."
     if len(names) == 1:
@@ -40,7 +40,7 @@ def amounts_table(inspection: Inspection) -> Table:
         rows.append((name, *(f"{count:,}" for count in counts), percent(amount.unknown, amount.tokens, 3)))
     return Table(
         "Contents",
-        f"Bytes are those of text after tokenization, without spaces.{read}{sources}",
+        f"Bytes are those of text after tokenization, without spaces.{text_note}{sources}",
         ("split", "documents", "sentences", "tokens", "bytes", "[UNK] rate"),
         tuple(rows),
     )

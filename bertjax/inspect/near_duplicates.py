@@ -84,7 +84,7 @@ def find_near_duplicates(
     sizes = np.bincount(group, minlength=len(chosen))
     is_copy = group != np.arange(len(chosen))
     largest = [g for g in np.argsort(-sizes, kind="stable")[:examples].tolist() if sizes[g] > 1]
-    shown = [(int(np.argmax(group[pairs[:, 0]] == g)), int(sizes[g])) for g in largest]
+    example_pairs = [(int(np.argmax(group[pairs[:, 0]] == g)), int(sizes[g])) for g in largest]
     return NearDuplicates(
         share=share,
         documents=len(chosen),
@@ -94,7 +94,7 @@ def find_near_duplicates(
         copied_tokens=int(lengths[chosen[is_copy]].sum()),
         examples=tuple(
             NearPair(int(chosen[pairs[p, 0]]), int(chosen[pairs[p, 1]]), float(similarity[p]), size)
-            for p, size in shown
+            for p, size in example_pairs
         ),
     )
 

@@ -34,7 +34,7 @@ def render_inspection(inspection: Inspection) -> str:
         f'<p class="about">fingerprint {escaped(inspection.fingerprint[:12])}; inspected by bertjax</p>',
         table_html(amounts),
         "<h2>Lengths</h2>",
-        _charts([_histogram(one, colour) for one, colour in zip(inspection.lengths, _COLOURS, strict=True)]),
+        _charts([_histogram(lengths, colour) for lengths, colour in zip(inspection.lengths, _COLOURS, strict=True)]),
         table_html(words),
         _charts(_frequent(inspection)),
         table_html(rows),
@@ -109,7 +109,7 @@ def _overlaps(inspection: Inspection) -> str:
     for number, colour in enumerate(("orange", "violet")):
         results = [overlap.by_measure[number] for overlap in inspection.overlaps]
         label = f"{results[0].measure.name}, {results[0].measure.n} tokens"
-        series.append(Bars(label, [one.flagged / max(one.texts, 1) for one in results], colour))
+        series.append(Bars(label, [result.flagged / max(result.texts, 1) for result in results], colour))
     return horizontal_bars("Evaluation texts flagged, share of those that are long enough", names, series)
 
 
