@@ -294,10 +294,10 @@ def _joined(vectors: Sequence[np.ndarray], parts: Sequence[np.ndarray], pooling:
     return np.average(vectors, axis=0, weights=weights).astype(np.float32)
 
 
-def require_trained(pooling: Pooling, untrained: Collection[str], where: str) -> None:
+def require_trained(pooling: Pooling, untrained: Collection[str], origin: str) -> None:
     """Raise ValueError if a pooling is that of an untrained module."""
     if pooling in untrained:
-        raise ValueError(f"{where}: pooling=pooler: it has no pooler; choose mean, cls or max")
+        raise ValueError(f"{origin}: pooling=pooler: it has no pooler; choose mean, cls or max")
 
 
 def _checked_length(model: TrainedModel, encoding: Encoding) -> int:

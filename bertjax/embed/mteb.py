@@ -29,7 +29,7 @@ class MtebEncoder:
         if unknown := [kind for kind in prompts if kind not in ("query", "document")]:
             raise ValueError(f"prompts={dict(prompts)}: {unknown[0]!r} is no type of text; use query and document")
         self._encode, self._prompts = encode, prompts
-        self._about = {"name": name, "max_tokens": float(max_tokens), "embed_dim": width}
+        self._metadata = {"name": name, "max_tokens": float(max_tokens), "embed_dim": width}
 
     def encode(self, inputs: Iterable[Mapping[str, Any]], *, prompt_type: str | None = None, **task: Any) -> np.ndarray:
         """The vectors of mteb's batches, each with its texts under "text": float32 [texts, D].
@@ -56,4 +56,4 @@ class MtebEncoder:
         """Name and sizes for mteb's results. Needs mteb."""
         from mteb.models.model_meta import ModelMeta, ScoringFunction  # pyright: ignore[reportMissingImports]
 
-        return ModelMeta.create_empty(self._about | {"similarity_fn_name": ScoringFunction.COSINE})
+        return ModelMeta.create_empty(self._metadata | {"similarity_fn_name": ScoringFunction.COSINE})

@@ -100,8 +100,8 @@ def _record_kind(path: str) -> SourceKind | None:
     """The kind of source whose records are sequences, by the name of a file; None for other files."""
     name = Path(_bare(path)).name
     sequences = (kind for kind in KINDS.values() if kind.is_sequence and kind.read is not None)
-    named = (kind for kind in sequences if kind.folder_names != SourceKind.folder_names)
-    return next((kind for kind in named if any(fnmatch(name, pattern) for pattern in kind.folder_names)), None)
+    kinds = (kind for kind in sequences if kind.folder_names != SourceKind.folder_names)
+    return next((kind for kind in kinds if any(fnmatch(name, pattern) for pattern in kind.folder_names)), None)
 
 
 def _records(kind: SourceKind, path: str, counts: ReadCounts) -> Iterator[str]:
