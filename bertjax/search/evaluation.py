@@ -72,10 +72,10 @@ def evaluate(rankings: Mapping[str, Sequence[str]], judgements: Judgements, dept
     judged = [(ranked, judgements[query]) for query, ranked in rankings.items() if query in judgements]
     judged = [(ranked, grades) for ranked, grades in judged if relevant_documents(grades)]
     if not judged:
-        asked, known = (", ".join(map(repr, [*ids][:3])) for ids in (rankings, judgements))
+        query_ids, judged_ids = (", ".join(map(repr, [*ids][:3])) for ids in (rankings, judgements))
         raise ValueError(
-            f"no query has a relevant document: the queries have ids such as {asked}, and the judgements {known}; "
-            "do the judgements belong to these queries?"
+            f"no query has a relevant document: the queries have ids such as {query_ids}, and the judgements "
+            f"{judged_ids}; do the judgements belong to these queries?"
         )
     first, recalled = min(RANKED, depth), min(RECALLED, depth)
     return Figures(

@@ -181,9 +181,9 @@ def open_index(folder: Path) -> SearchIndex:
 def model_fingerprint(model: TrainedModel, pooling: Pooling) -> str:
     """Hash the encoder's weights, the pooler's if used, the vocabulary and the `forward_options`; SHA-256, hex."""
     used = {"encoder": model.params["encoder"]} | ({"pooler": model.params["pooler"]} if pooling == "pooler" else {})
-    named = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(used)}
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(used)}
     content = {
-        "weights": {name: digest.hex for name, digest in digest_arrays(named).items()},
+        "weights": {name: digest.hex for name, digest in digest_arrays(leaves).items()},
         "tokenizer": model.tokenizer.fingerprint,
         "network": {name: getattr(model.config.model, name) for name in forward_options(model.config.model)},
     }

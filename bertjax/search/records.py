@@ -62,23 +62,25 @@ def _located(paths: Sequence[str], field: str | None, counts: ReadCounts) -> Ite
     for path in paths:
         source = source_of_texts(path)
         if has_json(path, field):
-            records = ((where, _record(where, row, field, counts)) for where, row in json_records(source, counts))
+            records = (
+                (location, _record(location, row, field, counts)) for location, row in json_records(source, counts)
+            )
         else:
             records = ((path, Record("", text)) for text in read_texts([path], field, counts))
-        for where, record in records:
+        for location, record in records:
             number += 1
-            yield where, record if record.id else record._replace(id=str(number))
+            yield location, record if record.id else record._replace(id=str(number))
 
 
-def _record(where: str, row: Mapping[str, Any], field: str | None, counts: ReadCounts) -> Record:
+def _record(location: str, row: Mapping[str, Any], field: str | None, counts: ReadCounts) -> Record:
     field = field or DEFAULT_FIELD
     key = "_id" if "_id" in row else "id"
     id = row.get(key, "")
     if not isinstance(id, str | int) or isinstance(id, bool):
-        raise ValueError(f"{where}: `{key}` is {type(id).__name__}; an id is a string or a number")
+        raise ValueError(f"{location}: `{key}` is {type(id).__name__}; an id is a string or a number")
     has_title = field != "title" and row.get("title") is not None
-    title = text_in(row, "title", where, counts) if has_title else ""
-    return Record(str(id), text_in(row, field, where, counts), title)
+    title = text_in(row, "title", location, counts) if has_title else ""
+    return Record(str(id), text_in(row, field, location, counts), title)
 
 
 def count_records(paths: Sequence[str], field: str | None) -> int:
@@ -99,14 +101,14 @@ def count_records(paths: Sequence[str], field: str | None) -> int:
     if repeated:
         # A second reading tells equal ids from ids whose hashes collide.
         first_seen: dict[str, str] = {}
-        for where, record in _located(paths, field, ReadCounts()):
+        for location, record in _located(paths, field, ReadCounts()):
             if hash(record.id) not in repeated:
                 continue
             if record.id in first_seen:
                 raise ValueError(
-                    f"{where}: id {record.id!r} is already used at {first_seen[record.id]}; ids must be unique"
+                    f"{location}: id {record.id!r} is already used at {first_seen[record.id]}; ids must be unique"
                 )
-            first_seen[record.id] = where
+            first_seen[record.id] = location
     return len(seen)
 
 
@@ -122,12 +124,14 @@ def read_judgements(path: str) -> Judgements:
             continue
         if len(parts) == 4:
             del parts[1]
-        where = f"{path}, line {number}"
+        location = f"{path}, line {number}"
         if len(parts) != 3 or not _GRADE.fullmatch(parts[2]):
-            raise ValueError(f"{where}: {line[:80]!r} is not a judgement; write query, document, grade with tabs")
+            raise ValueError(f"{location}: {line[:80]!r} is not a judgement; write query, document, grade with tabs")
         query, document, grade = parts[0], parts[1], int(parts[2])
         if judgements.setdefault(query, {}).setdefault(document, grade) != grade:
-            raise ValueError(f"{where}: document {document!r} has another grade for query {query!r} in an earlier line")
+            raise ValueError(
+                f"{location}: document {document!r} has another grade for query {query!r} in an earlier line"
+            )
     if not judgements:
         raise ValueError(f"{path}: no judgements; is it the right file?")
     return judgements
@@ -148,9 +152,9 @@ def find_collection(folder: Path, judgements: str | None = None) -> Collection:
 
     Raises ValueError naming what is missing, or the judgements to choose from.
     """
-    found = [_present(folder, f"{name}.jsonl") for name in ("corpus", "queries")]
+    files = [_present(folder, f"{name}.jsonl") for name in ("corpus", "queries")]
     if judgements:
-        return Collection(str(found[0]), str(found[1]), judgements)
+        return Collection(str(files[0]), str(files[1]), judgements)
     qrels = sorted(folder.glob("qrels/*.tsv*"))
     test = [path for path in qrels if path.name.startswith("test.tsv")]
     if not qrels:
@@ -158,7 +162,7 @@ def find_collection(folder: Path, judgements: str | None = None) -> Collection:
     if len(chosen := test or qrels) != 1:
         names = ", ".join(path.name for path in chosen)
         raise ValueError(f"{folder}: qrels/ has {names}; name one of them as --qrels FILE")
-    return Collection(str(found[0]), str(found[1]), str(chosen[0]))
+    return Collection(str(files[0]), str(files[1]), str(chosen[0]))
 
 
 def _present(folder: Path, name: str) -> Path:
