@@ -79,11 +79,11 @@ def embed(source: str, files: Sequence[str], output: Path, field: str | None, op
     encoding = Encoding(**vector_options(model, options))
     require_trained(encoding.pooling, untrained, source)
     encoder = TextEncoder(model, encoding)
-    read, started = ReadCounts(), time.monotonic()
+    counts, started = ReadCounts(), time.monotonic()
     write = open_output(output, encoder.width, encoding.pooling == "none", model.tokenizer.tokens)
     with write as add, Progress(total, "embed", unit="text") as progress:
-        for embedding in encoder.encode(read_texts(files, field, read), progress.update):
+        for embedding in encoder.encode(read_texts(files, field, counts), progress.update):
             add(embedding)
     seconds = time.monotonic() - started
-    replaced = read.replaced_characters
+    replaced = counts.replaced_characters
     return Embedded(output, encoder.width, encoding, encoder.counts, replaced, encoder.max_length, seconds)

@@ -258,8 +258,8 @@ def _make_config(name: str, start: Start, request: TaskRequest, one_of_several: 
     config = request.change(config)
     plugins = dict.fromkeys((*as_active(start.plugins), *use_plugins(config.plugins)))
     config = replace(config, plugins=with_entry_points(tuple(plugins)))
-    shown = render(config, recipe)
-    return config, f"{shown}\n{render_all(config)}" if request.show_config else shown
+    text = render(config, recipe)
+    return config, f"{text}\n{render_all(config)}" if request.show_config else text
 
 
 def _run_task(

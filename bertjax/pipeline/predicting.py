@@ -31,8 +31,8 @@ def predict_tables(
         outputs: list[Any] = [None] * len(rows)
         for start in range(0, len(order), _AT_ONCE):
             numbers = order[start : start + _AT_ONCE]
-            found = task.predict([inputs[number] for number in numbers], null_threshold)
-            for number, output in zip(numbers, found, strict=True):
+            predictions = task.predict([inputs[number] for number in numbers], null_threshold)
+            for number, output in zip(numbers, predictions, strict=True):
                 outputs[number] = output
         return _columns(outputs)
 
@@ -54,4 +54,4 @@ def _plain(output: Any) -> Any:
     """Named tuples as dicts, also in lists."""
     if hasattr(output, "_asdict"):
         return output._asdict()
-    return [_plain(one) for one in output] if isinstance(output, list) else output
+    return [_plain(item) for item in output] if isinstance(output, list) else output

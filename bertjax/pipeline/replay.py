@@ -152,9 +152,9 @@ def _texts(job: Job, replayed: Replayed) -> tuple[RowText, ...]:
     kind = RowKind("", stage.data, stage.stage.seed, stage.training.objectives, template)
     sources = origins(unskipped_batches(stage), replayed.rows_read, stage.data.sources)
     texts = []
-    for number, where in enumerate(sources):
+    for number, row_origins in enumerate(sources):
         row = {name: values[number] for name, values in replayed.batch.items()}
         pairs = pairs_of_row(number, row, job.tokenizer, kind)
         parts = [f"({pair.label}) {joined(pair.a)}" + (f"  |  {joined(pair.b)}" if pair.b else "") for pair in pairs]
-        texts.append(RowText(tuple(where), "\n".join(parts)))
+        texts.append(RowText(tuple(row_origins), "\n".join(parts)))
     return tuple(texts)

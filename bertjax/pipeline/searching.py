@@ -173,18 +173,18 @@ def _build_index(
 ) -> SearchIndex:
     """Build the index, say its size and notices, and open it."""
     total = count_records(request.documents, request.field)
-    folder, read = Path(request.folder), ReadCounts()
+    folder, read_counts = Path(request.folder), ReadCounts()
     encoding = replace(encoder.encoding, max_length=encoder.max_length)
     origin = Origin(request.model, fingerprint, encoding, *_files(request))
-    records = read_records(request.documents, request.field, read)
+    records = read_records(request.documents, request.field, read_counts)
     with Progress(total, "index", unit="document") as progress:
         build_index(folder, encoder, model.tokenizer, records, origin, progress.update)
     counts = encoder.counts
     say(
         f"index {folder}: {counts.examples:,} documents with {counts.tokens:,} tokens, {encoder.width} numbers for each"
     )
-    if read.replaced_characters:
-        say(f"{read.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
+    if read_counts.replaced_characters:
+        say(f"{read_counts.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
     for line in counts.notices(encoder.max_length):
         say(line)
     return open_index(folder)

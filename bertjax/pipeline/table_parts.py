@@ -88,7 +88,7 @@ def annotate_tables(
     units = _units(written)
     folder.mkdir(parents=True, exist_ok=True)
     _require_same_job(folder, {**job, "columns": list(columns), "units": [_description(unit) for unit in units]})
-    started, made, rows = time.monotonic(), 0, 0
+    started, count, rows = time.monotonic(), 0, 0
     with Claims(folder / _CLAIMS) as claims, Progress(len(units), what, unit="part") as progress:
         while missing := [unit for unit in units if not _part(folder, unit).exists()]:
             claimed = ClaimedUnits(missing, claims, lambda unit: _part(folder, unit).exists())
@@ -96,11 +96,11 @@ def annotate_tables(
                 whole = _with_columns(table, columns, annotate, unit.files[0].path)
                 _write(whole, _part(folder, unit))
                 claims.release(unit.number)
-                made, rows = made + 1, rows + whole.num_rows
+                count, rows = count + 1, rows + whole.num_rows
                 progress.update(1)
             if not claimed:
                 time.sleep(_WAIT_SECONDS)
-    return Annotated(folder, len(units), made, rows, time.monotonic() - started)
+    return Annotated(folder, len(units), count, rows, time.monotonic() - started)
 
 
 def _units(written: Sequence[str]) -> list[Unit]:
@@ -123,9 +123,9 @@ def _require_same_job(folder: Path, job: dict[str, Any]) -> None:
     """Record a job in its folder. Raises ValueError if the folder is that of another job, or has other files."""
     path = folder / _JOB
     if not path.exists():
-        if found := [other.name for other in folder.iterdir() if not other.name.startswith((".", "_"))]:
+        if others := [other.name for other in folder.iterdir() if not other.name.startswith((".", "_"))]:
             raise ValueError(
-                f"--output {folder}: it has other files ({first_names(sorted(found))}); name an empty folder"
+                f"--output {folder}: it has other files ({first_names(sorted(others))}); name an empty folder"
             )
         with replacing(path) as file:
             file.write(json.dumps(job).encode())
@@ -150,9 +150,9 @@ def _read_ahead(units: Iterable[Unit]) -> Iterator[tuple[Unit, pyarrow.Table]]:
             return None if unit is None else (unit, _TABLES[unit.files[0].kind].read(unit.files[0]))
 
         waiting = thread.submit(read)
-        while (found := waiting.result()) is not None:
+        while (item := waiting.result()) is not None:
             waiting = thread.submit(read)
-            yield found
+            yield item
 
 
 def _with_columns(table: pyarrow.Table, columns: Sequence[str], annotate: Annotate, path: str) -> pyarrow.Table:

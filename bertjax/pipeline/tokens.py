@@ -28,8 +28,8 @@ def open_tokenizer(source: str, *, cased: bool = False) -> Tokenizer:
         raise ValueError(f"cased: {source} has its own rules; leave it out")
     from bertjax.convert.sources import source_vocabulary
 
-    about = source_vocabulary(source)
-    return load_vocabulary(about["vocab"], TextRules.from_dict(about))
+    settings = source_vocabulary(source)
+    return load_vocabulary(settings["vocab"], TextRules.from_dict(settings))
 
 
 def tokenize(source: str, texts: Sequence[str], *, cased: bool = False) -> list[Tokens]:

@@ -25,9 +25,9 @@ def with_vocabulary(config: Config) -> Config:
     """
     data = config.data
     if data.store:
-        about = read_manifest(path_of(data.store))["tokenizer"]
-        rules = asdict(TextRules.from_dict(about))
-        return replace(config, data=replace(data, sources=(), vocab="", vocab_size=about["vocab_size"], **rules))
+        settings = read_manifest(path_of(data.store))["tokenizer"]
+        rules = asdict(TextRules.from_dict(settings))
+        return replace(config, data=replace(data, sources=(), vocab="", vocab_size=settings["vocab_size"], **rules))
     if config.init_from and not data.vocab:
         data = replace(data, **(_saved_vocabulary(config) or source_vocabulary(config.init_from)))
     if config.data.sources and not data.vocab and not parse_kind(data.tokenizer)[0].is_prose:
