@@ -100,12 +100,12 @@ def rows_of_batch(step: int, global_batch_size: int, rows: slice | np.ndarray | 
     return step * global_batch_size + within
 
 
-def merge_rows(made: Sequence[tuple[np.ndarray, dict[str, np.ndarray]]], spec: Spec) -> dict[str, np.ndarray]:
+def merge_rows(groups: Sequence[tuple[np.ndarray, dict[str, np.ndarray]]], spec: Spec) -> dict[str, np.ndarray]:
     """Put rows together that were made apart: which rows of the batch they are, int64 [n], and their arrays."""
-    if len(made) == 1:
-        return made[0][1]
+    if len(groups) == 1:
+        return groups[0][1]
     whole = {key: np.empty(shape, dtype) for key, (shape, dtype) in spec.items()}
-    for rows, arrays in made:
+    for rows, arrays in groups:
         for key, values in arrays.items():
             whole[key][rows] = values
     return whole
@@ -185,8 +185,8 @@ class PairBatches:
         """The rows of the run with these numbers, int64 [B], as the arrays that `spec` describes."""
         if not len(numbers):
             return {key: np.zeros(shape, dtype) for key, (shape, dtype) in self.spec(0).items()}
-        made = [(rows, self._rows_of_text(text, pairs, len(rows))) for rows, text, pairs in self.texts(numbers)]
-        return merge_rows(made, self.spec(len(numbers)))
+        groups = [(rows, self._rows_of_text(text, pairs, len(rows))) for rows, text, pairs in self.texts(numbers)]
+        return merge_rows(groups, self.spec(len(numbers)))
 
     def texts(self, numbers: np.ndarray) -> list[tuple[np.ndarray, Split, Pairs]]:
         """The rows of the run with these numbers, by the text that they are made of.
@@ -232,11 +232,11 @@ class PairBatches:
         else:
             first, count = pairs.first[:, 0], pairs.count[:, 0]
             encoder, ranges = lay_out_sentences(text, first, count, width, vocabulary, template)
-        made = dict(encoder)
-        sequences = Sequences(encoder, ranges, pairs.keys, pairs.labels, made)
+        arrays = dict(encoder)
+        sequences = Sequences(encoder, ranges, pairs.keys, pairs.labels, arrays)
         for make in self._makers if text is self.split else self._makers_of_window(text):
-            made |= make(sequences)
-        return {key: made[key] for key in self._keys}
+            arrays |= make(sequences)
+        return {key: arrays[key] for key in self._keys}
 
     def _room(self, tokens: np.ndarray) -> np.ndarray:
         """The tokens that ranges of so many may have after the augmentation, int64 [N]."""

@@ -23,7 +23,11 @@ _SAMPLED_TOKENS = 1 << 22  # that these sentences are drawn from
 
 def pair_notes(manifest: Mapping[str, Any], stages: Sequence[DataConfig], objectives: Sequence[str]) -> list[str]:
     """A line if an objective of sentence pairs has only documents of one sentence, by the manifest of a store."""
-    names = [name for name, one in registry.choose(objectives).items() if one.pairing and one.pairing.has_labels]
+    names = [
+        name
+        for name, objective in registry.choose(objectives).items()
+        if objective.pairing and objective.pairing.has_labels
+    ]
     if not names or all(stage.rows != "pairs" for stage in stages):
         return []
     documents, sentences = (manifest["splits"]["train"][key] for key in ("documents", "sentences"))

@@ -128,8 +128,10 @@ def _dataset_of_several(
 
     def make(first: np.ndarray) -> list[np.ndarray]:
         try:
-            made = several(batches, range(int(first), min(int(first) + together, steps.stop)), global_batch_size, rows)
-            return [made[key] for key in spec]
+            outputs = several(
+                batches, range(int(first), min(int(first) + together, steps.stop)), global_batch_size, rows
+            )
+            return [outputs[key] for key in spec]
         except Exception as error:
             if on_error is not None:
                 on_error(error)
@@ -159,9 +161,9 @@ def several(batches: Batches, steps: range, global_batch_size: int, rows: Rows) 
     return {key: x.reshape(len(steps), len(x) // len(steps), *x.shape[1:]) for key, x in whole.items()}
 
 
-def apart(made: Batch) -> Iterator[Batch]:
+def apart(outputs: Batch) -> Iterator[Batch]:
     """Split the output of `several` into batches."""
-    return (dict(zip(made, arrays, strict=True)) for arrays in zip(*made.values(), strict=True))
+    return (dict(zip(outputs, arrays, strict=True)) for arrays in zip(*outputs.values(), strict=True))
 
 
 def _count(global_batch_size: int, rows: Rows) -> int:
@@ -187,8 +189,8 @@ def dataset_batches(
     errors: list[Exception] = []
     dataset = _dataset_of_several(batches, steps, global_batch_size, rows, threads, errors.append)
     try:
-        for made in dataset.prefetch(AHEAD).as_numpy_iterator():
-            yield from apart(cast("Batch", made))
+        for outputs in dataset.prefetch(AHEAD).as_numpy_iterator():
+            yield from apart(cast("Batch", outputs))
     except Exception as wrapped:
         raise (errors[0] if errors else wrapped) from None
 

@@ -90,8 +90,8 @@ def truncate(
     Rule: truncate_seq_pair of google-research/bert. All arrays but `keys`, uint64 [B], are int64 [B, 2] for A and B.
     """
     half = np.array([max_tokens - max_tokens // 2, max_tokens // 2])
-    kept = np.minimum(lengths, np.maximum(max_tokens - lengths[:, ::-1], half))
-    return starts + _heads(lengths - kept, keys), kept
+    sizes = np.minimum(lengths, np.maximum(max_tokens - lengths[:, ::-1], half))
+    return starts + _heads(lengths - sizes, keys), sizes
 
 
 def _heads(tosses: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -102,8 +102,8 @@ def _heads(tosses: np.ndarray, keys: np.ndarray) -> np.ndarray:
     word = np.arange(len(owner)) - np.repeat(np.cumsum(words) - words, words)
     bits = hash64(hash64(keys[:, None], np.arange(2)).ravel()[owner], word)
     bits >>= (64 - np.minimum(number[owner] - 64 * word, 64)).astype(np.uint64)
-    ones = np.bincount(owner, weights=np.bitwise_count(bits), minlength=len(number))
-    return ones.astype(np.int64).reshape(tosses.shape)
+    heads = np.bincount(owner, weights=np.bitwise_count(bits), minlength=len(number))
+    return heads.astype(np.int64).reshape(tosses.shape)
 
 
 def lay_out(

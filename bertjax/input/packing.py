@@ -54,10 +54,10 @@ def pack(lengths: np.ndarray, capacity: int, most: int, key: int) -> Packing:
     draws = hash64(key, np.arange(len(lengths))) & _MIXED
     draws |= lengths.astype(np.uint64) << 40
     by_length = np.argsort(draws).astype(np.int32 if len(lengths) < 2**31 else np.int64)
-    left = np.bincount(lengths, minlength=capacity + 1)
-    next_one = np.cumsum(left) - left  # per length, the first sequence of `by_length` without a row
+    remaining = np.bincount(lengths, minlength=capacity + 1)
+    next_one = np.cumsum(remaining) - remaining  # per length, the first sequence of `by_length` without a row
     parts, sizes = [], []
-    for kind, times in _kinds_of_rows(left, capacity, most):
+    for kind, times in _kinds_of_rows(remaining, capacity, most):
         columns = np.empty((times, len(kind)), by_length.dtype)
         for column, length in enumerate(kind):
             columns[:, column] = by_length[next_one[length] : next_one[length] + times]
@@ -70,12 +70,12 @@ def pack(lengths: np.ndarray, capacity: int, most: int, key: int) -> Packing:
 
 def _kinds_of_rows(counts: np.ndarray, capacity: int, most: int) -> list[tuple[list[int], int]]:
     """(lengths in a row, number of such rows) until no sequence is left; `counts[n]` of them have length n."""
-    left = counts.tolist()
-    left[0] = 0
+    remaining = counts.tolist()
+    remaining[0] = 0
     kinds = []
     longest = capacity
     while True:
-        while longest and not left[longest]:
+        while longest and not remaining[longest]:
             longest -= 1
         if not longest:
             return kinds
@@ -83,15 +83,15 @@ def _kinds_of_rows(counts: np.ndarray, capacity: int, most: int) -> list[tuple[l
         room, length = capacity, longest
         while len(kind) < most and room:
             length = min(length, room)
-            while length and left[length] <= kind.count(length):
+            while length and remaining[length] <= kind.count(length):
                 length -= 1
             if not length:
                 break
             kind.append(length)
             room -= length
-        times = min(left[length] // kind.count(length) for length in set(kind))
+        times = min(remaining[length] // kind.count(length) for length in set(kind))
         for length in kind:
-            left[length] -= times
+            remaining[length] -= times
         kinds.append((kind, times))
 
 
@@ -156,18 +156,18 @@ def _put(
     def cells(per: Per, width: int, used: str) -> tuple[np.ndarray, np.ndarray]:
         """The cells of the single rows to copy, bool [n, w], and their indices in the flattened packed table."""
         if per == "token":  # of a sequence, with no padding between them
-            kept = single["sequence_ids"] > 0
-            place = first[:, None] + np.arange(kept.shape[1])
+            mask = single["sequence_ids"] > 0
+            place = first[:, None] + np.arange(mask.shape[1])
         elif per == "prediction":
-            kept = single[used] > 0
-            place = before[used][:, None] + np.cumsum(kept, axis=1) - 1
-            kept = kept & (place < width)
+            mask = single[used] > 0
+            place = before[used][:, None] + np.cumsum(mask, axis=1) - 1
+            mask = mask & (place < width)
         else:
-            kept, place = np.ones((len(row), 1), bool), slot[:, None]
-        return kept, (row[:, None] * width + place)[kept]
+            mask, place = np.ones((len(row), 1), bool), slot[:, None]
+        return mask, (row[:, None] * width + place)[mask]
 
     for name, key in keys.items():
-        kept, target = cells(key.per, key.width, key.used)
+        mask, target = cells(key.per, key.width, key.used)
         values = numbers if name == "sequence_ids" else single[name]
         values = values + first.astype(np.int32)[:, None] if key.is_position else values
-        packed[name].ravel()[target] = values[kept]
+        packed[name].ravel()[target] = values[mask]

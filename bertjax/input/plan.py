@@ -112,8 +112,8 @@ def build_plan(
     others = _Others(reading.document, works)
     columns: list[list[np.ndarray]] = [[] for _ in types]
     while len(walk.position):
-        made = _advance(walk, others, documents, sentences, keys, random_b)
-        for column, values, kind in zip(columns, made, types, strict=True):
+        fields = _advance(walk, others, documents, sentences, keys, random_b)
+        for column, values, kind in zip(columns, fields, types, strict=True):
             column.append(values.astype(kind))
         walk = walk.unfinished()
     columns.reverse()  # each list of parts is freed as soon as it is joined
@@ -170,10 +170,10 @@ def _advance(
     drawn, other = drawn[by_place], other[by_place]
     first, last = documents[other], documents[other + 1]
     random_start = first + below(hash64(keys["sentence"], number[drawn]), last - first)
-    wanted = walk.target[drawn] - (sentences[a_end[drawn]] - sentences[start[drawn]])
+    room = walk.target[drawn] - (sentences[a_end[drawn]] - sentences[start[drawn]])
     b_start, b_end = a_end.copy(), chunk_end.copy()
     b_start[drawn] = random_start
-    b_end[drawn] = np.minimum(_reach(sentences, random_start, np.maximum(wanted, 1)), last)
+    b_end[drawn] = np.minimum(_reach(sentences, random_start, np.maximum(room, 1)), last)
 
     walk.position = np.where(is_random, a_end, chunk_end)  # the sentences that a random B displaced are put back
     return start, a_count, b_start, b_end - b_start, is_random
@@ -182,10 +182,10 @@ def _advance(
 class _Others:
     """Draws the documents of random segments B."""
 
-    def __init__(self, read: np.ndarray, works: np.ndarray | None) -> None:
-        """`read` int64[R] are the documents of the reading; `works` as in `build_plan`."""
-        self._read = read
-        self._works = works[read] if works is not None and len(np.unique(works[read])) > 1 else None
+    def __init__(self, documents: np.ndarray, works: np.ndarray | None) -> None:
+        """`documents` int64[R] are the documents of the reading; `works` as in `build_plan`."""
+        self._documents = documents
+        self._works = works[documents] if works is not None and len(np.unique(works[documents])) > 1 else None
         if self._works is not None:
             self._order = np.argsort(self._works, kind="stable")
             self._sorted = self._works[self._order]
@@ -194,15 +194,15 @@ class _Others:
         """Draw a document, int64[n], by uint64[n] bits: another one than that of `entry`, and of another work."""
         if self._works is not None:
             first, last = (np.searchsorted(self._sorted, self._works[entry], side) for side in ("left", "right"))
-            other = below(bits, len(self._read) - (last - first))
-            return self._read[self._order[other + np.where(other >= first, last - first, 0)]]
-        read = self._read
-        other = below(bits, len(read) - 1)
+            other = below(bits, len(self._documents) - (last - first))
+            return self._documents[self._order[other + np.where(other >= first, last - first, 0)]]
+        documents = self._documents
+        other = below(bits, len(documents) - 1)
         other += other >= entry
         # Another copy of the same document could contain A's continuation: take the next different document.
-        while (same := read[other] == read[entry]).any():
-            other[same] = (other[same] + 1) % len(read)
-        return read[other]
+        while (same := documents[other] == documents[entry]).any():
+            other[same] = (other[same] + 1) % len(documents)
+        return documents[other]
 
 
 def _reach(sentences: np.ndarray, start: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -210,5 +210,5 @@ def _reach(sentences: np.ndarray, start: np.ndarray, tokens: np.ndarray) -> np.n
 
     The keys keep the dtype of the offsets: searchsorted would copy the whole array to another one.
     """
-    wanted = (sentences[start] + tokens).astype(sentences.dtype, copy=False)
-    return np.searchsorted(sentences, wanted, side="left")
+    target = (sentences[start] + tokens).astype(sentences.dtype, copy=False)
+    return np.searchsorted(sentences, target, side="left")

@@ -25,7 +25,7 @@ def origins(batches: Batches, numbers: np.ndarray, sources: Sequence[str]) -> li
     if isinstance(batches, RecordBatches):
         return [[name] for name in batches.names(numbers)]
     assert isinstance(batches, PairBatches | LaneBatches), "rows are made of text or of records"
-    found: list[list[str]] = [[] for _ in range(len(numbers))]
+    row_origins: list[list[str]] = [[] for _ in range(len(numbers))]
     for rows, text, pairs in batches.texts(numbers):
         first_document, first_sentence = _places(batches.split, text, pairs.first)
         last_document, last_sentence = _places(batches.split, text, pairs.first + pairs.count - 1)
@@ -36,10 +36,10 @@ def origins(batches: Batches, numbers: np.ndarray, sources: Sequence[str]) -> li
                 at = pair, segment
                 document, last = first_document[at], last_document[at]
                 which = f"document {document:,}" + (f" to {last:,}" if last != document else "")
-                where = f"sentences {first_sentence[at]:,} to {last_sentence[at]:,}"
-                origin = f"{homes[pair][segment]}{which}, {where}"
-                found[row].append(f"{_SEGMENTS[segment]}: {origin}" if several else origin)
-    return found
+                sentences = f"sentences {first_sentence[at]:,} to {last_sentence[at]:,}"
+                origin = f"{homes[pair][segment]}{which}, {sentences}"
+                row_origins[row].append(f"{_SEGMENTS[segment]}: {origin}" if several else origin)
+    return row_origins
 
 
 def _places(split: Split, text: Split, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -82,19 +82,19 @@ def _stretches(documents: np.ndarray, reading: Reading, crossing: bool, key: int
 def _row_ends(documents: np.ndarray, sentences: np.ndarray, begin: np.ndarray, room: int, crossing: bool) -> np.ndarray:
     """One past the last sentence of the row that begins with each sentence: int64 [n], at least one further on."""
     home = np.searchsorted(documents, begin, side="right")
-    left = np.full(len(begin), room)
+    remaining = np.full(len(begin), room)
     while True:
-        limit = (sentences[begin] + left).astype(sentences.dtype, copy=False)
+        limit = (sentences[begin] + remaining).astype(sentences.dtype, copy=False)
         stop = np.maximum(np.searchsorted(sentences, limit, side="right") - 1, begin + 1)
         if not crossing:
             return stop
         # Each document that ends inside takes a [SEP] from the text; what then fits may hold fewer ends again.
         ends = np.searchsorted(documents, stop, side="left") - home
-        taken = sentences[stop] - sentences[begin] + ends
-        over = (taken > room) & (stop > begin + 1)
+        size = sentences[stop] - sentences[begin] + ends
+        over = (size > room) & (stop > begin + 1)
         if not over.any():
             return stop
-        left[over] -= np.maximum(taken - room, 1)[over]
+        remaining[over] -= np.maximum(size - room, 1)[over]
 
 
 def build_document_plan(documents: np.ndarray, sentences: np.ndarray, reading: Reading, *, room: int) -> SentencePlan:
@@ -115,9 +115,9 @@ def _part_ends(sentences: np.ndarray, begin: np.ndarray, end: np.ndarray, room: 
     """Where the first part of each range of sentences ends: int64 [n], at least one sentence further on."""
     tokens = sentences[end] - sentences[begin]
     parts = -(-tokens // room)
-    wanted = (sentences[begin] - (-tokens // parts)).astype(sentences.dtype, copy=False)
-    after = np.searchsorted(sentences, wanted, side="left")
-    is_nearer = sentences[after] - wanted <= wanted - sentences[after - 1]
+    target = (sentences[begin] - (-tokens // parts)).astype(sentences.dtype, copy=False)
+    after = np.searchsorted(sentences, target, side="left")
+    is_nearer = sentences[after] - target <= target - sentences[after - 1]
     limit = (sentences[begin] + room).astype(sentences.dtype, copy=False)
     furthest = np.searchsorted(sentences, limit, side="right") - 1
     return np.clip(np.where(is_nearer, after, after - 1), begin + 1, np.clip(furthest, begin + 1, end))
@@ -129,7 +129,7 @@ def notes_on_cuts(split: SplitView, stages: Sequence[DataConfig], template: Temp
     if not lengths:
         return []
     sample = split.sample(_SAMPLED_TOKENS)
-    scale, about = split.num_documents / max(sample.num_documents, 1), "" if sample is split else "about "
+    scale, hedge = split.num_documents / max(sample.num_documents, 1), "" if sample is split else "about "
     offsets, sentences = sample.document_offsets, sample.sentence_offsets
     tokens = np.diff(sentences[offsets])
     notes = []
@@ -139,8 +139,8 @@ def notes_on_cuts(split: SplitView, stages: Sequence[DataConfig], template: Temp
         reading = Reading(cut, np.zeros(len(cut), np.int64))
         parts = len(build_document_plan(offsets, sentences, reading, room=room)) if len(cut) else 0
         notes.append(
-            f"rows of whole documents: {about}{round(len(cut) * scale):,} of {split.num_documents:,} documents of the "
+            f"rows of whole documents: {hedge}{round(len(cut) * scale):,} of {split.num_documents:,} documents of the "
             f"training split do not fit into {length:,} tokens"
-            + (f" and are cut into {about}{round(parts * scale):,} parts at the ends of sentences" if len(cut) else "")
+            + (f" and are cut into {hedge}{round(parts * scale):,} parts at the ends of sentences" if len(cut) else "")
         )
     return notes

@@ -14,7 +14,7 @@ from bertjax.storage.lean_import import require_package
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _ALL = (reverse_complement.AUGMENTATION, randomised_smiles.AUGMENTATION)
-AUGMENTATIONS = Registry("augmentations", {one.name: one for one in _ALL}, Augmentation)
+AUGMENTATIONS = Registry("augmentations", {augmentation.name: augmentation for augmentation in _ALL}, Augmentation)
 
 
 def choose(names: Sequence[str]) -> list[Augmentation]:
@@ -37,18 +37,18 @@ def choose(names: Sequence[str]) -> list[Augmentation]:
 def room_of(names: Sequence[str], lengths: np.ndarray, most: int) -> np.ndarray:
     """The tokens to keep free for texts of these lengths, int64 [n], at most `most`."""
     room = lengths.astype(np.int64)
-    for one in choose(names):
-        room = room + one.slack(room)
+    for augmentation in choose(names):
+        room = room + augmentation.slack(room)
     return np.minimum(room, most)
 
 
 def prepare(names: Sequence[str], tokenizer: Tokenizer) -> Change:
     """The augmentations in order as one. Raises ValueError as each of them does."""
-    changes = [one.prepare(tokenizer) for one in choose(names)]
+    changes = [augmentation.prepare(tokenizer) for augmentation in choose(names)]
 
     def change(keys: np.ndarray, room: np.ndarray, tokens: np.ndarray, lengths: np.ndarray) -> Texts:
-        for one in changes:
-            tokens, lengths = one(keys, room, tokens, lengths)
+        for step in changes:
+            tokens, lengths = step(keys, room, tokens, lengths)
         return tokens, lengths
 
     return change

@@ -52,10 +52,10 @@ class Replacement:
         bits = hash64(keys, positions)
         drawn_at = self.drawn_at(positions)
         kind = low_uniform(bits if drawn_at is positions else hash64(keys, drawn_at))
-        shown = np.where(kind < self.keep_share, labels, np.int32(self.mask_id))
+        replacement = np.where(kind < self.keep_share, labels, np.int32(self.mask_id))
         is_random = (kind >= self.keep_share) & (kind < self.keep_share + self.random_share) & is_used
-        shown[is_random] = self.random_id(bits[is_random])
-        return shown
+        replacement[is_random] = self.random_id(bits[is_random])
+        return replacement
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,8 @@ def draw_by_weight(
     u = uniform(hash64(keys[:, None], np.arange(length))) + 2.0**-54
     order = np.argsort(np.where(candidates, -np.log(u) / weights, np.inf), axis=1, kind="stable")
     positions = np.full((len(order), slots), length, np.int64)
-    kept = min(slots, length)
-    positions[:, :kept] = order[:, :kept]
+    width = min(slots, length)
+    positions[:, :width] = order[:, :width]
     positions[np.arange(slots) >= counts[:, None]] = length
     positions.sort(axis=1)
     return positions

@@ -130,6 +130,6 @@ class ReplacedBySimilar:
         ids = np.where(np.repeat(is_kept, sizes), labels[is_used], similar)
         at_random = np.repeat(is_random, sizes)
         ids[at_random] = self.random_id(bits[at_random])
-        shown = labels.copy()
-        shown[is_used] = ids
-        return shown
+        replacement = labels.copy()
+        replacement[is_used] = ids
+        return replacement

@@ -114,9 +114,9 @@ class Tokens(Unit):
         order = shuffle_key(candidates, keys)
         length = order.shape[1]
         positions = np.full((len(order), slots), length, np.int64)
-        kept = min(slots, length)
-        first = np.sort(np.partition(order, kept - 1, axis=1)[:, :kept], axis=1)
-        positions[:, :kept] = first & _POSITION_MASK
+        width = min(slots, length)
+        first = np.sort(np.partition(order, width - 1, axis=1)[:, :width], axis=1)
+        positions[:, :width] = first & _POSITION_MASK
         positions[np.arange(slots) >= counts[:, None]] = length
         positions.sort(axis=1)
         return positions
@@ -141,12 +141,12 @@ class WholeWords(Unit):
         assert continues is not None
         words = Words.of(candidates, continues)
         is_chosen = np.zeros(len(words.sizes), bool)
-        left = counts.copy()
-        for rows, number in _in_random_order(words.counts, keys, left, self.share):
+        remaining = counts.copy()
+        for rows, number in _in_random_order(words.counts, keys, remaining, self.share):
             word = words.first[rows] + number
-            fits = words.sizes[word] <= left[rows]
+            fits = words.sizes[word] <= remaining[rows]
             is_chosen[word[fits]] = True
-            left[rows] -= words.sizes[word] * fits
+            remaining[rows] -= words.sizes[word] * fits
         return words.positions(np.repeat(is_chosen, words.sizes), slots)
 
 
@@ -169,18 +169,18 @@ class NGrams(Unit):
         length_keys, steps = fold_in(keys, "length"), np.arange(len(self.shares))
         edges = np.cumsum(self.shares)
         is_chosen = np.zeros(len(words.sizes) + len(self.shares), bool)  # so that no n-gram reaches over the end
-        left = counts.copy()
-        for rows, number in _in_random_order(words.counts, keys, left):
+        remaining = counts.copy()
+        for rows, number in _in_random_order(words.counts, keys, remaining):
             fitting = np.minimum(words.counts[rows] - number, len(self.shares))
             drawn = uniform(hash64(length_keys[rows], number)) * edges[fitting - 1]
-            wanted = np.minimum(1 + np.count_nonzero(drawn[:, None] >= edges, axis=1), fitting)
+            size = np.minimum(1 + np.count_nonzero(drawn[:, None] >= edges, axis=1), fitting)
             members = (words.first[rows] + number)[:, None] + steps
             ends = words.starts[np.minimum(members + 1, len(words.sizes))]
             tokens = ends - words.starts[members[:, :1]]
-            is_member = (steps < wanted[:, None]) & (tokens <= left[rows][:, None])
+            is_member = (steps < size[:, None]) & (tokens <= remaining[rows][:, None])
             is_member &= ~(is_member & is_chosen[members]).any(axis=1, keepdims=True)
             is_chosen[members[is_member]] = True
-            left[rows] -= np.max(tokens, axis=1, where=is_member, initial=0)
+            remaining[rows] -= np.max(tokens, axis=1, where=is_member, initial=0)
         return words.positions(np.repeat(is_chosen[: len(words.sizes)], words.sizes), slots)
 
 
@@ -204,39 +204,39 @@ class Spans(Unit):
         edges = np.cumsum(self.p * (1 - self.p) ** np.arange(self.longest))
         length_keys = fold_in(keys, "length")
         is_chosen = np.zeros(len(words.cells), bool)
-        left = counts.copy()
-        for rows, number in _in_random_order(words.available, keys, left):
+        remaining = counts.copy()
+        for rows, number in _in_random_order(words.available, keys, remaining):
             is_free = ~is_chosen[words.first_candidate[rows] + number]
             rows, number = rows[is_free], number[is_free]
             word = words.of_candidate[words.first_candidate[rows] + number]
             drawn = uniform(hash64(length_keys[rows], number)) * edges[-1]
-            wanted = np.minimum(1 + np.searchsorted(edges, drawn, side="right"), self.longest)
+            size = np.minimum(1 + np.searchsorted(edges, drawn, side="right"), self.longest)
             begin = words.starts[word]
-            end = words.starts[np.minimum(word + wanted, words.first[rows] + words.counts[rows])]
+            end = words.starts[np.minimum(word + size, words.first[rows] + words.counts[rows])]
             reach = begin[:, None] + np.arange(int((end - begin).max(initial=0)))
             is_new = (reach < end[:, None]) & ~is_chosen[np.minimum(reach, len(is_chosen) - 1)]
-            is_new &= np.cumsum(is_new, axis=1) <= left[rows][:, None]
+            is_new &= np.cumsum(is_new, axis=1) <= remaining[rows][:, None]
             is_chosen[reach[is_new]] = True
-            left[rows] -= np.count_nonzero(is_new, axis=1)
+            remaining[rows] -= np.count_nonzero(is_new, axis=1)
         return words.positions(is_chosen, slots)
 
 
 def _in_random_order(
-    counts: np.ndarray, keys: np.ndarray, left: np.ndarray, share: float = 0.0
+    counts: np.ndarray, keys: np.ndarray, remaining: np.ndarray, share: float = 0.0
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield (rows, number of an item in each) until each row's items are used up, in a random order per row.
 
-    `counts` int64 [B] are the items of each row. A row ends early when its `left`, int64 [B], which the caller lowers,
-    is 0. With a `share`, only items drawn with that probability are yielded.
+    `counts` int64 [B] are the items of each row. A row ends early when its `remaining`, int64 [B], which the caller
+    lowers, is 0. With a `share`, only items drawn with that probability are yielded.
     """
     column = np.arange(int(counts.max(initial=0)))
     drawn = np.sort(shuffle_key(column < counts[:, None], keys), axis=1)
     order = drawn & _POSITION_MASK
     if share:  # the drawn items come first, since both use the same hashes
         counts = np.minimum(np.count_nonzero(drawn < np.uint64(share * 2.0**64), axis=1), counts)
-    rows = np.flatnonzero(left)
+    rows = np.flatnonzero(remaining)
     for number in column.tolist():
-        rows = rows[(left[rows] > 0) & (number < counts[rows])]
+        rows = rows[(remaining[rows] > 0) & (number < counts[rows])]
         if not len(rows):
             return
         yield rows, order[rows, number].astype(np.int64)

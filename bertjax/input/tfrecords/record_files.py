@@ -152,12 +152,14 @@ def _index_unit(unit: Unit, digests: Mapping[str, str], root: Path) -> None:
             with open(path, "wb") as copy:
                 copy.writelines(read_chunks(file.path, file.path))
             sync(unfinished / _DECOMPRESSED)
-        edges, found = [np.zeros(1, np.int64)], [np.zeros(0, np.uint64)]
+        edges, digest_parts = [np.zeros(1, np.int64)], [np.zeros(0, np.uint64)]
         for records in read_record_batches(path, file.path):
             edges.append(edges[-1][-1] + np.cumsum([_HEAD + len(record) + _TAIL for record in records]))
-            found.append(_digests(records))
+            digest_parts.append(_digests(records))
         content = io.BytesIO()
-        np.savez(content, edges=np.concatenate(edges), digests=np.concatenate(found), inputs=np.array(_inputs(digest)))
+        np.savez(
+            content, edges=np.concatenate(edges), digests=np.concatenate(digest_parts), inputs=np.array(_inputs(digest))
+        )
         write_durably(unfinished / _INDEX, content.getvalue())
         unfinished.rename(folder)
         sync(root)

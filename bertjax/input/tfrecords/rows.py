@@ -107,9 +107,9 @@ def parse(records: Sequence[bytes], shape: RowShape, name: Name) -> dict[str, np
         return {key: values.numpy() for key, values in tf.io.parse_example(list(records), features).items()}
     except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
         for number, record in enumerate(records):
-            if (found := shape_of(record, name(number))) != shape:
+            if (other := shape_of(record, name(number))) != shape:
                 raise ValueError(
-                    f"{name(number)}: a row of {found}, in a file that begins with one of {shape}; give each size of "
+                    f"{name(number)}: a row of {other}, in a file that begins with one of {shape}; give each size of "
                     "rows its own files"
                 ) from None
         raise
@@ -138,17 +138,17 @@ def require_special_tokens(rows: dict[str, np.ndarray], vocabulary: Vocabulary, 
     """Raise ValueError unless [CLS], [SEP] and [MASK] are at their positions, as with the right vocabulary."""
     ids, mask = rows["input_ids"], rows["sequence_ids"]
     last = np.maximum(mask.sum(axis=1) - 1, 0)
-    for at, wanted, token in ((0 * last, vocabulary.cls_id, "[CLS]"), (last, vocabulary.sep_id, "[SEP]")):
-        found = ids[np.arange(len(ids)), at]
-        for number in np.flatnonzero(found != wanted).tolist():
+    for at, token_id, token in ((0 * last, vocabulary.cls_id, "[CLS]"), (last, vocabulary.sep_id, "[SEP]")):
+        tokens = ids[np.arange(len(ids)), at]
+        for number in np.flatnonzero(tokens != token_id).tolist():
             raise ValueError(
-                f"{name(number)}: input_ids[{at[number]}]={found[number]} should be {token}, in data.vocab "
-                f"{wanted}; give the vocab.txt that the records were made with"
+                f"{name(number)}: input_ids[{at[number]}]={tokens[number]} should be {token}, in data.vocab "
+                f"{token_id}; give the vocab.txt that the records were made with"
             )
-    shown = np.take_along_axis(ids, rows["mlm_positions"], axis=1)[rows["mlm_weights"] > 0]
-    if len(shown) >= _LEAST_MASKED and vocabulary.mask_id not in shown:
+    inputs = np.take_along_axis(ids, rows["mlm_positions"], axis=1)[rows["mlm_weights"] > 0]
+    if len(inputs) >= _LEAST_MASKED and vocabulary.mask_id not in inputs:
         raise ValueError(
-            f"{name(0)}: none of the {len(shown)} tokens masked here and in the next records is [MASK], in data.vocab "
+            f"{name(0)}: none of the {len(inputs)} tokens masked here and in the next records is [MASK], in data.vocab "
             f"{vocabulary.mask_id}; give the vocab.txt that the records were made with"
         )
 
