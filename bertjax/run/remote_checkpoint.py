@@ -199,7 +199,7 @@ def _local_shards(folder: Path, array: Any, sizes: Mapping[str, int]) -> list[st
         ]
     except (OSError, ValueError, TypeError, LookupError, ZeroDivisionError):
         return sorted(files)  # Orbax says what is damaged
-    needed = {".".join(map(str, numbers)) or "0" for one in rows for numbers in itertools.product(*one)}
+    needed = {".".join(map(str, numbers)) or "0" for row in rows for numbers in itertools.product(*row)}
     return sorted(files & needed)
 
 

@@ -69,7 +69,7 @@ def require_same_config(config: Config, processes: Processes) -> None:
     flat = {key: repr(value) for key, value in flatten(to_dict(config)).items() if key not in _OF_A_HOST}
     digest = hashlib.sha256(json.dumps(flat).encode()).hexdigest()[:16]
     digests = processes.gather("digest of the config", digest)
-    other = next((number for number, one in enumerate(digests) if one != digests[0]), None)
+    other = next((number for number, value in enumerate(digests) if value != digests[0]), None)
     if other is None:
         return
     # Only those two, as everybody gets what everybody gives.

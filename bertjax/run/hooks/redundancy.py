@@ -92,7 +92,7 @@ class Redundancy(Callback):
         if odd:
             arrays = list(dict.fromkeys(name for names in odd.values() for name in names))
             raise WrongBits(
-                f"after step {step:,} {self._named(odd)} and the devices with the same part of the state do not hold "
+                f"after step {step:,} {self._names(odd)} and the devices with the same part of the state do not hold "
                 f"the same bits of {first_names(arrays, _SHOWN)}; {_ADVICE}"
             )
 
@@ -101,7 +101,7 @@ class Redundancy(Callback):
         suspects = self._disagreeing_shards(stage, state, batch)
         if suspects:
             raise WrongBits(
-                f"step {step + 1:,}: {self._named(suspects)} computed another gradient than another device from the "
+                f"step {step + 1:,}: {self._names(suspects)} computed another gradient than another device from the "
                 f"same rows; {_ADVICE}"
             )
         again, _ = stage.train_step(jax.tree.map(jnp.copy, state), batch)
@@ -114,7 +114,7 @@ class Redundancy(Callback):
         if len(differing) < self._mesh.size or self._mesh.size == 1:
             raise WrongBits(
                 f"step {step + 1:,}: computed twice from the same state and batch, its result has other bits on "
-                f"{self._named(differing)}; {_ADVICE}"
+                f"{self._names(differing)}; {_ADVICE}"
             )
         # The fault was in a part of the gradient before the sum over devices, which took it to all of them.
         for _ in range(_SEARCHES):
@@ -122,7 +122,7 @@ class Redundancy(Callback):
             if suspects:
                 break
         which = (
-            f"{self._named(suspects)} computes another gradient than its neighbours from the same rows"
+            f"{self._names(suspects)} computes another gradient than its neighbours from the same rows"
             if suspects
             else f"one of the {self._mesh.size} devices was wrong before gradients were summed, and not again in "
             f"{_SEARCHES} further computations"
@@ -199,7 +199,7 @@ class Redundancy(Callback):
         )
         return jax.jit(here, out_shardings=NamedSharding(self._mesh, P()))
 
-    def _named(self, indices: Iterable[int]) -> str:
+    def _names(self, indices: Iterable[int]) -> str:
         """Devices by their indices in the mesh, each with its process and host."""
         devices = [self._mesh.devices.flat[index] for index in sorted(indices)]
         names = [f"device {d.id} ({d.device_kind}, {self._processes.describe([d.process_index])})" for d in devices]
