@@ -174,7 +174,7 @@ def _edges(config: Config) -> list[int]:
 
 def _changed(config: Config, change: StageConfig, name: str) -> Config:
     """The config of a stage, given the one before it."""
-    schedule_changes = _given(change, "warmup_steps", "decay_steps", "final_share")
+    schedule_changes = _changed_fields(change, "warmup_steps", "decay_steps", "final_share")
     optimizer = config.optimizer
     if change.learning_rate is not None:
         optimizer = replace(optimizer, learning_rate=change.learning_rate, **({"warmup_steps": 0} | schedule_changes))
@@ -186,12 +186,12 @@ def _changed(config: Config, change: StageConfig, name: str) -> Config:
             f"{name}.rope_theta={change.rope_theta:g} with model.position_embedding="
             f"{config.model.position_embedding!r}: nothing is rotated; leave it out"
         )
-    of_training = _given(change, "global_batch_size", "grad_accum_steps", "objectives", "objective_weights")
+    of_training = _changed_fields(change, "global_batch_size", "grad_accum_steps", "objectives", "objective_weights")
     if change.objectives is not None:
         of_training = {"objective_weights": ()} | of_training
     changed = replace(
         config,
-        model=replace(config.model, **_given(change, "rope_theta")),
+        model=replace(config.model, **_changed_fields(change, "rope_theta")),
         data=change.changed_data(config.data),
         training=replace(config.training, **of_training),
         optimizer=optimizer,
@@ -231,7 +231,7 @@ def _validate_stage(config: Config, number: int) -> None:
         raise ValueError(f"stages.{number - 1}: {error}") from error
 
 
-def _given(change: StageConfig, *names: str) -> dict[str, Any]:
+def _changed_fields(change: StageConfig, *names: str) -> dict[str, Any]:
     return {name: getattr(change, name) for name in names if getattr(change, name) is not None}
 
 
