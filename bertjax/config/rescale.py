@@ -36,7 +36,7 @@ def rescale(config: Config, steps: int, user_keys: Collection[str] = ()) -> Conf
     return replace(
         config,
         optimizer=replace(
-            config.optimizer, **_not_given(_scaled_lengths(config.optimizer, share, first), "optimizer", user_keys)
+            config.optimizer, **_without_keys(_scaled_lengths(config.optimizer, share, first), "optimizer", user_keys)
         ),
         training=replace(config.training, steps=steps, **_scaled_periods(config, steps, share, user_keys)),
         stages=stages,
@@ -57,7 +57,7 @@ def _scaled_periods(config: Config, steps: int, share: float, user_keys: Collect
         "eval_every": _period(training.eval_every, share, closest),
         "checkpoint_every": _period(training.checkpoint_every, share, closest),
     }
-    scaled = _not_given(scaled, "training", user_keys)
+    scaled = _without_keys(scaled, "training", user_keys)
     if training.keep_every and "training.keep_every" not in user_keys:
         # Both ways, for these stay on the disk for good; a multiple of the period, or none would ever be kept.
         period = scaled.get("checkpoint_every", training.checkpoint_every)
@@ -80,7 +80,7 @@ def _scaled_stages(config: Config, steps: int, share: float, user_keys: Collecti
         if stage.learning_rate is not None:
             length = min((end for end in ends if end > stage.start), default=stage.start + 1) - stage.start
             scaled = _scaled_lengths(stage, share, length)
-            stages[number] = replace(stage, **_not_given(scaled, f"stages.{number}", user_keys))
+            stages[number] = replace(stage, **_without_keys(scaled, f"stages.{number}", user_keys))
     return tuple(stages)
 
 
@@ -92,7 +92,7 @@ def _scaled_lengths(schedule: OptimizerConfig | StageConfig, share: float, lengt
     return {name: value for name, value in scaled.items() if getattr(schedule, name) is not None}
 
 
-def _not_given(scaled: dict[str, int], part: str, user_keys: Collection[str]) -> dict[str, int]:
+def _without_keys(scaled: dict[str, int], part: str, user_keys: Collection[str]) -> dict[str, int]:
     return {name: value for name, value in scaled.items() if f"{part}.{name}" not in user_keys}
 
 
