@@ -78,7 +78,7 @@ def model_card(model: TrainedModel, parameters: int, weights_sha256: str, their_
     )
     sections = [
         _front_matter(model, "transformers", task, measured=True),
-        _about(model, parameters),
+        _summary(model, parameters),
         "## Use",
         use,
         *_drawn(model),
@@ -178,7 +178,7 @@ def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed
     task = get_kind(model.kind).card.pipeline if headed else "sentence-similarity"
     sections = [
         _front_matter(model, library, task),
-        f"{opening}, {_made(model)}.",
+        f"{opening}, {_origin(model)}.",
         "## Use",
         use,
         _limits(model),
@@ -199,18 +199,18 @@ def digest_in_card(path: AnyPath, weights: str = "model.safetensors") -> str | N
     return None
 
 
-def _about(model: TrainedModel, parameters: int) -> str:
+def _summary(model: TrainedModel, parameters: int) -> str:
     config, net, title = model.config, model.config.model, family_of(model.config.model.family).title
     does = task_about(model) if model.kind else f"with {_objectives(config)}"
     untrained = ", ".join(map(module_label, model.untrained))
     random = f"; random, since nothing has trained them: {untrained}" if untrained else ""
     return (
         f"A model of {title}'s architecture with {net.num_hidden_layers} layers, width {net.hidden_size}, "
-        f"{net.num_attention_heads} heads and {parameters:,} parameters, {does}, {_made(model)}{random}."
+        f"{net.num_attention_heads} heads and {parameters:,} parameters, {does}, {_origin(model)}{random}."
     )
 
 
-def _made(model: TrainedModel) -> str:
+def _origin(model: TrainedModel) -> str:
     if _is_imported(model):
         return f"imported by bertjax {bertjax.__version__}"
     start = "from the weights of another model" if model.config.init_from else "from scratch"
