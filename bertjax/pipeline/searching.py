@@ -64,11 +64,11 @@ def search(request: IndexRequest, queries: Sequence[str], by: str, rerank: str, 
     results = []
     for hits in list(rankings.values())[-1]:
         best = zip(hits.documents[:top].tolist(), hits.scores[:top].tolist(), strict=True)
-        results.append([_found(index, number, score) for number, score in best])
+        results.append([_result(index, number, score) for number, score in best])
     return results
 
 
-def _found(index: SearchIndex, number: int, score: float) -> Found:
+def _result(index: SearchIndex, number: int, score: float) -> Found:
     record = index.documents[number]
     return Found(record.id, record.title, record.text, score)
 
