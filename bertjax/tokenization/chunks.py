@@ -50,7 +50,7 @@ class ChunkEncoder:
         self._before = before
         self._correct = correct
         self._between = between
-        self._cache: dict[str, bytes] = {}
+        self._known: dict[str, bytes] = {}
         self._characters = 0
         self._offsets = lru_cache(_CHUNKS_WITH_OFFSETS)(self._chunk_offsets)
 
@@ -61,7 +61,7 @@ class ChunkEncoder:
         """
         chunks = self.cut(sentences, before)
         self._learn(chunks)
-        ids = np.frombuffer(b"".join(map(self._cache.__getitem__, chunks)), np.uint32)
+        ids = np.frombuffer(b"".join(map(self._known.__getitem__, chunks)), np.uint32)
         boundaries = np.flatnonzero(ids == _BOUNDARY)
         ends = np.append(boundaries - np.arange(len(boundaries)), len(ids) - len(boundaries))
         return np.delete(ids, boundaries), np.diff(ends[: len(sentences)], prepend=0)
@@ -105,16 +105,16 @@ class ChunkEncoder:
 
     def size(self, chunk: str) -> int:
         """The number of tokens of a chunk."""
-        if chunk not in self._cache:
+        if chunk not in self._known:
             self._learn([chunk])
-        return len(self._cache[chunk]) // 4
+        return len(self._known[chunk]) // 4
 
     def _learn(self, chunks: Iterable[str]) -> None:
         """Encode the uncached chunks; clears the cache if it is too large."""
-        if not self._cache or len(self._cache) > _CACHED_CHUNKS or self._characters > _CACHED_CHARACTERS:
+        if not self._known or len(self._cache) > _CACHED_CHUNKS or self._characters > _CACHED_CHARACTERS:
             self._characters = 0
-            self._cache = {SEPARATOR: np.uint32(_BOUNDARY).tobytes()}
-        unknown = [chunk for chunk in set(chunks) if chunk not in self._cache]
+            self._known = {SEPARATOR: np.uint32(_BOUNDARY).tobytes()}
+        unknown = [chunk for chunk in set(chunks) if chunk not in self._known]
         try:
             encoded = self._together(unknown) if self._between else self._one_by_one(unknown)
         except (TypeError, UnicodeEncodeError):
@@ -126,7 +126,7 @@ class ChunkEncoder:
         if self._correct:
             original = (np.frombuffer(ids, np.uint32).tolist() for ids in encoded)
             encoded = [np.array(ids, np.uint32).tobytes() for ids in map(self._correct, unknown, original)]
-        self._cache.update(zip(unknown, encoded, strict=True))
+        self._known.update(zip(unknown, encoded, strict=True))
 
     def _one_by_one(self, chunks: Sequence[str]) -> list[bytes]:
         """The ids of each chunk, as bytes of uint32."""

@@ -46,7 +46,7 @@ class WordCache:
         self._keys = np.zeros((2, size), np.uint64)  # the word's bytes, padded with zeros; all zeros: free
         self._ids = np.zeros((size, _MOST_IDS), np.uint32)
         self._counts = np.zeros(size, np.uint32)
-        self._used_slots = 0
+        self._taken = 0
 
     def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode: (ids uint32 [tokens], lengths int64 [sentences]). Raises ValueError for a lone surrogate."""
@@ -95,7 +95,7 @@ class WordCache:
 
     def _enter(self, keys: np.ndarray, sizes: np.ndarray, ids: np.ndarray, counts: np.ndarray) -> None:
         """Enter the short words into free slots; a word without one among its own stays out."""
-        if 2 * self._used_slots > self._slots:
+        if 2 * self._taken > self._slots:
             self._empty()
         short = np.flatnonzero((sizes <= _KEY_BYTES) & (counts <= _MOST_IDS))
         (low, high), first, counts = keys[:, short], (np.cumsum(counts) - counts)[short], counts[short]
@@ -108,7 +108,7 @@ class WordCache:
             for place in range(_MOST_IDS):
                 has = chosen[counts[chosen] > place]
                 self._ids[at[has], place] = ids[first[has] + place]
-            self._used_slots += len(chosen)
+            self._taken += len(chosen)
             out = (self._keys[0, at] != low) | (self._keys[1, at] != high)
             low, high, first, counts, at = low[out], high[out], first[out], counts[out], at[out] + 1
 
