@@ -111,7 +111,7 @@ class ChunkEncoder:
 
     def _learn(self, chunks: Iterable[str]) -> None:
         """Encode the uncached chunks; clears the cache if it is too large."""
-        if not self._known or len(self._cache) > _CACHED_CHUNKS or self._characters > _CACHED_CHARACTERS:
+        if not self._known or len(self._known) > _CACHED_CHUNKS or self._characters > _CACHED_CHARACTERS:
             self._characters = 0
             self._known = {SEPARATOR: np.uint32(_BOUNDARY).tobytes()}
         unknown = [chunk for chunk in set(chunks) if chunk not in self._known]
