@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -90,6 +91,31 @@ def test_stopped_killed_and_resumed_by_two_processes(files: tuple[Path, Path], t
     with start(run_dir) as group:
         group.finish()
     assert digests(run_dir) == digests(tmp_path / "whole")
+
+
+@pytest.mark.long
+def test_hosts_train_evaluate_and_inspect_from_a_store_alone(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Without the sources, in another folder: the bits of the run that prepared it."""
+    recipe, source = files[0], tmp_path / "text" / "corpus.txt"
+    source.parent.mkdir()
+    shutil.copy(files[1], source)
+    more = [*SHORT, "--training.steps", "6", "--data.root", str(tmp_path / "made"), "--training.eval-every", "6"]
+    with Group(command(recipe, source, tmp_path / "whole", *more), 1, tmp_path / "whole.log", devices=2) as group:
+        group.finish()
+    (store,) = (tmp_path / "made").glob("store-*")
+    moved = shutil.move(store, tmp_path / "moved")
+    shutil.rmtree(source.parent)
+    shutil.rmtree(tmp_path / "made")
+    start = [sys.executable, "-m", "bertjax"]
+    alone = ["pretrain", str(recipe), "--run-dir", str(tmp_path / "run"), "--data.store", str(moved), *more]
+    with Group([*start, *alone], 2, tmp_path / "run.log") as group:
+        group.finish()
+        assert "process 1/2, 1/2 devices, reads rows 4-7 of each 8" in group.logs[1]
+    assert digests(tmp_path / "run") == digests(tmp_path / "whole")
+    for verb in (["evaluate", str(tmp_path / "run")], ["inspect", str(moved)]):
+        with Group([*start, *verb], 1, tmp_path / f"{verb[0]}.log") as group:
+            group.finish()
+            assert "mlm" in group.logs[0].lower() or "documents" in group.logs[0], group.output()
 
 
 @pytest.mark.long
