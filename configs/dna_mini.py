@@ -5,8 +5,10 @@ Reproduces: no single model. The network and the masks are MosaicBERT's (`config
     (DNABERT-2's way); kmers, all 6-mers (Nucleotide Transformer's way); letters, in rows of 512. The last two also read
     the other strand.
 Text: yours, as --data.sources; bacterial genomes from NCBI are a start.
-Expected: depends on the genomes; `report.html` shows the held-out loss beside the best without context. Of random
-    letters nothing can be learned, and of a single genome only its repeats and codons.
+Expected: depends on the genomes; `report.html` shows the held-out loss beside the best without context. 176 steps on
+    E. coli 536 (Debian's bowtie-examples), which a budget of 15 minutes allowed beside other work on two cores, are too
+    few for bpe: 7.06 nats (without context 6.40). Of random letters nothing can be learned, and of a single genome only
+    its repeats and codons.
 Cost: 5 million parameters (letters 3); about two hours on two CPU cores, or what --training.budget says.
 Command: bertjax pretrain dna_mini --data.sources 'fasta:genomes/*.fna.gz' --training.budget 2h
 """

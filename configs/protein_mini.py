@@ -3,7 +3,8 @@
 Reproduces: no published model. Network, vocabulary, masks and token dropout are ESM-2's (`configs/protein_esm2.py`).
 Text: 20,000 members of 12 families made by rules, the same in every installation; a FASTA of yours as --data.sources.
 Expected: on held-out members an MLM loss of 1.61 nats (letter frequencies alone 2.80). Of substitutions, those at
-    conserved sites rank below those at free ones with an area under the curve of 0.99.
+    conserved sites rank below those at free ones with an area under the curve of 0.99. On 137 real proteins of four
+    families (`tests/text/proteins`), held out by cluster, 2.25 nats (letter frequencies 2.69).
 Cost: 156,513 parameters, 4 million tokens, 6.4e12 FLOP: four minutes on two CPU cores.
 Command: bertjax pretrain protein_mini
 """
