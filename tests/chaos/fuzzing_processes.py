@@ -25,7 +25,7 @@ from pathlib import Path
 from random import Random
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "chaos")]
+sys.path[:0] = [str(REPOSITORY), *(str(REPOSITORY / "tests" / room) for room in ("chaos", "text"))]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

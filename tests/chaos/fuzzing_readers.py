@@ -297,6 +297,11 @@ def _readers() -> Iterator[Reader]:
         "XML dump .bz2", "a.xml.bz2", _source("wikipedia"), seeds.multistream, change.compressed(".bz2", lines)
     )
     yield Reader("CSV source", "a.csv", _source("csv"), seeds.csv, lines)
+    yield Reader("web page", "a.html", _source("html"), seeds.pages, lines, modules=("trafilatura",))
+    yield Reader("PDF", "a.pdf", _source("pdf"), seeds.pdfs, lines, modules=("pypdf",))
+    yield Reader(
+        "Word document", "a.docx", _source("docx"), seeds.word_documents, change.members_of_a_zip, modules=("docx",)
+    )
     yield Reader("WikiExtractor", "wiki_00", _source("wikiextractor"), seeds.extracted, jsonl)
     columns = {"modules": ("pyarrow",)}
     yield Reader("Parquet", "a.parquet", _source("parquet"), seeds.parquet, raw, **columns)

@@ -15,6 +15,7 @@ from typing import Any
 
 import fuzzing_mutations as change
 import numpy as np
+from office_files import PAGE, docx_file, pdf_file
 
 from bertjax.config import Config, ModelConfig, to_dict
 from bertjax.convert.huggingface.config import to_config_json
@@ -278,6 +279,37 @@ def csv() -> list[bytes]:
         b'text,label,id\n"one, ""two""",a,1\nthree,b,2\n"four\nfive",a,3\n',
         b"\xef\xbb\xbflabel,text\r\na,one\r\nb,two\r\n",
     ]
+
+
+def pages() -> list[bytes]:
+    """A web page in UTF-8, and one in the encoding that it names."""
+    return [PAGE.format(charset=name, text="A naïve café. " * 9).encode(name) for name in ("utf-8", "cp1252")]
+
+
+def pdfs() -> list[bytes]:
+    """Two pages with a header and a divided word, as they are and with compressed streams."""
+    from pypdf import PdfWriter
+
+    plain = pdf_file(
+        [["Museum report", f"It opened in 18{number}7 with draw-", "ings of the school."] for number in "78"]
+    )
+    writer = PdfWriter(clone_from=io.BytesIO(plain))
+    for page in writer.pages:
+        page.compress_content_streams()
+    packed = io.BytesIO()
+    writer.write(packed)
+    return [plain, packed.getvalue()]
+
+
+def word_documents() -> list[bytes]:
+    """Paragraphs and a table, as Word packs them and without compression."""
+    content = docx_file("The museum opened in 1877.", "Its café is naïve.")
+    stored = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(stored, "w") as target:
+        for name in ("[Content_Types].xml", *sorted(source.namelist())):
+            if name not in target.namelist():
+                target.writestr(name, source.read(name))
+    return [content, stored.getvalue()]
 
 
 def tsv() -> list[bytes]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import pytest
+from office_files import PAGE, docx_file, pdf_file
 from small_corpus import WORDS, changed, generated_text
 
 from bertjax.storage.utf8 import detected_encoding
@@ -18,46 +18,6 @@ from bertjax.text.store.format import TokenStore
 docx = pytest.importorskip("docx", reason="needs python-docx: pip install 'bertjax[docx]'")
 pypdf = pytest.importorskip("pypdf", reason="needs pypdf: pip install 'bertjax[pdf]'")
 pytest.importorskip("trafilatura", reason="needs trafilatura: pip install 'bertjax[html]'")
-
-PAGE = """<html><head><meta charset="{charset}"><title>Site</title></head><body>
-<nav><ul><li><a href="/">Home</a></li><li><a href="/a">Prices</a></li></ul></nav>
-<article><h1>The river</h1><p>{text}</p>
-<p>The boat stood under the bridge for years, and the water was low.</p></article>
-<footer>Imprint and cookies</footer></body></html>"""
-
-
-def pdf_file(pages: list[list[str]]) -> bytes:
-    """A PDF file with the lines of each page."""
-    from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
-
-    writer = pypdf.PdfWriter()
-    names = {"/Type": "/Font", "/Subtype": "/Type1", "/BaseFont": "/Helvetica", "/Encoding": "/WinAnsiEncoding"}
-    font = writer._add_object(DictionaryObject({NameObject(key): NameObject(value) for key, value in names.items()}))
-    for lines in pages:
-        page = writer.add_blank_page(600, 800)
-        fonts = DictionaryObject({NameObject("/F"): font})
-        page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
-        shown = "".join(f"({line}) Tj 0 -14 Td " for line in lines)
-        content = DecodedStreamObject()
-        content.set_data(f"BT /F 11 Tf 50 750 Td {shown}ET".encode("cp1252"))
-        page[NameObject("/Contents")] = writer._add_object(content)
-    file = io.BytesIO()
-    writer.write(file)
-    return file.getvalue()
-
-
-def docx_file(*paragraphs: str) -> bytes:
-    document = docx.Document()
-    for text in paragraphs:
-        document.add_paragraph(text)
-    table = document.add_table(2, 2)
-    for cell, text in zip([cell for row in table.rows for cell in row.cells], ("a", "b", "c", "d"), strict=True):
-        cell.text = text
-    table.cell(1, 0).merge(table.cell(1, 1))
-    document.sections[0].header.paragraphs[0].text = "Company secret"
-    file = io.BytesIO()
-    document.save(file)
-    return file.getvalue()
 
 
 @pytest.fixture
