@@ -54,23 +54,6 @@ def test_the_kernel_runs_on_the_rows_and_heads_of_each_device(
     np.testing.assert_allclose(losses(MeshConfig(1, 1, 2), model), wanted, rtol=1e-5)
 
 
-@pytest.mark.long  # the suite has outputs and gradients, in tests/model/test_mosaic_attention.py
-def test_50_steps_by_the_kernel_are_those_by_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With dropout, two microbatches, and keys in two blocks."""
-    monkeypatch.setattr("bertjax.model.attention.mosaic._BLOCK", 128)
-    batches = random_batches(50, rows=ROWS, length=256, predictions=6, vocab_size=MODEL.vocab_size)
-
-    def curve() -> np.ndarray:
-        settings = replace(OPTIMIZER, learning_rate=1e-3)
-        execution = ExecutionConfig(logits_chunk=16)
-        run = Training(MeshConfig(1, 1, 1), WITH_DROPOUT, settings, execution=execution, accumulate=2, dropout_seed=3)
-        return run.losses(batches)
-
-    reference = curve()
-    monkeypatch.setattr(step_module, "choose_attention", lambda *_: AttentionChoice("mosaic_interpreted", ""))
-    np.testing.assert_allclose(curve(), reference, rtol=1e-5)
-
-
 def test_dropout_is_in_the_kernel_of_a_step_for_tpus() -> None:
     config = replace(run(MeshConfig(2, 1, 2), "pairs", "auto"), model=WITH_DROPOUT)
     text = lower_train_step(config, stages_of(config)[0], make_abstract_mesh(config.mesh, 4), "tpu").as_text()
