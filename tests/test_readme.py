@@ -24,7 +24,8 @@ SITE = REPOSITORY / ".github" / "site"
 TUTORIALS = {
     path.name: path.read_text(encoding="utf-8") for path in sorted((SITE / "pages" / "tutorials").glob("*.md"))
 }
-ALL = "\n".join((*PAGES.values(), *TUTORIALS.values()))
+FURTHER = [(REPOSITORY / "bertjax" / name).read_text(encoding="utf-8") for name in ("SEQUENCES.md", "RELIABILITY.md")]
+ALL = "\n".join((*PAGES.values(), *TUTORIALS.values(), *FURTHER))
 RECIPES = {
     path.stem: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     for path in sorted((REPOSITORY / "configs").glob("*.py"))
