@@ -13,7 +13,7 @@ from bertjax.convert.sentence_transformers.reader import vector_options
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextCounts, TextEncoder, require_trained
 from bertjax.embed.mteb import MtebEncoder
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.finetune.predict import Input, Output, TaskModel
 from bertjax.interpret import fill_mask as masks
 from bertjax.interpret.correction import Correction, Examined, default_threshold, examine
@@ -23,7 +23,7 @@ from bertjax.interpret.substitutions import Marginal, Variant, score_variants
 from bertjax.run.run_directory import CONFIG_FILE, TrainedModel
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress, no_progress
-from bertjax.storage.remote import path_of
+from bertjax.storage.remote import to_path
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives.registry import choose
 
@@ -42,7 +42,7 @@ class LoadedModel:
         self.counts = TextCounts()
 
     def __repr__(self) -> str:
-        net, title = self.config, family_of(self.config.family).title
+        net, title = self.config, get_family(self.config.family).title
         return f"<{title} of {net.num_hidden_layers} layers, width {net.hidden_size}, from {self._model.directory}>"
 
     @property
@@ -249,7 +249,7 @@ def pretrained_source(config: Config) -> str:
     sources: list[str] = []
     while isinstance(config, FinetuneConfig) and config.init_from and config.init_from not in sources:
         sources.append(config.init_from)
-        run = path_of(config.init_from)
+        run = to_path(config.init_from)
         run = run.parent.parent if run.name.isdecimal() else run
         try:
             config = from_dict(read_json(run / CONFIG_FILE))

@@ -12,7 +12,7 @@ Command: bertjax pretrain ablations:100-0-0 --data.vocab vocab.txt
 
 from dataclasses import replace
 
-from bertjax.config import Config, variant_of
+from bertjax.config import Config, get_variant
 from bertjax.recipes.bert_base import config as bert_base
 
 WITHOUT_NSP = {"objectives": ("mlm",)}
@@ -32,5 +32,5 @@ VARIANTS = {  # what is not as in BERT-Base, by the part of the config
 def config(variant: str = "no-nsp") -> Config:
     """BERT-Base with one thing changed."""
     base = bert_base()
-    changed = {part: replace(getattr(base, part), **values) for part, values in variant_of(VARIANTS, variant).items()}
+    changed = {part: replace(getattr(base, part), **values) for part, values in get_variant(VARIANTS, variant).items()}
     return replace(base, name=f"bert_base_{variant.replace('-', '_')}", **changed)

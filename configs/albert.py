@@ -11,7 +11,7 @@ Cost: base 11,813,810 parameters, xxlarge 223,158,450; the arithmetic is that of
 Command: bertjax pretrain albert:base-v2 --data.vocab spiece.model
 """
 
-from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
+from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, get_variant
 from bertjax.families.albert import ALBERT
 
 STEPS = {"base-v2": 10_000_000, "large-v2": 3_000_000, "xlarge-v2": 3_000_000, "xxlarge-v2": 3_000_000}
@@ -19,7 +19,7 @@ STEPS = {"base-v2": 10_000_000, "large-v2": 3_000_000, "xlarge-v2": 3_000_000, "
 
 def config(variant: str = "base") -> Config:
     """One preset of the family with its published rows and update rule."""
-    model = variant_of(ALBERT.presets, variant)
+    model = get_variant(ALBERT.presets, variant)
     return Config(
         name=f"albert_{variant.replace('-', '_')}",
         model=model,

@@ -15,7 +15,7 @@ Command: bertjax pretrain bert_base --data.vocab vocab.txt
 
 from dataclasses import replace
 
-from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, StageConfig, TrainingConfig, variant_of
+from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig, StageConfig, TrainingConfig, get_variant
 
 CASING = {
     "uncased": DataConfig(vocab_size=30_522),
@@ -26,7 +26,7 @@ SOURCES = ("tfds:wikipedia/20230601.en", "text:books/**/*.txt")
 
 def config(variant: str = "uncased") -> Config:
     """The defaults of every config class are BERT-Base's; what is here is what they leave open."""
-    data = replace(variant_of(CASING, variant), sources=SOURCES)
+    data = replace(get_variant(CASING, variant), sources=SOURCES)
     return Config(
         name=f"bert_base_{variant}",
         model=ModelConfig(vocab_size=data.vocab_size, hidden_act="gelu_tanh"),

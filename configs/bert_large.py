@@ -11,7 +11,7 @@ Command: bertjax pretrain bert_large:wwm --data.vocab vocab.txt
 
 from dataclasses import replace
 
-from bertjax.config import Config, variant_of
+from bertjax.config import Config, get_variant
 from bertjax.recipes.bert_base import config as bert_base
 
 VARIANTS = {  # casing, whole-word masking
@@ -24,7 +24,7 @@ VARIANTS = {  # casing, whole-word masking
 
 def config(variant: str = "uncased") -> Config:
     """BERT-Base's recipe with the larger network."""
-    casing, whole_words = variant_of(VARIANTS, variant)
+    casing, whole_words = get_variant(VARIANTS, variant)
     base = bert_base(casing)
     model = replace(base.model, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
     data = replace(base.data, masking="words" if whole_words else "tokens")

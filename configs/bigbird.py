@@ -18,7 +18,7 @@ Command: bertjax pretrain bigbird --data.sources 'text:corpus/*.txt'
 
 from dataclasses import replace
 
-from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
+from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, get_variant
 from bertjax.families.bigbird import BIGBIRD
 
 
@@ -26,7 +26,7 @@ def config(variant: str = "base") -> Config:
     """A preset of the family over rows of one document each."""
     return Config(
         name=f"bigbird_{variant}",
-        model=replace(variant_of(BIGBIRD.presets, variant), attention_probs_dropout_prob=0.0),
+        model=replace(get_variant(BIGBIRD.presets, variant), attention_probs_dropout_prob=0.0),
         execution=ExecutionConfig(dtype="bfloat16"),
         data=DataConfig(
             sources=("text:corpus/**/*.txt.zst",),

@@ -23,7 +23,7 @@ Command: bertjax pretrain deberta:v3-small --data.vocab spm.model
 from dataclasses import replace
 from typing import Any
 
-from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
+from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, get_variant
 from bertjax.families.deberta import DEBERTA
 from bertjax.families.deberta_v2 import DEBERTA_V3
 
@@ -55,7 +55,7 @@ OF_V3: dict[str, Any] = {
 
 def config(variant: str = "base") -> Config:
     """One of the published sizes; those of version 3 with their generator."""
-    rows, steps, rate, beta2 = variant_of(VARIANTS, variant)
+    rows, steps, rate, beta2 = get_variant(VARIANTS, variant)
     size = variant.removeprefix("v3-")
     if size == variant:
         data, objectives, weights = OF_V1, ("mlm",), ()

@@ -32,7 +32,7 @@ from bertjax.config import (
     ExecutionConfig,
     OptimizerConfig,
     TrainingConfig,
-    variant_of,
+    get_variant,
 )
 from bertjax.families.distilbert import DISTILBERT, LAYERS_OF_BERT
 from bertjax.families.roberta import ROBERTA
@@ -61,7 +61,7 @@ VARIANTS = {  # name, teacher, model, data
 
 def config(variant: str = "base") -> Config:
     """The uncased model, or that of RoBERTa."""
-    name, teacher, model, data = variant_of(VARIANTS, variant)
+    name, teacher, model, data = get_variant(VARIANTS, variant)
     return Config(
         name=name,
         init_from=teacher,

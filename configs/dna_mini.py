@@ -15,7 +15,7 @@ Command: bertjax pretrain dna_mini --data.sources 'fasta:genomes/*.fna.gz' --tra
 
 from dataclasses import replace
 
-from bertjax.config import Config, DataConfig, variant_of
+from bertjax.config import Config, DataConfig, get_variant
 from bertjax.recipes.bert_mini import config as bert_mini
 from bertjax.recipes.mosaicbert import config as mosaicbert
 
@@ -42,7 +42,7 @@ VARIANTS = {
 def config(variant: str = "bpe") -> Config:
     """Chromosomes are read in pieces; for genes or reads, --data.rows crops."""
     small, mosaic = bert_mini(), mosaicbert()
-    data = variant_of(VARIANTS, variant)
+    data = get_variant(VARIANTS, variant)
     model = replace(
         mosaic.model,
         vocab_size=data.vocab_size,

@@ -26,7 +26,7 @@ Command: bertjax pretrain domain --init-from hf:bert-base-cased --data.sources '
 
 from dataclasses import replace
 
-from bertjax.config import Config, ModelConfig, OptimizerConfig, TrainingConfig, variant_of
+from bertjax.config import Config, ModelConfig, OptimizerConfig, TrainingConfig, get_variant
 from bertjax.recipes.bert_base import config as bert_base
 
 
@@ -70,4 +70,4 @@ VARIANTS = {
 
 def config(variant: str = "cased") -> Config:
     """BERT-Base further, or from scratch."""
-    return replace(variant_of(VARIANTS, variant), name=f"domain_{variant}")
+    return replace(get_variant(VARIANTS, variant), name=f"domain_{variant}")

@@ -23,7 +23,7 @@ Command: bertjax pretrain electra:small --data.vocab vocab.txt
 
 from dataclasses import replace
 
-from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
+from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, get_variant
 from bertjax.families.electra import ELECTRA, GENERATOR_WIDTHS
 
 VARIANTS = {  # length, hidden share, rows a step, steps, rate
@@ -35,7 +35,7 @@ VARIANTS = {  # length, hidden share, rows a step, steps, rate
 
 def config(variant: str = "small") -> Config:
     """One of the published sizes, with its generator."""
-    length, share, rows, steps, rate = variant_of(VARIANTS, variant)
+    length, share, rows, steps, rate = get_variant(VARIANTS, variant)
     return Config(
         name=f"electra_{variant}",
         model=replace(ELECTRA.presets[variant], generator_width=GENERATOR_WIDTHS[variant]),

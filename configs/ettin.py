@@ -20,7 +20,7 @@ from bertjax.config import (
     OptimizerConfig,
     StageConfig,
     TrainingConfig,
-    variant_of,
+    get_variant,
 )
 from bertjax.families.modernbert import MODERNBERT
 
@@ -33,7 +33,7 @@ VARIANTS = {"17m": 3e-3, "32m": 3e-3, "68m": 3e-3, "150m": 8e-4, "400m": 5e-4, "
 
 def config(variant: str = "17m") -> Config:
     """The three phases; the rate falls in the last one."""
-    rate = variant_of(VARIANTS, variant)
+    rate = get_variant(VARIANTS, variant)
     preset = MODERNBERT.presets[f"ettin-{variant}"]
     first, second, third = (round(tokens / BATCH) for tokens in TOKENS)
     return Config(

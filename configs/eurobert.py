@@ -20,7 +20,7 @@ from bertjax.config import (
     OptimizerConfig,
     StageConfig,
     TrainingConfig,
-    variant_of,
+    get_variant,
 )
 from bertjax.families.eurobert import EUROBERT
 
@@ -32,7 +32,7 @@ VARIANTS = {"210m": "base", "610m": "610m", "2.1b": "2.1b"}
 
 def config(variant: str = "210m") -> Config:
     """Both phases; the rate is constant in the first and falls to 0 in the second."""
-    preset = EUROBERT.presets[variant_of(VARIANTS, variant)]
+    preset = EUROBERT.presets[get_variant(VARIANTS, variant)]
     annealing = round(TOKENS / (ROWS * SHORT))
     steps = annealing + round(ANNEALING / (ROWS * SHORT))
     return Config(

@@ -13,7 +13,7 @@ Command: bertjax pretrain lamb:nvidia --data.vocab vocab.txt
 
 from dataclasses import replace
 
-from bertjax.config import Config, OptimizerConfig, StageConfig, variant_of
+from bertjax.config import Config, OptimizerConfig, StageConfig, get_variant
 from bertjax.recipes.bert_large import config as bert_large
 
 SECOND = {"sequence_length": 512, "global_batch_size": 32_768}
@@ -31,7 +31,7 @@ VARIANTS = {
 
 def config(variant: str = "nvidia") -> Config:
     """BERT-Large with few, large batches."""
-    optimizer, second = variant_of(VARIANTS, variant)
+    optimizer, second = get_variant(VARIANTS, variant)
     base = bert_large()
     training = replace(
         base.training,

@@ -15,7 +15,7 @@ Cost: base 148,711,257 parameters, 1.0e19 FLOP, a twentieth of it for 3,000 step
 Command: bertjax pretrain longformer --init-from hf:roberta-base
 """
 
-from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
+from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, get_variant
 from bertjax.families.longformer import LONGFORMER
 
 
@@ -23,7 +23,7 @@ def config(variant: str = "base") -> Config:
     """A preset of the family over rows of running text; it needs --init-from."""
     return Config(
         name=f"longformer_{variant}",
-        model=variant_of(LONGFORMER.presets, variant),
+        model=get_variant(LONGFORMER.presets, variant),
         execution=ExecutionConfig(dtype="bfloat16"),
         data=DataConfig(
             sources=("text:corpus/**/*.txt.zst",),

@@ -14,7 +14,7 @@ Cost: base 102,882,442 parameters and 1.1e20 FLOP, large 326,597,258 and 3.9e20;
 Command: bertjax pretrain macbert --data.vocab vocab.txt --data.similar-words similar.tsv
 """
 
-from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
+from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, get_variant
 from bertjax.families.macbert import MACBERT
 
 
@@ -22,7 +22,7 @@ def config(variant: str = "base") -> Config:
     """One of the published sizes."""
     return Config(
         name=f"macbert_{variant}",
-        model=variant_of(MACBERT.presets, variant),
+        model=get_variant(MACBERT.presets, variant),
         execution=ExecutionConfig(dtype="bfloat16"),
         data=DataConfig(
             sources=("tfds:wikipedia/20230601.zh",),

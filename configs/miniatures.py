@@ -10,7 +10,7 @@ Command: bertjax pretrain miniatures:4x256 --data.vocab vocab.txt
 
 from dataclasses import replace
 
-from bertjax.config import Config, variant_of
+from bertjax.config import Config, get_variant
 from bertjax.recipes.bert_base import config as bert_base
 
 SIZES = {f"{layers}x{hidden}": (layers, hidden) for layers in (2, 4, 6, 8, 10, 12) for hidden in (128, 256, 512, 768)}
@@ -18,7 +18,7 @@ SIZES = {f"{layers}x{hidden}": (layers, hidden) for layers in (2, 4, 6, 8, 10, 1
 
 def config(variant: str = "2x128") -> Config:
     """BERT-Base's recipe with a smaller network."""
-    layers, hidden = variant_of(SIZES, variant)
+    layers, hidden = get_variant(SIZES, variant)
     base = bert_base()
     model = replace(
         base.model,

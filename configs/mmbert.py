@@ -23,7 +23,7 @@ from bertjax.config import (
     OptimizerConfig,
     StageConfig,
     TrainingConfig,
-    variant_of,
+    get_variant,
 )
 from bertjax.families.modernbert import MODERNBERT
 
@@ -37,7 +37,7 @@ VARIANTS = {"base": "mmbert-base", "small": "mmbert-small"}
 
 def config(variant: str = "base") -> Config:
     """The three phases; the rate falls in the last one."""
-    preset = MODERNBERT.presets[variant_of(VARIANTS, variant)]
+    preset = MODERNBERT.presets[get_variant(VARIANTS, variant)]
     first, second, third = (round(tokens / BATCH) for tokens in TOKENS)
     return Config(
         name=f"mmbert_{variant}",

@@ -36,7 +36,7 @@ from bertjax.config import (
     OptimizerConfig,
     StageConfig,
     TrainingConfig,
-    variant_of,
+    get_variant,
 )
 from bertjax.families.modernbert import MODERNBERT
 
@@ -50,7 +50,7 @@ VARIANTS = {  # rows of a step at 1,024 tokens, steps at 1,024, steps at 8,192, 
 
 def config(variant: str = "24gb") -> Config:
     """ModernBERT-base for one day on a GPU with so much memory."""
-    rows, short_steps, long_steps, rate, warmup = variant_of(VARIANTS, variant)
+    rows, short_steps, long_steps, rate, warmup = get_variant(VARIANTS, variant)
     preset = MODERNBERT.presets["base"]
     return Config(
         name=f"modern_one_gpu_{variant}",

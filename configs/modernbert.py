@@ -36,7 +36,7 @@ from bertjax.config import (
     OptimizerConfig,
     StageConfig,
     TrainingConfig,
-    variant_of,
+    get_variant,
 )
 from bertjax.families.modernbert import MODERNBERT
 
@@ -53,7 +53,7 @@ LOWERED = {"large": (900e9, 5e-5)}  # tokens after which the rate is another one
 
 def config(variant: str = "base") -> Config:
     """The published stages; a batch grows in five steps of equal tokens."""
-    rows, growing, long_rows, rate, long_rate, warmup = variant_of(VARIANTS, variant)
+    rows, growing, long_rows, rate, long_rate, warmup = get_variant(VARIANTS, variant)
     # The first step of each stage, from the tokens before it.
     starts = [0]
     for size in rows[:-1]:

@@ -19,7 +19,7 @@ Command: bertjax pretrain multilingual:cased
 
 from dataclasses import replace
 
-from bertjax.config import Config, DataConfig, variant_of
+from bertjax.config import Config, DataConfig, get_variant
 from bertjax.recipes.bert_base import config as bert_base
 
 ONLY_CASED = ("mn", "th")
@@ -49,7 +49,7 @@ VARIANTS = {
 
 def config(variant: str = "cased") -> Config:
     """BERT-Base's recipe with another vocabulary and other text."""
-    data = variant_of(VARIANTS, variant)
+    data = get_variant(VARIANTS, variant)
     base = bert_base()
     return replace(
         base,

@@ -13,7 +13,7 @@ Command: bertjax pretrain new_language --data.sources 'wikipedia:eowiki-latest-p
 
 from dataclasses import replace
 
-from bertjax.config import Config, DataConfig, OptimizerConfig, TrainingConfig, variant_of
+from bertjax.config import Config, DataConfig, OptimizerConfig, TrainingConfig, get_variant
 from bertjax.recipes.bert_base import config as bert_base
 from bertjax.recipes.bert_mini import config as bert_mini
 
@@ -37,7 +37,7 @@ VARIANTS = {
 
 def config(variant: str = "unigram") -> Config:
     """One stage; the vocabulary is trained on the text unless --data.vocab names one."""
-    data = variant_of(VARIANTS, variant)
+    data = get_variant(VARIANTS, variant)
     if variant == "mini":
         small = bert_mini()
         return replace(

@@ -19,7 +19,7 @@ Cost: 8m 7,512,353 parameters, 7.1e19 FLOP; 35m 33,501,153, 2.8e20; 150m 148,139
 Command: bertjax pretrain protein_esm2 --data.sources 'fasta:uniref50.fasta.gz'
 """
 
-from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
+from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, get_variant
 from bertjax.families.esm import ESM
 
 SIZES = {name: preset for name, preset in ESM.presets.items() if name != "base"}
@@ -30,7 +30,7 @@ def config(variant: str = "8m") -> Config:
     """The published sizes, all with the same batches and rates."""
     return Config(
         name=f"protein_esm2_{variant}",
-        model=variant_of(SIZES, variant),
+        model=get_variant(SIZES, variant),
         execution=ExecutionConfig(dtype="bfloat16"),
         data=DataConfig(
             sources=("fasta:uniref50/*.fasta.gz",),

@@ -16,7 +16,7 @@ Command: bertjax pretrain roberta --data.vocab vocab.json
 
 from dataclasses import replace
 
-from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
+from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, get_variant
 from bertjax.families.camembert import CAMEMBERT
 from bertjax.families.roberta import ROBERTA
 from bertjax.families.xlm_roberta import XLM_ROBERTA
@@ -53,7 +53,7 @@ VARIANTS = {  # model, data, peak rate, warm-up, steps, rows in a batch
 
 def config(variant: str = "base") -> Config:
     """fairseq's optimizer over rows of running text."""
-    model, data, rate, warmup, steps, rows = variant_of(VARIANTS, variant)
+    model, data, rate, warmup, steps, rows = get_variant(VARIANTS, variant)
     return Config(
         name=f"roberta_{variant.replace('-', '_')}",
         model=model,

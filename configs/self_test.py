@@ -18,7 +18,7 @@ from bertjax.config import (
     ModelConfig,
     OptimizerConfig,
     TrainingConfig,
-    variant_of,
+    get_variant,
 )
 from bertjax.families.electra import ELECTRA
 from bertjax.families.modernbert import MODERNBERT
@@ -94,4 +94,4 @@ VARIANTS = {
 
 def config(variant: str = "bert") -> Config:
     """2 layers of width 64 (modernbert: 4), a run of 1,000 steps."""
-    return variant_of(VARIANTS, variant)
+    return get_variant(VARIANTS, variant)

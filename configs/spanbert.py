@@ -12,7 +12,7 @@ Cost: base 108,340,804 parameters and the SBO head, 1.9e20 FLOP; large 333,610,3
 Command: bertjax pretrain spanbert --data.vocab cased_vocab.txt
 """
 
-from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, variant_of
+from bertjax.config import Config, DataConfig, ExecutionConfig, OptimizerConfig, TrainingConfig, get_variant
 from bertjax.families.spanbert import SPANBERT
 
 
@@ -20,7 +20,7 @@ def config(variant: str = "base") -> Config:
     """One of the published sizes."""
     return Config(
         name=f"spanbert_{variant}",
-        model=variant_of(SPANBERT.presets, variant),
+        model=get_variant(SPANBERT.presets, variant),
         execution=ExecutionConfig(dtype="bfloat16"),
         data=DataConfig(
             sources=("tfds:wikipedia/20230601.en", "text:books/**/*.txt"),

@@ -30,14 +30,14 @@ from bertjax.config import (
     ExecutionConfig,
     OptimizerConfig,
     TrainingConfig,
-    variant_of,
+    get_variant,
 )
 from bertjax.families.bert import BERT, TINYBERT
 
 
 def config(variant: str = "4x312") -> Config:
     """The paper's smaller student, or the larger one."""
-    student = variant_of({name.removeprefix("tiny-"): model for name, model in TINYBERT.items()}, variant)
+    student = get_variant({name.removeprefix("tiny-"): model for name, model in TINYBERT.items()}, variant)
     return Config(
         name=f"tinybert_{variant}",
         model=replace(student, teacher_width=BERT.presets["base"].hidden_size),

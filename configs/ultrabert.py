@@ -21,7 +21,7 @@ from bertjax.config import (
     OptimizerConfig,
     StageConfig,
     TrainingConfig,
-    variant_of,
+    get_variant,
 )
 from bertjax.families.ultrabert import ULTRABERT
 
@@ -34,7 +34,7 @@ THETA = 10_000.0  # of the global layers, before the rows are long; the presets 
 
 def config(variant: str = "base") -> Config:
     """Three lengths of rows; the rate falls over the last one."""
-    rate = variant_of(VARIANTS, variant)
+    rate = get_variant(VARIANTS, variant)
     steps = {length: round(tokens / BATCH) for length, tokens in TOKENS.items()}
     preset = ULTRABERT.presets[variant]
     return Config(

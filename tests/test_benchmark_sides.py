@@ -11,7 +11,7 @@ import pytest
 from sides import HEADS, Work, dense_labels
 
 from bertjax.config import ModelConfig
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 
 
 @pytest.mark.parametrize("family", HEADS)
@@ -21,7 +21,7 @@ def test_head_at_predicted_positions_equals_head_at_all(family: str) -> None:
     from their_pretraining import predict_where_labelled, pretraining
 
     small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    presets = family_of(family).presets
+    presets = get_family(family).presets
     model = replace(next(iter(presets.values())) if presets else ModelConfig(), **small)
     model = replace(model, vocab_size=2000, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     batch = Work(model, 2, length=64, predictions=10).batch()

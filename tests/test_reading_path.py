@@ -25,7 +25,7 @@ from bertjax.text.store.writer import write_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import SPECIAL_TOKENS, WordPiece
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import stage_step, stages_of
+from bertjax.training.stages import make_stages, stage_step
 from bertjax.training.state import draw_blueprint, init_state
 
 PACKAGE = Path(bertjax.__file__).parent
@@ -94,7 +94,7 @@ def lines_of_a_step(tmp_path_factory) -> Lines:
     store = store_of_pairs(tmp_path_factory.mktemp("reading"), config.model.vocab_size)
     split, vocabulary, tracer = store.split("train"), store.tokenizer(), Tracer()
     mesh, optimizer = make_mesh(MeshConfig(), jax.devices()[:1]), make_optimizer(config.optimizer)
-    (stage,) = stages_of(config)
+    (stage,) = make_stages(config)
     with jax.set_mesh(mesh):
         blueprint = draw_blueprint(config.model, optimizer, mesh)
         state = init_state(blueprint, config.model, optimizer, 0)

@@ -13,7 +13,7 @@ import pytest
 
 from bertjax.__main__ import VERBS, load_verb, make_parser
 from bertjax.config import Config, FinetuneConfig, load_recipe, override
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = {
@@ -67,7 +67,7 @@ def test_a_command_is_understood(command: str) -> None:
     config = override(FinetuneConfig() if verb == "finetune" else recipe_of(parsed), keys, "bertjax")
     assert_holds(config, keys)
     if verb == "pretrain":
-        assert stages_of(config)[-1].stop == config.training.steps
+        assert make_stages(config)[-1].stop == config.training.steps
 
 
 def assert_holds(config: Config, words: list[str]) -> None:

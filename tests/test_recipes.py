@@ -16,7 +16,7 @@ from bertjax.families.networks import abstract_network
 from bertjax.parallel.mesh import make_abstract_mesh
 from bertjax.plan.compiling import lower_train_step
 from bertjax.text.trained_vocabulary import vocabulary_size
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 from bertjax.training.teacher import assumed_teacher, flops_of_run
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -118,7 +118,7 @@ def test_legal_berts_sizes_are_the_published_ones() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_is_valid_and_survives_being_written_down(name: str) -> None:
     config = recipe(name)
-    assert stages_of(config)[-1].stop == config.training.steps
+    assert make_stages(config)[-1].stop == config.training.steps
     assert from_dict(to_dict(config)) == config
     text = (REPOSITORY / "configs" / name.partition(":")[0]).read_text()
     for part in ("Reproduces:", "Expected:", "Cost:", f"Command: bertjax pretrain {name[: name.index('.py')]}"):
@@ -146,7 +146,7 @@ def test_the_cost_of_a_recipe_is_what_its_steps_take(name: str, said: float) -> 
     config = recipe(name)
     config = replace(config, model=replace(config.model, vocab_size=vocabulary_size(config.data)[0]))
     teacher, taken = assumed_teacher(config), 0.0
-    for stage in stages_of(config):
+    for stage in make_stages(config):
         tokens = stage.training.global_batch_size * stage.data.sequence_length
         taken += (stage.stop - stage.start) * tokens * flops_of_run(config, stage.data, teacher)
     assert said == pytest.approx(taken, rel=0.05)
@@ -161,7 +161,7 @@ DIFFERENT = {"bert_base.py:uncased", "electra.py:small", "modernbert.py:base", "
 )
 def test_every_recipe_lowers_for_a_mesh_that_is_not_here(name: str) -> None:
     config = recipe(name)
-    stages = stages_of(config)
+    stages = make_stages(config)
     at_once = [replace(stage, training=replace(stage.training, grad_accum_steps=1)) for stage in stages]
     mesh = make_abstract_mesh(config.mesh, min(16, *(stage.training.global_batch_size for stage in stages)))
     # Of more than two the first and the last: those between grow the batch, and are no other program.
@@ -175,7 +175,7 @@ def test_every_recipe_lowers_for_a_mesh_that_is_not_here(name: str) -> None:
 @pytest.mark.parametrize("name", ["bert_large.py", "bert_base.py"])
 def test_sums_to_the_papers_tokens(name: str) -> None:
     tokens = sum(
-        (s.stop - s.start) * s.training.global_batch_size * s.data.sequence_length for s in stages_of(recipe(name))
+        (s.stop - s.start) * s.training.global_batch_size * s.data.sequence_length for s in make_stages(recipe(name))
     )
     assert tokens == 0.9e6 * 256 * 128 + 0.1e6 * 256 * 512
 

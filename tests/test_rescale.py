@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.config import Config, OptimizerConfig, StageConfig, TrainingConfig, differences, load_recipe, override
 from bertjax.config.rescale import keys_given, rescale
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -103,14 +103,14 @@ def test_what_the_user_set_stays() -> None:
 def test_stage_beyond_the_end_is_refused_with_its_key() -> None:
     config = rescale(recipe("lamb.py"), 860, {"stages.0.start"})
     with pytest.raises(ValueError, match=r"training.steps=860 is not after stages.0.start"):
-        stages_of(config)
+        make_stages(config)
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in CONFIGS.glob("*.py")))
 def test_every_recipe_is_valid_at_every_length(name: str) -> None:
     config = recipe(name)
     for steps in [*range(len(config.stages) + 1, 40), 99, 1_000, 54_321, 10_000_000]:
-        stages = stages_of(rescale(config, steps))
+        stages = make_stages(rescale(config, steps))
         assert stages[-1].stop == steps and len(stages) == len(config.stages) + 1
 
 

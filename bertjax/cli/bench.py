@@ -69,13 +69,13 @@ def open_rows(config: Config, made_up: bool) -> tuple[Config, MakeRows, str]:
     from bertjax.run.run_directory import own_data_fingerprint
     from bertjax.storage.progress import ProgressLine
     from bertjax.text.trained_vocabulary import vocabulary_size
-    from bertjax.training.stages import open_data, stages_of
+    from bertjax.training.stages import make_stages, open_data
 
     objectives = config.training.objectives
     missing = "--made-up" if made_up else "" if config.data.store else missing_text_reason(config.data.sources)
     if missing:
         size, vocabulary = vocabulary_size(config.data)
-        steps = max(slots(stage) for stage in stages_of(config))
+        steps = max(slots(stage) for stage in make_stages(config))
         least, most = _MADE_UP_TOKENS
         tokens = min(max(_MADE_UP_STEPS * steps, least), most)
         config = replace(config, model=replace(config.model, vocab_size=size))

@@ -13,7 +13,7 @@ from bertjax.cli.recipe import KEYS, add_show_config, load_config, shell_command
 from bertjax.cli.verb import Verb
 from bertjax.config import Config, DataConfig
 from bertjax.config.recipes import names_recipe
-from bertjax.storage.remote import is_remote, path_of
+from bertjax.storage.remote import is_remote, to_path
 
 if TYPE_CHECKING:
     from bertjax.inspect.row_figures import RowKind
@@ -79,8 +79,8 @@ def _store_and_rows(arguments: argparse.Namespace, lengths: list[int]) -> tuple[
                 f"{arguments.config} is a token store, which takes no overrides ({' '.join(arguments.overrides)}); "
                 "name a recipe to change how its rows are made"
             )
-        store = open_near(path_of(arguments.config), progress=ProgressLine())
-        return store, _rows_of(Config(), lengths or list(DEFAULT_LENGTHS))
+        store = open_near(to_path(arguments.config), progress=ProgressLine())
+        return store, _rows_at_lengths(Config(), lengths or list(DEFAULT_LENGTHS))
     if not names_recipe(arguments.config):
         raise ValueError(
             f"{arguments.config}: neither the directory of a token store nor a recipe; "
@@ -88,14 +88,14 @@ def _store_and_rows(arguments: argparse.Namespace, lengths: list[int]) -> tuple[
         )
     config = load_config(arguments)
     store = open_store(config.data, ProgressLine())
-    return store, _rows_of(config, lengths) if lengths else _rows_of_stages(config)
+    return store, _rows_at_lengths(config, lengths) if lengths else _rows_of_stages(config)
 
 
 def _is_store(source: str) -> bool:
     return is_remote(source) or Path(source).is_dir()
 
 
-def _rows_of(config: Config, lengths: list[int]) -> list[RowKind]:
+def _rows_at_lengths(config: Config, lengths: list[int]) -> list[RowKind]:
     """The config's rows at other lengths, with max_predictions for its mask probability."""
     data = (_at_length(config.data, length) for length in dict.fromkeys(lengths))
     training = config.training
@@ -103,10 +103,10 @@ def _rows_of(config: Config, lengths: list[int]) -> list[RowKind]:
 
 
 def _row_kind(config: Config, name: str, data: DataConfig, seed: int, objectives: tuple[str, ...]) -> RowKind:
-    from bertjax.families.registry import family_of
+    from bertjax.families.registry import get_family
     from bertjax.inspect.row_figures import RowKind
 
-    return RowKind(name, data, seed, objectives, family_of(config.model.family).template)
+    return RowKind(name, data, seed, objectives, get_family(config.model.family).template)
 
 
 def _at_length(data: DataConfig, length: int) -> DataConfig:
@@ -118,11 +118,11 @@ def _rows_of_stages(config: Config) -> list[RowKind]:
     if not config.stages:
         return [_row_kind(config, "", config.data, config.training.seed, config.training.objectives)]
     # Imported here, because the schedules of training import jax, which takes seconds.
-    from bertjax.training.stages import stages_of
+    from bertjax.training.stages import make_stages
 
     return [
         _row_kind(config, f"stage {stage.number + 1}", stage.data, stage.seed, stage.training.objectives)
-        for stage in stages_of(config)
+        for stage in make_stages(config)
     ]
 
 

@@ -14,7 +14,7 @@ from bertjax.config.plugins import use_plugins
 from bertjax.config.rescale import keys_given, rescale
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.lean_import import require_package
-from bertjax.storage.remote import EXTRAS, path_of
+from bertjax.storage.remote import EXTRAS, to_path
 
 if TYPE_CHECKING:
     from bertjax.text.pool import Runner
@@ -110,7 +110,7 @@ def scale_to_steps(config: Config, recipe: Config, user_keys: Collection[str]) -
 def _saved_config(config: Config) -> Config | None:
     """The config of an existing run in the run's directory; None if there is none or it cannot be read."""
     try:
-        return from_dict(read_json(path_of(config.directory) / "config.json"))
+        return from_dict(read_json(to_path(config.directory) / "config.json"))
     except (OSError, ValueError):
         return None
 
@@ -181,7 +181,7 @@ def open_runner(arguments: argparse.Namespace, config: Config) -> Runner:
 
     if arguments.runner == "beam":
         require_package("apache_beam", "'bertjax[beam]', or leave it out", "--runner beam", "Apache Beam")
-        return partial(beam.run_units, options=arguments.behind_dashes, folder=path_of(config.data.root))
+        return partial(beam.run_units, options=arguments.behind_dashes, folder=to_path(config.data.root))
     if arguments.behind_dashes:
         raise ValueError(
             f"-- {' '.join(arguments.behind_dashes)}: the words after -- are options of Apache Beam; add --runner beam"

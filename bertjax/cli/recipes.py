@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bertjax.cli.verb import Verb
-from bertjax.config.recipes import describe_recipe, load_recipe, recipe_file, recipes, variants_of
+from bertjax.config.recipes import describe_recipe, load_recipe, recipe_file, recipes, variant_names
 from bertjax.config.run import Config
 from bertjax.storage.terminal import bold, first_names
 
@@ -108,7 +108,7 @@ def _tokens(config: Config) -> str:
 
 def _describe(name: str) -> str:
     """Return a recipe's entry in the list: title, size, cost, and what it reproduces."""
-    said, variants = describe_recipe(name), variants_of(name)
+    said, variants = describe_recipe(name), variant_names(name)
     rows = {"size": _size(load_recipe(name)), "cost": said.sections.get("Cost", "")}
     rows["reproduces"] = said.sections.get("Reproduces", "").partition(" Variants: ")[0]
     if variants:

@@ -35,7 +35,7 @@ def add_options(parser: argparse._ActionsContainer) -> None:
 def write_table(arguments: argparse.Namespace) -> int:
     """Write the table, and print its size and first rows."""
     from bertjax.storage.files import replace_text
-    from bertjax.storage.remote import path_of
+    from bertjax.storage.remote import to_path
     from bertjax.text.similar_words import nearest_words, to_text, usable_ids
 
     arguments.nearest = _NEAREST if arguments.nearest is None else arguments.nearest
@@ -44,7 +44,7 @@ def write_table(arguments: argparse.Namespace) -> int:
         raise ValueError(
             f"--nearest {arguments.nearest} --most {arguments.most}: give 1 or more similar words, of 2 words or more"
         )
-    output = path_of(arguments.output)
+    output = to_path(arguments.output)
     require_free(output, arguments)
     if not output.parent.is_dir():
         raise ValueError(f"--output {output}: there is no directory {output.parent}; make it, or name another file")

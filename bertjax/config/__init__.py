@@ -5,7 +5,7 @@ Only the run and its stages take the whole `Config`; other packages take the par
 
 from bertjax.config.data import SHORTEST_ROW, DataConfig
 from bertjax.config.model import DEFAULT_EXECUTION, FROM_VOCABULARY, SPAN_POSITIONS, ExecutionConfig, ModelConfig
-from bertjax.config.recipes import load_recipe, override, variant_of
+from bertjax.config.recipes import get_variant, load_recipe, override
 from bertjax.config.run import (
     Config,
     DistillationConfig,
@@ -42,12 +42,12 @@ __all__ = [
     "differences",
     "flatten",
     "from_dict",
+    "get_variant",
     "load_recipe",
     "override",
     "render",
     "render_all",
     "to_dict",
     "validate",
-    "variant_of",
     "with_values",
 ]

@@ -10,7 +10,7 @@ _BUDGET = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit i
 SHORTEST_BUDGET, LONGEST_BUDGET = 20, 366 * 86_400
 
 
-def seconds_of(budget: str) -> float:
+def budget_seconds(budget: str) -> float:
     """The seconds of `training.budget`: 90s, 10m, 1.5h, 1h30m, 2d.
 
     Raises ValueError for other text, and for a time that is too short or too long for a run.

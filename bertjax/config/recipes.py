@@ -42,7 +42,7 @@ class UnknownVariantError(ValueError):
         self.known = tuple(known)
 
 
-def variant_of(variants: Mapping[str, T], name: str) -> T:
+def get_variant(variants: Mapping[str, T], name: str) -> T:
     """Return a recipe's variant by name. Raises UnknownVariantError for an unknown name, with the list."""
     if name not in variants:
         raise UnknownVariantError(name, list(variants))
@@ -135,7 +135,7 @@ def load_recipe(recipe: str | Path) -> Config:
     path, variant = recipe_file(recipe)
     plugin = file_plugin(path)
     with collected(plugin):
-        make = _config_of(path)
+        make = _config_function(path)
         if variant is not None and not inspect.signature(make).parameters:
             raise ValueError(f"recipe {path}: it has no variants; leave out {variant!r}")
         with _errors_located(path):
@@ -149,11 +149,11 @@ def load_recipe(recipe: str | Path) -> Config:
     return config
 
 
-def variants_of(recipe: str | Path) -> tuple[str, ...]:
+def variant_names(recipe: str | Path) -> tuple[str, ...]:
     """The names of a recipe's variants, the default first; none if it makes one config only."""
     path = recipe_file(recipe)[0]
     with collected(file_plugin(path)):
-        make = _config_of(path)
+        make = _config_function(path)
     parameters = list(inspect.signature(make).parameters.values())
     if not parameters:
         return ()
@@ -164,7 +164,7 @@ def variants_of(recipe: str | Path) -> tuple[str, ...]:
     return ()
 
 
-def _config_of(path: Path) -> Callable[..., Any]:
+def _config_function(path: Path) -> Callable[..., Any]:
     """Run a recipe file and return its function `config`."""
     # A recipe may build on one in its folder.
     sys.path.insert(0, str(path.parent))

@@ -39,12 +39,12 @@ def _field(rule: Rule, default: Any, factory: Any) -> Any:
     return field(default=default, default_factory=factory, metadata={_KEY: rule})
 
 
-def rules_of(config: type, prefix: str = "") -> dict[str, Rule]:
+def resume_rules(config: type, prefix: str = "") -> dict[str, Rule]:
     """Dotted key -> rule, for every field of a config class; nested configs' fields under their dotted keys."""
     rules: dict[str, Rule] = {}
     for entry in dataclasses.fields(config):
         if isinstance(entry.default_factory, type) and dataclasses.is_dataclass(entry.default_factory):
-            rules |= rules_of(entry.default_factory, f"{prefix}{entry.name}.")
+            rules |= resume_rules(entry.default_factory, f"{prefix}{entry.name}.")
         else:
             rules[prefix + entry.name] = entry.metadata.get(_KEY, IDENTITY)
     return rules

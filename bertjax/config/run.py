@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from bertjax.config.bounds import COUNT, NOT_NEGATIVE, POSITIVE, PROPER_SHARE, SHARE, Bounds, check_bounds
-from bertjax.config.budget import seconds_of
+from bertjax.config.budget import budget_seconds
 from bertjax.config.credentials import refuse_credentials_within
 from bertjax.config.data import DataConfig, RowKind, check_data
 from bertjax.config.model import ExecutionConfig, ModelConfig, check_execution, check_model
@@ -174,7 +174,7 @@ def check_training(training: TrainingConfig) -> None:
             f"training.grad_accum_steps={training.grad_accum_steps}; change one of them"
         )
     if training.budget:
-        seconds_of(training.budget)
+        budget_seconds(training.budget)
     parse_skips(training.skips)
     if training.spike_deviations and training.budget:
         raise ValueError(

@@ -36,6 +36,6 @@ def with_skip(texts: Sequence[str], first: int, stop: int) -> tuple[str, ...]:
     return tuple(f"{step}+{counts[step]}" for step in sorted(counts))
 
 
-def batch_of(step: int, skips: Sequence[Skip], start: int = 0) -> int:
+def batch_number(step: int, skips: Sequence[Skip], start: int = 0) -> int:
     """The number of the batch that a step gets, in a stage that begins at step `start`; both counted from 0."""
     return step + sum(count for at, count in skips if start <= at <= step)

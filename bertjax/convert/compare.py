@@ -17,11 +17,11 @@ from bertjax.convert.formats import Vectors
 from bertjax.convert.huggingface.names import bare_encoder, hf_class
 from bertjax.families.family import Class
 from bertjax.families.networks import abstract_network
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.finetune.encoding.global_tokens import global_positions
 from bertjax.finetune.kinds import get_kind
 from bertjax.model.family_heads import HEADS
-from bertjax.model.network import Params, bind, head_of
+from bertjax.model.network import Params, bind, network_class
 from bertjax.model.pooling import pool, token_vectors
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization import huggingface
@@ -99,7 +99,7 @@ def compare_with_transformers(
 
 def _class_without(model: TrainedModel, drawn: Collection[str]) -> Class:
     """The class of transformers with most of the model's heads but without the modules in `drawn`."""
-    config, hf = model.config.model, family_of(model.config.model.family).transformers
+    config, hf = model.config.model, get_family(model.config.model.family).transformers
     whole = hf_class(config)
     for candidate in (whole, *(hf.partial if whole.outputs else ())):
         if not any(module_label(tensor.ours.partition("/")[0]) in drawn for tensor in candidate.tensors):
@@ -120,7 +120,7 @@ def pair_batch(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> dict[st
 
 def _row(model: TrainedModel, pair: tuple[str, str]) -> tuple[list[int], list[int]]:
     """(ids, token types) of a pair with the special tokens of the model's family."""
-    tokenizer, template = model.tokenizer, family_of(model.config.model.family).template
+    tokenizer, template = model.tokenizer, get_family(model.config.model.family).template
     first, second = (ids.tolist() for ids in tokenizer.encode_sentences(pair))
     start = [tokenizer.cls_id, *first, *[tokenizer.sep_id] * template.separators]
     rest = [*second, tokenizer.sep_id]
@@ -180,7 +180,7 @@ def our_outputs(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> dict[st
     """
     config = model.config.model
     graphdef = abstract_network(config)[0]
-    heads = [] if head_of(config).of_task else [head for head in hf_class(config).outputs if head in model.params]
+    heads = [] if network_class(config).of_task else [head for head in hf_class(config).outputs if head in model.params]
     ids, types, mask = (jnp.asarray(batch[key], jnp.int32) for key in INPUTS)
     positions = _marked(model, batch)
     marked = None if positions is None else jnp.asarray(positions)
@@ -210,7 +210,7 @@ def _marked(model: TrainedModel, batch: Mapping[str, np.ndarray]) -> np.ndarray 
     if config.global_tokens != "marked" or part is None:
         return None
     real = batch["attention_mask"] == 1
-    offsets, template = np.append(0, np.cumsum(real.sum(axis=1))), family_of(config.family).template
+    offsets, template = np.append(0, np.cumsum(real.sum(axis=1))), get_family(config.family).template
     flat = batch["input_ids"][real], np.repeat(np.arange(1, len(real) + 1), real.sum(axis=1))
     return global_positions(part, offsets, *flat, model.tokenizer.sep_id, template)
 

@@ -19,7 +19,7 @@ from bertjax.convert.model_card import CARD_FILE, digest_in_card
 from bertjax.storage.atomic_directories import exchange, try_acquire
 from bertjax.storage.files import sync
 from bertjax.storage.json_documents import read_json
-from bertjax.storage.remote import AnyPath, RemotePath, path_of
+from bertjax.storage.remote import AnyPath, RemotePath, to_path
 from bertjax.storage.sums import SUMS_FILE, sha256_of_file
 
 Prove = Callable[[Path], None]  # raises if the folder that is written there is wrong
@@ -27,7 +27,7 @@ Prove = Callable[[Path], None]  # raises if the folder that is written there is 
 
 def resolve_folder(directory: str | AnyPath) -> AnyPath:
     """The `AnyPath` of a folder's path or URL; a path is absolute and without links."""
-    path = path_of(str(directory))
+    path = to_path(str(directory))
     return path.resolve() if isinstance(path, Path) else path
 
 

@@ -20,7 +20,7 @@ from bertjax.convert.huggingface.names import (
     to_huggingface_tensors,
 )
 from bertjax.families.networks import abstract_network, init_params
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.model.network import Params
 from bertjax.tokenization.tokenizer import Tokenizer
 
@@ -96,7 +96,7 @@ def foreign_model(
         name: array[:size] if name in by_token and array.shape[:1] == (rows,) else array
         for name, array in tensors.items()
     }
-    before = family_of(config.family).transformers.rows_before_positions(pad_id)
+    before = get_family(config.family).transformers.rows_before_positions(pad_id)
     if before and config.position_embedding == "learned":
         notes.append(
             f"{before} rows of the position table, up to that of the padding token, were left out: no token uses them"
@@ -113,7 +113,7 @@ def foreign_model(
             raise ValueError(f"{origin}: tensor {name} has NaN or infinity in it")
 
     # 3. Modules that are missing as a whole: an encoder is often published without the heads of its pretraining
-    heads = family_of(config.family).heads
+    heads = get_family(config.family).heads
     modules: dict[str, set[str]] = {name: set() for name in left_out(config)}
     for tensor in tensor_table(config):
         if (module := tensor.ours.partition("/")[0]) in heads:

@@ -75,9 +75,9 @@ class Format:
             if pooling or normalize:
                 raise ValueError("this format has no vectors of texts; leave --pooling and --normalize out")
             return Vectors()
-        from bertjax.model.network import head_of
+        from bertjax.model.network import network_class
 
-        head = head_of(model.config.model)
+        head = network_class(model.config.model)
         if (head.of_task or self.needs_pooling) and not head.outputs and pooling is None:
             return Vectors("mean", True)
         return Vectors(pooling or self.pooling, normalize)

@@ -14,7 +14,7 @@ from bertjax.config import Config, FinetuneConfig, ModelConfig, differences
 from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.names import architecture, hf_class, left_out
 from bertjax.families.family import Class
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.finetune.kinds import get_kind
 from bertjax.model.attention.block_sparse import longest_full
 from bertjax.run.run_directory import TrainedModel
@@ -25,7 +25,7 @@ from bertjax.storage.sums import sha256_of_file
 from bertjax.text.sources.registry import KINDS
 from bertjax.text.sources.source import SourceKind
 from bertjax.training.objectives import OBJECTIVES, choose, list_measures
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 CARD_FILE = "README.md"
 
@@ -109,7 +109,7 @@ def _pretraining_use(model: TrainedModel, their_class: Class | None) -> tuple[st
 
 def _front_matter(model: TrainedModel, library: str, task: str, measured: bool = False) -> str:
     """The front matter for the Hub, in YAML, and the title. With `measured` it has the figures of the held-out sets."""
-    config, family = model.config, family_of(model.config.model.family)
+    config, family = model.config, get_family(model.config.model.family)
     model_type = family.huggingface.model_type if family.huggingface else family.name
     languages, datasets = _languages(config), _datasets(config)
     base = _hub_name(config.init_from)
@@ -173,7 +173,7 @@ def part_card(model: TrainedModel, library: str, use: str, weights: Path, headed
     """The card of an export for another library, of the encoder alone or with a task's head; weights in one file."""
     net = model.config.model
     size = f"{net.num_hidden_layers} layers, width {net.hidden_size} and {net.num_attention_heads} heads"
-    what = f"model of {family_of(model.config.model.family).title}'s architecture with {size}"
+    what = f"model of {get_family(model.config.model.family).title}'s architecture with {size}"
     opening = f"A {what}, {task_about(model)}" if headed else f"The encoder of a {what}"
     task = get_kind(model.kind).card.pipeline if headed else "sentence-similarity"
     sections = [
@@ -200,7 +200,7 @@ def digest_in_card(path: AnyPath, weights: str = "model.safetensors") -> str | N
 
 
 def _summary(model: TrainedModel, parameters: int) -> str:
-    config, net, title = model.config, model.config.model, family_of(model.config.model.family).title
+    config, net, title = model.config, model.config.model, get_family(model.config.model.family).title
     does = task_about(model) if model.kind else f"with {_objectives(config)}"
     untrained = ", ".join(map(module_label, model.untrained))
     random = f"; random, since nothing has trained them: {untrained}" if untrained else ""
@@ -248,7 +248,7 @@ def _is_imported(model: TrainedModel) -> bool:
 def _objectives(config: Config) -> str:
     if config.model.causal:
         return "left-to-right attention and a head for the next word; no other head was trained"
-    heads = family_of(config.model.family).heads
+    heads = get_family(config.model.family).heads
     # The heads of a generator are not exported.
     trained = [o.about for o in choose(config.training.objectives) if set(o.heads) & {*heads}]
     able = [objective for objective in OBJECTIVES.values() if objective.about and set(objective.heads) <= {*heads}]
@@ -270,7 +270,7 @@ def left_out_lines(config: ModelConfig) -> list[str]:
 
 
 def _drawn(model: TrainedModel) -> list[str]:
-    hf = family_of(model.config.model.family).transformers
+    hf = get_family(model.config.model.family).transformers
     return [
         f"transformers starts {what} (`{prefix}*`) at random and names it as missing: bertjax has no such part, and "
         "neither hidden states nor logits depend on it."
@@ -320,7 +320,7 @@ def _held_out(model: TrainedModel) -> str:
 def _training(model: TrainedModel) -> str:
     if _is_imported(model):
         return "None by bertjax: these are the weights that were imported."
-    stages = [(stage, min(model.step, stage.stop) - stage.start) for stage in stages_of(model.config)]
+    stages = [(stage, min(model.step, stage.stop) - stage.start) for stage in make_stages(model.config)]
     seen = [(s.data.sequence_length, s.training.global_batch_size, steps) for s, steps in stages if steps > 0]
     kinds = ", ".join(dict.fromkeys(source.split(":")[0] for source in model.config.data.sources)) or "unknown"
     return _table(

@@ -16,14 +16,14 @@ from bertjax.convert.folder import resolve_folder
 from bertjax.convert.foreign import ForeignModel, module_label
 from bertjax.convert.formats import Format, load_format, source_kinds
 from bertjax.families.networks import abstract_network
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.model.network import GENERATOR
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata
 from bertjax.run.checkpoint_metadata import DRAWN, run_metadata
-from bertjax.run.run_directory import TrainedModel, describe_run, load_run, own_directory, seal, tokenizer_of
+from bertjax.run.run_directory import TrainedModel, describe_run, load_run, load_run_tokenizer, own_directory, seal
 from bertjax.storage.hub import is_repository
-from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.remote import AnyPath, to_path
 from bertjax.tokenization.tokenizer import TextRules
 
 _USED = ("pooler", "mlm_head")  # modules that text vectors and fill-mask need
@@ -40,7 +40,7 @@ class ForeignFolder:
 
 def require_source(source: str) -> None:
     """Raise ValueError early if a source does not exist; download one of the Hub."""
-    if foreign_folder(source) is None and not path_of(source).is_dir():
+    if foreign_folder(source) is None and not to_path(source).is_dir():
         _require_kind(source)
         raise _not_found(source)
 
@@ -112,9 +112,9 @@ def source_vocabulary(source: str) -> dict[str, Any]:
         assert folder.form.vocabulary is not None, "a format with a kind of source has vocabularies"
         return dict(folder.form.vocabulary(folder.origin, folder.path))
     _require_ours(source)
-    path, config = path_of(source), from_dict(read_metadata(path_of(source))["config"])
+    path, config = to_path(source), from_dict(read_metadata(to_path(source))["config"])
     directory = path.parent.parent if path.name.isdecimal() else path
-    tokenizer = tokenizer_of(directory, TextRules.of(config.data))
+    tokenizer = load_run_tokenizer(directory, TextRules.of(config.data))
     return {"vocab": str(directory / tokenizer.main_file), "tokenizer": tokenizer.kind, **asdict(tokenizer.rules)}
 
 
@@ -136,14 +136,14 @@ def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
         _require_ours(source)
         model = load_own_run(source)
         drawn = tuple(map(module_label, model.untrained))
-    modules = dict.fromkeys((*_USED, *family_of(model.config.model.family).heads))
+    modules = dict.fromkeys((*_USED, *get_family(model.config.model.family).heads))
     present = {*model.params, *model.params.get(GENERATOR, {})}
     return model, (*drawn, *(module_label(name) for name in modules if name not in present))
 
 
 def as_run(model: ForeignModel, directory: str | AnyPath) -> TrainedModel:
     """The model as a run at step 0, not yet written. Raises ValueError if the directory is not empty."""
-    directory = path_of(str(directory))
+    directory = to_path(str(directory))
     if directory.exists() and any(directory.iterdir()):
         raise ValueError(f"import to {directory}: it is not empty; choose another (--output), or move it away")
     return _trained(model, directory)
@@ -160,7 +160,7 @@ def _require_kind(source: str) -> None:
 
 def _require_ours(source: str) -> None:
     _require_kind(source)
-    path = path_of(source)
+    path = to_path(source)
     if (path / "config.json").is_file() and not (path / DIRECTORY).is_dir() and not path.name.isdecimal():
         raise ValueError(f"{source} is not a run of bertjax; for a folder of Hugging Face's layout write hf:{source}")
 
@@ -177,7 +177,7 @@ def _trained(model: ForeignModel, directory: AnyPath) -> TrainedModel:
         predict="next" if model.config.causal else "masked",
     )
     name = resolve_folder(directory).name
-    training = TrainingConfig(objectives=family_of(model.config.family).objectives, grad_accum_steps=1)
+    training = TrainingConfig(objectives=get_family(model.config.family).objectives, grad_accum_steps=1)
     config = Config(
         name=name, run_dir=str(directory), init_from=model.origin, model=model.config, data=data, training=training
     )

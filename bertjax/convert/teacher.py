@@ -11,7 +11,7 @@ from bertjax.config import Config, FinetuneConfig, ModelConfig
 from bertjax.convert.foreign import ForeignModel, module_label
 from bertjax.convert.sources import read_source
 from bertjax.families.networks import abstract_network
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.finetune.distillation import distillation_objective, with_projection
 from bertjax.finetune.kinds.kind import Kind
 from bertjax.model.encoder import padded_vocab_size
@@ -19,7 +19,7 @@ from bertjax.model.network import Params
 from bertjax.parallel.sharding import is_names
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Objective
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 from bertjax.training.teacher import Teacher, objectives_with_teacher
 
 _SHOWN = 3  # tokens in a message
@@ -36,7 +36,7 @@ def read_teacher(config: Config) -> ForeignModel | None:
     teacher = read_source(config.distillation.teacher)
     if teacher.kind:
         raise _refused(config, f"it was fine-tuned for {teacher.kind}; name a model that was only pretrained")
-    _require_fit(teacher, config, max(stage.data.sequence_length for stage in stages_of(config)))
+    _require_fit(teacher, config, max(stage.data.sequence_length for stage in make_stages(config)))
     for objective in distilling:
         _require_comparable(teacher, config, objective)
     return teacher
@@ -110,7 +110,7 @@ def _unfit(theirs: ModelConfig, ours: ModelConfig, longest: int) -> list[str]:
             "data.sequence_length"
         )
     # Token types may differ: those of the rows are the student's, and a network without types ignores them.
-    if family_of(theirs.family).template.separators != family_of(ours.family).template.separators:
+    if get_family(theirs.family).template.separators != get_family(ours.family).template.separators:
         wrong.append(
             f"rows of its family {theirs.family!r} have other special tokens than those of model.family={ours.family!r}"
         )

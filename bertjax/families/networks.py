@@ -9,7 +9,7 @@ import jax
 from flax import nnx
 
 from bertjax.config import DEFAULT_EXECUTION, ExecutionConfig, ModelConfig
-from bertjax.families.registry import family_of, generator_config
+from bertjax.families.registry import generator_config, get_family
 from bertjax.model.network import Network, NetworkSpec, Params, PretrainingNetwork, check_head
 from bertjax.parallel.sharding import is_names, logical_axes
 
@@ -25,7 +25,7 @@ def build_network(config: ModelConfig, execution: ExecutionConfig, rngs: nnx.Rng
 def pretraining_spec(config: ModelConfig) -> NetworkSpec:
     """The network that a model of this config is pretrained as."""
     generator = pretraining_spec(generator_config(config)) if config.generator_width else None
-    return NetworkSpec(config, family_of(config.family).heads, generator)
+    return NetworkSpec(config, get_family(config.family).heads, generator)
 
 
 def abstract_network(

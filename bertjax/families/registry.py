@@ -43,7 +43,7 @@ _ALL = (*_LIKE_BERT, *_LIKE_ROBERTA, ALBERT, *_LIKE_ELECTRA, *_LIKE_DEBERTA, *_M
 FAMILIES = Registry("families", {family.name: family for family in _ALL}, Family)
 
 
-def family_of(name: str) -> Family:
+def get_family(name: str) -> Family:
     """The member of that name. Raises ValueError for an unknown name, with the nearest one."""
     if name not in FAMILIES:
         near = difflib.get_close_matches(name, FAMILIES, 1)
@@ -64,7 +64,7 @@ def generator_config(config: ModelConfig) -> ModelConfig:
 
     Raises ValueError for a family without generators, and for a width that its heads do not divide.
     """
-    share, family = config.generator_width, family_of(config.family).generator
+    share, family = config.generator_width, get_family(config.family).generator
     setting = f"model.generator_width={share}"
     if not family:
         raise ValueError(f"{setting} with model.family={config.family!r}: it has no generators; leave it 0")
@@ -91,5 +91,5 @@ def generator_config(config: ModelConfig) -> ModelConfig:
 
 def pretraining_heads(config: ModelConfig) -> tuple[str, ...]:
     """The heads of pretraining that a model of this config has, itself or in its generator, by name."""
-    of_generator = family_of(generator_config(config).family).heads if config.generator_width else ()
-    return (*family_of(config.family).heads, *of_generator)
+    of_generator = get_family(generator_config(config).family).heads if config.generator_width else ()
+    return (*get_family(config.family).heads, *of_generator)

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from bertjax.config import FinetuneConfig, ModelConfig, validate
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.finetune.batches import TaskBatches
 from bertjax.finetune.distillation import distillation_objective, with_token_weights
 from bertjax.finetune.encoding.global_tokens import with_global_tokens
@@ -33,7 +33,7 @@ from bertjax.training.evaluate import make_predict_step
 from bertjax.training.objectives import Objective
 from bertjax.training.objectives.objective import GLOBAL_POSITIONS
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import stage_step, stages_of
+from bertjax.training.stages import make_stages, stage_step
 from bertjax.training.step import GradientMetrics, several_sequences
 from bertjax.training.teacher import Teacher, flops_of_networks
 
@@ -141,7 +141,7 @@ def assemble_task(
     # 1. Networks and optimizer
     length = config.data.sequence_length
     laid_out = replace(config, model=for_sequences(config.model, length))
-    (stage,) = stages_of(laid_out)
+    (stage,) = make_stages(laid_out)
     mesh = make_mesh(config.mesh)
     check_redundancy(config, mesh)
     check_divisible(mesh, config.model, stage.training, padded_vocab_size(config.model))
@@ -169,7 +169,7 @@ def assemble_task(
         part=kind.global_tokens,
         model=config.model,
         sep_id=tokenizer.sep_id,
-        template=family_of(config.model.family).template,
+        template=get_family(config.model.family).template,
     )
     train = mark_global_tokens(with_token_weights(content.train, learned))
     longest = length * train.rows["cls_positions"].shape[1]

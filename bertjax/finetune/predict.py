@@ -14,7 +14,7 @@ import optax
 from jax.sharding import Mesh
 
 from bertjax.config import FinetuneConfig, MeshConfig, ModelConfig
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.finetune.batches import padded, padded_length
 from bertjax.finetune.encoding.global_tokens import with_global_tokens
 from bertjax.finetune.encoding.rows import TaskRows
@@ -122,7 +122,7 @@ class TaskModel:
         assert isinstance(model.config, FinetuneConfig), "a head is of a task"
         task, outputs = model.config.task, max(1, model.config.model.num_labels)
         labels = model.labels or tuple(f"LABEL_{number}" for number in range(outputs))
-        template = family_of(model.config.model.family).template
+        template = get_family(model.config.model.family).template
         self._model = Inference(
             task, labels, model.tokenizer, model.max_length, template, self._outputs, texts=count_input_texts(task)
         )

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 
 from bertjax.config import DataConfig, FinetuneConfig, ModelConfig, OptimizerConfig, TaskConfig, TrainingConfig
 from bertjax.finetune.kinds.kind import Task
-from bertjax.storage.remote import path_of
+from bertjax.storage.remote import to_path
 from bertjax.tokenization.tokenizer import Tokenizer
 
 # Options that take several values, and their names in the directories of runs.
@@ -81,7 +81,7 @@ def make_settings(config: FinetuneConfig, tried: Mapping[str, Sequence[float]], 
         _check_ranges(one)
         runs = []
         for seed in range(first, first + seeds):
-            directory = path_of(config.directory)
+            directory = to_path(config.directory)
             for part in (name, f"seed-{seed}" if seeds > 1 else ""):
                 directory = directory / part if part else directory
             runs.append(replace(one, run_dir=str(directory), training=replace(one.training, seed=seed)))

@@ -23,7 +23,7 @@ from bertjax.model.attention.sparse import with_copied_projections
 from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.network import Params
 from bertjax.model.shared_tables import with_own_words
-from bertjax.run.callbacks import Callback, gradient_metrics_of
+from bertjax.run.callbacks import Callback, merge_gradient_metrics
 from bertjax.run.checkpoint import read_metadata, restore_params
 from bertjax.run.checkpoint_metadata import DRAWN
 from bertjax.run.compatibility import FINGERPRINTS, check_compatible
@@ -34,7 +34,7 @@ from bertjax.runtime.compilation import environment
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
 from bertjax.storage.json_documents import Count, parse_json
-from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.remote import AnyPath, to_path
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.teacher import Teacher
 
@@ -105,10 +105,10 @@ def finetune(
     Raises ValueError as `assemble_task` and `train_job` do, and for results of other weights.
     """
     config = resolved(config, content)
-    job = assemble_task(config, content, start.tokenizer, teacher, gradient_metrics_of(callbacks))
+    job = assemble_task(config, content, start.tokenizer, teacher, merge_gradient_metrics(callbacks))
     if not content.kind.network.outputs:  # no logits depend on the pooler, so that nothing trains it
         job = replace(job, metadata=job.metadata | {DRAWN: [name for name in start.drawn if name == "pooler"]})
-    directory = path_of(config.directory)
+    directory = to_path(config.directory)
 
     # 1. Train, unless the run is finished
     done = finished(directory, job, processes)

@@ -240,7 +240,7 @@ class PairBatches:
 
     def _room(self, tokens: np.ndarray) -> np.ndarray:
         """The tokens that ranges of so many may have after the augmentation, int64 [N]."""
-        return augmentations.room_of(
+        return augmentations.slack_tokens(
             self._data.augment, tokens, self._data.sequence_length - self._template.text_tokens
         )
 
@@ -250,7 +250,7 @@ class PairBatches:
         parts = []
         for window, rows in grouped(windows):
             content = self._epochs.get(window)
-            if within[rows].max() > self._epochs.rows_of(window) // 2:
+            if within[rows].max() > self._epochs.window_rows(window) // 2:
                 self._epochs.prepare(window + 1)
             rounds, within_round = np.divmod(within[rows], len(content))
             for number, chosen in grouped(rounds):

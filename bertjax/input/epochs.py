@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from bertjax.config import SHORTEST_ROW, DataConfig
-from bertjax.input.augmentations.registry import room_of
+from bertjax.input.augmentations.registry import slack_tokens
 from bertjax.input.group_sampling import one_of_each_group
 from bertjax.input.layout import BERT, Split, Template
 from bertjax.input.packing import Packing, pack
@@ -161,7 +161,7 @@ class Epochs:
         windows = np.searchsorted(ends, numbers, side="right")
         return windows, numbers - np.append(0, ends)[windows]
 
-    def rows_of(self, number: int) -> int:
+    def window_rows(self, number: int) -> int:
         """The number of rows that the run takes from a window."""
         return len(self.get(number)) if self.several else self.rows
 
@@ -252,7 +252,7 @@ class Epochs:
             return np.minimum(sum(plan.tokens(sentences)) + self._template.pair_tokens, length)
         if isinstance(plan, TokenPlan):
             room = length - self._template.text_tokens
-            return room_of(self._data.augment, plan.length, room) + self._template.text_tokens
+            return slack_tokens(self._data.augment, plan.length, room) + self._template.text_tokens
         begin, end = plan.start, plan.start + plan.count.astype(plan.start.dtype)
         documents = text.document_offsets
         crossed = np.searchsorted(documents, end, side="left") - np.searchsorted(documents, begin, side="right")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.finetune.kinds import get_kind
 from bertjax.interpret.attention_maps import LabelAtCls, likeliest_label, look_inside, next_sentence, untrained_heads
 from bertjax.interpret.attention_patterns import (
@@ -67,7 +67,7 @@ def view_attention(
 
     Raises ValueError for sentences that are too long, and for a sample without short pairs of sentences.
     """
-    template = family_of(model.config.model.family).template
+    template = get_family(model.config.model.family).template
     row = read_row(model.tokenizer, sentences, model.max_length, template)
     if len(row) > MOST_TOKENS:
         raise ValueError(f"the sentences have {len(row)} tokens; the page has room for {MOST_TOKENS}: shorten them")

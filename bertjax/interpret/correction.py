@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.interpret.fill_mask import mlm_model
 from bertjax.interpret.token_rows import TokenRow, padded, row_width
 from bertjax.model.encoder import padded_vocab_size
@@ -197,7 +197,7 @@ def _cut(tokenizer: Tokenizer, kinds: np.ndarray, text: str, number: int) -> _Cu
 
 def _questions(model: TrainedModel, cuts: Sequence[_Cut]) -> Iterator[_Question]:
     """A question for each window of a text that has words to examine."""
-    tokenizer, template = model.tokenizer, family_of(model.config.model.family).template
+    tokenizer, template = model.tokenizer, get_family(model.config.model.family).template
     for number, cut in enumerate(cuts):
         word_starts = np.array([begin for begin, _, _ in cut.spans], int)
         starts, window = _windows(len(cut.ids), model.max_length - 2, word_starts)

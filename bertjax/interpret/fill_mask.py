@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.input.randomness import below, derive_key, hash64
 from bertjax.input.training_data import Sentences
 from bertjax.interpret.token_rows import TokenRow, padded, row_width
@@ -117,7 +117,7 @@ def _masked_row(model: TrainedModel, text: Text) -> TokenRow:
     """The row of a text or pair. Raises ValueError if it has no [MASK] or is too long."""
     tokenizer, limit = model.tokenizer, model.max_length
     segments = [np.array(encode_with_masks(tokenizer, part)) for part in ([text] if isinstance(text, str) else text)]
-    row = TokenRow.of(tokenizer, segments, family_of(model.config.model.family).template)
+    row = TokenRow.of(tokenizer, segments, get_family(model.config.model.family).template)
     excerpt = str(text)[:_SHOWN] + ("..." if len(str(text)) > _SHOWN else "")
     if tokenizer.mask_id not in row.ids:
         raise ValueError(f"text {excerpt!r} has no {MASK}; write {MASK} in place of a word")

@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 
 from bertjax.config import Config
 from bertjax.families.networks import abstract_network
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.finetune.data.examples import TaggedSentence
 from bertjax.finetune.data.tags import read_tagged, tag_layout, tags_in
 from bertjax.input.randomness import derive_key, permute
@@ -40,7 +40,7 @@ from bertjax.run.run_directory import TrainedModel
 from bertjax.runtime.compilation import compile_seconds
 from bertjax.runtime.processes import Processes
 from bertjax.storage.progress import no_progress
-from bertjax.storage.remote import path_of
+from bertjax.storage.remote import to_path
 from bertjax.training.stages import Stage
 
 _SENTENCES = 5  # tagged ones for each pair of the sample
@@ -96,7 +96,7 @@ def _model(job: Job, stage: Stage, params: Params | None) -> TrainedModel:
     config = replace(job.config, model=stage.model)
     graphdef, shapes, _ = abstract_network(config.model)
     params = shapes if params is None else params
-    return TrainedModel(path_of(config.directory), stage.stop, config, job.tokenizer, graphdef, params)
+    return TrainedModel(to_path(config.directory), stage.stop, config, job.tokenizer, graphdef, params)
 
 
 def _instruments(model: TrainedModel, content: TrainingData, files: ProbeFiles) -> list[Instrument]:
@@ -118,7 +118,7 @@ def _instruments(model: TrainedModel, content: TrainingData, files: ProbeFiles) 
         instruments.append(judge)
     if probe.attention:
         exact_graphdef(model)
-        template = family_of(model.config.model.family).template
+        template = get_family(model.config.model.family).template
         text = SampleText("held-out text", content.held_out_text(), model.tokenizer, template)
         rows = text.pairs(probe.sample // 2, model.max_length)
         if not rows:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.finetune.data.tables import TABLE_SUFFIXES, Wanted, read_rows, table_suffix
 from bertjax.interpret.fill_mask import mlm_model
 from bertjax.interpret.masked_tokens import MaskedToken, log_probabilities
@@ -80,7 +80,7 @@ def pseudo_likelihoods(
 
 def require_scored(model: TrainedModel, texts: Sequence[str]) -> list[TokenRow]:
     """Make the rows of texts. Raises ValueError for a text without tokens or too long for the model."""
-    template, longest = family_of(model.config.model.family).template, model.max_length
+    template, longest = get_family(model.config.model.family).template, model.max_length
     rows = [TokenRow.of(model.tokenizer, [ids], template) for ids in model.tokenizer.encode_sentences(list(texts))]
     for number, (text, row) in enumerate(zip(texts, rows, strict=True), 1):
         start = repr(text[:_SHOWN] + ("..." if len(text) > _SHOWN else ""))

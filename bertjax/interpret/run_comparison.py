@@ -21,11 +21,11 @@ from bertjax.run.checkpoint import read_metadata
 from bertjax.run.job import HELD_OUT_SEED
 from bertjax.run.run_directory import TrainedModel, load_run, open_run_data
 from bertjax.storage.progress import Progress
-from bertjax.storage.remote import path_of
+from bertjax.storage.remote import to_path
 from bertjax.training.evaluate import HeldOut, make_eval_step
 from bertjax.training.objectives import choose, list_measures
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import rows_are_packed, stage_at, stages_of
+from bertjax.training.stages import make_stages, rows_are_packed, stage_at
 from bertjax.training.state import draw_blueprint
 
 _TASK_RESAMPLES = 2_000  # of metrics that are computed one resample at a time
@@ -59,7 +59,7 @@ def compare_runs(paths: Sequence[str], rows: int, progress: Progress) -> Compari
     Pretraining runs are compared on `rows` held-out rows of the first run (0: as many as it evaluates), runs of a task
     by their predictions for its development set.
     """
-    if len({str(path_of(path)) for path in paths}) < max(2, len(paths)):
+    if len({str(to_path(path)) for path in paths}) < max(2, len(paths)):
         raise ValueError(f"{' '.join(paths)}: give two runs or more, each once")
     models = [load_run(path) for path in paths]
     kinds = [model.kind for model in models]
@@ -78,7 +78,7 @@ def compare_runs(paths: Sequence[str], rows: int, progress: Progress) -> Compari
 def _compare_held_out(
     paths: Sequence[str], models: Sequence[TrainedModel], rows: int, progress: Progress
 ) -> tuple[str, list[Compared]]:
-    metadata = [read_metadata(path_of(path)) for path in paths]
+    metadata = [read_metadata(to_path(path)) for path in paths]
     for key, what in (("tokenizer_fingerprint", "vocabulary"), ("data_fingerprint", "text")):
         others = [path for path, record in zip(paths, metadata, strict=True) if record[key] != metadata[0][key]]
         if others:
@@ -91,7 +91,7 @@ def _compare_held_out(
     objectives = tuple(objective for objective in choose(shared) if not objective.teacher) if shared else ()
     if not objectives:
         raise ValueError(f"{' '.join(paths)}: no common objective (training.objectives); compare runs that share one")
-    stage = stage_at(stages_of(first), models[0].step)
+    stage = stage_at(make_stages(first), models[0].step)
     for path, model in zip(paths, models, strict=True):
         if model.config.model.max_position_embeddings < stage.data.sequence_length:
             raise ValueError(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.input.layout import BERT, Template
 from bertjax.input.randomness import derive_key, permute
 from bertjax.input.tfrecords.records import are_records
@@ -160,7 +160,7 @@ def sample_text(model: TrainedModel, file: str | None, progress: Progress) -> Sa
         return _from_document(Document("\n".join(paragraphs)), file, model)
     held_out, why_not = _held_out(model, progress)
     if held_out is not None:
-        template = family_of(model.config.model.family).template
+        template = get_family(model.config.model.family).template
         return SampleText("the run's held-out text", held_out, model.tokenizer, template)
     built_in = Document("\n".join(SENTENCES), sentence_per_line=True)
     return _from_document(built_in, f"sentences built into bertjax ({why_not})", model)
@@ -172,7 +172,7 @@ def _from_document(document: Document, origin: str, model: TrainedModel) -> Samp
     lengths = lengths[lengths > 0]
     if len(lengths) < 2:
         raise ValueError(f"{origin}: fewer than two sentences; give a file of plain text")
-    template = family_of(model.config.model.family).template
+    template = get_family(model.config.model.family).template
     return SampleText(origin, Segments(ids.astype(np.int32), lengths), model.tokenizer, template)
 
 

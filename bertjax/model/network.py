@@ -117,7 +117,7 @@ _ALL: dict[str, type[Network]] = {PretrainingNetwork.name: PretrainingNetwork} |
 HEADS = Registry("task_networks", _ALL, type)  # by `model.head`
 
 
-def head_of(config: ModelConfig) -> type[Network]:
+def network_class(config: ModelConfig) -> type[Network]:
     """The class of network that `model.head` names. Raises ValueError for an unknown name, with the nearest ones."""
     if config.head not in HEADS:
         near = difflib.get_close_matches(config.head, HEADS, 3, 0.4) or HEADS
@@ -126,8 +126,8 @@ def head_of(config: ModelConfig) -> type[Network]:
 
 
 def check_head(config: ModelConfig) -> type[Network]:
-    """`head_of`, whose options are checked too. Raises ValueError naming the key, its value and what to do."""
-    head = head_of(config)
+    """`network_class`, whose options are checked too. Raises ValueError naming the key, its value and what to do."""
+    head = network_class(config)
     labels = f"model.num_labels={config.num_labels} with model.head={config.head!r}"
     if head.labelled != (config.num_labels > 0):
         raise ValueError(f"{labels}: {'it needs at least 1' if head.labelled else 'it has none; leave it 0'}")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from bertjax.config import ModelConfig
 from bertjax.model.heads import POOLERS_OF_TASKS, existing
-from bertjax.model.network import Network, head_of
+from bertjax.model.network import Network, network_class
 
 Pooling = Literal["mean", "cls", "pooler", "max", "none"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
@@ -29,9 +29,9 @@ def check_vectors(config: ModelConfig, pooling: str, layer: str | int) -> None:
         raise ValueError(f"layer={layer}: the model has layers 1 to {depth}; 0 is the embeddings, -1 the last layer")
     if layer in ("sum4", "concat4") and depth < _TOGETHER:
         raise ValueError(f"layer={layer}: it takes {_TOGETHER} layers, and the model has {depth}")
-    if pooling == "pooler" and not head_of(config).pooled:
+    if pooling == "pooler" and not network_class(config).pooled:
         raise ValueError(f"pooling=pooler: a network for {config.head} has none; choose mean, cls or max")
-    of_tasks = config.pooler in POOLERS_OF_TASKS or (config.pooler == "none" and not head_of(config).of_task)
+    of_tasks = config.pooler in POOLERS_OF_TASKS or (config.pooler == "none" and not network_class(config).of_task)
     if pooling == "pooler" and of_tasks:
         raise ValueError(
             f"pooling=pooler: the model has none (model.pooler={config.pooler!r}); choose mean, cls or max"

@@ -12,7 +12,7 @@ from bertjax.run.checkpoint import read_metadata
 from bertjax.run.job import evaluate_params
 from bertjax.run.run_directory import open_run_data
 from bertjax.storage.progress import ProgressLine
-from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.remote import AnyPath, to_path
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,7 +44,7 @@ def evaluate(run: str) -> Evaluation:
         )
     source = read_teacher(model.config)
     teacher = None if source is None else fit_teacher(source, model.config, model.tokenizer)
-    if teacher is not None and teacher.digest != read_metadata(path_of(run))["teacher_digest"]:
+    if teacher is not None and teacher.digest != read_metadata(to_path(run))["teacher_digest"]:
         raise ValueError(
             f"distillation.teacher={model.config.distillation.teacher!r} is not the model that {run} learned from: its "
             "weights have another digest; put the original back"

@@ -15,7 +15,7 @@ from bertjax.embed.encoder import require_trained
 from bertjax.model.pooling import Pooling
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.hub import push, require_pushable
-from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.remote import AnyPath, to_path
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def export(run: str, options: ExportOptions, require_free: Callable[[AnyPath], N
     except ValueError as error:
         raise ValueError(f"--to {options.to}: {error}") from None
     require_trained(vectors.pooling, model.untrained, f"--to {options.to}")
-    output = path_of(options.output) if options.output else model.directory / name
+    output = to_path(options.output) if options.output else model.directory / name
     require_free(output)
     prove, differences = _comparison(form, model, vectors, output)
     directory = form.export(model, output, vectors, prove)

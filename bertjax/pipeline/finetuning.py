@@ -38,7 +38,7 @@ from bertjax.run.run_directory import load_run
 from bertjax.run.session import raise_stopped, require_same_config, session
 from bertjax.run.train_job import Say
 from bertjax.runtime.processes import Processes
-from bertjax.storage.remote import path_of
+from bertjax.storage.remote import to_path
 from bertjax.storage.terminal import first_names
 
 GLUE = "glue"
@@ -124,8 +124,8 @@ class FinetuneResult:
                 lines.append(f"  published: {published}")
             lines += [
                 f"  best run     {summary.best.directory}",
-                f"  report       {path_of(summary.best.directory) / REPORT_FILE}",
-                f"  predictions  {path_of(summary.best.directory) / PREDICTIONS}",
+                f"  report       {to_path(summary.best.directory) / REPORT_FILE}",
+                f"  predictions  {to_path(summary.best.directory) / PREDICTIONS}",
                 f"  Hugging Face {exported}",
             ]
         for table in self.tables()[len(self.summaries) :]:
@@ -136,7 +136,7 @@ class FinetuneResult:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return in_cell(tables_and_curves(self.summaries[0].task, self.tables(), path_of(self.directory)))
+        return in_cell(tables_and_curves(self.summaries[0].task, self.tables(), to_path(self.directory)))
 
 
 def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_process: bool = False) -> FinetuneResult:
@@ -189,7 +189,7 @@ def finetune(request: TaskRequest, *, callbacks: Sequence[Callback] = (), ends_p
             # 4. Export the best run of each task
             for summary, (config, _) in zip(summaries, configs, strict=True) if processes.first else ():
                 if has_class(config.model):
-                    folder = path_of(config.directory) / "huggingface"
+                    folder = to_path(config.directory) / "huggingface"
                     exported.append(str(export_huggingface(load_run(summary.best.directory), folder)))
                 else:
                     exported.append(_NO_CLASS)
@@ -250,7 +250,7 @@ def _make_config(name: str, start: Start, request: TaskRequest, one_of_several: 
     run_dir = request.run_dir or f"runs/{GLUE if one_of_several else name}"
     config = replace(
         recipe,
-        run_dir=str(path_of(run_dir) / name) if one_of_several else run_dir,
+        run_dir=str(to_path(run_dir) / name) if one_of_several else run_dir,
         data=replace(recipe.data, sequence_length=length),
         task=replace(recipe.task, **request.task),
         distillation=replace(recipe.distillation, teacher=request.teacher),

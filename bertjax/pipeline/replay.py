@@ -11,7 +11,7 @@ from bertjax.config import Config, FinetuneConfig, MeshConfig, from_dict
 from bertjax.convert.adapt import adapt
 from bertjax.convert.sources import read_source
 from bertjax.convert.teacher import fit_teacher, read_teacher
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.input.provenance import origins
 from bertjax.inspect.row_figures import RowKind, joined, pairs_of_row
 from bertjax.model.parameters import named_arrays
@@ -23,13 +23,13 @@ from bertjax.run.compatibility import check_compatible
 from bertjax.run.hooks.spike_recovery import with_skips
 from bertjax.run.job import Job, assemble
 from bertjax.run.replay import Replayed, replay, unskipped_batches
-from bertjax.run.run_directory import CONFIG_FILE, open_plugins_of
+from bertjax.run.run_directory import CONFIG_FILE, open_run_plugins
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.runtime.compilation import set_compilation_cache
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress
-from bertjax.storage.remote import AnyPath, path_of
-from bertjax.training.stages import open_data, stages_of, training_mesh
+from bertjax.storage.remote import AnyPath, to_path
+from bertjax.training.stages import make_stages, open_data, training_mesh
 from bertjax.training.state import TrainState, init_state, new_state
 
 _BITS = "the last bits may differ from the run's"
@@ -57,10 +57,10 @@ def replay_step(directory: str, step: int, progress: Progress) -> ReplayOfRun:
 
     Raises ValueError for a folder without a run, a step that the run does not have, and data that is not the run's.
     """
-    run = path_of(directory)
+    run = to_path(directory)
     start, saved = _checkpoint_before(run, step)
     config = _read_config(run, saved)
-    stages = stages_of(config)
+    stages = make_stages(config)
     if not 1 <= step <= stages[-1].stop:
         raise ValueError(f"--step {step}: {run} has steps 1 to {stages[-1].stop:,}")
     skips = config.training.skips
@@ -103,14 +103,14 @@ def _read_config(run: AnyPath, saved: dict | None) -> Config:
     if isinstance(config, FinetuneConfig):
         raise ValueError(f"{run} was fine-tuned; replay rebuilds the steps of a pretraining run")
     skips = config.training.skips if now is None else now.training.skips
-    open_plugins_of(run, config)
+    open_run_plugins(run, config)
     return replace(config, run_dir=str(run), training=replace(config.training, skips=skips))
 
 
 def _for_this_machine(config: Config, saved: dict | None) -> tuple[Config, Mesh, list[str]]:
     """Adapt the config to the attention and the devices of this machine; also returns a mesh and notices of changes."""
     notices: list[str] = []
-    rows = [stage.training.rows_at_a_time for stage in stages_of(config)]
+    rows = [stage.training.rows_at_a_time for stage in make_stages(config)]
     try:
         mesh = training_mesh(config)
     except ValueError as error:
@@ -148,7 +148,7 @@ def _texts(job: Job, replayed: Replayed) -> tuple[RowText, ...]:
     """The text of each row, and its source."""
     stage = next(stage for stage in job.stages if stage.start < replayed.step <= stage.stop)
     config = job.config
-    template = family_of(config.model.family).template
+    template = get_family(config.model.family).template
     kind = RowKind("", stage.data, stage.stage.seed, stage.training.objectives, template)
     sources = origins(unskipped_batches(stage), replayed.rows_read, stage.data.sources)
     texts = []

@@ -18,7 +18,7 @@ from bertjax.search.index import Origin, SearchIndex, build_index, has_index, mo
 from bertjax.search.rankings import Hits, fuse
 from bertjax.search.records import count_records, read_records
 from bertjax.search.retrieval import WAYS, By, Reranker, retrieve
-from bertjax.storage.remote import is_remote, path_of
+from bertjax.storage.remote import is_remote, to_path
 from bertjax.storage.sums import sha256_of_file
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.tokenization.tokenizer import Tokenizer
@@ -144,7 +144,7 @@ def _existing_index(request: IndexRequest) -> SearchIndex | None:
 
 
 def _files(request: IndexRequest) -> tuple[list[list[str]], str | None]:
-    return [[Path(path).name, sha256_of_file(path_of(path))] for path in request.documents], request.field
+    return [[Path(path).name, sha256_of_file(to_path(path))] for path in request.documents], request.field
 
 
 def _encoding(request: IndexRequest, index: SearchIndex | None, model: TrainedModel) -> Encoding:

@@ -8,7 +8,7 @@ from typing import Any
 from bertjax.config import Config, DataConfig, from_dict
 from bertjax.convert.sources import source_vocabulary
 from bertjax.run.checkpoint import read_metadata, saved_steps
-from bertjax.storage.remote import path_of
+from bertjax.storage.remote import to_path
 from bertjax.text.store.manifest import read_manifest
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization import artefact
@@ -25,7 +25,7 @@ def with_vocabulary(config: Config) -> Config:
     """
     data = config.data
     if data.store:
-        settings = read_manifest(path_of(data.store))["tokenizer"]
+        settings = read_manifest(to_path(data.store))["tokenizer"]
         rules = asdict(TextRules.from_dict(settings))
         return replace(config, data=replace(data, sources=(), vocab="", vocab_size=settings["vocab_size"], **rules))
     if config.init_from and not data.vocab:
@@ -50,7 +50,7 @@ def _saved_vocabulary(config: Config) -> dict[str, Any] | None:
     """The vocabulary in a resumed run's checkpoints; a repository's may have changed since."""
     if not config.run_dir or not saved_steps(config.directory):
         return None
-    saved = from_dict(read_metadata(path_of(config.directory))["config"])
+    saved = from_dict(read_metadata(to_path(config.directory))["config"])
     if saved.init_from != config.init_from or not saved.data.vocab:
         return None
     return {"vocab": saved.data.vocab, "tokenizer": saved.data.tokenizer, **asdict(TextRules.of(saved.data))}

@@ -10,7 +10,7 @@ from bertjax.parallel.mesh import BATCH_AXES
 from bertjax.parallel.sharding import accumulation_key, microbatch_counts
 from bertjax.plan.estimates import Plan, Say, StagePlan, mesh_on, plan_stage
 from bertjax.plan.figures import gib, label, step_time
-from bertjax.training.stages import Stage, sharded_widths, stages_of
+from bertjax.training.stages import Stage, make_stages, sharded_widths
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def flags_for(plan: Plan, stage: StagePlan, change: Change) -> str:
     """Return the flags that add a change to the planned command line."""
     # An unchanged mesh keeps the user's own flags.
     recipe = replace(plan.recipe, mesh=change.mesh) if change.mesh == plan.config.mesh else plan.recipe
-    return change.flags(recipe, stages_of(plan.recipe)[stage.stage.number])
+    return change.flags(recipe, make_stages(plan.recipe)[stage.stage.number])
 
 
 def current_settings(config: Config, stage: Stage) -> Change:

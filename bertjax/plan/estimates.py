@@ -27,7 +27,7 @@ from bertjax.plan.roofline import Bound, memory_traffic, step_bound
 from bertjax.plan.schedule import Scheduled, schedule_time
 from bertjax.plan.topologies import Topology, with_measured_speed
 from bertjax.training.memory_fit import AUTO, Fit, fit_to_memory, usable_memory
-from bertjax.training.stages import Stage, check_stages_divisible, stages_of, training_mesh
+from bertjax.training.stages import Stage, check_stages_divisible, make_stages, training_mesh
 from bertjax.training.teacher import assumed_teacher, flops_of_run
 
 HOUR = 3600.0
@@ -155,13 +155,13 @@ def make_plan(
     With `adapt`, a stage whose microbatches have too few rows for the machine is planned with fewer microbatches.
     Raises ValueError if the mesh does not fit the machine, or the batch or the model the mesh.
     """
-    count = len(stages_of(config))
+    count = len(make_stages(config))
     if stage is not None and not 1 <= stage <= count:
         raise ValueError(f"--stage {stage}: the recipe has {count}; give a number from 1 to {count}")
     recipe, mesh = config, mesh_on(config, topology)
     sizes = replace(config.mesh, fsdp=mesh.shape["fsdp"], tensor=mesh.shape["tensor"], data=-1, dcn_data=-1)
     config = replace(config, mesh=sizes)
-    chosen = stages_of(config) if stage is None else (stages_of(config)[stage - 1],)
+    chosen = make_stages(config) if stage is None else (make_stages(config)[stage - 1],)
     if adapt:
         chosen = tuple(_with_rows_for_all(one, mesh, say) for one in chosen)
     check_stages_divisible(config, mesh, chosen)
@@ -172,7 +172,7 @@ def make_plan(
         topology = with_measured_speed(topology, config.execution.dtype)
     plan_once = _planner(config, topology, mesh, say)
     config, fitted = _fitted(config, topology, mesh, stage, plan_once)
-    decided = stages_of(config)
+    decided = make_stages(config)
     chosen = [decided[one.number] if one.training.grad_accum_steps == AUTO else one for one in chosen]
     planned = tuple(replace(plan_once(config.execution, one), config=config) for one in chosen)
     whole = replicated(blueprint_on(config, mesh).state.params, mesh)
@@ -181,7 +181,7 @@ def make_plan(
 
 def _planner(config: Config, topology: Topology, mesh: Mesh, say: Say) -> Callable[[ExecutionConfig, Stage], StagePlan]:
     """Return `plan_stage` for an execution, which plans each stage once with the same settings."""
-    count, counted = len(stages_of(config)), functools.cache(functools.partial(_counted_flops, config))
+    count, counted = len(make_stages(config)), functools.cache(functools.partial(_counted_flops, config))
 
     @functools.cache
     def plan_once(execution: ExecutionConfig, stage: Stage) -> StagePlan:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from bertjax.config import Config
 from bertjax.input.training_data import TrainingData
 from bertjax.run.loop import Outcome
-from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.remote import AnyPath, to_path
 from bertjax.storage.terminal import bad, bold, dim, good
 from bertjax.text.sources.registry import KINDS, parse_source
 from bertjax.training.objectives import Measure, Objective, choose, list_measures
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
         tokens_per_second=outcome.tokens_per_second,
         mfu=outcome.mfu,
         peak=str(outcome.peak),
-        held_out=measured(choose(stages_of(config)[-1].training.objectives), outcome.evaluation, outcome.baselines),
+        held_out=measured(choose(make_stages(config)[-1].training.objectives), outcome.evaluation, outcome.baselines),
         completions=completions,
         store=content.name.removeprefix(_STORE) if content.name.startswith(_STORE) else "",
     )
@@ -107,7 +107,7 @@ def final_lines(config: Config, summary: Summary, report: AnyPath, exported: Any
         f"   (was: {completion.answer})"
         for completion in summary.completions
     ]
-    run = path_of(config.directory)
+    run = to_path(config.directory)
     quoted = shlex.quote(str(run))
     return "\n".join(
         [

@@ -15,7 +15,7 @@ from bertjax.config import from_dict, to_dict
 from bertjax.model.parameters import named_arrays
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata, restore_named, saved_steps
 from bertjax.run.run_directory import TrainedModel, describe_run, load_run, own_directory, seal
-from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.remote import AnyPath, to_path
 from bertjax.training.optimizer import moving_average
 
 AVERAGED = "averaged"  # the key of a checkpoint's metadata: the step and the digest of each source
@@ -40,7 +40,7 @@ def average(run: str | AnyPath, last: int, output: str | AnyPath = "") -> Averag
     run, output = _places(run, output)
     steps = _newest(run, last)
     sources = [run / DIRECTORY / str(step) for step in steps]
-    records = [{"step": step, "digest": _digest_of(path)} for step, path in zip(steps, sources, strict=True)]
+    records = [{"step": step, "digest": _params_digest(path)} for step, path in zip(steps, sources, strict=True)]
     model = load_run(sources[0])
     first = model.config.model
     total = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(model.params))
@@ -78,15 +78,15 @@ def write_moving_average(run: str | AnyPath, output: str | AnyPath = "") -> Aver
         raise ValueError(f"--moving: {run} is at step {model.step}, before its first update; train it further")
     averages = moving_average(restore_named(source, moving_shapes), decay, int(count))
     params = jax.tree.unflatten(jax.tree.structure(model.params), [averages[_MOVING + name] for name in shapes])
-    record = {"step": model.step, "digest": _digest_of(source), "decay": decay, "updates": int(count)}
+    record = {"step": model.step, "digest": _params_digest(source), "decay": decay, "updates": int(count)}
     _write(output, source, replace(model, params=params), [record])
     return Average(output, (model.step,))
 
 
 def _places(run: str | AnyPath, output: str | AnyPath) -> tuple[AnyPath, AnyPath]:
     """(the run, where its average is written). Raises ValueError if there is something."""
-    run = path_of(str(run))
-    output = path_of(str(output or f"{str(run).rstrip('/')}-average"))
+    run = to_path(str(run))
+    output = to_path(str(output or f"{str(run).rstrip('/')}-average"))
     if output.exists() and any(output.iterdir()):
         raise ValueError(f"average to {output}: it is not empty; choose another (--output), or move it away")
     return run, output
@@ -106,7 +106,7 @@ def _newest(run: AnyPath, last: int) -> list[int]:
     return steps[-last:]
 
 
-def _digest_of(checkpoint: AnyPath) -> str:
+def _params_digest(checkpoint: AnyPath) -> str:
     """SHA-256 of the digests of a checkpoint's parameters, which `load_run` verifies."""
     arrays = read_metadata(checkpoint)["arrays"]
     digests = {name: entry["digest"] for name, entry in arrays.items() if name.startswith("params/")}

@@ -25,7 +25,7 @@ from bertjax.training.exchange import Frozen
 from bertjax.training.flops import Peak, matmul_peak, mfu, peak_flops
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.out_of_memory import settings_named
-from bertjax.training.stages import Stage, stages_of, training_mesh
+from bertjax.training.stages import Stage, make_stages, training_mesh
 from bertjax.training.state import Blueprint, FrozenNetwork, TrainState, init_state
 from bertjax.training.step import TrainStep
 from bertjax.training.step_programs import StepPrograms, data_bytes
@@ -161,7 +161,7 @@ def bench(config: Config, make_rows: MakeRows, seconds: float) -> tuple[Machine,
         return _bench_stage(config, programs, mesh, machine, stage, make_rows, seconds)
 
     with jax.set_mesh(mesh):
-        return machine, [measure(stage) for stage in stages_of(config)]
+        return machine, [measure(stage) for stage in make_stages(config)]
 
 
 def _bench_stage(

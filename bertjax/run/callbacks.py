@@ -101,7 +101,7 @@ def layer_norms(gradient: Params) -> dict[str, jax.Array]:
     return {f"layer_{number}": norm for number, norm in enumerate(norms)}
 
 
-def gradient_metrics_of(callbacks: Sequence[Callback]) -> Callable[[Params], dict[str, jax.Array]] | None:
+def merge_gradient_metrics(callbacks: Sequence[Callback]) -> Callable[[Params], dict[str, jax.Array]] | None:
     """The `gradient_metrics` of callbacks that have them, as one function with the names of the log; None without."""
     measuring = [callback for callback in callbacks if type(callback).gradient_metrics is not Callback.gradient_metrics]
     if not measuring:

@@ -44,7 +44,7 @@ from bertjax.run.checkpoint_metadata import (
     version_notices,
 )
 from bertjax.run.compatibility import check_compatible
-from bertjax.storage.remote import AnyPath, RemotePath, path_of
+from bertjax.storage.remote import AnyPath, RemotePath, to_path
 from bertjax.storage.remote_run import LostClaim, StagingDir
 from bertjax.storage.terminal import first_names
 from bertjax.training.digest import digest_arrays
@@ -418,7 +418,7 @@ def _check_shapes(directory: AnyPath, saved: Mapping[str, Any], targets: Mapping
 
 def _located(path: str | AnyPath) -> AnyPath:
     """The `AnyPath` of a path or URL; a path is made absolute."""
-    path = path_of(str(path))
+    path = to_path(str(path))
     return path.absolute() if isinstance(path, Path) else path
 
 
@@ -453,7 +453,7 @@ def _where_else(path: AnyPath) -> str:
 
 def saved_steps(run_dir: str | AnyPath) -> list[int]:
     """The steps that a run has checkpoints of, in order."""
-    return _steps(path_of(str(run_dir)) / DIRECTORY)
+    return _steps(to_path(str(run_dir)) / DIRECTORY)
 
 
 def _steps(directory: AnyPath) -> list[int]:

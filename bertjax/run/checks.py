@@ -5,7 +5,7 @@ from __future__ import annotations
 from jax.sharding import Mesh
 
 from bertjax.config import Config
-from bertjax.families.registry import family_of, pretraining_heads
+from bertjax.families.registry import get_family, pretraining_heads
 from bertjax.input.batches import batch_keys
 from bertjax.input.targets import registry as targets
 from bertjax.model.attention.choice import AttentionChoice, choose_attention, compute_capability
@@ -14,7 +14,7 @@ from bertjax.run.hooks.profile import steps_to_profile
 from bertjax.run.loggers import require_loggers
 from bertjax.training import objectives
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import Stage, check_stages_divisible, stage_objectives, stages_of, training_mesh
+from bertjax.training.stages import Stage, check_stages_divisible, make_stages, stage_objectives, training_mesh
 from bertjax.training.teacher import check_teacher
 
 
@@ -24,7 +24,7 @@ def preflight(config: Config) -> Config:
     Raises ValueError.
     """
     require_loggers(config.log)
-    stages = stages_of(config)
+    stages = make_stages(config)
     steps_to_profile(config.profile, stages[-1].stop)
     make_optimizer(config.optimizer)
     for stage in stages:
@@ -49,7 +49,7 @@ def check_machine(config: Config) -> None:
     2. The attention backend exists on them.
     3. Bits are compared only where they are the same in every run.
     """
-    mesh, stages = training_mesh(config), stages_of(config)
+    mesh, stages = training_mesh(config), make_stages(config)
     check_stages_divisible(config, mesh, stages)
     choose_stage_attention(config, mesh, stages)
     check_redundancy(config, mesh)
@@ -69,7 +69,7 @@ def check_redundancy(config: Config, mesh: Mesh) -> None:
 
 def _check_heads(config: Config, stage: Stage) -> None:
     """Refuse unknown objectives, and those whose head the family's networks lack."""
-    heads, family = pretraining_heads(config.model), family_of(config.model.family)
+    heads, family = pretraining_heads(config.model), get_family(config.model.family)
     for objective in stage_objectives(config, stage):
         if lacking := [head for head in objective.heads if head not in heads]:
             advice = "; set model.generator_width" if family.generator and not config.model.generator_width else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertjax.config import FinetuneConfig, differences, from_dict
-from bertjax.config.resume import IDENTITY, rules_of
+from bertjax.config.resume import IDENTITY, resume_rules
 
 # Digests in the metadata -> what they identify.
 FINGERPRINTS = {
@@ -18,7 +18,7 @@ FINGERPRINTS = {
     "teacher_digest": "teacher",
 }
 
-RULES = rules_of(FinetuneConfig)
+RULES = resume_rules(FinetuneConfig)
 
 
 def check_compatible(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:

@@ -10,9 +10,9 @@ from bertjax.run.checkpoint import read_metadata, saved_steps
 from bertjax.run.checkpoint_metadata import DamagedCheckpoint
 from bertjax.runtime.host_memory import device_memory
 from bertjax.runtime.processes import Processes
-from bertjax.storage.remote import path_of
+from bertjax.storage.remote import to_path
 from bertjax.training.memory_fit import AUTO, REMAT, is_undecided, with_microbatches
-from bertjax.training.stages import stages_of, training_mesh
+from bertjax.training.stages import make_stages, training_mesh
 
 _AS_MUCH = 0.95  # share of the memory then: machines of a kind differ by a little
 
@@ -25,7 +25,7 @@ def as_fitted(config: Config, processes: Processes) -> Config:
     """
     if not is_undecided(config):
         return config
-    directory = path_of(config.directory)
+    directory = to_path(config.directory)
     try:
         saved = read_metadata(directory) if saved_steps(directory) else None
     except DamagedCheckpoint:
@@ -36,8 +36,8 @@ def as_fitted(config: Config, processes: Processes) -> Config:
     begun = from_dict(saved["config"])
     if len(begun.stages) != len(config.stages) or is_undecided(begun):
         return config
-    undecided = [stage.number for stage in stages_of(config) if stage.training.grad_accum_steps == AUTO]
-    numbers = {stage.number: stage.training.microbatches for stage in stages_of(begun) if stage.number in undecided}
+    undecided = [stage.number for stage in make_stages(config) if stage.training.grad_accum_steps == AUTO]
+    numbers = {stage.number: stage.training.microbatches for stage in make_stages(begun) if stage.number in undecided}
     remat = max(config.execution.remat, begun.execution.remat, key=REMAT.index)
     return replace(with_microbatches(config, numbers), execution=replace(config.execution, remat=remat))
 

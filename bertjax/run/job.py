@@ -30,10 +30,10 @@ from bertjax.training.out_of_memory import settings_named
 from bertjax.training.stages import (
     Stage,
     check_stages_divisible,
+    make_stages,
     rows_are_packed,
     stage_at,
     stage_objectives,
-    stages_of,
     training_mesh,
 )
 from bertjax.training.state import Blueprint, TrainState, draw_blueprint
@@ -173,13 +173,13 @@ def assemble(
     tokenizer = content.tokenizer
     config = replace(config, model=tokenizer.fit_model(config.model))
     mesh = training_mesh(config) if mesh is None else mesh
-    stages = stages_of(config)
+    stages = make_stages(config)
     check_stages_divisible(config, mesh, stages if only_at is None else [stage_at(stages, only_at)])
     optimizer = make_optimizer(config.optimizer)
     teacher_model = None if teacher is None else teacher.model
     programs = StepPrograms(config, mesh, optimizer, teacher_model, gradient_metrics)
     config, fitted = programs.fit(processes)
-    stages = stages_of(config)
+    stages = make_stages(config)
     selection = stages if only_at is None else (stage_at(stages, only_at),)
     blueprint = programs.blueprint(config.execution)
     frozen = NO_FROZEN if teacher is None else put_teacher(teacher, blueprint, config)
@@ -264,7 +264,7 @@ def _rows_per_set(rows: int, sets: int) -> list[int]:
 def rescheduled(job: Job, config: Config) -> Job:
     """The job with a config that differs in length and periods only; nothing is compiled again."""
     stages = []
-    for before, stage in zip(job.stages, stages_of(config), strict=True):
+    for before, stage in zip(job.stages, make_stages(config), strict=True):
         evaluation = before.evaluation
         if stage.training.eval_rows != before.training.eval_rows:
             assert isinstance(evaluation, HeldOutText), "pretraining evaluates on held-out text"
@@ -281,7 +281,7 @@ def evaluate_params(
     """Held-out figures of given parameters, as a run of this config would measure them at `step`, and the baselines."""
     # The attention back end and mesh of training may be unavailable here; neither is part of the model.
     config = replace(config, execution=replace(config.execution, attention="auto"), mesh=MeshConfig())
-    mesh = mesh_sharing([stage_at(stages_of(config), step).training.rows_at_a_time])
+    mesh = mesh_sharing([stage_at(make_stages(config), step).training.rows_at_a_time])
     job = assemble(config, content, only_at=step, teacher=teacher, mesh=mesh)
     (stage,) = job.stages
     explained = settings_named(f"evaluating on {stage.size}", config, job.mesh, stage.stage, of_a_recipe=False)

@@ -23,7 +23,7 @@ from bertjax.pipeline.notebook import in_cell
 from bertjax.pipeline.vocabulary import vocabulary_line, with_vocabulary
 from bertjax.report.run_report import REPORT_FILE, write_report
 from bertjax.report.run_summary import Summary, final_lines, summarise
-from bertjax.run.callbacks import Callback, gradient_metrics_of
+from bertjax.run.callbacks import Callback, merge_gradient_metrics
 from bertjax.run.checkpoint import saved_steps
 from bertjax.run.checkpoint_metadata import DRAWN
 from bertjax.run.checks import preflight
@@ -41,12 +41,12 @@ from bertjax.runtime.compilation import environment
 from bertjax.runtime.processes import Processes
 from bertjax.storage.lean_import import tensorflow_ahead
 from bertjax.storage.progress import SIGNS, ProgressLine, no_progress
-from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.remote import AnyPath, to_path
 from bertjax.text.prepare import require_sources
 from bertjax.text.store.manifest import MANIFEST_FILE
 from bertjax.training.flops import Peak
 from bertjax.training.objectives import choose
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 _COMPLETIONS = 5
 _EXPORT = "huggingface"  # within the run's directory
@@ -123,7 +123,7 @@ def pretrain(
             # 3. Mesh, networks and programs
             with SIGNS.doing("assembling the run"):
                 fitted = None if teacher is None else fit_teacher(teacher, config, content.tokenizer)
-                gradient_metrics = gradient_metrics_of(callbacks)
+                gradient_metrics = merge_gradient_metrics(callbacks)
                 job = assemble(config, content, teacher=fitted, gradient_metrics=gradient_metrics, processes=processes)
                 probes = make_probes(job, content, probe_files, processes)
             processes.require_same("teacher", job.metadata["teacher_digest"], "give every host the same weights")
@@ -175,7 +175,7 @@ def _open_together(config: Config, processes: Processes) -> TrainingData:
     content = data_to_resume(config, ProgressLine()) if processes.first else None
     location = processes.broadcast("token store", content.location if content else "")
     if content is None:
-        shared = bool(location) and (path_of(location) / MANIFEST_FILE).is_file()
+        shared = bool(location) and (to_path(location) / MANIFEST_FILE).is_file()
         data = replace(config.data, store=location) if shared else config.data
         content = data_to_resume(replace(config, data=data), no_progress)
     processes.require_same(
@@ -215,11 +215,11 @@ def _finish_untrained(content: TrainingData, config: Config) -> None:
 
 def _finish(config: Config, content: TrainingData, outcome: Outcome, first: bool) -> PretrainResult:
     """The result of a finished run; the first process writes its report and its export."""
-    directory, summary = path_of(config.directory), None
+    directory, summary = to_path(config.directory), None
     report, exported = directory / REPORT_FILE, directory / _EXPORT if has_class(config.model) else None
     if first:
         model = load_run(config.directory)
-        names = {name for stage in stages_of(config) for name in stage.training.objectives}
+        names = {name for stage in make_stages(config) for name in stage.training.objectives}
         trained = {head for objective in choose(sorted(names)) for head in objective.heads}
         count = _COMPLETIONS if "mlm_head" in trained else 0  # an untrained head would only guess
         completions = held_out_completions(model, content.held_out_text(), count, config.training.seed)

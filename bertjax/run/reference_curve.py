@@ -26,7 +26,7 @@ from bertjax.run.metrics import Shown
 from bertjax.run.telemetry import METRICS_FILE, curves, read_metrics
 from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import Between, Count, Sha256, read_json
-from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.remote import AnyPath, to_path
 
 FOLDER = RECIPES / "references"  # of the package
 _LEAST_RUNS = 2
@@ -149,7 +149,7 @@ def read_reference(path: Path) -> Reference:
 
 def make_reference(name: str, command: str, runs: Sequence[str | AnyPath]) -> Reference:
     """Make a reference from finished runs. Raises ValueError unless they are of one kind and of several seeds."""
-    directories = [path_of(str(run)) for run in runs]
+    directories = [to_path(str(run)) for run in runs]
     metadata = [read_metadata(directory) for directory in directories]
     digests = [run_digest(record) for record in metadata]
     for directory, record, digest in zip(directories, metadata, digests, strict=True):

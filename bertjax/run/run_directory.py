@@ -29,10 +29,10 @@ from flax import nnx
 from bertjax.config import FROM_VOCABULARY, Config, FinetuneConfig, ModelConfig, from_dict, to_dict
 from bertjax.config import plugins as plug_ins
 from bertjax.families.networks import abstract_network
-from bertjax.families.registry import family_of, generator_config
+from bertjax.families.registry import generator_config, get_family
 from bertjax.input.tfrecords.records import are_records
 from bertjax.input.training_data import TrainingData, store_fingerprint
-from bertjax.model.network import GENERATOR, Params, head_of
+from bertjax.model.network import GENERATOR, Params, network_class
 from bertjax.model.shared_tables import DIFFERENCE
 from bertjax.run.checkpoint import read_metadata, restore_params, saved_steps
 from bertjax.run.checkpoint_metadata import DRAWN, DamagedCheckpoint
@@ -41,14 +41,14 @@ from bertjax.run.telemetry import LOGGED_AS_FILE, METRICS_FILE
 from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_bytes, replace_text
 from bertjax.storage.progress import Progress
-from bertjax.storage.remote import AnyPath, RemotePath, path_of
+from bertjax.storage.remote import AnyPath, RemotePath, to_path
 from bertjax.storage.remote_run import StagingDir, refuse_a_second, staging_dir
 from bertjax.storage.sums import SUMS_FILE, write_sums
 from bertjax.text.prepare import text_changes
 from bertjax.text.store.local_copy import reopen_store
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES, load_tokenizer
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
-from bertjax.training.stages import as_of_stage, open_data, stage_objectives, stages_of
+from bertjax.training.stages import as_of_stage, make_stages, open_data, stage_objectives
 
 CONFIG_FILE = "config.json"
 _OWN_FILES = (CONFIG_FILE, METRICS_FILE, LOGGED_AS_FILE, "report.html", "results.json")
@@ -72,7 +72,7 @@ class TrainedModel:
     @property
     def kind(self) -> str:
         """The kind of task that it was fine-tuned for; empty for a model that was only pretrained."""
-        return self.config.training.objectives[0] if head_of(self.config.model).of_task else ""
+        return self.config.training.objectives[0] if network_class(self.config.model).of_task else ""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -85,14 +85,14 @@ class TrainedModel:
         if GENERATOR not in self.params:
             return None
         net, params = extract_generator(self.config.model, self.params)
-        objectives = family_of(net.family).objectives
+        objectives = get_family(net.family).objectives
         config = replace(self.config, model=net, training=replace(self.config.training, objectives=objectives))
         return replace(self, config=config, graphdef=abstract_network(net, config.execution)[0], params=params)
 
     @functools.cached_property
     def max_length(self) -> int:
         """Tokens in the longest rows that it was trained on."""
-        return max(stage.data.sequence_length for stage in stages_of(self.config) if stage.start < max(self.step, 1))
+        return max(stage.data.sequence_length for stage in make_stages(self.config) if stage.start < max(self.step, 1))
 
 
 def extract_generator(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
@@ -170,7 +170,7 @@ def describe_run(config: Config, tokenizer: Tokenizer, staging: StagingDir | Non
     In object storage this job first claims the directory. Returns a line to print if another job may have owned it.
     """
     notice = staging.claim.take() if staging is not None and staging.claim is not None else None
-    directory = path_of(config.directory)
+    directory = to_path(config.directory)
     (directory / SUMS_FILE).unlink(missing_ok=True)
     write_config(directory, config)
     for name in {*VOCABULARY_FILES, *COMPANIONS} - tokenizer.files.keys():
@@ -207,9 +207,9 @@ def require_own_run(config: Config) -> None:
 
     Checked without the data. A damaged checkpoint is ignored here: restoring reports it.
     """
-    directory = path_of(config.directory)
+    directory = to_path(config.directory)
     _require_writable("--run-dir", directory)
-    _require_writable("--data.root", path_of(config.data.root))
+    _require_writable("--data.root", to_path(config.data.root))
     try:
         saved = read_metadata(directory) if saved_steps(directory) else None
     except DamagedCheckpoint:
@@ -240,12 +240,12 @@ def load_run(path: str | AnyPath) -> TrainedModel:
 
     Raises ValueError if there is none, if it is damaged, or if the run's vocabulary is not the one it was trained with.
     """
-    path = path_of(str(path))
+    path = to_path(str(path))
     metadata = read_metadata(path)
     config = from_dict(metadata["config"])
     directory = path.parent.parent if path.name.isdecimal() else path
-    open_plugins_of(directory, config)
-    tokenizer = tokenizer_of(directory, TextRules.of(config.data))
+    open_run_plugins(directory, config)
+    tokenizer = load_run_tokenizer(directory, TextRules.of(config.data))
     if tokenizer.fingerprint != metadata["tokenizer_fingerprint"]:
         raise ValueError(
             f"{directory / tokenizer.main_file} is not the vocabulary that checkpoint {metadata['step']} was trained "
@@ -261,7 +261,7 @@ def load_run(path: str | AnyPath) -> TrainedModel:
     )
 
 
-def open_plugins_of(directory: AnyPath, config: Config) -> None:
+def open_run_plugins(directory: AnyPath, config: Config) -> None:
     """Import the plug-ins that the config of a run records. Raises ValueError as `open_plugins` does."""
     plug_ins.open_plugins(config.plugins, str(directory), lambda name: (directory / name).read_bytes())
 
@@ -271,13 +271,13 @@ def _untrained(config: Config, metadata: Mapping[str, Any], params: Params) -> t
 
     A run from scratch begins with random weights in all heads; its objectives with a weight above 0 train some.
     """
-    begun = metadata.get(DRAWN, () if config.init_from else family_of(config.model.family).heads)
+    begun = metadata.get(DRAWN, () if config.init_from else get_family(config.model.family).heads)
     trained: set[str] = set()
-    if not head_of(config.model).of_task and metadata["step"]:
-        begun_stages = [stage for stage in stages_of(config) if stage.start < metadata["step"]]
+    if not network_class(config.model).of_task and metadata["step"]:
+        begun_stages = [stage for stage in make_stages(config) if stage.start < metadata["step"]]
         used = [objective for stage in begun_stages for objective in stage_objectives(config, stage)]
         trained.update(*(objective.heads for objective in used if objective.scale))
-    heads = {"pooler", *family_of(config.model.family).heads} & params.keys() - trained
+    heads = {"pooler", *get_family(config.model.family).heads} & params.keys() - trained
     return tuple(name for name in begun if name in heads)
 
 
@@ -305,7 +305,7 @@ def own_data_fingerprint(config: Config) -> str:
 
     Empty if no run has begun there, its newest checkpoint is damaged, or it has other settings of data.
     """
-    directory = path_of(config.directory)
+    directory = to_path(config.directory)
     try:
         saved = read_metadata(directory) if saved_steps(directory) else None
     except DamagedCheckpoint:
@@ -342,7 +342,7 @@ def data_to_resume(config: Config, progress: Progress) -> TrainingData:
     return open_data(config, progress, "" if has_files else fingerprint)
 
 
-def tokenizer_of(directory: AnyPath, rules: TextRules) -> Tokenizer:
+def load_run_tokenizer(directory: AnyPath, rules: TextRules) -> Tokenizer:
     """The tokenizer in a run's directory. Raises ValueError if there is none."""
     if isinstance(directory, Path):
         return load_tokenizer(directory, rules)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import jax
 
 from bertjax.config import Config, differences, from_dict
-from bertjax.config.budget import seconds_of
+from bertjax.config.budget import budget_seconds
 from bertjax.config.rescale import rescale
 from bertjax.input.feed import open_feed
 from bertjax.model.network import Params
@@ -40,9 +40,9 @@ from bertjax.runtime.processes import Processes
 from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import SIGNS
-from bertjax.storage.remote import path_of
+from bertjax.storage.remote import to_path
 from bertjax.training.evaluate import HeldOut
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 from bertjax.training.state import TrainState, init_state
 
 AIM = 0.98  # share of the budget after which the command should end: late is worse than early
@@ -89,7 +89,7 @@ def as_begun(config: Config, user_keys: Collection[str] = ()) -> Config:
 
     The values of `user_keys` stay. Raises ValueError if the run began without this budget.
     """
-    directory = path_of(config.directory)
+    directory = to_path(config.directory)
     if not config.training.budget or not saved_steps(directory):
         return config
     begun = from_dict(read_json(directory / CONFIG_FILE))
@@ -133,7 +133,7 @@ def fit_to_budget(
     if int(processes.broadcast("newest checkpoint", newest)):
         say(f"budget: {job.config.training.steps:,} steps were decided when the run began; a resumed run keeps them")
         return job
-    budget = seconds_of(job.config.training.budget)
+    budget = budget_seconds(job.config.training.budget)
     say(
         f"budget: {duration(budget)}, {duration(clock())} used so far; measuring a few steps, an evaluation, a "
         "checkpoint and an export, which are discarded"
@@ -163,7 +163,7 @@ def fitted(config: Config, costs: Costs, spent: float, user_keys: Collection[str
     A budget that is too short gets a step for each stage. Raises ValueError if values that the user gave do not fit
     that number of steps.
     """
-    budget = seconds_of(config.training.budget)
+    budget = budget_seconds(config.training.budget)
     config, costs = _with_affordable_evaluation(config, costs, budget, user_keys)
 
     def scheduled(steps: int) -> Config:
@@ -186,14 +186,14 @@ def fitted(config: Config, costs: Costs, spent: float, user_keys: Collection[str
     least = len(config.stages) + 1
     steps = least + max(bisect.bisect_left(range(least, _MOST_STEPS), True, key=is_late) - 1, 0)
     run = scheduled(steps)
-    stages_of(run)
+    make_stages(run)
     return run, costs
 
 
 def seconds_needed(config: Config, costs: Costs) -> float:
     """Seconds from the decision to the end of the command."""
     total, training = costs.start + costs.finish, config.training
-    for stage, step, evaluation in zip(stages_of(config), costs.step, costs.evaluation, strict=True):
+    for stage, step, evaluation in zip(make_stages(config), costs.step, costs.evaluation, strict=True):
         total += (stage.stop - stage.start) * step
         total += times_due(training.eval_every, stage.start, stage.stop, stage.stop) * evaluation
         total += times_due(training.checkpoint_every, stage.start, stage.stop, stage.stop) * costs.save
@@ -227,7 +227,7 @@ def measure(job: Job, seconds: float, processes: Processes, finish: Finish) -> C
 
     The first process rehearses `finish` on a run of one checkpoint in a folder of its own, which is removed.
     """
-    directory = path_of(job.config.directory)
+    directory = to_path(job.config.directory)
     steps, evaluations = [], []
     with jax.set_mesh(job.mesh):
         began = time.perf_counter()

@@ -38,7 +38,7 @@ from bertjax.run.telemetry import Telemetry, logged_until, open_telemetry, summa
 from bertjax.run.time_budget import times_due
 from bertjax.runtime.processes import Processes, alone
 from bertjax.storage.progress import SIGNS
-from bertjax.storage.remote import path_of
+from bertjax.storage.remote import to_path
 from bertjax.training.out_of_memory import settings_named
 from bertjax.training.state import TrainState, init_state, new_state
 
@@ -64,7 +64,7 @@ def train_job(
     if processes is None:
         with alone() as processes:
             return train_job(job, say, initial, processes, callbacks)
-    directory, training, first = path_of(job.config.directory), job.config.training, job.stages[0]
+    directory, training, first = to_path(job.config.directory), job.config.training, job.stages[0]
     skips, first_skipped = skips_to_begin_with(job, processes, say), None
     while True:  # again after a loss spike, from a checkpoint before it
         skipping = with_skips(job, skips)

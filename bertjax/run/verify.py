@@ -13,7 +13,7 @@ from bertjax.config import from_dict, to_dict
 from bertjax.run.checkpoint import BEST, DIRECTORY, read_metadata, restore_arrays
 from bertjax.run.checkpoint_metadata import DamagedCheckpoint
 from bertjax.run.compatibility import check_compatible
-from bertjax.run.run_directory import CONFIG_FILE, tokenizer_of
+from bertjax.run.run_directory import CONFIG_FILE, load_run_tokenizer
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.sums import SUMS_FILE, Done, check_sums
@@ -72,7 +72,7 @@ def check_run(run: Path, done: Done = lambda more: None) -> Iterator[str]:
     for directory in directories[-1:]:
         try:
             metadata = read_metadata(directory)
-            tokenizer = tokenizer_of(run, TextRules.of(from_dict(metadata["config"]).data))
+            tokenizer = load_run_tokenizer(run, TextRules.of(from_dict(metadata["config"]).data))
         except DamagedCheckpoint:
             continue  # `check_checkpoint` reports it
         except ValueError as error:

@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.runtime.processes import Processes
-from bertjax.storage.remote import path_of
+from bertjax.storage.remote import to_path
 
 ENVIRONMENT = "JAX_COMPILATION_CACHE_DIR"  # JAX's own variable, which takes precedence
 LEAST_SECONDS = 0.5  # programs that compile faster are not cached
@@ -64,7 +64,7 @@ def disable_unshared_cache(folder: str, processes: Processes) -> str:
     alone = [number for number, answer in enumerate(answers) if not answer]
     if processes.first and probe:
         with contextlib.suppress(OSError):
-            (path_of(folder) / probe).unlink()
+            (to_path(folder) / probe).unlink()
     if not alone:
         return ""
     jax.config.update("jax_enable_compilation_cache", False)
@@ -79,15 +79,15 @@ def _write_probe(folder: str) -> str:
     name = f"shared-{secrets.token_hex(8)}"
     with contextlib.suppress(OSError, ValueError):
         if folder:
-            path_of(folder).mkdir(parents=True, exist_ok=True)
-            (path_of(folder) / name).write_bytes(b"")
+            to_path(folder).mkdir(parents=True, exist_ok=True)
+            (to_path(folder) / name).write_bytes(b"")
             return name
     return ""
 
 
 def _exists(folder: str, name: str) -> bool:
     with contextlib.suppress(OSError):
-        return (path_of(folder) / name).is_file()
+        return (to_path(folder) / name).is_file()
     return False
 
 

@@ -192,7 +192,7 @@ def is_remote(path: str | AnyPath) -> bool:
     return "://" in str(path)
 
 
-def path_of(path: str) -> AnyPath:
+def to_path(path: str) -> AnyPath:
     """Convert a path or URL to its path object."""
     return RemotePath(path) if is_remote(path) else Path(path)
 

@@ -16,7 +16,7 @@ from bertjax.config import DataConfig
 from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.lines import read_chunks
-from bertjax.storage.remote import AnyPath, is_remote, object_state, path_of
+from bertjax.storage.remote import AnyPath, is_remote, object_state, to_path
 from bertjax.storage.utf8 import UTF8, detected_encoding, encoding_name
 from bertjax.text.documents import Document
 from bertjax.text.groups import Groups, group_column
@@ -119,10 +119,10 @@ class Corpus:
                 "into files of many documents (jsonl:, lines:)"
             )
         stamps = _stamps(everything)
-        digested = iter(_digests(everything, stamps, path_of(root) / "digests.json"))
+        digested = iter(_digests(everything, stamps, to_path(root) / "digests.json"))
         digests = tuple(tuple(next(digested) for _ in group) for group in files)
         if encoding == UTF8:
-            cache_path = path_of(root) / "encodings.json"
+            cache_path = to_path(root) / "encodings.json"
             files = tuple(
                 # A folder has files of many origins; other sources are read as they were named.
                 _with_encodings(group, content, cache_path) if KINDS[source.kind].read is None else group

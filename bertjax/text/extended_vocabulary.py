@@ -14,7 +14,7 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import exclusive_lock, is_complete
 from bertjax.storage.progress import Progress, no_progress
-from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.remote import AnyPath, to_path
 from bertjax.text.corpus import fingerprint
 from bertjax.text.pool import processes
 from bertjax.text.readable import readable_corpus, reporting_unreadable
@@ -64,14 +64,14 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     versions = [EXTENDER_VERSION, READING_VERSION]
     inputs_json = {"extends": old.fingerprint, "most": most, "sources": corpus.description(), "held_out": data.held_out}
     inputs = fingerprint(inputs_json | {"versions": versions, "vocab_temperature": data.vocab_temperature})
-    folder = path_of(data.root) / f"vocab-{inputs[:12]}"
+    folder = to_path(data.root) / f"vocab-{inputs[:12]}"
     with reporting_unreadable(corpus, progress, runner):
         counts, share = count_corpus(corpus, data, progress, runner)
     words = smoothed(counts, data.vocab_temperature)
     added = worthwhile_words(old, words, most)
     tokens, replaced = with_words(old.tokens, added)
     new = with_tokens(old, tokens)
-    with exclusive_lock(path_of(data.root)):
+    with exclusive_lock(to_path(data.root)):
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:

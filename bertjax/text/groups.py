@@ -16,7 +16,7 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.storage.files import read_whole
 from bertjax.storage.lines import read_lines
-from bertjax.storage.remote import path_of
+from bertjax.storage.remote import to_path
 from bertjax.text.documents import Document
 from bertjax.text.spans import get_record
 
@@ -57,7 +57,7 @@ def groups_fingerprint(written: str) -> str:
     if kind == _COLUMN:
         return written
     read_groups(written)
-    return f"{kind}:{hashlib.sha256(read_whole(path_of(named))).hexdigest()}"
+    return f"{kind}:{hashlib.sha256(read_whole(to_path(named))).hexdigest()}"
 
 
 @lru_cache(maxsize=1)
@@ -75,7 +75,7 @@ def read_groups(written: str) -> Groups:
             f"{setting}: write file:PATH (on each line a record and its group), mmseqs:PATH (the group first, as "
             "MMseqs2 writes clusters), or column:FIELD"
         )
-    if not path_of(named).is_file():
+    if not to_path(named).is_file():
         raise ValueError(f"{setting}: no such file; it has a record and its group on each line")
     pairs = np.array([*_lines(named, *_ORDERS[kind])], np.uint64).reshape(-1, 2)
     order = np.lexsort((pairs[:, 1], pairs[:, 0]))

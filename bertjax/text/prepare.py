@@ -27,7 +27,7 @@ from bertjax.storage.atomic_directories import (
     shared_lock,
 )
 from bertjax.storage.progress import SIGNS, Progress, no_progress
-from bertjax.storage.remote import AnyPath, is_remote, path_of
+from bertjax.storage.remote import AnyPath, is_remote, to_path
 from bertjax.storage.terminal import first_names
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.claims import ClaimedUnits, Claims
@@ -51,7 +51,7 @@ from bertjax.text.trained_vocabulary import (
     vocabulary_with_entities,
 )
 from bertjax.text.units import require_spans, units_fingerprint
-from bertjax.text.unknown_letters import require_known_letters, unknown_letters_of
+from bertjax.text.unknown_letters import merge_unknown_letters, require_known_letters
 from bertjax.tokenization.segmentation import load_segmenter
 from bertjax.tokenization.tokenizer import RUNNING_TEXT_VERSION, TextRules, Tokenizer
 from bertjax.tokenization.training import parse_kind
@@ -67,7 +67,7 @@ _STORE_BYTES_PER_TEXT_BYTE = 0.6  # an estimate: two bytes for about four letter
 def require_sources(data: DataConfig) -> None:
     """Raise ValueError, before reading text, for a missing store, or missing sources, vocabularies or libraries."""
     if data.store:
-        read_manifest(path_of(data.store))
+        read_manifest(to_path(data.store))
         return
     for source in parse_sources(data.sources):
         if KINDS[source.kind].find is None:
@@ -98,7 +98,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
         corpus = readable_corpus(data, progress, runner)
     with reporting_unreadable(corpus, progress, runner):
         division, tokenizer, job, target = _plan_store(data, corpus, progress, runner)
-        root = path_of(data.root)
+        root = to_path(data.root)
         records: dict[int, dict[str, Any]] = {}
 
         # 1. Process the units that are not finished
@@ -118,10 +118,10 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                 manifest = TokenStore.open(target).manifest if isinstance(target, Path) else read_manifest(target)
                 require_inputs(manifest["provenance"].get("inputs"), job.inputs, target)
                 _require_few_bad_records(_counts(manifest["provenance"].get("reading", [])), data)
-                require_known_letters(unknown_letters_of([manifest["provenance"]]), data)
+                require_known_letters(merge_unknown_letters([manifest["provenance"]]), data)
                 return target
             _require_few_bad_records(_counts(record["reading"] for record in records.values()), data)
-            require_known_letters(unknown_letters_of(records.values()), data)
+            require_known_letters(merge_unknown_letters(records.values()), data)
             note = warn_of_stripped_accents(corpus.files) if tokenizer.rules.strip_accents else ""
 
             # Units that no store can be made of are removed.
@@ -174,7 +174,7 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
     corpus = readable_corpus(data, progress, runner)
     with reporting_unreadable(corpus, progress, runner):
         _, _, job, target = _plan_store(data, corpus, progress, runner)
-        with shared_lock(path_of(data.root)):
+        with shared_lock(to_path(data.root)):
             if is_complete(target, "manifest.json"):
                 return len(corpus.units), len(corpus.units)
             job.folder.mkdir(exist_ok=True)
@@ -218,7 +218,7 @@ def _plan_store(
             )
         inputs_json["segmenter"] = f"{data.segmenter} {importlib.metadata.version(data.segmenter)}"
     inputs = fingerprint(inputs_json | {"versions": [ARRAYS_VERSION, READING_VERSION]})
-    target = path_of(data.root) / f"store-{inputs[:12]}"
+    target = to_path(data.root) / f"store-{inputs[:12]}"
     folder = target if is_remote(target) else target.with_name(f"{target.name}.partial")
     job = ShardJob(
         folder,
@@ -292,7 +292,7 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
         files.append("\n  ".join((f"records that cannot be read, left out: {counts.bad_records:,}", *reasons)))
     if skipped := about.get("skipped", []):
         files.append(_skipped_table(skipped))
-    if (letters := unknown_letters_of([about])).records:
+    if (letters := merge_unknown_letters([about])).records:
         files.append(f"{letters.described()}; they are [UNK]")
     # The pieces are listed by file instead.
     return (
@@ -376,7 +376,7 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
         },
         **({"units": dict(sorted(units.items()))} if job.units else {}),
         **({"segmenter": job.segmenter} if job.segmenter != "none" else {}),
-        **unknown_letters_of(records.values()).to_json(),
+        **merge_unknown_letters(records.values()).to_json(),
         **({"added_words": added} if (added := added_words(job.vocab)) is not None else {}),
         "text_bytes": sum(record["text_bytes"] for record in records.values()),
         "unknown_tokens": sum(record["unknown_tokens"] for record in records.values()),

@@ -13,7 +13,7 @@ from bertjax.config import DataConfig
 from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import SIGNS, Progress
-from bertjax.storage.remote import path_of
+from bertjax.storage.remote import to_path
 from bertjax.storage.utf8 import NotTextError, UnreadableFileError
 from bertjax.text.corpus import Corpus, Unit
 from bertjax.text.pool import Runner
@@ -42,7 +42,7 @@ def readable_corpus(data: DataConfig, progress: Progress, runner: Runner) -> Cor
     corpus = Corpus.of(data)
     if data.on_error == "stop":
         return corpus
-    cache_path = path_of(data.root) / "unreadable.json"
+    cache_path = to_path(data.root) / "unreadable.json"
     try:
         cache: dict[str, str] = read_json(cache_path, dict[str, str], most_bytes=_MOST_CACHE_BYTES)
     except (FileNotFoundError, ValueError):

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.storage.files import read_whole
 from bertjax.storage.lines import read_table
-from bertjax.storage.remote import open_bytes, path_of
+from bertjax.storage.remote import open_bytes, to_path
 from bertjax.tokenization.tokenizer import Tokenizer, is_unspaced
 
 SimilarWords = Mapping[str, Sequence[str]]  # a word -> others, the nearest first
@@ -23,7 +23,7 @@ _BLOCK = 1024  # words whose cosines with all others are computed at once
 
 def read_bytes(path: str) -> bytes:
     """Read a table. Raises ValueError if the file is missing or too large."""
-    file = path_of(path)
+    file = to_path(path)
     if not file.is_file():
         raise ValueError(
             f"data.similar_words={path!r}: no such file; make one of word vectors with `bertjax neighbors --output`, "

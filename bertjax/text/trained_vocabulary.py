@@ -19,7 +19,7 @@ from bertjax.storage.atomic_directories import exclusive_lock, is_complete, remo
 from bertjax.storage.files import read_whole, write_durably
 from bertjax.storage.json_documents import Sha256, read_json
 from bertjax.storage.progress import Progress, no_progress
-from bertjax.storage.remote import AnyPath, is_remote, path_of
+from bertjax.storage.remote import AnyPath, is_remote, to_path
 from bertjax.text.corpus import Corpus, Unit, fingerprint, with_draws
 from bertjax.text.division import Division, divide
 from bertjax.text.groups import read_groups
@@ -71,7 +71,7 @@ def _without_entities(
         return _store_vocabulary(data, load_vocabulary(data.vocab, TextRules.of(data)), {"vocab": data.vocab})
     if data.vocab:
         load_vocabulary(data.vocab, TextRules.of(data))
-        return path_of(data.vocab)
+        return to_path(data.vocab)
     kind, argument = parse_kind(data.tokenizer)
     if (given := kind.given(argument)) is not None:
         return _store_vocabulary(data, given, {"tokenizer": data.tokenizer})
@@ -93,8 +93,8 @@ def _without_entities(
     if data.vocab_temperature != 1:
         inputs_json["vocab_temperature"] = data.vocab_temperature
     inputs = fingerprint(inputs_json)
-    folder = path_of(data.root) / f"vocab-{inputs[:12]}"
-    with exclusive_lock(path_of(data.root)):
+    folder = to_path(data.root) / f"vocab-{inputs[:12]}"
+    with exclusive_lock(to_path(data.root)):
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
@@ -105,8 +105,8 @@ def _without_entities(
 def _store_vocabulary(data: DataConfig, tokenizer: Tokenizer, record: Mapping[str, Any]) -> AnyPath:
     """Store a vocabulary below the root like a trained one and return its main file; `record` describes its making."""
     inputs = fingerprint({"tokenizer": tokenizer.fingerprint, "version": KEEPING_VERSION})
-    folder = path_of(data.root) / f"vocab-{inputs[:12]}"
-    with exclusive_lock(path_of(data.root)):
+    folder = to_path(data.root) / f"vocab-{inputs[:12]}"
+    with exclusive_lock(to_path(data.root)):
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
@@ -119,7 +119,7 @@ def vocabulary_with_entities(data: DataConfig, vocab: str | AnyPath) -> Tokenize
 
     Raises ValueError for a vocabulary other than WordPiece, a missing file, or a map that does not fit.
     """
-    tokenizer, path = load_vocabulary(vocab, TextRules.of(data)), path_of(data.entity_map)
+    tokenizer, path = load_vocabulary(vocab, TextRules.of(data)), to_path(data.entity_map)
     setting = f"data.entity_map={data.entity_map!r}"
     if not path.is_file():
         raise ValueError(f"{setting}: no such file; a map has a surface form and a token on each line, a tab between")
@@ -131,7 +131,7 @@ def load_vocabulary(vocabulary: str | AnyPath, rules: TextRules) -> Tokenizer:
     if isinstance(vocabulary, str) and vocabulary.startswith(hub.PREFIX):
         folder = Path(vocabulary.removeprefix(hub.PREFIX)).expanduser()
         return _read_source(vocabulary, _stamps(folder, huggingface.FILES))
-    path = path_of(vocabulary) if isinstance(vocabulary, str) else vocabulary
+    path = to_path(vocabulary) if isinstance(vocabulary, str) else vocabulary
     if isinstance(path, Path):
         return _loaded(path, rules, _stamps(path, (*VOCABULARY_FILES, *COMPANIONS)))
     with tempfile.TemporaryDirectory() as folder:

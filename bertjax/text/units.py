@@ -21,7 +21,7 @@ import numpy as np
 from bertjax.config import DataConfig
 from bertjax.storage.files import read_whole
 from bertjax.storage.lines import read_table
-from bertjax.storage.remote import path_of
+from bertjax.storage.remote import to_path
 from bertjax.text.sources.registry import KINDS, parse_sources, read_documents
 from bertjax.text.sources.source import SourceFile
 from bertjax.text.spans import DEFAULT_KIND, PLANE_OF_KIND, Span, get_spans
@@ -225,7 +225,7 @@ class _UnitList:
 
 
 def _content(written: str) -> bytes:
-    path = path_of(os.path.expanduser(written.partition(":")[2]))
+    path = to_path(os.path.expanduser(written.partition(":")[2]))
     if not path.is_file():
         raise ValueError(f"data.units={written!r}: no such file; a list has a unit on each line")
     return read_whole(path, _MOST_BYTES)

@@ -78,7 +78,7 @@ class UnknownLetters:
         )
 
 
-def unknown_letters_of(abouts: Iterable[Mapping[str, Any]]) -> UnknownLetters:
+def merge_unknown_letters(abouts: Iterable[Mapping[str, Any]]) -> UnknownLetters:
     """Those of records of units, or of provenances, as JSON."""
     found = UnknownLetters()
     for about in abouts:

@@ -41,7 +41,7 @@ def digest_arrays(arrays: Mapping[str, jax.Array]) -> dict[str, ArrayDigest]:
     if not arrays:
         return {}
     values = list(arrays.values())
-    ahead = _COMPILED.get(_kind_of(values))
+    ahead = _COMPILED.get(_compilation_key(values))
     digest = ahead.result() if ahead else _digest_on(_replicated(arrays))
     rows = np.asarray(digest(values))
     return {
@@ -56,9 +56,9 @@ def compile_ahead(arrays: Mapping[str, jax.ShapeDtypeStruct]) -> None:
     Without this, a run that a signal stops would compile the digest before it could save its state.
     """
     values = list(arrays.values())
-    if _kind_of(values) not in _COMPILED:
+    if _compilation_key(values) not in _COMPILED:
         future: Future[Callable[[list[jax.Array]], jax.Array]] = Future()
-        _COMPILED[_kind_of(values)] = future
+        _COMPILED[_compilation_key(values)] = future
         jitted = _digest_on(_replicated(arrays))
         threading.Thread(target=_fill, args=(future, jitted, values), name="compile digest", daemon=True).start()
 
@@ -74,7 +74,7 @@ _Kind = tuple[tuple[tuple[int, ...], Any, Any], ...]
 _COMPILED: dict[_Kind, Future] = {}
 
 
-def _kind_of(values: Sequence[Any]) -> _Kind:
+def _compilation_key(values: Sequence[Any]) -> _Kind:
     """The key of a compiled digest: shapes, dtypes and shardings in order."""
     return tuple((value.shape, value.dtype, value.sharding) for value in values)
 

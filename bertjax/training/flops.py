@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config import DataConfig, ModelConfig
-from bertjax.families.registry import family_of, generator_config
+from bertjax.families.registry import generator_config, get_family
 from bertjax.input.targets.mlm import TARGET as PREDICTED_TOKENS
 from bertjax.model.attention.block_sparse import keys_per_token
 from bertjax.model.attention.relative import rows_in_reach
@@ -107,7 +107,7 @@ def train_flops_per_token(model: ModelConfig, sequence_length: int, predictions:
     if model.attention_block:
         keys = N * keys_per_token(S, model.attention_block, model.random_blocks)
     global_projections = 6 * N * (2 * D * D + D * D / S) if first and model.global_projections else 0
-    heads = family_of(model.family).heads
+    heads = get_family(model.family).heads
     # An enhanced decoder runs the last layer twice.
     runs = model.num_hidden_layers + (model.mlm_decoder == "enhanced" and "mlm_head" in heads)
     keys += (runs - model.num_hidden_layers) * S + runs * rows_in_reach(model, S)

@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig
 from bertjax.parallel.mesh import batch_shards
 from bertjax.parallel.sharding import microbatch_counts
-from bertjax.training.stages import Stage, check_stages_divisible, stages_of
+from bertjax.training.stages import Stage, check_stages_divisible, make_stages
 
 AUTO = "auto"
 REMAT: tuple[Literal["none", "dots", "full"], ...] = ("none", "dots", "full")  # least memory last
@@ -64,7 +64,7 @@ def fit_to_memory(
     that needs no compilation, exceeds the limit. Where nothing fits, the least memory is taken, and `reason` says so.
     With `only`, nothing is decided for stages of another number. Raises ValueError as `check_stages_divisible` does.
     """
-    stages = [stage for stage in stages_of(config) if stage.training.grad_accum_steps == AUTO]
+    stages = [stage for stage in make_stages(config) if stage.training.grad_accum_steps == AUTO]
     if only is not None:
         stages = [stage for stage in stages if stage.number == only]
     if not stages:

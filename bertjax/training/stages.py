@@ -23,14 +23,14 @@ from bertjax.config import (
     TrainingConfig,
     validate,
 )
-from bertjax.families.registry import family_of, trained_networks
+from bertjax.families.registry import get_family, trained_networks
 from bertjax.input.batches import batch_spec
 from bertjax.input.training_data import TrainingData, open_training_data
 from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import BATCH_AXES, make_mesh, slice_numbers
 from bertjax.parallel.sharding import check_divisible, divided_sizes
 from bertjax.storage.progress import Progress
-from bertjax.training.objectives import OBJECTIVES, Objective, objectives_of
+from bertjax.training.objectives import OBJECTIVES, Objective, make_objectives
 from bertjax.training.schedules import Schedule, make_schedule
 from bertjax.training.state import Blueprint
 from bertjax.training.step import GradientMetrics, Packed, TrainStep, make_train_step
@@ -65,7 +65,7 @@ class Stage:
         return lambda step: rate(step - self.schedule_start)
 
 
-def stages_of(config: Config) -> tuple[Stage, ...]:
+def make_stages(config: Config) -> tuple[Stage, ...]:
     """The run's stages in order: the config itself, then one for each of `config.stages`.
 
     A stage takes what it does not set from the one before it. A schedule runs from the stage that sets a learning rate
@@ -122,8 +122,8 @@ def batch_shapes(stage: Stage, mesh: Mesh | AbstractMesh) -> dict[str, jax.Shape
 
 
 def stage_objectives(config: Config, stage: Stage) -> tuple[Objective, ...]:
-    """The objectives of a stage of a run. Raises as `objectives_of`."""
-    return objectives_of(replace(config, training=stage.training))
+    """The objectives of a stage of a run. Raises as `make_objectives`."""
+    return make_objectives(replace(config, training=stage.training))
 
 
 def open_data(config: Config, progress: Progress, fingerprint: str = "") -> TrainingData:
@@ -131,9 +131,9 @@ def open_data(config: Config, progress: Progress, fingerprint: str = "") -> Trai
 
     `fingerprint` as in `open_training_data`, which also says what is raised.
     """
-    stages = stages_of(config)
+    stages = make_stages(config)
     objectives = tuple(dict.fromkeys(name for stage in stages for name in stage.training.objectives))
-    template = family_of(config.model.family).template
+    template = get_family(config.model.family).template
     return open_training_data([stage.data for stage in stages], progress, objectives, template, fingerprint)
 
 
@@ -154,7 +154,7 @@ def as_of_stage(config: Config, step: int) -> Config:
     """
     if not config.stages and not _causal_objectives(config.training.objectives):
         return config
-    stage = stage_at(stages_of(config), step)
+    stage = stage_at(make_stages(config), step)
     names, weights = stage.training.objectives, stage.training.objective_weights
     training = replace(config.training, objectives=names, objective_weights=weights)
     return replace(config, model=stage.model, data=replace(config.data, predict=stage.data.predict), training=training)

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from bertjax.config import Config, DataConfig, ExecutionConfig, ModelConfig
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.model.family_heads import HEADS
 from bertjax.model.heads import VocabularyHead
 from bertjax.model.network import Params
@@ -19,7 +19,7 @@ from bertjax.model.parameters import named_arrays
 from bertjax.parallel.sharding import put_on_devices
 from bertjax.training.exchange import Frozen
 from bertjax.training.flops import expected_predictions, train_flops_per_token
-from bertjax.training.objectives import OBJECTIVES, TEACHER, Objective, choose, objectives_of
+from bertjax.training.objectives import OBJECTIVES, TEACHER, Objective, choose, make_objectives
 from bertjax.training.out_of_memory import settings_named
 from bertjax.training.state import Blueprint, FrozenNetwork, draw_frozen
 
@@ -59,7 +59,7 @@ def assumed_teacher(config: Config) -> ModelConfig | None:
     model = config.model
     if not model.teacher_width:
         return replace(model, num_hidden_layers=2 * model.num_hidden_layers)
-    for preset in family_of(model.family).presets.values():
+    for preset in get_family(model.family).presets.values():
         if (preset.hidden_size, preset.num_attention_heads) == (model.teacher_width, model.num_attention_heads):
             return replace(preset, vocab_size=model.vocab_size, vocab_pad_multiple=model.vocab_pad_multiple)
     raise ValueError(
@@ -88,7 +88,7 @@ def flops_of_run(config: Config, data: DataConfig, teacher: ModelConfig | None) 
 
     Predictions of tokens count for a network of which an objective uses a head over the vocabulary.
     """
-    objectives = objectives_of(config)
+    objectives = make_objectives(config)
     predictions = expected_predictions(data)
     own = predictions if any(_predicts_tokens(objective.heads) for objective in objectives) else 0.0
     of_teacher = (

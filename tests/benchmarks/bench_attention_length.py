@@ -24,7 +24,7 @@ from sides import Side, Work
 from bertjax.config import Config, DataConfig, MeshConfig, ModelConfig, TrainingConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.plan.compiling import compile_stage
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 
 def make_pattern(arguments: argparse.Namespace) -> dict[str, int | str | bool]:
@@ -58,7 +58,7 @@ def memory_of(work: Work) -> int:
         ),
         training=TrainingConfig(steps=20_000, global_batch_size=work.rows, grad_accum_steps=1),
     )
-    (stage,) = stages_of(config)
+    (stage,) = make_stages(config)
     return compile_stage(config, stage, make_mesh(MeshConfig(1, 1, 1)), "cpu").memory.total
 
 

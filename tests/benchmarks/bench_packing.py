@@ -24,7 +24,7 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.text.store.format import TokenStore
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import stage_step, stages_of
+from bertjax.training.stages import make_stages, stage_step
 from bertjax.training.state import draw_blueprint, init_state
 
 SAMPLE = 2000  # rows whose padding is counted
@@ -39,7 +39,7 @@ class Run:
         self.mesh = make_mesh(config.mesh)
         optimizer = make_optimizer(config.optimizer)
         blueprint = draw_blueprint(config.model, optimizer, self.mesh)
-        self.step = stage_step(config, stages_of(config)[0], blueprint, optimizer)
+        self.step = stage_step(config, make_stages(config)[0], blueprint, optimizer)
         with jax.set_mesh(self.mesh):
             self.state = init_state(blueprint, config.model, optimizer, 0)
         self.number = 0

@@ -37,7 +37,7 @@ from bertjax.text.store.writer import ShardWriter, finish_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.evaluate import unigram_baseline
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 PART_TOKENS = 125_000_000
 HELD_OUT = 100  # one of so many documents
@@ -99,7 +99,7 @@ def measure(path: Path, lanes: int) -> dict[str, float]:
     unigram_baseline(content.held_out_text(), content.tokenizer.vocab_size)
     batches = [
         (stage, content.train(stage.data, stage.seed, stage.training.objectives, stage.training.global_batch_size))
-        for stage in stages_of(config)
+        for stage in make_stages(config)
     ]
     assert all(one.estimated_rows for _, one in batches)
     figures["start, s"] = time.process_time() - began

@@ -11,7 +11,7 @@ from sides import HEADS
 
 from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.exporter import huggingface_config
-from bertjax.families.registry import family_of, generator_config
+from bertjax.families.registry import generator_config, get_family
 
 Inputs = dict[str, torch.Tensor]  # input_ids, labels, and where a class takes them token_type_ids and pair_labels
 Loss = Callable[[Inputs], torch.Tensor]
@@ -32,7 +32,7 @@ def pretraining(model: ModelConfig) -> tuple[torch.nn.Module, Loss]:
 
 
 def _network(model: ModelConfig) -> torch.nn.Module:
-    name = family_of(model.family).huggingface.pretraining.name
+    name = get_family(model.family).huggingface.pretraining.name
     values = huggingface_config(model, pad_token_id=0)
     kind = getattr(transformers, name)
     attention = "sdpa" if kind._supports_sdpa else "eager"  # DeBERTa has no other

@@ -30,7 +30,7 @@ from bertjax.finetune.data.tables import Columns, Wanted, read_rows, read_table
 from bertjax.finetune.data.tags import read_tagged, tag_layout
 from bertjax.input.masking.similar import SimilarTable
 from bertjax.input.tfrecords.record_files import read_record_batches
-from bertjax.input.tfrecords.rows import parse, rows_of, shape_of
+from bertjax.input.tfrecords.rows import parse, record_shape, rows_from_features
 from bertjax.run.checkpoint_metadata import parse_document
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.search.records import count_records, read_judgements, read_records
@@ -122,9 +122,9 @@ def _tf_records(path: Path) -> object:
     read = [record for records in read_record_batches(name, name) for record in records]
     if not read:
         return None
-    shape = shape_of(read[0], name)
+    shape = record_shape(read[0], name)
     features = parse(read, shape, lambda number: f"{name}, record {number}")
-    return rows_of(features, seeds.wordpiece(), lambda number: f"{name}, record {number}")
+    return rows_from_features(features, seeds.wordpiece(), lambda number: f"{name}, record {number}")
 
 
 def _tf1(path: Path) -> object:

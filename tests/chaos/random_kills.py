@@ -31,7 +31,7 @@ from tiny_runs import checkpoints, command, digests, write_recipe
 from bertjax.cli.verify import find_parts
 from bertjax.convert.sources import write_run
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
-from bertjax.storage.remote import RemotePath, path_of
+from bertjax.storage.remote import RemotePath, to_path
 
 FEW_STEPS = (
     *("--training.steps", "24", "--optimizer.warmup-steps", "5", "--training.log-every", "2"),
@@ -198,7 +198,7 @@ def stores_of(root: Path) -> Any:
 
 
 def _uploaded(trial: Path) -> Any:
-    run = path_of((trial / "bucket").read_text() + "/run")
+    run = to_path((trial / "bucket").read_text() + "/run")
     assert isinstance(run, RemotePath)
     steps = sorted({name.split("/")[1] for name in run.sizes() if name.startswith("checkpoints/")})
     weights = hashlib.sha256((run / "huggingface" / "model.safetensors").read_bytes()).hexdigest()

@@ -23,7 +23,7 @@ from bertjax.config import (
 from bertjax.convert.compare import Difference
 from bertjax.convert.formats import Vectors, load_format
 from bertjax.families.networks import abstract_network
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.model.network import GENERATOR
 from bertjax.model.pooling import Pooling
 from bertjax.run.run_directory import TrainedModel
@@ -62,7 +62,7 @@ def trained_model(directory: Path, tokenizer: Tokenizer | None = None, **fields)
             **asdict(tokenizer.rules),
         ),
         optimizer=OptimizerConfig(warmup_steps=100),
-        training=TrainingConfig(steps=1000, global_batch_size=32, objectives=family_of(model.family).objectives),
+        training=TrainingConfig(steps=1000, global_batch_size=32, objectives=get_family(model.family).objectives),
     )
     return _with_weights(directory, config, tokenizer)
 

@@ -17,7 +17,7 @@ from tokenizers import pre_tokenizers, processors
 from bertjax.config import ModelConfig
 from bertjax.convert.compare import PAIRS
 from bertjax.convert.huggingface.tokenizer_files import with_template
-from bertjax.families.registry import FAMILIES, family_of
+from bertjax.families.registry import FAMILIES, get_family
 from bertjax.run.run_directory import TrainedModel
 from bertjax.tokenization.byte_level import MERGES_FILE, ByteLevelBPE
 from bertjax.tokenization.sentencepiece import SentencePiece, read_model
@@ -76,7 +76,7 @@ def numbered(model: bytes, family: str) -> bytes:
 
 def tokenizer_of(family: str, texts: Sequence[str] = TEXTS) -> Tokenizer:
     """The kind of tokenizer that the family's published models have; BERT's has a vocabulary whatever the texts."""
-    known = family_of(family).huggingface
+    known = get_family(family).huggingface
     if known is None:
         return wordpiece()
     if family in PIECES:
@@ -99,8 +99,8 @@ def tokenizer_of(family: str, texts: Sequence[str] = TEXTS) -> Tokenizer:
 def their_tokenizer(family: str, **options: Any) -> Any:
     """transformers' own class for a family over the vocabulary of `tokenizer_of`, with its own template."""
     transformers = pytest.importorskip("transformers")
-    ours, known = tokenizer_of(family), family_of(family)
-    named = f"{family_of(family).huggingface.beginning.removesuffix('XL')}Tokenizer"
+    ours, known = tokenizer_of(family), get_family(family)
+    named = f"{get_family(family).huggingface.beginning.removesuffix('XL')}Tokenizer"
     kind = getattr(transformers, named, transformers.BertTokenizer)  # ERNIE has BERT's
     if isinstance(ours, ByteLevelBPE) and not hasattr(transformers, named):
         # ModernBERT has a tokenizer.json alone, with this template.

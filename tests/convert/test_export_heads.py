@@ -23,7 +23,7 @@ from bertjax.convert.formats import load_format
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.huggingface.names import hf_classes
-from bertjax.families.registry import FAMILIES, family_of
+from bertjax.families.registry import FAMILIES, get_family
 
 pytestmark = pytest.mark.run
 
@@ -80,7 +80,7 @@ def test_class_of_export_loads_without_warning(transformers, tmp_path, caplog, f
         network, info = getattr(transformers, loader).from_pretrained(folder, output_loading_info=True)
     assert type(network).__name__ == made.name == network.config.architectures[0]
     assert not info["unexpected_keys"] and not info["mismatched_keys"] and not info["error_msgs"]
-    known = family_of(family)
+    known = get_family(family)
     # Parts that bertjax lacks, which transformers draws and names on every load: of ESM the regression of contacts.
     prefix = known.huggingface.prefix if head == "encoder" else ""
     drawn = {name for name in info["missing_keys"] if (prefix + name).startswith(tuple(known.huggingface.drawn))}
@@ -111,10 +111,10 @@ def test_export_with_one_head_round_trips(transformers, tmp_path, family, head):
     whole, part = (
         load_file(Path(one) / "model.safetensors") for one in (export_huggingface(model, tmp_path / "all"), folder)
     )
-    prefix = family_of(family).huggingface.prefix if head == "encoder" else ""
+    prefix = get_family(family).huggingface.prefix if head == "encoder" else ""
     assert part and all(np.array_equal(array, whole[prefix + name]) for name, array in part.items())
     back = read_huggingface(folder)
-    kept = back.params.keys() - {*family_of(family).heads}
+    kept = back.params.keys() - {*get_family(family).heads}
     assert back.config == model.config.model
     jax.tree.map(
         np.testing.assert_array_equal,

@@ -43,7 +43,7 @@ from bertjax.convert.huggingface.names import (
     to_huggingface_tensors,
 )
 from bertjax.families.networks import abstract_network
-from bertjax.families.registry import FAMILIES, family_of
+from bertjax.families.registry import FAMILIES, get_family
 from bertjax.model.network import HEADS, PretrainingNetwork, bind
 from bertjax.model.parameters import named_arrays
 
@@ -240,9 +240,9 @@ def test_the_table_has_the_names_and_shapes_of_transformers(family: str, head: s
     values.num_labels = config.num_labels or {"choice": 1}.get(head, 2)
     with torch.device("meta"):
         network = getattr(transformers, architecture(config))(values)
-    prefix = family_of(family).huggingface.prefix if hf_class(config).bare else ""
+    prefix = get_family(family).huggingface.prefix if hf_class(config).bare else ""
     theirs = {prefix + name: tuple(p.shape) for name, p in network.named_parameters(remove_duplicate=False)}
-    known = family_of(family).huggingface
+    known = get_family(family).huggingface
     theirs = {name: shape for name, shape in theirs.items() if not name.startswith((*known.tied, *known.ignored))}
     assert their_shapes(config, SPECIAL["pad"]) == theirs
     ours = [name for name in named_arrays(abstract_network(config)[1]) if name.split("/")[0] not in left_out(config)]
@@ -253,7 +253,7 @@ def test_the_table_has_the_names_and_shapes_of_transformers(family: str, head: s
 def test_tensors_round_trip_bit_for_bit(name: str) -> None:
     config = SMALL[name]
     network = their_model(config)
-    before = family_of(config.family).huggingface.rows_before_positions(SPECIAL["pad"])
+    before = get_family(config.family).huggingface.rows_before_positions(SPECIAL["pad"])
     theirs = tensors_of_theirs(network, config)
     back = to_huggingface_tensors(our_params(network, config), config, SPECIAL["pad"])
     assert back.keys() == theirs.keys()

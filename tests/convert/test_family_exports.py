@@ -37,7 +37,7 @@ from bertjax.convert.sentence_transformers.sentence_format import (
 from bertjax.convert.sources import read_source, write_run
 from bertjax.convert.tf1.tf1_format import export_tensorflow
 from bertjax.families.networks import abstract_network
-from bertjax.families.registry import FAMILIES, family_of
+from bertjax.families.registry import FAMILIES, get_family
 from bertjax.finetune.kinds import get_kind
 from bertjax.model.network import HEADS as NETWORKS
 from bertjax.run.run_directory import TrainedModel
@@ -65,7 +65,7 @@ def test_transformers_loads_every_tensor_and_computes_the_same(model: TrainedMod
     transformers = pytest.importorskip("transformers")
     folder = export_huggingface(model, tmp_path / "out")
     found = compare_with_transformers(model, folder)
-    head = "MLM" if "mlm_head" in family_of(model.config.model.family).heads else "RTD"
+    head = "MLM" if "mlm_head" in get_family(model.config.model.family).heads else "RTD"
     told = f"{head} logits" if hf_class(model.config.model).outputs else "hidden states"
     assert found is not None and found.largest < 5e-6 and told in found.values
     kind = getattr(transformers, architecture(model.config.model))
@@ -335,7 +335,7 @@ def test_folder_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
 def test_an_encoder_alone_and_a_masked_model_come_in(model: TrainedModel, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     folder = export_huggingface(model, tmp_path / "out")
-    head = "MLM head" if "mlm_head" in family_of(model.config.model.family).heads else "RTD head"
+    head = "MLM head" if "mlm_head" in get_family(model.config.model.family).heads else "RTD head"
     has_class = bool(hf_class(model.config.model).outputs)
     for auto, drawn in (("AutoModel", {head}), ("AutoModelForMaskedLM", set() if has_class else {head})):
         theirs = getattr(transformers, auto).from_pretrained(folder)

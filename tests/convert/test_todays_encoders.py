@@ -19,7 +19,7 @@ from bertjax.convert.compare import compare_with_transformers
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.importer import read_huggingface
 from bertjax.convert.sources import as_run
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.loaded import open_model
 from bertjax.run.run_directory import load_run
 
@@ -107,7 +107,7 @@ def test_encoder_trains_on_with_its_own_vocabulary(encoder: Encoder, folder: Pat
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n\n".join("\n".join(vocabularies.LINES) for _ in range(12)) + "\n", encoding="utf-8")
     before = read_huggingface(folder)
-    objectives = family_of(before.config.family).objectives
+    objectives = get_family(before.config.family).objectives
     config = Config(
         name="further",
         init_from=f"hf:{folder}",

@@ -22,7 +22,7 @@ from bertjax.convert.huggingface.names import (
     to_huggingface_tensors,
 )
 from bertjax.families.networks import abstract_network
-from bertjax.families.registry import FAMILIES, family_of
+from bertjax.families.registry import FAMILIES, get_family
 from bertjax.model.family_heads import HEADS
 from bertjax.model.network import bind
 
@@ -104,7 +104,7 @@ def their_config(config: ModelConfig):
 
 def tensors_of_theirs(network, config: ModelConfig) -> dict[str, np.ndarray]:
     """Their parameters by name, each tied one once, with the prefix that the encoder's own class leaves out."""
-    known = family_of(config.family).huggingface
+    known = get_family(config.family).huggingface
     prefix = known.prefix if hf_class(config).bare else ""
     named = {prefix + name: p.detach().numpy() for name, p in network.named_parameters(remove_duplicate=False)}
     named = {name: x for name, x in named.items() if name not in known.tied}
@@ -192,7 +192,7 @@ def their_gradients(network, config: ModelConfig, theirs, slopes) -> dict[str, n
 
     network.zero_grad()
     sum((torch.from_numpy(slope).to(theirs[key].dtype) * theirs[key]).sum() for key, slope in slopes.items()).backward()
-    known = family_of(config.family).huggingface
+    known = get_family(config.family).huggingface
     prefix = known.prefix if hf_class(config).bare else ""
     named = {prefix + n: p.grad for n, p in network.named_parameters(remove_duplicate=False) if p.grad is not None}
     return {name: gradient.numpy() for name, gradient in named.items() if name not in known.tied}

@@ -177,5 +177,5 @@ def test_unknown_kind_or_head_is_rejected() -> None:
     with pytest.raises(ValueError, match="kind of task 'sequense' is unknown; did you mean sequence"):
         kinds.get_kind("sequense")
     with pytest.raises(ValueError, match=r"model\.head='tokenz' is unknown; did you mean tokens"):
-        network.head_of(bertjax.config.ModelConfig(head="tokenz"))
+        network.network_class(bertjax.config.ModelConfig(head="tokenz"))
     assert np.isin([kind.network.name for kind in kinds.KINDS.values()], [*network.HEADS]).all()

@@ -12,7 +12,7 @@ from numbered_rows import rows_of
 from one_step import one_step, require_equal_gradients
 from small_tasks import COLOURS, sentences, small_start
 
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.finetune.batches import TaskBatches, lay_out, pack_examples, padded
 from bertjax.finetune.data.examples import Question, TaggedSentence, TextExample
 from bertjax.finetune.encoding.question_windows import QuestionCounts, WindowSizes, question_windows
@@ -110,7 +110,7 @@ COUNT = 24
 
 def encoded(kind: str, start: Start, length: int = 32) -> TaskRows:
     """Rows of a kind of task, with labels and weights that differ."""
-    template = family_of(start.model.family).template
+    template = get_family(start.model.family).template
     texts = sentences(COUNT, 1)
     weights = [1.0, 0.5, 2.0]
     if kind == "tokens":

@@ -16,7 +16,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.input.epochs import Epochs
 from bertjax.input.plan import build_plan
 from bertjax.input.windows import mixed, token_shares
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 DATA = DataConfig(sequence_length=48, max_predictions=8)
 
@@ -126,7 +126,7 @@ def test_mmbert_has_its_shares_and_masks_at_every_step() -> None:
     data = replace(recipe.data, sources=names, active_sources=names[:60])
     second, third = recipe.stages
     phases = replace(second, active_sources=names[:110]), replace(third, active_sources=())
-    stages = stages_of(validate(replace(recipe, data=data, stages=phases)))
+    stages = make_stages(validate(replace(recipe, data=data, stages=phases)))
     split = split_of(*(2 + 300 // (number + 1) for number in range(1_833)))
     sizes = split.source_tokens.astype(float)
     tokens = [

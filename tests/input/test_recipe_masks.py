@@ -19,7 +19,7 @@ from pair_corpora import FIRST_TOKEN, MemorySplit, Specials, random_documents
 from tiers import long_unless
 
 from bertjax.config import Config, DataConfig, load_recipe
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.input.batches import PairBatches
 
 TEXT_IDS, SIGMAS = 200, 4.5
@@ -381,7 +381,7 @@ def recipe_of(name: str) -> tuple[Config, DataConfig]:
 def masked_rows(name: str, count: int, **left_out: Any) -> Masked:
     """Rows of a recipe but for some of its settings, and the same rows with nothing shown otherwise."""
     config, data = recipe_of(name)
-    how = {"objectives": config.training.objectives, "template": family_of(config.model.family).template}
+    how = {"objectives": config.training.objectives, "template": get_family(config.model.family).template}
     both = []
     for changes in (left_out, {"keep_share": 1.0, "random_share": 0.0}):
         both.append(PairBatches(SPLIT, SPECIALS, replace(data, **changes), 1, **how).rows(np.arange(count)))

@@ -57,7 +57,7 @@ def batches_of(
 def epoch_of(batches: PairBatches, epoch: int) -> np.ndarray:
     """The numbers of the rows of an epoch."""
     count = batches._epochs._windows.count
-    rows = [batches._epochs.rows_of(window) for window in range(count * (epoch + 1))]
+    rows = [batches._epochs.window_rows(window) for window in range(count * (epoch + 1))]
     return np.arange(sum(rows[:-count]), sum(rows)) if epoch else np.arange(sum(rows))
 
 

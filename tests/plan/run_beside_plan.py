@@ -26,7 +26,7 @@ from bertjax.plan.topologies import LOCAL, open_topology
 from bertjax.run.metrics import StepMetrics
 from bertjax.runtime.host_memory import Temporaries, keep_freed_memory
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 from bertjax.training.state import init_state
 
 
@@ -38,7 +38,7 @@ def status(key: str) -> int:
 def main() -> None:
     config, steps = load_recipe(sys.argv[1]), int(sys.argv[2])
     keep_freed_memory()  # as every run does
-    (stage,) = stages_of(config)
+    (stage,) = make_stages(config)
     mesh = make_mesh(config.mesh)
     (plan,) = make_plan(config, open_topology(LOCAL), say=print).stages
     step, rate = lower_train_step(config, stage, mesh, "cpu").compile(), np.float32(1e-4)

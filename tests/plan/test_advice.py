@@ -31,7 +31,7 @@ from bertjax.plan.figures import cost_table, headline
 from bertjax.plan.suggest import Suggestion, _candidate_meshes, _starts, pick_microbatches
 from bertjax.plan.topologies import CHIPS, open_topology
 from bertjax.training.memory_fit import USABLE
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 RECIPE = Config(
     model=ModelConfig(
@@ -73,7 +73,7 @@ def test_what_does_not_fit_gets_advice(too_large: Plan) -> None:
         assert remedy.planned.fits
         assert remedy.planned.needed < stage.needed
         changed = override(RECIPE, remedy.flags.split(), "test")
-        assert stages_of(changed)[0].training == remedy.planned.stage.training
+        assert make_stages(changed)[0].training == remedy.planned.stage.training
         assert changed.model == remedy.planned.config.model
         assert make_mesh(changed.mesh, jax.devices()[:2]) == remedy.planned.mesh
 
@@ -135,7 +135,7 @@ def test_too_few_rows_of_a_stage_are_reported_early() -> None:
     with pytest.raises(ValueError, match=r"stage 2: .* or at most 24 microbatches: --stages.0.grad-accum-steps 24"):
         make_plan(later, four, say=said.append)
     assert not said
-    adapted = _with_rows_for_all(stages_of(later)[1], mesh_on(later, four), said.append)
+    adapted = _with_rows_for_all(make_stages(later)[1], mesh_on(later, four), said.append)
     assert adapted.training.grad_accum_steps == 24
     assert said[0] == "stage 2: 48 microbatches cannot be shared evenly by 4 shards; starting from 24"
 
@@ -145,7 +145,7 @@ def test_the_compilers_count_is_of_a_step_that_any_platform_has(attention: str) 
     model = replace(RECIPE.model, attention_probs_dropout_prob=0.0, num_hidden_layers=1)
     wished = replace(RECIPE, model=model, execution=ExecutionConfig(attention=attention, dtype="bfloat16"))
     plain = replace(RECIPE, model=model, execution=ExecutionConfig(attention="xla", dtype="bfloat16"))
-    assert compiler_flops(wished, stages_of(wished)[0]) == compiler_flops(plain, stages_of(plain)[0]) > 0
+    assert compiler_flops(wished, make_stages(wished)[0]) == compiler_flops(plain, make_stages(plain)[0]) > 0
 
 
 @pytest.mark.long

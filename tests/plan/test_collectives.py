@@ -18,7 +18,7 @@ from bertjax.parallel.sharding import is_names, spec
 from bertjax.plan.collectives import Collective, find_collectives
 from bertjax.plan.compiling import blueprint_on, compile_stage
 from bertjax.plan.hlo import parse
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 ROWS, LENGTH, HIDDEN, FLOAT = 32, 24, 64, 4
 SMALL = 256  # bytes: metrics, weights of the losses, the norm of the gradient
@@ -64,7 +64,7 @@ class Step:
 def compiled(mesh: MeshConfig, microbatches: int) -> Step:
     config = recipe(mesh, microbatches)
     made = make_mesh(mesh)
-    program = compile_stage(config, stages_of(config)[0], made, "cpu")
+    program = compile_stage(config, make_stages(config)[0], made, "cpu")
     sizes = {True: 0, False: 0}
     blueprint = blueprint_on(config, made)
     names = jax.tree.leaves(blueprint.logical_axes, is_leaf=is_names)

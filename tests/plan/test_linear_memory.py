@@ -9,7 +9,7 @@ from bertjax.config import DataConfig, MeshConfig, TrainingConfig, load_recipe
 from bertjax.model.attention import backends
 from bertjax.parallel.mesh import make_mesh
 from bertjax.plan.compiling import compile_stage
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 LENGTHS = (2_048, 4_096)
 # Narrow heads and many of them: scores outweigh everything else in a step that keeps them.
@@ -28,7 +28,7 @@ def activations(recipe: str, length: int) -> int:
         training=TrainingConfig(global_batch_size=1, grad_accum_steps=1, objectives=("mlm",)),
         stages=(),
     )
-    (stage,) = stages_of(config)
+    (stage,) = make_stages(config)
     return compile_stage(config, stage, make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]), "cpu").memory.temporaries
 
 

@@ -28,7 +28,7 @@ from bertjax.run.checks import preflight
 from bertjax.run.job import Job, assemble
 from bertjax.runtime.processes import join
 from bertjax.storage.progress import no_progress
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 from bertjax.training.state import TrainState, init_state
 
 SAVED_STEP = 7
@@ -46,7 +46,7 @@ def run(config: Config, job: dict[str, Any]) -> dict[str, Any]:
     """What a process does and sees."""
     preflight(config)
     made = assemble(
-        config, open_training_data([s.data for s in stages_of(config)], no_progress, config.training.objectives)
+        config, open_training_data([s.data for s in make_stages(config)], no_progress, config.training.objectives)
     )
     with jax.set_mesh(made.mesh):
         restored = [restore_and_compare(made, Path(directory)) for directory in job["restore"]]

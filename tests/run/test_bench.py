@@ -16,7 +16,7 @@ from bertjax.cli.bench import missing_text_reason
 from bertjax.config import Config, DataConfig, TrainingConfig
 from bertjax.input.made_up_text import made_up_batches
 from bertjax.run.bench import shortened
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from bertjax.training.stages import stages_of
 )
 def test_a_step_that_takes_too_long_has_fewer_rows(rows: int, accumulate: int, tokens: float, expected: tuple) -> None:
     config = Config(training=TrainingConfig(global_batch_size=rows, grad_accum_steps=accumulate))
-    (stage,) = stages_of(config)
+    (stage,) = make_stages(config)
     training = shortened(stage, 8, tokens).training
     assert (training.global_batch_size, training.grad_accum_steps) == expected
 

@@ -4,10 +4,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from bertjax.config import Config, FinetuneConfig, differences, from_dict, to_dict
-from bertjax.config.resume import rules_of
+from bertjax.config.resume import resume_rules
 from bertjax.run.compatibility import check_compatible
 
-RULES = rules_of(FinetuneConfig)
+RULES = resume_rules(FinetuneConfig)
 
 
 def metadata(config: dict[str, Any] | Config, tokenizer: str = "aa", data: str = "bb") -> dict[str, Any]:
@@ -68,7 +68,7 @@ def test_a_field_without_a_rule_is_part_of_the_runs_identity():
     class Extended(Config):
         added: int = 0
 
-    assert rules_of(Extended)["added"].allowed is False
+    assert resume_rules(Extended)["added"].allowed is False
 
 
 @pytest.mark.parametrize("key", ["model.hidden_size", "optimizer.beta2", "training.seed", "data.lowercase", "stages"])

@@ -21,7 +21,7 @@ from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
 from bertjax.training import step_programs
 from bertjax.training.memory_fit import USABLE, fewest, fit_to_memory
-from bertjax.training.stages import Stage, open_data, stages_of
+from bertjax.training.stages import Stage, make_stages, open_data
 from bertjax.training.step_programs import StepPrograms
 
 # Rows of 128 and then of 512 tokens; 256 rows over 2 devices: 32 and 8 rows of a device are 4,096 tokens.
@@ -46,7 +46,7 @@ def decided(limit: float | None, config: Config = CONFIG) -> tuple[list[int], st
 
     mesh = make_mesh(MeshConfig(), jax.devices()[:2])
     fitted, reason = fit_to_memory(config, mesh, limit, bound, of_tokens)
-    stages = stages_of(fitted)
+    stages = make_stages(fitted)
     is_too_large = limit is not None and any(of_tokens(fitted.execution, stage) > limit for stage in stages)
     assert ("Warning" in reason) == is_too_large or not reason
     return [stage.training.microbatches for stage in stages], fitted.execution.remat

@@ -11,7 +11,7 @@ from bertjax.config import Config, DataConfig, ModelConfig, TrainingConfig
 from bertjax.run.checks import preflight
 from bertjax.run.describe import epochs_warning
 from bertjax.run.job import RunStage
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 
 def config(objectives: tuple[str, ...], **parts: object) -> Config:
@@ -55,7 +55,7 @@ def test_objectives_that_the_network_has_heads_for_pass(objectives: tuple[str, .
     ],
 )
 def test_epochs_warning_of_a_run_that_reads_its_text_too_often(steps: int, rows: int, warning: str) -> None:
-    (stage,) = stages_of(Config(training=TrainingConfig(steps=steps, global_batch_size=256)))
+    (stage,) = make_stages(Config(training=TrainingConfig(steps=steps, global_batch_size=256)))
     batches = SimpleNamespace(estimated_rows=rows)
     run = SimpleNamespace(stages=(RunStage(stage, None, batches, None, 0.0),))
     assert epochs_warning(run) == warning

@@ -16,7 +16,7 @@ from generated_corpus import write_corpus
 from tiny_runs import digests, write_recipe
 
 from bertjax.config import Config, TrainingConfig, load_recipe, validate
-from bertjax.config.skips import batch_of, parse_skips, with_skip
+from bertjax.config.skips import batch_number, parse_skips, with_skip
 from bertjax.run.callbacks import Callback
 from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata, saved_steps
 from bertjax.run.hooks.spike_recovery import MOST, Spike, SpikeWatch
@@ -26,7 +26,7 @@ from bertjax.run.telemetry import read_metrics, summarize_log
 from bertjax.run.train_job import train_job
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
-from bertjax.training.stages import Stage, open_data, stages_of
+from bertjax.training.stages import Stage, make_stages, open_data
 
 POISON = range(24, 26)  # the batches, counted from 0, whose labels are wrong
 STEPS, DEVIATIONS = 32, 3.0
@@ -43,11 +43,11 @@ def test_skips_compose() -> None:
             stop = first + rng.randint(1, 20)
             texts, left = with_skip(texts, first, stop), left[:first] + left[stop:]
             skips = parse_skips(texts)
-            assert [batch_of(step, skips) for step in range(150)] == left[:150], texts
+            assert [batch_number(step, skips) for step in range(150)] == left[:150], texts
 
 
 def test_skips_before_a_stage_do_not_count() -> None:
-    assert batch_of(60, parse_skips(["10+5", "55+2"]), start=50) == 62
+    assert batch_number(60, parse_skips(["10+5", "55+2"]), start=50) == 62
 
 
 @pytest.mark.parametrize("texts", [("5",), ("5+0",), ("-1+2",), ("5+2", "5+1"), ("9+1", "3+1")])
@@ -65,7 +65,7 @@ def test_spike_recovery_with_a_budget_is_refused() -> None:
 
 def stage_of(**training: Any) -> Stage:
     config = replace(Config(), optimizer=replace(Config().optimizer, warmup_steps=1))
-    (stage,) = stages_of(replace(config, training=replace(config.training, **training)))
+    (stage,) = make_stages(replace(config, training=replace(config.training, **training)))
     return stage
 
 

@@ -12,7 +12,7 @@ from generated_corpus import write_corpus
 from tiny_runs import write_recipe
 
 from bertjax.config import Config, DataConfig, OptimizerConfig, StageConfig, TrainingConfig, load_recipe, validate
-from bertjax.config.budget import seconds_of
+from bertjax.config.budget import budget_seconds
 from bertjax.input.training_data import TrainingData
 from bertjax.run import time_budget
 from bertjax.run.checkpoint import DIRECTORY
@@ -51,7 +51,7 @@ def recipe(budget: str = "5m", *stages: StageConfig, steps: int = 30_000) -> Con
     [("90s", 90), ("10m", 600), ("2h", 7_200), ("1d", 86_400), ("1h30m", 5_400), ("1.5h", 5_400), ("1d2h3m4s", 93_784)],
 )
 def test_lengths_of_time(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
+    assert budget_seconds(text) == seconds
     assert validate(recipe(text))
 
 
@@ -95,7 +95,7 @@ def test_one_step_more_does_not_fit(budget: str) -> None:
     config = recipe(budget, steps=1000)
     run, costs = fitted(replace(config, optimizer=replace(config.optimizer, warmup_steps=1)), COSTS, 20.0, given)
     longer = replace(run, training=replace(run.training, steps=run.training.steps + 1))
-    allowed = AIM * seconds_of(budget) - 20.0
+    allowed = AIM * budget_seconds(budget) - 20.0
     assert seconds_needed(run, costs) <= allowed < seconds_needed(longer, costs)
 
 

@@ -49,7 +49,7 @@ def training(model: dict[str, Any], how: dict[str, Any], rows: int, name: str, p
     from bertjax.parallel.mesh import make_mesh
     from bertjax.parallel.sharding import to_global
     from bertjax.training.optimizer import make_optimizer
-    from bertjax.training.stages import stage_step, stages_of
+    from bertjax.training.stages import make_stages, stage_step
     from bertjax.training.state import draw_blueprint, init_state
 
     execution = [c.ExecutionConfig(**how)] if hasattr(c, "ExecutionConfig") else []
@@ -64,7 +64,7 @@ def training(model: dict[str, Any], how: dict[str, Any], rows: int, name: str, p
         training=c.TrainingConfig(steps=1000, global_batch_size=rows, grad_accum_steps=accumulate),
     )
     mesh, optimizer = make_mesh(c.MeshConfig(), jax.devices()[:1]), make_optimizer(config.optimizer)
-    (stage,) = stages_of(config)
+    (stage,) = make_stages(config)
     with jax.set_mesh(mesh):
         blueprint = draw_blueprint(config.model, optimizer, mesh, *execution)
         state = init_state(blueprint, config.model, optimizer, 0)

@@ -23,7 +23,7 @@ from bertjax.run.checks import preflight
 from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.training.objectives import Forward, choose
-from bertjax.training.stages import as_of_stage, stages_of
+from bertjax.training.stages import as_of_stage, make_stages
 
 MODEL = ModelConfig(
     vocab_size=400, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
@@ -86,20 +86,20 @@ def test_objectives_of_a_stage_decide_what_is_seen() -> None:
         training=TrainingConfig(steps=900_000, objectives=("clm",)),
         stages=(StageConfig(start=500_000, objectives=("mlm", "nsp")), StageConfig(start=600_000, max_predictions=4)),
     )
-    stages = stages_of(config)
+    stages = make_stages(config)
     assert [stage.training.objectives for stage in stages] == [("clm",), ("mlm", "nsp"), ("mlm", "nsp")]
     assert [stage.model.causal for stage in stages] == [True, False, False]
     assert [stage.data.predict for stage in stages] == ["next", "masked", "masked"]
     assert preflight(config) == config
     for step, causal in ((500_000, True), (500_001, False)):
         at = as_of_stage(config, step)
-        assert at.model.causal is causal and stages_of(at)[-1].training.objectives == ("mlm", "nsp")
+        assert at.model.causal is causal and make_stages(at)[-1].training.objectives == ("mlm", "nsp")
     mixed = replace(config, training=replace(config.training, objectives=("clm", "nsp")))
     with pytest.raises(ValueError, match=r"training\.objectives=\('clm', 'nsp'\): clm reads from left to right"):
-        stages_of(mixed)
+        make_stages(mixed)
     later = replace(config, stages=(StageConfig(start=500_000, objectives=("mlm", "clm")),))
     with pytest.raises(ValueError, match=r"stages\.0\.objectives=\('mlm', 'clm'\): clm reads from left to right"):
-        stages_of(later)
+        make_stages(later)
 
 
 @pytest.mark.run

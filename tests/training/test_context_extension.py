@@ -23,7 +23,7 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.run.run_directory import load_run
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import stage_step, stages_of
+from bertjax.training.stages import make_stages, stage_step
 from bertjax.training.state import draw_blueprint, init_state
 
 SIZES_OF_STEP = SIZES | {"vocab_size": 300, "max_position_embeddings": 64}
@@ -66,7 +66,7 @@ def config():
 
 
 def test_a_stage_goes_on_with_the_angles_of_the_one_before_it() -> None:
-    stages = stages_of(CONFIG)
+    stages = make_stages(CONFIG)
     assert [stage.model.rope_theta for stage in stages] == [100.0, 1600.0, 1600.0]
     assert [stage.model.rope_theta_local for stage in stages] == [SHORT.rope_theta_local] * 3
     assert [stage.optimizer.decay_steps for stage in stages] == [0, 20, 20]
@@ -85,7 +85,7 @@ def test_the_step_of_a_stage_rotates_by_its_angles() -> None:
             ("second", CONFIG, 1, blueprint),
             ("by itself", replace(CONFIG, model=beyond), 0, draw_blueprint(beyond, optimizer, mesh)),
         ):
-            step = stage_step(config, stages_of(config)[number], at, optimizer)
+            step = stage_step(config, make_stages(config)[number], at, optimizer)
             # A large draw, so that angles matter.
             state = init_state(at, replace(SHORT, initializer_range=0.5), optimizer, 0)
             losses[name] = float(step(state, to_global(mesh, batch))[1]["loss"])

@@ -14,7 +14,7 @@ from bertjax.config import Config, ExecutionConfig, OptimizerConfig, TrainingCon
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.checks import choose_stage_attention, preflight
 from bertjax.run.describe import _describe_attention, _describe_deterministic
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 pytestmark = pytest.mark.run
 
@@ -26,7 +26,7 @@ from bertjax.config import Config, DataConfig, ExecutionConfig, MeshConfig, Mode
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.sharding import to_global
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import stage_step, stages_of
+from bertjax.training.stages import stage_step, make_stages
 from bertjax.training.state import draw_blueprint, init_state
 
 jax.config.update("jax_enable_compilation_cache", False)  # what is compiled anew must be the same too
@@ -39,7 +39,7 @@ mesh, optimizer = make_mesh(MeshConfig(), jax.devices()[:1]), make_optimizer(con
 with jax.set_mesh(mesh):
     blueprint = draw_blueprint(model, optimizer, mesh, config.execution)
     state = init_state(blueprint, model, optimizer, 0)
-    step = stage_step(config, stages_of(config)[0], blueprint, optimizer)
+    step = stage_step(config, make_stages(config)[0], blueprint, optimizer)
     for batch in random_batches(5, rows=32, length=512, predictions=8, vocab_size=3000):
         state, _ = step(state, to_global(mesh, batch))
 print(hashlib.sha256(b"".join(jax.device_get(x).tobytes() for x in jax.tree.leaves(state))).hexdigest())
@@ -62,7 +62,7 @@ def test_the_log_says_what_became_of_it() -> None:
 
 def test_the_log_says_who_computes_the_attention_and_why() -> None:
     config = Config()
-    choices = choose_stage_attention(config, make_mesh(config.mesh), stages_of(config))
+    choices = choose_stage_attention(config, make_mesh(config.mesh), make_stages(config))
     assert _describe_attention(choices) == "attention: xla (the only backend for cpu)"
     assert _describe_attention([*choices, *choices]) == _describe_attention(choices)
 

@@ -32,7 +32,7 @@ from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import left_out, their_shapes
 from bertjax.convert.teacher import read_teacher
 from bertjax.families.networks import abstract_network, init_params
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.model.attention.backends import visible
 from bertjax.model.layer_states import LayerStates
 from bertjax.model.network import bind
@@ -260,7 +260,7 @@ def test_a_teacher_whose_layers_cannot_be_compared_is_refused(
 
 def test_plan_assumes_a_bert_teacher_of_the_projected_width() -> None:
     recipe = load_recipe("configs/tinybert.py")
-    assert assumed_teacher(recipe) == family_of("bert").presets["base"]
+    assert assumed_teacher(recipe) == get_family("bert").presets["base"]
     wide = replace(recipe, model=replace(recipe.model, teacher_width=900))
     with pytest.raises(ValueError, match=r"model\.teacher_width=900: no published model of model.family='bert' has"):
         assumed_teacher(wide)
@@ -280,7 +280,7 @@ def test_no_class_of_transformers_has_the_projection() -> None:
 )
 def test_presets_have_the_published_sizes(family: str, preset: str, count: int) -> None:
     """Of the encoder, and of BERT's the pooler; RoBERTa's table has two more rows in transformers."""
-    config = replace(family_of(family).presets[preset], vocab_pad_multiple=1)
+    config = replace(get_family(family).presets[preset], vocab_pad_multiple=1)
     shapes = abstract_network(config)[1]
     parts = [shapes[name] for name in ("encoder", "pooler") if name in shapes]
     assert sum(leaf.size for leaf in jax.tree.leaves(parts)) == count

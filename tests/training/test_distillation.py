@@ -26,7 +26,7 @@ from bertjax.run.checkpoint import read_metadata
 from bertjax.run.checks import preflight
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.training.evaluate import make_eval_step
-from bertjax.training.objectives import TEACHER, Forward, objectives_of
+from bertjax.training.objectives import TEACHER, Forward, make_objectives
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import draw_blueprint, draw_frozen, init_state
@@ -37,7 +37,7 @@ CONFIG = Config(
     training=TrainingConfig(objectives=NAMES, objective_weights=(5.0, 2.0, 1.0)),
     distillation=DistillationConfig(teacher="hf:elsewhere", temperature=3.0),
 )
-OBJECTIVES = objectives_of(CONFIG)
+OBJECTIVES = make_objectives(CONFIG)
 STUDENT = replace(MODEL, num_hidden_layers=1, initializer_range=0.2)
 DEEP = replace(MODEL, num_hidden_layers=3, initializer_range=0.2)  # of dropout 0.1, which a teacher does not have
 IN_CHUNKS = ExecutionConfig(logits_chunk=16)

@@ -25,7 +25,7 @@ from bertjax.model.shared_tables import own_words, with_own_words
 from bertjax.run.run_directory import extract_generator
 from bertjax.training.objectives import choose
 from bertjax.training.objectives.objective import Forward
-from bertjax.training.objectives.registry import objectives_of
+from bertjax.training.objectives.registry import make_objectives
 from bertjax.training.objectives.rtd import replaced
 from bertjax.training.optimizer import clip_factors
 from bertjax.training.step import averages, batch_weights, objective_sums
@@ -48,7 +48,7 @@ MODEL = replace(
 )
 DATA = DataConfig(sequence_length=24, max_predictions=4, packing="pairs", keep_share=0.0, random_share=0.0)
 NAMES, WEIGHTS = ("mlm", "rtd"), (1.0, 10.0)
-OBJECTIVES = objectives_of(Config(training=TrainingConfig(objectives=NAMES, objective_weights=WEIGHTS)))
+OBJECTIVES = make_objectives(Config(training=TrainingConfig(objectives=NAMES, objective_weights=WEIGHTS)))
 SPLIT = MemorySplit(random_documents(30, seed=3, sentences=5, tokens=6), vocab_size=VOCABULARY)
 
 

@@ -22,7 +22,7 @@ from tiny_runs import command, digests, finish, stop_after, write_recipe
 
 from bertjax.config import MeshConfig
 from bertjax.convert.compare import compare_with_transformers
-from bertjax.families.registry import FAMILIES, family_of
+from bertjax.families.registry import FAMILIES, get_family
 from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.training.objectives import choose
@@ -286,7 +286,7 @@ def test_a_member_trains_resumes_and_is_exported(
     finish(command(recipe, corpus, run, *fixed), log)
     found = curves(read_metrics(run / "metrics.jsonl"))
     assert found["eval/mlm_loss"][1][-1] < found["baseline/no_context_loss"][1][-1]
-    if family_of(family).generator:
+    if get_family(family).generator:
         # Killed at a drawn moment. A save waits for the one before, so that of step 40 is there by step 80.
         moment = random.Random(family).uniform(0.0, 0.2)
         code = stop_after(command(recipe, corpus, half, *fixed), log, moment, signal.SIGKILL, f"pretraining  {ended} /")
@@ -338,8 +338,8 @@ def training_of(family: str, mesh: MeshConfig, **how: Any) -> Training:
     if model.embedding_norm == "none":
         # The first norm divides small vectors by their size: with 0.02, rounding grows a hundredfold in ten steps.
         model = replace(model, initializer_range=0.2)
-    objectives = family_of(family).objectives
-    if family_of(family).generator:
+    objectives = get_family(family).objectives
+    if get_family(family).generator:
         model, objectives = replace(model, generator_width=0.5), ("mlm", *objectives)
     model = replace(model, **AS_PUBLISHED.get(family, {}))
     return Training(mesh, model, OPTIMIZER, objectives=choose(objectives), **how)

@@ -9,7 +9,7 @@ import pytest
 from bertjax.config import Config, DataConfig, ModelConfig, TrainingConfig
 from bertjax.plan.compiling import compiler_flops
 from bertjax.training.flops import device_peak, measured_peak_flops, mfu, peak_flops, train_flops_per_token
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 BASE = ModelConfig()
 LARGE = ModelConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
@@ -99,7 +99,7 @@ def test_products_are_most_of_what_xla_counts(change):
     model = replace(SMALL, hidden_size=256, intermediate_size=1024, num_hidden_layers=4, **change)
     data = DataConfig(sequence_length=64, max_predictions=8)
     config = Config(model=model, data=data, training=TrainingConfig(global_batch_size=16))
-    (stage,) = stages_of(config)
+    (stage,) = make_stages(config)
     ours = 16 * 64 * train_flops_per_token(model, 64, 8)
     assert 1.0 < compiler_flops(config, stage) / ours < 1.1
 

@@ -20,7 +20,7 @@ from bertjax.parallel.sharding import batch_sharding
 from bertjax.plan.compiling import lower_train_step
 from bertjax.training import step as step_module
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.stages import stage_step, stages_of
+from bertjax.training.stages import make_stages, stage_step
 from bertjax.training.state import draw_blueprint
 
 ROWS, LENGTH = 4, 128
@@ -56,7 +56,7 @@ def test_the_kernel_runs_on_the_rows_and_heads_of_each_device(
 
 def test_dropout_is_in_the_kernel_of_a_step_for_tpus() -> None:
     config = replace(run(MeshConfig(2, 1, 2), "pairs", "auto"), model=WITH_DROPOUT)
-    text = lower_train_step(config, stages_of(config)[0], make_abstract_mesh(config.mesh, 4), "tpu").as_text()
+    text = lower_train_step(config, make_stages(config)[0], make_abstract_mesh(config.mesh, 4), "tpu").as_text()
     assert text.count("tpu_custom_call") >= 2 and "512x512x" not in text
 
 
@@ -81,7 +81,7 @@ def tpus() -> list[jax.Device]:
 
 
 def traced(config: Config, devices: list[jax.Device], platform: str | None = None) -> jax.stages.Traced:
-    mesh, optimizer, stage = make_mesh(config.mesh, devices), make_optimizer(config.optimizer), stages_of(config)[0]
+    mesh, optimizer, stage = make_mesh(config.mesh, devices), make_optimizer(config.optimizer), make_stages(config)[0]
     rows = batch_sharding(mesh)
     batch = {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows)
@@ -134,6 +134,6 @@ def test_cudnn_is_in_the_step_that_is_lowered_for_gpus(mesh: MeshConfig, monkeyp
 
 def test_step_for_another_platform_has_its_attention() -> None:
     config = run(MeshConfig(4, 1, 1), "none", "auto")
-    stage, mesh = stages_of(config)[0], make_abstract_mesh(config.mesh, 4)
+    stage, mesh = make_stages(config)[0], make_abstract_mesh(config.mesh, 4)
     assert "tpu_custom_call" in lower_train_step(config, stage, mesh, "tpu").as_text()
     assert "tpu_custom_call" not in lower_train_step(config, stage, mesh, "cpu").as_text()

@@ -19,13 +19,13 @@ from bertjax.config import Config, ExecutionConfig, MeshConfig, StageConfig, Tra
 from bertjax.parallel.mesh import make_mesh
 from bertjax.run.run_directory import load_run
 from bertjax.training.out_of_memory import OutOfMemory, remedies, settings_named
-from bertjax.training.stages import stages_of
+from bertjax.training.stages import make_stages
 
 CONFIG = Config(
     training=TrainingConfig(global_batch_size=96, grad_accum_steps=2),
     stages=(StageConfig(start=900_000, global_batch_size=8, grad_accum_steps=1),),
 )
-ROWS, LAST_ROWS = stages_of(CONFIG)
+ROWS, LAST_ROWS = make_stages(CONFIG)
 
 
 def mesh(devices: int = 1, fsdp: int = 1) -> jax.sharding.Mesh:

@@ -39,7 +39,7 @@ from bertjax.text.store.format import TokenStore
 from bertjax.training.objectives import choose
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import make_schedule
-from bertjax.training.stages import stage_at, stages_of
+from bertjax.training.stages import make_stages, stage_at
 from bertjax.training.state import draw_blueprint, init_state
 from bertjax.training.step import make_train_step
 
@@ -63,13 +63,13 @@ def config(*stages: StageConfig, steps: int = 1000) -> Config:
 
 
 def test_a_run_without_stages_is_one() -> None:
-    (only,) = stages_of(config())
+    (only,) = make_stages(config())
     assert (only.start, only.stop, only.seed) == (0, 1000, 0)
     assert only.data.sequence_length == 128
 
 
 def test_a_stage_keeps_what_it_does_not_name() -> None:
-    first, second, third = stages_of(
+    first, second, third = make_stages(
         config(
             StageConfig(start=600, sequence_length=512, max_predictions=77),
             StageConfig(start=900, global_batch_size=128, grad_accum_steps=4, masking="words"),
@@ -93,7 +93,7 @@ def test_a_stage_of_long_rows_reads_text_its_own_way() -> None:
     longer = StageConfig(start=600, sequence_length=512, rows="documents", pairs_per_row=32)
     made = replace(config(longer, StageConfig(start=900)), data=data)
     made = replace(made, training=replace(made.training, objectives=("mlm",)))
-    stages = stages_of(made)
+    stages = make_stages(made)
     assert [(s.data.rows, s.data.pairs_per_row) for s in stages] == [("doc_sentences", 8), *[("documents", 32)] * 2]
     assert preflight(made) == made
 
@@ -104,14 +104,14 @@ def test_a_stage_has_its_own_mask_rate_rule_and_mixture() -> None:
     second = StageConfig(start=600, mask_probability=0.15, temperature=0.5, mask_count="random_round", keep_share=0.0)
     third = StageConfig(start=900, mask_probability=0.05, temperature=1.0, weights=(1.0, 0.0), random_share=0.0)
     made = replace(config(second, third), data=data)
-    stages = [stage.data for stage in stages_of(made)]
+    stages = [stage.data for stage in make_stages(made)]
     assert [(one.mask_probability, one.mask_count) for one in stages] == [
         (0.3, "round"), (0.15, "random_round"), (0.05, "random_round")
     ]  # fmt: skip
     assert [(one.keep_share, one.random_share) for one in stages] == [(0.1, 0.1), (0.0, 0.1), (0.0, 0.0)]
     assert [(one.temperature, one.weights) for one in stages] == [(0.7, ()), (0.5, ()), (1.0, (1.0, 0.0))]
     with pytest.raises(ValueError, match=r"stages.0: data.weights=\(1.0,\): give one for each of the 2 data.sources"):
-        stages_of(replace(config(StageConfig(start=600, weights=(1.0,), temperature=1.0)), data=data))
+        make_stages(replace(config(StageConfig(start=600, weights=(1.0,), temperature=1.0)), data=data))
 
 
 def test_rows_of_a_stage_have_its_mask_rate_and_mixture(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_rows_of_a_stage_have_its_mask_rate_and_mixture(tmp_path: Path) -> None:
     data = DataConfig(sources=sources, root=str(tmp_path / "data"), vocab_size=600, sequence_length=32, workers=1,
                       mask_probability=0.3, max_predictions=10)  # fmt: skip
     stage = StageConfig(start=600, mask_probability=0.05, weights=(0.0, 1.0))
-    first, second = stages_of(replace(config(stage), data=data))
+    first, second = make_stages(replace(config(stage), data=data))
     content = open_training_data([first.data, second.data], no_progress)
     assert second.data == replace(data, mask_probability=0.05, weights=(0.0, 1.0))
     rows = [content.train(one.data, one.seed) for one in (first, second)]
@@ -154,13 +154,13 @@ def test_rows_of_a_stage_are_part_of_the_run(change: dict) -> None:
 
 def test_one_schedule_runs_through_stages_that_name_none() -> None:
     whole = make_schedule(OptimizerConfig(warmup_steps=100), 1000)
-    for stage in stages_of(config(StageConfig(start=600, sequence_length=512))):
+    for stage in make_stages(config(StageConfig(start=600, sequence_length=512))):
         for step in (0, 99, 100, 599, 600, 999):
             assert float(stage.schedule()(jnp.int32(step))) == float(whole(jnp.int32(step)))
 
 
 def test_a_stage_that_names_a_learning_rate_warms_up_again() -> None:
-    first, second = stages_of(config(StageConfig(start=600, learning_rate=3e-4, warmup_steps=50)))
+    first, second = make_stages(config(StageConfig(start=600, learning_rate=3e-4, warmup_steps=50)))
     before = make_schedule(OptimizerConfig(warmup_steps=100), 600)
     after = make_schedule(OptimizerConfig(learning_rate=3e-4, warmup_steps=50), 400)
     for step in (0, 100, 599):
@@ -172,7 +172,7 @@ def test_a_stage_that_names_a_learning_rate_warms_up_again() -> None:
 def test_a_stage_ends_at_its_own_share_of_its_peak() -> None:
     linear = OptimizerConfig(warmup_steps=100, final_share=0.1, schedule="cosine")
     constant = StageConfig(start=600, learning_rate=1e-5, final_share=1.0)
-    first, second = stages_of(replace(config(constant), optimizer=linear))
+    first, second = make_stages(replace(config(constant), optimizer=linear))
     assert float(first.schedule()(jnp.int32(599))) < 1.1e-5
     assert {float(second.schedule()(jnp.int32(step))) for step in (600, 700, 999)} == {float(np.float32(1e-5))}
 
@@ -201,7 +201,7 @@ def test_a_stage_ends_at_its_own_share_of_its_peak() -> None:
 )
 def test_stages_that_cannot_be_are_refused(stages: list[StageConfig], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        stages_of(config(*stages))
+        make_stages(config(*stages))
 
 
 def test_stages_survive_being_written_down() -> None:
@@ -258,7 +258,7 @@ def test_staged_run_is_the_runs_it_is_made_of(staged: tuple[Path, Path, Path]) -
                 dropout_seed=0,
             )
             data = replace(run.data, sequence_length=length, max_predictions=predictions, masking=levels[number])
-            batches = PairBatches(store.split("train"), tokenizer, data, stages_of(run)[number].seed)
+            batches = PairBatches(store.split("train"), tokenizer, data, make_stages(run)[number].seed)
             for k in range(stop - start):
                 state, metrics = step(state, to_global(mesh, batches.batch(k, rows)))
                 losses.append(float(metrics["loss"]))

@@ -9,14 +9,14 @@ import numpy as np
 
 from bertjax.config import ModelConfig
 from bertjax.convert.executable.graph import Graph, Value
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.model.attention.positions import alibi_slopes, sinusoids
 from bertjax.model.attention.relative import distance_row, score_scale
 from bertjax.model.attention.score_bias import distance_bucket
 from bertjax.model.attention.self_attention import layer_windows
 from bertjax.model.heads import POOLER_OF_TOKENS
 from bertjax.model.layers import ACTIVATIONS
-from bertjax.model.network import head_of
+from bertjax.model.network import network_class
 from bertjax.model.pooling import Pooling
 from bertjax.model.stack import layers_per_group
 
@@ -257,7 +257,7 @@ class NetworkGraph(Graph):
         if config.position_embedding in ("learned", "sinusoidal"):
             learned = config.position_embedding == "learned"
             table = self.params[f"{prefix}/position"] if learned else np.asarray(sinusoids(config))
-            hf = family_of(config.family).huggingface
+            hf = get_family(config.family).huggingface
             if hf is not None and hf.positions_from_padding:
                 # 1, 2, ... for real tokens wherever the padding is, and 0 for padding, as in transformers.
                 real = self.node("Not", self.node("Equal", ids.cast("integer"), pad_id)).cast("integer")
@@ -301,7 +301,7 @@ class NetworkGraph(Graph):
         `logits` are [batch, labels], for a head of tokens [batch, length, labels], and for choices [batch, 1] with one
         of them in a row; a span's are `start_logits` and `end_logits` [batch, length].
         """
-        head, x = head_of(self.config), self.hidden
+        head, x = network_class(self.config), self.hidden
         dims = ("batch", "length") if head.per_token else ("batch",)
         if not head.per_token:
             x = self.node("Gather", x, 0, axis=1)

@@ -33,12 +33,12 @@ from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokeniz
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.convert.sentence_transformers.sentence_format import encoder_config
 from bertjax.finetune.kinds import get_kind
-from bertjax.model.network import head_of
+from bertjax.model.network import network_class
 from bertjax.model.parameters import named_arrays
 from bertjax.model.pooling import check_vectors
 from bertjax.model.shared_tables import with_own_words
 from bertjax.run.run_directory import TrainedModel
-from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.remote import AnyPath, to_path
 from bertjax.storage.sums import write_sums
 
 Precision = Literal["float32", "float16", "int8"]
@@ -129,7 +129,7 @@ class Runtime:
             texts[CARD_FILE] = part_card(model, self.library, self._use(model, vectors), weights, has_logits)
             write_texts(partial, texts)
             write_sums(partial)
-        return path_of(str(directory))
+        return to_path(str(directory))
 
     def _use(self, model: TrainedModel, vectors: Vectors) -> str:
         """Python code for the card that puts texts through the export."""
@@ -189,7 +189,7 @@ class Runtime:
 
 def gives_logits(model: TrainedModel, vectors: Vectors) -> bool:
     """Whether an export gives the logits of a head instead of vectors."""
-    return vectors.pooling == "none" and bool(head_of(model.config.model).outputs)
+    return vectors.pooling == "none" and bool(network_class(model.config.model).outputs)
 
 
 def output_names(model: TrainedModel, vectors: Vectors) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ def output_names(model: TrainedModel, vectors: Vectors) -> tuple[str, ...]:
     encoder: `last_hidden_state` [batch, length, D] and, pooled, `sentence_embedding` [batch, D].
     """
     if gives_logits(model, vectors):
-        return head_of(model.config.model).outputs
+        return network_class(model.config.model).outputs
     return HIDDEN, *([VECTOR] if vectors.pooling != "none" else [])
 
 

@@ -29,8 +29,8 @@ from bertjax.convert.executable.runtime import (
 from bertjax.convert.folder import as_json, write_texts
 from bertjax.convert.formats import Vectors
 from bertjax.families.networks import abstract_network
-from bertjax.families.registry import family_of
-from bertjax.model.network import bind, head_of
+from bertjax.families.registry import get_family
+from bertjax.model.network import bind, network_class
 from bertjax.model.parameters import named_arrays
 from bertjax.model.pooling import pool
 from bertjax.run.run_directory import TrainedModel
@@ -106,8 +106,8 @@ def _function(model: TrainedModel, vectors: Vectors) -> Function:
     config = model.config.model
     graphdef, shapes, _ = abstract_network(config)
     treedef, shapes_by_name = jax.tree.structure(shapes), named_arrays(shapes)
-    has_logits, outputs = gives_logits(model, vectors), head_of(config).outputs
-    hf = family_of(config.family).huggingface
+    has_logits, outputs = gives_logits(model, vectors), network_class(config).outputs
+    hf = get_family(config.family).huggingface
     # Positions of packed sequences are counted from their first token, wherever the padding is.
     packed = hf is not None and hf.positions_from_padding
 

@@ -16,9 +16,9 @@ from bertjax.convert.executable.web_page import PACKAGES, page
 from bertjax.convert.folder import write_texts
 from bertjax.convert.formats import Vectors
 from bertjax.convert.model_card import task_about
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.finetune.tasks import count_input_texts
-from bertjax.model.network import head_of
+from bertjax.model.network import network_class
 from bertjax.run.run_directory import TrainedModel
 
 PAGE_FILE, PACKAGES_FILE = "index.html", "package.json"
@@ -40,7 +40,7 @@ def write_web(model: TrainedModel, folder: Path, vectors: Vectors, precision: Pr
     weights = write_onnx(model, folder, vectors, precision)
     if (size := weights.stat().st_size) > _LARGEST:
         raise ValueError(f"--to web: the graph has {size:,} bytes, and a page can load {_LARGEST:,}; use --to onnx")
-    config, head = model.config, head_of(model.config.model)
+    config, head = model.config, network_class(model.config.model)
     shows = ("tokens" if head.labelled else "spans") if head.per_token else "classes"
     pairs = isinstance(config, FinetuneConfig) and count_input_texts(config.task) == 2
     second = "; || between a question and its text" if shows == "spans" else ""
@@ -51,7 +51,7 @@ def write_web(model: TrainedModel, folder: Path, vectors: Vectors, precision: Pr
         "labels": model.labels if config.model.num_labels == len(model.labels) else (),
         "longest": model.max_length,
         "padding": model.tokenizer.pad_id,
-        "separators": family_of(config.model.family).template.separators,
+        "separators": get_family(config.model.family).template.separators,
         "shows": shows if has_logits else "vectors",
         "pairs": bool(second),
     }

@@ -9,7 +9,7 @@ from typing import Any
 from bertjax.config import ModelConfig
 from bertjax.families.family import Family, HuggingFace
 from bertjax.families.hf_config import ACTIVATIONS, LARGEST, HfConfig
-from bertjax.families.registry import FAMILIES, family_of
+from bertjax.families.registry import FAMILIES, get_family
 
 # A key of ours, for several families may be one `model_type`: it names those that are not its first.
 FAMILY = "bertjax_family"
@@ -17,7 +17,7 @@ FAMILY = "bertjax_family"
 
 def to_config_json(model: ModelConfig, special: Mapping[str, int]) -> dict[str, Any]:
     """`config.json` of a model without a task, with the vocabulary's true size; `special` has ids by role."""
-    hf = family_of(model.family).transformers
+    hf = get_family(model.family).transformers
     ids = {key: special[role] for key, role in hf.token_ids.items() if role in special}
     rows = hf.rows_before_positions(_pad_id(ids, hf))
     return {

@@ -34,7 +34,7 @@ from bertjax.convert.model_card import CARD_FILE, model_card
 from bertjax.families.family import Class
 from bertjax.finetune.kinds import get_kind
 from bertjax.run.run_directory import TrainedModel
-from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.remote import AnyPath, to_path
 from bertjax.storage.sums import SUMS_FILE, sha256_of_file, write_sums
 
 WEIGHTS_FILE = "model.safetensors"
@@ -60,7 +60,7 @@ def export_huggingface(
     with written_whole(target, CARD_FILE, prove) as partial:
         _write_files(model, partial, their_class)
         write_sums(partial)
-    return path_of(str(directory))
+    return to_path(str(directory))
 
 
 def huggingface_config(

@@ -20,7 +20,7 @@ from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, read_to
 from bertjax.convert.huggingface.weights_files import read_weights
 from bertjax.families.family import HuggingFace
 from bertjax.families.hf_config import HfConfig
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.finetune.kinds import KINDS, get_kind
 from bertjax.model.network import HEADS
 
@@ -48,7 +48,7 @@ def read_huggingface(directory: str | Path) -> ForeignModel:
     config = from_config_json(values, file)
     if kind:
         config = replace(config, head=get_kind(kind).network.name, num_labels=len(labels))
-        constants = family_of(config.family).transformers.head_constants
+        constants = get_family(config.family).transformers.head_constants
         HfConfig(values, file).require(constants.get(get_kind(kind).network.transformers, {}))
     for name in TOKENIZER_FILES:
         if (folder / name).is_file():
@@ -118,7 +118,7 @@ def canonical_names(
     (`_WRAPPERS`), and `gamma` and `beta`, as LayerNorm's were called until 2019. Raises ValueError, beginning with
     `origin`, for the encoder behind another prefix.
     """
-    hf = family_of(config.family).transformers
+    hf = get_family(config.family).transformers
     words = next(tensor.theirs for tensor in hf_class(config).tensors if tensor.padded)
     wrapper = _wrapper(tensors, hf.prefix, words.removeprefix(hf.prefix), origin)
     tensors = {name.removeprefix(wrapper): array for name, array in tensors.items()}

@@ -13,9 +13,9 @@ from bertjax.config import ModelConfig
 from bertjax.convert.huggingface.config import from_config_json, to_config_json
 from bertjax.families.family import Class, Tensor, dense
 from bertjax.families.networks import abstract_network
-from bertjax.families.registry import FAMILIES, family_of
+from bertjax.families.registry import FAMILIES, get_family
 from bertjax.model.attention.positions import rotation_rates, sinusoids
-from bertjax.model.network import HEADS, Network, Params, head_of
+from bertjax.model.network import HEADS, Network, Params, network_class
 from bertjax.model.parameters import named_arrays
 from bertjax.model.shared_tables import with_own_words
 from bertjax.model.task_heads import VectorNetwork
@@ -33,7 +33,7 @@ _TABLES = ("learned", "sinusoidal")  # both are a table of positions there
 
 def hf_class(config: ModelConfig) -> Class:
     """The class of transformers for a model of this config."""
-    hf, head = family_of(config.family).transformers, head_of(config)
+    hf, head = get_family(config.family).transformers, network_class(config)
     if not head.of_task and config.mlm_decoder == "plain":
         return hf.pretraining
     if not head.of_task:  # no class has an enhanced decoder
@@ -51,7 +51,7 @@ def hf_classes(config: ModelConfig) -> dict[str, Class]:
 
     `pretraining` keeps every head and `encoder` none; `mlm` and others keep one, where transformers has such a class.
     """
-    hf, whole = family_of(config.family).transformers, hf_class(config)
+    hf, whole = get_family(config.family).transformers, hf_class(config)
     one_head = (candidate for candidate in (whole, *hf.partial) if len(candidate.outputs) == 1)
     pooler = tuple(tensor for tensor in hf.pooler if tensor in whole.tensors)
     return {
@@ -65,7 +65,7 @@ def class_with(config: ModelConfig, head: str) -> Class:
     """The class that keeps `head`, a name of `hf_classes`; "" keeps all. Raises ValueError if there is none."""
     if not head:
         return hf_class(config)
-    if head_of(config).of_task:
+    if network_class(config).of_task:
         raise ValueError(f"--head {head}: a fine-tuned model is exported with the head of its task; leave --head out")
     classes = hf_classes(config)
     if head not in classes:
@@ -103,13 +103,13 @@ def bare_encoder(config: ModelConfig) -> ModelConfig:
 
 def bare_names(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
     """Rename tensors as in the encoder's own class."""
-    prefix = family_of(config.family).transformers.prefix
+    prefix = get_family(config.family).transformers.prefix
     return {name.removeprefix(prefix): array for name, array in tensors.items()}
 
 
 def stored_rates(config: ModelConfig) -> dict[str, np.ndarray]:
     """The rates of rotated positions under their name in the files of the family; empty if its files have none."""
-    name = family_of(config.family).transformers.rates
+    name = get_family(config.family).transformers.rates
     if not name or config.position_embedding != "rope":
         return {}
     return {name: rotation_rates(config.rope_theta, config.hidden_size // config.num_attention_heads)}
@@ -117,14 +117,14 @@ def stored_rates(config: ModelConfig) -> dict[str, np.ndarray]:
 
 def left_out(config: ModelConfig) -> tuple[str, ...]:
     """The modules of a network of this config that no class of transformers has."""
-    names = [*family_of(config.family).transformers.left_out, *_OF_TRAINING]
+    names = [*get_family(config.family).transformers.left_out, *_OF_TRAINING]
     names += ["mlm_head", "mask_decoder"] if config.mlm_decoder == "enhanced" else []
     return tuple(name for name in names if name in abstract_network(config)[1])
 
 
 def has_class(config: ModelConfig) -> bool:
     """Whether transformers has a class for a model of this config."""
-    return family_of(config.family).huggingface is not None and not _not_expressed(config)
+    return get_family(config.family).huggingface is not None and not _not_expressed(config)
 
 
 def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
@@ -163,7 +163,7 @@ def tensor_table(config: ModelConfig) -> tuple[Tensor, ...]:
 def _not_expressed(config: ModelConfig) -> list[str]:
     """The fields that `config.json` cannot express, as name=value."""
     try:
-        if head_of(config).transformers in family_of(config.family).transformers.lacking:
+        if network_class(config).transformers in get_family(config.family).transformers.lacking:
             return [f"model.head={config.head!r}"]
         round_trip = from_config_json(to_config_json(config, {}), "config.json")
     except ValueError as error:
@@ -188,7 +188,7 @@ def to_huggingface_tensors(
     arrays = named_arrays(with_own_words(params))
     if config.position_embedding == "sinusoidal":
         arrays[_POSITION] = sinusoids(config)
-    before = family_of(config.family).transformers.rows_before_positions(pad_id)
+    before = get_family(config.family).transformers.rows_before_positions(pad_id)
     tensors: dict[str, np.ndarray] = {}
     for tensor in tensor_table(config):
         if their_class is not None and tensor.ours not in {member.ours for member in their_class.tensors}:
@@ -229,7 +229,7 @@ def from_huggingface_tensors(tensors: Mapping[str, np.ndarray], config: ModelCon
 def their_shapes(config: ModelConfig, pad_id: int = 0) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every tensor of Hugging Face's for a model of this config; makes no array."""
     ours = _our_shapes(config)
-    before = family_of(config.family).transformers.rows_before_positions(pad_id)
+    before = get_family(config.family).transformers.rows_before_positions(pad_id)
     shapes: dict[str, tuple[int, ...]] = {}
     for tensor in tensor_table(config):
         shape = ours[tensor.ours]

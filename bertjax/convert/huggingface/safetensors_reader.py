@@ -45,7 +45,7 @@ def read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
             raise ValueError("its header is not a JSON object")
         header.pop("__metadata__", None)
         start = 8 + header_size
-        layout = {name: _layout_of(name, entry) for name, entry in header.items()}
+        layout = {name: _entry_layout(name, entry) for name, entry in header.items()}
         _check_layout(layout, size - start)
         data = np.memmap(path, np.uint8, mode="r", offset=start) if size > start else np.zeros(0, np.uint8)
         return {
@@ -64,7 +64,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return entries
 
 
-def _layout_of(name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
+def _entry_layout(name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
     """(dtype, shape, first byte, byte after the last) of an entry of the header."""
     try:
         dtype, shape, (first, last) = _DTYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]

@@ -12,7 +12,7 @@ from typing import Any
 import tokenizers
 
 from bertjax.convert.folder import as_json
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.input.layout import Template
 from bertjax.tokenization import artefact, huggingface
 from bertjax.tokenization.loading import COMPANIONS, VOCABULARY_FILES
@@ -24,7 +24,7 @@ TOKENIZER_FILES = (*dict.fromkeys((*huggingface.FILES, *VOCABULARY_FILES, *COMPA
 
 def tokenizer_texts(tokenizer: Tokenizer, max_length: int, family: str) -> dict[str, str | bytes]:
     """The files from which AutoTokenizer builds the tokenizer: name -> content."""
-    definition = family_of(family)
+    definition = get_family(family)
     files: dict[str, str | bytes] = dict(tokenizer.files)
     if tokenizer.is_wordpiece:
         files[VOCABULARY_FILE] = "".join(f"{token}\n" for token in tokenizer.tokens)
@@ -65,4 +65,4 @@ def _tokenizer_config(tokenizer: Tokenizer, max_length: int, template: Template)
 
 def read_tokenizer(folder: Path, family: str) -> Tokenizer:
     """The tokenizer of a folder, by transformers' rules. Raises ValueError as `read_folder` does."""
-    return huggingface.read_folder(folder, family_of(family).transformers.model_type)
+    return huggingface.read_folder(folder, get_family(family).transformers.model_type)

@@ -42,10 +42,10 @@ from bertjax.convert.huggingface.names import (
 from bertjax.convert.huggingface.tokenizer_files import TOKENIZER_FILES, tokenizer_texts
 from bertjax.convert.model_card import CARD_FILE, part_card
 from bertjax.convert.sentence_transformers.reader import MODULES_FILE
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.model.pooling import Pooling, check_vectors
 from bertjax.run.run_directory import TrainedModel
-from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.remote import AnyPath, to_path
 from bertjax.storage.sums import write_sums
 
 LIBRARY = "sentence-transformers"
@@ -99,7 +99,7 @@ def export_sentence_transformers(
     check_vectors(model.config.model, pooling, "last")
     if pooling not in _MODES:
         raise ValueError(f"--pooling {pooling}: {LIBRARY} makes one vector of a text; choose {', '.join(_MODES)}")
-    if "pooler" in family_of(model.config.model.family).heads and "pooler" not in model.params:
+    if "pooler" in get_family(model.config.model.family).heads and "pooler" not in model.params:
         raise ValueError(
             f"{model.directory}: a network for {model.kind} has no pooler, which {LIBRARY} expects of BERT"
         )
@@ -108,7 +108,7 @@ def export_sentence_transformers(
     with written_whole(target, CARD_FILE, prove) as partial:
         _write_files(model, partial, pooling, normalize)
         write_sums(partial)
-    return path_of(str(directory))
+    return to_path(str(directory))
 
 
 def encoder_tensors(model: TrainedModel) -> dict[str, np.ndarray]:

@@ -26,10 +26,10 @@ from bertjax.convert.huggingface.exporter import huggingface_config
 from bertjax.convert.huggingface.names import their_shapes, to_huggingface_tensors
 from bertjax.convert.tf1.forward import TensorflowBert
 from bertjax.families.bert import BERT
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.run.run_directory import TrainedModel
 from bertjax.storage.lean_import import import_tensorflow
-from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.remote import AnyPath, to_path
 from bertjax.storage.sums import write_sums
 from bertjax.tokenization import entity_map
 from bertjax.tokenization.tokenizer import TextRules
@@ -141,7 +141,7 @@ def export_tensorflow(model: TrainedModel, directory: str | AnyPath, prove: Prov
         copies = _read_arrays(partial / PREFIX)
         assert copies.keys() == arrays.keys() and all(np.array_equal(copies[k], arrays[k]) for k in arrays)
         write_sums(partial)
-    return path_of(str(directory))
+    return to_path(str(directory))
 
 
 def _require_bert(model: TrainedModel) -> None:
@@ -151,7 +151,7 @@ def _require_bert(model: TrainedModel) -> None:
     except ValueError as error:
         raise ValueError(f"{error}; neither has google-research/bert") from None
     # Another family's head may share the name of one of BERT's but not its meaning.
-    heads = [head for head in family_of(model.config.model.family).heads if head not in BERT.heads]
+    heads = [head for head in get_family(model.config.model.family).heads if head not in BERT.heads]
     foreign = [name for name in sorted(names) if not name.startswith((*_OF_BERT, *_HEADS))] or heads
     if model.config.model.attention_block:
         raise ValueError(

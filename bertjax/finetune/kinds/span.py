@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.finetune.data.examples import Question, label_weights
 from bertjax.finetune.encoding.answers import (
     NO_SHARES,
@@ -100,7 +100,7 @@ class SpanKind(Kind):
 
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
         """Encode the questions. Raises ValueError naming a question that is too long under --strict-length."""
-        options, counts, template = config.task, QuestionCounts(), family_of(config.model.family).template
+        options, counts, template = config.task, QuestionCounts(), get_family(config.model.family).template
         sizes = WindowSizes(config.data.sequence_length, options.doc_stride, options.max_query, template)
         unanswerable = options.no_answer_threshold is not None
         label_weights(options, (), lambda: np.empty(0, np.int64))  # refuses them: there are no labels

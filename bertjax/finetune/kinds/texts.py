@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import softmax
 
 from bertjax.config import FinetuneConfig, TaskConfig
-from bertjax.families.registry import family_of
+from bertjax.families.registry import get_family
 from bertjax.finetune.data.examples import TextExample, label_numbers, label_set, label_weights
 from bertjax.finetune.data.tables import WITHOUT_TABS, Columns, read_split_of_table
 from bertjax.finetune.encoding.global_tokens import FIRST_TOKEN
@@ -152,7 +152,7 @@ class TextKind(Kind):
             tokenizer=tokenizer,
             max_length=length,
             counts=counts,
-            template=family_of(config.model.family).template,
+            template=get_family(config.model.family).template,
             strict=config.task.strict_length,
         )
 

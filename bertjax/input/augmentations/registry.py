@@ -34,7 +34,7 @@ def choose(names: Sequence[str]) -> list[Augmentation]:
     return chosen
 
 
-def room_of(names: Sequence[str], lengths: np.ndarray, most: int) -> np.ndarray:
+def slack_tokens(names: Sequence[str], lengths: np.ndarray, most: int) -> np.ndarray:
     """The tokens to keep free for texts of these lengths, int64 [n], at most `most`."""
     room = lengths.astype(np.int64)
     for augmentation in choose(names):

@@ -16,7 +16,7 @@ from bertjax.input.batches import Spec, batch_spec, rows_of_batch
 from bertjax.input.layout import Vocabulary
 from bertjax.input.randomness import derive_key, permute
 from bertjax.input.tfrecords.record_files import RecordFile
-from bertjax.input.tfrecords.rows import RECORDED, RowShape, Segments, parse, rows_of, text_of
+from bertjax.input.tfrecords.rows import RECORDED, RowShape, Segments, parse, rows_from_features, unmasked_segments
 from bertjax.text.ragged import grouped
 
 _AT_A_TIME = 1 << 10  # rows read at once for their text
@@ -98,7 +98,7 @@ class RecordBatches:
             return self._view.names(records[[row]])[0]
 
         features = parse(self._view.read(records), RowShape.of(self._data), name)
-        return rows_of(features, self._vocabulary, name, self._objectives)
+        return rows_from_features(features, self._vocabulary, name, self._objectives)
 
     def names(self, numbers: np.ndarray) -> list[str]:
         """File and record of the rows of the run with these numbers, int64 [n]."""
@@ -120,7 +120,7 @@ class RecordBatches:
         """The text of at most `most` rows of the first epoch, in parts."""
         stop = min(most, self.rows_per_epoch)
         for first in range(0, stop, _AT_A_TIME):
-            yield text_of(self.rows(np.arange(first, min(first + _AT_A_TIME, stop))), self._vocabulary)
+            yield unmasked_segments(self.rows(np.arange(first, min(first + _AT_A_TIME, stop))), self._vocabulary)
 
 
 def require_recorded(objectives: Sequence[str]) -> None:

@@ -16,7 +16,15 @@ from bertjax.input.layout import Vocabulary
 from bertjax.input.masking.options import MASKING_OPTIONS
 from bertjax.input.tfrecords.batches import RecordBatches, RecordView, require_recorded
 from bertjax.input.tfrecords.record_files import RecordFile, open_record_files
-from bertjax.input.tfrecords.rows import RECORDED, RowShape, Segments, parse, require_special_tokens, rows_of, shape_of
+from bertjax.input.tfrecords.rows import (
+    RECORDED,
+    RowShape,
+    Segments,
+    parse,
+    record_shape,
+    require_special_tokens,
+    rows_from_features,
+)
 from bertjax.storage.progress import Progress
 from bertjax.storage.remote import is_remote
 from bertjax.text.corpus import Corpus, fingerprint
@@ -171,8 +179,8 @@ def _first_shape(file: RecordFile, vocabulary: Vocabulary) -> RowShape:
     def name(n: int) -> str:
         return f"{file.name}, record {n}"
 
-    shape = shape_of(first[0], name(0))
-    require_special_tokens(rows_of(parse(first, shape, name), vocabulary, name), vocabulary, name)
+    shape = record_shape(first[0], name(0))
+    require_special_tokens(rows_from_features(parse(first, shape, name), vocabulary, name), vocabulary, name)
     return shape
 
 

@@ -69,7 +69,7 @@ class Segments:
 RECORDED = {name: target.from_records for name, target in TARGETS.items() if target.from_records}
 
 
-def shape_of(record: bytes, name: str) -> RowShape:
+def record_shape(record: bytes, name: str) -> RowShape:
     """The sizes of a record's row.
 
     Raises ValueError if it is not a tf.train.Example, lacks a feature, or has features of different lengths;
@@ -99,7 +99,7 @@ def shape_of(record: bytes, name: str) -> RowShape:
 def parse(records: Sequence[bytes], shape: RowShape, name: Name) -> dict[str, np.ndarray]:
     """The features of B records by name, int64 and float32 [B, n].
 
-    Raises ValueError naming the first record of another shape, and like `shape_of`.
+    Raises ValueError naming the first record of another shape, and like `record_shape`.
     """
     tf = tensorflow()
     features = {key: tf.io.FixedLenFeature([_size(key, shape)], _dtype(tf, key)) for key in _FEATURES}
@@ -107,7 +107,7 @@ def parse(records: Sequence[bytes], shape: RowShape, name: Name) -> dict[str, np
         return {key: values.numpy() for key, values in tf.io.parse_example(list(records), features).items()}
     except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
         for number, record in enumerate(records):
-            if (other := shape_of(record, name(number))) != shape:
+            if (other := record_shape(record, name(number))) != shape:
                 raise ValueError(
                     f"{name(number)}: a row of {other}, in a file that begins with one of {shape}; give each size of "
                     "rows its own files"
@@ -115,7 +115,7 @@ def parse(records: Sequence[bytes], shape: RowShape, name: Name) -> dict[str, np
         raise
 
 
-def rows_of(
+def rows_from_features(
     features: dict[str, np.ndarray], vocabulary: Vocabulary, name: Name, objectives: Sequence[str] = tuple(RECORDED)
 ) -> dict[str, np.ndarray]:
     """Convert the features of B records to the arrays of `bertjax.input.batches.batch_spec`.
@@ -153,7 +153,7 @@ def require_special_tokens(rows: dict[str, np.ndarray], vocabulary: Vocabulary, 
         )
 
 
-def text_of(rows: dict[str, np.ndarray], vocabulary: Vocabulary) -> Segments:
+def unmasked_segments(rows: dict[str, np.ndarray], vocabulary: Vocabulary) -> Segments:
     """The text of sentence pairs: their segments without special tokens and masks."""
     ids, segments = rows["input_ids"].copy(), rows["token_type_ids"]
     row, slot = np.nonzero(rows["mlm_weights"])

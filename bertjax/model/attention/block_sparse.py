@@ -19,10 +19,10 @@ from bertjax.model.attention.windows import (
     Keys,
     Scoring,
     attend_blocks,
+    block_positions,
     heads_first,
     in_blocks,
     joined,
-    positions_of,
 )
 
 
@@ -145,7 +145,7 @@ def block_sparse_attention(
 
 def _ends_see(q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array, scoring: Scoring) -> jax.Array:
     """The first and the last block, which see the row: q, k, v [B, H, n, C, K], ids [B, 1, n, C] -> [B, H, 2, C, K]."""
-    positions, row_ids = positions_of(q), ids.reshape(ids.shape[0], 1, 1, 1, -1)
+    positions, row_ids = block_positions(q), ids.reshape(ids.shape[0], 1, 1, 1, -1)
     row = Keys(joined(k), joined(v), _ends(ids, 2)[..., None] == row_ids, positions.reshape(-1))
     return attend_blocks(_ends(q, 2), _ends(positions, 0), [row], scoring)
 
@@ -154,7 +154,7 @@ def _inner_see(
     q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array, chosen: jax.Array, scoring: Scoring
 ) -> jax.Array:
     """The blocks between, which see the ends, their neighbours and random blocks: -> [B, H, n - 2, C, K]."""
-    positions, query_ids = positions_of(q)[..., 0], ids[:, :, 1:-1, :, None]
+    positions, query_ids = block_positions(q)[..., 0], ids[:, :, 1:-1, :, None]
     end_ids = _ends(ids, 2).reshape(ids.shape[0], 1, 1, 1, -1)
     ends = Keys(joined(_ends(k, 2)), joined(_ends(v, 2)), query_ids == end_ids, _ends(positions, 0).reshape(-1))
     # An end that is a neighbour is no key there: it is one of the ends.

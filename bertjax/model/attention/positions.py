@@ -20,10 +20,10 @@ from bertjax.model.attention.windows import (
     Keys,
     Scoring,
     attend_blocks,
+    block_positions,
     heads_first,
     in_blocks,
     joined,
-    positions_of,
 )
 from bertjax.model.products import head_by_head, summed
 from bertjax.model.scan_constants import beside
@@ -172,7 +172,7 @@ def attention_by_queries(
             keys = Keys(k, v, seen, row, added(q, positions[:, 0]) if added else None)
             return attend_blocks(q, positions, [keys], scoring)
 
-        out = jax.lax.map(attend_block, (jnp.moveaxis(blocks, 2, 0), jnp.moveaxis(ids, 2, 0), positions_of(blocks)))
+        out = jax.lax.map(attend_block, (jnp.moveaxis(blocks, 2, 0), jnp.moveaxis(ids, 2, 0), block_positions(blocks)))
         return heads_first(joined(jnp.moveaxis(out, 0, 2))[:, :, :length])
 
     return head_by_head(attended, q, k, v, *(relative[:2] if relative else ()))

@@ -59,7 +59,7 @@ def joined(x: jax.Array) -> jax.Array:
     return x.reshape(*x.shape[:2], -1, x.shape[-1])
 
 
-def positions_of(blocks: jax.Array) -> jax.Array:
+def block_positions(blocks: jax.Array) -> jax.Array:
     """The position in the row of each token of all blocks [B, H, N, C, K]: int32 [N, C, 1]."""
     return jnp.arange(blocks.shape[2] * blocks.shape[3], dtype=jnp.int32).reshape(*blocks.shape[2:4], 1)
 
@@ -160,7 +160,7 @@ def window_attention(
         q, k, v = (in_blocks(heads_first(x), size) for x in (_scaled(q), k, v))
         ids = in_blocks(sequence_ids[:, None], size, NOWHERE)
         keys = window_keys(k, v, ids, ids, window, causal)
-        out = attend_blocks(q, positions_of(q), [keys], Scoring(length, dropout_keys, dropout_rate, slopes, heads))
+        out = attend_blocks(q, block_positions(q), [keys], Scoring(length, dropout_keys, dropout_rate, slopes, heads))
         return heads_first(joined(out)[:, :, :length])
 
     return head_by_head(attended, q, k, v)
@@ -250,7 +250,7 @@ def global_attention(
         near = window_keys(k, v, row_ids, ordinary_ids, window)
         seen = row_ids[..., None] == ids[:, None, None, None, :]
         far = Keys(global_k, global_v, seen, positions[:, None, None, None, :])
-        out = attend_blocks(q, positions_of(q), [near, far], scoring)
+        out = attend_blocks(q, block_positions(q), [near, far], scoring)
         return heads_first(joined(out)[:, :, :length])
 
     @jax.checkpoint

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.config import TrainingConfig, to_dict
-from bertjax.config.skips import Skip, batch_of, parse_skips
+from bertjax.config.skips import Skip, batch_number, parse_skips
 from bertjax.input.training_data import RunBatches
 from bertjax.run.callbacks import Callback, Figures
 from bertjax.run.checkpoint import DIRECTORY, read_metadata, saved_steps
@@ -29,7 +29,7 @@ from bertjax.run.checkpoint_metadata import DamagedCheckpoint
 from bertjax.run.job import Job
 from bertjax.run.metrics import LOSS
 from bertjax.runtime.processes import Processes
-from bertjax.storage.remote import AnyPath, path_of
+from bertjax.storage.remote import AnyPath, to_path
 from bertjax.training.stages import Stage, stage_at
 
 MOST = 10  # spikes skipped in one run; more need another learning rate
@@ -147,7 +147,7 @@ class SpikeRecovery(Callback):
 
 def skips_to_begin_with(job: Job, processes: Processes, say: Callable[[str], None]) -> tuple[str, ...]:
     """The config's `training.skips`, and those that the run's newest checkpoint records."""
-    recorded = _recorded_skips(path_of(job.config.directory)) if processes.first else ()
+    recorded = _recorded_skips(to_path(job.config.directory)) if processes.first else ()
     config_skips = job.config.training.skips
     recorded = tuple(json.loads(processes.broadcast("skipped batches", json.dumps(recorded))))
     if set(recorded) <= set(config_skips):
@@ -193,7 +193,7 @@ class SkippedBatches:
 
     def number(self, step: int) -> int:
         """The number in the stage, from 0, of the batch that a step of it gets."""
-        return batch_of(self._start + step, self._skips, self._start) - self._start
+        return batch_number(self._start + step, self._skips, self._start) - self._start
 
     def batch(self, step: int, global_batch_size: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Those rows of the batch that a step of the stage gets."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax.storage.remote import AnyPath, path_of, read_range
+from bertjax.storage.remote import AnyPath, read_range, to_path
 from bertjax.text.ragged import range_indices
 from bertjax.text.store.manifest import BLOCK_BYTES, DIGEST_BYTES, DigestsRecord, FileRecord, num_blocks
 
@@ -36,7 +36,7 @@ class Origin:
     """
 
     def __init__(self, about: Path, most_bytes: int = 0) -> None:
-        self.folder, self.most_bytes = path_of(about.read_text()), most_bytes
+        self.folder, self.most_bytes = to_path(about.read_text()), most_bytes
         self._locked = about.open("rb")  # as long as this is used
         try:
             fcntl.flock(self._locked, (fcntl.LOCK_EX if most_bytes else fcntl.LOCK_SH) | fcntl.LOCK_NB)

@@ -12,7 +12,7 @@ from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import exclusive_lock
 from bertjax.storage.files import sync, write_durably
 from bertjax.storage.progress import Progress, no_progress
-from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath, is_remote, path_of, remote_files
+from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath, is_remote, remote_files, to_path
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import (
@@ -33,7 +33,7 @@ def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore
 
     Raises like `prepare`, `open_near` and `TokenStore.open`.
     """
-    store = path_of(data.store) if data.store else prepare(data, progress)
+    store = to_path(data.store) if data.store else prepare(data, progress)
     return open_near(store, data.cache_dir, progress, data.cache_gb)
 
 
@@ -46,7 +46,7 @@ def reopen_store(data: DataConfig, fingerprint: str, progress: Progress = no_pro
         store = open_store(data, progress)
         return store if store.fingerprint == fingerprint else None
     cache = Path(data.cache_dir or DEFAULT_CACHE)
-    for folder in (cache, path_of(data.root)):
+    for folder in (cache, to_path(data.root)):
         for manifest in sorted(folder.glob("store-*/manifest.json")):
             with contextlib.suppress(ValueError):
                 if read_manifest(manifest.parent)["fingerprint"] != fingerprint:

@@ -14,7 +14,7 @@ from bertjax.training.objectives.objective import (
     Sums,
     classified,
 )
-from bertjax.training.objectives.registry import OBJECTIVES, choose, list_measures, objectives_of
+from bertjax.training.objectives.registry import OBJECTIVES, choose, list_measures, make_objectives
 
 __all__ = [
     "OBJECTIVES",
@@ -29,5 +29,5 @@ __all__ = [
     "choose",
     "classified",
     "list_measures",
-    "objectives_of",
+    "make_objectives",
 ]

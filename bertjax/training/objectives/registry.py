@@ -37,7 +37,7 @@ def choose(names: Sequence[str]) -> tuple[Objective, ...]:
     return tuple(OBJECTIVES[name] for name in names)
 
 
-def objectives_of(config: Config) -> tuple[Objective, ...]:
+def make_objectives(config: Config) -> tuple[Objective, ...]:
     """The objectives of a run, with the weights and the options that its config has.
 
     Raises ValueError as `choose` does, and for `training.objective_weights` that do not fit them.
