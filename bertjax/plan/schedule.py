@@ -23,6 +23,7 @@ _BUNDLE = re.compile(r"\s*(?:0x[0-9a-f]+|0)\s+(?:(\w\w):)?\s*:?\s*(>*) ?\{(.*)")
 _TRIPS = re.compile(r"%(\w+) = scmp\.\w+\.s32\.totalorder (?:\(%(\w+)\), )?%\w+, (\d+) /\* loop exit test \*/")
 _FILE = re.compile(r"\d+-(.+)-0\d-final_bundles\.txt")
 _ESTIMATE = re.compile(r'"estimated_cycles":"(\d+)"')
+_SCRATCH = re.compile(r'"used_scoped_memory_configs":\[{[^]]*?"size":"(\d+)"')
 _BESIDE = ("-start", "-done", "-update")  # asynchronous
 _EXCHANGE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -105,6 +106,11 @@ def schedule_time(module: Module, cycles: dict[str, int], chip: Chip) -> Schedul
 
 
 def _signature(instruction: Instruction, program: Computation) -> tuple[object, ...]:
-    """What equal instructions have in common: opcode, shapes, and the name without its number."""
+    """What equal instructions share: opcode, shapes, the name without its number, and a kernel's scratch memory.
+
+    Attention kernels with a window and without have equal shapes; what they hold in VMEM tells them apart.
+    """
     operands = tuple(program[name].shapes for name in instruction.operands if name in program)
-    return instruction.opcode, instruction.shapes, operands, instruction.name.rstrip(".0123456789")
+    kernel = _SCRATCH.search(instruction.attributes) if instruction.opcode == "custom-call" else None
+    name = instruction.name.rstrip(".0123456789")
+    return instruction.opcode, instruction.shapes, operands, name, kernel and kernel[1]

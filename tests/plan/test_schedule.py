@@ -62,6 +62,22 @@ def test_an_instruction_takes_the_longer_of_bundles_and_bytes(cycles: int, fusio
     assert schedule_time(parse(PROGRAM), {}, CHIPS["tpu7x"]) is None
 
 
+KERNELS = """
+ENTRY %main (a: f32[8,8]) -> f32[8,8] {
+  %a = f32[8,8]{1,0} parameter(0)
+  %kernel.1 = f32[8,8]{1,0} custom-call(%a), backend_config={"used_scoped_memory_configs":[{"offset":"0","size":"64"}]}
+  %kernel.2 = f32[8,8]{1,0} custom-call(%a), backend_config={"used_scoped_memory_configs":[{"offset":"0","size":"32"}]}
+  %kernel.3 = f32[8,8]{1,0} custom-call(%a), backend_config={"used_scoped_memory_configs":[{"offset":"0","size":"32"}]}
+  ROOT %sum = f32[8,8]{1,0} add(%kernel.1, %kernel.3)
+}
+"""
+
+
+def test_kernels_of_equal_shapes_differ_by_their_scratch_memory() -> None:
+    found = schedule_time(parse(KERNELS), {"kernel.1": 9_000_000, "kernel.2": 1_500_000}, CHIPS["v5e"])
+    assert found is not None and found.seconds == pytest.approx(6e-3 + 2 * 1e-3, rel=1e-4)
+
+
 def test_files_are_named_by_their_instruction(tmp_path: Path) -> None:
     environment = planning_environment("v5e:1x1", {"LIBTPU_INIT_ARGS": "--flag=1"}, tmp_path)
     assert environment["LIBTPU_INIT_ARGS"].startswith(f"--flag=1 --xla_jf_dump_to={tmp_path} ")
