@@ -193,10 +193,10 @@ bertjax neighbors runs/quickstart garden
 bertjax neighbors vectors.txt --vocab vocab.txt --output similar.tsv
 bertjax embed runs/quickstart 'parquet:crawl/*.parquet' --output vectors/
 bertjax embed runs/quickstart papers.jsonl.gz --field abstract --long split --output vectors.parquet
-bertjax predict runs/reviews/seed-0 --files 'parquet:crawl/*.parquet' --column text --output labels/
-bertjax export runs/reviews/seed-0 --to onnx --precision int8
-bertjax export runs/reviews/seed-0 --to stablehlo
-bertjax export runs/reviews/seed-0 --to web --output page
+bertjax predict runs/reviews --files 'parquet:crawl/*.parquet' --column text --output labels/
+bertjax export runs/reviews --to onnx --precision int8
+bertjax export runs/reviews --to stablehlo
+bertjax export runs/reviews --to web --output page
 bertjax export runs/quickstart --to sentence-transformers --pooling mean --normalize --output my_encoder
 bertjax finetune vectors --init-from runs/quickstart --from-text notes/ --positives neighbors title --dims 32 64
 bertjax vocab configs/domain.py --data.vocab bert-base-cased/vocab.txt --extend 'text:papers/**/*.txt' --max-new 1000

@@ -38,8 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--distil", choices=("predictions", "layers"), help="what is learned from the teacher (predictions)"
     )
     parser.add_argument("--data", metavar="DIR", help="the folder of the task's files, or tfds:glue")
-    for name in ("train", "dev", "test"):
-        parser.add_argument(f"--{name}", metavar="FILE", help=f"the {name} set of your own table")
+    for name, default in {"train": "", "dev": " (a tenth of the training set)", "test": ""}.items():
+        help = f"the {name} set of your own table: CSV, TSV, JSON, JSON Lines or Parquet{default}"
+        parser.add_argument(f"--{name}", metavar="FILE", help=help)
     _add_list(parser, "--from-text", "SOURCE", "plain text for `vectors`, as text:GLOB or a folder (see data.sources)")
     _add_list(
         parser,
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "COLUMN",
         "column of the text, of both texts (and negatives), or of the start and each ending",
     )
-    parser.add_argument("--label", metavar="COLUMN", help="column of the label")
+    parser.add_argument("--label", metavar="COLUMN", help="column of the label (label)")
     parser.add_argument("--id", metavar="COLUMN", help="column of the id that predictions are written with")
     _add_list(parser, "--labels", "LABEL", "all labels (those of the training set)")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each setting (%(default)s)")

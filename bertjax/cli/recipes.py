@@ -102,8 +102,9 @@ def _tokens(config: Config) -> str:
         sizes.append((stage.global_batch_size or sizes[-1][0], stage.sequence_length or sizes[-1][1]))
     ends = [*starts[1:], training.steps]
     total = sum((end - start) * rows * length for start, end, (rows, length) in zip(starts, ends, sizes, strict=True))
-    scale, unit = (1e9, "B") if total >= 1e9 else (1e6, "M")
-    return f"{total / scale:,.3g} {unit}" if total < 1e12 else f"{total / 1e12:,.3g} T"
+    total = float(f"{total:.3g}")  # rounded first, so that 999.9 B is 1 T
+    scale, unit = (1e12, "T") if total >= 1e12 else (1e9, "B") if total >= 1e9 else (1e6, "M")
+    return f"{total / scale:.3g} {unit}"
 
 
 def _describe(name: str) -> str:
