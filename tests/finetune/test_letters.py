@@ -43,14 +43,8 @@ def write_letters(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.run
-@pytest.mark.parametrize(
-    ("task", "label"),
-    [
-        ("token-regression", "numbers"),
-        pytest.param("token-classification", "structure", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("task", "label"), [("token-regression", "numbers"), ("token-classification", "structure")])
 def test_letters_are_learnt(start: Start, tmp_path: Path, task: str, label: str) -> None:
     data = write_letters(tmp_path / "data")
     config = small_config(task, start, data, tmp_path / "run", text=("sequence",), label=label, epochs=6)

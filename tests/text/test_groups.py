@@ -84,8 +84,8 @@ def test_an_epoch_reads_one_member_of_each_cluster(data):
 def test_members_are_drawn_alike_in_a_million_draws():
     count = 250_000
     groups = np.arange(4 * count, dtype=np.uint64) % count
-    members = []  # in each of two epochs, the number of the drawn member within each group
-    for epoch in (0, 1):
+    members = []  # in each of four epochs, the number of the drawn member within each group
+    for epoch in range(4):
         member, group = np.divmod(one_of_each_group(groups, 1, epoch).document, count)
         order = np.argsort(group)
         assert np.array_equal(group[order], np.arange(count))
