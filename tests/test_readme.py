@@ -195,7 +195,7 @@ def test_every_link_leads_somewhere(page: str) -> None:
         assert not anchor or anchor in anchors(target), f"{page} links to {path}#{anchor}"
 
 
-def test_pages_of_the_site_exist_and_name_files_of_the_repository() -> None:
+def test_pages_of_the_site_exist_and_name_existing_files() -> None:
     assert len(TUTORIALS) == 4
     named = re.findall(r"([\w/.]+\.md)$", (SITE / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
     assert not [page for page in named if not ((SITE / "pages" / page).is_file() or (REPOSITORY / page).is_file())]

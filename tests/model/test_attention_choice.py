@@ -214,7 +214,7 @@ def test_what_cannot_be_is_refused(platform: str, length: int, packed: bool, cha
     assert f"execution.attention={change['attention']!r}: " in str(error.value) and complaint in str(error.value)
 
 
-def test_a_tpu_with_little_memory_of_its_own_has_no_long_rows_in_mosaic() -> None:
+def test_tpu_with_little_memory_has_no_long_rows_in_mosaic() -> None:
     for length, dtype, kind, backend in (
         (1024, "bfloat16", "TPU v4", "mosaic"),
         (1024, "float32", "TPU v4", "splash"),

@@ -122,7 +122,7 @@ def test_ticks_are_round_and_inside(low, high, ticks):
         (3.0, 3.0, "number", ("2.6", "2.8", "3.0", "3.2", "3.4"), ""),
     ],
 )
-def test_an_axis_covers_its_values_and_its_labels_distinguish_them(low, high, form, labels, scale):
+def test_axis_covers_its_values_with_distinct_labels(low, high, form, labels, scale):
     axis = value_axis(low, high, form)
     assert (axis.labels, axis.scale) == (labels, scale)
     assert axis.ticks[0] == axis.low <= low <= high <= axis.high == axis.ticks[-1]
@@ -184,7 +184,7 @@ def test_labels_are_escaped_everywhere():
     assert read_out(figure)["series"][0]["label"] == "</script><i>"
 
 
-def test_a_histogram_has_round_labels_at_the_places_of_their_values():
+def test_histogram_labels_are_round_values_at_their_places():
     edges = [1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64]
     drawn = re.findall(
         r'<text x="([\d.]+)" y="214" text-anchor="middle">(\d+)', vertical_bars("l", edges, [0.1] * 11, "blue")

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "bertjax"
 HOSTILE = "</script><script>run()</script><img src=x onerror=run()>\"'&"
 
 
-def test_the_policy_allows_the_page_s_own_style_and_script_and_nothing_else() -> None:
+def test_policy_allows_only_the_page_s_own_style_and_script() -> None:
     page = render_page("title", ["<p>text</p>"], style="p { color: red }", script="run()", reads_charts=True)
     (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))

@@ -29,7 +29,7 @@ def run(total, seconds_per_unit, **settings):
     return stream.getvalue().splitlines()
 
 
-def test_a_line_at_so_many_units_once_a_minute_and_one_at_the_end():
+def test_lines_come_by_units_by_minute_and_at_the_end():
     assert run(10, 2.0, every=4) == [
         "pretrain  4 / 10 steps (40%)  0.5 step/s  ETA 12 s  loss 4",
         "pretrain  10 / 10 steps (100%)  loss 10",
@@ -78,7 +78,7 @@ def test_host_work_is_throttled_by_time():
     assert run(10, 0.5, unit="MB") == [], "nothing about five seconds"
 
 
-def test_a_terminal_has_a_live_line_with_an_eta_and_notes_above_it():
+def test_terminal_has_a_live_line_with_eta_below_notes():
     clock, stream = Clock(), Terminal()
     with Progress(20, "train", stream=stream, clock=clock, every=5) as progress:
         for _ in range(5):

@@ -39,7 +39,7 @@ def test_loss_falls_below_the_letters_frequencies(run: Path) -> None:
     assert found["eval/mlm_loss"][1][-1] < found["baseline/no_context_loss"][1][-1] - 0.8
 
 
-def test_loss_of_real_proteins_falls_below_the_letters_frequencies(tmp_path: Path) -> None:
+def test_loss_of_real_proteins_falls_below_no_context(tmp_path: Path) -> None:
     proteins = REPOSITORY / "tests" / "text" / "proteins"
     settings = {
         "data.sources": f"fasta:{proteins}/chaperones.fasta.gz",
