@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from bertjax.cli.score import output_file
+from bertjax.cli.score import output_file, write_records
 
 
 def add_options(parser: argparse._ActionsContainer) -> None:
@@ -64,7 +63,5 @@ def predict(arguments: argparse.Namespace) -> int:
         contacts = [[first + 1, second + 1, float(predicted[first, second])] for first, second in pairs.tolist()]
         records.append({"sequence": sequence, "contacts": contacts})
     if output is not None:
-        from bertjax.storage.files import replace_text
-
-        replace_text(output, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+        write_records(output, records)
     return 0

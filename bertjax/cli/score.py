@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from bertjax.cli.model_source import add_overwrite, input_texts, require_free, require_texts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from bertjax.loaded import LoadedModel
@@ -47,9 +48,7 @@ def score(arguments: argparse.Namespace) -> int:
     model = open_model(arguments.run)
     records = (_score_pairs if arguments.pairs else _score_texts)(model, variant, arguments)
     if output is not None:
-        from bertjax.storage.files import replace_text
-
-        replace_text(output, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+        write_records(output, records)
     return 0
 
 
@@ -62,6 +61,13 @@ def output_file(arguments: argparse.Namespace) -> Path | None:
     output = output_path(arguments.output, (".jsonl",), "scores")
     require_free(output, arguments)
     return output
+
+
+def write_records(output: Path, records: Iterable[Mapping[str, object]]) -> None:
+    """Replace a .jsonl by a line for each record."""
+    from bertjax.storage.files import replace_text
+
+    replace_text(output, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
 
 
 def _score_texts(model: LoadedModel, variant: str, arguments: argparse.Namespace) -> list[dict[str, object]]:

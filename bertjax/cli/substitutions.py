@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from bertjax.cli.score import output_file
+from bertjax.cli.score import output_file, write_records
 
 OPTIONS = ("marginal",)  # those that only variants have
 
@@ -61,11 +60,9 @@ def score(arguments: argparse.Namespace) -> int:
     for score, variant in sorted(zip(scores, variants, strict=True)):
         print(f"{score:10.3f}  {variant.written}")
     if output is not None:
-        from bertjax.storage.files import replace_text
-
         records = (
             {"sequence": variant.sequence, "variant": variant.written, "score": score}
             for variant, score in zip(variants, scores, strict=True)
         )
-        replace_text(output, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+        write_records(output, records)
     return 0
