@@ -76,6 +76,16 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
             )
         ),
         ("tpu", 512, True, {"position_embedding": "rope"}, NEW, "mosaic (rows of 512 tokens on tpu)"),
+        ("tpu", 512, True, {"position_embedding": "relative"}, NEW, "mosaic (rows of 512 tokens on tpu)"),
+        (
+            "tpu",
+            4096,
+            True,
+            {"position_embedding": "relative"},
+            NEW,
+            "xla (mosaic takes rows of a multiple of 128 tokens up to 2,048, not 4096; model.position_embedding="
+            "'relative' adds to the scores, which splash does not)",
+        ),
         (
             "tpu",
             512,

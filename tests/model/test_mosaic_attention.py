@@ -12,7 +12,7 @@ import pytest
 from attention_sides import assert_same, heads_split_over, some_ids
 from jax.experimental.pallas import tpu as pltpu
 
-from bertjax.model.attention import mosaic
+from bertjax.model.attention import mosaic, mosaic_blocks
 from bertjax.model.attention.backends import attend
 from bertjax.model.attention.positions import alibi_slopes
 from bertjax.model.dropout import ATTENTION_PROBS, dropout, fold, keep_scores
@@ -55,8 +55,8 @@ def test_mosaic_is_the_reference(
     length: int, heads: int, head_dim: int, options: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Several rows, groups and blocks in turn, as in rows that are longer than these.
-    monkeypatch.setattr(mosaic, "_BLOCK", 128)
-    monkeypatch.setattr(mosaic, "_OPERAND", 3 * 128 * 128 * 4)
+    monkeypatch.setattr(mosaic_blocks, "_BLOCK", 128)
+    monkeypatch.setattr(mosaic_blocks, "_OPERAND", 3 * 128 * 128 * 4)
     ids = some_ids(length, packed=True)
     found, reference = (
         outputs_and_gradients(attention(backend, ids, heads, **options), ids, heads, head_dim)
@@ -102,9 +102,9 @@ def test_heads_are_numbered_over_devices() -> None:
 
 def test_the_interpreter_of_tpus_finds_no_read_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """It fills fresh memory with NaN, and raises for what lies outside of an array; with a window in four blocks."""
-    monkeypatch.setattr(mosaic, "_UNROLLED", 2)
+    monkeypatch.setattr(mosaic_blocks, "_UNROLLED", 2)
     ids = some_ids(512, packed=True)
-    settings = mosaic.Settings(64, 0.1, window=70, interpret=pltpu.InterpretParams())
+    settings = mosaic_blocks.Settings(64, 0.1, window=70, interpret=pltpu.InterpretParams())
     kernel = functools.partial(mosaic.mosaic_attention, dropout_keys=KEYS, slopes=(), settings=settings)
     found = outputs_and_gradients(lambda q, k, v: kernel(q, k, v, ids), ids, 2, 64)
     assert_same(found, outputs_and_gradients(attention("xla", ids, 2, window=70), ids, 2, 64), 1e-5)
@@ -112,10 +112,8 @@ def test_the_interpreter_of_tpus_finds_no_read_out_of_bounds(monkeypatch: pytest
 
 def test_bfloat16_is_as_near_by_mosaic_as_by_xla(monkeypatch: pytest.MonkeyPatch) -> None:
     # A CPU does not multiply bfloat16 in a loop; their products in float32 are exact.
-    product = mosaic._product
-    monkeypatch.setattr(
-        mosaic, "_product", lambda a, b, *dims: product(*(x.astype(jnp.float32) for x in (a, b)), *dims)
-    )
+    product = mosaic.product
+    monkeypatch.setattr(mosaic, "product", lambda a, b, *dims: product(*(x.astype(jnp.float32) for x in (a, b)), *dims))
     ids = some_ids(128, packed=True)
     exact = outputs_and_gradients(attention("xla", ids, 2), ids, 2, 64)
 

@@ -61,7 +61,8 @@ def attend(
     assert bias is None, f"{backend} has no biases of scores"
     if backend in ("mosaic", "mosaic_interpreted"):
         # Imported here because Pallas takes a quarter of a second that other runs do not need to spend.
-        from bertjax.model.attention.mosaic import Settings, mosaic_attention
+        from bertjax.model.attention.mosaic import mosaic_attention
+        from bertjax.model.attention.mosaic_blocks import Settings
 
         rate = 0.0 if dropout_keys is None else dropout_rate
         interpret = backend == "mosaic_interpreted"

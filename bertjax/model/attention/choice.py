@@ -18,6 +18,7 @@ from bertjax.model.attention.kernels import (
     MOSAIC_HEAD_DIMS,
     MOSAIC_LENGTHS,
     MOSAIC_LONGEST,
+    MOSAIC_LONGEST_RELATIVE,
     MOSAIC_ROW_BYTES,
     SPLASH_LENGTHS,
 )
@@ -144,7 +145,7 @@ def _hindrance(
             f"attention dropout {model.attention_probs_dropout_prob:g} needs the probabilities",
             "set model.attention_probs_dropout_prob=0",
         )
-    if model.position_embedding == "relative" or (model.position_embedding == "alibi" and backend != "mosaic"):
+    if model.position_embedding in ("relative", "alibi") and backend != "mosaic":
         return Hindrance(
             f"model.position_embedding={model.position_embedding!r} adds to the scores, which {backend} does not",
             "set execution.attention='xla'",
@@ -195,9 +196,10 @@ def _splash_hindrance(length: int) -> Hindrance | None:
 def _mosaic_hindrance(
     model: ModelConfig, execution: ExecutionConfig, length: int, device_kind: str | None
 ) -> Hindrance | None:
-    if length % MOSAIC_LENGTHS or length > MOSAIC_LONGEST:
+    longest = MOSAIC_LONGEST_RELATIVE if model.position_embedding == "relative" else MOSAIC_LONGEST
+    if length % MOSAIC_LENGTHS or length > longest:
         return Hindrance(
-            f"mosaic takes rows of a multiple of {MOSAIC_LENGTHS} tokens up to {MOSAIC_LONGEST:,}, not {length}",
+            f"mosaic takes rows of a multiple of {MOSAIC_LENGTHS} tokens up to {longest:,}, not {length}",
             "change data.sequence_length",
         )
     head_dim = model.hidden_size // model.num_attention_heads

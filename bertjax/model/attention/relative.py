@@ -17,6 +17,7 @@ from flax import nnx
 from jax.export import is_symbolic_dim
 
 from bertjax.config import ModelConfig
+from bertjax.model.attention.kernels import JOINED_HEADS
 from bertjax.model.attention.positions import Relative, attention_by_queries
 from bertjax.model.layers import LayerNorm
 from bertjax.model.parameters import weight
@@ -84,6 +85,7 @@ def disentangled_attention(
     distances: DistanceProjections,
     sequence_ids: jax.Array,
     dropout_keys: jax.Array | None,
+    backend: str = "xla",
 ) -> jax.Array:
     """softmax((q_i k_j + q_i Kr_d + k_j Qr_d) / sqrt(3 K)) v within sequences: [B, L, H, K] -> [B, L, H, K].
 
@@ -96,6 +98,17 @@ def disentangled_attention(
         probabilities = disentangled_probabilities(config, q, k, distances, seen)
         return jnp.einsum("BHLM,BMHK->BLHK", probabilities.astype(v.dtype), v)
     scale, rate = score_scale(q.shape[-1]), config.attention_probs_dropout_prob
+    if backend in JOINED_HEADS:
+        # Imported here because Pallas takes a quarter of a second that other runs do not need to spend.
+        from bertjax.model.attention.mosaic import mosaic_attention
+        from bertjax.model.attention.mosaic_blocks import Settings
+        from bertjax.model.attention.mosaic_distances import ordered_tables
+
+        rate, interpret = 0.0 if dropout_keys is None else rate, backend == "mosaic_interpreted"
+        settings = Settings(q.shape[-1], rate, relative=True, interpret=interpret)
+        rows = partial(distance_row, config)
+        tables = ordered_tables(distances.keys, distances.queries, rows, q.shape[1], scale)
+        return mosaic_attention(q, k, v, sequence_ids, dropout_keys, (), settings, tables)
     relative = Relative(distances.keys, distances.queries, partial(distance_row, config))
     return attention_by_queries(q, k, v, sequence_ids, dropout_keys, rate, scale=scale, relative=relative)
 

@@ -152,7 +152,7 @@ class SelfAttention(nnx.Module):
         sequence_ids, keys, pattern = inputs.sequence_ids, inputs.dropout_keys, inputs.pattern
         if inputs.distances is not None:
             distances = self._projected_distances(inputs.distances)
-            attended = disentangled_attention(self.config, q, k, v, distances, sequence_ids, keys)
+            attended = disentangled_attention(self.config, q, k, v, distances, sequence_ids, keys, inputs.backend)
         elif pattern is not None and pattern.blocks is not None:
             attended = block_sparse_attention(
                 q, k, v, sequence_ids, pattern.blocks, keys, self.dropout_rate, block=self.config.attention_block

@@ -1,0 +1,148 @@
+"""Blocks of a row in the attention kernel for TPUs, and the operations on them that its parts share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from bertjax.model.attention.kernels import MOSAIC_LENGTHS
+
+# Block layout. q, k and v are one array [B, 3, L, H K], and so are their gradients: products around the kernel write
+# and read it without a transpose. A grid step has whole rows of some heads in the chip's own memory, and loops over its
+# rows and groups of heads, then over blocks of queries. A group is LANES dims: two heads of 64 side by side. The
+# factors of one head's products are zero in the lanes of the others (the matrix unit is as wide as a group, so this
+# costs nothing), and the sum of the heads' results has them side by side again. Scores of one head are [keys, queries]:
+# their maximum and sum run along sublanes, and statistics are rows [1, queries]. A block of queries meets the keys of
+# its row block by block, or with a window those in reach as one block, read from the row at a dynamic offset.
+LANES = MOSAIC_LENGTHS
+_BLOCK = 512  # most queries, and keys, at once
+_UNROLLED = 4  # most blocks of queries in a row under a window, each of which is too small to keep the units busy
+SUBLANES = 16  # offsets of keys are multiples of this: a tile of bfloat16 has as many
+_OPERAND = 1 << 20  # most bytes of q, k and v in a grid step, unless a group has more
+LOWEST = float(jnp.finfo(jnp.float32).min)
+
+
+class Settings(NamedTuple):
+    """What the kernel computes."""
+
+    head_dim: int
+    rate: float = 0.0  # of dropout
+    causal: bool = False
+    window: int = 0  # tokens seen on either side; 0: all
+    alibi: bool = False
+    relative: bool = False  # terms of distances, DeBERTa's
+    interpret: Any = False  # True or `pltpu.InterpretParams`, for tests without a TPU
+
+    @property
+    def heads(self) -> range:
+        """The heads of a group."""
+        return range(LANES // self.head_dim)
+
+    @property
+    def scale(self) -> float:
+        """Of scores; those with relative terms are sums of three products."""
+        return (self.head_dim * (3 if self.relative else 1)) ** -0.5
+
+
+class Blocks(NamedTuple):
+    """What a grid step has in memory, and what it computes at once."""
+
+    rows: int
+    groups: int
+    queries: int
+    keys: int
+    loop: int  # blocks of keys that a block of queries meets
+    unrolled: int  # blocks of queries, one after the other, whose work overlaps
+
+    @classmethod
+    def choose(cls, settings: Settings, shape: tuple[int, ...], itemsize: int) -> Blocks:
+        """For q, k and v of a shape [B, 3, L, E]."""
+        B, _, L, E = shape
+        groups = largest(E // LANES, lambda n: n * 3 * L * LANES * itemsize <= _OPERAND)
+        rows = largest(B, lambda n: n * groups * 3 * L * LANES * itemsize <= _OPERAND)
+        block = LANES * largest(L // LANES, lambda n: n * LANES <= _BLOCK)
+        # Under a window more queries in a block have more keys that only some of them see.
+        in_reach = LANES + 2 * reach(settings)
+        if settings.window and in_reach < L:
+            few = min(_UNROLLED, _BLOCK**2 // (in_reach * LANES))
+            return cls(rows, groups, LANES, in_reach, 1, largest(L // LANES, lambda n: n <= few))
+        return cls(rows, groups, block, block, L // block, 1)
+
+
+def largest(n: int, fits: Callable[[int], bool]) -> int:
+    """The largest divisor of n that fits, or 1."""
+    return next(d for d in range(n, 0, -1) if n % d == 0 and (d == 1 or fits(d)))
+
+
+def reach(settings: Settings) -> int:
+    """Keys that are read on either side of a block of queries."""
+    return -(-settings.window // SUBLANES) * SUBLANES
+
+
+def product(a: jax.Array, b: jax.Array, over_a: int, over_b: int) -> jax.Array:
+    """The sum over a dim of each, float32."""
+    precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    dims = (((over_a,), (over_b,)), ((), ()))
+    return jax.lax.dot_general(a, b, dims, preferred_element_type=jnp.float32, precision=precision)
+
+
+def only(head: int, x: jax.Array, axis: int, settings: Settings) -> jax.Array:
+    """x with zeros where dim `axis`, a group's, is not of a head of it."""
+    if len(settings.heads) == 1:
+        return x
+    dim = jax.lax.broadcasted_iota(jnp.int32, tuple(LANES if n == axis else 1 for n in range(2)), axis)
+    own = (dim >= head * settings.head_dim) & (dim < (head + 1) * settings.head_dim)
+    return jnp.where(own, x, jnp.zeros((), x.dtype))
+
+
+def each_dim(values: list[jax.Array], settings: Settings) -> jax.Array:
+    """A head's row [1, queries] for each of its dims: [LANES, queries]."""
+    return jnp.concatenate([jnp.broadcast_to(x, (settings.head_dim, x.shape[1])) for x in values], axis=0)
+
+
+class Block(NamedTuple):
+    """A block of queries and a block of keys of one row."""
+
+    keys: Any  # slice of the row
+    first_i: Any  # int32
+    first_j: Any
+    i: jax.Array  # positions, int32 [1, queries] and [keys, 1]
+    j: jax.Array
+    seen: jax.Array  # bool [keys, queries]
+
+
+def query_slice(number: Any, blocks: Blocks) -> Any:
+    """The slice of the row that a block of queries is."""
+    return pl.ds(pl.multiple_of(number * blocks.queries, LANES), blocks.queries)
+
+
+def make_block(
+    number: Any, key_number: Any, row: Any, ids_ref: Any, columns_ref: Any, settings: Settings, blocks: Blocks
+) -> Block:
+    """The block of these numbers; `ids_ref` [rows, 1, L] and this row's `columns_ref` [L, LANES] are sequence ids."""
+    L, first_i, first_j = ids_ref.shape[-1], number * blocks.queries, key_number * blocks.keys
+    if blocks.loop == 1 and blocks.keys < L:
+        first_j = jnp.clip(first_i - reach(settings), 0, L - blocks.keys)
+    keys = pl.ds(pl.multiple_of(first_j, SUBLANES if blocks.loop == 1 else LANES), blocks.keys)
+    i = first_i + jax.lax.broadcasted_iota(jnp.int32, (1, blocks.queries), 1)
+    j = first_j + jax.lax.broadcasted_iota(jnp.int32, (blocks.keys, 1), 0)
+    seen = columns_ref[keys, :1] == ids_ref[row, :, query_slice(number, blocks)]
+    if settings.window:
+        seen &= jnp.abs(i - j) <= settings.window
+    if settings.causal:
+        seen &= j <= i
+    return Block(keys, first_i, first_j, i, j, seen)
+
+
+def run_loop(count: int, body: Callable[[Any, Any], Any], start: Any = None, unrolled: int = 1) -> Any:
+    """`jax.lax.fori_loop`; its own unrolling ends on another count, which a reader of the schedule would misread."""
+
+    def bodies(number: Any, x: Any) -> Any:
+        return functools.reduce(lambda x, part: body(number * unrolled + part, x), range(unrolled), x)
+
+    return bodies(0, start) if count == unrolled else jax.lax.fori_loop(0, count // unrolled, bodies, start)
