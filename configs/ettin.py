@@ -13,21 +13,12 @@ Command: bertjax pretrain ettin:150m --data.sources 'text:corpus/*.txt'
 
 from dataclasses import replace
 
-from bertjax.config import (
-    Config,
-    DataConfig,
-    ExecutionConfig,
-    OptimizerConfig,
-    StageConfig,
-    TrainingConfig,
-    get_variant,
-)
+from bertjax.config import Config, ExecutionConfig, StageConfig, TrainingConfig, get_variant
 from bertjax.families.modernbert import MODERNBERT
+from bertjax.recipes.modernbert import DATA, LONG, OPTIMIZER, SHORT, THETA
 
-SHORT, LONG = 1_024, 8_192  # tokens of a row
 TOKENS = (1.7e12, 250e9, 50e9)  # of each phase
 BATCH = 4_608 * SHORT  # tokens of a step
-THETA = 10_000.0  # of all layers, before the rows are long; the presets have the one after
 VARIANTS = {"17m": 3e-3, "32m": 3e-3, "68m": 3e-3, "150m": 8e-4, "400m": 5e-4, "1b": 5e-4}
 
 
@@ -40,31 +31,8 @@ def config(variant: str = "17m") -> Config:
         name=f"ettin_{variant}",
         model=replace(preset, rope_theta=THETA, rope_theta_local=0.0),
         execution=ExecutionConfig(dtype="bfloat16"),
-        data=DataConfig(
-            sources=("text:corpus/**/*.txt.zst",),
-            tokenizer="byte_bpe",
-            vocab_size=preset.vocab_size,
-            lowercase=False,
-            strip_accents=False,
-            prefix_space=False,
-            special_tokens="[CLS]",
-            sequence_length=SHORT,
-            rows="doc_sentences",
-            packing="pairs",
-            pairs_per_row=32,
-            mask_probability=0.3,
-            max_predictions=339,
-        ),
-        optimizer=OptimizerConfig(
-            name="stable_adamw",
-            learning_rate=rate,
-            warmup_steps=2_000,
-            schedule="warmup_stable_decay",
-            decay_shape="1-sqrt",
-            beta2=0.98,
-            weight_decay=0.01,
-            clip_norm=0.0,
-        ),
+        data=replace(DATA, vocab_size=preset.vocab_size, mask_count="round", max_predictions=339),
+        optimizer=replace(OPTIMIZER, learning_rate=rate, warmup_steps=2_000, weight_decay=0.01),
         training=TrainingConfig(
             steps=first + second + third,
             global_batch_size=BATCH // SHORT,

@@ -13,16 +13,11 @@ Cost: 210m has 310,266,624 parameters, 211,766,016 without the output matrix; 6.
 Command: bertjax pretrain eurobert --data.sources 'text:corpus/*.txt'
 """
 
-from bertjax.config import (
-    Config,
-    DataConfig,
-    ExecutionConfig,
-    OptimizerConfig,
-    StageConfig,
-    TrainingConfig,
-    get_variant,
-)
+from dataclasses import replace
+
+from bertjax.config import Config, ExecutionConfig, OptimizerConfig, StageConfig, TrainingConfig, get_variant
 from bertjax.families.eurobert import EUROBERT
+from bertjax.recipes.modernbert import DATA
 
 SHORT, LONG = 2_048, 8_192  # tokens of a row
 TOKENS, ANNEALING = 4.75e12, 0.25e12
@@ -39,19 +34,13 @@ def config(variant: str = "210m") -> Config:
         name=f"eurobert_{variant}",
         model=preset,
         execution=ExecutionConfig(dtype="bfloat16"),
-        data=DataConfig(
-            sources=("text:corpus/**/*.txt.zst",),
-            tokenizer="byte_bpe",
+        data=replace(
+            DATA,
             vocab_size=128_256,
-            lowercase=False,
-            strip_accents=False,
-            prefix_space=False,
-            special_tokens="[CLS]",
             sequence_length=SHORT,
-            rows="doc_sentences",
-            packing="pairs",
             pairs_per_row=64,
             mask_probability=0.5,
+            mask_count="round",
             max_predictions=1_088,
         ),
         optimizer=OptimizerConfig(

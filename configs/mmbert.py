@@ -16,21 +16,12 @@ Command: bertjax pretrain mmbert --data.sources 'text:corpus/*.txt'
 
 from dataclasses import replace
 
-from bertjax.config import (
-    Config,
-    DataConfig,
-    ExecutionConfig,
-    OptimizerConfig,
-    StageConfig,
-    TrainingConfig,
-    get_variant,
-)
+from bertjax.config import Config, ExecutionConfig, StageConfig, TrainingConfig, get_variant
 from bertjax.families.modernbert import MODERNBERT
+from bertjax.recipes.modernbert import DATA, LONG, OPTIMIZER, SHORT, THETA
 
-SHORT, LONG = 1_024, 8_192  # tokens of a row
 TOKENS = (2.3e12, 600e9, 100e9)  # of each phase
 BATCH = 4_608 * SHORT  # tokens of a step
-THETA = 10_000.0  # of all layers, before the rows are long; the presets have the one after
 RATE, LATER_RATE = 8e-4, 4e-4
 VARIANTS = {"base": "mmbert-base", "small": "mmbert-small"}
 
@@ -43,32 +34,15 @@ def config(variant: str = "base") -> Config:
         name=f"mmbert_{variant}",
         model=replace(preset, rope_theta=THETA, rope_theta_local=0.0),
         execution=ExecutionConfig(dtype="bfloat16"),
-        data=DataConfig(
-            sources=("text:corpus/**/*.txt.zst",),
+        data=replace(
+            DATA,
             temperature=0.7,
-            tokenizer="byte_bpe",
-            vocab_size=preset.vocab_size,
             vocab_temperature=0.7,
-            lowercase=False,
-            strip_accents=False,
-            prefix_space=False,
-            special_tokens="[CLS]",
-            sequence_length=SHORT,
-            rows="doc_sentences",
-            packing="pairs",
-            pairs_per_row=32,
-            mask_probability=0.3,
+            vocab_size=preset.vocab_size,
+            mask_count="round",
             max_predictions=339,
         ),
-        optimizer=OptimizerConfig(
-            name="stable_adamw",
-            learning_rate=RATE,
-            warmup_steps=2_000,
-            schedule="warmup_stable_decay",
-            beta2=0.98,
-            weight_decay=0.01,
-            clip_norm=0.0,
-        ),
+        optimizer=replace(OPTIMIZER, learning_rate=RATE, warmup_steps=2_000, decay_shape="linear", weight_decay=0.01),
         training=TrainingConfig(
             steps=first + second + third,
             global_batch_size=BATCH // SHORT,

@@ -49,6 +49,25 @@ VARIANTS = {  # rows of the batches that lead to the last one, their tokens in a
     "large": ((448, 1_344, 2_240, 3_136, 4_032, 4_928), 10e9, 608, 5e-4, 5e-5, 2e9),
 }
 LOWERED = {"large": (900e9, 5e-5)}  # tokens after which the rate is another one
+DATA = DataConfig(
+    sources=("text:corpus/**/*.txt.zst",),
+    tokenizer="byte_bpe",
+    vocab_size=50_368,
+    lowercase=False,
+    strip_accents=False,
+    prefix_space=False,
+    special_tokens="[CLS]",
+    sequence_length=SHORT,
+    rows="doc_sentences",
+    packing="pairs",
+    pairs_per_row=32,
+    mask_probability=0.3,
+    mask_count="each",
+    max_predictions=396,
+)
+OPTIMIZER = OptimizerConfig(
+    name="stable_adamw", schedule="warmup_stable_decay", decay_shape="1-sqrt", beta2=0.98, clip_norm=0.0
+)
 
 
 def config(variant: str = "base") -> Config:
@@ -83,31 +102,12 @@ def config(variant: str = "base") -> Config:
         name=f"modernbert_{variant}",
         model=replace(MODERNBERT.presets[variant], rope_theta=THETA),
         execution=ExecutionConfig(dtype="bfloat16"),
-        data=DataConfig(
-            sources=("text:corpus/**/*.txt.zst",),
-            tokenizer="byte_bpe",
-            vocab_size=50_368,
-            lowercase=False,
-            strip_accents=False,
-            prefix_space=False,
-            special_tokens="[CLS]",
-            sequence_length=SHORT,
-            rows="doc_sentences",
-            packing="pairs",
-            pairs_per_row=32,
-            mask_probability=0.3,
-            mask_count="each",
-            max_predictions=396,
-        ),
-        optimizer=OptimizerConfig(
-            name="stable_adamw",
+        data=DATA,
+        optimizer=replace(
+            OPTIMIZER,
             learning_rate=rate,
             warmup_steps=round(warmup / (rows[0] * SHORT)),
-            schedule="warmup_stable_decay",
-            decay_shape="1-sqrt",
-            beta2=0.98,
             weight_decay=WEIGHT_DECAY / rate,
-            clip_norm=0.0,
         ),
         training=TrainingConfig(
             steps=ended,

@@ -14,22 +14,14 @@ Command: bertjax pretrain ultrabert --data.sources 'text:corpus/*.txt'
 
 from dataclasses import replace
 
-from bertjax.config import (
-    Config,
-    DataConfig,
-    ExecutionConfig,
-    OptimizerConfig,
-    StageConfig,
-    TrainingConfig,
-    get_variant,
-)
+from bertjax.config import Config, ExecutionConfig, StageConfig, TrainingConfig, get_variant
 from bertjax.families.ultrabert import ULTRABERT
+from bertjax.recipes.modernbert import DATA, LONG, OPTIMIZER, SHORT, THETA
 
-SHORT, LONG, LONGEST = 1_024, 8_192, 32_768  # tokens of a row
+LONGEST = 32_768  # tokens of a row
 TOKENS = {SHORT: 0.8e12, LONG: 0.15e12, LONGEST: 0.05e12}
 BATCH = 4_608 * SHORT  # tokens of a step
 VARIANTS = {"base": 8e-4, "large": 5e-4}
-THETA = 10_000.0  # of the global layers, before the rows are long; the presets have the one after
 
 
 def config(variant: str = "base") -> Config:
@@ -41,31 +33,9 @@ def config(variant: str = "base") -> Config:
         name=f"ultrabert_{variant}",
         model=replace(preset, rope_theta=THETA),
         execution=ExecutionConfig(dtype="bfloat16"),
-        data=DataConfig(
-            sources=("text:corpus/**/*.txt.zst",),
-            tokenizer="byte_bpe",
-            vocab_size=preset.vocab_size,
-            lowercase=False,
-            strip_accents=False,
-            prefix_space=False,
-            special_tokens="[CLS]",
-            sequence_length=SHORT,
-            rows="doc_sentences",
-            packing="pairs",
-            pairs_per_row=32,
-            mask_probability=0.3,
-            max_predictions=339,
-        ),
-        optimizer=OptimizerConfig(
-            name="stable_adamw",
-            learning_rate=rate,
-            warmup_steps=2_000,
-            schedule="warmup_stable_decay",
-            decay_steps=steps[LONGEST],
-            decay_shape="1-sqrt",
-            beta2=0.98,
-            weight_decay=0.01,
-            clip_norm=0.0,
+        data=replace(DATA, vocab_size=preset.vocab_size, mask_count="round", max_predictions=339),
+        optimizer=replace(
+            OPTIMIZER, learning_rate=rate, warmup_steps=2_000, decay_steps=steps[LONGEST], weight_decay=0.01
         ),
         training=TrainingConfig(
             steps=sum(steps.values()),
