@@ -11,6 +11,7 @@ from bertjax.config import Config, to_dict
 from bertjax.config.plugins import use_plugins, with_entry_points
 from bertjax.convert.adapt import adapt, drawn_modules, require_same_shape
 from bertjax.convert.foreign import ForeignModel
+from bertjax.convert.huggingface.config import to_config_json
 from bertjax.convert.huggingface.exporter import export_huggingface
 from bertjax.convert.huggingface.names import has_class, tensor_table
 from bertjax.convert.sources import read_source, require_source
@@ -118,6 +119,8 @@ def pretrain(
         # 2. Data
         with SIGNS.doing("opening the training text"):
             content = _open_together(config, processes)
+        if has_class(config.model):
+            to_config_json(config.model, content.tokenizer.special)  # raises for an id that the export would refuse
 
         with tensorflow_ahead():
             # 3. Mesh, networks and programs

@@ -108,3 +108,24 @@ def test_weights_of_another_shape_are_refused_early(
     printed = capsys.readouterr()
     assert re.search(r"is another model:\n  model\.num_hidden_layers: there \d, here 1", printed.err)
     assert news_of(printed.out) == []
+
+
+def test_a_vocabulary_without_an_export_is_refused_early(
+    begun: Begun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bertjax.__main__ import main
+
+    mpnet = ("--model.family", "mpnet", "--model.type-vocab-size", "0", "--model.pooler", "none")
+    changes = (
+        *mpnet,
+        "--model.score-bias-buckets",
+        "32",
+        "--training.objectives",
+        "mlm",
+        "--data.rows",
+        "doc_sentences",
+    )
+    assert main(command(begun.folder / "tiny_recipe.py", begun.source, tmp_path / "run", *changes)[3:]) == 1
+    printed = capsys.readouterr()
+    assert "pad_token_id is 0; transformers' MPNet takes 1 for padding" in printed.err
+    assert "pretraining" not in printed.out

@@ -163,6 +163,7 @@ MEMBERS = {  # arguments, the class of the export
     "mpnet": (
         (
             *("--model.pooler", "none", "--model.type-vocab-size", "0", "--model.score-bias-buckets", "32"),
+            *("--data.tokenizer", "byte_bpe"),
             *("--training.objectives", "mlm", "--data.rows", "doc_sentences", "--data.packing", "pairs"),
         ),
         "MPNetForMaskedLM",

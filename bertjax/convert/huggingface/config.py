@@ -91,6 +91,6 @@ def _pad_id(values: Mapping[str, Any], hf: HuggingFace, file: str | Path = "conf
     if hf.fixed_pad_id and value != hf.pad_token_id:
         raise ValueError(
             f"{file}: pad_token_id is {value}; transformers' {hf.beginning} takes {hf.pad_token_id} for padding "
-            "whatever the file says; use a vocabulary with its padding token there"
+            "whatever the file says; use a vocabulary with its padding token there, such as byte_bpe makes"
         )
     return value
