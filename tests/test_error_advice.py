@@ -95,6 +95,11 @@ PREPARE = ["prepare", "RECIPE", "--data.root", "data"]
             ["pretrain", "molecules_mini", "--data.sources", "docs", "--data.augment", "randomised_smiles"],
             ["data.augment='randomised_smiles'", "bertjax[molecules]"],
         ),
+        (
+            "datasketch",
+            [*PREPARE, "--data.sources", "docs", "--data.filters", "near_duplicates"],
+            ["data.filters='near_duplicates'", "bertjax[duplicates]"],
+        ),
         ("s3fs", [*PREPARE, "--data.sources", "text:s3://bucket/a.txt"], ["text:s3://bucket", "bertjax[s3]"]),
         ("gcsfs", ["pretrain", "RECIPE", "--run-dir", "gs://bucket/run"], ["run_dir=gs://bucket", "bertjax[gcs]"]),
         ("apache_beam", [*PREPARE, "--data.sources", "docs", "--runner", "beam"], ["--runner beam", "bertjax[beam]"]),

@@ -21,6 +21,7 @@ REGISTRIES = {
     "bertjax.input.targets.registry:TARGETS": _HALVES,
     "bertjax.input.augmentations.registry:AUGMENTATIONS": ("bertjax/input/augmentations",),
     "bertjax.text.sources.registry:KINDS": ("bertjax/text/sources",),
+    "bertjax.text.filters.registry:FILTERS": ("bertjax/text/filters",),
     "bertjax.finetune.kinds:KINDS": ("bertjax/finetune/kinds",),
     "bertjax.model.network:HEADS": ("bertjax/model",),
     "bertjax.convert.formats:FORMATS": ("bertjax/convert",),

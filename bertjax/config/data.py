@@ -45,6 +45,8 @@ class DataConfig:
     bad_records: float = may_change(0.0)
     # Action for files that cannot be read: stop and name all of them, or skip and list them in the store's manifest
     on_error: Literal["stop", "skip"] = changes_with_notice("stop", _SAME_TEXT)
+    # Filters of documents, in their order: gopher_quality, gopher_repetition, exact_duplicates, near_duplicates
+    filters: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
     # Action for letters that a given vocabulary of symbols (data.tokenizer) lacks: stop and name them with their
     # records, or replace them by [UNK]
     unknown_letters: Literal["stop", "replace"] = may_change("stop")

@@ -22,6 +22,7 @@ GROUPS = {
     "objectives": "training.objectives, its half in JAX",
     "targets": "training.objectives, its half in NumPy",
     "sources": "data.sources",
+    "filters": "data.filters",
     "tokenizers": "data.tokenizer",
     "augmentations": "data.augment",
     "masking": "data.masking",

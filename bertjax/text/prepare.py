@@ -12,10 +12,10 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertjax.config import DataConfig
 from bertjax.storage.atomic_directories import (
@@ -34,10 +34,21 @@ from bertjax.text.claims import ClaimedUnits, Claims
 from bertjax.text.corpus import Corpus, Unit, fingerprint
 from bertjax.text.division import LEAST_DOCUMENTS, Division, divide
 from bertjax.text.documents import DIVIDING_VERSION, describe_counts
+from bertjax.text.filters.registry import filters_fingerprint, require_filters
 from bertjax.text.groups import read_groups
 from bertjax.text.marks import warn_of_stripped_accents
 from bertjax.text.pool import Runner, processes
 from bertjax.text.readable import readable_corpus, reporting_unreadable
+from bertjax.text.screening import (
+    compare_unit,
+    compared_units,
+    compares,
+    has_verdicts,
+    read_comparison,
+    screening_counts,
+    screening_table,
+    write_verdicts,
+)
 from bertjax.text.shards import ShardJob, finished_shards, is_finished, make_shards, remove_records
 from bertjax.text.sources.registry import KINDS, parse_sources, require_documents, source_files
 from bertjax.text.store.format import TokenStore
@@ -84,6 +95,8 @@ def require_sources(data: DataConfig) -> None:
         units_fingerprint(data)
     if data.groups:
         read_groups(data.groups)
+    if data.filters:
+        require_filters(data)
 
 
 def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner | None = None) -> AnyPath:
@@ -109,7 +122,8 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                     explaining_full_disk(job.folder, lambda: _bytes_needed(corpus, records)),
                 ):
                     job.folder.mkdir(exist_ok=True)
-                    _fill(records, corpus.units, job, runner, progress)
+                    _compare_documents(corpus.units, corpus.units, job, runner, progress)
+                    _fill(records, corpus.units, _shard_step(job), runner, progress)
 
         with exclusive_lock(root):
             # 2. Reuse a store of the same inputs
@@ -137,6 +151,12 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                 if notes := division.notes():
                     provenance["division"] = notes
                 train, evaluation = (sum(shard["documents"] for shard in shards[split]) for split in SPLITS)
+                if min(train, evaluation) < LEAST_DOCUMENTS and "screened" in provenance:
+                    raise ValueError(
+                        f"data.filters={data.filters} leaves {train} documents for training and {evaluation} to "
+                        f"evaluate; each needs {LEAST_DOCUMENTS}: leave a filter out, or give more text\n"
+                        f"{screening_table(provenance['screened'])}"
+                    )
                 ungrouped = sum(record.get("ungrouped", 0) for record in records.values())
                 if notes := [*filter(None, (note, _note_on_groups(data, ungrouped, train + evaluation)))]:
                     provenance["notes"] = notes
@@ -180,7 +200,8 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
             job.folder.mkdir(exist_ok=True)
             begin = len(corpus.units) * index // count
             units = corpus.units[begin:] + corpus.units[:begin]
-            _fill({}, units, job, runner, progress, waits=False)
+            _compare_documents(corpus.units, units, job, runner, progress)
+            _fill({}, units, _shard_step(job), runner, progress, waits=False)
             corpus.require_unchanged()
             return len(finished_shards(corpus.units, job)), len(corpus.units)
 
@@ -204,6 +225,7 @@ def _plan_store(
         "tokenizer": tokenizer.fingerprint,
         **division.inputs(),
         **units,
+        **({"filters": filters_fingerprint(data.filters)} if data.filters else {}),
         **corpus.cutting(),
     }
     if division.longest:
@@ -231,6 +253,7 @@ def _plan_store(
         data.units,
         units["units"].get("list", "") if units else "",
         division.groups,
+        data.filters,
     )
     return division, tokenizer, job, target
 
@@ -292,6 +315,8 @@ def reading_notes(manifest: Mapping[str, Any]) -> list[str]:
         files.append("\n  ".join((f"records that cannot be read, left out: {counts.bad_records:,}", *reasons)))
     if skipped := about.get("skipped", []):
         files.append(_skipped_table(skipped))
+    if screened := about.get("screened"):
+        files.append(screening_table(screened))
     if (letters := merge_unknown_letters([about])).records:
         files.append(f"{letters.described()}; they are [UNK]")
     # The pieces are listed by file instead.
@@ -322,10 +347,50 @@ def text_changes(manifest: Mapping[str, Any], data: DataConfig) -> list[str]:
     return [] if earlier is None else Corpus.of(data).changes_since(earlier)
 
 
+class _Step(NamedTuple):
+    """Work on every unit, whose records are in files."""
+
+    what: str
+    claims: AnyPath  # the file of the claims on units
+    make: Callable[[Unit], dict[str, Any]]  # processes a unit and returns its record
+    finished: Callable[[Sequence[Unit]], dict[int, dict[str, Any]]]  # number -> record of the units that are finished
+    is_finished: Callable[[Unit], bool]
+
+
+def _shard_step(job: ShardJob) -> _Step:
+    return _Step(
+        "preparing text",
+        job.folder / "unit-claims",
+        partial(make_shards, job=job),
+        partial(finished_shards, job=job),
+        partial(is_finished, job=job),
+    )
+
+
+def _compare_documents(
+    all_units: Sequence[Unit], units: Sequence[Unit], job: ShardJob, runner: Runner, progress: Progress
+) -> None:
+    """Find the documents that filters leave out because of others, beginning with `units`; nothing without any."""
+    if not compares(job.filters) or has_verdicts(job.inputs, job.records):
+        return
+    folder = job.records
+    step = _Step(
+        "comparing documents",
+        job.folder / "unit-comparison-claims",
+        partial(compare_unit, inputs=job.inputs, names=job.filters, longest=job.longest, folder=folder),
+        partial(compared_units, inputs=job.inputs, folder=folder),
+        lambda unit: read_comparison(unit, job.inputs, folder) is not None,
+    )
+    folder.mkdir(exist_ok=True)
+    records: dict[int, dict[str, Any]] = {}
+    _fill(records, units, step, runner, progress)
+    write_verdicts(all_units, records, job.inputs, job.filters, folder)
+
+
 def _fill(
     records: dict[int, dict[str, Any]],
     units: Sequence[Unit],
-    job: ShardJob,
+    step: _Step,
     runner: Runner,
     progress: Progress,
     *,
@@ -336,18 +401,18 @@ def _fill(
     `waits`: also wait for those that others have claimed, and process them if these processes end before.
     """
     total = sum(unit.size for unit in units)
-    with Claims(job.folder / "unit-claims") as claims:
+    with Claims(step.claims) as claims:
         while True:
-            records |= finished_shards(units, job)
+            records |= step.finished(units)
             done = sum(unit.size for unit in units if unit.number in records)
-            progress("preparing text, bytes", done, total)
+            progress(f"{step.what}, bytes", done, total)
             missing = [unit for unit in units if unit.number not in records]
-            claimed = ClaimedUnits(missing, claims, partial(is_finished, job=job))
-            for unit, record in runner(partial(make_shards, job=job), claimed, "preparing text"):
+            claimed = ClaimedUnits(missing, claims, step.is_finished)
+            for unit, record in runner(step.make, claimed, step.what):
                 records[unit.number] = record
                 claims.release(unit.number)
                 done += unit.size
-                progress("preparing text, bytes", done, total)
+                progress(f"{step.what}, bytes", done, total)
             if len(records) == len(units) or (not waits and not claimed):
                 return
             if not claimed:
@@ -371,6 +436,7 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
         **({"divided": divided} if divided else {}),
         **({"encodings": encodings} if (encodings := corpus.detected_encodings()) else {}),
         **({"skipped": corpus.skipped} if corpus.skipped else {}),
+        **({"screened": screening_counts(record["screened"] for record in records.values())} if job.filters else {}),
         "shard_sources": {
             split: [unit.source for unit in corpus.units if records[unit.number]["shards"][split]] for split in SPLITS
         },

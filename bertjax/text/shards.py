@@ -20,6 +20,7 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.corpus import Unit, with_draws
 from bertjax.text.documents import Document
 from bertjax.text.groups import name_hash, read_groups
+from bertjax.text.screening import Drawn, Screen, compares, read_verdicts
 from bertjax.text.sources.registry import read_documents
 from bertjax.text.spans import PLANE_OF_KIND
 from bertjax.text.store.manifest import SPLITS, ShardRecord, shard_files
@@ -47,6 +48,7 @@ class ShardJob:
     units: str = ""  # `data.units`
     list_digest: str = ""  # of the list that `units` names, if any
     groups: str = ""  # `data.groups`
+    filters: tuple[str, ...] = ()  # `data.filters`
 
     @property
     def planes(self) -> tuple[str, ...]:
@@ -66,15 +68,16 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
 
     The record has `shards` (split -> the shard's record, None if no document fell into the split), `reading` (the
     reader's counts), `divided` (name and documents of each divided file), `text_bytes`, `unknown_tokens` and, if the
-    job has any, `units` (their numbers by plane). It is published after the shards, so a unit with a record is
-    finished. Two processes may make the same unit at the same time, as happens on clusters. Raises ValueError like
-    reading, and if the list of units has changed.
+    job has any, `units` (their numbers by plane) and `screened` (the counts of filters). It is published after the
+    shards, so a unit with a record is finished. Two processes may make the same unit at the same time, as happens on
+    clusters. Raises ValueError like reading, and if the list of units has changed.
     """
     tokenizer = _tokenizer(job.vocab, job.rules)
     reading = ReadCounts()
     divided: list[tuple[str, int]] = []
     marker = UnitMarker(find_units(job.units, tokenizer.rules.lowercase, job.list_digest)) if job.units else None
     letters = UnknownLetters()
+    screen = Screen(job.filters, read_verdicts(unit, job.records) if compares(job.filters) else None)
     text_bytes = unknown = ungrouped = 0
     with ExitStack() as unfinished:
         scratch = Path(unfinished.enter_context(scratch_dir(job.folder, f"{_name(unit)}-")))
@@ -86,7 +89,7 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
         }
         for writer in writers.values():
             unfinished.callback(writer.discard)
-        for batch in _batches(unit, job, reading, divided):
+        for batch in _batches(unit, job, screen, reading, divided):
             ids = _write_batch(batch, writers, tokenizer, job, marker, letters)
             text_bytes += sum(len(document.text.encode()) for document, _ in batch)
             unknown += int(np.count_nonzero(ids == tokenizer.unk_id))
@@ -98,6 +101,7 @@ def make_shards(unit: Unit, job: ShardJob) -> dict[str, Any]:
         record = {"inputs": job.inputs, "shards": shards, "reading": reading.to_json(), "divided": divided}
         record |= {"text_bytes": text_bytes, "unknown_tokens": unknown, **({"units": marker.counts} if marker else {})}
         record |= letters.to_json() | ({"ungrouped": ungrouped} if job.groups else {})
+        record |= {"screened": screen.to_json()} if job.filters else {}
         write_durably(scratch / f"{_name(unit)}.json", json.dumps(record).encode())
         for name in _shard_files(record):
             publish(scratch / name, job.folder)
@@ -175,20 +179,20 @@ def _tokenizer(vocab: AnyPath, rules: TextRules) -> Tokenizer:
     return load_vocabulary(vocab, rules)
 
 
-_Drawn = tuple[Document, tuple[float, float]]
-
-
-def _batches(unit: Unit, job: ShardJob, reading: ReadCounts, divided: list[tuple[str, int]]) -> Iterator[list[_Drawn]]:
+def _batches(
+    unit: Unit, job: ShardJob, screen: Screen, reading: ReadCounts, divided: list[tuple[str, int]]
+) -> Iterator[list[Drawn]]:
     """Yield the document parts of a unit with their draws, about `_BATCH_CHARACTERS` at a time.
 
     `divided` gets (name, documents made) of each file whose documents were split.
     """
-    held: list[_Drawn] = []
+    held: list[Drawn] = []
     size = 0
     groups = read_groups(job.groups) if job.groups else None
     for file in unit.files:
         before = reading.pieces
-        for document, drawn in with_draws(read_documents(file, reading, job.longest), groups):
+        drawn_documents = with_draws(read_documents(file, reading, job.longest), groups)
+        for document, drawn in screen.passing(drawn_documents) if job.filters else drawn_documents:
             held.append((document, drawn))
             size += len(document.text)
             if size >= _BATCH_CHARACTERS:
@@ -201,7 +205,7 @@ def _batches(unit: Unit, job: ShardJob, reading: ReadCounts, divided: list[tuple
 
 
 def _write_batch(
-    batch: list[_Drawn],
+    batch: list[Drawn],
     writers: dict[str, ShardWriter],
     tokenizer: Tokenizer,
     job: ShardJob,
@@ -229,7 +233,7 @@ def _write_batch(
     return ids
 
 
-def _groups(batch: Sequence[_Drawn], job: ShardJob) -> np.ndarray:
+def _groups(batch: Sequence[Drawn], job: ShardJob) -> np.ndarray:
     """The group of each document part, uint64; a document in no group is a group of its own."""
     groups = read_groups(job.groups)
     found = [(groups.of(document), document.text) for document, _ in batch]

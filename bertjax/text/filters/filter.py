@@ -1,0 +1,46 @@
+"""The interface of a filter, which leaves documents out of a token store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+class Signature(Protocol):
+    """Summarises one document, whose parts are added in order."""
+
+    def add(self, text: str) -> None:
+        """Add the next part of the document."""
+        ...
+
+    def values(self) -> np.ndarray:
+        """uint64 [columns]. Documents with the same value in a column are copies; 0 equals nothing."""
+        ...
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Leaves documents out. To add one, write such an object in its own file and a line in the registry.
+
+    A filter judges each document by itself (`broken_rule`) or compares it with all others (`signature`).
+    """
+
+    name: str
+    reasons: tuple[str, ...]  # of documents that are left out, for the table of their counts
+    broken_rule: Callable[[str], str] | None = None
+    """Return the one of `reasons` why a document with this text is left out; '' if it is kept. Of a document of over
+    `DOCUMENT_CAP` characters the beginning is judged."""
+    signature: Callable[[], Signature] | None = None
+    """Return an empty signature. A document is left out, for the first of `reasons`, if it is a copy of an earlier one
+    that the filters before this one keep."""
+    columns: int = 0  # of a signature
+    for_prose: bool = False  # whether its rules make no sense for records of letters
+    version: int = 1  # a change makes other stores
+    needs: tuple[str, str] | None = None  # the optional module that it imports, and the argument for pip
+
+    def __post_init__(self) -> None:
+        assert (self.broken_rule is None) != (self.signature is None), self.name
+        assert (self.columns > 0) == (self.signature is not None), self.name

@@ -1,0 +1,258 @@
+"""Apply the filters of `data.filters` to the documents of a corpus.
+
+Filters that judge documents one by one do it while shards are made. With a filter that compares documents, all text is
+read once before: each unit gets a verdict per document and the signatures of its documents, in files next to its
+record. Once all units have them, the copies among all documents are found, and each unit gets its final verdicts. All
+files are a pure function of the text and the filters, so any number of processes and machines makes the same ones.
+
+A verdict is 0 for a document that is kept, or n for the n-th of all reasons of the filters in their order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+
+from bertjax.storage.atomic_directories import publish, scratch_dir
+from bertjax.storage.files import write_durably
+from bertjax.storage.json_documents import Count, read_json
+from bertjax.storage.remote import AnyPath, read_range
+from bertjax.text.corpus import Unit
+from bertjax.text.documents import Document
+from bertjax.text.filters.filter import Filter, Signature
+from bertjax.text.filters.registry import choose
+from bertjax.text.sources.registry import read_documents
+
+_AT_ONCE = 1 << 26  # documents whose values are compared at once: 3 GB of memory
+_VALUE_BYTES = 8
+
+Drawn = tuple[Document, tuple[float, float]]
+
+
+class ComparisonRecord(TypedDict):
+    """The record of a unit that was read to compare its documents."""
+
+    inputs: str
+    documents: Count
+
+
+class Screen:
+    """Leaves out documents of a unit, and counts all documents and those left out by reason.
+
+    `verdicts`, uint8 [documents], are those of all filters; without them each document is judged by itself.
+    """
+
+    def __init__(self, names: Sequence[str], verdicts: np.ndarray | None = None) -> None:
+        """`names` are those of `data.filters`."""
+        self._filters, self._verdicts = choose(names), verdicts
+        self._reasons = list_reasons(self._filters)
+        self.documents = 0
+        self.left_out: Counter[str] = Counter()
+
+    def passing(self, documents: Iterable[Drawn]) -> Iterator[Drawn]:
+        """Yield the parts of the documents that are kept."""
+        is_kept = has_earlier_piece = False
+        for document, drawn in documents:
+            if not document.is_continuation:
+                verdict = self._verdict(document.text)
+                is_kept = not verdict
+                self.documents += 1
+                if verdict:
+                    self.left_out[self._reasons[verdict - 1]] += 1
+                if not document.is_of_same_work:
+                    has_earlier_piece = False
+                elif is_kept and not has_earlier_piece:
+                    document = replace(document, is_of_same_work=False)  # it is now the first of its work
+                has_earlier_piece |= is_kept
+            if is_kept:
+                yield document, drawn
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts."""
+        return {"documents": self.documents, "left_out": dict(self.left_out)}
+
+    def _verdict(self, text: str) -> int:
+        if self._verdicts is None:
+            return judge(self._filters, text)
+        return int(self._verdicts[self.documents])
+
+
+def screening_counts(units: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sums of the counts of units, each `Screen.to_json()`."""
+    documents, left_out = 0, Counter[str]()
+    for counts in units:
+        documents += counts["documents"]
+        left_out.update(counts["left_out"])
+    return {"documents": documents, "left_out": dict(sorted(left_out.items()))}
+
+
+def screening_table(counts: Mapping[str, Any]) -> str:
+    """A table of the documents that filters left out: number and reason."""
+    left_out = counts["left_out"]
+    head = f"documents that data.filters left out: {sum(left_out.values()):,} of {counts['documents']:,}"
+    return "\n".join((head, *(f"  {count:>12,}  {reason}" for reason, count in left_out.items())))
+
+
+def list_reasons(filters: Sequence[Filter]) -> list[str]:
+    """All reasons of filters, with their names."""
+    return [f"{one.name}: {reason}" for one in filters for reason in one.reasons]
+
+
+def judge(filters: Sequence[Filter], text: str) -> int:
+    """The verdict on a document of the filters that judge it by itself."""
+    before = 0
+    for one in filters:
+        if one.broken_rule is not None and (reason := one.broken_rule(text)):
+            return before + 1 + one.reasons.index(reason)
+        before += len(one.reasons)
+    return 0
+
+
+def compares(names: Sequence[str]) -> bool:
+    """Whether one of the filters compares documents."""
+    return any(one.signature for one in choose(names))
+
+
+def compare_unit(unit: Unit, inputs: str, names: Sequence[str], longest: int, folder: AnyPath) -> dict[str, Any]:
+    """Read a unit, write its first verdicts and signatures to `folder`; return its record, which is published last."""
+    filters = choose(names)
+    verdicts = bytearray()
+    signed: dict[str, list[np.ndarray]] = {one.name: [] for one in filters if one.signature}
+    under_way: dict[str, Signature] = {}
+
+    def end_document() -> None:
+        for name, signature in under_way.items():
+            signed[name].append(signature.values())
+
+    for document in (document for file in unit.files for document in read_documents(file, None, longest)):
+        if not document.is_continuation:
+            end_document()
+            verdicts.append(judge(filters, document.text))
+            under_way = {one.name: one.signature() for one in filters if one.signature}
+        for signature in under_way.values():
+            signature.add(document.text)
+    end_document()
+    record = {"inputs": inputs, "documents": len(verdicts)}
+    with scratch_dir(folder, f"{_name(unit)}-") as scratch:
+        files = {_verdict_file(unit, "first"): bytes(verdicts)}
+        for one in filters:
+            if one.signature:
+                rows = np.array(signed[one.name], np.uint64).reshape(-1, one.columns)
+                files[_signature_file(unit, one)] = np.ascontiguousarray(rows.T).astype("<u8").tobytes()
+        files[f"{_name(unit)}.compared.json"] = json.dumps(record).encode()
+        _publish_all(files, Path(scratch), folder)
+    return record
+
+
+def compared_units(units: Sequence[Unit], inputs: str, folder: AnyPath) -> dict[int, dict[str, Any]]:
+    """Number -> record of the units that any process has read for the same inputs."""
+    return {unit.number: record for unit in units if (record := read_comparison(unit, inputs, folder))}
+
+
+def read_comparison(unit: Unit, inputs: str, folder: AnyPath) -> dict[str, Any] | None:
+    """The record of a unit that was read for the same inputs; None if it was not."""
+    try:
+        record: dict[str, Any] = read_json(folder / f"{_name(unit)}.compared.json", ComparisonRecord)
+    except (FileNotFoundError, ValueError):
+        return None
+    return record if record["inputs"] == inputs else None
+
+
+def has_verdicts(inputs: str, folder: AnyPath) -> bool:
+    """Whether the final verdicts on all units are there."""
+    try:
+        return read_json(folder / _DONE, ComparisonRecord)["inputs"] == inputs
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+_DONE = "unit-verdicts.json"
+
+
+def write_verdicts(
+    units: Sequence[Unit], records: dict[int, dict[str, Any]], inputs: str, names: Sequence[str], folder: AnyPath
+) -> None:
+    """Find the copies among the documents of all units, in their order, and write the final verdicts."""
+    sizes = [records[unit.number]["documents"] for unit in units]
+    verdicts = np.concatenate(
+        [
+            np.zeros(0, np.uint8),
+            *(_read(folder / _verdict_file(unit, "first"), 0, size) for unit, size in zip(units, sizes, strict=True)),
+        ]
+    )
+    before = 0
+    for one in choose(names):
+        if one.signature:
+            # Those that earlier filters keep; a later one may have judged a document already.
+            is_compared = (verdicts == 0) | (verdicts > before)
+            files = [folder / _signature_file(unit, one) for unit in units]
+            verdicts[later_copies(files, sizes, one.columns, is_compared)] = before + 1
+        before += len(one.reasons)
+    ends = np.cumsum(sizes)
+    with scratch_dir(folder, "unit-verdicts-") as scratch:
+        for unit, size, end in zip(units, sizes, ends.tolist(), strict=True):
+            content = verdicts[end - size : end].tobytes()
+            _publish_all({_verdict_file(unit, "final"): content}, Path(scratch), folder)
+        done = json.dumps({"inputs": inputs, "documents": len(verdicts)}).encode()
+        _publish_all({_DONE: done}, Path(scratch), folder)
+
+
+def read_verdicts(unit: Unit, folder: AnyPath) -> np.ndarray:
+    """The final verdicts on the documents of a unit, uint8 [documents]."""
+    return np.frombuffer((folder / _verdict_file(unit, "final")).read_bytes(), np.uint8)
+
+
+def later_copies(
+    files: Sequence[AnyPath], sizes: Sequence[int], columns: int, is_compared: np.ndarray, at_once: int = _AT_ONCE
+) -> np.ndarray:
+    """Which documents have the value of an earlier one in a column, bool [documents]; among those of `is_compared`.
+
+    `files` have the signatures of `sizes` documents each, column after column. A document that is left out itself still
+    has copies, so that a chain of similar documents has one that stays. Compares about `at_once` values at a time.
+    """
+    is_copy = np.zeros(len(is_compared), bool)
+    parts = max(-(-len(is_compared) // at_once), 1)
+    firsts = np.cumsum(sizes) - sizes
+    for column in range(columns):
+        for part in range(parts):
+            values, places = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+            for file, size, first in zip(files, sizes, firsts.tolist(), strict=True):
+                start = column * size * _VALUE_BYTES
+                own = _read(file, start, start + size * _VALUE_BYTES).view("<u8").astype(np.uint64)
+                chosen = np.flatnonzero((own % parts == part) & (own != 0) & is_compared[first : first + size])
+                values.append(own[chosen])
+                places.append(first + chosen)
+            value, place = np.concatenate(values), np.concatenate(places)
+            order = np.argsort(value, kind="stable")
+            value = value[order]
+            is_copy[place[order[1:][value[1:] == value[:-1]]]] = True
+    return is_copy
+
+
+def _read(file: AnyPath, start: int, stop: int) -> np.ndarray:
+    """Bytes of a file, uint8 [stop - start]."""
+    return np.frombuffer(read_range(file, start, stop) if stop > start else b"", np.uint8)
+
+
+def _publish_all(files: dict[str, bytes], scratch: Path, folder: AnyPath) -> None:
+    for name, content in files.items():
+        write_durably(scratch / name, content)
+        publish(scratch / name, folder)
+
+
+def _name(unit: Unit) -> str:
+    return f"unit-{unit.number:05}"
+
+
+def _verdict_file(unit: Unit, kind: str) -> str:
+    return f"{_name(unit)}.{kind}-verdicts"
+
+
+def _signature_file(unit: Unit, one: Filter) -> str:
+    return f"{_name(unit)}.{one.name}"

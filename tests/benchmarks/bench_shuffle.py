@@ -1,0 +1,71 @@
+"""What it costs to shuffle a text in windows instead of as a whole: held-out loss of both orders, for several seeds.
+
+    python tests/benchmarks/bench_shuffle.py wikiextractor:wiki/*.xz 'text:books/*.xz' --folder DIR
+
+Trains the model of the quickstart on the sources, once in windows and once in one window, which is the text as a whole,
+for each seed. The windows are as short for the run as those of a large text are for a large run: with the defaults a
+window lasts 64 steps, and its 16 parts are of 8,192 tokens that follow each other in the text. Prints the means, the
+standard error of each, and the mean difference of the pairs of one seed. A folder that has runs continues them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+from bertjax.config import load_recipe
+from bertjax.input import training_data
+from bertjax.run.pretrain import pretrain
+
+ORDERS = ("whole", "windows")
+
+
+def main() -> None:
+    """Train and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sources", nargs="+")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=2_400)
+    parser.add_argument("--window", type=int, default=1 << 17, help="tokens (%(default)s)")
+    options = parser.parse_args()
+    losses = {order: [train(options, order, seed) for seed in range(options.seeds)] for order in ORDERS}
+    print(f"\n| step | {' | '.join(ORDERS)} | difference |\n|---:|---:|---:|---:|")
+    for step in losses[ORDERS[0]][0]:
+        whole, windows = ([run[step] for run in losses[order]] for order in ORDERS)
+        differences = [ours - theirs for ours, theirs in zip(windows, whole, strict=True)]
+        print(f"| {step:,} | {described(whole)} | {described(windows)} | {described(differences, '+')} |")
+
+
+def described(values: Iterable[float], sign: str = "") -> str:
+    """Mean and standard error."""
+    values = list(values)
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    return f"{statistics.fmean(values):{sign}.3f} ± {error:.3f}"
+
+
+def train(options: argparse.Namespace, order: str, seed: int) -> dict[int, float]:
+    """Train one run, or finish it, and return its held-out loss by step."""
+    recipe = load_recipe("quickstart")
+    run = options.folder / f"{order}-{seed}"
+    config = replace(
+        recipe,
+        run_dir=str(run),
+        data=replace(recipe.data, sources=tuple(options.sources), root=str(options.folder / "data"), held_out=0.02),
+        training=replace(
+            recipe.training, steps=options.steps, eval_every=options.steps // 6, eval_rows=8_192, seed=seed
+        ),
+    )
+    with patch.object(training_data, "WINDOW_TOKENS", options.window if order == "windows" else 1 << 62):
+        pretrain(config)
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return {line["step"]: line["eval/mlm_loss"] for line in lines if "eval/mlm_loss" in line}
+
+
+if __name__ == "__main__":
+    main()
