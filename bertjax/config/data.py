@@ -31,11 +31,13 @@ class DataConfig:
     # Sources of text: a folder, or KIND:WHAT with kind text, lines, jsonl, csv, parquet, hf, html, pdf, docx,
     # fasta, smiles, ids, wikiextractor, wikipedia, novels, docs or tfds; or of finished rows: tfrecord
     sources: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
-    # Token store to read instead of sources: a folder or URL that `bertjax prepare` made; its vocabulary is used
-    store: str = changes_with_notice("", _SAME_TEXT)
-    weights: tuple[float, ...] = ()  # Shares of an epoch's tokens, one for each source; empty: see data.temperature
+    # Token store to read instead of sources: a folder or URL that `bertjax prepare` made; its vocabulary is used.
+    # Several stores of one vocabulary are mixed like sources
+    store: tuple[str, ...] = changes_with_notice((), _SAME_TEXT)
+    # Shares of an epoch's tokens, one for each source, or for each of several stores; empty: see data.temperature
+    weights: tuple[float, ...] = ()
     temperature: float = 1.0  # Power of a source's tokens that gives its share; 1: every document once an epoch
-    # Those of data.sources that are read, in place of all of them; a stage may read more or fewer
+    # Those of data.sources, or of several stores, that are read, in place of all; a stage may read more or fewer
     active_sources: tuple[str, ...] = ()
     encoding: str = changes_with_notice("utf-8", _SAME_TEXT)  # Encoding of the text files, such as cp1252 or shift_jis
     # Globs of files to leave out of the sources, by path or name: '*.log', 'drafts/*'
@@ -120,9 +122,14 @@ class DataConfig:
         return bool(self.weights) or self.temperature != 1.0 or bool(self.active_sources)
 
     @property
+    def mixed(self) -> tuple[str, ...]:
+        """The sources that have shares of an epoch: several stores, or `sources`."""
+        return self.store if len(self.store) > 1 else self.sources
+
+    @property
     def is_active(self) -> tuple[bool, ...]:
-        """Whether each of the sources is read."""
-        return tuple(not self.active_sources or source in self.active_sources for source in self.sources)
+        """Whether each of the mixed sources is read."""
+        return tuple(not self.active_sources or source in self.active_sources for source in self.mixed)
 
     @property
     def pair_slots(self) -> int:
@@ -197,10 +204,11 @@ def _check_text(data: DataConfig) -> None:
         ) from error
     if data.weights and (min(data.weights) < 0 or not sum(data.weights)):
         raise ValueError(f"data.weights={data.weights}: none may be below 0, and not all of them 0")
-    if data.weights and not data.store and len(data.weights) != len(data.sources):
-        raise ValueError(f"data.weights={data.weights}: give one for each of the {len(data.sources)} data.sources")
-    if unknown := sorted({*data.active_sources} - {*data.sources}):
-        raise ValueError(f"data.active_sources: {unknown[0]!r} is not one of data.sources={data.sources}")
+    named = "data.store" if len(data.store) > 1 else "data.sources"
+    if data.weights and len(data.store) != 1 and len(data.weights) != len(data.mixed):
+        raise ValueError(f"data.weights={data.weights}: give one for each of the {len(data.mixed)} {named}")
+    if unknown := sorted({*data.active_sources} - {*data.mixed}):
+        raise ValueError(f"data.active_sources: {unknown[0]!r} is not one of {named}={data.mixed}")
     if data.active_sources and data.weights:
         raise ValueError(
             f"data.active_sources={data.active_sources} excludes data.weights={data.weights}; give a source that is "

@@ -19,8 +19,8 @@ _SEGMENTS = "AB"
 def origins(batches: Batches, numbers: np.ndarray, sources: Sequence[str]) -> list[list[str]]:
     """Of each row of a run by its number, int64 [n]: its segments' origins, or its record's; for people.
 
-    `sources` are the names of `data.sources`, if the run has any. Documents and sentences are counted from 0 over the
-    training split.
+    `sources` are the names of the mixed sources, if the run has any. Documents and sentences are counted from 0 over
+    the training split.
     """
     if isinstance(batches, RecordBatches):
         return [[name] for name in batches.names(numbers)]

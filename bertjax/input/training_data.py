@@ -102,7 +102,7 @@ class StoredText:
         self.location = store.location
         self._store, self.tokenizer = store, store.tokenizer()
         self._objectives, self._template = tuple(objectives), template
-        self.name = f"token store {store.path}"
+        self.name = f"token store {store.name}"
         self.notes = reading_notes(store.manifest)
         self.fingerprint = "+".join((store.fingerprint, *tables))
 

@@ -67,7 +67,7 @@ def inspect_store(
         overlaps = find_overlaps(train, texts, tokenizer.vocab_size, count, EXAMPLES)
     shortest = min(kinds, key=lambda kind: kind.data.sequence_length)
     return Inspection(
-        store=str(store.path),
+        store=store.name,
         fingerprint=store.fingerprint,
         text_bytes=provenance.get("text_bytes"),
         amounts=amounts,

@@ -41,7 +41,7 @@ def prepare(config: Config, *, runner: Runner | None = None) -> PrepareResult:
     `bertjax.text.prepare.prepare`.
     """
     if config.data.store:
-        raise ValueError(f"data.store={config.data.store!r} is a finished token store; leave it out to prepare sources")
+        raise ValueError(f"data.store={config.data.store} is a finished token store; leave it out to prepare sources")
     use_plugins(config.plugins)
     config = with_vocabulary(validate(config))
     require_marked(config.stage_data)

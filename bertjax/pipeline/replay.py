@@ -150,7 +150,7 @@ def _texts(job: Job, replayed: Replayed) -> tuple[RowText, ...]:
     config = job.config
     template = get_family(config.model.family).template
     kind = RowKind("", stage.data, stage.stage.seed, stage.training.objectives, template)
-    sources = origins(unskipped_batches(stage), replayed.rows_read, stage.data.sources)
+    sources = origins(unskipped_batches(stage), replayed.rows_read, stage.data.mixed)
     texts = []
     for number, row_origins in enumerate(sources):
         row = {name: values[number] for name, values in replayed.batch.items()}

@@ -25,7 +25,7 @@ def with_vocabulary(config: Config) -> Config:
     """
     data = config.data
     if data.store:
-        settings = read_manifest(to_path(data.store))["tokenizer"]
+        settings = read_manifest(to_path(data.store[0]))["tokenizer"]
         rules = asdict(TextRules.from_dict(settings))
         return replace(config, data=replace(data, sources=(), vocab="", vocab_size=settings["vocab_size"], **rules))
     if config.init_from and not data.vocab:
@@ -41,7 +41,7 @@ def with_vocabulary(config: Config) -> Config:
 
 def vocabulary_line(data: DataConfig) -> str:
     """A line on a vocabulary that was filled in, or that has its own text rules."""
-    vocab = f"that of {data.store}" if data.store else data.vocab
+    vocab = f"that of {data.store[0]}" if data.store else data.vocab
     rules = f"lower case {'on' if data.lowercase else 'off'}, accents {'stripped' if data.strip_accents else 'kept'}"
     return f"vocabulary: {vocab} ({rules})"
 

@@ -76,7 +76,7 @@ def summarise(config: Config, content: TrainingData, outcome: Outcome, completio
     sources = ", ".join(source.removesuffix(":") for source in config.data.sources)
     return Summary(
         name=config.name,
-        about=f"{sources or config.data.store}: {content.size('train')} to train on",
+        about=f"{sources or ', '.join(config.data.store)}: {content.size('train')} to train on",
         steps=outcome.step,
         tokens_seen=round(outcome.tokens),
         wall_seconds=outcome.seconds,

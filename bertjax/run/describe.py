@@ -35,7 +35,7 @@ def describe(job: Job, data: Sequence[str]) -> str:
     block = {
         "Device": [f"{device}; peak {job.peak}", *_describe_deterministic(config, mesh)],
         "Model": [f"{parameters - padding:,} parameters; {attention}", *filter(None, [job.fitted])],
-        "Data": [*data, *_describe_sources(config.data.sources, job.stages[0].batches.shares)],
+        "Data": [*data, *_describe_sources(config.data.mixed, job.stages[0].batches.shares)],
         "Schedule": [_describe_stage(stage, batch_shards(mesh)) for stage in job.stages],
         "Cost": [_describe_cost(job)],
     }

@@ -179,7 +179,7 @@ def _open_together(config: Config, processes: Processes) -> TrainingData:
     location = processes.broadcast("token store", content.location if content else "")
     if content is None:
         shared = bool(location) and (to_path(location) / MANIFEST_FILE).is_file()
-        data = replace(config.data, store=location) if shared else config.data
+        data = replace(config.data, store=(location,)) if shared else config.data
         content = data_to_resume(replace(config, data=data), no_progress)
     processes.require_same(
         "training text",

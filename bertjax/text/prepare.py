@@ -52,6 +52,7 @@ from bertjax.text.screening import (
 from bertjax.text.shards import ShardJob, finished_shards, is_finished, make_shards, remove_records
 from bertjax.text.sources.registry import KINDS, parse_sources, require_documents, source_files
 from bertjax.text.store.format import TokenStore
+from bertjax.text.store.joined import require_joinable
 from bertjax.text.store.manifest import ARRAYS_VERSION, SPLITS, read_manifest, shard_files
 from bertjax.text.store.writer import finish_store
 from bertjax.text.trained_vocabulary import (
@@ -78,7 +79,7 @@ _STORE_BYTES_PER_TEXT_BYTE = 0.6  # an estimate: two bytes for about four letter
 def require_sources(data: DataConfig) -> None:
     """Raise ValueError, before reading text, for a missing store, or missing sources, vocabularies or libraries."""
     if data.store:
-        read_manifest(to_path(data.store))
+        require_joinable([read_manifest(to_path(store)) for store in data.store], data.store)
         return
     for source in parse_sources(data.sources):
         if KINDS[source.kind].find is None:

@@ -288,7 +288,7 @@ def test_no_file_of_the_machine_is_on_the_card(model):
         model.config.data,
         sources=(source,),
         active_sources=(source,),
-        store="/secret/store",
+        store=("/secret/store",),
         groups="file:/secret/groups",
     )
     stages = (StageConfig(start=1, active_sources=(source,), mask_probability=0.3),)

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from small_corpus import changed
 
-from bertjax.config import Config, DataConfig, validate
+from bertjax.config import Config, DataConfig, from_dict, to_dict, validate
+from bertjax.input import training_data
+from bertjax.input.lanes import LaneBatches
 from bertjax.input.training_data import open_training_data
 from bertjax.pipeline.preparation import prepare as prepare_verb
 from bertjax.pipeline.vocabulary import with_vocabulary
 from bertjax.storage.progress import no_progress
 from bertjax.text.prepare import prepare, require_sources
+from bertjax.text.store.local_copy import open_store
 
 
 def test_a_store_gives_the_batches_of_its_sources(data, tmp_path):
@@ -21,7 +24,7 @@ def test_a_store_gives_the_batches_of_its_sources(data, tmp_path):
     store = shutil.move(prepare(data), tmp_path / "elsewhere")
     shutil.rmtree(tmp_path / "text")
     (tmp_path / "vocab.txt").unlink()
-    named = with_vocabulary(validate(Config(data=DataConfig(store=str(store), sources=("text:gone/*.txt",))))).data
+    named = with_vocabulary(validate(Config(data=DataConfig(store=(str(store),), sources=("text:gone/*.txt",))))).data
     assert (named.sources, named.lowercase, named.vocab_size) == ((), data.lowercase, by_sources.tokenizer.vocab_size)
     require_sources(named)
     content = open_training_data([named], no_progress)
@@ -31,11 +34,93 @@ def test_a_store_gives_the_batches_of_its_sources(data, tmp_path):
 
 
 def test_what_contradicts_a_store_is_refused(data, tmp_path):
-    store = str(prepare(data))
+    store = (str(prepare(data)),)
     with pytest.raises(ValueError, match="no manifest"):
-        require_sources(changed(data, store=str(tmp_path)))
+        require_sources(changed(data, store=(str(tmp_path),)))
     with pytest.raises(ValueError, match="is a finished token store; leave it out to prepare sources"):
         prepare_verb(Config(data=changed(data, store=store)))
     two = changed(data, store=store, weights=(1.0, 2.0))
     with pytest.raises(ValueError, match="the token store has 1 sources; give one for each"):
         open_training_data([two], no_progress).train(two, 0)
+
+
+SENTENCES = {"rows": "doc_sentences", "sequence_length": 32, "packing": "pairs"}
+
+
+@pytest.fixture
+def three(data, tmp_path):
+    """The forty files as two sources, prepared together and each by itself."""
+    for number in range(25, 40):
+        (tmp_path / "more").mkdir(exist_ok=True)
+        shutil.move(tmp_path / "text" / f"{number}.txt", tmp_path / "more")
+    sources = (*data.sources, f"text:{tmp_path}/more/*.txt")
+    return prepare(changed(data, sources=sources)), *(prepare(changed(data, sources=(source,))) for source in sources)
+
+
+def rows_of(content, data):
+    rows = content.train(data, 1, ("mlm",), 8).rows(np.arange(24))
+    return {key: values.tolist() for key, values in rows.items()}
+
+
+@pytest.mark.parametrize("weights", [(), (2.0, 1.0), (0.0, 1.0)])
+@pytest.mark.parametrize("window", [1 << 29, 1_000])
+def test_two_stores_are_read_like_two_sources(data, three, monkeypatch, weights, window):
+    monkeypatch.setattr(training_data, "WINDOW_TOKENS", window)
+    together, *apart = map(str, three)
+    by_sources = changed(data, store=(together,), weights=weights, lanes=2, **SENTENCES)
+    by_stores = changed(by_sources, store=tuple(apart))
+    ours, theirs = (open_training_data([one], no_progress, ("mlm",)) for one in (by_stores, by_sources))
+    made = rows_of(ours, by_stores)
+    assert made == rows_of(theirs, by_sources)
+    assert ours.size("train") == theirs.size("train") and ours.location == ""
+    counts = [store.split("train").token_counts for store in (open_store(by_stores), open_store(by_sources))]
+    assert np.array_equal(*counts) and counts[0].any()
+    # Any hosts have the same batches, also after a restart.
+    again = open_training_data([by_stores], no_progress, ("mlm",)).train(by_stores, 1, ("mlm",), 8)
+    assert isinstance(again, LaneBatches) == (window == 1_000)
+    parts = [again.batch(2, 8, slice(2 * host, 2 * host + 2)) for host in (3, 1, 0, 2)]
+    assert [row for host in (2, 1, 3, 0) for row in parts[host]["input_ids"].tolist()] == made["input_ids"][16:]
+    held_out = ours.held_out(by_stores, 1, ("mlm",))
+    assert {*held_out} == {"eval", "eval/source_0", "eval/source_1"}
+    single = open_training_data([changed(by_stores, store=apart[1:], weights=())], no_progress, ("mlm",))
+    assert np.array_equal(
+        held_out["eval/source_1"].rows(np.arange(4))["input_ids"],
+        single.held_out(by_stores, 1, ("mlm",))["eval"].rows(np.arange(4))["input_ids"],
+    )
+
+
+def test_stores_by_name_and_stage(data, three):
+    """Names of stores in `active_sources`, as those of sources, for a mixture that changes by stage."""
+    _, *apart = map(str, three)
+    stage = changed(data, sources=(), store=tuple(apart), active_sources=(apart[1],), **SENTENCES)
+    content = open_training_data([stage], no_progress, ("mlm",))
+    assert content.train(stage, 1, ("mlm",)).shares.tolist() == [0, 1]
+    assert stage.mixed == tuple(apart)
+
+
+def test_stores_that_cannot_be_joined(data, three, tmp_path):
+    _, first, second = map(str, three)
+    vocabulary = (tmp_path / "vocab.txt").read_text()
+    (tmp_path / "other.txt").write_text(f"{vocabulary}\nextra")
+    other = str(prepare(changed(data, vocab=str(tmp_path / "other.txt"))))
+    shutil.copytree(first, tmp_path / "copy")
+    for stores, message in (
+        ((first, other), "has another vocabulary, or other rules for text, than"),
+        ((first, second, first), "has the text of"),
+        ((first, str(tmp_path / "copy")), "has the text of"),
+        ((first, str(tmp_path)), "no manifest"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            require_sources(changed(data, store=stores))
+    with pytest.raises(ValueError, match=r"give one for each of the 2 data\.store"):
+        validate(Config(data=DataConfig(store=(first, second), weights=(1.0, 2.0, 3.0))))
+    with pytest.raises(ValueError, match=r"'c' is not one of data\.store"):
+        validate(Config(data=DataConfig(store=("a", "b"), active_sources=("c",))))
+
+
+def test_a_run_of_one_store_by_its_old_key():
+    config = to_dict(Config(data=DataConfig(store=("a",))))
+    config["data"]["store"] = "a"
+    assert from_dict(config).data.store == ("a",)
+    config["data"]["store"] = ""
+    assert from_dict(config).data.store == ()

@@ -57,7 +57,7 @@ class TokenStore:
     """A store opened for reading."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], origin: Origin | None = None) -> None:
-        self.path = path
+        self.path, self.name = path, str(path)
         self.location = str(origin.folder if origin else path.absolute())  # of the store that this may be a copy of
         self.manifest = manifest
         self.fingerprint: str = manifest["fingerprint"]
@@ -77,9 +77,9 @@ class TokenStore:
                 ],
                 homes.get(split),
                 num_sources,
-                BlockFile(path, about["token_counts"][split], OFFSET_DTYPE, origin)
+                [BlockFile(path, about["token_counts"][split], OFFSET_DTYPE, origin)]
                 if split in about.get("token_counts", {})
-                else None,
+                else [],
             )
             for split in SPLITS
         }
@@ -152,10 +152,13 @@ class SplitView:
         shards: Sequence[_Shard],
         sources: list[int] | None = None,
         num_sources: int = 0,
-        counts: BlockFile | None = None,
+        counts: Sequence[BlockFile] = (),
         pieces: Sequence[_Piece] | None = None,
     ) -> None:
-        """`sources` is the source of each shard. `pieces` are the documents of the view; None: all of the shards."""
+        """`sources` is the source of each shard. The ids occur as often as the sums of `counts`, if there are any.
+
+        `pieces` are the documents of the view; None: all of the shards.
+        """
         self._shards, self._sources, self._counts = shards, sources, counts
         self.num_sources = num_sources  # of the store; a source may have no document in the split
         self._cuts: dict[tuple[int, int], list[Part]] = {}  # many stages and lanes ask for the same
@@ -165,6 +168,13 @@ class SplitView:
         self.num_documents = sum(piece.num_documents for piece in self._pieces)
         self.num_sentences = int(self._first_sentence[-1])
         self.num_tokens = int(self._first_token[-1])
+
+    @classmethod
+    def joined(cls, views: Sequence[SplitView]) -> SplitView:
+        """The documents of whole splits in order, those of the n-th split as source n."""
+        homes = [number for number, view in enumerate(views) for _ in view._shards]
+        counts = [file for view in views for file in view._counts] if all(view._counts for view in views) else []
+        return cls([shard for view in views for shard in view._shards], homes, len(views), counts)
 
     @cached_property
     def document_offsets(self) -> np.ndarray:
@@ -191,7 +201,7 @@ class SplitView:
 
         None if the store does not record it, or the view is one source's.
         """
-        return None if self._counts is None else self._counts.whole()
+        return np.sum([file.whole() for file in self._counts], axis=0) if self._counts else None
 
     def parts(self, most_tokens: int, least: int = 1) -> list[Part]:
         """The split cut into parts of about `most_tokens` at most, in order, by the counts of the manifest alone.
@@ -333,8 +343,7 @@ class SplitView:
 
     def files(self) -> Iterator[BlockFile]:
         """The files of all shards of the split."""
-        if self._counts is not None:
-            yield self._counts
+        yield from self._counts
         for shard in self._shards:
             yield from (shard.tokens, shard.sentences, shard.documents, *shard.planes.values())
             if shard.groups is not None:

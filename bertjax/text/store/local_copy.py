@@ -15,6 +15,7 @@ from bertjax.storage.progress import Progress, no_progress
 from bertjax.storage.remote import DEFAULT_CACHE, AnyPath, RemotePath, is_remote, remote_files, to_path
 from bertjax.text.prepare import prepare
 from bertjax.text.store.format import TokenStore
+from bertjax.text.store.joined import JoinedStore
 from bertjax.text.store.manifest import (
     BLOCK_BYTES,
     MANIFEST_FILE,
@@ -29,12 +30,14 @@ _WINDOWS_HELD = 3  # at least: the current one, the next, and one that threads m
 
 
 def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore:
-    """Open `data.store`, or the store of the sources, prepared if needed; as `open_near` does.
+    """Open `data.store`, several as one, or the store of the sources, prepared if needed; as `open_near` does.
 
-    Raises like `prepare`, `open_near` and `TokenStore.open`.
+    Raises like `prepare`, `open_near`, `TokenStore.open` and `JoinedStore`.
     """
-    store = to_path(data.store) if data.store else prepare(data, progress)
-    return open_near(store, data.cache_dir, progress, data.cache_gb)
+    paths = [to_path(store) for store in data.store] or [prepare(data, progress)]
+    gigabytes = data.cache_gb / len(paths)
+    stores = [open_near(path, data.cache_dir, progress, gigabytes) for path in paths]
+    return stores[0] if len(stores) == 1 else JoinedStore(stores)
 
 
 def reopen_store(data: DataConfig, fingerprint: str, progress: Progress = no_progress) -> TokenStore | None:
