@@ -117,9 +117,13 @@ def _saved_config(config: Config) -> Config | None:
 
 def _require_packages(config: Config) -> None:
     """Raise ModuleNotFoundError for the first missing package that a config needs."""
+    from bertjax.text.filters.registry import FILTERS
     from bertjax.text.sources.registry import KINDS
 
     data = config.data
+    for name in data.filters:
+        if name in FILTERS and (needs := FILTERS[name].needs):
+            require_package(*needs, f"data.filters={name!r}")
     for source in data.sources:
         if (kind := KINDS.get(source.partition(":")[0])) and kind.needs:
             require_package(*kind.needs, f"data.sources {source}")

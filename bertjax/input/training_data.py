@@ -14,6 +14,7 @@ from bertjax.config import DataConfig
 from bertjax.input.batches import PairBatches, batch_keys
 from bertjax.input.data_notes import masking_notes, pair_notes
 from bertjax.input.epochs import LEAST_DOCUMENTS
+from bertjax.input.evaluation_sets import evaluation_sets
 from bertjax.input.feed import Batches
 from bertjax.input.lanes import LaneBatches
 from bertjax.input.layout import BERT, Template
@@ -76,7 +77,7 @@ class TrainingData(Protocol):
         ...
 
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> Mapping[str, RunBatches]:
-        """The held-out rows of a stage as `eval`, and those of source n by itself as `eval/source_<n>`."""
+        """The held-out rows of a stage as `eval`, and those of its `evaluation_sets`."""
         ...
 
     def held_out_text(self) -> Sentences:
@@ -124,8 +125,9 @@ class StoredText:
         data = replace(data, weights=(), temperature=1.0, active_sources=(), augment=(), sampling="records")
         split = self._store.split("held_out")
         parts = {"eval": split}
-        if split.num_sources > 1 and split.has_sources:
-            views = {f"eval/source_{number}": split.select_source(number) for number in range(split.num_sources)}
+        if split.has_sources:
+            sets = evaluation_sets(split.source_tokens.tolist())
+            views = {name: split.select_sources(*sources) for name, sources in sets.items()}
             parts |= {name: view for name, view in views.items() if view.num_documents >= LEAST_DOCUMENTS}
         return {
             name: self._batches(view, data, seed, objectives, HELD_OUT_WINDOW_TOKENS) for name, view in parts.items()

@@ -171,7 +171,7 @@ def _parts(view: SplitView, provenance: dict[str, Any]) -> list[tuple[str, Split
         more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
         names.append(f"{source['kind']}: {files[0][0]}{more}" if files else source["kind"])
     names += [f"source {number}" for number in range(len(names), view.num_sources)]
-    return [(names[number], view.select_source(number)) for number in range(view.num_sources)]
+    return [(names[number], view.select_sources(number)) for number in range(view.num_sources)]
 
 
 def _counted(entries: int, offsets: Callable[[slice], np.ndarray]) -> np.ndarray:

@@ -94,7 +94,7 @@ class RunStage:
 
 @dataclass(frozen=True)
 class HeldOutText:
-    """Held-out figures of all text as `eval/...`, and of each source as `eval/source_<n>/...`."""
+    """Held-out figures of all text as `eval/...`, and of each of its `evaluation_sets`."""
 
     step: EvalStep
     objectives: tuple[objectives.Objective, ...]

@@ -14,6 +14,7 @@ from pair_corpora import MemorySplit, Specials, random_documents
 from bertjax.config import Config, DataConfig, StageConfig, load_recipe, validate
 from bertjax.input.batches import PairBatches
 from bertjax.input.epochs import Epochs
+from bertjax.input.evaluation_sets import evaluation_sets
 from bertjax.input.plan import build_plan
 from bertjax.input.windows import mixed, token_shares
 from bertjax.training.stages import make_stages
@@ -198,3 +199,14 @@ def test_a_mixture_of_one_document_is_refused() -> None:
     split = split_of(1, 5)
     with pytest.raises(ValueError, match=r"data.weights=\(1.0, 0.0\).*fewer than 2 documents"):
         PairBatches(split, Specials(), replace(DATA, weights=(1.0, 0.0)), 0)
+
+
+def test_small_sources_share_a_held_out_set() -> None:
+    assert evaluation_sets([5]) == {}
+    assert evaluation_sets([0, 3]) == {"eval/source_0": [0], "eval/source_1": [1]}
+    assert len(evaluation_sets([1] * 16)) == 16
+    sets = evaluation_sets([n % 40 for n in range(1_833)])
+    assert len(sets) == 16 and [*sets][-1] == "eval/small_sources"
+    largest = [n for n in range(1_833) if n % 40 == 39][:15]
+    assert [*sets.values()][:-1] == [[n] for n in largest]
+    assert sorted(source for of in sets.values() for source in of) == [*range(1_833)]

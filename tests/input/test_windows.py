@@ -18,6 +18,7 @@ from bertjax.input.batches import PairBatches
 from bertjax.input.feed import open_feed
 from bertjax.input.lanes import LaneBatches
 from bertjax.input.provenance import origins
+from bertjax.input.training_data import StoredText
 from bertjax.input.windows import WHOLE_BATCH, Lane
 from bertjax.text.store.format import SplitView, TokenStore
 from bertjax.text.store.writer import write_store
@@ -181,3 +182,20 @@ def test_released_batches_are_planned_again(split: SplitView, lanes: int) -> Non
     batches.release()
     assert not any(text is old for _, text, _ in batches.texts(np.arange(4)) for old in first)
     assert all((values == before[key]).all() for key, values in batches.batch(1, BATCH).items())
+
+
+def test_held_out_sets_of_many_sources(tmp_path: Path) -> None:
+    """Eighteen sources of one shard each, of 2 to 19 documents: the largest alone, the others' documents together."""
+    documents = [[[5 + source]] for source in range(18) for _ in range(2 + source)]
+    homes = [source for source in range(18) for _ in range(2 + source)]
+    splits = {"train": documents, "held_out": documents}
+    about = {"sources": [f"s{n}" for n in range(18)]}
+    write_store(tmp_path / "store", splits, TOKENIZER, documents_per_shard=1, provenance=about)
+    store = TokenStore.open(tmp_path / "store")
+    manifest = store.manifest | {
+        "provenance": store.manifest["provenance"] | {"shard_sources": {"train": homes, "held_out": homes}}
+    }
+    content = StoredText(TokenStore(store.path, manifest), ("mlm",))
+    sets = content.held_out(replace(LONG, sequence_length=8, sources=()), 0)
+    assert [*sets] == ["eval", *(f"eval/source_{n}" for n in range(3, 18)), "eval/small_sources"]
+    assert sets["eval/small_sources"].split.num_documents == 2 + 3 + 4

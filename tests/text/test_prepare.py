@@ -220,8 +220,8 @@ def test_store_records_sources(data, tmp_path):
     view = store.split("train")
     assert view.num_sources == 2 and view.source_edges[-1] == view.num_documents
     alone = TokenStore.open(prepare(changed(data, sources=two.sources[:1]))).split("train")
-    first = view.select_source(0)
-    assert first.num_documents == view.source_edges[1] == alone.num_documents < view.select_source(1).num_documents
+    first = view.select_sources(0)
+    assert first.num_documents == view.source_edges[1] == alone.num_documents < view.select_sources(1).num_documents
     words = [one.tokens(one.sentence_offsets[:9], np.diff(one.sentence_offsets[:10])) for one in (first, alone, view)]
     np.testing.assert_array_equal(words[0], words[1])
     np.testing.assert_array_equal(words[0], words[2])

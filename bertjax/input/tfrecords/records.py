@@ -6,12 +6,13 @@ Every epoch has each record once, except for a share that is held out by a hash 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from bertjax.config import DataConfig
+from bertjax.input.evaluation_sets import evaluation_sets
 from bertjax.input.layout import Vocabulary
 from bertjax.input.masking.options import MASKING_OPTIONS
 from bertjax.input.tfrecords.batches import RecordBatches, RecordView, require_recorded
@@ -112,11 +113,12 @@ class Records:
         return RecordBatches(view, self.tokenizer, data, seed, objectives or self._objectives)
 
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> dict[str, RecordBatches]:
-        """The held-out rows of a stage's size, and those of each source that has some if there are several."""
-        views = {"eval": self._view("held_out", RowShape.of(data))}
-        if len(data.sources) > 1:
-            by_source = {n: self._view("held_out", RowShape.of(data), n) for n in range(len(data.sources))}
-            views |= {f"eval/source_{n}": view for n, view in by_source.items() if len(view)}
+        """The held-out rows of a stage's size, and those of its `evaluation_sets` that have some."""
+        shape = RowShape.of(data)
+        views = {"eval": self._view("held_out", shape)}
+        sizes = [len(self._view("held_out", shape, (number,))) for number in range(len(data.sources))]
+        by_source = {name: self._view("held_out", shape, of) for name, of in evaluation_sets(sizes).items()}
+        views |= {name: view for name, view in by_source.items() if len(view)}
         objectives = objectives or self._objectives
         return {name: RecordBatches(view, self.tokenizer, data, seed, objectives) for name, view in views.items()}
 
@@ -145,9 +147,10 @@ class Records:
                 f"for evaluation and {train:,} for training; give another share, or more records"
             )
 
-    def _view(self, split: Split, shape: RowShape, source: int | None = None) -> RecordView:
-        """The records of a split and a row size, from all sources or one."""
-        files = tuple(file for file, size in self._files if size == shape and source in (None, file.source))
+    def _view(self, split: Split, shape: RowShape, sources: Collection[int] | None = None) -> RecordView:
+        """The records of a split and a row size, from all sources or some."""
+        chosen = range(len(self._data.sources)) if sources is None else sources
+        files = tuple(file for file, size in self._files if size == shape and file.source in chosen)
         share, is_held = self._data.held_out, split == "held_out"
         return RecordView(files, tuple(np.flatnonzero(file.is_held_out(share) == is_held) for file in files))
 

@@ -273,9 +273,9 @@ class SplitView:
         """int64 [sources]: the tokens of each source. Raises ValueError if the store does not record sources."""
         return self._of_sources([piece.num_tokens for piece in self._pieces])
 
-    def select_source(self, source: int) -> SplitView:
-        """The documents of one source. Raises ValueError if the store does not record sources."""
-        return SplitView([shard for shard, home in zip(self._shards, self._homes(), strict=True) if home == source])
+    def select_sources(self, *sources: int) -> SplitView:
+        """The documents of some sources. Raises ValueError if the store does not record sources."""
+        return SplitView([shard for shard, home in zip(self._shards, self._homes(), strict=True) if home in sources])
 
     def _of_sources(self, amounts: Sequence[int]) -> np.ndarray:
         """The sum of the pieces' amounts for each source."""
