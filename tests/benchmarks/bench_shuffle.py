@@ -30,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sources", nargs="+")
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--vocab", default="", help="a vocabulary; else one is trained on the sources")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2_400)
     parser.add_argument("--window", type=int, default=1 << 17, help="tokens (%(default)s)")
@@ -56,7 +57,13 @@ def train(options: argparse.Namespace, order: str, seed: int) -> dict[int, float
     config = replace(
         recipe,
         run_dir=str(run),
-        data=replace(recipe.data, sources=tuple(options.sources), root=str(options.folder / "data"), held_out=0.02),
+        data=replace(
+            recipe.data,
+            sources=tuple(options.sources),
+            root=str(options.folder / "data"),
+            vocab=options.vocab,
+            held_out=0.02,
+        ),
         training=replace(
             recipe.training, steps=options.steps, eval_every=options.steps // 6, eval_rows=8_192, seed=seed
         ),
