@@ -108,8 +108,16 @@ def changed(change: dict) -> tuple[ModelConfig, ExecutionConfig]:
             False,
             {"attention_block": 64, "random_blocks": 3},
             NEW,
-            "xla (model.global_tokens='none' and model.attention_block=64 in rows of 1024 tokens are computed by XLA; "
-            "blocks of 64 tokens)",
+            "mosaic (rows of 1024 tokens on tpu; blocks of 64 tokens)",
+        ),
+        (
+            "tpu",
+            4096,
+            False,
+            {"attention_block": 84, "random_blocks": 3},
+            NEW,
+            "xla (mosaic takes blocks of 16 or 32 or 64 tokens, not 84; model.global_tokens='none' and "
+            "model.attention_block=84 in rows of 4096 tokens are computed by XLA; blocks of 84 tokens)",
         ),
         ("tpu", 512, True, {"attention_block": 64, "random_blocks": 3}, NEW, "mosaic (rows of 512 tokens on tpu)"),
         ("gpu", 512, False, {}, OLD, "cudnn (rows of 512 tokens on gpu)"),

@@ -65,7 +65,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("config", "length", "heads", "head_dim", "packed", "keys"), CASES.values(), ids=CASES)
+FIRST, *OTHERS = (pytest.param(*case, id=name) for name, case in CASES.items())
+LONG = [pytest.param(*case.values, id=case.id, marks=pytest.mark.long) for case in OTHERS]
+
+
+@pytest.mark.parametrize(("config", "length", "heads", "head_dim", "packed", "keys"), [FIRST, *LONG])
 def test_the_kernel_is_the_reference(
     config: ModelConfig, length: int, heads: int, head_dim: int, packed: bool, keys: jax.Array | None,
     monkeypatch: pytest.MonkeyPatch,
@@ -110,6 +114,7 @@ def test_the_interpreter_of_tpus_finds_no_read_out_of_bounds(monkeypatch: pytest
     assert_same(found, reference, 1e-5)
 
 
+@pytest.mark.long
 def test_heads_split_over_devices_have_their_own_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mosaic_distances.pltpu, "roll", gathered_roll)
     ids, inputs = some_ids(128, packed=True), drawn(MODEL, 128, 2, 128)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import ModelConfig
+from bertjax.model.attention.kernels import JOINED_HEADS
 from bertjax.model.attention.windows import (
     NOWHERE,
     Keys,
@@ -122,6 +123,7 @@ def block_sparse_attention(
     dropout_rate: float,
     *,
     block: int,
+    backend: str = "xla",
 ) -> jax.Array:
     """softmax(q k / sqrt(K)) v over the blocks that are seen, within a sequence: [B, L, H, K] -> [B, L, H, K].
 
@@ -129,6 +131,14 @@ def block_sparse_attention(
     block), at least 3. A block that it names twice, or that is seen anyway, counts as often. Seen by all are the first
     and last block of the row: in packed rows not those of each sequence. The backward pass keeps these inputs alone.
     """
+    if backend in JOINED_HEADS:
+        # Imported here because Pallas takes a quarter of a second that other runs do not need to spend.
+        from bertjax.model.attention.mosaic import mosaic_attention
+        from bertjax.model.attention.mosaic_blocks import Settings
+
+        rate, interpret = 0.0 if dropout_keys is None else dropout_rate, backend == "mosaic_interpreted"
+        settings = Settings(q.shape[-1], rate, block=block, random=chosen.shape[2], interpret=interpret)
+        return mosaic_attention(q, k, v, sequence_ids, dropout_keys, (), settings, chosen=chosen)
     scoring = Scoring(q.shape[1], dropout_keys, dropout_rate)
 
     @jax.checkpoint

@@ -15,6 +15,7 @@ from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.model.attention import windows
 from bertjax.model.attention.block_sparse import is_sparse
 from bertjax.model.attention.kernels import (
+    MOSAIC_BLOCKS,
     MOSAIC_HEAD_DIMS,
     MOSAIC_LENGTHS,
     MOSAIC_LONGEST,
@@ -78,8 +79,8 @@ def choose_attention(
     """The back end for rows of `length` tokens in a step that is compiled for a platform (cpu, gpu or cuda, tpu).
 
     Windows are those of mosaic and splash where one is chosen. With xla and cudnn (which has none) layers with a window
-    compute it in XLA: by blocks in rows longer than what a block sees, else as `attend` does. Global tokens and chosen
-    blocks are XLA's.
+    compute it in XLA: by blocks in rows longer than what a block sees, else as `attend` does. Global tokens are XLA's;
+    chosen blocks are of mosaic or XLA.
     `capability` is the `compute_capability` of its devices.
     Raises ValueError if `execution.attention` names a back end that cannot be used, with the reason and the remedy.
     """
@@ -155,7 +156,8 @@ def _hindrance(
             f"model.score_bias_buckets={model.score_bias_buckets} adds to the scores, which {backend} does not",
             "set execution.attention='xla'",
         )
-    if model.global_tokens == "first" or _sees_blocks(model, length, packed):
+    sees_blocks = _sees_blocks(model, length, packed)
+    if model.global_tokens == "first" or (sees_blocks and backend != "mosaic"):
         return Hindrance(
             f"model.global_tokens={model.global_tokens!r} and model.attention_block={model.attention_block} in rows of "
             f"{length} tokens are computed by XLA",
@@ -164,7 +166,7 @@ def _hindrance(
     if backend == "splash":
         return _splash_hindrance(length)
     if backend == "mosaic":
-        return _mosaic_hindrance(model, execution, length, capability)
+        return _mosaic_hindrance(model, execution, length, capability, sees_blocks)
     return _device_hindrance(capability) or _cudnn_hindrance(model, execution, length, packed, jax_version)
 
 
@@ -194,8 +196,13 @@ def _splash_hindrance(length: int) -> Hindrance | None:
 
 
 def _mosaic_hindrance(
-    model: ModelConfig, execution: ExecutionConfig, length: int, device_kind: str | None
+    model: ModelConfig, execution: ExecutionConfig, length: int, device_kind: str | None, sees_blocks: bool
 ) -> Hindrance | None:
+    if sees_blocks and model.attention_block not in MOSAIC_BLOCKS:
+        known = " or ".join(map(str, MOSAIC_BLOCKS))
+        return Hindrance(
+            f"mosaic takes blocks of {known} tokens, not {model.attention_block}", "change model.attention_block"
+        )
     longest = MOSAIC_LONGEST_RELATIVE if model.position_embedding == "relative" else MOSAIC_LONGEST
     if length % MOSAIC_LENGTHS or length > longest:
         return Hindrance(

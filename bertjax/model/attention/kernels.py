@@ -16,6 +16,7 @@ MOSAIC_LENGTHS = 128  # and so does the kernel of mosaic.py
 MOSAIC_LONGEST = 8192  # tokens of a row; the keys of a whole row are in the chip's own memory
 MOSAIC_LONGEST_RELATIVE = 2048  # with the vectors of all distances there, and the sums of their gradients
 MOSAIC_HEAD_DIMS = (32, 64, 128)
+MOSAIC_BLOCKS = (16, 32, 64)  # tokens of BigBird's blocks
 # Most bytes of one dim of a row's tokens, by the kind of TPU, where its own memory has 16 or 64 MiB and not 128.
 MOSAIC_ROW_BYTES = {"TPU v2": 2048, "TPU v3": 2048, "TPU v4": 2048, "TPU v5": 16384, "TPU v5p": 16384, "TPU7x": 16384}
 JOINED_HEADS = ("mosaic", "mosaic_interpreted")  # backends whose kernel reads the heads as one dim
@@ -64,6 +65,7 @@ Operand = tuple[jax.Array, tuple[str, ...]]  # an array, and the logical names o
 QKV = ("act_batch", "act_length", "act_heads", "head_dim")
 TOKENS = ("act_batch", "act_length")
 DISTANCES = ("act_heads", "position", "head_dim")
+BLOCKS = ("act_heads", "position", "position")
 
 
 def per_device(kernel: Callable[..., jax.Array], *operands: Operand) -> jax.Array:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -26,14 +26,19 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bertjax.model.attention.kernels import DISTANCES, FUSED_ATTENTION, QKV, TOKENS, per_device
+from bertjax.model.attention import mosaic_chosen
+from bertjax.model.attention.kernels import BLOCKS, DISTANCES, FUSED_ATTENTION, QKV, TOKENS, per_device
 from bertjax.model.attention.mosaic_blocks import (
     LANES,
     LOWEST,
     Block,
     Blocks,
+    Scalars,
     Settings,
     each_dim,
+    each_group,
+    group_slice,
+    head_gradients,
     make_block,
     only,
     product,
@@ -41,15 +46,7 @@ from bertjax.model.attention.mosaic_blocks import (
     run_loop,
 )
 from bertjax.model.attention.mosaic_distances import Tables
-from bertjax.model.dropout import ATTENTION_PROBS, fold, keep_scores
-
-
-class Scalars(NamedTuple):
-    """What differs between rows and heads, in the memory of scalars."""
-
-    keys: Any  # of dropout, int32 [B]
-    heads: Any  # their numbers in the layer, int32 [H]
-    slopes: Any  # float32 [H]
+from bertjax.model.dropout import ATTENTION_PROBS, fold
 
 
 def mosaic_attention(
@@ -61,17 +58,20 @@ def mosaic_attention(
     slopes: tuple[float, ...],
     settings: Settings,
     tables: tuple[jax.Array, ...] = (),
+    chosen: jax.Array | None = None,
 ) -> jax.Array:
     """Run the kernel on each device's rows and heads: q, k, v [B, L, H, K], sequence_ids int32 [B, L] -> [B, L, H, K].
 
     L is a multiple of LANES, K one of MOSAIC_HEAD_DIMS. Without `dropout_keys`, uint32 [B], the rate has to be 0.
-    `tables` are the two of `ordered_tables` where `settings.relative`.
+    `tables` are the two of `ordered_tables` where `settings.relative`, `chosen` int32 [H, n - 2, random] the random
+    blocks where `settings.block`.
     """
     B, _, H, _ = q.shape
     keys = jnp.zeros(B, jnp.uint32) if dropout_keys is None else fold(dropout_keys, ATTENTION_PROBS)
     per_head = jnp.arange(H, dtype=jnp.int32), jnp.asarray(slopes or (0.0,) * H, jnp.float32)
     operands = (q, QKV), (k, QKV), (v, QKV), (sequence_ids, TOKENS), (keys, TOKENS[:1])
-    operands += *((x, ("act_heads",)) for x in per_head), *((x, DISTANCES) for x in tables)
+    blocks = jnp.zeros((H, 1, 1), jnp.int32) if chosen is None else chosen
+    operands += *((x, ("act_heads",)) for x in per_head), (blocks, BLOCKS), *((x, DISTANCES) for x in tables)
     return per_device(functools.partial(_on_device, settings), *operands)
 
 
@@ -84,6 +84,7 @@ def _on_device(
     keys: jax.Array,
     heads: jax.Array,
     slopes: jax.Array,
+    chosen: jax.Array,
     *tables: jax.Array,
 ) -> jax.Array:
     B, L, H, K = q.shape
@@ -91,10 +92,11 @@ def _on_device(
     if missing:
         q, k, v = (jnp.pad(x, [(0, 0), (0, 0), (0, missing), (0, 0)]) for x in (q, k, v))
         heads, slopes = (jnp.pad(x, (0, missing)) for x in (heads, slopes))
+        chosen = jnp.pad(chosen, [(0, missing), (0, 0), (0, 0)])
         tables = tuple(jnp.pad(x, [(0, missing), (0, 0), (0, 0)]) for x in tables)
     # Stacked as `project` has split them: the compiler removes both, and the transpose is a layout of the product.
     qkv = jnp.stack([x.reshape(B, L, -1) for x in (q, k, v)], axis=2).swapaxes(1, 2)
-    scalars = Scalars(jax.lax.bitcast_convert_type(keys, jnp.int32), heads, slopes)
+    scalars = Scalars(jax.lax.bitcast_convert_type(keys, jnp.int32), heads, slopes, chosen.reshape(-1))
     grouped = None
     if tables:  # [2, groups, 2 L, LANES]
         grouped = jnp.stack(tables).reshape(2, -1, len(settings.heads), 2 * L, K)
@@ -113,50 +115,12 @@ def _scores(head: int, k: jax.Array, q: jax.Array, block: Block, slope: Any, tab
     return jnp.where(block.seen, s, LOWEST)
 
 
-def _each_group(
-    settings: Settings,
-    blocks: Blocks,
-    ids_ref: Any,
-    columns_ref: Any,
-    scalars: Scalars,
-    compute: Callable[..., None],
-) -> None:
-    """Call compute(row, group, slope, drop) for each row and group of heads of a grid step.
-
-    slope(head) is ALiBi's or None, and drop(head, block, x) is x, [keys, queries], with zeros where dropout has them.
-    """
-    keys_ref, heads_ref, slopes_ref = scalars
-    L, first_group, first_row = ids_ref.shape[-1], pl.program_id(0) * blocks.groups, pl.program_id(1) * blocks.rows
-
-    def each_row(row: Any, _: None) -> None:
-        key = keys_ref[first_row + row].astype(jnp.uint32)
-        columns_ref[...] = jnp.broadcast_to(ids_ref[row], (LANES, L)).T
-
-        def each_group(group: Any, _: None) -> None:
-            first = (first_group + group) * len(settings.heads)
-
-            def slope(head: int) -> Any:
-                return slopes_ref[first + head] if settings.alibi else None
-
-            def drop(head: int, block: Block, x: jax.Array) -> jax.Array:
-                if not settings.rate:
-                    return x
-                number = heads_ref[first + head].astype(jnp.uint32)
-                i, j = block.i.astype(jnp.uint32), block.j.astype(jnp.uint32)
-                return jnp.where(keep_scores(number, i, j, L, key, settings.rate), x, 0.0)
-
-            compute(row, group, slope, drop)
-
-        jax.lax.fori_loop(0, blocks.groups, each_group, None)
-
-    jax.lax.fori_loop(0, blocks.rows, each_row, None)
-
-
-def _forward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, blocks: Blocks) -> None:
+def forward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, blocks: Blocks) -> None:
+    """Write o and lse."""
     ids_ref, qkv_ref, o_ref, lse_ref, columns_ref = (refs[name] for name in ("ids", "qkv", "o", "lse", "columns"))
 
-    def compute(row: Any, group: Any, slope: Callable, drop: Callable) -> None:
-        lanes = pl.ds(pl.multiple_of(group * LANES, LANES), LANES)
+    def compute(row: Any, group: Any, _: Any, slope: Callable, drop: Callable) -> None:
+        lanes = group_slice(group)
         tables = Tables(refs["tables"], group, settings) if settings.relative else None
 
         def each_block(number: Any, _: None) -> None:
@@ -187,21 +151,21 @@ def _forward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, 
 
         run_loop(ids_ref.shape[-1] // blocks.queries, each_block, unrolled=blocks.unrolled)
 
-    _each_group(settings, blocks, ids_ref, columns_ref, scalars, compute)
+    each_group(settings, blocks, refs, scalars, compute)
 
 
-def _backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, blocks: Blocks) -> None:
+def backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, blocks: Blocks) -> None:
+    """Write the gradients of q, k and v, and those of the tables."""
     ids_ref, qkv_ref, o_ref, lse_ref, columns_ref = (refs[name] for name in ("ids", "qkv", "o", "lse", "columns"))
     do_ref, d_ref, dk_ref, dv_ref = (refs[name] for name in ("do", "dqkv", "dk", "dv"))
-    scale, K = settings.scale, settings.head_dim
     if settings.relative:
 
         @pl.when(pl.program_id(1) == 0)
         def _() -> None:
             refs["dtables"][...] = jnp.zeros_like(refs["dtables"])
 
-    def compute(row: Any, group: Any, slope: Callable, drop: Callable) -> None:
-        lanes = pl.ds(pl.multiple_of(group * LANES, LANES), LANES)
+    def compute(row: Any, group: Any, _: Any, slope: Callable, drop: Callable) -> None:
+        lanes = group_slice(group)
         tables = Tables(refs["tables"], group, settings) if settings.relative else None
         reverse = Tables(refs["reverse_tables"], group, settings) if settings.relative else None
         dk_ref[...] = jnp.zeros_like(dk_ref)
@@ -209,7 +173,7 @@ def _backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings,
 
         def each_block(number: Any, _: None) -> None:
             queries = query_slice(number, blocks)
-            q = qkv_ref[row, 0, queries, lanes] * scale
+            q = qkv_ref[row, 0, queries, lanes] * settings.scale
             do, o = do_ref[row, queries, lanes], o_ref[row, queries, lanes]
             products = (do.astype(jnp.float32) * o.astype(jnp.float32)).T
 
@@ -218,13 +182,11 @@ def _backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings,
                 k, v = (qkv_ref[row, n, block.keys, lanes] for n in (1, 2))
                 k_t, dqs, dk, dv = k.T, [dq], [], []
                 for head in settings.heads:
-                    # p / (1 - rate) in place of p, delta (1 - rate) in place of delta: one multiplication less.
-                    delta = jnp.sum(products[head * K : (head + 1) * K], axis=0, keepdims=True) * (1.0 - settings.rate)
-                    lse = lse_ref[row, group, head : head + 1, queries] + jnp.log(1.0 - settings.rate)
+                    lse = lse_ref[row, group, head : head + 1, queries]
                     own_q, own_do = (only(head, x, 1, settings) for x in (q, do))
-                    p = jnp.exp(_scores(head, k, own_q, block, slope(head), tables) - lse)
-                    dv.append(product(drop(head, block, p).astype(v.dtype), own_do, 1, 0))
-                    ds = (p * (drop(head, block, product(v, own_do, 1, 1)) - delta)).astype(q.dtype)
+                    s = _scores(head, k, own_q, block, slope(head), tables)
+                    ds, more_dv = head_gradients(head, s, lse, v, own_do, products, block, drop, settings)
+                    dv.append(more_dv)
                     dk.append(product(ds, own_q, 1, 0))
                     dqs.append(product(only(head, k_t, 0, settings), ds, 1, 0))
                     if reverse is not None:
@@ -237,13 +199,13 @@ def _backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings,
                 return sum(dqs[1:], dqs[0])
 
             dq = run_loop(blocks.loop, each_key_block, jnp.zeros((LANES, blocks.queries), jnp.float32))
-            d_ref[row, 0, queries, lanes] = (dq.T * scale).astype(d_ref.dtype)
+            d_ref[row, 0, queries, lanes] = (dq.T * settings.scale).astype(d_ref.dtype)
 
         run_loop(ids_ref.shape[-1] // blocks.queries, each_block, unrolled=blocks.unrolled)
         d_ref[row, 1, :, lanes] = dk_ref[...].astype(d_ref.dtype)
         d_ref[row, 2, :, lanes] = dv_ref[...].astype(d_ref.dtype)
 
-    _each_group(settings, blocks, ids_ref, columns_ref, scalars, compute)
+    each_group(settings, blocks, refs, scalars, compute)
 
 
 def _call(
@@ -286,7 +248,7 @@ def _call(
         ),
         out_shape=[*outputs.values()],
         interpret=settings.interpret,
-        name=f"attention{kernel.__name__.removesuffix('_kernel')}",
+        name=f"attention_{kernel.__name__.removesuffix('_kernel')}",
         compiler_params=pltpu.CompilerParams(
             # The gradients of tables are sums over rows.
             dimension_semantics=("parallel", "arbitrary" if "dtables" in outputs else "parallel"),
@@ -313,7 +275,8 @@ def _run_forward(
         "o": jax.ShapeDtypeStruct((B, L, E), qkv.dtype),
         "lse": jax.ShapeDtypeStruct((B, E // LANES, len(settings.heads), L), jnp.float32),
     }
-    return _call(_forward_kernel, settings, scalars, inputs, outputs)
+    kernel = mosaic_chosen.forward_kernel if settings.block else forward_kernel
+    return _call(kernel, settings, scalars, inputs, outputs)
 
 
 def _forward(
@@ -334,7 +297,8 @@ def _backward(
         inputs |= {"tables": tables, "reverse_tables": jnp.flip(tables, axis=2)}
         two, groups, distances, lanes = tables.shape
         outputs["dtables"] = jax.ShapeDtypeStruct((two, groups, lanes, distances), jnp.float32)
-    dqkv, *dtables = _call(_backward_kernel, settings, scalars, inputs, outputs, sums=("dk", "dv"))
+    kernel = mosaic_chosen.backward_kernel if settings.block else backward_kernel
+    dqkv, *dtables = _call(kernel, settings, scalars, inputs, outputs, sums=("dk", "dv"))
     if tables is None:
         return dqkv, None, None, None
     return dqkv, None, None, jnp.flip(dtables[0], axis=3).swapaxes(2, 3).astype(tables.dtype)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from bertjax.model.attention.kernels import MOSAIC_LENGTHS
+from bertjax.model.dropout import keep_scores
 
 # Block layout. q, k and v are one array [B, 3, L, H K], and so are their gradients: products around the kernel write
 # and read it without a transpose. A grid step has whole rows of some heads in the chip's own memory, and loops over its
@@ -36,6 +37,8 @@ class Settings(NamedTuple):
     window: int = 0  # tokens seen on either side; 0: all
     alibi: bool = False
     relative: bool = False  # terms of distances, DeBERTa's
+    block: int = 0  # tokens of BigBird's chosen blocks; 0: no blocks
+    random: int = 0  # of them a block sees so many besides its neighbours and the ends
     interpret: Any = False  # True or `pltpu.InterpretParams`, for tests without a TPU
 
     @property
@@ -105,6 +108,15 @@ def each_dim(values: list[jax.Array], settings: Settings) -> jax.Array:
     return jnp.concatenate([jnp.broadcast_to(x, (settings.head_dim, x.shape[1])) for x in values], axis=0)
 
 
+class Scalars(NamedTuple):
+    """What differs between rows and heads, in the memory of scalars."""
+
+    keys: Any  # of dropout, int32 [B]
+    heads: Any  # their numbers in the layer, int32 [H]
+    slopes: Any  # float32 [H]
+    chosen: Any  # the blocks that the inner blocks see in each head, int32 [H (n - 2) random]
+
+
 class Block(NamedTuple):
     """A block of queries and a block of keys of one row."""
 
@@ -146,3 +158,63 @@ def run_loop(count: int, body: Callable[[Any, Any], Any], start: Any = None, unr
         return functools.reduce(lambda x, part: body(number * unrolled + part, x), range(unrolled), x)
 
     return bodies(0, start) if count == unrolled else jax.lax.fori_loop(0, count // unrolled, bodies, start)
+
+
+def group_slice(group: Any) -> Any:
+    """The dims of a group of heads."""
+    return pl.ds(pl.multiple_of(group * LANES, LANES), LANES)
+
+
+def head_gradients(
+    head: int,
+    s: jax.Array,
+    lse: jax.Array,
+    v: jax.Array,
+    do: jax.Array,
+    products: jax.Array,
+    block: Block,
+    drop: Callable[[int, Block, jax.Array], jax.Array],
+    settings: Settings,
+) -> tuple[jax.Array, jax.Array]:
+    """ds [keys, queries] and dv [keys, LANES] of a head from its scores, lse and do, and do o of a group's dims."""
+    # p / (1 - rate) in place of p, delta (1 - rate) in place of delta: one multiplication less.
+    own = products[head * settings.head_dim : (head + 1) * settings.head_dim]
+    delta = jnp.sum(own, axis=0, keepdims=True) * (1.0 - settings.rate)
+    p = jnp.exp(s - (lse + jnp.log(1.0 - settings.rate)))
+    dv = product(drop(head, block, p).astype(v.dtype), do, 1, 0)
+    return (p * (drop(head, block, product(v, do, 1, 1)) - delta)).astype(v.dtype), dv
+
+
+def each_group(
+    settings: Settings, blocks: Blocks, refs: dict[str, Any], scalars: Scalars, compute: Callable[..., None]
+) -> None:
+    """Call compute(row, group, first_head, slope, drop) for each row and group of heads of a grid step.
+
+    `first_head` is the number of the group's first head among the device's, slope(head) is ALiBi's or None, and
+    drop(head, block, x) is x, [keys, queries], with zeros where dropout has them.
+    """
+    ids_ref, columns_ref = refs["ids"], refs["columns"]
+    L, first_group, first_row = ids_ref.shape[-1], pl.program_id(0) * blocks.groups, pl.program_id(1) * blocks.rows
+
+    def run_row(row: Any, _: None) -> None:
+        key = scalars.keys[first_row + row].astype(jnp.uint32)
+        columns_ref[...] = jnp.broadcast_to(ids_ref[row], (LANES, L)).T
+
+        def run_group(group: Any, _: None) -> None:
+            first = (first_group + group) * len(settings.heads)
+
+            def slope(head: int) -> Any:
+                return scalars.slopes[first + head] if settings.alibi else None
+
+            def drop(head: int, block: Block, x: jax.Array) -> jax.Array:
+                if not settings.rate:
+                    return x
+                number = scalars.heads[first + head].astype(jnp.uint32)
+                i, j = block.i.astype(jnp.uint32), block.j.astype(jnp.uint32)
+                return jnp.where(keep_scores(number, i, j, L, key, settings.rate), x, 0.0)
+
+            compute(row, group, first, slope, drop)
+
+        jax.lax.fori_loop(0, blocks.groups, run_group, None)
+
+    jax.lax.fori_loop(0, blocks.rows, run_row, None)

@@ -155,7 +155,15 @@ class SelfAttention(nnx.Module):
             attended = disentangled_attention(self.config, q, k, v, distances, sequence_ids, keys, inputs.backend)
         elif pattern is not None and pattern.blocks is not None:
             attended = block_sparse_attention(
-                q, k, v, sequence_ids, pattern.blocks, keys, self.dropout_rate, block=self.config.attention_block
+                q,
+                k,
+                v,
+                sequence_ids,
+                pattern.blocks,
+                keys,
+                self.dropout_rate,
+                block=self.config.attention_block,
+                backend=inputs.backend,
             )
         elif pattern is not None and pattern.tokens is not None:
             attended = global_attention(

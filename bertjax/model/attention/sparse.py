@@ -15,7 +15,7 @@ GLOBAL_PROJECTIONS = {"query_global": "query", "key_global": "key", "value_globa
 
 
 class Pattern(NamedTuple):
-    """Either global tokens or blocks. Layers with a pattern use XLA, whatever backend the others use."""
+    """Either global tokens or blocks. Layers with global tokens use XLA, whatever the backend."""
 
     tokens: GlobalTokens | None = None
     blocks: jax.Array | None = None  # int32 [layers, H, n - 2, random]; for one layer without the first dim
