@@ -21,6 +21,8 @@ CLOCKS = {"v4": 1.05e9, "v5e": 1.5e9, "v5p": 1.75e9, "v6e": 1.75e9}
 _BUNDLE = re.compile(r"\s*(?:0x[0-9a-f]+|0)\s+(?:(\w\w):)?\s*:?\s*(>*) ?\{(.*)")  # label, depth in loops, contents
 # The test's name, the test that it depends on, the trips.
 _TRIPS = re.compile(r"%(\w+) = scmp\.\w+\.s32\.totalorder (?:\(%(\w+)\), )?%\w+, (\d+) /\* loop exit test \*/")
+_PIPELINED = "/* iteration index, stage = 1 */"
+_FILL = 2  # iterations of a pipelined loop that only copy: the first loads, the last stores
 _FILE = re.compile(r"\d+-(.+)-0\d-final_bundles\.txt")
 _ESTIMATE = re.compile(r'"estimated_cycles":"(\d+)"')
 _SCRATCH = re.compile(r'"used_scoped_memory_configs":\[{[^]]*?"size":"(\d+)"')
@@ -38,13 +40,15 @@ def count_cycles(text: str) -> int:
     """Count the bundles of a file, those of a loop as often as it runs.
 
     A loop's trips are the constant of its exit test; a loop that ends on a computed number counts once. A test that
-    depends on another loop's is that of the loop around it.
+    depends on another loop's is that of the loop around it. A loop over the grid of a kernel or the windows of a fusion
+    computes in all iterations but two, which jump over most of its bundles.
     """
     around: dict[int, tuple[int, ...]] = {0: ()}  # the numbers of the loops around the last bundle of each depth
     current: tuple[int, ...] = ()
     bundles: Counter[tuple[int, ...]] = Counter()
     trips: dict[int, int] = {}
     tested: dict[str, tuple[int, ...]] = {}
+    pipelined: set[int] = set()
     count, headed = 0, 0  # the number of loops, and the one whose header came without its body yet
     for label, nesting, contents in _BUNDLE.findall(text):
         depth = len(nesting)
@@ -55,6 +59,8 @@ def count_cycles(text: str) -> int:
         # An empty bundle is written without its depth; bundles of a loop may follow its last branch.
         current = current if contents.startswith("}") else around.get(depth, current)
         bundles[current] += 1
+        if current and _PIPELINED in contents:
+            pipelined.add(current[-1])
         for test, inner, number in _TRIPS.findall(contents):
             tested[test] = tested[inner][:-1] if inner in tested else current
             if tested[test]:
@@ -62,7 +68,7 @@ def count_cycles(text: str) -> int:
     total = 0
     for loops, number in bundles.items():
         for loop in loops:
-            number *= trips.get(loop, 1)
+            number *= max(trips.get(loop, 1) - _FILL * (loop in pipelined), 1)
         total += number
     return total
 

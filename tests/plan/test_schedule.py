@@ -37,6 +37,11 @@ def test_a_loop_may_be_tested_in_the_loop_inside_it() -> None:
     assert count_cycles(moved) == count_cycles(BUNDLES)
 
 
+def test_a_pipelined_loop_computes_in_all_iterations_but_two() -> None:
+    pipelined = BUNDLES.replace("%s1 = sadd.s32 1, %s2 }", "%s1 = sadd.s32 1, %s2 /* iteration index, stage = 1 */ }")
+    assert count_cycles(pipelined) == 1 + 8 * (1 + 5 * 4 + 1) + 7 * 2 + 1
+
+
 PROGRAM = """
 ENTRY %main (a: f32[1024,1024]) -> f32[1024,1024] {
   %a = f32[1024,1024]{1,0} parameter(0)
