@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from bertjax.storage.progress import LINE_EVERY, LIVE, NOTICEABLE, SIGNS, duration
+from bertjax.storage.progress import LINE_EVERY, LIVE, NOTICEABLE, SIGNS, LineTimer, duration
 
 LONG_RUN_HOURS = 90 * 24  # from which on a run gets a warning
 _REDRAWN_EVERY = 0.1  # seconds, of a live line
@@ -46,12 +46,12 @@ class Progress:
         Nothing is written before the first update.
         """
         self._total, self._done, self._description, self._unit = total, initial, description, unit
-        self._every, self._every_seconds = every, every_seconds
+        self._every = every
         self._stream = stream or sys.stderr
         self._clock = clock
         self._message, self._said, self._owed = "", initial, False
         self._began, self._drawn = clock(), 0.0
-        self._last_line = self._began - every_seconds + (NOTICEABLE if every is None else 0.0)
+        self._timer = LineTimer(self._began, NOTICEABLE if every is None else 0.0, every_seconds)
         self._first: tuple[int, float] | None = None
         self._pauses_left, self._pause_units = pauses_left, pause_units
         self._pauses: list[float] = []  # seconds of each
@@ -102,7 +102,7 @@ class Progress:
             self._bar.close()
         elif self._done != self._said:
             LIVE.erase()
-            if self._every is not None or self._clock() - self._began >= NOTICEABLE:
+            if self._timer.is_noticeable(self._clock()):
                 self._print_line()
 
     def __enter__(self) -> Progress:
@@ -139,10 +139,9 @@ class Progress:
         return self._pauses_left(self._done) * each
 
     def _due(self, before: int, message: str | None) -> bool:
-        if self._every is None:
-            return self._clock() - self._last_line >= self._every_seconds
-        if self._clock() - self._last_line < self._every_seconds:
-            return False
+        due = self._timer.is_due(self._clock())
+        if self._every is None or not due:
+            return due
         overdue, reached = self._owed, before // self._every != self._done // self._every
         self._owed = overdue or reached
         return (self._owed and message is not None) or (overdue and reached)
@@ -150,7 +149,8 @@ class Progress:
     def _print_line(self) -> None:
         print(self.line(), file=self._stream, flush=True)
         SIGNS.spoke()
-        self._last_line, self._said, self._owed = self._clock(), self._done, False
+        self._timer.restart(self._clock())
+        self._said, self._owed = self._done, False
 
     def _draw(self, work: str = "") -> None:
         """Redraw the live line: the elapsed time and the state, then the current `work` if it is none of the units."""

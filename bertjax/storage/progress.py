@@ -219,27 +219,45 @@ class _Work:
 SIGNS = Signs()  # of this process
 
 
+class LineTimer:
+    """Tells when a line about a job is due off a terminal: not in its first ten seconds, then once a minute."""
+
+    def __init__(self, now: float, first_after: float = NOTICEABLE, every: float = LINE_EVERY) -> None:
+        self._began, self._first_after, self._every = now, first_after, every
+        self._last = now - every + first_after
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time for the next line."""
+        return now - self._last >= self._every
+
+    def is_noticeable(self, now: float) -> bool:
+        """Whether the job has taken long enough for a line at its end."""
+        return now - self._began >= self._first_after
+
+    def restart(self, now: float) -> None:
+        """Wait for the next line from now on, because one is printed."""
+        self._last = now
+
+
 class ProgressLine:
     """One live line with an ETA on a terminal; elsewhere a line a minute about what takes ten seconds or more."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._what = ""
-        self._started = self._spoken = 0.0
+        self._what, self._started, self._timer = "", 0.0, LineTimer(0.0)
         self._already = 0  # done before an interruption; does not count for the speed
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Report `done` of `total`; a new `what` starts a new line, `done == total` ends it."""
         now = time.monotonic()
         if what != self._what:
-            self._what, self._started, self._already = what, now, done
-            self._spoken = now + NOTICEABLE - LINE_EVERY
+            self._what, self._started, self._already, self._timer = what, now, done, LineTimer(now)
         ended = done >= total
         if self._stream.isatty() and not ended:
             LIVE.show(self._line(done, total, now), self._stream)
             SIGNS.spoke()
-        elif now - self._started >= NOTICEABLE if ended else now - self._spoken >= LINE_EVERY:
-            self._spoken = now
+        elif self._timer.is_noticeable(now) if ended else self._timer.is_due(now):
+            self._timer.restart(now)
             LIVE.erase()
             print(self._line(done, total, now), file=self._stream, flush=True)
             SIGNS.spoke()
