@@ -137,6 +137,7 @@ def _dataset_of_several(
                 on_error(error)
             raise
 
+    @tf.autograph.experimental.do_not_convert  # which would leave a file in the temporary folder
     def element(first: tf.Tensor) -> dict[str, tf.Tensor]:
         tensors = tf.numpy_function(make, [first], [dtype for _, dtype in spec.values()], stateful=False)
         for tensor, (shape, _) in zip(tensors, spec.values(), strict=True):
