@@ -125,7 +125,7 @@ def test_predict_refuses_another_number_of_texts(tmp_path: Path, kind: str, task
 
 
 def test_describe_refuses_two_texts_for_tags(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="2 texts: a task of tags takes one text"):
+    with pytest.raises(ValueError, match="2 texts: a task of words takes one text"):
         loaded(tmp_path, "tokens").describe(["The museum opened.", "And closed."])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -85,3 +86,19 @@ def test_test_predictions_keep_the_file_layout(start: Start, tmp_path: Path) -> 
     split = content_of(config, start).test["test"]
     (path,) = split.write(tmp_path, logits[:4])
     assert path.read_text() == "the\tNOUN\nred\tNOUN\n\n"
+
+
+@pytest.mark.parametrize(
+    ("task", "values", "clause"),
+    [
+        ("token-classification", ["X", "Y", "Y"], "and are predicted to have the most frequent tag"),
+        ("token-regression", [1, 2, 3], "and get no number"),
+    ],
+)
+def test_words_without_a_token_are_noticed(start: Start, tmp_path: Path, task: str, values: list, clause: str) -> None:
+    records = [{"words": ["the", "\u00ad", word], "values": values} for word in ("cat", "dog", "owl")]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    config = small_config(task, start, tmp_path, tmp_path / "run", text=("words",), label="values")
+    notes = content_of(config, start).notes
+    assert f"6 of 18 words have no token; they are not trained on, {clause}" in notes

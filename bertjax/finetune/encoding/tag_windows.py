@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,15 +29,13 @@ class TagCounts(LengthCounts):
 
     words: int = 0
     without_pieces: int = 0  # words
+    clause: str = "they get no prediction"  # about those
 
     def notices(self, max_length: int) -> list[str]:
         """Notices, a line each; none if every sentence fits and every word has a piece."""
         lines = super().notices(max_length)
         if self.without_pieces:
-            lines.append(
-                f"{self.without_pieces:,} of {self.words:,} words have no token; they are not trained on, and are "
-                "predicted to have the most frequent tag"
-            )
+            lines.append(f"{self.without_pieces:,} of {self.words:,} words have no token; {self.clause}")
         return lines
 
 
@@ -48,6 +46,15 @@ class TagWindows:
     sentences: Sequence[TaggedSentence]
     rows: TaskRows
     word: np.ndarray  # int64 [tokens]: index among all words of the word that a token predicts, or -1
+
+    def labelled(self, labels: np.ndarray, weights: np.ndarray) -> TagWindows:
+        """Add the labels and weights of words, [words] each, to the tokens that predict them; others have 0."""
+        predicts = self.word >= 0
+        arrays = {
+            "labels": np.where(predicts, labels[self.word], 0).astype(labels.dtype),
+            "label_weights": np.where(predicts, weights[self.word], 0).astype(np.float32),
+        }
+        return replace(self, rows=self.rows.extended(tokens=arrays))
 
 
 @dataclass(frozen=True)
@@ -70,18 +77,29 @@ def tag_windows(
     strict: bool = False,
     label_weights: Sequence[float] | None = None,
 ) -> TagWindows:
-    """Encode sentences, and add to `counts`. A row has at most `max_length` tokens, special ones included.
+    """Encode sentences with their tags; arguments and errors as in `word_windows`.
 
     `tokens` of the rows have `labels` int32, which are indices in `labels`, and `label_weights` float32: on the first
-    piece of each word its label's weight, 1 by default, elsewhere 0. Windows begin and end with words, about half a row
-    apart; a word that does not fit in a row is cut off. Raises ValueError naming the line of an unknown tag, and with
-    `strict` of the first sentence that is too long.
+    piece of each word its label's weight, 1 by default, elsewhere 0. Raises ValueError naming the line of an unknown
+    tag.
     """
-    if max_length <= _SPECIAL:
-        raise ValueError(f"max length {max_length}: it must leave room for a word and {_SPECIAL} special tokens")
     numbers = tag_numbers(sentences, labels)
     by_label = np.ones(len(labels), np.float32) if label_weights is None else np.asarray(label_weights, np.float32)
     weights = np.where(numbers < 0, 0, by_label[numbers])
+    windows = word_windows(sentences, tokenizer, max_length, counts, strict=strict)
+    return windows.labelled(numbers.clip(0).astype(np.int32), weights)
+
+
+def word_windows(
+    sentences: Sequence[TaggedSentence], tokenizer: Tokenizer, max_length: int, counts: TagCounts, *, strict: bool
+) -> TagWindows:
+    """Encode sentences, and add to `counts`. A row has at most `max_length` tokens, special ones included.
+
+    Windows begin and end with words, about half a row apart; a word that does not fit in a row is cut off. Raises
+    ValueError with `strict` naming the line of the first sentence that is too long.
+    """
+    if max_length <= _SPECIAL:
+        raise ValueError(f"max length {max_length}: it must leave room for a word and {_SPECIAL} special tokens")
     space = "" if tokenizer.rules.prefix_space else " "
     ids, pieces = tokenizer.encode(
         [space + word.removeprefix(space) for sentence in sentences for word in sentence.words]
@@ -104,12 +122,7 @@ def tag_windows(
     inside, source = range_indices(rows.offsets[:-1] + 1, windows.sizes), range_indices(windows.begins, windows.sizes)
     word = np.full(rows.offsets[-1], -1, np.int64)
     word[inside] = _predicted_words(windows, pieces, source)
-    labelled = word >= 0
-    per_token = {
-        "labels": np.where(labelled, numbers[word].clip(0), 0).astype(np.int32),
-        "label_weights": np.where(labelled, weights[word], 0).astype(np.float32),
-    }
-    return TagWindows(sentences, rows.extended(tokens=per_token), word)
+    return TagWindows(sentences, rows, word)
 
 
 def decode_tags(windows: TagWindows, logits: np.ndarray, labels: Sequence[str], otherwise: str) -> list[list[str]]:

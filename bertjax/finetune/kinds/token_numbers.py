@@ -13,13 +13,12 @@ import numpy as np
 
 from bertjax.config import FinetuneConfig, TaskConfig
 from bertjax.finetune.data.examples import TaggedSentence
-from bertjax.finetune.data.tags import TagColumns, read_numbers, write_words
-from bertjax.finetune.encoding.tag_windows import TagCounts, TagWindows, tag_windows
+from bertjax.finetune.data.tags import read_numbers, write_words
+from bertjax.finetune.encoding.tag_windows import TagCounts, TagWindows, word_windows
 from bertjax.finetune.kinds.kind import (
     Card,
     Figures,
     Inference,
-    Kind,
     Recipe,
     Split,
     Splits,
@@ -27,9 +26,8 @@ from bertjax.finetune.kinds.kind import (
     TaskContent,
     refuse_options,
 )
-from bertjax.finetune.kinds.tokens import input_words
+from bertjax.finetune.kinds.words import WordKind
 from bertjax.finetune.metrics.classification import compute_metrics, require_finite
-from bertjax.model.task_heads import TokenNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch, Forward, Keys, Sums
 from bertjax.training.objectives.objective import MODEL
@@ -44,10 +42,11 @@ with torch.no_grad():
     numbers = model(**tokenizer("a text", return_tensors="pt")).logits[0, :, 0]  # of each token"""
 
 
-class TokenNumberKind(Kind):
-    """Examples are sentences of words with a number each; it is predicted from the first piece of its word."""
+class TokenNumberKind(WordKind):
+    """Examples are sentences of words with a number each."""
 
-    name, network, own_task = "token_regression", TokenNetwork, "token-regression"
+    name, own_task = "token_regression", "token-regression"
+    dropped_clause = "they are not trained on, and get no number"
     metrics = ("spearman", "pearson")  # over all words
     problem_type = "regression"
     figures: ClassVar[tuple[str, ...]] = ("loss",)
@@ -71,13 +70,9 @@ class TokenNumberKind(Kind):
         error = self.logits(forward, batch, keys) - batch["labels"]
         return {"loss": jnp.sum(jnp.square(error) * batch["label_weights"])}
 
-    def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
-        """[B, L, 1]."""
-        return model.token_logits(hidden, batch["sequence_ids"])
-
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
         """Encode the sentences."""
-        counts, length = TagCounts(), config.data.sequence_length
+        counts, length = TagCounts(clause=self.dropped_clause), config.data.sequence_length
 
         def windows(sentences: Sequence[TaggedSentence]) -> TagWindows:
             return number_windows(sentences, tokenizer, length, counts, strict=config.task.strict_length)
@@ -105,28 +100,15 @@ class TokenNumberKind(Kind):
 
     def own(self, config: TaskConfig) -> Task:
         refuse_options(config, ("labels",), "has no classes")
-        refuse_options(config, ("id",), "calls sentences by their number")
-        if len(config.text) > 1:
-            raise ValueError(
-                f"task.text={config.text}: {config.name} has one column of words; name that alone (--text)"
-            )
-        columns = TagColumns(config.label, "".join(config.text))
-        return Task("own", self, self.metrics, Recipe(5e-5), partial(read_numbers, columns))
-
-    def shared_part(self, example: TaggedSentence) -> Any:
-        return example.words
-
-    def expected_answer(self, example: TaggedSentence) -> Any:
-        return example.words, example.tags
+        return Task("own", self, self.metrics, Recipe(5e-5), partial(read_numbers, self.columns(config)))
 
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[list[tuple[str, float]]]:
         """Each word with its number; NaN for a word without a token."""
-        words = [input_words(given, number, model.tokenizer) for number, given in enumerate(inputs, 1)]
-        sentences = [TaggedSentence(f"input {n}", str(n), some, None) for n, some in enumerate(words, 1)]
+        sentences = self.input_sentences(inputs, model.tokenizer)
         model.counts = counts = TagCounts()
         windows = number_windows(sentences, model.tokenizer, model.max_length, counts)
         numbers = iter(decode_numbers(windows, model.outputs(windows.rows)).tolist())
-        return [[(word, next(numbers)) for word in some] for some in words]
+        return [[(word, next(numbers)) for word in one.words] for one in sentences]
 
     def lines(self, prediction: list[tuple[str, float]]) -> list[str]:
         return [f"{number:10.4f}  {word}" for word, number in prediction]
@@ -141,12 +123,9 @@ def number_windows(
     strict: bool = False,
 ) -> TagWindows:
     """Like `tag_windows`, with `labels` float32; a word without a number has no weight."""
-    untagged = [TaggedSentence(one.where, one.id, one.words, None) for one in sentences]
-    windows = tag_windows(untagged, ("number",), tokenizer, max_length, counts, strict=strict)
-    numbers = np.append(word_numbers(sentences), np.nan)[windows.word]  # the last is that of word -1
-    has = ~np.isnan(numbers)
-    arrays = {"labels": np.where(has, numbers, 0).astype(np.float32), "label_weights": has.astype(np.float32)}
-    return TagWindows(sentences, windows.rows.extended(tokens=arrays), windows.word)
+    numbers = word_numbers(sentences)
+    windows = word_windows(sentences, tokenizer, max_length, counts, strict=strict)
+    return windows.labelled(np.nan_to_num(numbers).astype(np.float32), ~np.isnan(numbers))
 
 
 def word_numbers(sentences: Sequence[TaggedSentence]) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
@@ -43,7 +42,6 @@ from bertjax.finetune.kinds.kind import (
     Figures,
     Inference,
     Judged,
-    Kind,
     Measure,
     Recipe,
     Split,
@@ -52,19 +50,16 @@ from bertjax.finetune.kinds.kind import (
     TaskContent,
     mismatch_error,
     read_run_file,
-    refuse_options,
-    shown,
 )
+from bertjax.finetune.kinds.words import WordKind
 from bertjax.finetune.metrics.classification import accuracy
 from bertjax.finetune.metrics.entities import EntityFigures, entity_figures
-from bertjax.model.task_heads import TokenNetwork
 from bertjax.storage.remote import AnyPath
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch, Forward, Keys
 from bertjax.training.objectives.objective import MODEL
 
 _ENTITY_METRICS = ("f1", "precision", "recall")
-_JOINERS = "\u200c\u200d"  # within words of Persian and of Indian languages
 _TAG = """\
 from transformers import pipeline
 
@@ -80,10 +75,11 @@ class Tag(NamedTuple):
     probability: float
 
 
-class TokenKind(Kind):
-    """Examples are sentences of words with a tag each; a tag is predicted from the first piece of its word."""
+class TokenKind(WordKind):
+    """Examples are sentences of words with a tag each."""
 
-    name, network, own_task = "tokens", TokenNetwork, "token-classification"
+    name, own_task = "tokens", "token-classification"
+    dropped_clause = "they are not trained on, and are predicted to have the most frequent tag"
     metrics = ("accuracy",)
     names_outputs = learns_predictions = True
     card = Card(
@@ -98,12 +94,9 @@ class TokenKind(Kind):
         """[B, L, classes]."""
         return forward.network(network).token_logits(forward(batch, network), batch["sequence_ids"], keys)
 
-    def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
-        return model.token_logits(hidden, batch["sequence_ids"])
-
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
         """Encode the sentences. Raises ValueError naming file and line of a tag that the training set lacks."""
-        labels, counts, length = task.labels, TagCounts(), config.data.sequence_length
+        labels, counts, length = task.labels, TagCounts(clause=self.dropped_clause), config.data.sequence_length
         otherwise = most_frequent_tag(splits.train)
 
         def windows(sentences: Sequence[TaggedSentence], weights: Sequence[float] | None = None) -> TagWindows:
@@ -150,14 +143,8 @@ class TokenKind(Kind):
     def labels_in(self, train: Sequence[TaggedSentence]) -> tuple[str, ...]:
         return tags_in(train)
 
-    def shared_part(self, example: TaggedSentence) -> Any:
-        return example.words
-
     def example_labels(self, example: TaggedSentence) -> tuple[str, ...]:
         return example.tags or ()
-
-    def expected_answer(self, example: TaggedSentence) -> Any:
-        return example.words, example.tags
 
     def load_measures(
         self, task: Task, name: str, examples: Sequence[TaggedSentence], folder: AnyPath
@@ -198,34 +185,23 @@ class TokenKind(Kind):
     def configured(self, task: Task, config: TaskConfig) -> Task:
         if task.fixed_columns:
             return super().configured(task, config)
-        refuse_options(config, ("id",), "calls sentences by their number")
-        if len(config.text) > 1:
-            raise ValueError(
-                f"task.text={config.text}: {config.name} has one column of words; name that alone (--text)"
-            )
+        columns = self.columns(config)
         if not (config.label or config.text or config.labels):
             return task
-        columns = TagColumns(config.label, "".join(config.text))
         tag_task = self.tag_task(columns, config.labels, entities=task.metrics == _ENTITY_METRICS)
         return replace(tag_task, name=config.name)
 
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[list[Tag]]:
-        words = [input_words(given, number, model.tokenizer) for number, given in enumerate(inputs, 1)]
-        sentences = [TaggedSentence(f"input {n}", str(n), some, None) for n, some in enumerate(words, 1)]
+        sentences = self.input_sentences(inputs, model.tokenizer)
         model.counts = counts = TagCounts()
         windows = tag_windows(sentences, model.labels, model.tokenizer, model.max_length, counts)
         shares = softmax(model.outputs(windows.rows).astype(np.float64), -1)
-        tags: list[tuple[str | None, float]] = [(None, 0.0)] * sum(map(len, words))
+        tags: list[tuple[str | None, float]] = [(None, 0.0)] * sum(len(one.words) for one in sentences)
         for token in np.flatnonzero(windows.word >= 0):
             best = int(shares[token].argmax())
             tags[windows.word[token]] = model.labels[best], float(shares[token, best])
         in_order = iter(tags)
-        return [[Tag(word, *next(in_order)) for word in some] for some in words]
-
-    def make_input(self, texts: Sequence[str]) -> Any:
-        if len(texts) > 1 and any(" " in text.strip() for text in texts):
-            raise ValueError(f"{len(texts)} texts: a task of tags takes one text, or a word in each argument")
-        return super().make_input(texts)
+        return [[Tag(word, *next(in_order)) for word in one.words] for one in sentences]
 
     def lines(self, prediction: list[Tag]) -> list[str]:
         return [f"{tag.tag or '-':12} {tag.word}" for tag in prediction]
@@ -270,34 +246,3 @@ def constant_tag_figures(metrics: Sequence[str], sentences: Sequence[TaggedSente
     tags = [tag for tag, _ in counts.most_common(2)]  # at least one of them is not O
     each = [tag_figures(metrics, sentences, [(tag,) * len(one.words) for one in sentences]) for tag in tags]
     return {metric: max(figures[metric] for figures in each) for metric in metrics}
-
-
-def input_words(given: Any, number: int, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """The words of an input, which is a text or a list of words; the letters of a text if each is a token.
-
-    Raises ValueError naming its number if it is neither.
-    """
-    words = given
-    if isinstance(given, str):
-        words = [*"".join(given.split())] if tokenizer.splits_letters else _split_words(given)
-    if isinstance(words, tuple | list) and words and all(isinstance(word, str) for word in words):
-        return tuple(words)
-    raise ValueError(f"input {number}: {shown(given)} is neither a text nor a list of words")
-
-
-def _split_words(text: str) -> tuple[str, ...]:
-    """Split into runs of letters and digits, and single signs; combining marks (vowels of Hindi) stay on their base."""
-    words: list[str] = []
-    last = "space"
-    for character in text:
-        if character.isspace():
-            last = "space"
-            continue
-        mark = character in _JOINERS or unicodedata.category(character).startswith("M")
-        now = "letter" if character.isalnum() or character == "_" else "sign"
-        if last != "space" and (mark or now == last == "letter"):
-            words[-1] += character
-        else:
-            words.append(character)
-            last = now
-    return tuple(words)

@@ -1,0 +1,86 @@
+"""The base of kinds that predict something for each word of a sentence, or letter of a sequence."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+
+from bertjax.config import TaskConfig
+from bertjax.finetune.data.examples import TaggedSentence
+from bertjax.finetune.data.tags import TagColumns
+from bertjax.finetune.kinds.kind import Kind, refuse_options, shown
+from bertjax.model.task_heads import TokenNetwork
+from bertjax.tokenization.tokenizer import Tokenizer
+from bertjax.training.objectives import Batch
+
+_JOINERS = "\u200c\u200d"  # within words of Persian and of Indian languages
+
+
+class WordKind(Kind):
+    """Examples are sentences of words; each word is predicted from its first piece."""
+
+    network = TokenNetwork
+    dropped_clause: ClassVar[str]  # of the notice about words of the data that have no token
+
+    def outputs(self, model: Any, hidden: jax.Array, batch: Batch) -> jax.Array:
+        """[B, L, num_labels]."""
+        return model.token_logits(hidden, batch["sequence_ids"])
+
+    def shared_part(self, example: TaggedSentence) -> Any:
+        return example.words
+
+    def expected_answer(self, example: TaggedSentence) -> Any:
+        return example.words, example.tags
+
+    def columns(self, config: TaskConfig) -> TagColumns:
+        """The columns of the user's own files. Raises ValueError for options that files of words lack."""
+        refuse_options(config, ("id",), "calls sentences by their number")
+        if len(config.text) > 1:
+            raise ValueError(
+                f"task.text={config.text}: {config.name} has one column of words; name that alone (--text)"
+            )
+        return TagColumns(config.label, "".join(config.text))
+
+    def input_sentences(self, inputs: Sequence[Any], tokenizer: Tokenizer) -> list[TaggedSentence]:
+        """Inputs, which are texts or lists of words, as sentences. Raises ValueError naming one that is neither."""
+        words = [input_words(given, number, tokenizer) for number, given in enumerate(inputs, 1)]
+        return [TaggedSentence(f"input {n}", str(n), some, None) for n, some in enumerate(words, 1)]
+
+    def make_input(self, texts: Sequence[str]) -> Any:
+        if len(texts) > 1 and any(" " in text.strip() for text in texts):
+            raise ValueError(f"{len(texts)} texts: a task of words takes one text, or a word in each argument")
+        return super().make_input(texts)
+
+
+def input_words(given: Any, number: int, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """The words of an input, which is a text or a list of words; the letters of a text if each is a token.
+
+    Raises ValueError naming its number if it is neither.
+    """
+    words = given
+    if isinstance(given, str):
+        words = [*"".join(given.split())] if tokenizer.splits_letters else _split_words(given)
+    if isinstance(words, tuple | list) and words and all(isinstance(word, str) for word in words):
+        return tuple(words)
+    raise ValueError(f"input {number}: {shown(given)} is neither a text nor a list of words")
+
+
+def _split_words(text: str) -> tuple[str, ...]:
+    """Split into runs of letters and digits, and single signs; combining marks (vowels of Hindi) stay on their base."""
+    words: list[str] = []
+    last = "space"
+    for character in text:
+        if character.isspace():
+            last = "space"
+            continue
+        mark = character in _JOINERS or unicodedata.category(character).startswith("M")
+        now = "letter" if character.isalnum() or character == "_" else "sign"
+        if last != "space" and (mark or now == last == "letter"):
+            words[-1] += character
+        else:
+            words.append(character)
+            last = now
+    return tuple(words)
