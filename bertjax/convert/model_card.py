@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import bertjax
-from bertjax.config import Config, FinetuneConfig, ModelConfig, differences
+from bertjax.config import Config, FinetuneConfig, ModelConfig, differences, load_recipe
+from bertjax.config.recipes import recipe_names
 from bertjax.convert.foreign import module_label
 from bertjax.convert.huggingface.names import architecture, hf_class, left_out
 from bertjax.families.family import Class
@@ -220,16 +221,22 @@ def _origin(model: TrainedModel) -> str:
 
 
 def _configuration(config: Config) -> tuple[str, ...]:
-    """The settings that are not the defaults, without the network's, which `config.json` has."""
+    """The settings that differ from the recipe that the run is named after, or else from the defaults.
+
+    Those of the network are left out: `config.json` has them.
+    """
+    has_recipe = not isinstance(config, FinetuneConfig) and config.name in recipe_names()
+    baseline = load_recipe(config.name) if has_recipe else type(config)()
     rows = [
         (f"`{key}`", f"`{_public_stages(value) if key == 'stages' else value}`")
-        for key, (_, value) in sorted(differences(config, type(config)()).items())
-        if key not in _PRIVATE and not key.startswith("model.")
+        for key, (_, value) in sorted(differences(config, baseline).items())
+        if key not in ("name", *_PRIVATE) and not key.startswith("model.")  # the name is the title
     ]
     if not rows:
         return ()
+    title = f"bertjax's recipe `{config.name}`" if has_recipe else "the defaults"
     return (
-        "<details><summary>Settings that differ from the defaults</summary>",
+        f"<details><summary>Settings that differ from {title}</summary>",
         _table(("key", "value"), rows),
         "</details>",
     )

@@ -16,7 +16,7 @@ import pytest
 import safetensors.numpy
 from exported_models import trained_model, wordpiece
 
-from bertjax.config import Config, FinetuneConfig, StageConfig
+from bertjax.config import Config, FinetuneConfig, StageConfig, load_recipe
 from bertjax.convert import compare
 from bertjax.convert.compare import PAIRS, compare_with_transformers
 from bertjax.convert.huggingface import exporter as huggingface
@@ -268,6 +268,14 @@ def test_card_lists_settings_that_are_not_defaults(exported):
     assert "This checkpoint was not evaluated" in body
     rows = body.partition("Settings that differ")[2].partition("</details>")[0].count("\n| `")
     assert 0 < rows < 30 and "| `optimizer.beta1` |" not in body and "| `model." not in body
+
+
+def test_card_lists_settings_that_differ_from_the_recipe(model):
+    recipe = load_recipe("quickstart")
+    config = replace(recipe, optimizer=replace(recipe.optimizer, beta2=0.95))
+    text = model_card(replace(model, config=replace(config, model=model.config.model)), 10, "digest")
+    settings = text.partition("Settings that differ from bertjax's recipe `quickstart`")[2].partition("</details>")[0]
+    assert settings.count("\n| `") == 1 and "| `optimizer.beta2` | `0.95` |" in settings
 
 
 @pytest.mark.parametrize("init_from", ["", "hf:other"])
