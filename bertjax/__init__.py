@@ -85,6 +85,7 @@ def prepare(config: Config) -> PrepareResult:
 
     Raises ValueError for text that cannot be read or is too little, and OSError if the disk is full.
     """
+    _quiet()
     from bertjax.pipeline import preparation
 
     return preparation.prepare(config)
@@ -103,6 +104,7 @@ def pretrain(config: Config, *, callbacks: Sequence[Callback] = ()) -> PretrainR
     Raises ValueError for what cannot be used, before it trains. Ctrl-C, or the notebook's stop button, saves a
     checkpoint and raises KeyboardInterrupt; the same call then resumes.
     """
+    _quiet()
     from bertjax.run import pretrain as run_pretrain
 
     return run_pretrain.pretrain(config, callbacks=callbacks)
@@ -122,8 +124,9 @@ def finetune(
         bertjax.load(result.directory).predict("I would read it again.")
 
     `task` is one of GLUE, squad, ner, ..., or classification, regression, choice, pairs, relevance for a table of your
-    own. `init_from` is a model as in `load`. Raises as `pretrain`.
+    own, vectors or denoising for plain text. `init_from` is a model as in `load`. Raises as `pretrain`.
     """
+    _quiet()
     from bertjax.pipeline import finetuning
     from bertjax.pipeline.finetune_options import FinetuneOptions
 
@@ -215,6 +218,7 @@ def tokenize(source: str | Path, texts: Sequence[str], *, cased: bool = False) -
     `source` is a run, hf:DIR, hf:NAME, or a vocabulary file; `cased` is for a vocab.txt that keeps case and accents.
     Weights are not read. Raises ValueError for a source without a vocabulary.
     """
+    _quiet()
     from bertjax.pipeline import tokens
 
     return tokens.tokenize(str(source), texts, cased=cased)
@@ -269,6 +273,7 @@ def load(source: str | Path) -> LoadedModel:
 
 
 def _quiet() -> None:
+    """Silence libtpu where there is no TPU; each function calls it before it imports jax."""
     from bertjax.storage.lean_import import quiet_libtpu
 
     quiet_libtpu()
