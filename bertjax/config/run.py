@@ -387,7 +387,9 @@ class TaskConfig:
     dev: str = may_change("")  # File of development examples; empty: some of the training examples
     test: str = may_change("")  # File of test examples
     from_text: tuple[str, ...] = may_change(())  # Sources of plain text for vectors, as in data.sources
-    positives: tuple[str, ...] = ("dropout",)  # Rules for pairs from text: dropout, repetition, crops, ...
+    # Rules for pairs from text: dropout, repetition, crops, ...; empty: noise for denoising, for vectors dropout, or
+    # deletion of a model without it
+    positives: tuple[str, ...] = ()
     dims: tuple[int, ...] = ()  # Numbers to which vectors may be cut (Matryoshka), besides all of them
     text: tuple[str, ...] = may_change(())  # Columns of the text: one, two, or a beginning and its endings
     label: str = may_change("")  # Column of the label

@@ -16,8 +16,8 @@ class FinetuneOptions:
     train: str | Path = ""  # file of training examples: .csv, .tsv, .jsonl or .parquet
     dev: str | Path = ""  # file of development examples; empty: some of the training examples
     test: str | Path = ""  # file of test examples
-    from_text: Sequence[str] = ()  # sources of plain text for the task vectors, as in data.sources
-    positives: Sequence[str] = ()  # rules that make pairs of it; empty: dropout
+    from_text: Sequence[str] = ()  # sources of plain text for vectors and denoising, as in data.sources
+    positives: Sequence[str] = ()  # rules that make pairs of it; empty: what fits task and model
     dims: Sequence[int] = ()  # numbers to which vectors may be cut (Matryoshka)
     text: Sequence[str] = ()  # columns of the text: one, two, or a beginning and its endings
     label: str = ""  # column of the label

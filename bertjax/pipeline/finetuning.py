@@ -255,7 +255,7 @@ def _make_config(name: str, start: Start, request: TaskRequest, one_of_several: 
         task=replace(recipe.task, **request.task),
         distillation=replace(recipe.distillation, teacher=request.teacher),
     )
-    config = request.change(config)
+    config = task.kind.completed(request.change(config))
     plugins = dict.fromkeys((*as_active(start.plugins), *use_plugins(config.plugins)))
     config = replace(config, plugins=with_entry_points(tuple(plugins)))
     text = render(config, recipe)

@@ -37,6 +37,11 @@ def test_rules_make_pairs_of_a_document() -> None:
     assert left == pytest.approx(sum(len(whole.split()) for whole, _ in twice), rel=0.3)
     assert sum(one != other for one, other in noisy) > 8  # copies, and equal sentences, lose different words
     assert len(set(noisy[:-1])) > 2
+    damaged = pairs_by("noise")
+    assert [whole for _, whole in damaged] == [whole for whole, _ in twice] and damaged == pairs_by("noise")
+    assert all(some and {*some.split()} <= {*whole.split()} for some, whole in damaged)
+    left, words = (sum(len(pair[side].split()) for pair in damaged) for side in (0, 1))
+    assert left / words == pytest.approx(0.4, abs=0.12)
     repeated = pairs_by("repetition")
     assert [whole for _, whole in repeated] == [whole for whole, _ in twice] and repeated == pairs_by("repetition")
     assert all({*more.split()} == {*whole.split()} and len(more) >= len(whole) for more, whole in repeated)
@@ -73,7 +78,7 @@ def test_scored_pairs_and_held_out_halves_are_measured(tmp_path: Path) -> None:
     text.write_text("\n".join(sentences(64, 0)))
     scored.write_text("a\tb\tlike\nthe cat\tthe dog\t3\nred\tblue\t1\na fox\ta fox\t5\n")
     start = small_start(tmp_path / "model")
-    from_text = {"from_text": (f"lines:{text}",), "dims": (8,)}
+    from_text = {"from_text": (f"lines:{text}",), "positives": ("dropout",), "dims": (8,)}
     config = small_config("pairs", start, Path(""), tmp_path / "run")
     config = replace(config, name="vectors", task=TaskConfig("vectors", **from_text))
     held = content_of(config, start)
@@ -96,6 +101,9 @@ def test_scored_pairs_and_held_out_halves_are_measured(tmp_path: Path) -> None:
     still = replace(config.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     with pytest.raises(ValueError, match=r"task.positives='dropout' with model.hidden_dropout_prob=0: both vectors"):
         TEXT_VECTOR.check_run(replace(config, model=still), content)
+    unnamed = replace(config, task=replace(config.task, positives=()))
+    for model, rule in ((config.model, "dropout"), (still, "deletion")):
+        assert TEXT_VECTOR.completed(replace(unnamed, model=model)).task.positives == (rule,)
     with pytest.raises(ValueError, match=r"task.dims=\(64,\) \(--dims\): give numbers from 1 to"):
         VECTOR.check_run(replace(config, task=TaskConfig(dims=(64,))), content)
 

@@ -240,6 +240,10 @@ class Kind(ABC):
                        "is read as its own files are")  # fmt: skip
         return task
 
+    def completed(self, config: FinetuneConfig) -> FinetuneConfig:
+        """Fill in the options of the task whose defaults depend on the model."""
+        return config
+
     def labels_in(self, train: Sequence[Any]) -> tuple[str, ...]:
         """The labels of a training set, in the order of their numbers. Raises ValueError if there are too few."""
         return ()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from scipy.stats import rankdata
 
-from bertjax.config import FinetuneConfig, TaskConfig
+from bertjax.config import FinetuneConfig, ModelConfig, TaskConfig
 from bertjax.finetune.data.examples import TextExample
 from bertjax.finetune.data.plain_text import read_pairs
 from bertjax.finetune.data.tables import read_split_of_table
@@ -56,6 +57,14 @@ class TextVectorKind(VectorKind):
             read_train=partial(read_pairs, config.from_text, config.positives),
         )
 
+    def completed(self, config: FinetuneConfig) -> FinetuneConfig:
+        positives = config.task.positives or self.default_positives(config.model)
+        return replace(config, task=replace(config.task, positives=positives))
+
+    def default_positives(self, model: ModelConfig) -> tuple[str, ...]:
+        """The rules for pairs where none is named."""
+        return ("dropout",) if _dropout(model) else ("deletion",)
+
     def load(self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, splits: Splits) -> TaskContent:
         scored = bool(config.task.dev)
         dev = {name: examples if scored else [*map(_halves, examples)] for name, examples in splits.dev.items()}
@@ -91,14 +100,18 @@ class TextVectorKind(VectorKind):
 
     def check_run(self, config: FinetuneConfig, content: TaskContent) -> None:
         super().check_run(config, content)
-        model, rules = config.model, get_positives(config.task.positives)
-        rates = model.hidden_dropout_prob + model.attention_probs_dropout_prob
-        if not rates and (rule := next((rule for rule in rules if rule.needs_dropout), None)):
+        rules = get_positives(config.task.positives)
+        if not _dropout(config.model) and (rule := next((rule for rule in rules if rule.needs_dropout), None)):
             raise ValueError(
                 f"task.positives={rule.name!r} with model.hidden_dropout_prob=0: both vectors of a text would be "
                 "equal; name --positives deletion or, for a model that was pretrained with dropout, add "
                 "--model.hidden-dropout-prob 0.1 --model.attention-probs-dropout-prob 0.1"
             )
+
+
+def _dropout(model: ModelConfig) -> float:
+    """The sum of the rates in the encoder."""
+    return model.hidden_dropout_prob + model.attention_probs_dropout_prob
 
 
 def _halves(example: TextExample) -> TextExample:

@@ -10,11 +10,12 @@ from bertjax.finetune.positives.crops import CROPS
 from bertjax.finetune.positives.deletion import DELETION
 from bertjax.finetune.positives.dropout import DROPOUT
 from bertjax.finetune.positives.neighbors import NEIGHBORS
+from bertjax.finetune.positives.noise import NOISE
 from bertjax.finetune.positives.positive import Positive
 from bertjax.finetune.positives.repetition import REPETITION
 from bertjax.finetune.positives.title import TITLE
 
-_ALL = (DROPOUT, REPETITION, DELETION, CROPS, NEIGHBORS, TITLE)
+_ALL = (DROPOUT, REPETITION, DELETION, CROPS, NEIGHBORS, TITLE, NOISE)
 POSITIVES = Registry("positives", {rule.name: rule for rule in _ALL}, Positive)
 
 

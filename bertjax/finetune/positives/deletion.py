@@ -19,13 +19,18 @@ _DELETED = 0.5
 def pairs(paragraphs: Sequence[str], number: int) -> Iterator[tuple[str, str]]:
     """Yield each sentence twice, with words deleted independently, in order. One word stays at least."""
     for place, sentence in enumerate(sentences(paragraphs)):
-        words, space = split_words(sentence)
-        draws = uniform(hash64(derive_key("deletion", number, place), np.arange(2 * len(words)))).reshape(2, -1)
-        first, second = (
-            space.join(word for word, is_kept in zip(words, row >= min(_DELETED, row.max()), strict=True) if is_kept)
-            for row in draws
-        )
+        first, second = delete_words(sentence, 2, _DELETED, "deletion", number, place)
         yield first, second
+
+
+def delete_words(sentence: str, copies: int, share: float, *key: str | int) -> list[str]:
+    """Copies of a sentence, each without about `share` of its words, drawn by `key`. One word stays at least."""
+    words, space = split_words(sentence)
+    draws = uniform(hash64(derive_key(*key), np.arange(copies * len(words)))).reshape(copies, -1)
+    return [
+        space.join(word for word, is_kept in zip(words, row >= min(share, row.max()), strict=True) if is_kept)
+        for row in draws
+    ]
 
 
 DELETION = Positive("deletion", pairs)
