@@ -18,7 +18,7 @@ GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnl
 TASKS = ("glue", *GLUE_TASKS, "swag", "codah", "squad", "squad2", "ner", "pos", "xnli")
 TASKS += ("ncbi-disease", "bc5cdr-disease", "bc5cdr-chem", "lener-br")
 TASKS += ("classification", "regression", "token-classification", "token-regression")
-TASKS += ("choice", "pairs", "vectors", "relevance")
+TASKS += ("choice", "pairs", "vectors", "denoising", "relevance")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pos, xnli, ncbi-disease, bc5cdr-disease, bc5cdr-chem, lener-br; or your own table: classification, "
         "regression, token-classification and token-regression (a tag or a number for each word or letter), choice, "
         "pairs (texts of like meaning), relevance (of a passage to a query); or plain text: "
-        "vectors (--from-text). Any key of the config is an option too, as in --optimizer.beta2 0.98",
+        "vectors, denoising (--from-text). Any key of the config is an option too, as in --optimizer.beta2 0.98",
     )
     parser.add_argument("--init-from", metavar="RUN", required=True, help="a run, hf:DIR, hf:NAME or tf1:DIR")
     parser.add_argument("--teacher", metavar="RUN", help="a model fine-tuned for the same task, to learn from")
@@ -41,12 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, default in {"train": "", "dev": " (a tenth of the training set)", "test": ""}.items():
         help = f"the {name} set of your own table: CSV, TSV, JSON, JSON Lines or Parquet{default}"
         parser.add_argument(f"--{name}", metavar="FILE", help=help)
-    _add_list(parser, "--from-text", "SOURCE", "plain text for `vectors`, as text:GLOB or a folder (see data.sources)")
+    _add_list(parser, "--from-text", "SOURCE", "plain text for `vectors` or `denoising`, as text:GLOB or a folder")
     _add_list(
         parser,
         "--positives",
         "RULE",
-        "how pairs are made of text: dropout (SimCSE), repetition, deletion, crops, neighbors, title (dropout)",
+        "how pairs are made of text: dropout (SimCSE), repetition, deletion, crops, neighbors, title, noise (TSDAE); "
+        "dropout, or deletion of a model without it; noise for `denoising`",
     )
     _add_list(parser, "--dims", "N", "also train vectors cut to their first N numbers (Matryoshka)", int)
     _add_list(

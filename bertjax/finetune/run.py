@@ -170,7 +170,8 @@ def finetune(
 def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
     """Take encoder and pooler from a model, and its head if it has the same task; draw missing modules at random.
 
-    A pooler on every token (ModernBERT) was pretrained as the transform of the MLM head.
+    A pooler on every token (ModernBERT) was pretrained as the transform of the MLM head. The output layer of a decoder
+    starts as the MLM head.
     """
     model = config.model
     drawn = jax.device_get(jax.jit(lambda key: init_params(model, key))(jax.random.key(config.training.seed)))
@@ -189,6 +190,8 @@ def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
     if model.pooler == POOLER_OF_TOKENS and "pooler" not in trained and "mlm_head" in trained:
         trained = trained | {"pooler": {"dense": trained["mlm_head"]["transform"], "norm": trained["mlm_head"]["norm"]}}
     params = {name: trained[name] if name in names and name in trained else drawn[name] for name in drawn}
+    if "decoder" in drawn and (head := _fitting_head(trained, drawn["decoder"]["prediction"])):
+        params["decoder"] = drawn["decoder"] | {"prediction": head}
     only_pretrained = not start.kind and not start.drawn
     if model.global_projections and model.global_tokens == "marked" and only_pretrained:
         say("projections of global tokens, which pretraining did not use, start as copies of the ordinary ones")
@@ -196,6 +199,13 @@ def initial_params(config: FinetuneConfig, start: Start, say: Say) -> Params:
         layers = layers | {"attention": with_copied_projections(layers["attention"])}
         params["encoder"] = params["encoder"] | {"layers": layers}
     return params
+
+
+def _fitting_head(trained: Params, prediction: Params) -> Params | None:
+    """The trained MLM head, if it has the arrays of the output layer of a decoder; else None."""
+    head = trained.get("mlm_head")
+    shapes = [jax.tree.map(np.shape, one) for one in (head, prediction)]
+    return head if shapes[0] == shapes[1] else None
 
 
 def finished(directory: AnyPath, job: Job, processes: Processes) -> Result | None:

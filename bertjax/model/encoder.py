@@ -240,6 +240,8 @@ class TaskNetwork(nnx.Module):
         pooled: the network has a pooler
         per_token: the logits are per token, [B, L, ...]
         feature_based: `model.features` and `model.lstm_size` may be set
+        served: `model.head` of the network that a finished run is read as, without modules that only training needs;
+            "" for the same
         heads: names of the heads of pretraining (of an instance)
         decodes: the MLM head reads what an enhanced decoder makes (of an instance)
     """
@@ -253,6 +255,7 @@ class TaskNetwork(nnx.Module):
     pooled: ClassVar[bool] = False
     per_token: ClassVar[bool] = False
     feature_based: ClassVar[bool] = False
+    served: ClassVar[str] = ""
     heads: tuple[str, ...] = ()
     decodes: bool = False
     pooler: Pooler | None

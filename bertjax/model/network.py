@@ -11,6 +11,7 @@ from flax import nnx
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.config.registry import Registry
 from bertjax.model.attention.backends import Backend
+from bertjax.model.denoising import DenoisingNetwork
 from bertjax.model.encoder import Embeddings, TaskNetwork
 from bertjax.model.family_heads import RtdHead, SboHead, SopHead, heads_with_input
 from bertjax.model.heads import MlmHead, NspHead, Pooler, Sums, existing, gather_positions
@@ -113,7 +114,7 @@ class PretrainingNetwork(TaskNetwork):
 
 
 Network = TaskNetwork
-_ALL: dict[str, type[Network]] = {PretrainingNetwork.name: PretrainingNetwork} | TASK_NETWORKS
+_ALL: dict[str, type[Network]] = {one.name: one for one in (PretrainingNetwork, DenoisingNetwork)} | TASK_NETWORKS
 HEADS = Registry("task_networks", _ALL, type)  # by `model.head`
 
 

@@ -238,7 +238,8 @@ def _require_writable(option: str, directory: AnyPath) -> None:
 def load_run(path: str | AnyPath) -> TrainedModel:
     """Read the newest checkpoint of a run, or a given one (`<run>/checkpoints/<step>`), verified.
 
-    Raises ValueError if there is none, if it is damaged, or if the run's vocabulary is not the one it was trained with.
+    Modules that only training needs are left out (`TaskNetwork.served`). Raises ValueError if there is none, if it is
+    damaged, or if the run's vocabulary is not the one it was trained with.
     """
     path = to_path(str(path))
     metadata = read_metadata(path)
@@ -256,6 +257,10 @@ def load_run(path: str | AnyPath) -> TrainedModel:
         config = as_of_stage(config, metadata["step"])
     graphdef, shapes, _ = abstract_network(config.model, config.execution)
     params = restore_params(path, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes))
+    if served := network_class(config.model).served:
+        config = replace(config, model=replace(config.model, head=served))
+        graphdef, shapes, _ = abstract_network(config.model, config.execution)
+        params = {name: params[name] for name in shapes}
     return TrainedModel(
         directory, metadata["step"], config, tokenizer, graphdef, params, _untrained(recorded, metadata, params)
     )

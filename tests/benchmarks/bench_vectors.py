@@ -1,12 +1,13 @@
 """How much an encoder's vectors gain from plain text alone: STS-B and Cranfield, before and after `finetune vectors`.
 
-    python tests/benchmarks/bench_vectors.py --model RUN --data DATA --folder DIR [--positives RULE ...] \
-        [--text wikipedia|stsb] [--examples N] [--max-length N] [--learning-rate X] [--dropout X]
+    python tests/benchmarks/bench_vectors.py --model RUN --data DATA --folder DIR [--task denoising] \
+        [--positives RULE ...] [--text wikipedia|stsb] [--examples N] [--max-length N] [--learning-rate X] \
+        [--layer-decay X] [--dropout X]
 
 Prints Spearman's correlation of cosines with the scores of STS-B's development set, and nDCG@10 and recall@100 on
 Cranfield, of mean-pooled vectors: of the model as it is, and after training on pairs made of text, with the seconds of
-the training. The text is Wikipedia, or the sentences of STS-B's training set. It reads no score and no judgement. DATA
-has glue/STS-B, retrieval/cranfield and wikipedia_en.
+the training; `--task denoising` trains by `finetune denoising`. The text is Wikipedia, or the sentences of STS-B's
+training set. It reads no score and no judgement. DATA has glue/STS-B, retrieval/cranfield and wikipedia_en.
 
 The line `whitened` has STS-B by vectors of the model as it is, whitened by those of 4,000 sentences of STS-B's training
 set (Su et al. 2021): a linear map, which shows how much of the figure is the geometry of the vectors.
@@ -82,10 +83,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="for the data and the runs")
     parser.add_argument("--text", choices=("wikipedia", "stsb"), default="wikipedia", help="of training (%(default)s)")
     parser.add_argument("--files", default="AA_00", help="of wikipedia_en (%(default)s)")
-    parser.add_argument("--positives", nargs="+", default=["dropout"])
+    parser.add_argument("--task", choices=("vectors", "denoising"), default="vectors")
+    parser.add_argument("--positives", nargs="+", default=[], help="rules for pairs (those that fit task and model)")
     parser.add_argument("--examples", type=int, default=60_000, help="pairs of training (%(default)s)")
     parser.add_argument("--max-length", type=int, default=64, help="tokens of a text in training (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--layer-decay", type=float, default=1.0, help="see the key task.layer_decay")
     parser.add_argument("--dropout", type=float, help="the model's own; for the rule dropout 0.1")
     arguments = parser.parse_args()
     rate = 0.1 if arguments.dropout is None and "dropout" in arguments.positives else arguments.dropout
@@ -94,19 +97,22 @@ def main() -> None:
     source = f"wikiextractor:{arguments.data}/wikipedia_en/{arguments.files}.txt.xz"
     if arguments.text == "stsb":
         source = sentences_of_sts(arguments.data, arguments.folder)
+    parts = [arguments.task, *arguments.positives, arguments.text]
+    parts += [f"{number:g}" for number in (arguments.learning_rate, arguments.layer_decay)]
     options = bertjax.FinetuneOptions(
         from_text=(source,),
         positives=arguments.positives,
         learning_rates=(arguments.learning_rate,),
         max_length=arguments.max_length,
-        run_dir=arguments.folder / "-".join([*arguments.positives, arguments.text, f"{arguments.learning_rate:g}"]),
-        keys={"task.examples": arguments.examples} | {f"model.{name}": value for name, value in rates.items()},
+        run_dir=arguments.folder / "-".join(parts),
+        keys={"task.examples": arguments.examples, "task.layer_decay": arguments.layer_decay}
+        | {f"model.{name}": value for name, value in rates.items()},
     )
     before = sts_and_cranfield(arguments.model, arguments.data, beir)
     print("before: STS-B {:.4f}, Cranfield nDCG@10 {:.4f} recall@100 {:.4f}".format(*before), flush=True)
     print(f"whitened: STS-B {whitened_sts(arguments.model, arguments.data):.4f}", flush=True)
     start, cpu = time.perf_counter(), time.process_time()
-    tuned = bertjax.finetune("vectors", arguments.model, options)
+    tuned = bertjax.finetune(arguments.task, arguments.model, options)
     seconds = f"{time.perf_counter() - start:.0f} s, {time.process_time() - cpu:.0f} s of processors"
     after = sts_and_cranfield(tuned.directory, arguments.data, beir)
     print("after:  STS-B {:.4f}, Cranfield nDCG@10 {:.4f} recall@100 {:.4f}".format(*after), seconds)

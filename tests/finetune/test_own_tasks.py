@@ -28,11 +28,16 @@ def test_known_tasks_are_read_as_they_are(name: str, key: str, value: object) ->
         (
             "pairs",
             {"from_text": ("a.txt",)},
-            "pairs has no such option, which vectors has;",
+            "pairs has no such option, which vectors, denoising has;",
         ),
         ("regression", {"dims": (8,)}, r"task\.dims=\(8,\): regression has no such option, which pairs, vectors has;"),
         ("vectors", {}, "vectors: no text; name it as in --from-text 'text:books"),
         ("vectors", {"from_text": ("a.txt",), "positives": ("droput",)}, "no such rule; did you mean dropout"),
+        (
+            "denoising",
+            {"from_text": ("a.txt",), "dims": (8,)},
+            "denoising has no such option, which pairs",
+        ),
         ("vectors", {"from_text": ("a.txt",), "train": "b.csv"}, "makes its training set of --from-text"),
         ("pairs", {"label": "x"}, r"task\.label='x': pairs has no labels; leave it out \(--label\)"),
     ],

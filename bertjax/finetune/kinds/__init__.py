@@ -6,6 +6,7 @@ import difflib
 
 from bertjax.config.registry import Registry
 from bertjax.finetune.kinds.choice import CHOICE
+from bertjax.finetune.kinds.denoising import DENOISING
 from bertjax.finetune.kinds.kind import Kind
 from bertjax.finetune.kinds.multi_label import MULTI_LABEL
 from bertjax.finetune.kinds.regression import REGRESSION
@@ -49,5 +50,6 @@ for _kind in (
     SPAN,
     VECTOR,
     TEXT_VECTOR,
+    DENOISING,
 ):
     register(_kind)
