@@ -236,26 +236,37 @@ def _changed_fields(change: StageConfig, *names: str) -> dict[str, Any]:
 
 
 def training_mesh(config: Config, devices: Sequence[Device] | None = None, slices: Sequence[int] | None = None) -> Mesh:
-    """The mesh of a run: `make_mesh`, with `mesh.fsdp` 0 decided for its devices and its networks.
-
-    On TPUs weights and moments are sharded over up to 8 devices, so that the update, which is a quarter of a step of
-    BERT-Large with 2,048 tokens a chip, is shared: 46 ms become 33 ms by the compiler's schedule. The compiler scatters
-    gradients among a part of a slice only: over all of it they are summed whole, and then cut. A mesh with any size
-    given is as `make_mesh` makes it.
-    """
+    """The mesh of a run: `make_mesh`, on TPUs with the sizes of `mesh_of_tpus` if the config has none."""
     devices = jax.devices() if devices is None else devices
     mesh = config.mesh
     if mesh == MeshConfig() and devices[0].platform == "tpu":
-        of_a_slice = len(devices) // len(set(slice_numbers(devices) if slices is None else slices))
-        mesh = replace(mesh, fsdp=math.gcd(math.gcd(16, of_a_slice) // 2 or 1, *sharded_widths(config.model)))
+        mesh = mesh_of_tpus(config, len(devices), len(set(slice_numbers(devices) if slices is None else slices)))
     return make_mesh(mesh, devices, slices)
 
 
-def sharded_widths(model: ModelConfig) -> list[int]:
-    """The sizes of all trained networks' weights that `mesh.fsdp` must divide."""
+def mesh_of_tpus(config: Config, devices: int, slices: int) -> MeshConfig:
+    """The sizes of a mesh on so many TPUs in slices.
+
+    Weights and moments are sharded over up to 8 devices, so that the update, which is a quarter of a step of BERT-Large
+    with 2,048 tokens a chip, is shared: 46 ms become 33 ms by the compiler's schedule. The compiler scatters gradients
+    among a part of a slice only: over all of it they are summed whole, and then cut.
+
+    Where the rows of a step are not a multiple of the devices, several devices share the heads of the same rows
+    (`tensor`), if the networks' sizes allow.
+    """
+    of_a_slice = devices // slices
+    tensor = devices // math.gcd(devices, *(stage.training.global_batch_size for stage in make_stages(config)))
+    if math.gcd(tensor, of_a_slice, *sharded_widths(config.model, "tensor")) != tensor:
+        tensor = 1
+    most = math.gcd(16, of_a_slice) // 2 or 1
+    return MeshConfig(fsdp=math.gcd(most, of_a_slice // tensor, *sharded_widths(config.model)), tensor=tensor)
+
+
+def sharded_widths(model: ModelConfig, axis: str = "fsdp") -> list[int]:
+    """The sizes of all trained networks' weights that this axis of the mesh must divide."""
     networks = trained_networks(model).values()
     divided = itertools.chain(*(divided_sizes(network, padded_vocab_size(network)) for network in networks))
-    return [width for _, width, axis in divided if axis == "fsdp"]
+    return [width for _, width, own in divided if own == axis]
 
 
 def check_stages_divisible(config: Config, mesh: Mesh, stages: Sequence[Stage]) -> None:

@@ -1,4 +1,4 @@
-"""Names of machines: which are known, what is said of those that are not."""
+"""Names of machines, which are known and what is said of others, and the mesh that a run has on them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from bertjax.config import Config, MeshConfig, ModelConfig, TrainingConfig
 from bertjax.plan.roofline import _rate
 from bertjax.plan.topologies import CHIPS, SHAPES, Topology, find_chip, open_topology, parse_name
+from bertjax.training.stages import mesh_of_tpus
 
 
 @pytest.mark.parametrize("kind", CHIPS)
@@ -78,3 +80,22 @@ def test_without_the_cuda_compiler_it_says_what_to_install() -> None:
         pytest.skip("jax's CUDA plug-in is installed")
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'bertjax\[cuda\]'"):
         open_topology("h100:8")
+
+
+@pytest.mark.parametrize(
+    ("rows", "heads", "devices", "slices", "fsdp", "tensor"),
+    [
+        (256, 12, 16, 1, 8, 1),
+        (144, 12, 32, 1, 8, 2),
+        (8, 12, 32, 1, 8, 4),
+        (144, 3, 32, 1, 8, 1),  # refused later: two devices cannot share three heads
+        (48, 12, 32, 2, 8, 2),
+        (8, 12, 16, 2, 4, 2),
+    ],
+)
+def test_devices_share_heads_where_rows_are_too_few(
+    rows: int, heads: int, devices: int, slices: int, fsdp: int, tensor: int
+) -> None:
+    model = ModelConfig(vocab_size=1000, hidden_size=768, num_attention_heads=heads)
+    config = Config(model=model, training=TrainingConfig(global_batch_size=rows, grad_accum_steps="auto"))
+    assert mesh_of_tpus(config, devices, slices) == MeshConfig(fsdp=fsdp, tensor=tensor)
