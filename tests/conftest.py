@@ -95,6 +95,20 @@ def programs_end_with_their_file() -> Iterator[None]:
         sys.modules["jax"].clear_caches()
 
 
+@pytest.fixture(scope="module")
+def one_device() -> Iterator[None]:
+    """As on a machine with one device, for runs whose mesh does not matter: those on eight take twice the time."""
+    import jax
+
+    first = jax.devices()[:1]
+    with pytest.MonkeyPatch.context() as machine:
+        for name in ("devices", "local_devices"):
+            machine.setattr(jax, name, lambda *_, **__: first)
+        for name in ("device_count", "local_device_count"):
+            machine.setattr(jax, name, lambda *_, **__: 1)
+        yield
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real corpora and vocabularies, for tests that need it."""

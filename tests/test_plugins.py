@@ -27,6 +27,8 @@ from bertjax.run.loggers import require_loggers
 from bertjax.run.telemetry import curves, read_metrics
 from bertjax.text.sources.registry import KINDS, parse_source
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 PAGE = Path(bertjax.__file__).with_name("PLUGINS.md").read_text(encoding="utf-8")
 FILES = {code.partition(":")[0].removeprefix("# "): code for code in re.findall(r"```python\n(.*?)```", PAGE, re.S)}
 

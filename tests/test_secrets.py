@@ -13,7 +13,7 @@ from bertjax.__main__ import main
 from bertjax.config.credentials import refuse_credentials, without_credentials
 from bertjax.storage.remote import RemotePath
 
-pytestmark = pytest.mark.run
+pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_device")]
 
 SECRET = "canary0SECRET0"
 PLANTED = (

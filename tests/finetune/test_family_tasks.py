@@ -44,6 +44,8 @@ from bertjax.pipeline.finetuning import read_start
 from bertjax.run.run_directory import load_run
 from bertjax.runtime.processes import alone
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 TASKS: dict[str, tuple[Callable[[Path], Path], str, float]] = {  # files, figure, least of it
     "classification": (partial(write_pairs, train=384), "eval/accuracy", 0.9),
     "choice": (write_choices, "eval/accuracy", 0.9),

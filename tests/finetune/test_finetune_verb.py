@@ -20,6 +20,8 @@ from bertjax.__main__ import main
 from bertjax.convert.foreign import ForeignModel
 from bertjax.convert.sources import as_run, write_run
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 FEW = ["--data.sequence-length", "32", "--optimizer.learning-rate", "2e-3", "--compilation-cache", ""]
 
 
@@ -76,7 +78,7 @@ def test_steps_reuse_the_pages_of_the_last(tmp_path: Path) -> None:
     assert min(told["faults"]) < told["pages"] / 10, told
 
 
-@pytest.mark.run
+@pytest.mark.long  # the suite has a run of two processes in tests/run/test_hosts.py
 def test_every_process_reads_a_foreign_model(encoder: Path, tmp_path: Path) -> None:
     """A process has its own devices: the first of all is another's."""
     assert main(["export", str(encoder), "--to", "huggingface", "--output", str(tmp_path / "hf")]) == 0

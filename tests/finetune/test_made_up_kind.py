@@ -19,6 +19,8 @@ from bertjax.model import network
 from bertjax.run.run_directory import load_run
 from bertjax.runtime.processes import alone
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 # Several labels at once: which of some words are in a text, with its own head, targets, metric and predictions.
 SOURCE = '''
 """Which words of a list a text has."""

@@ -1,4 +1,4 @@
-"""Fine-tuning runs through the trainer that pretrains: they learn, stop early, end the same on every mesh."""
+"""Fine-tuning runs through the trainer that pretrains: they learn, stop early, are resumed and evaluated again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from small_tasks import content_of, sentences, small_config, small_start, write_classes, write_questions, write_tags
 
-from bertjax.config import FinetuneConfig, MeshConfig
+from bertjax.config import FinetuneConfig
 from bertjax.families.networks import abstract_network
 from bertjax.finetune.job import resolved
 from bertjax.finetune.kinds import KINDS
@@ -24,6 +24,8 @@ from bertjax.run.run_directory import load_run
 from bertjax.run.telemetry import METRICS_FILE, read_metrics
 from bertjax.runtime.processes import alone
 from bertjax.storage.remote import RemotePath
+
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 @pytest.fixture(scope="module")
@@ -63,23 +65,6 @@ def test_a_task_is_learned_and_predicted(
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert f"<b>{result.figures[figure]:.1%}</b>" in page and "Right, most certain first" in page
     assert page.count("<figcaption>") >= 3
-
-
-@pytest.mark.long  # meshes and microbatches of each loss are in test_objectives.py and test_task_packing.py
-def test_meshes_and_microbatches_take_equal_steps(start: Start, tmp_path: Path) -> None:
-    data = write_classes(tmp_path / "data", train=48, dev=16)
-    losses = {}
-    for name, mesh, parts in (
-        ("data8", MeshConfig(), 1),
-        ("data2-fsdp2-tensor2", MeshConfig(data=2, fsdp=2, tensor=2), 2),
-    ):
-        config = small_config("classification", start, data, tmp_path / name, epochs=2)
-        config = replace(config, mesh=mesh, training=replace(config.training, grad_accum_steps=parts, log_every=1))
-        result = run(config, start)
-        losses[name] = [*evaluations(result.directory, "train/sequence_loss").values(), *result.figures.values()]
-    one, other = losses.values()
-    assert len(one) > 6
-    np.testing.assert_allclose(other, one, rtol=2e-5)
 
 
 def test_patience_stops_and_keeps_the_best(start: Start, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from bertjax.run.telemetry import read_metrics
 from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
 
-pytestmark = pytest.mark.run
+pytestmark = [pytest.mark.run, pytest.mark.usefixtures("one_device")]
 
 
 @pytest.fixture(scope="module")

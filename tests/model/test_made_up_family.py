@@ -11,6 +11,8 @@ from generated_corpus import write_corpus
 from several_processes import Group
 from tiny_runs import write_recipe
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 # Not among the members: data2vec's encoder of text, which transformers has, so that its class can tell whether the
 # names are right. A process of its own, whose registry it may change, runs the command lines of a file.
 PROGRAM = """

@@ -21,6 +21,8 @@ from bertjax.config import Config, StageConfig, with_values
 from bertjax.run.checkpoint import saved_steps
 from bertjax.run.telemetry import curves, read_metrics
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 class Signals(bertjax.Callback):
     """Sends this process a signal at the start, or after a step."""

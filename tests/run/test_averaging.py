@@ -17,6 +17,8 @@ from bertjax.run.averaging import average, write_moving_average
 from bertjax.run.checkpoint import read_metadata
 from bertjax.run.run_directory import load_run
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -27,6 +27,8 @@ from bertjax.run.checkpoint import saved_steps
 from bertjax.run.metrics import LOSS
 from bertjax.run.telemetry import curves, read_metrics
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 PACKAGE = str(Path(bertjax.__file__).parent)
 
 

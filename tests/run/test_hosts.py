@@ -15,7 +15,7 @@ import steps_on_hosts
 from generated_corpus import write_corpus
 from hosts_matrix import STEPS, Matrix, Shape
 from several_processes import Group, as_words
-from tiny_runs import checkpoints, command, digests, write_recipe
+from tiny_runs import checkpoints, command, digests, finish, write_recipe
 
 from bertjax.config import load_recipe, override
 
@@ -60,37 +60,50 @@ def test_batches_losses_and_checkpoints_on_other_shapes(files: tuple[Path, Path]
     assert len(jax.devices()) == 8 and back["restored"][0] > 0
 
 
+@pytest.fixture(scope="module")
+def whole(files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run that was never disturbed, of one process with both devices."""
+    run_dir = tmp_path_factory.mktemp("whole") / "run"
+    finish(short(files, run_dir), run_dir.with_suffix(".log"), devices=2)
+    assert (run_dir / "huggingface" / "model.safetensors").is_file()
+    return run_dir
+
+
+def short(files: tuple[Path, Path], run_dir: Path) -> list[str]:
+    """The command of a run of 20 steps."""
+    return command(*files, run_dir, *SHORT, "--training.checkpoint-every", "10")
+
+
 @pytest.mark.run
-def test_stopped_killed_and_resumed_by_two_processes(files: tuple[Path, Path], tmp_path: Path) -> None:
-    recipe, source = files
-
-    def start(run_dir: Path) -> Group:
-        more = [*SHORT, "--training.checkpoint-every", "10"]
-        return Group(command(recipe, source, run_dir, *more), 2, run_dir.with_suffix(".log"))
-
-    with start(tmp_path / "whole") as group:
-        group.finish()
-        assert "process 0/2, 1/2 devices, reads rows 0-3 of each 8" in group.logs[0]
-        assert "process 1/2, 1/2 devices, reads rows 4-7 of each 8" in group.logs[1]
-        assert "held-out text" in group.logs[0] and "held-out text" not in group.logs[1]
-    assert (tmp_path / "whole" / "huggingface" / "model.safetensors").is_file()
-
-    run_dir = tmp_path / "disturbed"
-    with start(run_dir) as group:
+def test_two_processes_stop_resume_and_match_one(files: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "stopped"
+    with Group(short(files, run_dir), 2, tmp_path / "stopped.log") as group:
         group.wait_for("pretraining  4 / 20")
         group.send(1, signal.SIGTERM)
         assert group.wait(GRACE) == [75, 75]
         assert "stopped after step" in group.logs[0]
+        assert "process 0/2, 1/2 devices, reads rows 0-3 of each 8" in group.logs[0]
+        assert "process 1/2, 1/2 devices, reads rows 4-7 of each 8" in group.logs[1]
     stopped = max(map(int, checkpoints(run_dir)))
     assert 4 <= stopped < 20
-    with start(run_dir) as group:
+    with Group(short(files, run_dir), 2, tmp_path / "resumed.log") as group:
+        group.finish()
+        assert "held-out text" in group.logs[0] and "held-out text" not in group.logs[1]
+    assert (run_dir / "huggingface" / "model.safetensors").is_file()
+    assert digests(run_dir) == digests(whole)
+
+
+@pytest.mark.long  # test_heartbeat.py has the loss of a process, tests/chaos kills of a whole run
+def test_killed_process_ends_the_run_which_resumes(files: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "killed"
+    with Group(short(files, run_dir), 2, tmp_path / "killed.log") as group:
         group.wait_for("held out", 0)  # at step 10 or 20
         group.send(1, signal.SIGKILL)
         assert group.wait(GRACE) == [75, -9]
         assert "lost process 1" in group.logs[0]
-    with start(run_dir) as group:
+    with Group(short(files, run_dir), 2, tmp_path / "resumed.log") as group:
         group.finish()
-    assert digests(run_dir) == digests(tmp_path / "whole")
+    assert digests(run_dir) == digests(whole)
 
 
 @pytest.mark.long

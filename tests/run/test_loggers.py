@@ -26,6 +26,8 @@ from bertjax.run.train_job import train_job
 from bertjax.storage.progress import no_progress
 from bertjax.training.stages import open_data
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 STEPS = (4, 8)  # of the run, and of the one that resumes it
 BLOCK = 32_768  # bytes of wandb's file, in which records are framed as in LevelDB's log
 SECRET = "not-for-others"
@@ -80,13 +82,14 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, lis
     pytest.importorskip("wandb", reason="needs wandb: pip install 'bertjax[wandb]'")
     pytest.importorskip("mlflow", reason="needs mlflow: pip install 'bertjax[mlflow]'")
     folder = tmp_path_factory.mktemp("logged")
-    corpus, uri = write_corpus(folder / "corpus.txt", 60), f"sqlite:///{folder / 'mlflow.db'}"
+    corpus, uri = write_corpus(folder / "corpus.txt", 60), (folder / "mlflow").as_uri()
     told = []
     with pytest.MonkeyPatch.context() as environment:
         for name, value in {
             "WANDB_MODE": "offline",
             "WANDB_PROJECT": "novels",
             "MLFLOW_TRACKING_URI": uri,
+            "MLFLOW_ALLOW_FILE_STORE": "true",  # making the tables of a database takes it seven seconds
             "MLFLOW_EXPERIMENT_NAME": "novels",
             "MLFLOW_DISABLE_TELEMETRY": "true",
         }.items():
@@ -238,7 +241,7 @@ def test_unknown_run_of_the_tracking_server_is_refused(logged, monkeypatch, tmp_
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     remember_id(tmp_path, "mlflow", "f" * 32)
     run = loggers.logged_run(Config())
-    with pytest.raises(ValueError, match=r"MLFLOW_TRACKING_URI=sqlite.*f{32} not found; set the URI"):
+    with pytest.raises(ValueError, match=r"MLFLOW_TRACKING_URI=file.*f{32}' not found; set the URI"):
         loggers.LOGGERS["mlflow"].open(run, tmp_path, 4)
 
 

@@ -84,12 +84,15 @@ CHOSEN = {
 }
 
 
-def test_log_of_a_killed_run_equals_an_undisturbed_one(whole: tuple[Path, Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", [[*CHOSEN][:1], pytest.param([*CHOSEN], marks=pytest.mark.long)], ids=["one", "all"])
+def test_log_of_a_killed_run_equals_an_undisturbed_one(
+    chosen: list[str], whole: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
     recipe, source, reference = whole
     run_dir, log = tmp_path / "chosen", tmp_path / "chosen.log"
     keys = {"data.sources": [f"lines:{source}"], "data.root": str(recipe.parent / "data"), "run_dir": str(run_dir)}
     words = [sys.executable, str(Path(__file__).with_name("killed_run.py")), str(recipe), json.dumps(keys)]
-    for event, step in CHOSEN.values():
+    for event, step in (CHOSEN[name] for name in chosen):
         assert start([*words, event, str(step)], log).wait(120) == -signal.SIGKILL, log.read_text()[-3000:]
     finish([*words, "never", "0"], log)
     assert figures(run_dir) == figures(reference)

@@ -28,6 +28,8 @@ from bertjax.runtime.processes import alone
 from bertjax.storage.progress import no_progress
 from bertjax.training.stages import Stage, make_stages, open_data
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 POISON = range(24, 26)  # the batches, counted from 0, whose labels are wrong
 STEPS, DEVIATIONS = 32, 3.0
 

@@ -13,6 +13,8 @@ import pytest
 from generated_corpus import write_corpus
 from tiny_runs import command, finish, news_of, write_recipe
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 def position(lines: list[str], pattern: str) -> int:
     """The number of the first line that a pattern is in."""

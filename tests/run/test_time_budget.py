@@ -34,6 +34,8 @@ from bertjax.runtime.processes import Processes, alone
 from bertjax.storage.progress import no_progress
 from bertjax.training.stages import open_data
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 COSTS = Costs(step=(0.3,), evaluation=(2.0,), save=1.0, start=2.0, finish=8.0)
 
 

@@ -25,6 +25,8 @@ from bertjax.run.telemetry import curves, read_metrics
 from bertjax.training.objectives import Forward, choose
 from bertjax.training.stages import as_of_stage, make_stages
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 MODEL = ModelConfig(
     vocab_size=400, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
     max_position_embeddings=32, causal=True, initializer_range=0.2,
