@@ -400,11 +400,11 @@ class _Piece:
         return cls(number, shard, first, stop - first, sentence, last_sentence - sentence, token, last_token - token)
 
     def documents(self) -> np.ndarray:
-        """int64 [documents + 1], from 0."""
+        """int64 [documents + 1], counted in the shard."""
         return _ascending(self.shard.documents, self.first_document, self.num_documents, self.num_sentences)
 
     def sentences(self) -> np.ndarray:
-        """int64 [sentences + 1], from 0."""
+        """int64 [sentences + 1], counted in the shard."""
         return _ascending(self.shard.sentences, self.first_sentence, self.num_sentences, self.num_tokens)
 
     def works(self) -> np.ndarray:
@@ -445,27 +445,25 @@ def _bases(counts: np.ndarray | list[int]) -> np.ndarray:
 
 
 def _joined(offsets: list[np.ndarray], bases: np.ndarray) -> np.ndarray:
-    """Join the pieces' offsets; returns the memory map itself for a single shard."""
-    if len(offsets) == 1:
+    """Join the pieces' offsets, each counted from its first; returns the memory map itself for a single shard."""
+    if len(offsets) == 1 and offsets[0][0] == 0:
         return offsets[0]
     joined = np.empty(sum(len(one) - 1 for one in offsets) + 1, np.int64)
     at = 0
     for one, base in zip(offsets, bases, strict=False):
-        np.add(one[:-1], base, out=joined[at : at + len(one) - 1])
+        np.add(one[:-1], base - one[0], out=joined[at : at + len(one) - 1])
         at += len(one) - 1
     joined[at] = bases[-1]
     return joined
 
 
 def _ascending(file: BlockFile, first: int, count: int, total: int) -> np.ndarray:
-    """Read `count` + 1 offsets, as counted from the first of them.
+    """Read `count` + 1 offsets.
 
-    Raises ValueError unless they ascend from 0 to `total`: digests detect only damage.
+    Raises ValueError unless they ascend by `total`, and from 0 if they are the first: digests detect only damage.
     """
     offsets = file.span(first, first + count + 1)
-    if first:
-        offsets = offsets - offsets[0]
-    if offsets[0] != 0 or offsets[-1] != total or (offsets[1:] <= offsets[:-1]).any():
+    if (not first and offsets[0] != 0) or offsets[-1] - offsets[0] != total or (offsets[1:] <= offsets[:-1]).any():
         raise ValueError(
             f"token store file {file.path}: its offsets do not ascend from 0 to {total:,}; delete the store and "
             "prepare it again"
