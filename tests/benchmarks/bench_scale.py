@@ -4,10 +4,10 @@ python tests/benchmarks/bench_scale.py
 
 Makes stores of made-up text, whose parts of 125 M tokens are hard links to one: 0.3 GB on disk for any size. A fresh
 process then starts a run on each, up to the first batch of every stage of the ModernBERT recipe, as a host that reads
-64 rows of 1,024 tokens or 16 of 8,192, and the last store once more as the host of one of 256 lanes. Seconds are the
-processor's. Then a host of four reads a window of the third store through a local copy, as from object storage, and its
-requests are counted. Ends with the growth from the second to the third size and on to the largest.
-Stores that are there already are used with --stores.
+64 rows of 1,024 tokens or 16 of 8,192 of a store that it has not read before, and the last store once more as the host
+of one of 256 lanes. Seconds are the processor's. Then a host of four reads a window of the third store through a local
+copy, as from object storage, and its requests are counted. Ends with the growth from the second to the third size and
+on to the largest. Stores that are there already are used with --stores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bertjax.text.store.writer import ShardWriter, finish_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.evaluate import unigram_baseline
-from bertjax.training.stages import make_stages
+from bertjax.training.stages import Stage, make_stages
 
 PART_TOKENS = 125_000_000
 HELD_OUT = 100  # one of so many documents
@@ -45,6 +45,7 @@ DOCUMENT, SENTENCE = 1_000, 23.5  # tokens, on average, of web text
 VOCABULARY = 30_000
 ROWS = {1_024: 64, 8_192: 16}  # of a host
 LANES = 256
+ROUNDS = 3  # of which the fastest counts, as the machine may have other work
 
 
 def make_store(path: Path, tokens: int) -> None:
@@ -107,13 +108,11 @@ def measure(path: Path, lanes: int) -> dict[str, float]:
     figures["memory after the start, MB"] = (_anonymous_bytes() - before) / 1e6
     most = 0
     for number, (stage, one) in enumerate(batches, 1):
-        began = time.process_time()
-        size = stage.training.global_batch_size
-        one.batch(0, size, slice(0, min(ROWS[stage.data.sequence_length], size // lanes)))
-        label = f"first batch of stage {number} ({stage.data.sequence_length:,}), s"
-        figures[label] = time.process_time() - began
-        most = max(most, _anonymous_bytes() - before)
         one.release()
+        costs = [first_batch(path, stage, lanes) for _ in range(ROUNDS)]
+        label = f"first batch of stage {number} ({stage.data.sequence_length:,}), s"
+        figures[label] = min(seconds for seconds, _ in costs)
+        most = max(most, *(memory - before for _, memory in costs))
     figures["memory, MB"] = most / 1e6
     began = time.process_time()
     stage, _ = batches[0]
@@ -123,6 +122,20 @@ def measure(path: Path, lanes: int) -> dict[str, float]:
     figures["open files"] = len(os.listdir("/proc/self/fd"))
     figures["peak of the process, MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     return figures
+
+
+def first_batch(path: Path, stage: Stage, lanes: int) -> tuple[float, int]:
+    """Seconds of the processor, and anonymous memory, of the first batch of a stage.
+
+    The store is opened afresh, as by a run that resumes in this stage: one of a single window would have been read by
+    the stages before, and in a larger one each stage begins with windows of its own.
+    """
+    content = StoredText(TokenStore.open(path), ("mlm",))
+    size = stage.training.global_batch_size
+    began = time.process_time()
+    batches = content.train(stage.data, stage.seed, stage.training.objectives, size)
+    batches.batch(0, size, slice(0, min(ROWS[stage.data.sequence_length], size // lanes)))
+    return time.process_time() - began, _anonymous_bytes()
 
 
 def measure_reads(path: Path, near: Path) -> dict[str, float]:
