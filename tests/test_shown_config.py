@@ -31,7 +31,7 @@ def test_a_recipe_unchanged_is_one_line() -> None:
 
 def test_every_setting_is_shown_on_demand() -> None:
     config, shown = configured("--show-config", "--optimizer.learning-rate", "3e-4")
-    assert shown[:2] == ["Settings changed from the recipe:", "  optimizer.learning_rate: 0.0003   (recipe: 0.001)"]
+    assert shown[:2] == ["Settings changed from the recipe:", "  optimizer.learning_rate: 0.0003   (recipe: 0.002)"]
     flat = flatten(to_dict(config))
     assert shown[2:] == ["config:", *(f"  {key}: {value!r}" for key, value in flat.items())]
     assert len(flat) > 80

@@ -24,9 +24,9 @@ from bertjax.tokenization.tokenizer import Tokenizer
 MASK = "[MASK]"
 
 _SAMPLE = 4096  # held-out sentences considered, so that the report does not read the whole split
-_SENTENCE_TOKENS = range(8, 31)  # enough context for a prediction, and short enough for a line of the report
+_SENTENCE_TOKENS = range(12, 31)  # enough context for a prediction, and short enough for a line of the report
 # Bounds on the hidden word's share of the sample: rarer words are hardly learned, common ones are "the" and "of".
-_RAREST, _COMMONEST, _SEEN = 1e-4, 5e-3, 3
+_RAREST, _COMMONEST, _SEEN = 1e-4, 1e-2, 3
 _SHOWN = 60  # characters of a text in a message
 
 
@@ -73,9 +73,9 @@ def held_out_completions(
 ) -> tuple[Completion, ...]:
     """Mask a word in each of `count` sentences of a split and predict it; the seed decides the choice.
 
-    Sentences have 8 to 30 tokens and no [UNK], and those of whole words come first. The words are whole, alphabetic,
-    neither rare nor very common, and all different. Returns fewer if the split has no more such sentences, and none for
-    a causal model, which is trained without masks.
+    Sentences have 12 to 30 tokens and no [UNK], and those of whole words come first. The words are whole, alphabetic,
+    not behind an apostrophe, neither rare nor very common, and all different. Returns fewer if the split has no more
+    such sentences, and none for a causal model, which is trained without masks.
     """
     if model.config.model.causal:
         return ()
@@ -166,13 +166,15 @@ def _hide_words(tokenizer: Tokenizer, sentences: list[np.ndarray], count: int, s
     counts = np.bincount(flat, minlength=tokenizer.vocab_size)
     suitable = (counts >= max(_SEEN, _RAREST * len(flat))) & (counts <= _COMMONEST * len(flat))
     suitable &= np.array([token.isalpha() for token in tokenizer.shown])
+    is_apostrophe = np.array([token in ("'", "’") for token in tokenizer.shown])
     whole_words_first = sorted(sentences, key=lambda ids: bool(tokenizer.is_continuation[ids].any()))
     hidden: dict[str, TokenRow] = {}
     for number, ids in enumerate(whole_words_first):
         if len(hidden) == count:
             break
         continued = np.append(tokenizer.is_continuation[ids[1:]], False)
-        positions = np.flatnonzero(suitable[ids] & ~continued)
+        contracted = np.append(False, is_apostrophe[ids[:-1]])
+        positions = np.flatnonzero(suitable[ids] & ~continued & ~contracted)
         if len(positions) and tokenizer.unk_id not in ids:
             position = positions[below(hash64(derive_key(seed, "hidden word"), np.array([number])), len(positions))[0]]
             masked = ids.copy()

@@ -49,7 +49,7 @@ from bertjax.training.flops import Peak
 from bertjax.training.objectives import choose
 from bertjax.training.stages import make_stages
 
-_COMPLETIONS = 5
+_COMPLETIONS, _GUESSES = 5, 3
 _EXPORT = "huggingface"  # within the run's directory
 
 
@@ -225,7 +225,7 @@ def _finish(config: Config, content: TrainingData, outcome: Outcome, first: bool
         names = {name for stage in make_stages(config) for name in stage.training.objectives}
         trained = {head for objective in choose(sorted(names)) for head in objective.heads}
         count = _COMPLETIONS if "mlm_head" in trained else 0  # an untrained head would only guess
-        completions = held_out_completions(model, content.held_out_text(), count, config.training.seed)
+        completions = held_out_completions(model, content.held_out_text(), count, config.training.seed, _GUESSES)
         summary = summarise(config, content, outcome, completions)
         write_report(directory, summary, to_dict(config), environment())
         if exported is not None:

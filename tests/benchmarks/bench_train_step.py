@@ -61,10 +61,15 @@ def layers_of(model: ModelConfig, layers: int, predictions: int = 614) -> Work:
 def quickstart() -> Work:
     """What the recipe of that name trains."""
     config = load_recipe("quickstart")
-    data = config.data
-    model = replace(config.model, vocab_size=data.vocab_size)
-    rows = config.training.global_batch_size
-    return Work(model, rows, length=data.sequence_length, predictions=data.max_predictions, execution=config.execution)
+    data, training = config.data, config.training
+    return Work(
+        replace(config.model, vocab_size=data.vocab_size),
+        training.global_batch_size,
+        training.objectives,
+        length=data.sequence_length,
+        predictions=data.max_predictions,
+        execution=config.execution,
+    )
 
 
 WORK = {
