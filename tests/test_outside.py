@@ -1,4 +1,4 @@
-"""A user's script outside the clone, with the wheel alone: from a data set of the Hub to a model on the Hub."""
+"""A script outside the clone, with the wheel alone and without TensorFlow: from text to a model, both on the Hub."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ pytest.importorskip("setuptools", reason="needs setuptools to build a wheel")
 
 SCRIPT = """
 import json
+import sys
 
+sys.modules |= {"tensorflow": None, "tensorflow_datasets": None}
 import bertjax
 import transformers
 
@@ -70,6 +72,7 @@ def test_script_with_the_wheel_goes_from_hub_to_hub(hub: Hub, tmp_path: Path) ->
         [sys.executable, "script.py"], cwd=outside, env=environment, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "data pipeline: threads" in ended.stdout + ended.stderr
     told = json.loads(ended.stdout.splitlines()[-1])
     assert Path(told["package"]).is_relative_to(installed)
     assert told["run"]["eval/length_loss"] > 0

@@ -159,23 +159,3 @@ def test_the_page_names_all_that_is_required_but_tensorflow() -> None:
     page = (REPOSITORY / "launch" / "README.md").read_text().replace("\\\n", " ")
     (command,) = re.findall(r"^pip install ('jax.*)$", page, re.M)
     assert set(shlex.split(command)) == wanted
-
-
-WITHOUT = """
-import sys
-for name in ("tensorflow", "tensorflow_datasets"):
-    sys.modules[name] = None
-from bertjax.__main__ import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.long
-def test_the_quickstart_runs_without_tensorflow(tmp_path: Path) -> None:
-    short = "--training.steps 4 --training.eval-rows 64 --data.vocab-size 2000 --data.workers 1 --data.sources"
-    call = [sys.executable, "-c", WITHOUT, "pretrain", "quickstart", *short.split(), "docs:optax"]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    ended = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert "data pipeline: threads" in ended.stdout + ended.stderr
-    assert {"report.html", "huggingface"} < {path.name for path in (tmp_path / "runs" / "quickstart").iterdir()}
