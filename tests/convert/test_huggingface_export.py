@@ -310,6 +310,7 @@ PUBLIC = (  # keys with words that are no path and no name of a machine
         "data.tokenizer",
         "data.encoding",
         "data.augment",
+        "data.filters",
         "data.masking",
         "data.mask_count",
         "data.replace_by",
