@@ -197,6 +197,7 @@ def divided_sizes(model: ModelConfig, padded_vocab_size: int) -> list[tuple[str,
         ("the padded vocabulary (see model.vocab_pad_multiple)", padded_vocab_size, "tensor"),
         ("model.embedding_size", model.embedding_size, "fsdp"),
         ("model.lstm_size", model.lstm_size, "fsdp"),
+        ("model.mlm_inner_size", model.mlm_inner_size, "fsdp"),
     ]
     return [entry for entry in sizes if entry[1]]
 

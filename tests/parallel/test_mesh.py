@@ -7,10 +7,21 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from their_families import IN_TRANSFORMERS, small
 
 from bertjax.config import MeshConfig, ModelConfig, TrainingConfig
+from bertjax.families.networks import abstract_network
+from bertjax.model.encoder import padded_vocab_size
 from bertjax.parallel.mesh import batch_shards, make_mesh
-from bertjax.parallel.sharding import batch_sharding, check_divisible, local_rows, spec, to_global
+from bertjax.parallel.sharding import (
+    batch_sharding,
+    check_divisible,
+    divided_sizes,
+    is_names,
+    local_rows,
+    spec,
+    to_global,
+)
 
 MODEL = ModelConfig(hidden_size=32, num_attention_heads=4, intermediate_size=64)
 
@@ -84,6 +95,17 @@ def test_what_the_mesh_cannot_share_evenly_is_refused(
             replace(TrainingConfig(), **training),
             30_592,
         )
+
+
+@pytest.mark.parametrize("family", IN_TRANSFORMERS)
+def test_every_size_that_an_axis_divides_is_checked(family: str) -> None:
+    model = small(family)
+    checked = {(axis, size) for _, size, axis in divided_sizes(model, padded_vocab_size(model))}
+    _, shapes, axes = abstract_network(model)
+    names = jax.tree.leaves(axes, is_leaf=is_names)
+    for shape, of_shape in zip(jax.tree.leaves(shapes), names, strict=True):
+        divided = {(axis, size) for axis, size in zip(spec(of_shape), shape.shape, strict=True) if axis}
+        assert divided <= checked, of_shape
 
 
 def test_a_mesh_axis_splits_one_dim_only() -> None:

@@ -320,7 +320,7 @@ AS_PUBLISHED: dict[str, dict[str, Any]] = {
     "deberta": {"mlm_decoder": "enhanced"},
     "deberta-v2": {"mlm_decoder": "enhanced", "conv_kernel": 3},
     "eurobert": {"num_key_value_heads": 2},
-    "ultrabert": {"num_key_value_heads": 2},
+    "ultrabert": {"num_key_value_heads": 2, "mlm_inner_size": 16},
     "deberta-v3": {
         "mlm_decoder": "enhanced",
         "generator_width": 1.0,
