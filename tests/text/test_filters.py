@@ -1,5 +1,6 @@
 """Filters of documents: their rules, which copy stays, and the same store however it was made."""
 
+import hashlib
 import json
 import random
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from small_corpus import VOCAB, changed, content, generated_text
 
 from bertjax.config import DataConfig
+from bertjax.storage.remote import remote_files
 from bertjax.text import corpus, screening
 from bertjax.text import prepare as module
 from bertjax.text.filters import exact_duplicates, gopher_quality, gopher_repetition, near_duplicates
@@ -90,6 +92,13 @@ def test_same_bytes_for_processes_and_shards(data, tmp_path):
         done, units = prepare_share(shared, index, 3)
     assert done == units > 8
     assert content(prepare(shared)) == alone
+
+
+def test_store_in_a_bucket_equals_the_local_one(data):
+    expected = content(prepare(data))
+    store = prepare(changed(data, root="memory://filters/root"))
+    names = [url.rpartition("/")[2] for url in remote_files(f"{store}/**")]
+    assert {name: hashlib.sha256((store / name).read_bytes()).hexdigest() for name in names} == expected
 
 
 def test_killed_comparison_continues_to_the_same_bytes(data, tmp_path, monkeypatch):
