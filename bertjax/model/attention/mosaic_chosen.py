@@ -31,7 +31,7 @@ from bertjax.model.attention.mosaic_blocks import (
 
 
 class _Row(NamedTuple):
-    """The ids of a row, and the blocks that those of a group of heads see."""
+    """A row in a kernel, for a group of heads: the tokens that each tile of its queries meets."""
 
     refs: dict[str, Any]
     row: Any
