@@ -25,6 +25,7 @@ MASK = "[MASK]"
 
 _SAMPLE = 4096  # held-out sentences considered, so that the report does not read the whole split
 _SENTENCE_TOKENS = range(12, 31)  # enough context for a prediction, and short enough for a line of the report
+_SHORTEST, _ENOUGH = 8, 100  # tokens of a sentence where a split has fewer sentences of that length than these
 # Bounds on the hidden word's share of the sample: rarer words are hardly learned, common ones are "the" and "of".
 _RAREST, _COMMONEST, _SEEN = 1e-4, 1e-2, 3
 _SHOWN = 60  # characters of a text in a message
@@ -73,9 +74,9 @@ def held_out_completions(
 ) -> tuple[Completion, ...]:
     """Mask a word in each of `count` sentences of a split and predict it; the seed decides the choice.
 
-    Sentences have 12 to 30 tokens and no [UNK], and those of whole words come first. The words are whole, alphabetic,
-    not behind an apostrophe, neither rare nor very common, and all different. Returns fewer if the split has no more
-    such sentences, and none for a causal model, which is trained without masks.
+    Sentences have 12 (8 if few have) to 30 tokens and no [UNK], and those of whole words come first.
+    Words are whole, alphabetic, not behind an apostrophe, neither rare nor very common, and all different.
+    Returns fewer if the split has no more such sentences, and none for a causal model, which is trained without masks.
     """
     if model.config.model.causal:
         return ()
@@ -152,6 +153,8 @@ def _sample(model: TrainedModel, split: Sentences, seed: int) -> list[np.ndarray
     lengths = np.asarray(split.sentence_offsets)[chosen + 1] - starts
     longest = min(_SENTENCE_TOKENS[-1], model.max_length - 2)
     fits = (lengths >= _SENTENCE_TOKENS[0]) & (lengths <= longest)
+    if np.count_nonzero(fits) < _ENOUGH:
+        fits = (lengths >= _SHORTEST) & (lengths <= longest)
     if not fits.any():
         return []
     ids = split.tokens(starts[fits], lengths[fits]).astype(np.int64)
