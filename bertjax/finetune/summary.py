@@ -99,21 +99,26 @@ class TaskSummary:
 def overall(summaries: Sequence[TaskSummary], systems: Sequence[str]) -> Table:
     """A row per task: its first metric under the best setting, and the published figures of these systems.
 
-    The last row is the average over the tasks that every system has a figure of, as GLUE's score is.
+    The last row is the average over the tasks that every system has a figure of, as GLUE's score is; that of constant
+    answers is "none" where one of those tasks has none.
     """
     rows = []
     together: list[tuple[float, ...]] = []
+    constants: list[float | None] = []
     for summary in summaries:
         ours = summary.cells(summary.best_setting)[0]
         published = [f"{summary.published[system]:g}" if system in summary.published else "" for system in systems]
-        baseline = _baseline_cell(summary.baseline(f"eval/{summary.metrics[0]}"))
-        rows.append((summary.task, summary.metrics[0], ours, *published, baseline))
+        constant = summary.baseline(f"eval/{summary.metrics[0]}")
+        rows.append((summary.task, summary.metrics[0], ours, *published, _baseline_cell(constant)))
         if all(published):
             mean = 100 * statistics.fmean(summary._values(summary.best_setting, f"eval/{summary.metrics[0]}"))
             together.append((mean, *(summary.published[system] for system in systems)))
+            constants.append(constant)
     if len(together) > 1:
         means = (f"{statistics.fmean(column):.2f}" for column in zip(*together, strict=True))
-        rows.append((f"average of {len(together)}", "", *means, ""))
+        defined = [value for value in constants if value is not None]
+        constant = statistics.fmean(defined) if len(defined) == len(constants) else None
+        rows.append((f"average of {len(together)}", "", *means, _baseline_cell(constant)))
     return Table("GLUE", "development sets, in %", ("task", "metric", "ours", *systems, _CONSTANT), tuple(rows))
 
 

@@ -11,6 +11,7 @@ import pytest
 from bertjax.config import FinetuneConfig, TaskConfig, TrainingConfig
 from bertjax.finetune.data.examples import Question, TaggedSentence
 from bertjax.finetune.kinds.choice import CHOICE
+from bertjax.finetune.kinds.kind import baseline_name
 from bertjax.finetune.kinds.regression import REGRESSION
 from bertjax.finetune.kinds.relevance import RELEVANCE
 from bertjax.finetune.kinds.sequence import SEQUENCE
@@ -63,8 +64,8 @@ def test_out_of_range_values_are_rejected(tried: dict, task: dict, message: str)
         make_settings(FinetuneConfig(task=TaskConfig(**task)), tried, 1)
 
 
-def result(directory: str, accuracy: float) -> Result:
-    return Result(directory, 10, {"eval/sequence_loss": 0.5, "eval/accuracy": accuracy}, {}, 90.0, ())
+def result(directory: str, accuracy: float, baselines: dict[str, float] | None = None) -> Result:
+    return Result(directory, 10, {"eval/sequence_loss": 0.5, "eval/accuracy": accuracy}, baselines or {}, 90.0, ())
 
 
 def test_undefined_figures_are_never_best() -> None:
@@ -92,8 +93,11 @@ def test_average_is_over_tasks_with_published_figures() -> None:
 
     known = [summary("rte", 0.5, {"A": 66.4, "B": 70}), summary("sst2", 0.9, {"A": 93.5, "B": 94})]
     unknown = summary("wnli", 0.1, {"A": 53.5})
-    assert overall([*known, unknown], ["A", "B"]).rows[-1] == ("average of 2", "", "70.00", "79.95", "82.00", "")
+    assert overall([*known, unknown], ["A", "B"]).rows[-1] == ("average of 2", "", "70.00", "79.95", "82.00", "none")
     assert [row[0] for row in overall([known[0], unknown], ["A", "B"]).rows] == ["rte", "wnli"]
+    constant = {baseline_name("eval/accuracy"): 0.5}
+    with_constants = [replace(one, results={"": [result("a", 0.5, constant)]}) for one in known]
+    assert overall(with_constants, ["A", "B"]).rows[-1][-1] == "50.00"
 
 
 def test_table_has_baseline_of_every_figure() -> None:
