@@ -186,15 +186,15 @@ SABOTAGES = (
         "model/test_vocabulary_loss.py",
     ),
     Sabotage(
-        "model/attention/mosaic.py",
-        "heads_ref[first + head].astype",
+        "model/attention/mosaic_blocks.py",
+        "scalars.heads[first + head].astype",
         "jnp.int32(first + head).astype",
         "model/test_mosaic_attention.py::test_heads_are_numbered_over_devices",
     ),
     Sabotage(
-        "model/attention/mosaic.py",
-        "jnp.sum(products[head * K : (head + 1) * K]",
-        "jnp.sum(products[:K]",
+        "model/attention/mosaic_blocks.py",
+        "products[head * settings.head_dim : (head + 1) * settings.head_dim]",
+        "products[: settings.head_dim]",
         "model/test_mosaic_attention.py::test_mosaic_is_the_reference",
     ),
     Sabotage(

@@ -47,11 +47,12 @@ from bertjax.families.registry import FAMILIES, get_family
 from bertjax.model.network import HEADS, PretrainingNetwork, bind
 from bertjax.model.parameters import named_arrays
 
+EXPORTED = {name: network for name, network in HEADS.items() if not network.served}
 FAMILY_HEADS = [
     (name, head)
     for name in IN_TRANSFORMERS
-    for head in HEADS
-    if HEADS[head].transformers not in FAMILIES[name].huggingface.lacking
+    for head, network in EXPORTED.items()
+    if network.transformers not in FAMILIES[name].huggingface.lacking
 ]
 # reference: parameters of transformers' classes at the published sizes, every tied tensor once.
 COUNTS = {
@@ -329,9 +330,9 @@ def test_a_network_that_transformers_lacks_is_refused(family: str, fields: dict)
 def test_published_sizes_have_the_exact_counts(family: str, preset: str, suffix: str) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config, known = FAMILIES[family].presets[preset], FAMILIES[family].huggingface
-    whole = (hf_class(replace(config, head=head)) for head in HEADS)
+    whole = (hf_class(replace(config, head=head)) for head in EXPORTED)
     made = next(made for made in (*known.partial, *whole) if made.name == known.beginning + suffix)
-    head = next((name for name, head in HEADS.items() if head.transformers == suffix), PretrainingNetwork.name)
+    head = next((name for name, head in EXPORTED.items() if head.transformers == suffix), PretrainingNetwork.name)
     beginnings = tuple(tensor.theirs.partition("{}")[0] for tensor in made.tensors)
     shapes = their_shapes(replace(config, head=head), SPECIAL["pad"])
     ours = sum(math.prod(shape) for tensor, shape in shapes.items() if tensor.startswith(beginnings))
