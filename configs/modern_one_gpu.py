@@ -29,19 +29,10 @@ Command: bertjax pretrain modern_one_gpu --data.sources 'text:corpus/*.txt'
 
 from dataclasses import replace
 
-from bertjax.config import (
-    Config,
-    DataConfig,
-    ExecutionConfig,
-    OptimizerConfig,
-    StageConfig,
-    TrainingConfig,
-    get_variant,
-)
+from bertjax.config import Config, ExecutionConfig, StageConfig, TrainingConfig, get_variant
 from bertjax.families.modernbert import MODERNBERT
+from bertjax.recipes.modernbert import DATA, LONG, OPTIMIZER, SHORT, THETA
 
-SHORT, LONG = 1_024, 8_192  # tokens of a row
-THETA = 10_000.0  # of the global layers, before the rows are long; the preset has the one after
 VARIANTS = {  # rows of a step at 1,024 tokens, steps at 1,024, steps at 8,192, rate, warm-up
     "24gb": (256, 9_400, 1_350, 4.6e-4, 500),
     "80gb": (512, 40_400, 5_800, 6.5e-4, 1_000),
@@ -56,32 +47,9 @@ def config(variant: str = "24gb") -> Config:
         name=f"modern_one_gpu_{variant}",
         model=replace(preset, vocab_size=32_768, rope_theta=THETA),
         execution=ExecutionConfig(dtype="bfloat16"),
-        data=DataConfig(
-            sources=("text:corpus/**/*.txt.zst",),
-            tokenizer="byte_bpe",
-            vocab_size=32_768,
-            lowercase=False,
-            strip_accents=False,
-            prefix_space=False,
-            special_tokens="[CLS]",
-            sequence_length=SHORT,
-            rows="documents",
-            packing="pairs",
-            pairs_per_row=32,
-            mask_probability=0.3,
-            mask_count="each",
-            max_predictions=396,
-        ),
-        optimizer=OptimizerConfig(
-            name="stable_adamw",
-            learning_rate=rate,
-            warmup_steps=warmup,
-            schedule="warmup_stable_decay",
-            decay_steps=long_steps,
-            decay_shape="1-sqrt",
-            beta2=0.98,
-            weight_decay=0.01,
-            clip_norm=0.0,
+        data=replace(DATA, vocab_size=32_768, rows="documents"),
+        optimizer=replace(
+            OPTIMIZER, learning_rate=rate, warmup_steps=warmup, decay_steps=long_steps, weight_decay=0.01
         ),
         training=TrainingConfig(
             steps=short_steps + long_steps,
