@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, overload
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 _GOOGLE = "0x1ae0"  # PCI vendor id of TPUs
@@ -45,6 +46,43 @@ def require_package(module: str, install: str, what: str, called: str = "") -> N
         is_there = importlib.util.find_spec(module) is not None
     if not is_there:
         raise ModuleNotFoundError(f"{what}: {called or module} is not installed; pip install {install}")
+
+
+class Member(Protocol):
+    """A member of a registry that may need an optional package."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+        ...
+
+    @property
+    def needs(self) -> tuple[str, str] | None:
+        """The optional module that it imports, and the argument for pip."""
+        ...
+
+
+M = TypeVar("M", bound=Member)
+
+
+def choose_members(members: Mapping[str, M], names: Sequence[str], key: str) -> list[M]:
+    """The members of these names, which are the value of the setting `key`, in order.
+
+    Raises ValueError for an unknown name, with the nearest one, and for a missing package.
+    """
+    for name in names:
+        if name not in members:
+            near = difflib.get_close_matches(name, members, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(members)}"
+            raise ValueError(f"{key}={tuple(names)}: {name!r} is unknown; {hint}")
+    chosen = [members[name] for name in names]
+    for one in chosen:
+        if one.needs:
+            try:
+                require_package(*one.needs, f"{key}={one.name!r}")
+            except ModuleNotFoundError as error:
+                raise ValueError(str(error)) from None
+    return chosen
 
 
 def quiet_libtpu() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from bertjax.config.registry import Registry
 from bertjax.input.augmentations import randomised_smiles, reverse_complement
 from bertjax.input.augmentations.augmentation import Augmentation, Change, Texts
-from bertjax.storage.lean_import import require_package
+from bertjax.storage.lean_import import choose_members
 from bertjax.tokenization.tokenizer import Tokenizer
 
 _ALL = (reverse_complement.AUGMENTATION, randomised_smiles.AUGMENTATION)
@@ -19,19 +18,7 @@ AUGMENTATIONS = Registry("augmentations", {augmentation.name: augmentation for a
 
 def choose(names: Sequence[str]) -> list[Augmentation]:
     """The augmentations of `data.augment`. Raises ValueError for an unknown name, and for a missing library."""
-    for name in names:
-        if name not in AUGMENTATIONS:
-            near = difflib.get_close_matches(name, AUGMENTATIONS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(AUGMENTATIONS)}"
-            raise ValueError(f"data.augment={tuple(names)}: {name!r} is unknown; {hint}")
-    chosen = [AUGMENTATIONS[name] for name in names]
-    for one in chosen:
-        if one.needs:
-            try:
-                require_package(*one.needs, f"data.augment={one.name!r}")
-            except ModuleNotFoundError as error:
-                raise ValueError(str(error)) from None
-    return chosen
+    return choose_members(AUGMENTATIONS, names, "data.augment")
 
 
 def slack_tokens(names: Sequence[str], lengths: np.ndarray, most: int) -> np.ndarray:

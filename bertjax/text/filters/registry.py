@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
 
 from bertjax.config import DataConfig
 from bertjax.config.registry import Registry
-from bertjax.storage.lean_import import require_package
+from bertjax.storage.lean_import import choose_members
 from bertjax.text.filters import exact_duplicates, gopher_quality, gopher_repetition, near_duplicates
 from bertjax.text.filters.filter import Filter
 from bertjax.text.sources.registry import KINDS, parse_sources
@@ -23,20 +22,9 @@ def choose(names: Sequence[str]) -> list[Filter]:
 
     Raises ValueError for an unknown name, one that is named twice, and a missing library.
     """
-    for name in names:
-        if name not in FILTERS:
-            near = difflib.get_close_matches(name, FILTERS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(FILTERS)}"
-            raise ValueError(f"data.filters={tuple(names)}: {name!r} is unknown; {hint}")
+    chosen = choose_members(FILTERS, names, "data.filters")
     if len({*names}) < len(names):
         raise ValueError(f"data.filters={tuple(names)} names a filter twice; leave one out")
-    chosen = [FILTERS[name] for name in names]
-    for one in chosen:
-        if one.needs:
-            try:
-                require_package(*one.needs, f"data.filters={one.name!r}")
-            except ModuleNotFoundError as error:
-                raise ValueError(str(error)) from None
     return chosen
 
 
