@@ -99,8 +99,8 @@ class TaskSummary:
 def overall(summaries: Sequence[TaskSummary], systems: Sequence[str]) -> Table:
     """A row per task: its first metric under the best setting, and the published figures of these systems.
 
-    The last row is the average over the tasks that every system has a figure of, as GLUE's score is; that of constant
-    answers is "none" where one of those tasks has none.
+    The last row is the average over the tasks that every system has a figure of, as GLUE's score is. Constant
+    answers have the average "none" where one of those tasks has none.
     """
     rows = []
     together: list[tuple[float, ...]] = []

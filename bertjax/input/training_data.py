@@ -77,7 +77,7 @@ class TrainingData(Protocol):
         ...
 
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> Mapping[str, RunBatches]:
-        """The held-out rows of a stage as `eval`, and those of its `evaluation_sets`."""
+        """The held-out rows of a stage as `eval`, and the rows of its `evaluation_sets`."""
         ...
 
     def held_out_text(self) -> Sentences:

@@ -74,7 +74,7 @@ def held_out_completions(
 ) -> tuple[Completion, ...]:
     """Mask a word in each of `count` sentences of a split and predict it; the seed decides the choice.
 
-    Sentences have 12 (8 if few have) to 30 tokens and no [UNK], and those of whole words come first.
+    Sentences have 12 (8 if few have) to 30 tokens and no [UNK], and sentences of whole words come first.
     Words are whole, alphabetic, not behind an apostrophe, neither rare nor very common, and all different.
     Returns fewer if the split has no more such sentences, and none for a causal model, which is trained without masks.
     """

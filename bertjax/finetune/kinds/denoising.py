@@ -12,7 +12,7 @@ from bertjax.training.objectives import Batch, Forward, Keys, Sums
 class DenoisingKind(TextVectorKind):
     """The first text of a pair is encoded, and the second is predicted from its vector, token by token.
 
-    Development sets are those of vectors.
+    It has the same development sets as vectors.
     """
 
     name, network, own_task = "denoising", DenoisingNetwork, "denoising"

@@ -113,7 +113,7 @@ class Records:
         return RecordBatches(view, self.tokenizer, data, seed, objectives or self._objectives)
 
     def held_out(self, data: DataConfig, seed: int, objectives: Sequence[str] = ()) -> dict[str, RecordBatches]:
-        """The held-out rows of a stage's size, and those of its `evaluation_sets` that have some."""
+        """The held-out rows of a stage's size, and the rows of its `evaluation_sets` that have some."""
         shape = RowShape.of(data)
         views = {"eval": self._view("held_out", shape)}
         sizes = [len(self._view("held_out", shape, (number,))) for number in range(len(data.sources))]

@@ -155,7 +155,7 @@ def forward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, b
 
 
 def backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, blocks: Blocks) -> None:
-    """Write the gradients of q, k and v, and those of the tables."""
+    """Write the gradients of q, k, v and the tables."""
     ids_ref, qkv_ref, o_ref, lse_ref, columns_ref = (refs[name] for name in ("ids", "qkv", "o", "lse", "columns"))
     do_ref, d_ref, dk_ref, dv_ref = (refs[name] for name in ("do", "dqkv", "dk", "dv"))
     if settings.relative:

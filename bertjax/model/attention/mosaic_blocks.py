@@ -22,7 +22,7 @@ from bertjax.model.dropout import keep_scores
 # its row block by block, or with a window those in reach as one block, read from the row at a dynamic offset.
 LANES = MOSAIC_LENGTHS
 _BLOCK = 512  # most queries, and keys, at once
-_UNROLLED = 4  # most blocks of queries in a row under a window, each of which is too small to keep the units busy
+_UNROLLED = 4  # with a window, unroll loops of up to so many blocks of queries: one block does not keep the units busy
 SUBLANES = 16  # offsets of keys are multiples of this: a tile of bfloat16 has as many
 _OPERAND = 1 << 20  # most bytes of q, k and v in a grid step, unless a group has more
 LOWEST = float(jnp.finfo(jnp.float32).min)
@@ -38,7 +38,7 @@ class Settings(NamedTuple):
     alibi: bool = False
     relative: bool = False  # terms of distances, DeBERTa's
     block: int = 0  # tokens of BigBird's chosen blocks; 0: no blocks
-    random: int = 0  # of them a block sees so many besides its neighbours and the ends
+    random: int = 0  # number of them that a block sees besides its neighbours and the ends
     interpret: Any = False  # True or `pltpu.InterpretParams`, for tests without a TPU
 
     @property

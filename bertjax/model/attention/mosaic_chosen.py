@@ -1,4 +1,4 @@
-"""BigBird's chosen blocks (block_sparse.py) as kernels for TPUs; formulas and layout are those of mosaic.py.
+"""BigBird's chosen blocks (block_sparse.py) as kernels for TPUs; formulas and layout as in mosaic.py.
 
 A tile of LANES queries, which is whole blocks, has one product with the keys that some of its blocks see: both ends of
 the row, the blocks of the tile and their neighbours, and the random blocks of each, as pieces of the row. A mask leaves
@@ -154,7 +154,7 @@ def backward_kernel(scalars: Scalars, refs: dict[str, Any], settings: Settings, 
         def gradients(
             read: Callable[[Callable, int], jax.Array], keys: Callable[[int], tuple[list[Any], Block]]
         ) -> Any:
-            """The gradient of the queries that `read` picks out of the row; adds those of keys and values."""
+            """The gradient of the queries that `read` picks out of the row; adds the gradients of keys and values."""
             q = read(lambda tile: qkv_ref[row, 0, tile, lanes], 0) * settings.scale
             do, o = (read(lambda tile, name=name: refs[name][row, tile, lanes], 0) for name in ("do", "o"))
             lses = read(lambda tile: refs["lse"][row, group, :, tile], 1)

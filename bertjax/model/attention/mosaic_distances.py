@@ -81,7 +81,7 @@ class Tables(NamedTuple):
     ) -> tuple[jax.Array, jax.Array]:
         """The parts of dq, [queries, LANES], and dk, [keys, LANES], from a head's ds [keys, queries]; q and k as above.
 
-        Adds those of the tables to `sums_ref`, float32 [2, groups, LANES, 2 L], distances in reverse order.
+        Adds the gradients of the tables to `sums_ref`, float32 [2, groups, LANES, 2 L], distances in reverse order.
         """
         length = self.ref.shape[2] // 2
         size = jax.lax.broadcasted_iota(jnp.int32, (LANES, LANES), 0)
