@@ -209,7 +209,8 @@ def make_parser(name: str) -> VerbParser:
 def _help(words: list[str]) -> int:
     """Print all verbs, the version or a completion script, or refuse words that begin with no verb."""
     from bertjax import __version__
-    from bertjax.cli.verb import VerbParser, nearest
+    from bertjax.cli.verb import VerbParser
+    from bertjax.config.suggestions import suggestion
 
     parser = VerbParser(prog="bertjax", usage="bertjax VERB ...", add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
@@ -218,7 +219,7 @@ def _help(words: list[str]) -> int:
     if words and (renamed := RENAMED.get(words[0])):
         parser.error(f"VERB {words[0]!r} is now: bertjax {renamed}")
     if words and not words[0].startswith("-"):
-        parser.error(f"VERB {words[0]!r} is unknown; {nearest(words[0], VERBS)}")
+        parser.error(f"VERB {words[0]!r} is unknown; {suggestion(words[0], VERBS)}")
     options = parser.parse_args(words)
     if options.completion is None:
         print(_overview())

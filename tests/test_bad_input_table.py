@@ -116,7 +116,7 @@ ROWS: list[tuple[list[str], list[str]]] = [
     ([*PRETRAIN, "--data.sequence-length", "64"], ["data.sequence_length=64", "shorten the rows or raise it"]),
     ([*PRETRAIN, "--data.masking", "wrds"], ["data.masking='wrds'", "choose from tokens, words"]),
     ([*PRETRAIN, "--model.num-attention-heads", "3"], ["model.num_attention_heads=3; change one of them"]),
-    ([*PRETRAIN, "--model.family", "brt"], ["model.family='brt'", "did you mean 'bert'?"]),
+    ([*PRETRAIN, "--model.family", "brt"], ["model.family='brt'", "did you mean bert?"]),
     ([*PRETRAIN, "--training.objectives", "mlm", "nps"], ["training.objectives=('mlm', 'nps')", "mlm, nsp"]),
     (
         [*PRETRAIN, "--optimizer.warmup-steps", "500"],

@@ -200,7 +200,7 @@ def test_modules_and_entry_points(tmp_path, monkeypatch):
 
 
 def test_registrations_that_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"registry 'target' is unknown; did you mean 'targets'\?"):
+    with pytest.raises(ValueError, match=r"registry 'target' is unknown; did you mean targets\?"):
         bertjax.register("target", "x", None)
     with pytest.raises(ValueError, match=r"mine\.py, line 3: mine\.py registers 'mlm' in 'targets', which the package"):
         plugins.use_plugins([write(tmp_path, "mine.py", registering("mlm"))])

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from bertjax.config.suggestions import suggestion
+
 
 @dataclass(frozen=True)
 class Verb:
@@ -27,15 +29,6 @@ class Verb:
     takes_dashes: bool = False  # whether words after `--` go to another program
 
 
-def nearest(word: str, names: Iterable[str]) -> str:
-    """Return a suggestion for an unknown word: the nearest known word, or all of them."""
-    names = [str(name) for name in names]
-    near = difflib.get_close_matches(word.lower(), names, 1) or [
-        name for name in names if name.startswith(word.lower())
-    ]
-    return f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}"
-
-
 def require_unused(arguments: argparse.Namespace, names: Iterable[str], option: str) -> None:
     """Raise ValueError for an option among `names` that was given, which only `option` supports."""
     for name in names:
@@ -48,7 +41,9 @@ class VerbParser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(action, f"{value!r} is unknown; {nearest(str(value), action.choices)}")
+            raise argparse.ArgumentError(
+                action, f"{value!r} is unknown; {suggestion(str(value), map(str, action.choices))}"
+            )
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2 and the message, plus an example if an argument is missing."""

@@ -7,12 +7,13 @@ a list of all names.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import warnings
 from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from bertjax.config.suggestions import suggestion
 
 T = TypeVar("T")
 
@@ -68,8 +69,7 @@ def register(group: str, name: str, member: Any) -> None:
     or another plug-in has.
     """
     if group not in GROUPS:
-        near = difflib.get_close_matches(group, GROUPS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(GROUPS)}"
+        hint = suggestion(group, GROUPS)
         raise ValueError(f"register({group!r}, {name!r}, ...): the registry {group!r} is unknown; {hint}")
     owner = importing[-1] if importing else PROGRAM
     if group in _registries and name in _registries[group].own:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 
 from bertjax.config import ModelConfig
 from bertjax.config.registry import Registry
+from bertjax.config.suggestions import suggestion
 from bertjax.families.albert import ALBERT
 from bertjax.families.bert import BERT
 from bertjax.families.bigbird import BIGBIRD
@@ -46,9 +46,7 @@ FAMILIES = Registry("families", {family.name: family for family in _ALL}, Family
 def get_family(name: str) -> Family:
     """The member of that name. Raises ValueError for an unknown name, with the nearest one."""
     if name not in FAMILIES:
-        near = difflib.get_close_matches(name, FAMILIES, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(FAMILIES)}"
-        raise ValueError(f"model.family={name!r} is unknown; {hint}")
+        raise ValueError(f"model.family={name!r} is unknown; {suggestion(name, FAMILIES)}")
     return FAMILIES[name]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +9,7 @@ from flax import nnx
 
 from bertjax.config import ExecutionConfig, ModelConfig
 from bertjax.config.registry import Registry
+from bertjax.config.suggestions import suggestion
 from bertjax.model.attention.backends import Backend
 from bertjax.model.denoising import DenoisingNetwork
 from bertjax.model.encoder import Embeddings, TaskNetwork
@@ -121,8 +121,7 @@ HEADS = Registry("task_networks", _ALL, type)  # by `model.head`
 def network_class(config: ModelConfig) -> type[Network]:
     """The class of network that `model.head` names. Raises ValueError for an unknown name, with the nearest ones."""
     if config.head not in HEADS:
-        near = difflib.get_close_matches(config.head, HEADS, 3, 0.4) or HEADS
-        raise ValueError(f"model.head={config.head!r} is unknown; did you mean {' or '.join(near)}?")
+        raise ValueError(f"model.head={config.head!r} is unknown; {suggestion(config.head, HEADS, count=3)}")
     return HEADS[config.head]
 
 

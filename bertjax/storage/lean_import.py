@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import sys
@@ -13,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol, TypeVar, overload
+
+from bertjax.config.suggestions import suggestion
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 _GOOGLE = "0x1ae0"  # PCI vendor id of TPUs
@@ -72,9 +73,7 @@ def choose_members(members: Mapping[str, M], names: Sequence[str], key: str) -> 
     """
     for name in names:
         if name not in members:
-            near = difflib.get_close_matches(name, members, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(members)}"
-            raise ValueError(f"{key}={tuple(names)}: {name!r} is unknown; {hint}")
+            raise ValueError(f"{key}={tuple(names)}: {name!r} is unknown; {suggestion(name, members)}")
     chosen = [members[name] for name in names]
     for one in chosen:
         if one.needs:

@@ -188,5 +188,5 @@ def test_texts_stay_if_no_spelling_fits():
 def test_wrong_augmentations_are_refused():
     with pytest.raises(ValueError, match=r"vocabulary's token 'L' has no reverse complement in it"):
         prepare(make_symbols(*ALPHABETS["esm2"]))
-    with pytest.raises(ValueError, match=r"'reverse_complemnt' is unknown; did you mean 'reverse_complement'\?"):
+    with pytest.raises(ValueError, match=r"'reverse_complemnt' is unknown; did you mean reverse_complement\?"):
         registry.choose(("reverse_complemnt",))

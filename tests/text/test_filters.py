@@ -302,7 +302,7 @@ def test_gopher_repetition(text, rule):
 @pytest.mark.parametrize(
     ("filters", "sources", "message"),
     [
-        (("exact_duplicate",), None, "'exact_duplicate' is unknown; did you mean 'exact_duplicates'?"),
+        (("exact_duplicate",), None, "'exact_duplicate' is unknown; did you mean exact_duplicates?"),
         (("dedup",), None, "'dedup' is unknown; choose from gopher_quality"),
         (EXACT * 2, None, "names a filter twice"),
         (("gopher_quality",), ("smiles:{0}/m.smi",), "is for prose, and source smiles:"),

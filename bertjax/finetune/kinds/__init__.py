@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-
 from bertjax.config.registry import Registry
+from bertjax.config.suggestions import suggestion
 from bertjax.finetune.kinds.choice import CHOICE
 from bertjax.finetune.kinds.denoising import DENOISING
 from bertjax.finetune.kinds.kind import Kind
@@ -34,8 +33,7 @@ def register(kind: Kind) -> None:
 def get_kind(name: str) -> Kind:
     """The kind of this name. Raises ValueError for an unknown one, with the nearest names."""
     if name not in KINDS:
-        near = difflib.get_close_matches(name, KINDS, 3, 0.4) or KINDS
-        raise ValueError(f"kind of task {name!r} is unknown; did you mean {' or '.join(near)}?")
+        raise ValueError(f"kind of task {name!r} is unknown; {suggestion(name, KINDS, count=3)}")
     return KINDS[name]
 
 

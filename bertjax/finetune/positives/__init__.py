@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from bertjax.config.registry import Registry
+from bertjax.config.suggestions import suggestion
 from bertjax.finetune.positives.crops import CROPS
 from bertjax.finetune.positives.deletion import DELETION
 from bertjax.finetune.positives.dropout import DROPOUT
@@ -23,7 +23,6 @@ def get_positives(names: Sequence[str]) -> list[Positive]:
     """The rules of these names. Raises ValueError for an unknown one, with the nearest names."""
     for name in names:
         if name not in POSITIVES:
-            near = difflib.get_close_matches(name, POSITIVES, 1)
-            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(POSITIVES)}"
+            hint = suggestion(name, POSITIVES)
             raise ValueError(f"task.positives={name!r} (--positives): no such rule; {hint}")
     return [POSITIVES[name] for name in names]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 from collections.abc import Iterable
 from functools import partial
 
 from bertjax.config import Config
 from bertjax.config.registry import Registry
+from bertjax.config.suggestions import suggestion
 from bertjax.run.loggers import mlflow, wandb
 from bertjax.run.loggers.logger import Logger, logged_run
 from bertjax.run.telemetry import OpenWriter, open_tensorboard
@@ -28,9 +28,7 @@ def require_loggers(names: Iterable[str]) -> None:
     """
     for name in names:
         if (logger := LOGGERS.get(name)) is None:
-            near = difflib.get_close_matches(name, LOGGERS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(LOGGERS)}"
-            raise ValueError(f"log: no logger {name!r} (--log {name}); {hint}")
+            raise ValueError(f"log: no logger {name!r} (--log {name}); {suggestion(name, LOGGERS)}")
         if importlib.util.find_spec(logger.package) is None:
             raise ValueError(
                 f"log: {name!r} (--log {name}) needs the package {logger.package}, which is not installed; "

@@ -8,7 +8,6 @@ other or on the number of processes.
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import os
 import re
@@ -16,6 +15,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
 
+from bertjax.config.suggestions import suggestion
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sentences import split_sentences
 from bertjax.text.sources.source import Paragraphs, Source, SourceFile, SourceKind
@@ -92,8 +92,7 @@ def units(packages: str = "") -> list[tuple[str, tuple[str, ...]]]:
     found_units = []
     for name in sorted(set(names)):
         if name not in installed:
-            near = difflib.get_close_matches(name, installed, 1)
-            hint = f"did you mean {near[0]}?" if near else "use names as they are imported"
+            hint = suggestion(name, installed, "use names as they are imported")
             raise ValueError(f"source docs:{packages}: no package {name!r} in this environment; {hint}")
         parts = _parts(_modules(installed[name]))
         found_units += [(f"{name}[{n}]" if len(parts) > 1 else name, part) for n, part in enumerate(parts)]

@@ -6,10 +6,10 @@ README.md beside them has their titles and where they are from.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from pathlib import Path
 
+from bertjax.config.suggestions import suggestion
 from bertjax.storage.utf8 import ReadCounts
 from bertjax.text.sources.lines import read as read_blocks
 from bertjax.text.sources.source import Paragraphs, Source, SourceFile, SourceKind
@@ -23,9 +23,7 @@ def find(source: Source) -> list[SourceFile]:
     names = [name.strip() for name in source.pattern.split(",") if name.strip()] or list(novels)
     for name in names:
         if name not in novels:
-            near = difflib.get_close_matches(name, novels, 1)
-            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(novels)}"
-            raise ValueError(f"source {source}: no novel {name!r} in the package; {hint}")
+            raise ValueError(f"source {source}: no novel {name!r} in the package; {suggestion(name, novels)}")
     return [SourceFile(source.kind, name, (novels[name],)) for name in sorted(set(names))]
 
 
