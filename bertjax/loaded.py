@@ -20,6 +20,7 @@ from bertjax.interpret.correction import Correction, Examined, default_threshold
 from bertjax.interpret.fill_mask import Guess, Text
 from bertjax.interpret.pseudo_likelihood import Judgement, PairSet, PseudoLikelihood, judge_pairs, pseudo_likelihoods
 from bertjax.interpret.substitutions import Marginal, Variant, score_variants
+from bertjax.run.checkpoint import containing_run
 from bertjax.run.run_directory import CONFIG_FILE, TrainedModel
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import Progress, no_progress
@@ -249,8 +250,7 @@ def pretrained_source(config: Config) -> str:
     sources: list[str] = []
     while isinstance(config, FinetuneConfig) and config.init_from and config.init_from not in sources:
         sources.append(config.init_from)
-        run = to_path(config.init_from)
-        run = run.parent.parent if run.name.isdecimal() else run
+        run = containing_run(to_path(config.init_from))
         try:
             config = from_dict(read_json(run / CONFIG_FILE))
         except (OSError, ValueError):  # moved, or not a run directory

@@ -141,8 +141,8 @@ _is_export = _has(
     "SHA256SUMS", "model.safetensors", "model.onnx", "model.tflite", "1/saved_model.pb", "bert_model.ckpt.*"
 )
 _BY_KIND: tuple[tuple[Callable[[Path], bool], Callable[[Path], list[Part]]], ...] = (
-    (lambda folder: folder.absolute().name.isdecimal() and _has("state", "metadata")(folder), _checkpoint),
     (_has("checkpoints"), _run),
+    (lambda folder: folder.absolute().name.isdecimal() and _has("state", "metadata")(folder), _checkpoint),
     (lambda folder: folder.absolute().name in ("checkpoints", "best") and _has("[0-9]*")(folder), _all_checkpoints),
     (_has("vectors.npy", "bm25", "documents.jsonl"), _sums_parts("search index")),
     (_has("*.tokens", "*.sentences", "*.documents", "manifest.json"), _store),

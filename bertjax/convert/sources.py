@@ -19,7 +19,7 @@ from bertjax.families.networks import abstract_network
 from bertjax.families.registry import get_family
 from bertjax.model.network import GENERATOR
 from bertjax.parallel.mesh import make_mesh
-from bertjax.run.checkpoint import DIRECTORY, Checkpoints, read_metadata
+from bertjax.run.checkpoint import DIRECTORY, Checkpoints, containing_run, is_checkpoint, read_metadata
 from bertjax.run.checkpoint_metadata import DRAWN, run_metadata
 from bertjax.run.run_directory import TrainedModel, describe_run, load_run, load_run_tokenizer, own_directory, seal
 from bertjax.storage.hub import is_repository
@@ -113,7 +113,7 @@ def source_vocabulary(source: str) -> dict[str, Any]:
         return dict(folder.form.vocabulary(folder.origin, folder.path))
     _require_ours(source)
     path, config = to_path(source), from_dict(read_metadata(to_path(source))["config"])
-    directory = path.parent.parent if path.name.isdecimal() else path
+    directory = containing_run(path)
     tokenizer = load_run_tokenizer(directory, TextRules.of(config.data))
     return {"vocab": str(directory / tokenizer.main_file), "tokenizer": tokenizer.kind, **asdict(tokenizer.rules)}
 
@@ -161,7 +161,7 @@ def _require_kind(source: str) -> None:
 def _require_ours(source: str) -> None:
     _require_kind(source)
     path = to_path(source)
-    if (path / "config.json").is_file() and not (path / DIRECTORY).is_dir() and not path.name.isdecimal():
+    if (path / "config.json").is_file() and not (path / DIRECTORY).is_dir() and not is_checkpoint(path):
         raise ValueError(f"{source} is not a run of bertjax; for a folder of Hugging Face's layout write hf:{source}")
 
 

@@ -11,7 +11,7 @@ from bertjax.families.registry import get_family
 from bertjax.interpret.attention_maps import next_sentence, untrained_heads
 from bertjax.interpret.fill_mask import MASK, Guess, encode_with_masks, fill_mask
 from bertjax.interpret.token_rows import TokenRow
-from bertjax.run.checkpoint import DIRECTORY, saved_steps
+from bertjax.run.checkpoint import DIRECTORY, is_checkpoint, saved_steps
 from bertjax.run.run_directory import load_run
 from bertjax.storage.remote import AnyPath, to_path
 
@@ -34,7 +34,7 @@ def checkpoint_predictions(run: str | AnyPath, sentences: Sequence[str], top: in
     if not any(MASK in sentence for sentence in sentences) and len(sentences) < 2:
         raise ValueError(f"nothing to predict in {sentences[0]!r}: write {MASK} in it, or give a second sentence")
     newest, has_masks = load_run(run), any(MASK in sentence for sentence in sentences)
-    steps = [newest.step] if to_path(str(run)).name.isdecimal() else saved_steps(newest.directory)
+    steps = [newest.step] if is_checkpoint(to_path(str(run))) else saved_steps(newest.directory)
     if has_masks and "mlm_head" in newest.untrained:
         raise ValueError(f"{newest.directory}: its MLM head is untrained, so it cannot fill masks")
     if len(sentences) == 2 and "NSP head" in untrained_heads(newest):

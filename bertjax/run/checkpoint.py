@@ -424,7 +424,7 @@ def _located(path: str | AnyPath) -> AnyPath:
 
 def _checkpoint_directory(path: AnyPath) -> AnyPath:
     """The directory of one checkpoint, given itself, the directory of all, or the run's (the best one, if kept)."""
-    if path.name.isdecimal() and path.is_dir():
+    if is_checkpoint(path) and path.is_dir():
         return path
     for parent in (path / BEST, path / DIRECTORY, path):
         if steps := _steps(parent):
@@ -449,6 +449,16 @@ def _where_else(path: AnyPath) -> str:
     return f"there is no such {'folder, it is a file' if path.exists() else 'folder'}; " + (
         f"did you mean {suggestion}?" if suggestion else usual
     )
+
+
+def is_checkpoint(path: AnyPath) -> bool:
+    """Whether a path is that of one checkpoint, `<run>/checkpoints/<step>`; the name of a run may be a number too."""
+    return path.name.isdecimal() and not (path / DIRECTORY).is_dir()
+
+
+def containing_run(path: AnyPath) -> AnyPath:
+    """The directory of a run, given itself or one of its checkpoints."""
+    return path.parent.parent if is_checkpoint(path) else path
 
 
 def saved_steps(run_dir: str | AnyPath) -> list[int]:

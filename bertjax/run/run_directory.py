@@ -34,7 +34,7 @@ from bertjax.input.tfrecords.records import are_records
 from bertjax.input.training_data import TrainingData, store_fingerprint
 from bertjax.model.network import GENERATOR, Params, network_class
 from bertjax.model.shared_tables import DIFFERENCE
-from bertjax.run.checkpoint import read_metadata, restore_params, saved_steps
+from bertjax.run.checkpoint import containing_run, read_metadata, restore_params, saved_steps
 from bertjax.run.checkpoint_metadata import DRAWN, DamagedCheckpoint
 from bertjax.run.compatibility import RULES, check_compatible
 from bertjax.run.telemetry import LOGGED_AS_FILE, METRICS_FILE
@@ -244,7 +244,7 @@ def load_run(path: str | AnyPath) -> TrainedModel:
     path = to_path(str(path))
     metadata = read_metadata(path)
     config = from_dict(metadata["config"])
-    directory = path.parent.parent if path.name.isdecimal() else path
+    directory = containing_run(path)
     open_run_plugins(directory, config)
     tokenizer = load_run_tokenizer(directory, TextRules.of(config.data))
     if tokenizer.fingerprint != metadata["tokenizer_fingerprint"]:

@@ -22,6 +22,7 @@ from bertjax.config import Config, to_dict
 from bertjax.run import checkpoint
 from bertjax.run.checkpoint import (
     Checkpoints,
+    containing_run,
     read_metadata,
     restore_params,
 )
@@ -374,6 +375,9 @@ def test_weights_are_read_from_a_run_or_a_checkpoint(tmp_path):
         assert same(params, state_at(step).params) and params["embed"]["kernel"].sharding == sharding
         assert read_metadata(tmp_path / place)["step"] == step
     assert read_metadata(tmp_path / "run")["config"] == to_dict(Config())
+    run = (tmp_path / "run").rename(tmp_path / "7")
+    assert read_metadata(run)["step"] == 2 and containing_run(run) == run
+    assert containing_run(run / "checkpoints" / "1") == run
 
 
 def test_damaged_or_unlike_weights_are_refused(tmp_path):
