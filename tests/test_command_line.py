@@ -155,6 +155,7 @@ def test_so_it_is_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert ended.returncode == 1 and ended.stderr.startswith("bertjax pretrain: training.budget='soon' is not")
 
 
+@pytest.mark.long  # imports everything once more
 def test_imports_run_without_garbage_collection(tmp_path: Path) -> None:
     program = """
 import gc, sys
@@ -389,6 +390,7 @@ def test_a_command_for_the_same_recipe_repeats_its_options() -> None:
     assert shell_command("plan", given, {"data.vocab-size": "8"}).endswith("--data.sources docs: --data.vocab-size 8")
 
 
+@pytest.mark.long  # test_checkpoint.py damages files, with the same message
 def test_a_damaged_checkpoint_is_one_message(run: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
     """Every array is damaged: the reads of the others are under way when the first fails."""
     _, run_dir, arguments = run

@@ -27,7 +27,13 @@ REGISTRIES = {
     "bertjax.convert.formats:FORMATS": ("bertjax/convert",),
 }
 
+Nodes = list[ast.AST]  # of a file, those that a rule may look at
 Strings = list[tuple[int, str]]  # line, string
+
+LOOKED_AT = (
+    *(ast.Compare, ast.MatchValue, ast.Subscript, ast.Call),
+    *(ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda),
+)
 
 
 def members(registry: str) -> set[str]:
@@ -40,10 +46,10 @@ def strings_among(lines: list[tuple[int, ast.AST | None]]) -> Strings:
     return [(line, value) for line, value in found if isinstance(value, str)]
 
 
-def compared_strings(tree: ast.Module, names: set[str], registry: str) -> Strings:
+def compared_strings(nodes: Nodes, names: set[str], registry: str) -> Strings:
     """Every string that something is compared with, or is looked for in, or that a `match` has as a case."""
     found: list[tuple[int, ast.AST | None]] = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Compare):
             for part in [node.left, *node.comparators]:
                 strings = part.elts if isinstance(part, ast.Tuple | ast.List | ast.Set) else [part]
@@ -53,13 +59,13 @@ def compared_strings(tree: ast.Module, names: set[str], registry: str) -> String
     return strings_among(found)
 
 
-def looked_up_strings(tree: ast.Module, names: set[str], registry: str) -> Strings:
+def looked_up_strings(nodes: Nodes, names: set[str], registry: str) -> Strings:
     """Every string by which a registry is subscripted, or is asked with `get`.
 
     Another mapping may have a key of the same name: a batch has tokens, and a record of JSON has a text.
     """
     found: list[tuple[int, ast.AST | None]] = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Subscript) and _is_named(node.value, registry):
             found.append((node.lineno, node.slice))
         elif (
@@ -75,13 +81,13 @@ def _is_named(node: ast.AST, registry: str) -> bool:
     )
 
 
-def tabled_strings(tree: ast.Module, names: set[str], registry: str) -> Strings:
+def tabled_strings(nodes: Nodes, names: set[str], registry: str) -> Strings:
     """The keys of every table of the members: a constant of a module or class, or an argument's default.
 
     A table that has one key which is no member is about something else: columns, units of masking.
     """
     found: Strings = []
-    for node in ast.walk(tree):
+    for node in nodes:
         tables = []
         if isinstance(node, ast.Module | ast.ClassDef):
             tables = [part.value for part in node.body if isinstance(part, ast.Assign | ast.AnnAssign)]
@@ -104,13 +110,18 @@ def _keys(table: ast.AST | None) -> Strings:
     return []
 
 
-RULES: list[Callable[[ast.Module, set[str], str], Strings]] = [compared_strings, looked_up_strings, tabled_strings]
+RULES: list[Callable[[Nodes, set[str], str], Strings]] = [compared_strings, looked_up_strings, tabled_strings]
+
+
+def nodes_of(text: str) -> Nodes:
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, LOOKED_AT)]
 
 
 @functools.cache
-def parsed(path: Path) -> ast.Module:
-    """A file of the package, for every rule."""
-    return ast.parse(path.read_text(encoding="utf-8"))
+def package() -> dict[Path, Nodes]:
+    """Every file of the package, for every rule."""
+    paths = sorted((REPOSITORY / "bertjax").rglob("*.py"))
+    return {path: nodes_of(path.read_text(encoding="utf-8")) for path in paths}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -119,9 +130,9 @@ def test_no_name_of_a_member_is_used_elsewhere(registry, rule):
     names, own = members(registry), [REPOSITORY / folder for folder in REGISTRIES[registry]]
     complaints = [
         f"{path.relative_to(REPOSITORY)}:{line}: names {value!r}; use the object of that name"
-        for path in sorted((REPOSITORY / "bertjax").rglob("*.py"))
+        for path, nodes in package().items()
         if not any(path.is_relative_to(folder) for folder in own)
-        for line, value in rule(parsed(path), names, registry.partition(":")[2])
+        for line, value in rule(nodes, names, registry.partition(":")[2])
         if value in names
     ]
     assert not complaints, "\n" + "\n".join(complaints)
@@ -147,4 +158,4 @@ SHOWN = {
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_rule_sees(rule):
     text, found = SHOWN[rule]
-    assert sorted(rule(ast.parse(text), set("abcdefgh"), "R")) == found
+    assert sorted(rule(nodes_of(text), set("abcdefgh"), "R")) == found

@@ -40,6 +40,7 @@ def leaks(folder: Path, secrets: list[bytes]) -> list[str]:
     return [str(path) for path in files if any(s in path.read_bytes() or s in str(path).encode() for s in secrets)]
 
 
+@pytest.mark.long  # a run of its own
 def test_no_file_of_a_run_has_a_secret_of_the_environment(
     planted: list[bytes], tmp_path: Path, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:

@@ -54,6 +54,7 @@ def test_save_on_a_read_only_disk_has_one_error(tmp_path: Path) -> None:
     assert ended.stdout.count("Read-only file system") == ended.stdout.count("\n") == tries, ended.stdout
 
 
+@pytest.mark.long  # test_verify.py damages each file in the suite
 def test_damages_are_named_or_change_no_bit(in_memory: Path) -> None:
     bit_rot.try_bit_rot(table := Table(), in_memory, 150, Share())
     require_all_survived(table, 140)

@@ -31,6 +31,7 @@ def test_sabotage_can_be_planted(one: Sabotage, pytestconfig: pytest.Config) -> 
         assert not name or f"def {name}(" in content, test
 
 
+@pytest.mark.long  # starts pytest three times
 @pytest.mark.parametrize(
     ("body", "found"),
     [

@@ -128,6 +128,7 @@ def assembled(folder: Path, kind: str, length: int, network: dict[str, Any], tau
     return assemble_task(config, content, start.tokenizer, teacher)
 
 
+@pytest.mark.long  # compiles three networks
 def test_block_sparse_rows_pack_only_with_full_attention(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"sequence_length=64 with model.attention_block=2: choice has several .* 14 "):
         assembled(tmp_path, "choice", 64, BLOCKS)

@@ -150,6 +150,7 @@ def test_a_figure_that_is_not_defined(start: Start, tmp_path: Path) -> None:
         run(patient, start)
 
 
+@pytest.mark.long  # pretraining has the same test in the suite
 def test_run_in_object_storage_equals_a_local_one(start: Start, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", train=48, dev=16)
     there = RemotePath("memory://finetuned/run")
@@ -181,6 +182,7 @@ def test_head_is_drawn_unless_of_the_same_task(start: Start, tmp_path: Path) -> 
     assert said == ["tuned has a head for other outputs (sequence); a new head starts at random"]
 
 
+@pytest.mark.long  # the suite has the rule with one kind
 def test_head_of_another_kind_or_shape_is_not_reused(start: Start, tmp_path: Path) -> None:
     def config(kind: str, **fields: int) -> FinetuneConfig:
         found = small_config("classification", start, tmp_path, tmp_path / "run")

@@ -106,6 +106,7 @@ def logged_steps(run: Path, metric: str) -> dict[int, float]:
     return dict(zip(steps, values, strict=True))
 
 
+@pytest.mark.long  # its import takes ten seconds; the suite has TensorBoard's
 def test_mlflow_gets_name_config_and_every_figure(logged):
     from mlflow import MlflowClient
 

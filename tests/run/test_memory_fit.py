@@ -110,6 +110,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Config:
     )
 
 
+@pytest.mark.long  # compiles real programs; the suite has the decision
 def test_a_resumed_run_keeps_the_decision(tiny: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real programs on a device that is said to have less memory than the step of all rows takes."""
     mesh, content = make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]), open_data(tiny, no_progress)

@@ -193,6 +193,7 @@ def with_wrong_gradients(job: Job) -> Job:
     return replace(job, stages=(replace(rows, train_step=replace(rows.train_step, gradient=gradient)),))
 
 
+@pytest.mark.long  # the suite has flipped bits and an undisturbed run
 def test_consistently_wrong_device_is_named(job: Job, tmp_path: Path) -> None:
     message = ended(in_folder(with_wrong_gradients(job), tmp_path))
     assert message.startswith("step 3: device 5 (") and named(message) == [ODD]

@@ -213,6 +213,7 @@ def losses(run: Path) -> list[tuple[int, float]]:
     return [(record["step"], record["train/loss"]) for record in records if "train/loss" in record]
 
 
+@pytest.mark.long  # three runs; the suite has what is decided
 def test_run_goes_back_and_skips_the_rows(answered: tuple[Path, list[str]], job: Job, tmp_path: Path) -> None:
     run, said = answered
     assert any("the mean loss of steps 25 to 26 is" in line and "training.skips=('24+2',)" in line for line in said)

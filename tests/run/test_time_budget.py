@@ -149,6 +149,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Training
     return config, open_data(config, no_progress)
 
 
+@pytest.mark.long  # compiles a step; the suite has the decisions
 def test_measuring_leaves_nothing_behind(prepared: tuple[Config, TrainingData], tmp_path: Path) -> None:
     config, content = prepared
     job = assemble(replace(config, run_dir=str(tmp_path)), content)

@@ -104,6 +104,7 @@ def test_objectives_of_a_stage_decide_what_is_seen() -> None:
         make_stages(later)
 
 
+@pytest.mark.long  # a run of its own; the suite has the loss
 @pytest.mark.run
 def test_a_run_begins_causal_and_ends_masked(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.txt", 60)

@@ -229,6 +229,7 @@ def test_student_learns_and_keeps_no_teacher(
     assert f"{found['eval/distil_mlm_loss'][1][-1]:.4f}" in capsys.readouterr().out
 
 
+@pytest.mark.long  # a run more
 @pytest.mark.run
 def test_student_resumes_with_its_teacher_only(
     taught: tuple[Path, Path, Path],

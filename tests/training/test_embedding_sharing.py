@@ -115,6 +115,7 @@ def test_figures_are_those_of_numpy(params: Params, batch: dict[str, np.ndarray]
     assert figures["loss"] == pytest.approx(figures["mlm_loss"] + 10 * figures["rtd_loss"], rel=1e-6)
 
 
+@pytest.mark.long  # the suite has the figures of NumPy
 def test_no_parameter_has_a_gradient_of_both_losses(params: Params, batch: dict[str, np.ndarray]) -> None:
     def moved(name: str) -> set[str]:
         (objective,) = choose((name,))

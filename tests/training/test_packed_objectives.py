@@ -54,6 +54,7 @@ def require_equal(single: dict[str, float], packed: dict[str, float]) -> None:
     assert packed == pytest.approx(single, rel=1e-5)
 
 
+@pytest.mark.long  # the suite has MacBERT's
 def test_a_student_has_the_same_losses_in_shared_rows() -> None:
     """All objectives that ask a teacher, beside masked tokens."""
     models = {"model": replace(SMALL, teacher_width=16), TEACHER: replace(SMALL, num_hidden_layers=4)}
