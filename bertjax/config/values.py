@@ -111,8 +111,6 @@ def _build(cls: type, values: Any, prefix: str) -> Any:
             value = _build(default, value, f"{prefix}{key}.")
         if key == "stages" and issubclass(cls, Config):
             value = [_build(StageConfig, stage, f"{prefix}{key}.{n}.") for n, stage in enumerate(_listed(value, key))]
-        if key == "store" and isinstance(value, str):  # runs of early versions have one store, or ''
-            value = [value] if value else []
         arguments[key] = tuple(value) if isinstance(value, list) else value
     required = [name for name, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
     if lacks := [name for name in required if name not in arguments]:
