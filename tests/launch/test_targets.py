@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_dry_runs import DRY_RUNS
+from test_dry_runs import DRY_RUNS, PREPARE, documented_launches
 
 pytestmark = pytest.mark.run
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -284,3 +285,21 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
     while not condition():
         assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
         time.sleep(0.05)
+
+
+def test_run_executes_the_command_of_the_page(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+    (tmp_path / "bin" / "bertjax").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    (command,) = (one for one in documented_launches() if "/run.sh" in one)
+    assert [command] == [" ".join(line.split()) for line in PREPARE]
+    launcher, *arguments = shlex.split(command)
+    printed = output_of(cloud(launcher.rpartition("/")[2], *arguments)).splitlines()
+    assert arguments[:2] == ["[gcs]", "bertjax"] and printed[1:] == arguments[2:]
+
+
+@pytest.mark.long
+def test_quickstart_of_the_page_trains(cloud: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+    assert "./launch/quickstart.sh" in documented_launches()
+    run = tmp_path / "run"
+    sizes = ["--training.steps", "2", "--training.eval-rows", "8", "--model.hidden-size", "16", "--run-dir", str(run)]
+    output_of(cloud("quickstart.sh", *sizes, "--model.num-attention-heads", "2", "--model.num-hidden-layers", "1"))
+    assert (run / "report.html").is_file()
