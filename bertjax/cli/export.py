@@ -62,6 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
 VERB = Verb(
     add_arguments,
     run,
-    example="bertjax export runs/quickstart --to huggingface",
+    example="bertjax export runs/quickstart --to huggingface --output my_bert",
     interrupted="nothing was left half written; run the same command again to start over",
 )
