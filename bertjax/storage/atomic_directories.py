@@ -64,16 +64,23 @@ def is_complete(folder: AnyPath, last: str) -> bool:
 @contextlib.contextmanager
 def removed_on_error(folder: AnyPath, bytes_needed: Callable[[], int]) -> Iterator[None]:
     """Remove a directory if filling it raises ValueError or fills the disk (see `explaining_full_disk`)."""
-    with explaining_full_disk(folder, bytes_needed):
+    with explaining_full_disk(folder, bytes_needed), removed_if_invalid(folder):
         try:
             yield
-        except ValueError:
-            remove_tree(folder)
-            raise
         except OSError as error:
             if error.errno in _DISK_FULL and isinstance(folder, Path):
                 remove_tree(folder)
             raise
+
+
+@contextlib.contextmanager
+def removed_if_invalid(folder: AnyPath) -> Iterator[None]:
+    """Remove a directory if its inputs raise ValueError; after other errors the work in it can continue."""
+    try:
+        yield
+    except ValueError:
+        remove_tree(folder)
+        raise
 
 
 @contextlib.contextmanager

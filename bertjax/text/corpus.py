@@ -227,10 +227,15 @@ class Corpus:
         return sum(text_bytes(file) for group in self.files for file in group)
 
     def require_unchanged(self) -> None:
-        """Raise ValueError naming the first file that has changed since it was hashed."""
+        """Raise ValueError naming the first file whose content has changed since it was hashed.
+
+        A file with another stamp is hashed again: copying, restoring or touching a file changes its times alone.
+        """
         everything = [file for group in self.files for file in group]
-        for file, before, now in zip(everything, self.stamps, _stamps(everything), strict=True):
-            if before != now:
+        hashed = [content for group in self.digests for content in group]
+        stamps = zip(self.stamps, _stamps(everything), strict=True)
+        for file, content, (before, now) in zip(everything, hashed, stamps, strict=True):
+            if before != now and digest(file) != content:
                 raise ValueError(
                     f"{file.path} was changed while it was read; run the command again when nothing writes to it"
                 )

@@ -22,7 +22,7 @@ from bertjax.storage.atomic_directories import (
     exclusive_lock,
     explaining_full_disk,
     is_complete,
-    removed_on_error,
+    removed_if_invalid,
     require_inputs,
     shared_lock,
 )
@@ -53,8 +53,8 @@ from bertjax.text.shards import ShardJob, finished_shards, is_finished, make_sha
 from bertjax.text.sources.registry import KINDS, parse_sources, require_documents, source_files
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.joined import require_joinable
-from bertjax.text.store.manifest import ARRAYS_VERSION, SPLITS, read_manifest, shard_files
-from bertjax.text.store.writer import finish_store
+from bertjax.text.store.manifest import ARRAYS_VERSION, MANIFEST_FILE, SPLITS, read_manifest, shard_files
+from bertjax.text.store.writer import finish_store, publish_store
 from bertjax.text.trained_vocabulary import (
     READING_VERSION,
     added_words,
@@ -117,7 +117,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
 
         # 1. Process the units that are not finished
         with shared_lock(root):
-            if not is_complete(target, "manifest.json"):
+            if not is_complete(target, "manifest.json") and not _is_publishable(job):
                 with (
                     SIGNS.doing("preparing text"),
                     explaining_full_disk(job.folder, lambda: _bytes_needed(corpus, records)),
@@ -127,7 +127,9 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                     _fill(records, corpus.units, _shard_step(job), runner, progress)
 
         with exclusive_lock(root):
-            # 2. Reuse a store of the same inputs
+            # 2. Reuse a store of the same inputs, or one that an interrupted process finished and did not publish
+            if not is_complete(target, "manifest.json") and _is_publishable(job):
+                _publish(job, target)
             if is_complete(target, "manifest.json"):
                 # Opening a local store also checks that its files exist.
                 manifest = TokenStore.open(target).manifest if isinstance(target, Path) else read_manifest(target)
@@ -139,8 +141,12 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
             require_known_letters(merge_unknown_letters(records.values()), data)
             note = warn_of_stripped_accents(corpus.files) if tokenizer.rules.strip_accents else ""
 
-            # Units that no store can be made of are removed.
-            with SIGNS.doing("preparing text"), removed_on_error(job.folder, lambda: _bytes_needed(corpus, records)):
+            # Units that no store can be made of are removed; those that a full disk or a kill interrupts stay.
+            with (
+                SIGNS.doing("preparing text"),
+                explaining_full_disk(job.folder, lambda: _bytes_needed(corpus, records)),
+                removed_if_invalid(job.folder),
+            ):
                 corpus.require_unchanged()
 
                 # 3. Check that both splits, and the units of data.units, have something to train on
@@ -173,11 +179,8 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                     )
 
                 # 4. Publish
-                if job.records == job.folder:  # where the records would become part of the store
-                    remove_records(job)
-                finish_store(job.folder, target, shards, tokenizer, provenance, job.planes)
-                if job.records != job.folder:
-                    remove_records(job)
+                finish_store(job.folder, shards, tokenizer, provenance, job.planes)
+                _publish(job, target)
             _warn_of_unknown(read_manifest(target), tokenizer, data)
     return target
 
@@ -196,7 +199,7 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
     with reporting_unreadable(corpus, progress, runner):
         _, _, job, target = _plan_store(data, corpus, progress, runner)
         with shared_lock(to_path(data.root)):
-            if is_complete(target, "manifest.json"):
+            if is_complete(target, "manifest.json") or _is_publishable(job):
                 return len(corpus.units), len(corpus.units)
             job.folder.mkdir(exist_ok=True)
             begin = len(corpus.units) * index // count
@@ -257,6 +260,22 @@ def _plan_store(
         data.filters,
     )
     return division, tokenizer, job, target
+
+
+def _is_publishable(job: ShardJob) -> bool:
+    """Whether a local store is finished, but for the removal of the units' records and its final name."""
+    if not isinstance(job.folder, Path) or not (job.folder / MANIFEST_FILE).is_file():
+        return False
+    try:
+        return TokenStore.open(job.folder).manifest["provenance"].get("inputs") == job.inputs
+    except ValueError:
+        return False
+
+
+def _publish(job: ShardJob, target: AnyPath) -> None:
+    """Turn a finished folder into the store; the units' records stay in it until nothing else can fail."""
+    remove_records(job)
+    publish_store(job.folder, target)
 
 
 def _note_on_groups(data: DataConfig, ungrouped: int, documents: int) -> str:

@@ -33,7 +33,7 @@ from bertjax.text.store import blocks
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.local_copy import open_near
 from bertjax.text.store.manifest import SPLITS, shard_files
-from bertjax.text.store.writer import ShardWriter, finish_store
+from bertjax.text.store.writer import ShardWriter, finish_store, publish_store
 from bertjax.tokenization.tokenizer import TextRules
 from bertjax.tokenization.wordpiece import WordPiece
 from bertjax.training.evaluate import unigram_baseline
@@ -61,7 +61,8 @@ def make_store(path: Path, tokens: int) -> None:
         share = size // HELD_OUT if split == "held_out" else size - size // HELD_OUT
         first = _write_part(ShardWriter(partial, f"{split}-00000", tokenizer.vocab_size), share)
         shards[split] = [first, *(_link_part(partial, first, split, number) for number in range(1, parts))]
-    finish_store(partial, path, shards, tokenizer, {})
+    finish_store(partial, shards, tokenizer, {})
+    publish_store(partial, path)
 
 
 def _write_part(writer: ShardWriter, tokens: int) -> dict:

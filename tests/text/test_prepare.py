@@ -1,5 +1,6 @@
 """Preparing a store: its content, the same bytes however it was made, and nothing half-made."""
 
+import errno
 import itertools
 import json
 import multiprocessing
@@ -25,6 +26,7 @@ from bertjax.text import prepare as module
 from bertjax.text.corpus import Corpus, draws
 from bertjax.text.prepare import prepare, prepare_share, reading_notes
 from bertjax.text.sentences import split_sentences
+from bertjax.text.store import writer
 from bertjax.text.store.format import TokenStore
 from bertjax.text.store.manifest import json_sha256
 from bertjax.text.trained_vocabulary import prepare_vocabulary
@@ -363,6 +365,44 @@ def test_file_that_changes_meanwhile(data, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"00\.txt was changed while it was read"):
         prepare(data)
     assert not list(Path(data.root).glob("store*"))
+
+
+def test_touched_file_costs_no_unit(data, tmp_path, monkeypatch):
+    def touch(unit, job):
+        os.utime(tmp_path / "text" / "00.txt")
+        return shards.make_shards(unit, job)
+
+    expected = content(prepare(changed(data, root=str(tmp_path / "other"))))
+    monkeypatch.setattr(module, "make_shards", touch)
+    assert content(prepare(data)) == expected
+
+
+@pytest.mark.parametrize("moment", ["write_durably", "unlink", "rename"])
+def test_interrupted_publication_loses_no_unit(data, tmp_path, monkeypatch, moment):
+    expected = content(prepare(changed(data, root=str(tmp_path / "other"))))
+    prepare_vocabulary(data)
+
+    def full(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    change = getattr(Path, moment, None)
+
+    def killed(path, *values, **options):
+        if "store-" in str(path) and path.name.startswith(("unit-00001", "store-")):
+            raise KeyboardInterrupt
+        return change(path, *values, **options)
+
+    with monkeypatch.context() as patch:
+        if moment == "write_durably":
+            patch.setattr(writer, moment, full)
+        else:
+            patch.setattr(Path, moment, killed)
+        with pytest.raises((OSError, KeyboardInterrupt), match=r"make room|^$"):
+            prepare(data)
+    assert not list(Path(data.root).glob("store-????????????"))
+    made = []
+    monkeypatch.setattr(module, "make_shards", lambda unit, job: made.append(unit) or shards.make_shards(unit, job))
+    assert content(prepare(data)) == expected and not made
 
 
 SCRIPT = """

@@ -193,16 +193,15 @@ class _HashedFile:
 
 def finish_store(
     folder: AnyPath,
-    target: AnyPath,
     shards: Mapping[str, Sequence[Mapping[str, Any]]],
     tokenizer: Tokenizer,
     provenance: Mapping[str, Any],
     planes: Sequence[str] = (),
 ) -> None:
-    """Complete a folder of finished shards to a store and rename it to `target`, which must not exist.
+    """Complete a folder of finished shards to a store by its manifest, which is written last.
 
-    A remote folder is the target itself, and becomes a store with its manifest. `shards` has the records of each
-    split's shards in order, with these `planes`; `provenance` describes where the text came from.
+    `shards` has the records of each split's shards in order, with these `planes`; `provenance` describes where the text
+    came from.
     """
     counts = {split: _sum_of_counts(shards.get(split, [])) for split in SPLITS}
     count_files = {
@@ -231,6 +230,12 @@ def finish_store(
     for name, content in tokenizer.files.items():
         write_durably(folder / name, content)
     write_durably(folder / MANIFEST_FILE, json.dumps(manifest, indent=1, sort_keys=True).encode())
+    if isinstance(folder, Path):
+        sync(folder)
+
+
+def publish_store(folder: AnyPath, target: AnyPath) -> None:
+    """Rename a finished store to `target`, which must not exist; a remote folder is the target itself."""
     if isinstance(folder, Path):
         sync(folder)
         folder.rename(str(target))
@@ -264,7 +269,8 @@ def write_store(
             _write_shard(folder, f"{split}-{number:05}", group, tokenizer.vocab_size)
             for number, group in enumerate(groups)
         ]
-    finish_store(folder, path, shards, tokenizer, provenance or {})
+    finish_store(folder, shards, tokenizer, provenance or {})
+    publish_store(folder, path)
     return path
 
 
