@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bertjax.cli.model_source import (
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bertjax.embed.encoder import TextEncoder
+    from bertjax.input.lengths import LengthCounts
     from bertjax.search.index import SearchIndex
     from bertjax.search.rankings import Hits
     from bertjax.search.records import Record
@@ -145,7 +147,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.field,
         encoding_options(arguments),
     )
-    index, encoder, tokenizer = open_or_build_index(request, print)
+    index, encoder, tokenizer = open_or_build_index(request, print, partial(_print_notices, ""))
     reranker = Reranker(open_source(arguments.rerank)[0]) if arguments.rerank else None
     if not queries:
         print(f"{len(index.documents):,} documents in index {index.folder}; no query was given")
@@ -235,12 +237,15 @@ def _rankings(
     texts, own = [query.whole for query in queries], _own_documents(arguments, queries, index)
     fused = arguments.rerank_by == "both"
     rankings = rank(index, encoder, tokenizer, texts, arguments.by, _depth(arguments), own, reranker, fused)
-    lines = encoder.counts.notices(encoder.max_length)
+    _print_notices("queries: ", encoder.counts, encoder.max_length)
     if reranker is not None:
-        lines += reranker.counts.notices(reranker.max_length)
-    for line in lines:
-        print(f"queries: {line}")
+        _print_notices("queries: ", reranker.counts, reranker.max_length)
     return rankings
+
+
+def _print_notices(start: str, counts: LengthCounts, max_length: int) -> None:
+    for line in counts.notices(max_length):
+        print(f"{start}{line}")
 
 
 def _own_documents(arguments: argparse.Namespace, queries: Sequence[Record], index: SearchIndex) -> np.ndarray:
@@ -261,8 +266,9 @@ def _own_documents(arguments: argparse.Namespace, queries: Sequence[Record], ind
 
 
 def _depth(arguments: argparse.Namespace) -> int:
-    """The length of each ranking."""
-    return max(arguments.top, arguments.candidates)
+    from bertjax.pipeline.searching import ranking_depth
+
+    return ranking_depth(arguments.top, arguments.candidates)
 
 
 VERB = Verb(

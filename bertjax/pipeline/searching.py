@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from bertjax.convert.sentence_transformers.reader import vector_options
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextEncoder, require_trained
+from bertjax.input.lengths import LengthCounts
 from bertjax.run.progress import Progress
 from bertjax.run.run_directory import TrainedModel
 from bertjax.search.index import Origin, SearchIndex, build_index, has_index, model_fingerprint, open_index
@@ -24,7 +26,8 @@ from bertjax.storage.utf8 import ReadCounts
 from bertjax.tokenization.tokenizer import Tokenizer
 
 Say = Callable[[str], object]
-_CANDIDATES = 100  # documents to rerank
+Report = Callable[[LengthCounts, int], object]  # takes counts of texts, and the most tokens of a row
+_CANDIDATES = 100  # of each ranking, to fuse, rerank and measure
 
 
 @dataclass(frozen=True)
@@ -50,22 +53,36 @@ class Found(NamedTuple):
 def search(request: IndexRequest, queries: Sequence[str], by: str, rerank: str, top: int) -> list[list[Found]]:
     """The `top` best documents for each query, best first, by `by`: vectors, bm25 or both.
 
-    `rerank` is a model of `bertjax finetune relevance` that orders the 100 best, or empty. Raises ValueError as
-    `open_or_build_index` does, and for an unknown `by`.
+    `rerank` is a model of `bertjax finetune relevance` that orders the 100 best, or empty. Warns of truncated texts.
+    Raises ValueError as `open_or_build_index` does, and for an unknown `by`.
     """
     if by not in WAYS:
         raise ValueError(f"by={by!r} is unknown; choose from {', '.join(WAYS)}")
     if top < 1:
         raise ValueError(f"top={top}: give 1 or more")
-    index, encoder, tokenizer = open_or_build_index(request, lambda line: None)
+    texts: list[tuple[str, LengthCounts, int]] = []
+    index, encoder, tokenizer = open_or_build_index(
+        request, lambda line: None, lambda counts, length: texts.append(("documents", counts, length))
+    )
     reranker = Reranker(open_source(rerank)[0]) if rerank else None
-    depth, own = max(top, _CANDIDATES) if rerank else top, np.full(len(queries), -1)
-    rankings = rank(index, encoder, tokenizer, queries, by, depth, own, reranker)
+    own = np.full(len(queries), -1)
+    rankings = rank(index, encoder, tokenizer, queries, by, ranking_depth(top), own, reranker)
+    texts.append(("queries", encoder.counts, encoder.max_length))
+    if reranker is not None:
+        texts.append(("queries with documents", reranker.counts, reranker.max_length))
+    for what, counts, length in texts:
+        if counts.any_cut:
+            warnings.warn(f"{what}: {counts.notices(length)[0]}", stacklevel=3)
     results = []
     for hits in list(rankings.values())[-1]:
         best = zip(hits.documents[:top].tolist(), hits.scores[:top].tolist(), strict=True)
         results.append([_result(index, number, score) for number, score in best])
     return results
+
+
+def ranking_depth(top: int, candidates: int = _CANDIDATES) -> int:
+    """The number of documents in each ranking: fused and reranked results depend on more than the `top` best."""
+    return max(top, candidates)
 
 
 def _result(index: SearchIndex, number: int, score: float) -> Found:
@@ -103,10 +120,12 @@ def rank(
     return rankings
 
 
-def open_or_build_index(request: IndexRequest, say: Say) -> tuple[SearchIndex, TextEncoder, Tokenizer]:
+def open_or_build_index(
+    request: IndexRequest, say: Say, report: Report
+) -> tuple[SearchIndex, TextEncoder, Tokenizer]:
     """Open the index, or build it if it does not exist; also returns the encoder for its queries and the tokenizer.
 
-    `say` receives lines about a new index. Raises ValueError for an index of other documents, of another model or of
+    `say` receives lines about a new index, `report` the counts of its documents. Raises ValueError for an index of other documents, of another model or of
     another encoding.
     """
     index = _existing_index(request)
@@ -115,7 +134,7 @@ def open_or_build_index(request: IndexRequest, say: Say) -> tuple[SearchIndex, T
     require_trained(encoder.encoding.pooling, untrained, request.model)
     fingerprint = model_fingerprint(model, encoder.encoding.pooling)
     if index is None:
-        index = _build_index(request, model, encoder, fingerprint, say)
+        index = _build_index(request, model, encoder, fingerprint, say, report)
         encoder = TextEncoder(model, encoder.encoding)  # a new one, so that its counts describe queries only
     elif index.origin.fingerprint != fingerprint:
         raise ValueError(
@@ -169,9 +188,9 @@ def _encoding(request: IndexRequest, index: SearchIndex | None, model: TrainedMo
 
 
 def _build_index(
-    request: IndexRequest, model: TrainedModel, encoder: TextEncoder, fingerprint: str, say: Say
+    request: IndexRequest, model: TrainedModel, encoder: TextEncoder, fingerprint: str, say: Say, report: Report
 ) -> SearchIndex:
-    """Build the index, say its size and notices, and open it."""
+    """Build the index, say its size, report its counts, and open it."""
     total = count_records(request.documents, request.field)
     folder, read_counts = Path(request.folder), ReadCounts()
     encoding = replace(encoder.encoding, max_length=encoder.max_length)
@@ -185,6 +204,5 @@ def _build_index(
     )
     if read_counts.replaced_characters:
         say(f"{read_counts.replaced_characters:,} characters were not UTF-8 and became U+FFFD")
-    for line in counts.notices(encoder.max_length):
-        say(line)
+    report(counts, encoder.max_length)
     return open_index(folder)

@@ -151,6 +151,29 @@ def test_search_by_words_and_by_both(run, data, made, tmp_path, capsys):
     assert "no document shares a word with the query" in capsys.readouterr().out
 
 
+def test_fusion_in_python_equals_the_verb(run, tmp_path):
+    """The best document of both rankings may be the best of neither."""
+    words = "museum opened drawings naive of the in a letters".split()
+    texts = [" ".join(words[i] for i in (n % 9, n * 7 % 8, n // 9 % 9, n // 5 % 7)) for n in range(90)]
+    documents = tmp_path / "texts.txt"
+    documents.write_text("\n".join(texts))
+    queries, output = ["museum of letters", "drawings opened", "naive the in"], tmp_path / "both.jsonl"
+    fixed = ("--index", tmp_path / "index", "--documents", documents, "--by", "both", "--top", "1")
+    assert search(run, *queries, *fixed, "--output", output) == 0
+    results = bertjax.search(run, queries, index=tmp_path / "index", by="both", top=1)
+    assert [[one.id for one in ranking] for ranking in results] == found(output)
+
+
+def test_search_from_python_warns_of_cut_texts(run, tmp_path):
+    (tmp_path / "texts.txt").write_text("the museum " * 300 + "\nshort\n")
+    with pytest.warns(UserWarning) as warnings:
+        bertjax.search(run, ["museum " * 300], index=tmp_path / "index", documents=[tmp_path / "texts.txt"])
+    assert [str(one.message).partition(" were")[0] for one in warnings] == [
+        "documents: 1 of 2 texts",
+        "queries: 1 of 1 texts",
+    ]
+
+
 def test_search_writes_trec_and_figures(run, data, made, tmp_path, capsys):
     fixed = (run, "--index", made, "--queries", data / "queries.jsonl", "--by", "both", "--qrels", data / "qrels.tsv")
     assert search(*fixed, "--output", tmp_path / "out.trec", "--top", "1") == 0
