@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack, overload
@@ -9,7 +10,7 @@ from typing import Any, Unpack, overload
 import numpy as np
 
 from bertjax.config import Config, FinetuneConfig, ModelConfig, from_dict
-from bertjax.convert.sentence_transformers.reader import vector_options
+from bertjax.convert.sentence_transformers.reader import read_text_vectors, with_overrides
 from bertjax.convert.sources import open_source
 from bertjax.embed.encoder import Encoding, EncodingOptions, TextCounts, TextEncoder, require_trained
 from bertjax.embed.mteb import MtebEncoder
@@ -38,6 +39,7 @@ class LoadedModel:
     def __init__(self, model: TrainedModel, untrained: Sequence[str] = ()) -> None:
         """Wrap a model; methods that need one of the `untrained` modules raise ValueError."""
         self._model, self._untrained = model, tuple(untrained)
+        self._read_settings = functools.cache(functools.partial(read_text_vectors, model))
         self._encoder: TextEncoder | None = None
         self._task: TaskModel | None = None
         self.counts = TextCounts()
@@ -78,7 +80,7 @@ class LoadedModel:
         options that the model does not have, for an item that is not a text, and for a text with a lone surrogate.
         """
         items = _texts(texts)
-        encoding = Encoding(**vector_options(self._model, options))
+        encoding = Encoding(**with_overrides(self._read_settings("pooling" not in options), options))
         require_trained(encoding.pooling, self._untrained, str(self._model.directory))
         if self._encoder is None or self._encoder.encoding != encoding:
             self._encoder = TextEncoder(self._model, encoding)

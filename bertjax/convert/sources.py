@@ -131,7 +131,8 @@ def open_source(source: str) -> tuple[TrainedModel, tuple[str, ...]]:
     """
     if (folder := foreign_folder(source)) is not None:
         foreign = read_folder(folder)
-        model, drawn = _trained(foreign, folder.path), foreign.drawn
+        # Absolute, because settings in the folder may be read after the working directory changes.
+        model, drawn = _trained(foreign, folder.path.absolute()), foreign.drawn
     else:
         _require_ours(source)
         model = load_own_run(source)

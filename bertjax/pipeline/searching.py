@@ -120,13 +120,11 @@ def rank(
     return rankings
 
 
-def open_or_build_index(
-    request: IndexRequest, say: Say, report: Report
-) -> tuple[SearchIndex, TextEncoder, Tokenizer]:
+def open_or_build_index(request: IndexRequest, say: Say, report: Report) -> tuple[SearchIndex, TextEncoder, Tokenizer]:
     """Open the index, or build it if it does not exist; also returns the encoder for its queries and the tokenizer.
 
-    `say` receives lines about a new index, `report` the counts of its documents. Raises ValueError for an index of other documents, of another model or of
-    another encoding.
+    `say` receives lines about a new index, `report` the counts of its documents. Raises ValueError for an index of
+    other documents, of another model or of another encoding.
     """
     index = _existing_index(request)
     model, untrained = open_source(request.model)

@@ -117,6 +117,17 @@ def test_options_replace_settings_of_folder(exported) -> None:
     assert vector_options(model, {"pooling": "none"})["normalize"] is False
 
 
+def test_settings_outlast_the_working_directory(exported, tmp_path, monkeypatch) -> None:
+    folder = shutil.copytree(exported["cls"], tmp_path / "folder")
+    monkeypatch.chdir(tmp_path)
+    models = [bertjax.load("hf:folder") for _ in range(2)]
+    wanted = models[0].encode(TEXTS)
+    monkeypatch.chdir("/")
+    assert np.array_equal(models[1].encode(TEXTS), wanted)
+    shutil.rmtree(folder)
+    assert np.array_equal(models[0].encode(TEXTS), wanted)
+
+
 def test_encoder_folder_within_sentence_transformers_folder(exported, tmp_path) -> None:
     """Before version 2 of sentence-transformers the encoder was in a folder of its own."""
     folder = shutil.copytree(exported["cls"], tmp_path / "folder")

@@ -153,7 +153,7 @@ def test_search_by_words_and_by_both(run, data, made, tmp_path, capsys):
 
 def test_fusion_in_python_equals_the_verb(run, tmp_path):
     """The best document of both rankings may be the best of neither."""
-    words = "museum opened drawings naive of the in a letters".split()
+    words = ["museum", "opened", "drawings", "naive", "of", "the", "in", "a", "letters"]
     texts = [" ".join(words[i] for i in (n % 9, n * 7 % 8, n // 9 % 9, n // 5 % 7)) for n in range(90)]
     documents = tmp_path / "texts.txt"
     documents.write_text("\n".join(texts))

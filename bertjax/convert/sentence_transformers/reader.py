@@ -52,13 +52,6 @@ class TextVectors(NamedTuple):
     max_length: int | None  # None: as long as the model allows
     prompt: str  # put before every text
 
-    def encoding(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """These settings as options of an encoder, replaced by the options that are given."""
-        settings = self._asdict()
-        if overrides.get("pooling") == "none":
-            settings["normalize"] = False  # Normalize is a step for the vector of a text
-        return settings | dict(overrides)
-
 
 class _Module(TypedDict):
     type: str
@@ -93,15 +86,22 @@ def vector_options(model: TrainedModel, overrides: Mapping[str, Any]) -> dict[st
     A model from elsewhere has only the overrides. Raises ValueError naming a step of the folder that is
     unsupported, unless a pooling is given.
     """
-    settings = read_text_vectors(model, pooling=overrides.get("pooling"))
-    return dict(overrides) if settings is None else settings.encoding(overrides)
+    return with_overrides(read_text_vectors(model, "pooling" not in overrides), overrides)
 
 
-def read_text_vectors(model: TrainedModel, pooling: Pooling | None = None) -> TextVectors | None:
+def with_overrides(settings: TextVectors | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a folder as options of an encoder, replaced by the options that are given."""
+    options = {} if settings is None else settings._asdict()
+    if overrides.get("pooling") == "none" and options:
+        options["normalize"] = False  # Normalize is a step for the vector of a text
+    return options | dict(overrides)
+
+
+def read_text_vectors(model: TrainedModel, own_pooling: bool = True) -> TextVectors | None:
     """The settings of a sentence-transformers folder; None for any other folder.
 
-    With a `pooling` the folder's pooling and dense layers are left out. Raises ValueError naming the file and the
-    setting that is unsupported.
+    Without `own_pooling` the folder's pooling and dense layers are left out, and the pooling is the mean. Raises
+    ValueError naming the file and the setting that is unsupported.
     """
     root = _root(model.directory)
     if root is None:
@@ -115,7 +115,8 @@ def read_text_vectors(model: TrainedModel, pooling: Pooling | None = None) -> Te
             "Pooling, Dense, Normalize, in this order); use sentence-transformers"
         )
     (_, encoder_path), (_, pooling_path), *more = steps
-    if pooling is None:
+    pooling: Pooling = "mean"
+    if own_pooling:
         pooling = _pooling(root / pooling_path)
         if dense := [root / path for kind, path in more if kind == "Dense"]:
             pooling = _pooler(model, pooling, dense)
