@@ -8,6 +8,7 @@ evaluation needs; if whole documents would be too large a share of the text for 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nextafter
@@ -92,7 +93,8 @@ def _divide(corpus: Corpus, data: DataConfig) -> Division:
         survey = _survey(corpus, data, 0, 0)
         if survey.is_enough(0) or (not survey.is_whole and data.split_documents == "never"):
             return Division(data.held_out)
-        most = MOST_SHARE if data.split_documents == "never" else LARGEST_SHARE
+        # Dividing documents makes no group smaller.
+        most = MOST_SHARE if data.split_documents == "never" or data.groups else LARGEST_SHARE
         if survey.is_whole and (adapted := _adapted(survey, data, most)):
             return adapted
     if data.split_documents != "never":
@@ -103,6 +105,8 @@ def _divide(corpus: Corpus, data: DataConfig) -> Division:
         if adapted := _adapted(survey, data, MOST_SHARE):
             return dataclasses.replace(adapted, longest=longest)
     survey = survey or _survey(corpus, data, 0, 0)
+    if data.groups and survey.is_whole:
+        _require_small_groups(survey, data)
     documents, train = len(survey.documents), len(survey.documents) - survey.held
     raise ValueError(
         f"data.held_out={data.held_out} leaves {survey.held} of {documents} documents for evaluation and {train} for "
@@ -149,7 +153,7 @@ def _sizes(documents: Iterator[Document], groups: Groups | None) -> Iterator[tup
 
 
 def _adapted(survey: _Survey, data: DataConfig, most: float) -> Division | None:
-    """Hold out as few documents as give both the requested share and enough to measure.
+    """Hold out as few documents as give both the requested share and enough to measure; groups stay whole.
 
     Returns None if they exceed `most` of the text and 1.5 times the request, or if too few are left for training.
     """
@@ -161,8 +165,23 @@ def _adapted(survey: _Survey, data: DataConfig, most: float) -> Division | None:
     ordered = sorted(survey.documents)
     for count, (draw, characters) in enumerate(ordered, 1):
         held += characters
-        if count >= LEAST_DOCUMENTS and held >= target and ordered[count:][:1] != [(draw, characters)]:
+        # All documents with a draw, which are a group or copies, are in the same split.
+        is_last = count == len(ordered) or ordered[count][0] != draw
+        if count >= LEAST_DOCUMENTS and held >= target and is_last:
             if len(ordered) - count < LEAST_DOCUMENTS or held > most * survey.characters:
                 return None
             return Division(nextafter(draw, 1.0), share=held / survey.characters)
     return None
+
+
+def _require_small_groups(survey: _Survey, data: DataConfig) -> None:
+    """Raise ValueError if a group is too large a share of the text to be held out, or to leave the rest for it."""
+    sizes: Counter[float] = Counter()
+    for draw, characters in survey.documents:
+        sizes[draw] += characters
+    largest = max(sizes.values(), default=0) / max(survey.characters, 1)
+    if largest > MOST_SHARE:
+        raise ValueError(
+            f"data.groups={data.groups!r}: one group is {largest:.0%} of the text, and a group is in one split as a "
+            f"whole; at most {MOST_SHARE:.0%} are held out: give smaller groups, or more text of others"
+        )

@@ -112,6 +112,32 @@ def test_groups_of_a_column(tmp_path):
     assert len({*np.concatenate([*groups.values()])}) == 18
 
 
+def few_groups(tmp_path, count):
+    rows = [json.dumps({"text": sequence(n)[: 24 + n % 7], "family": n % count}) for n in range(160)]
+    (tmp_path / "few.jsonl").write_text("\n".join(rows))
+    return DataConfig(
+        sources=(f"jsonl:{tmp_path}/few.jsonl",),
+        tokenizer="characters",
+        groups="column:family",
+        root=str(tmp_path / "data"),
+        held_out=0.001,
+        workers=1,
+    )
+
+
+def test_note_states_the_share_of_a_whole_group(tmp_path):
+    manifest = TokenStore.open(prepare(few_groups(tmp_path, 8))).manifest
+    train, held_out = (manifest["splits"][split] for split in ("train", "held_out"))
+    assert (train["documents"], held_out["documents"]) == (140, 20)
+    share = held_out["tokens"] / (train["tokens"] + held_out["tokens"])
+    assert any(note.startswith(f"{share:.1%} of the text is held out") for note in reading_notes(manifest))
+
+
+def test_group_that_is_half_of_the_text_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="one group is 50% of the text, and a group is in one split as a whole"):
+        prepare(few_groups(tmp_path, 2))
+
+
 @pytest.mark.parametrize(
     ("written", "content", "message"),
     [
