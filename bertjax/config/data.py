@@ -37,7 +37,8 @@ class DataConfig:
     # Shares of an epoch's tokens, one for each source, or for each of several stores; empty: see data.temperature
     weights: tuple[float, ...] = ()
     temperature: float = 1.0  # Power of a source's tokens that gives its share; 1: every document once an epoch
-    # Those of data.sources, or of several stores, that are read, in place of all; a stage may read more or fewer
+    # Those of data.sources, or of several stores, that are read, in place of all; a stage may read more or fewer. With
+    # one store data.sources are its sources in its order
     active_sources: tuple[str, ...] = ()
     encoding: str = changes_with_notice("utf-8", _SAME_TEXT)  # Encoding of the text files, such as cp1252 or shift_jis
     # Globs of files to leave out of the sources, by path or name: '*.log', 'drafts/*'

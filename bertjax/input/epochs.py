@@ -110,7 +110,12 @@ class Epochs:
         self.shares: np.ndarray | None = None  # of an epoch's tokens, float64 [sources]; None: every document once
         if data.is_mixture:
             tokens = split.source_tokens
-            read = data.is_active if data.active_sources else [True] * len(tokens)
+            read = data.is_active if data.active_sources else (True,) * len(tokens)
+            if len(read) != len(tokens):
+                raise ValueError(
+                    f"data.active_sources={data.active_sources}: the token store has {len(tokens)} sources, and "
+                    f"data.sources has {len(read)}; give those of the store in its order"
+                )
             self.shares = token_shares(np.where(read, tokens, 0).tolist(), data.weights, data.temperature)
             self._require_documents(int(np.diff(split.source_edges)[self.shares > 0].sum()), 0)
         if data.sampling == "groups":  # members of a group are anywhere in the text

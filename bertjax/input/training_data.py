@@ -30,6 +30,7 @@ from bertjax.text.similar_words import digest
 from bertjax.text.store.format import SplitView, TokenStore
 from bertjax.text.store.local_copy import open_store, reopen_store
 from bertjax.text.store.manifest import SPLITS, Split, describe_split
+from bertjax.text.store_sources import require_store_sources
 from bertjax.tokenization.tokenizer import Tokenizer
 
 HELD_OUT_WINDOW_TOKENS = 1 << 26  # an evaluation reads few rows, so a window need not have more text
@@ -176,7 +177,7 @@ def open_training_data(
     `stages` are the data of the run's stages in order; their rows get the arrays of `objectives`, and their special
     tokens where `template` says. With the `fingerprint` of the data that a run was trained on, that run's store is
     opened if it is still there, whatever the sources hold now. Raises ValueError as `batch_keys`, `require_marked`,
-    `open_store` and `Records.open` do, OSError if the disk is full.
+    `open_store`, `require_store_sources` and `Records.open` do, OSError if the disk is full.
     """
     for stage in stages:
         batch_keys(stage, objectives)  # what cannot be is refused before hours of preparing text
@@ -186,6 +187,7 @@ def open_training_data(
     tables = [digest(path) for path in dict.fromkeys(stage.similar_words for stage in stages) if path]
     store = reopen_store(stages[0], store_fingerprint(fingerprint), progress) if fingerprint else None
     store = store or open_store(stages[0], progress)
+    require_store_sources(store.manifest, stages)
     text = StoredText(store, objectives, template, tables)
     text.notes += notes_on_cuts(store.split("train"), stages, template)
     text.notes += pair_notes(store.manifest, stages, objectives)

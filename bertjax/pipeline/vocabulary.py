@@ -10,6 +10,7 @@ from bertjax.convert.sources import source_vocabulary
 from bertjax.run.checkpoint import read_metadata, saved_steps
 from bertjax.storage.remote import to_path
 from bertjax.text.store.manifest import read_manifest
+from bertjax.text.store_sources import sources_are_named
 from bertjax.text.trained_vocabulary import load_vocabulary
 from bertjax.tokenization import artefact
 from bertjax.tokenization.tokenizer import TextRules
@@ -20,14 +21,18 @@ def with_vocabulary(config: Config) -> Config:
     """Fill an empty `data.vocab` with the vocabulary of `init_from`, and the text rules with those of an artefact.
 
     A `tokenizer.json` has its own rules, so `data.tokenizer`, `data.lowercase` and the other rules are read off it; so
-    has a token store, in place of sources. The case and the accents of sequences that are not prose stay.
+    has a token store, in place of sources, whose names are kept only where a mixture needs them. The case and the
+    accents of sequences that are not prose stay.
     Raises ValueError for a model, a vocabulary or a store that cannot be read.
     """
     data = config.data
     if data.store:
         settings = read_manifest(to_path(data.store[0]))["tokenizer"]
         rules = asdict(TextRules.from_dict(settings))
-        return replace(config, data=replace(data, sources=(), vocab="", vocab_size=settings["vocab_size"], **rules))
+        sources = data.sources if sources_are_named(config.stage_data) else ()
+        return replace(
+            config, data=replace(data, sources=sources, vocab="", vocab_size=settings["vocab_size"], **rules)
+        )
     if config.init_from and not data.vocab:
         data = replace(data, **(_saved_vocabulary(config) or source_vocabulary(config.init_from)))
     if config.data.sources and not data.vocab and not parse_kind(data.tokenizer)[0].is_prose:

@@ -452,6 +452,7 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
         "inputs": job.inputs,
         "held_out": job.held_out,
         "sources": corpus.description(),
+        "source_names": [str(source) for source in corpus.sources],
         "reading": [counts.to_json() for counts in reading],
         **({"divided": divided} if divided else {}),
         **({"encodings": encodings} if (encodings := corpus.detected_encodings()) else {}),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_corpus import changed
 
-from bertjax.config import Config, DataConfig, from_dict, to_dict, validate
+from bertjax.config import Config, DataConfig, validate
 from bertjax.input import training_data
 from bertjax.input.lanes import LaneBatches
 from bertjax.input.training_data import open_training_data
@@ -15,6 +15,7 @@ from bertjax.pipeline.vocabulary import with_vocabulary
 from bertjax.storage.progress import no_progress
 from bertjax.text.prepare import prepare, require_sources
 from bertjax.text.store.local_copy import open_store
+from bertjax.text.store_sources import require_store_sources
 
 
 def test_a_store_gives_the_batches_of_its_sources(data, tmp_path):
@@ -118,9 +119,36 @@ def test_stores_that_cannot_be_joined(data, three, tmp_path):
         validate(Config(data=DataConfig(store=("a", "b"), active_sources=("c",))))
 
 
-def test_a_run_of_one_store_by_its_old_key():
-    config = to_dict(Config(data=DataConfig(store=("a",))))
-    config["data"]["store"] = "a"
-    assert from_dict(config).data.store == ("a",)
-    config["data"]["store"] = ""
-    assert from_dict(config).data.store == ()
+def test_sources_of_one_store_are_those_named(data, three, tmp_path):
+    """Names of `data.sources` choose the sources of a store only if they are its own, in its order."""
+    store, *_ = map(str, three)
+    first, second = (f"text:{tmp_path}/{folder}/*.txt" for folder in ("text", "more"))
+    stage = changed(data, sources=(first, second), store=(store,), active_sources=(second,), **SENTENCES)
+    named = with_vocabulary(validate(Config(data=stage))).data
+    assert named.sources == stage.sources
+    assert open_training_data([named], no_progress, ("mlm",)).train(named, 1, ("mlm",)).shares.tolist() == [0, 1]
+    for changes, message in (
+        (
+            {"sources": (second, first)},
+            r"data\.sources has 2 \(text:.*/more/.*, text:.*the store has 2 \(text:.*/text/",
+        ),
+        ({"sources": (second,)}, r"data\.sources has 1 .* the store has 2 "),
+        ({"sources": (first, f"jsonl:{tmp_path}/more/*.txt"), "active_sources": (first,)}, "not its sources"),
+        ({"sources": (second, first), "active_sources": (), "weights": (1.0, 2.0)}, "not its sources"),
+        ({"sources": ("text:en/*.txt", "text:de/*.txt"), "active_sources": ("text:de/*.txt",)}, "not its sources"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_training_data([changed(stage, **changes)], no_progress, ("mlm",))
+
+
+def test_sources_of_a_store_are_known_by_their_files(data):
+    """Sources that have moved, and a store that does not record their names."""
+    about = {
+        "sources": [{"kind": "jsonl", "files": [["en.jsonl", "0"]]}, {"kind": "jsonl", "files": [["de.jsonl", "1"]]}]
+    }
+    for names in ({}, {"source_names": ["jsonl:old/en.jsonl", "jsonl:old/de.jsonl"]}):
+        sources = ("jsonl:new/en.jsonl", "jsonl:new/de.jsonl")
+        stage = changed(data, sources=sources, store=("s",), active_sources=sources[:1])
+        require_store_sources({"provenance": about | names}, [stage])
+        with pytest.raises(ValueError, match=r"the store has 2 \(jsonl:(old/)?en\.jsonl, jsonl:(old/)?de\.jsonl\)"):
+            require_store_sources({"provenance": about | names}, [changed(stage, sources=sources[::-1])])

@@ -92,6 +92,7 @@ class TokenizerRecord(TypedDict):
 class _Provenance(TypedDict):
     shard_sources: NotRequired[dict[str, list[Count]]]
     sources: NotRequired[list[Any]]
+    source_names: NotRequired[list[str]]
     units: NotRequired[list[str] | dict[str, Any] | None]
     token_counts: NotRequired[dict[str, FileRecord]]
 
