@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 from bertjax.storage.remote import RemoteError, is_remote, open_bytes
-from bertjax.storage.utf8 import UTF8, ReadCounts, Utf8, transcoded
+from bertjax.storage.utf8 import UTF8, FileAccessError, ReadCounts, Utf8, transcoded
 
 CHUNK = 1 << 20  # bytes of text read at once
 LINE_CAP = 1 << 20  # bytes; a line that is longer by a chunk or more is cut
@@ -198,7 +198,7 @@ def _cut(line: bytes, cap: int) -> int:
 def read_chunks(path: str, name: str, span: Span | None = None) -> Iterator[bytes]:
     """Yield the decompressed bytes in chunks of `CHUNK`, all full but the last, however they are compressed.
 
-    `name` names the file in messages. Raises ValueError for damaged compressed data.
+    `name` names the file in messages. Raises ValueError for damaged compressed data, FileAccessError for an OSError.
     """
     size = 0
     try:
@@ -215,7 +215,7 @@ def read_chunks(path: str, name: str, span: Span | None = None) -> Iterator[byte
     except RemoteError:
         raise
     except OSError as error:
-        raise ValueError(f"{name}: cannot be read: {error.strerror} (after {size} bytes of text)") from None
+        raise FileAccessError(f"{name}: cannot be read: {error.strerror} (after {size} bytes of text)") from None
 
 
 def whole_content(path: str, most: int, remedy: str) -> bytes:

@@ -33,6 +33,10 @@ class UnreadableFileError(ValueError):
     """A file that cannot be read as text of its kind."""
 
 
+class FileAccessError(UnreadableFileError):
+    """A file whose bytes the storage did not give (an I/O error, no permission); another attempt may succeed."""
+
+
 class NotTextError(UnreadableFileError):
     """A file that is not text in the expected encoding; `likely` is the encoding it seems to have, or ''."""
 

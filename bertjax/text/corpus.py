@@ -162,23 +162,25 @@ class Corpus:
                     found.setdefault(file.encoding, []).append(file.path)
         return found
 
-    def without(self, failures: Mapping[str, str]) -> Corpus:
-        """The corpus without the paths in `failures`, which maps each to its reason.
+    def without(self, failures: Mapping[tuple[str, ...], str]) -> Corpus:
+        """The corpus without the files in `failures`, which maps the `reading` of each to its reason.
 
         Raises ValueError for a source with no file left.
         """
-        everything = zip(self.files, self.digests, strict=True)
-        readable = [[pair for pair in zip(*group, strict=True) if pair[0].path not in failures] for group in everything]
+        hashed = zip(self.files, self.digests, strict=True)
+        readable = [[pair for pair in zip(*group, strict=True) if pair[0].reading not in failures] for group in hashed]
         for source, group in zip(self.sources, readable, strict=True):
             if not group:
                 raise ValueError(f"source {source}: none of its files can be read: {next(iter(failures.values()))}")
-        paths = [file.path for group in self.files for file in group]
+        everything = [file for group in self.files for file in group]
         return replace(
             self,
             files=tuple(tuple(file for file, _ in group) for group in readable),
             digests=tuple(tuple(digest for _, digest in group) for group in readable),
-            stamps=tuple(stamp for path, stamp in zip(paths, self.stamps, strict=True) if path not in failures),
-            skipped=(*self.skipped, *failures.items()),
+            stamps=tuple(
+                one for file, one in zip(everything, self.stamps, strict=True) if file.reading not in failures
+            ),
+            skipped=(*self.skipped, *((path, reason) for (path, *_), reason in failures.items())),
         )
 
     def changes_since(self, earlier: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -14,7 +14,7 @@ from bertjax.storage.files import replace_text
 from bertjax.storage.json_documents import read_json
 from bertjax.storage.progress import SIGNS, Progress
 from bertjax.storage.remote import to_path
-from bertjax.storage.utf8 import NotTextError, UnreadableFileError
+from bertjax.storage.utf8 import FileAccessError, NotTextError, UnreadableFileError
 from bertjax.text.corpus import Corpus, Unit
 from bertjax.text.pool import Runner
 from bertjax.text.sources.registry import KINDS, read_documents
@@ -23,6 +23,7 @@ from bertjax.text.sources.source import SourceFile
 _LISTED = 20  # files in a message
 _CHECKED_BYTES = 4 << 30  # of text to read at most in search of more unreadable files after the first
 _MOST_CACHE_BYTES = 1 << 30
+_VERDICTS_VERSION = "2"  # of what the cache holds
 _WHAT = "looking for files that cannot be read"
 
 
@@ -32,6 +33,7 @@ class Failure(NamedTuple):
     path: str
     message: str
     likely: str  # the encoding that it seems to have, or ''
+    is_lasting: bool = True  # whether it follows from the content, not from the storage
 
 
 def readable_corpus(data: DataConfig, progress: Progress, runner: Runner) -> Corpus:
@@ -52,14 +54,20 @@ def readable_corpus(data: DataConfig, progress: Progress, runner: Runner) -> Cor
         for files, digests in zip(corpus.files, corpus.digests, strict=True)
         for file, digest in zip(files, digests, strict=True)
     ]
-    new = {file.path for file, key in everything if key not in cache}
-    units = [replace(unit, files=tuple(file for file in unit.files if file.path in new)) for unit in corpus.units]
-    failures = {one.path: one.message for one in _failures([unit for unit in units if unit.files], progress, runner)}
+    new = {file.reading for file, key in everything if key not in cache}
+    units = [replace(unit, files=tuple(file for file in unit.files if file.reading in new)) for unit in corpus.units]
+    failures = _failures([unit for unit in units if unit.files], progress, runner)
+    unread = {reading: failure.message for reading, failure in failures.items() if not failure.is_lasting}
     if new:
-        cache |= {key: failures.get(file.path, "") for file, key in everything if file.path in new}
+        cache |= {
+            key: failures[file.reading].message if file.reading in failures else ""
+            for file, key in everything
+            if file.reading in new and file.reading not in unread
+        }
         cache_path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(cache_path, json.dumps(cache, indent=1))
-    return corpus.without({file.path: cache[key] for file, key in everything if cache[key]})
+    verdicts = {file.reading: unread.get(file.reading) or cache[key] for file, key in everything}
+    return corpus.without({reading: reason for reading, reason in verdicts.items() if reason})
 
 
 @contextmanager
@@ -76,7 +84,7 @@ def reporting_unreadable(corpus: Corpus, progress: Progress, runner: Runner) -> 
             if size < _CHECKED_BYTES:
                 units.append(unit)
                 size += unit.size
-        failures = _failures(units, progress, runner)
+        failures = list(_failures(units, progress, runner).values())
         if not failures:
             raise
         raise ValueError(_report(failures, corpus, len(units) < len(corpus.units))) from error
@@ -85,31 +93,34 @@ def reporting_unreadable(corpus: Corpus, progress: Progress, runner: Runner) -> 
 def _key(file: SourceFile, digest: str) -> str:
     """The cache key of a file's readability; it has the file's name because messages do."""
     name = os.path.basename(file.path)
-    read_as = (file.kind, str(KINDS[file.kind].version), file.encoding, file.feature, file.spans)
+    read_as = (_VERDICTS_VERSION, file.kind, str(KINDS[file.kind].version), file.encoding, file.feature, file.spans)
     return " ".join((*read_as, *(["without bad records"] if file.leaves_out else []), digest, name))
 
 
-def _failures(units: Sequence[Unit], progress: Progress, runner: Runner) -> list[Failure]:
-    """The unreadable files of units, by path."""
-    failures: dict[str, Failure] = {}
+def _failures(units: Sequence[Unit], progress: Progress, runner: Runner) -> dict[tuple[str, ...], Failure]:
+    """`SourceFile.reading` -> failure of the unreadable files of units, in that order."""
+    failures: dict[tuple[str, ...], Failure] = {}
     total, done = sum(unit.size for unit in units), 0
     with SIGNS.doing(_WHAT):
         for unit, unreadable in runner(_unreadable_files, units, _WHAT):
-            failures |= {path: Failure(path, message, likely) for path, message, likely in unreadable}
+            for place, message, likely, is_lasting in unreadable:
+                file = unit.files[place]
+                failures[file.reading] = Failure(file.path, message, likely, is_lasting)
             done += unit.size
             progress(f"{_WHAT}, bytes", done, total)
-    return [failures[path] for path in sorted(failures)]
+    return dict(sorted(failures.items()))
 
 
-def _unreadable_files(unit: Unit) -> list[tuple[str, str, str]]:
-    """Path, message and likely encoding of the unreadable files of a unit."""
+def _unreadable_files(unit: Unit) -> list[tuple[int, str, str, bool]]:
+    """Place in the unit, message, likely encoding and `is_lasting` of the unreadable files of a unit."""
     failures = []
-    for file in unit.files:
+    for place, file in enumerate(unit.files):
         try:
             for _ in read_documents(file):
                 pass
         except UnreadableFileError as error:
-            failures.append((file.path, str(error), error.likely if isinstance(error, NotTextError) else ""))
+            likely = error.likely if isinstance(error, NotTextError) else ""
+            failures.append((place, str(error), likely, not isinstance(error, FileAccessError)))
     return failures
 
 

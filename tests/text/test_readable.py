@@ -1,8 +1,12 @@
 """Files that cannot be read: reported all at once, converted on the way, left out by name, or skipped and listed."""
 
+import errno
+import json
+
 import pytest
 from small_corpus import changed, content
 
+from bertjax.storage import lines
 from bertjax.storage.utf8 import likely_encoding
 from bertjax.text import readable
 from bertjax.text.corpus import Corpus
@@ -10,6 +14,7 @@ from bertjax.text.extended_vocabulary import extend_vocabulary
 from bertjax.text.prepare import prepare, prepare_share, reading_notes
 from bertjax.text.sources.registry import parse_source, read_documents, source_files
 from bertjax.text.store.format import TokenStore
+from bertjax.text.store.manifest import SPLITS, read_manifest
 from bertjax.text.trained_vocabulary import prepare_vocabulary
 
 GERMAN = "Größe über Länge. Der Käse ist schön.\n\n"
@@ -191,3 +196,37 @@ def test_parquet_of_another_schema_is_skipped(data, tmp_path):
         source_files(parse_source(source))
     store = TokenStore.open(prepare(changed(data, sources=(source,), on_error="skip")))
     assert [path[-9:] for path, _ in store.manifest["provenance"]["skipped"]] == ["0.parquet", "4.parquet"]
+
+
+@pytest.mark.filterwarnings("ignore:.*of the tokens are .UNK.:UserWarning")
+def test_field_that_is_missing_leaves_the_others_of_a_file(data, tmp_path):
+    rows = [{"text": f"the river {n}."} | ({"abstract": f"a house {n}."} if n else {}) for n in range(40)]
+    for number in range(2):
+        (tmp_path / f"{number}.jsonl").write_text("\n".join(map(json.dumps, rows[1 - number :])))
+    one = f"jsonl:{tmp_path}/*.jsonl"
+    both = read_manifest(prepare(changed(data, sources=(one, f"{one}:abstract"), on_error="skip")))
+    assert sum(both["splits"][split]["documents"] for split in SPLITS) == 39 + 40 + 39
+    assert [path for path, _ in both["provenance"]["skipped"]] == [f"{tmp_path}/1.jsonl"]
+    alone = read_manifest(prepare(changed(data, sources=(one,), on_error="skip")))
+    assert sum(alone["splits"][split]["documents"] for split in SPLITS) == 39 + 40
+
+
+def test_io_error_skips_a_file_once(data, tmp_path, monkeypatch):
+    expected = prepare(changed(data, root=f"{data.root}2"))
+    open_file, find_failures = lines._open, readable._unreadable_files
+
+    def failing(path, span):
+        if path.endswith("03.txt"):
+            raise OSError(errno.EIO, "Input/output error")
+        return open_file(path, span)
+
+    def find(unit):
+        with monkeypatch.context() as patch:
+            patch.setattr(lines, "_open", failing)
+            return find_failures(unit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(readable, "_unreadable_files", find)
+        store = prepare(changed(data, on_error="skip", workers=1))
+    assert [path for path, _ in read_manifest(store)["provenance"]["skipped"]] == [f"{tmp_path}/text/03.txt"]
+    assert content(prepare(changed(data, on_error="skip"))) == content(expected)

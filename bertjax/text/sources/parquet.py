@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertjax.storage.lines import COMPRESSED, RECORD_CAP, Span, refuse_record
 from bertjax.storage.remote import RemoteError, content_tag, is_remote, open_bytes, open_ranges
-from bertjax.storage.utf8 import ReadCounts, Utf8
+from bertjax.storage.utf8 import FileAccessError, ReadCounts, Utf8
 from bertjax.text.documents import split_paragraphs
 from bertjax.text.sources.source import DEFAULT_FIELD, Paragraphs, SourceFile, SourceKind, on_bad_record
 from bertjax.text.spans import in_group, marked
@@ -288,7 +288,7 @@ def _reading(path: str) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno:
-            raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+            raise FileAccessError(f"{path}: cannot be read: {error.strerror}") from None
         raise _damaged(path, str(error).strip().partition("\n")[0]) from None
 
 

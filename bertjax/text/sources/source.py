@@ -45,6 +45,11 @@ class SourceFile:
     digest: str = ""  # SHA-256 (hex) of content that cannot change, if the storage has it
 
     @property
+    def reading(self) -> tuple[str, ...]:
+        """The path, and how the file is read: what decides whether it can be. It is the same for all spans."""
+        return self.path, self.kind, self.encoding, self.feature, self.spans
+
+    @property
     def size(self) -> int:
         """Bytes on disk, for balancing work."""
         if self.span is not None:
