@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from small_tasks import small_config, small_start, write_classes, write_questions, write_tags
+from small_tasks import content_of, small_config, small_start, write_classes, write_questions, write_tags
 
 from bertjax.finetune.kinds.kind import Splits
 from bertjax.finetune.load import read_splits
@@ -112,6 +113,22 @@ def test_a_query_is_held_out_with_all_its_passages(tmp_path: Path, start: Start,
     found = read_from(path, name, start)
     held, kept = ({example.texts[0] for example in part} for part in (found.dev["dev"], found.train))
     assert held and kept and not held & kept
+
+
+def test_figures_of_a_test_set_are_of_its_labelled_rows(tmp_path: Path, start: Start) -> None:
+    folder = write_classes(tmp_path / "folder", train=20, dev=6)
+    labels = [line.split("\t")[1] for line in (folder / "dev.tsv").read_text().splitlines()[1:3]]
+    (folder / "test.tsv").write_text("text\tlabel\na\t" + f"{labels[0]}\nb\t\nc\t{labels[1]}\n")
+    content = content_of(small_config("classification", start, folder, tmp_path / "run"), start)
+    test, classes = content.test["test"], [*content.labels]
+    assert "test: 1 of 3 rows have no label; figures are of the others" in content.notes
+    first, last = map(classes.index, labels)
+    outputs = np.eye(len(classes), dtype=np.float32)[[first, 0, (last + 1) % len(classes)]]
+    assert test.figures(outputs)["accuracy"] == 0.5 and [one.right for one in test.judge(outputs)] == [True, False]
+    (folder / "test.tsv").write_text("text\na text\n")
+    assert (
+        content_of(small_config("classification", start, folder, tmp_path / "run"), start).test["test"].figures is None
+    )
 
 
 def test_missing_options_come_from_the_folder(tmp_path: Path, start: Start) -> None:

@@ -13,9 +13,12 @@ from small_tasks import content_of, sentences, small_config, small_start
 from bertjax.config import MeshConfig, TaskConfig
 from bertjax.finetune.data import plain_text
 from bertjax.finetune.data.plain_text import read_pairs
+from bertjax.finetune.kinds.denoising import DENOISING
 from bertjax.finetune.kinds.text_vector import TEXT_VECTOR
-from bertjax.finetune.kinds.vector import VECTOR
+from bertjax.finetune.kinds.vector import VECTOR, cosines
+from bertjax.finetune.load import read_split
 from bertjax.finetune.positives import POSITIVES
+from bertjax.finetune.tasks import make_task
 from bertjax.parallel.mesh import BATCH_AXES, make_mesh
 from bertjax.training.objectives import Batch, Forward, Sums
 
@@ -106,6 +109,31 @@ def test_scored_pairs_and_held_out_halves_are_measured(tmp_path: Path) -> None:
         assert TEXT_VECTOR.completed(replace(unnamed, model=model)).task.positives == (rule,)
     with pytest.raises(ValueError, match=r"task.dims=\(64,\) \(--dims\): give numbers from 1 to"):
         VECTOR.check_run(replace(config, task=TaskConfig(dims=(64,))), content)
+
+
+@pytest.mark.parametrize("dev", ["", "dev.csv"])
+def test_a_figure_is_named_by_the_answers_of_its_set(dev: str) -> None:
+    task = make_task(TaskConfig("vectors", from_text=("text:x",), dev=dev, dims=(2,)))
+    vectors = np.random.default_rng(0).normal(size=(9, 2, 4)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+    scores = cosines(vectors[:, 0], vectors[:, 1])
+    figures = TEXT_VECTOR.measure(task.metrics, -scores, vectors)
+    assert [*figures] == ["spearman", "spearman_2"] and figures["spearman"] == pytest.approx(-1)
+    assert [*TEXT_VECTOR.measure(task.metrics, np.arange(18).reshape(9, 2), vectors)] == ["accuracy", "accuracy_2"]
+
+
+def test_a_partly_scored_set_is_refused(tmp_path: Path) -> None:
+    task = make_task(TaskConfig("vectors", from_text=("text:x",)))
+    path = tmp_path / "test.csv"
+    path.write_text("text,text_b,label\na,b,1\nc,d,\ne,f,2\n")
+    with pytest.raises(ValueError, match=r"test.csv:3: no number for the likeness of the pair, which other rows have"):
+        read_split(task, path, "test", named=True)
+
+
+def test_predictions_of_vectors_are_not_compared() -> None:
+    for kind in (VECTOR, TEXT_VECTOR, DENOISING):
+        with pytest.raises(ValueError, match=f"a task of the kind {kind.name} has no predictions to measure one by"):
+            kind.load_measures(make_task(TaskConfig("pairs")), "dev", [], Path("predictions"))
 
 
 class Given:

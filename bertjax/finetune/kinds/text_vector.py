@@ -20,14 +20,16 @@ from bertjax.finetune.metrics.classification import spearman
 from bertjax.finetune.positives import get_positives
 from bertjax.tokenization.tokenizer import Tokenizer
 
+_SCORED, _NEAREST = "spearman", "accuracy"  # metrics of pairs with numbers, and of other pairs
 _NEAR_RANK = 0.1  # of the pairs
 
 
 class TextVectorKind(VectorKind):
     """`task.positives` makes the pairs of `task.from_text`.
 
-    A development file has pairs with a number for their likeness, whose rank correlation with the cosines is measured.
-    Without one, texts are held out, and the second half of each is searched for with its first half.
+    A development or test file has pairs with a number for their likeness, whose rank correlation with the cosines is
+    measured; in a test file without numbers, the nearest pairs. Without a development file texts are held out, and the
+    second half of each is searched for with its first half.
     """
 
     name, own_task = "text_vector", "vectors"
@@ -47,7 +49,7 @@ class TextVectorKind(VectorKind):
         if len(texts) != len(self.default_columns):
             raise ValueError(f"task.text={config.text}: give the two columns of the texts in --dev")
         columns = self.columns(texts, config.label or "label", config.id)
-        metrics = self.metrics_by_dim("spearman" if scored else "accuracy", config.dims)
+        metrics = self.metrics_by_dim(_SCORED if scored else _NEAREST, config.dims)
         return Task(
             "own",
             self,
@@ -77,12 +79,21 @@ class TextVectorKind(VectorKind):
         return np.array([example.label for example in examples], np.float64)
 
     def measure(self, metrics: Sequence[str], answers: np.ndarray, outputs: np.ndarray) -> Figures:
+        """The figures of a set are named by its own answers, since a test set may be scored where no other is."""
         if answers.ndim == 2:
-            return super().measure(metrics, answers, outputs)
+            return super().measure(_renamed(metrics, _NEAREST), answers, outputs)
         return {
             metric: spearman(cosines(vectors[:, 0], vectors[:, 1]), answers)
-            for metric, vectors in self.by_dim(metrics, outputs)
+            for metric, vectors in self.by_dim(_renamed(metrics, _SCORED), outputs)
         }
+
+    def check_examples(self, examples: Sequence[TextExample], labels: Sequence[str]) -> None:
+        bare = [example for example in examples if example.label is None]
+        if 0 < len(bare) < len(examples):
+            raise ValueError(
+                f"{bare[0].where}: no number for the likeness of the pair, which other rows have; give one to every "
+                "row, or to none"
+            )
 
     def judge(
         self, examples: Sequence[TextExample], labels: Sequence[str], answers: np.ndarray, outputs: np.ndarray
@@ -112,6 +123,11 @@ class TextVectorKind(VectorKind):
 def _dropout(model: ModelConfig) -> float:
     """The sum of the rates in the encoder."""
     return model.hidden_dropout_prob + model.attention_probs_dropout_prob
+
+
+def _renamed(metrics: Sequence[str], name: str) -> list[str]:
+    """The names of `metrics_by_dim` for another metric."""
+    return ["".join((name, *metric.partition("_")[1:])) for metric in metrics]
 
 
 def _halves(example: TextExample) -> TextExample:

@@ -124,6 +124,8 @@ class TextKind(Kind):
     def load_measures(
         self, task: Task, name: str, examples: Sequence[TextExample], folder: AnyPath
     ) -> dict[str, Measure]:
+        if self.no_prediction:
+            return super().load_measures(task, name, examples, folder)
         path = folder / f"{name}.tsv"
         head, *lines = [line.split("\t") for line in read_run_file(path).removesuffix("\n").split("\n")]
         ids = [one.id.translate(WITHOUT_TABS) for one in examples]
@@ -156,14 +158,24 @@ class TextKind(Kind):
             strict=config.task.strict_length,
         )
 
+        notes: list[str] = []
+
         def split(name: str, examples: Sequence[TextExample]) -> Split:
             rows, ids = encode(examples), [example.id for example in examples]
-            labelled = not self.labelled or all(example.label is not None for example in examples)
-            answers = self.answers(examples, labels, rows)
-            figures = partial(self.measure, task.metrics, answers) if labelled else None
-            baselines = self.constant_figures(task.metrics, answers) if labelled else {}
-            judge = partial(self.judge, examples, task.meanings or labels, answers) if labelled else None
-            return Split(rows, partial(self.write, task, name, labels, ids), figures, baselines, judge)
+            write = partial(self.write, task, name, labels, ids)
+            measured = [n for n, example in enumerate(examples) if not self.labelled or example.label is not None]
+            if not measured:
+                return Split(rows, write)
+            if missing := len(examples) - len(measured):
+                notes.append(f"{name}: {missing:,} of {len(examples):,} rows have no label; figures are of the others")
+            answers, some = self.answers(examples, labels, rows)[measured], [examples[n] for n in measured]
+            return Split(
+                rows,
+                write,
+                lambda outputs: self.measure(task.metrics, answers, outputs[measured]),
+                self.constant_figures(task.metrics, answers),
+                lambda outputs: self.judge(some, task.meanings or labels, answers, outputs[measured]),
+            )
 
         weights = label_weights(config.task, labels, lambda: label_numbers(splits.train, labels))
         train = encode(splits.train, label_weights=weights)
@@ -176,7 +188,7 @@ class TextKind(Kind):
             dev,
             test,
             task.metrics,
-            (*splits.notes, *counts.notices(length), *self.notes(dev)),
+            (*splits.notes, *counts.notices(length), *notes, *self.notes(dev)),
         )
 
     def answers(self, examples: Sequence[TextExample], labels: Sequence[str], rows: TaskRows) -> np.ndarray:
