@@ -99,23 +99,27 @@ def explaining_full_disk(folder: AnyPath, bytes_needed: Callable[[], int]) -> It
         ) from error
 
 
-def exclusive_lock(root: AnyPath) -> contextlib.AbstractContextManager[None]:
-    """Hold the exclusive lock of `root`, waiting for it. A remote root has no locks: run one job at a time."""
-    return _locked(root, shared=False)
+def exclusive_lock(root: AnyPath, name: str = "") -> contextlib.AbstractContextManager[None]:
+    """Hold the exclusive lock of `root`, or of the directory `name` that is made in it, waiting for it.
+
+    A remote root has no locks: run one job at a time.
+    """
+    return _locked(root, name, shared=False)
 
 
-def shared_lock(root: AnyPath) -> contextlib.AbstractContextManager[None]:
-    """Hold the shared lock of `root`, waiting for an exclusive holder."""
-    return _locked(root, shared=True)
+def shared_lock(root: AnyPath, name: str = "") -> contextlib.AbstractContextManager[None]:
+    """Hold the same lock with other shared holders, waiting for an exclusive one."""
+    return _locked(root, name, shared=True)
 
 
 @contextlib.contextmanager
-def _locked(root: AnyPath, shared: bool) -> Iterator[None]:
+def _locked(root: AnyPath, name: str, shared: bool) -> Iterator[None]:
     if not isinstance(root, Path):
         yield
         return
     root.mkdir(parents=True, exist_ok=True)
-    with open(root / ".lock", "w") as lock:
+    # It stays: another process may be waiting for a file that this one would remove.
+    with open(root / f".lock{name and f'-{name}'}", "w") as lock:
         acquire(lock, shared)
         yield
 

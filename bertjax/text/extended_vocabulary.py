@@ -71,7 +71,7 @@ def extend_vocabulary(data: DataConfig, most: int, progress: Progress = no_progr
     added = worthwhile_words(old, words, most)
     tokens, replaced = with_words(old.tokens, added)
     new = with_tokens(old, tokens)
-    with exclusive_lock(to_path(data.root)):
+    with exclusive_lock(to_path(data.root), folder.name):
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:

@@ -116,7 +116,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
         records: dict[int, dict[str, Any]] = {}
 
         # 1. Process the units that are not finished
-        with shared_lock(root):
+        with shared_lock(root, target.name):
             if not is_complete(target, "manifest.json") and not _is_publishable(job):
                 with (
                     SIGNS.doing("preparing text"),
@@ -126,7 +126,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                     _compare_documents(corpus.units, corpus.units, job, runner, progress)
                     _fill(records, corpus.units, _shard_step(job), runner, progress)
 
-        with exclusive_lock(root):
+        with exclusive_lock(root, target.name):
             # 2. Reuse a store of the same inputs, or one that an interrupted process finished and did not publish
             if not is_complete(target, "manifest.json") and _is_publishable(job):
                 _publish(job, target)
@@ -198,7 +198,7 @@ def prepare_share(data: DataConfig, index: int, count: int, progress: Progress =
     corpus = readable_corpus(data, progress, runner)
     with reporting_unreadable(corpus, progress, runner):
         _, _, job, target = _plan_store(data, corpus, progress, runner)
-        with shared_lock(to_path(data.root)):
+        with shared_lock(to_path(data.root), target.name):
             if is_complete(target, "manifest.json") or _is_publishable(job):
                 return len(corpus.units), len(corpus.units)
             job.folder.mkdir(exist_ok=True)

@@ -94,7 +94,7 @@ def _without_entities(
         inputs_json["vocab_temperature"] = data.vocab_temperature
     inputs = fingerprint(inputs_json)
     folder = to_path(data.root) / f"vocab-{inputs[:12]}"
-    with exclusive_lock(to_path(data.root)):
+    with exclusive_lock(to_path(data.root), folder.name):
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:
@@ -106,7 +106,7 @@ def _store_vocabulary(data: DataConfig, tokenizer: Tokenizer, record: Mapping[st
     """Store a vocabulary below the root like a trained one and return its main file; `record` describes its making."""
     inputs = fingerprint({"tokenizer": tokenizer.fingerprint, "version": KEEPING_VERSION})
     folder = to_path(data.root) / f"vocab-{inputs[:12]}"
-    with exclusive_lock(to_path(data.root)):
+    with exclusive_lock(to_path(data.root), folder.name):
         if is_complete(folder, "made.json"):
             require_vocabulary(folder, inputs)
         else:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +176,29 @@ def test_unit_of_a_dead_process_is_taken_over(data, monkeypatch):
         other.stdin.close()
     assert made == expected
     assert other.returncode == -signal.SIGKILL, "its unit was not waited for"
+
+
+@pytest.mark.parametrize("vocab_size", [0, 80])
+def test_late_machine_waits_for_no_other(data, tmp_path, monkeypatch, vocab_size):
+    """While one makes its first unit, another makes all, and a third one prepares other text below the same root."""
+    if vocab_size:
+        data = changed(data, vocab="", vocab_size=vocab_size)
+    other = changed(data, sources=(f"text:{tmp_path}/text/[0-2]*.txt",))
+    expected = content(prepare(changed(other, root=str(tmp_path / "other"))))
+    results = []
+
+    def make(unit, job):
+        if unit.number == 0 and not results:
+            monkeypatch.setattr(module, "make_shards", shards.make_shards)
+            results.append(late.submit(lambda: content(prepare(other))).result(20))
+            results.append(late.submit(prepare_share, data, 1, 2).result(20))
+        return shards.make_shards(unit, job)
+
+    monkeypatch.setattr(module, "make_shards", make)
+    with ThreadPoolExecutor(1) as late:  # locks of files exclude threads too; claims on units do not
+        done, total = prepare_share(data, 0, 2)
+    assert done == total > 2
+    assert results == [expected, (total, total)]
 
 
 @pytest.mark.parametrize(("index", "count"), [(4, 4), (0, 0), (-1, 3)])
