@@ -46,7 +46,16 @@ class _Table(NamedTuple):
     """How the files of a kind are split, and how a span is read with all its columns."""
 
     split: Callable[[SourceFile, int], list[SourceFile]]
-    read: Callable[[SourceFile], pyarrow.Table]
+    read: Callable[[SourceFile, Sequence[str]], pyarrow.Table]  # the second are the columns with texts
+
+
+class RowError(ValueError):
+    """An error of one of the rows that a model was applied to; `number` is counted from 0."""
+
+    def __init__(self, number: int, message: str) -> None:
+        """Take the message without the row's file."""
+        super().__init__(message)
+        self.number = number
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,8 +88,9 @@ def annotate_tables(
     """Write parts for all rows of Parquet and JSON Lines files into `folder`, and return when all are there.
 
     written: files, or sources with globs (`parquet:`, `jsonl:`, `hf:`). columns: those with the texts of a row. job:
-    what the values depend on, as JSON; a folder of another job is refused. A text that is null is empty. Raises
-    ValueError for other files, for missing columns, and for a column that the model would replace.
+    what the values depend on, as JSON; a folder of another job is refused. A text that is null is empty. In the end
+    all parts have one schema (`_unify`). Raises ValueError for other files, for missing columns, and for a column that
+    the model would replace; for a `RowError` of `annotate` it names the file.
     """
     require_package("pyarrow", "'bertjax[parquet]'", f"--output {folder}")
     if is_remote(str(folder)):
@@ -92,14 +102,15 @@ def annotate_tables(
     with Claims(folder / _CLAIMS) as claims, Progress(len(units), what, unit="part") as progress:
         while missing := [unit for unit in units if not _part(folder, unit).exists()]:
             claimed = ClaimedUnits(missing, claims, lambda unit: _part(folder, unit).exists())
-            for unit, table in _read_ahead(claimed):
-                whole = _with_columns(table, columns, annotate, unit.files[0].path)
+            for unit, table in _read_ahead(claimed, columns):
+                whole = _with_columns(table, columns, annotate, unit.files[0])
                 _write(whole, _part(folder, unit))
                 claims.release(unit.number)
                 count, rows = count + 1, rows + whole.num_rows
                 progress.update(1)
             if not claimed:
                 time.sleep(_WAIT_SECONDS)
+    _unify([_part(folder, unit) for unit in units])
     return Annotated(folder, len(units), count, rows, time.monotonic() - started)
 
 
@@ -140,14 +151,14 @@ def _part(folder: Path, unit: Unit) -> Path:
     return folder / f"part-{unit.number:05}.parquet"
 
 
-def _read_ahead(units: Iterable[Unit]) -> Iterator[tuple[Unit, pyarrow.Table]]:
+def _read_ahead(units: Iterable[Unit], columns: Sequence[str]) -> Iterator[tuple[Unit, pyarrow.Table]]:
     """Yield units with their rows; the next unit is claimed and read while the model works on one."""
     with ThreadPoolExecutor(1) as thread:
         source = iter(units)
 
         def read() -> tuple[Unit, pyarrow.Table] | None:
             unit = next(source, None)
-            return None if unit is None else (unit, _TABLES[unit.files[0].kind].read(unit.files[0]))
+            return None if unit is None else (unit, _TABLES[unit.files[0].kind].read(unit.files[0], columns))
 
         waiting = thread.submit(read)
         while (item := waiting.result()) is not None:
@@ -155,10 +166,11 @@ def _read_ahead(units: Iterable[Unit]) -> Iterator[tuple[Unit, pyarrow.Table]]:
             yield item
 
 
-def _with_columns(table: pyarrow.Table, columns: Sequence[str], annotate: Annotate, path: str) -> pyarrow.Table:
+def _with_columns(table: pyarrow.Table, columns: Sequence[str], annotate: Annotate, file: SourceFile) -> pyarrow.Table:
     """The rows with the columns of the model."""
     import pyarrow as pa
 
+    path = file.path
     if missing := [name for name in columns if name not in table.column_names]:
         raise ValueError(
             f"{path}: no column {missing[0]!r}; it has {first_names(table.column_names, 20)}; name one with --column"
@@ -166,7 +178,11 @@ def _with_columns(table: pyarrow.Table, columns: Sequence[str], annotate: Annota
     texts = [table.column(name).to_pylist() for name in columns]
     if wrong := [value for values in texts for value in values if not isinstance(value, str | None)]:
         raise ValueError(f"{path}: a column of {', '.join(columns)} has {wrong[0]!r}, which is not a text")
-    added = annotate([tuple(text or "" for text in row) for row in zip(*texts, strict=True)])
+    try:
+        added = annotate([tuple(text or "" for text in row) for row in zip(*texts, strict=True)])
+    except RowError as error:
+        span = f", of those from {file.span[0]:,} on" if file.span and file.span[0] else ""
+        raise ValueError(f"{path}: row {error.number + 1:,}{span}: {error}") from None
     for name, values in added.items():
         if name in table.column_names:
             raise ValueError(f"{path}: it has a column {name!r} already; rename it, since the model adds one")
@@ -181,15 +197,84 @@ def _write(table: pyarrow.Table, path: Path) -> None:
         write_table(table, file)
 
 
-def _read_parquet(file: SourceFile) -> pyarrow.Table:
+def _unify(paths: Sequence[Path]) -> None:
+    """Give all parts the columns of all, with one type each; a column that a part lacks is null there.
+
+    A type is the least that has room for those of the parts: null takes any other, integers become floating-point
+    beside such, lists and objects are merged. Without such a type, the column is text: texts as they are, other
+    values as JSON. Parts are replaced atomically, so that any number of processes may do this at once.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import read_schema, read_table
+
+    schemas = [read_schema(path) for path in paths]
+    if all(schema.equals(schemas[0]) for schema in schemas):
+        return
+    names = dict.fromkeys(name for schema in schemas for name in schema.names)
+    fields = {name: [schema.field(name) for schema in schemas if name in schema.names] for name in names}
+    whole = pa.schema([_common_field(some, len(schemas)) for some in fields.values()], schemas[0].metadata)
+    for path, schema in zip(paths, schemas, strict=True):
+        if not schema.equals(whole):
+            table = read_table(path)
+            nulls = pa.nulls(table.num_rows)
+            columns = [table.column(name) if name in schema.names else nulls for name in names]
+            _write(pa.table([*map(_as_type, columns, whole.types)], whole), path)
+
+
+def _common_field(fields: Sequence[pyarrow.Field], parts: int) -> pyarrow.Field:
+    """The field with room for the values of all `fields`, which are those of so many among `parts`."""
+    import pyarrow as pa
+
+    try:
+        schemas = [pa.schema([field]) for field in fields]
+        common = pa.unify_schemas(schemas, promote_options="permissive").field(0)
+    except pa.ArrowTypeError:
+        common = pa.field(fields[0].name, pa.string())
+    return common if len(fields) == parts else common.with_nullable(True)
+
+
+def _as_type(column: Any, kind: pyarrow.DataType) -> Any:
+    import pyarrow as pa
+
+    if column.type == kind:
+        return column
+    if kind == pa.string():
+        return pa.array(_as_texts(column.to_pylist()), kind)
+    try:
+        return column.cast(kind, safe=False)  # a large integer is rounded
+    except pa.ArrowNotImplementedError:  # of objects with other fields
+        return pa.array(column.to_pylist(), kind)
+
+
+def _as_texts(values: Iterable[Any]) -> list[str | None]:
+    """Texts as they are, other values as JSON."""
+    return [
+        value if isinstance(value, str | None) else json.dumps(value, ensure_ascii=False, default=str)
+        for value in values
+    ]
+
+
+def _read_parquet(file: SourceFile, texts: Sequence[str]) -> pyarrow.Table:
     return parquet.read_table(file.path, file.span)
 
 
-def _read_jsonl(file: SourceFile) -> pyarrow.Table:
+def _read_jsonl(file: SourceFile, texts: Sequence[str]) -> pyarrow.Table:
+    """The rows with the fields of all of them; a field of several types is text, as in `_unify`."""
     import pyarrow as pa
 
-    records = jsonl.json_records(file.path, ReadCounts(), file.encoding, file.span)
-    return pa.Table.from_pylist([record for _, record in records])
+    records: list[dict[str, Any]] = []
+    for where, record in jsonl.json_records(file.path, ReadCounts(), file.encoding, file.span):
+        if wrong := [name for name in texts if not isinstance(record.get(name), str | None)]:
+            raise ValueError(f"{where}: field {wrong[0]!r} is {record[wrong[0]]!r:.80}, which is not a text")
+        records.append(record)
+    columns: dict[str, Any] = {}
+    for name in dict.fromkeys(name for record in records for name in record):
+        values = [record.get(name) for record in records]
+        try:
+            columns[name] = pa.array(values)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            columns[name] = pa.array(_as_texts(values), pa.string())
+    return pa.table(columns)
 
 
 _TABLES = {

@@ -17,7 +17,7 @@ from bertjax.__main__ import main
 from bertjax.convert.sources import write_run
 from bertjax.loaded import LoadedModel, open_model
 from bertjax.pipeline import table_parts
-from bertjax.pipeline.table_parts import annotate_tables
+from bertjax.pipeline.table_parts import RowError, annotate_tables
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -89,6 +89,56 @@ def test_other_jobs_and_tables_are_refused(tables: list[str], tmp_path: Path) ->
         run([str(tmp_path / "c.txt")])
     with pytest.raises(ValueError, match=r"it has other files \(.*a\.parquet"):
         run(name=".")
+
+
+def test_parts_are_one_table_with_the_columns_of_all_rows(tmp_path: Path, monkeypatch) -> None:
+    """Each line is a part: fields begin late, are null, are empty, are integers or not, and differ in type."""
+    rows = [
+        {"id": 1, "note": None, "tags": [], "more": {"a": 1}, "mixed": 7},
+        {"text": "one", "id": 2.5, "note": "n", "tags": ["x"], "more": {"a": 2, "b": "c"}, "mixed": "x"},
+        {"text": "two", "late": True, "mixed": [1]},
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    def sizes(texts: object) -> dict[str, list]:
+        return {"size": [len(text) or None for (text,) in texts]}
+
+    wanted = [
+        {"text": None, "id": 1.0, "note": None, "tags": [], "more": {"a": 1, "b": None}, "mixed": "7", "late": None},
+        {**rows[1], "late": None},
+        {"text": "two", "id": None, "note": None, "tags": None, "more": None, "mixed": "[1]", "late": True},
+    ]
+    wanted = [{**row, "size": size} for row, size in zip(wanted, (None, 3, 3), strict=True)]
+    annotate_tables([str(path)], ["text"], tmp_path / "whole", {}, sizes, "test")
+    assert parquet.read_table(tmp_path / "whole").to_pylist() == wanted
+
+    parts = [[rows[0], rows[1]], [rows[2]], [{"text": "a", "note": None}]]
+    names = [tmp_path / f"{number}.jsonl" for number in range(3)]
+    for name, part in zip(names, parts, strict=True):
+        name.write_text("".join(f"{json.dumps(row)}\n" for row in part))
+    for _ in range(2):
+        annotate_tables([*map(str, names)], ["text"], tmp_path / "parts", {}, sizes, "test")
+        found = parquet.read_table(tmp_path / "parts")
+        assert found.to_pylist()[:3] == wanted and len(list((tmp_path / "parts").glob("*.parquet"))) == 3
+    types = [
+        {field.name: field.type for field in table.schema} for table in (found, parquet.read_table(tmp_path / "whole"))
+    ]
+    assert types[0] == types[1]
+
+
+def test_a_bad_row_is_named_by_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "one"}\n{"text": "two"}\n')
+
+    def annotate(texts: object) -> dict[str, list]:
+        raise RowError(1, "too bad")
+
+    with pytest.raises(ValueError, match=r"rows\.jsonl: row 2: too bad"):
+        annotate_tables([str(path)], ["text"], tmp_path / "out", {}, annotate, "test")
+    path.write_text('{"text": "one"}\n{"text": 3}\n')
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 2: field 'text' is 3, which is not a text"):
+        annotate_tables([str(path)], ["text"], tmp_path / "other", {}, annotate, "test")
 
 
 @pytest.mark.run
