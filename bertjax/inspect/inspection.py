@@ -30,6 +30,7 @@ class Inspection:
 
     store: str
     fingerprint: str
+    notes: tuple[str, ...]  # on how the text was prepared
     text_bytes: int | None  # of both splits, as read; None: not recorded
     amounts: tuple[Amount, ...]
     lengths: tuple[Lengths, ...]
@@ -69,6 +70,7 @@ def inspect_store(
     return Inspection(
         store=store.name,
         fingerprint=store.fingerprint,
+        notes=tuple(provenance.get("notes", ())),
         text_bytes=provenance.get("text_bytes"),
         amounts=amounts,
         lengths=measure_lengths(train),

@@ -32,6 +32,7 @@ def render_inspection(inspection: Inspection) -> str:
     body = [
         f"<h1>{escaped(title)}</h1>",
         f'<p class="about">fingerprint {escaped(inspection.fingerprint[:12])}; inspected by bertjax</p>',
+        *(f'<p class="about">note: {escaped(note)}</p>' for note in inspection.notes),
         table_html(amounts),
         "<h2>Lengths</h2>",
         _charts([_histogram(lengths, colour) for lengths, colour in zip(inspection.lengths, _COLOURS, strict=True)]),

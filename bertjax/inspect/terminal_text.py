@@ -26,7 +26,12 @@ def render_text(inspection: Inspection) -> str:
     )
     tokens = ", ".join(f"{token} {share:.2%}" for token, share in frequent_tokens(inspection))
     parts = [
-        f"token store {inspection.store} ({inspection.fingerprint[:12]})",
+        "\n".join(
+            [
+                f"token store {inspection.store} ({inspection.fingerprint[:12]})",
+                *(line for note in inspection.notes for line in _wrapped(f"note: {note}", "  ")),
+            ]
+        ),
         amounts,
         _lengths(inspection.lengths),
         words,

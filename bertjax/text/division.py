@@ -72,7 +72,7 @@ class _Survey:
         self.held += draw < held_out
         self.held_characters += characters * (draw < held_out)
 
-    def is_enough(self, characters: int) -> bool:
+    def is_enough(self, characters: float) -> bool:
         """Whether both splits have documents, and the held-out one at least so many characters."""
         least = min(self.held, len(self.documents) - self.held)
         return least >= LEAST_DOCUMENTS and self.held_characters >= characters
@@ -100,7 +100,10 @@ def _divide(corpus: Corpus, data: DataConfig) -> Division:
     if data.split_documents != "never":
         longest = min(max(corpus.text_bytes // _PIECES, _SHORTEST), _LONGEST)
         survey = _survey(corpus, data, longest, MEASURED)
-        if survey.is_enough(MEASURED):
+        # A given share that is enough of a small text is kept, so that several stores can have the same.
+        is_given = data.held_out != DataConfig.held_out
+        least = min(MEASURED, MEASURED_SHARE * survey.characters) if is_given else MEASURED
+        if survey.is_enough(least):
             return Division(data.held_out, longest)
         if adapted := _adapted(survey, data, MOST_SHARE):
             return dataclasses.replace(adapted, longest=longest)

@@ -154,7 +154,7 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                     split: [shard for unit in corpus.units if (shard := records[unit.number]["shards"][split])]
                     for split in SPLITS
                 }
-                provenance = _provenance(corpus, records, job)
+                provenance = _provenance(corpus, records, job, division)
                 if notes := division.notes():
                     provenance["division"] = notes
                 train, evaluation = (sum(shard["documents"] for shard in shards[split]) for split in SPLITS)
@@ -439,7 +439,9 @@ def _fill(
                 time.sleep(_WAIT_SECONDS)
 
 
-def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJob) -> dict[str, Any]:
+def _provenance(
+    corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJob, division: Division
+) -> dict[str, Any]:
     """Describe where a store's text came from. Raises ValueError if a source had none."""
     reading = [ReadCounts() for _ in corpus.sources]
     for unit in corpus.units:
@@ -450,7 +452,7 @@ def _provenance(corpus: Corpus, records: dict[int, dict[str, Any]], job: ShardJo
     units = sum((Counter(record["units"]) for record in records.values()), Counter[str]()) if job.units else {}
     return {
         "inputs": job.inputs,
-        "held_out": job.held_out,
+        **division.inputs(),
         "sources": corpus.description(),
         "source_names": [str(source) for source in corpus.sources],
         "reading": [counts.to_json() for counts in reading],

@@ -152,3 +152,23 @@ def test_sources_of_a_store_are_known_by_their_files(data):
         require_store_sources({"provenance": about | names}, [stage])
         with pytest.raises(ValueError, match=r"the store has 2 \(jsonl:(old/)?en\.jsonl, jsonl:(old/)?de\.jsonl\)"):
             require_store_sources({"provenance": about | names}, [changed(stage, sources=sources[::-1])])
+
+
+@pytest.mark.parametrize("division", ["never", "always"])
+def test_stores_of_other_held_out_shares_are_noted(data, tmp_path, division):
+    """With the share that the note names, a document of both stores is held out in both."""
+
+    def both(share):
+        names = (f"text:{tmp_path}/text/{glob}.txt" for glob in ("*", "3*"))
+        made = [changed(data, sources=(name,), split_documents=division, held_out=share) for name in names]
+        return open_training_data([changed(data, store=tuple(str(prepare(one)) for one in made))], no_progress).notes
+
+    (note,) = [note for note in both(0.01) if note.startswith("stores ")]
+    assert "may be held out in one and trained on in the other" in note
+    assert not [note for note in both(float(note.rpartition(" ")[2])) if note.startswith("stores ")]
+
+
+def test_stores_that_divide_text_differently_are_noted(data, tmp_path):
+    store = prepare(changed(data, split_documents="always"))
+    notes = open_training_data([changed(data, store=(str(prepare(data)), str(store)))], no_progress).notes
+    assert any("divide long documents not at all and after 1,000 characters" in note for note in notes)

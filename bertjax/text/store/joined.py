@@ -64,10 +64,32 @@ def _sum(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _division_notes(each: Sequence[dict[str, Any]]) -> list[str]:
+    """Lines on a document in several stores that may be held out in one and trained on in another."""
+    risk = "a document that is in both may be held out in one and trained on in the other"
+    notes = []
+    if len(shares := sorted({about["held_out"] for about in each if "held_out" in about})) > 1:
+        listed = " and ".join(f"{share:.2g}" for share in shares)
+        notes.append(
+            f"stores hold out shares of {listed} of their documents: {risk}, and held-out figures are then too good; "
+            f"prepare them with the same --data.held-out, here --data.held-out {shares[-1]}"
+        )
+    if len(lengths := sorted({about.get("longest_document", 0) for about in each})) > 1:
+        listed = " and ".join(f"after {length:,} characters" if length else "not at all" for length in lengths)
+        notes.append(
+            f"stores divide long documents {listed}: {risk}; prepare them with --data.split-documents never, or as "
+            "the sources of one store"
+        )
+    if len({about.get("groups") for about in each}) > 1:
+        notes.append(f"stores have different groups: {risk}; prepare them with the same --data.groups")
+    return notes
+
+
 def _provenance(stores: Sequence[TokenStore]) -> dict[str, Any]:
     """Describe where the stores' text came from, each as one source."""
     each = [store.manifest["provenance"] for store in stores]
     lists = {key: [item for about in each for item in about.get(key, [])] for key in _LISTS}
+    lists["notes"] = [*_division_notes(each), *lists["notes"]]
     sums = {key: sum(about.get(key, 0) for about in each) for key in _SUMS}
     return {
         "sources": [{"kind": "store", "files": [[store.path.name, store.fingerprint]]} for store in stores],
