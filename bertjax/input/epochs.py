@@ -36,6 +36,7 @@ from bertjax.text.store.manifest import json_sha256
 LEAST_DOCUMENTS = 2
 SMALL_PLANS_ROWS = 2**20  # a batch of a tiny corpus may straddle many epochs: keep as many plans as this many rows fill
 SAMPLE_TOKENS = 1 << 22  # a larger text's rows are estimated from a sample
+_SAMPLED_SOURCES = 16  # of a mixture, those with the largest shares
 
 _PLAN_VERSION = 1  # of the rules for pairs, packing and windows; a change makes other plans
 _INPUTS = (  # fields of DataConfig on which a plan depends
@@ -133,7 +134,7 @@ class Epochs:
         """The number of rows in an epoch; of several windows about, as that of the first window tells."""
         first = self.get(0)
         if self.several:
-            return round(len(first) * self._split.num_tokens / first.text.num_tokens)
+            return round(len(first) * self._split.num_tokens / self._windows.get(0).num_tokens)
         return len(first)
 
     @cached_property
@@ -142,8 +143,17 @@ class Epochs:
         split = self._split
         if not isinstance(split, SplitView) or split.num_tokens <= SAMPLE_TOKENS or self._data.sampling == "groups":
             return self.rows
-        sample = split.sample(SAMPLE_TOKENS)
-        rows = len(self._plan(sample, None, 0)) * split.num_tokens / sample.num_tokens
+        views = [(1.0, split)]
+        if self.shares is not None:  # rows of a source may have more text than those of another
+            largest = np.argsort(-self.shares, kind="stable")[:_SAMPLED_SOURCES].tolist()
+            each = [(float(self.shares[source]), split.select_sources(source)) for source in largest]
+            views = [(share, view) for share, view in each if share and view.num_documents >= LEAST_DOCUMENTS] or views
+        rate = 0.0  # rows of a token
+        for share, view in views:
+            sample = view.sample(SAMPLE_TOKENS // len(views))
+            sample = sample if sample.num_documents >= LEAST_DOCUMENTS else view
+            rate += share * len(self._plan(sample, None, 0)) / sample.num_tokens
+        rows = rate / sum(share for share, _ in views) * split.num_tokens
         return round(float(f"{rows:.3g}"))  # no more digits than are known
 
     def get(self, number: int) -> PlannedWindow:

@@ -42,6 +42,14 @@ class Window:
     text: Split
     reading: Reading | None
 
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of the documents that are read, of one that is read several times as often."""
+        if self.reading is None:
+            return self.text.num_tokens
+        lengths = np.diff(self.text.sentence_offsets[self.text.document_offsets])
+        return int(lengths[self.reading.document].sum())
+
 
 class Windows:
     """The windows of a run over a split, in order: window n is the (n mod `count`)-th of epoch n // `count`.

@@ -14,6 +14,7 @@ from pair_corpora import random_documents
 from scipy import stats
 
 from bertjax.config import DataConfig
+from bertjax.input import epochs
 from bertjax.input.batches import PairBatches
 from bertjax.input.feed import open_feed
 from bertjax.input.lanes import LaneBatches
@@ -81,6 +82,23 @@ def test_each_sentence_is_in_one_row_of_every_epoch(split: SplitView) -> None:
         orders.append(rows)
     assert orders[0] != orders[1] and sorted(map(len, orders[0])) != sorted(map(len, orders[1]))
     assert batches.rows_per_epoch == pytest.approx(len(orders[0]), rel=0.1)
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (0.05, 0.95), (1.0, 0.0)])
+def test_rows_of_a_mixture_are_those_of_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: tuple[float, ...]
+) -> None:
+    """Of a large source of short documents, and of a small one whose documents fill rows and are read repeatedly."""
+    monkeypatch.setattr(epochs, "SAMPLE_TOKENS", 2_000)
+    documents = [*([[7] * 10] for _ in range(3_000)), *([[8] * 10] * 50 for _ in range(6))]
+    about = {"shard_sources": {"train": [*[0] * 30, 1]}, "sources": ["a", "b"]}
+    write_store(tmp_path / "s", {"train": documents}, TOKENIZER, documents_per_shard=100, provenance=about)
+    batches = batches_of(
+        TokenStore.open(tmp_path / "s").split("train"), replace(SENTENCES, packing="none", weights=weights)
+    )
+    rows = len(epoch_of(batches, 0))
+    assert batches.rows_per_epoch == pytest.approx(rows, rel=0.3)
+    assert batches.estimated_rows == pytest.approx(rows, rel=0.1)
 
 
 @pytest.mark.parametrize("data", [SENTENCES, PAIRS, replace(PAIRS, weights=(1.0, 3.0))])
