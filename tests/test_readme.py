@@ -45,7 +45,7 @@ def commands() -> list[str]:
     own_lines = re.findall(r"^(?:Command:)? *(bertjax .*)", recipes, re.M)
     inline += [line for line in own_lines if line.split()[1] in VERBS]
     found = [line.partition("  #")[0].rpartition(" | ")[2].removeprefix("$ ") for line in lines] + inline
-    return sorted({" ".join(c.split()) for c in found if c.startswith("bertjax ") and "…" not in c})
+    return sorted({" ".join(c.split()) for c in found if c.startswith("bertjax ")})
 
 
 def options() -> list[str]:
@@ -54,8 +54,10 @@ def options() -> list[str]:
     return sorted({re.sub(r"\|\S+", "", o) for o in found if o.split()[0] not in NO_KEYS and " " in o})
 
 
+ABBREVIATED = [c for c in commands() if "…" in c]
 # Not a verb alone, which is a name.
-COMMANDS = [c for c in commands() if not c.endswith(" --help") and not re.fullmatch(r"bertjax (run )?[\w-]+", c)]
+NAMES = re.compile(r"bertjax (run )?[\w-]+")
+COMMANDS = [c for c in commands() if not ("…" in c or c.endswith(" --help") or NAMES.fullmatch(c))]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import lzma
 import re
 import shlex
 import shutil
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from page_files import CHAPTERS, write_bytes, write_task_files
 
 import bertjax
 from bertjax.__main__ import main
@@ -48,7 +46,6 @@ SHORT = ["--training.steps", "4", "--training.eval-every", "4", "--training.eval
          "--model.hidden-size", "16", "--model.intermediate-size", "32", "--model.num-hidden-layers", "1",
          "--model.num-attention-heads", "2", "--execution.scan-unroll", "1", "--optimizer.warmup-steps", "1",
          "--training.global-batch-size", "8"]  # fmt: skip
-NOVEL = REPOSITORY / "bertjax" / "text" / "sources" / "novels" / "alice.txt.xz"
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +54,10 @@ def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("use-it")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        Path("novel").mkdir()
-        for number, chapter in enumerate(lzma.decompress(NOVEL.read_bytes()).decode().split("\n\n")[:8]):
-            Path(f"novel/{number}.txt").write_text(chapter, encoding="utf-8")
+        for number, chapter in enumerate(CHAPTERS):
+            write_bytes(Path(f"novel/{number}.txt"), chapter.encode())
         assert main([*commands(README, "Try it")[0], *SHORT]) == 0
-    words = {"good": "I liked it and would read it again", "bad": "It was long, and I did not finish it"}
-    lines = [f'"{words[label]}, number {number}.",{label}' for number in range(40) for label in words]
-    (folder / "reviews.csv").write_text("\n".join(["text,label", *lines]) + "\n")
-    (folder / "texts.txt").write_text("Sort an array in place.\nOpen a file.\nThe mean of all elements.\n")
+    write_task_files(folder)
     return folder
 
 
@@ -173,113 +166,3 @@ def test_the_feature_based_variant_is_trained_and_used(
     assert shown == ["Ada", "opened", "an", "array", "in", "London", "."]
     assert main(["export", "runs/features"]) == 1
     assert "transformers has no such network" in capsys.readouterr().err
-
-
-# What the other pages show, in an order in which each finds the files of those before it.
-FURTHER = """
-bertjax recipes copy modern_mini
-bertjax export runs/quickstart --to huggingface --output my_bert
-bertjax import hf:my_bert --output runs/again
-bertjax run verify runs/quickstart
-bertjax run replay runs/quickstart --step 2
-bertjax fill-mask runs/quickstart --checkpoints 'She opened the [MASK].' 'Then she went out.'
-bertjax fill-mask runs/quickstart --correct 'He sat done in the chair.' --top 3
-bertjax fill-mask hf:my_bert --correct --evaluate sighan15_test.tsv
-bertjax fill-mask hf:my_bert --correct --file lines.txt --masked --output corrected.txt
-bertjax evaluate runs/quickstart 'She was looking at him.' 'She were looking at him.'
-bertjax evaluate hf:my_bert --pairs blimp/data --variant word-l2r
-bertjax compare runs/first runs/second --html comparison.html
-bertjax neighbors runs/quickstart garden
-bertjax neighbors vectors.txt --vocab vocab.txt --output similar.tsv
-bertjax embed runs/quickstart 'parquet:crawl/*.parquet' --output vectors/
-bertjax embed runs/quickstart papers.jsonl.gz --field abstract --long split --output vectors.parquet
-bertjax predict runs/reviews --files 'parquet:crawl/*.parquet' --column text --output labels/
-bertjax export runs/reviews --to onnx --precision int8
-bertjax export runs/reviews --to stablehlo
-bertjax export runs/reviews --to web --output page
-bertjax export runs/quickstart --to sentence-transformers --pooling mean --normalize --output my_encoder
-bertjax finetune vectors --init-from runs/quickstart --from-text notes/ --positives neighbors title --dims 32 64
-bertjax vocab configs/domain.py --data.vocab bert-base-cased/vocab.txt --extend 'text:papers/**/*.txt' --max-new 1000
-bertjax pretrain configs/bert_mini.py --data.sources 'text:books/*.txt'
-bertjax pretrain configs/bert_mini.py --data.sources 'text:books/**/*.txt' --data.packing pairs
-bertjax pretrain configs/bert_mini.py --data.sources 'parquet:my_dataset/**/*.parquet:text'
-bertjax pretrain configs/bert_mini.py --data.sources 'text:books/*.txt' 'wikiextractor:wiki/*.xz'
-"""
-# Where the page has a placeholder, a name of a folder that is nowhere, or sizes of a larger model.
-SHOWN = {
-    "bertjax run verify runs/quickstart": "bertjax run verify PATH ...",
-    "bertjax run replay runs/quickstart --step 2": "bertjax run replay RUN --step 1200",
-}
-DIMS = {"32": "8", "64": "12"}  # of a model of width 16
-
-
-def write_further_files(folder: Path) -> None:
-    """The files that the further commands name, beside those of the fixture."""
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    for name in ("crawl", "my_dataset/part", "notes", "papers", "books", "wiki", "blimp/data"):
-        (folder / name).mkdir(parents=True)
-    for path in sorted((folder / "novel").iterdir()):
-        for place in ("books", "papers", "notes"):
-            shutil.copy(path, folder / place / path.name)
-    chapters = [path.read_text(encoding="utf-8") for path in sorted((folder / "novel").iterdir())]
-    for path in ("crawl/a.parquet", "my_dataset/part/a.parquet"):
-        parquet.write_table(pyarrow.table({"text": chapters}), folder / path)
-    articles = "".join(f'<doc id="{n}" title="T">\nT\n\n{text}\n</doc>\n' for n, text in enumerate(chapters))
-    (folder / "wiki" / "wiki_00.xz").write_bytes(lzma.compress(articles.encode()))
-    papers = "".join(json.dumps({"abstract": "It is short."}) + "\n" for _ in range(3))
-    (folder / "papers.jsonl.gz").write_bytes(gzip.compress(papers.encode()))
-    pair = {"sentence_good": "She was here.", "sentence_bad": "She were here."}
-    (folder / "blimp" / "data" / "agreement.jsonl").write_text(f"{json.dumps(pair)}\n" * 3)
-    (folder / "sighan15_test.tsv").write_text(
-        "id\tsource\ttarget\n1\tthe rabit ran\tthe mouse ran\n2\tshe sad no\tshe said no\n"
-    )
-    (folder / "lines.txt").write_text("The rabbit ran.\nShe opened the door.\n")
-    words = ("the", "a", "she", "he", "rabbit", "was", "said", "and")
-    vectors = [f"{word} {number % 3} {number % 2} 1" for number, word in enumerate(words)]
-    (folder / "vectors.txt").write_text("\n".join(vectors) + "\n")
-    shutil.copy(folder / "runs" / "quickstart" / "vocab.txt", folder / "vocab.txt")
-    for name in ("first", "second"):
-        shutil.copytree(folder / "runs" / "quickstart", folder / "runs" / name)
-    (folder / "configs").symlink_to(REPOSITORY / "configs")
-
-
-def in_small(command: list[str]) -> list[str]:
-    """A command with a tiny network and few steps where it trains."""
-    command = [DIMS.get(word, word) for word in command]
-    if command[0] == "pretrain":
-        given = {*command}
-        pairs = zip(SHORT[::2], SHORT[1::2], strict=True)
-        kept = [word for pair in pairs if pair[0] not in {"--data.sources", *given} for word in pair]
-        return [*command, *kept, "--run-dir", f"runs/small-{zlib.crc32(repr(command).encode())}"]
-    if command[:2] == ["finetune", "vectors"]:
-        return [*command, "--epochs", "1", "--batch-size", "8", "--max-length", "16", "--run-dir", "runs/vectors"]
-    return command
-
-
-@pytest.mark.long  # minutes; each verb has tests of its own
-def test_commands_of_the_other_pages_run(
-    user_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pages = " ".join(path.read_text(encoding="utf-8") for path in pages_of_users())
-    pages = " ".join(pages.replace("\\\n", " ").split())
-    folder = tmp_path / "user"
-    shutil.copytree(user_folder, folder)
-    monkeypatch.chdir(folder)
-    write_further_files(folder)
-    assert main(commands(README, "Use the model")[0]) == 0
-    refused = []
-    for line in FURTHER.strip().splitlines():
-        assert SHOWN.get(line, line) in pages, f"no page shows {line}"
-        command = in_small(shlex.split(line)[1:])
-        if "hf:bert-base-cased" in command or "bert-base-cased/vocab.txt" in command:
-            shutil.copytree("my_bert", "bert-base-cased", dirs_exist_ok=True)
-        capsys.readouterr()
-        if main(command) != 0:
-            refused.append(f"{shlex.join(command)}\n{capsys.readouterr().err}")
-    assert not refused, "\n".join(refused)
-
-
-def pages_of_users() -> list[Path]:
-    """The pages with commands for users."""
-    rooms = ("", "configs", "launch", "bertjax", "bertjax/finetune")
-    return [*(REPOSITORY / room / "README.md" for room in rooms), *(REPOSITORY / ".github/site/pages").rglob("*.md")]
