@@ -140,18 +140,18 @@ def read_table(
     return table
 
 
-def refuse_record(reason: str) -> None:
-    """Raise ValueError for a record that cannot be read, the default of readers that may leave it out instead."""
+def refuse_record(reason: str, records: int = 1) -> None:
+    """Raise ValueError for records that cannot be read, the default of readers that may leave them out instead."""
     raise ValueError(reason) from None
 
 
 def csv_records(
-    path: object, lines: Iterable[str], on_bad: Callable[[str], None] = refuse_record, **dialect: Any
+    path: object, lines: Iterable[str], on_bad: Callable[[str, int], None] = refuse_record, **dialect: Any
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (number of the first line, fields) of each CSV record; a blank line has no fields.
 
     `dialect` has the options of `csv.reader`. A malformed record is left out, and `on_bad` gets the reason, with `path`
-    and the line.
+    and the line, and the number of lines: a stray quotation mark makes one record of all rows to the next one.
     """
     csv.field_size_limit(RECORD_CAP)  # texts may exceed the default, 128 KiB
     reader = csv.reader(lines, strict=True, **dialect)
@@ -162,7 +162,8 @@ def csv_records(
         except csv.Error as error:
             on_bad(
                 f"{path}:{reader.line_num}: bad CSV ({error}) in the row of line {first}; put fields with a "
-                "separator, quotation mark or new line between quotation marks, double those within"
+                "separator, quotation mark or new line between quotation marks, double those within",
+                max(reader.line_num - first + 1, 1),
             )
             continue
         if fields is None:

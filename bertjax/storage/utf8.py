@@ -216,9 +216,9 @@ class ReadCounts:
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
         del self.bad_examples[LISTED_RECORDS:]
 
-    def leave_out(self, reason: str) -> None:
-        """Count a record that is left out. Raises ValueError if most records seem to be bad."""
-        self.bad_records += 1
+    def leave_out(self, reason: str, records: int = 1) -> None:
+        """Count records that are left out. Raises ValueError if most records seem to be bad."""
+        self.bad_records += records
         if len(self.bad_examples) < LISTED_RECORDS:
             self.bad_examples.append(reason)
         if self.bad_records > _MOST_BAD and self.bad_records > _MOST_BAD_SHARE * self.records:

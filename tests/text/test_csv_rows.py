@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -73,3 +74,20 @@ def test_csv_reads_marked_spans(tmp_path):
 def test_csv_refuses_malformed_rows(tmp_path, content, message):
     with pytest.raises(ValueError, match=rf"a\.csv{message}"):
         texts(tmp_path / "a.csv", content)
+
+
+@pytest.mark.parametrize(
+    ("content", "bad"),
+    [
+        ('text\n"b\n' + "row\n" * 9, 10),
+        ('text\n"b\nrow\nthe "river" is\n' + "row\n" * 9, 3),
+        ('text\n"b\nrow\nthe river",is\n' + "row\n" * 9, 3),
+    ],
+    ids=["open to the end", "ends inside a field", "ends at a separator"],
+)
+def test_lines_of_a_bad_row_count_as_bad_records(tmp_path, content, bad):
+    (tmp_path / "a.csv").write_text(content)
+    (file,) = source_files(parse_source(f"csv:{tmp_path}/a.csv"))
+    counts = ReadCounts()
+    documents = list(read_documents(replace(file, leaves_out=True), counts))
+    assert (counts.bad_records, len(documents)) == (bad, content.count("\n") - 1 - bad)

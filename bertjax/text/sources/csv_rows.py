@@ -26,7 +26,8 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
     """Read the rows, a document each, whose lines are paragraphs.
 
     Raises ValueError naming file and line for a missing column, a malformed row, a row with another number of fields
-    than the header, or a row above `RECORD_CAP` bytes.
+    than the header, or a row above `RECORD_CAP` bytes. Where such rows are left out, each of their lines counts as a
+    record, since a stray quotation mark makes one of many.
     """
     on_bad = on_bad_record(file, counts)
     rows = _rows(file, counts, on_bad)
@@ -42,7 +43,8 @@ def read(file: SourceFile, counts: ReadCounts) -> Paragraphs:
         if len(fields) != len(header):
             on_bad(
                 f"{where}: {len(fields)} fields, and the header has {len(header)} ({', '.join(header[:20])}); correct "
-                "the row"
+                "the row",
+                1 + sum(field.count("\n") for field in fields),
             )
             continue
         try:
@@ -68,7 +70,7 @@ def _column(file: SourceFile, header: list[str]) -> int:
     return header.index(name)
 
 
-def _rows(file: SourceFile, counts: ReadCounts, on_bad: Callable[[str], None]) -> Iterator[tuple[int, list[str]]]:
+def _rows(file: SourceFile, counts: ReadCounts, on_bad: Callable[[str, int], None]) -> Iterator[tuple[int, list[str]]]:
     """Yield (number of the first line, fields) of each row that is not blank."""
 
     def refuse(number: int) -> None:

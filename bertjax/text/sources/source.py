@@ -113,6 +113,9 @@ def source_lines(file: SourceFile, counts: ReadCounts, record_end: re.Pattern[by
     return read_lines(file.path, count, counts=counts, span=span, encoding=file.encoding, record_end=record_end)
 
 
-def on_bad_record(file: SourceFile, counts: ReadCounts) -> Callable[[str], None]:
-    """A function that gets the reason why a record cannot be read: it leaves it out and counts it, or raises."""
+def on_bad_record(file: SourceFile, counts: ReadCounts) -> Callable[..., None]:
+    """A function of the reason why a record cannot be read, or several: it leaves them out and counts them, or raises.
+
+    See `ReadCounts.leave_out` and `refuse_record`.
+    """
     return counts.leave_out if file.leaves_out else refuse_record
