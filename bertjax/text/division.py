@@ -16,9 +16,10 @@ from typing import Any
 
 from bertjax.config import DataConfig
 from bertjax.storage.utf8 import ReadCounts
-from bertjax.text.corpus import Corpus, with_draws
+from bertjax.text.corpus import Corpus, draws, with_draws
 from bertjax.text.documents import Document
 from bertjax.text.groups import Groups, groups_fingerprint, read_groups
+from bertjax.text.screening import compares
 from bertjax.text.sources.registry import KINDS, read_documents, require_documents
 
 LEAST_DOCUMENTS = 2  # in each split; a random B needs another document
@@ -49,11 +50,15 @@ class Division:
             **({"groups": groups_fingerprint(self.groups)} if self.groups else {}),
         }
 
-    def notes(self) -> list[str]:
-        """Lines to print if the held-out share is not the requested one."""
+    def notes(self, written: float | None = None) -> list[str]:
+        """Lines to print if the held-out share is not the requested one.
+
+        `written` is the share of what is stored, if filters leave out a part of the text.
+        """
         if self.share is None:
             return []
-        return [f"{self.share:.1%} of the text is held out: data.held_out leaves too few documents to measure with"]
+        share = self.share if written is None else written
+        return [f"{share:.1%} of the text is held out: data.held_out leaves too few documents to measure with"]
 
 
 @dataclass
@@ -125,13 +130,17 @@ def _may_be_enough(corpus: Corpus) -> bool:
 
 
 def _survey(corpus: Corpus, data: DataConfig, longest: int, characters: int) -> _Survey:
-    """Read documents until there are enough for the requested share, or to the end."""
+    """Read documents until there are enough for the requested share, or to the end.
+
+    Documents of the same words count once if filters leave out copies.
+    """
     survey = _Survey()
+    seen: set[float] | None = set() if compares(data.filters) else None
     groups = read_groups(data.groups) if data.groups else None
     for source, files in zip(corpus.sources, corpus.files, strict=True):
         counts = ReadCounts()
         for file in files:
-            for draw, size in _sizes(read_documents(file, counts, longest), groups):
+            for draw, size in _sizes(read_documents(file, counts, longest), groups, seen):
                 survey.add(draw, size, data.held_out)
                 if survey.is_enough(characters) or survey.characters > _SURVEYED:
                     survey.is_whole = False
@@ -140,14 +149,27 @@ def _survey(corpus: Corpus, data: DataConfig, longest: int, characters: int) -> 
     return survey
 
 
-def _sizes(documents: Iterator[Document], groups: Groups | None) -> Iterator[tuple[float, int]]:
-    """Yield (draw, characters) of each document; its parts count together."""
+def _sizes(
+    documents: Iterator[Document], groups: Groups | None, seen: set[float] | None = None
+) -> Iterator[tuple[float, int]]:
+    """Yield (draw, characters) of each document; its parts count together.
+
+    With `seen`, the draws of the words of earlier documents, copies of those are left out.
+    """
     held: tuple[float, int] | None = None
+    is_copy = False
     for document, (draw, _) in with_draws(documents, groups):
         if document.is_continuation:
-            assert held is not None
-            held = (draw, held[1] + len(document.text))
+            if not is_copy:
+                assert held is not None
+                held = (draw, held[1] + len(document.text))
             continue
+        if seen is not None:
+            words = draw if groups is None else draws(document.text)[0]
+            is_copy = words in seen
+            seen.add(words)
+            if is_copy:
+                continue
         if held:
             yield held
         held = (draw, len(document.text))

@@ -155,7 +155,8 @@ def prepare(data: DataConfig, progress: Progress = no_progress, runner: Runner |
                     for split in SPLITS
                 }
                 provenance = _provenance(corpus, records, job, division)
-                if notes := division.notes():
+                trained, held_out = (sum(shard["tokens"] for shard in shards[split]) for split in SPLITS)
+                if notes := division.notes(held_out / max(trained + held_out, 1) if data.filters else None):
                     provenance["division"] = notes
                 train, evaluation = (sum(shard["documents"] for shard in shards[split]) for split in SPLITS)
                 if min(train, evaluation) < LEAST_DOCUMENTS and "screened" in provenance:

@@ -83,6 +83,19 @@ def _tokens(split):
     return split.tokens(split.sentence_offsets[:-1], np.diff(split.sentence_offsets))
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_held_out_share_is_that_of_the_documents_that_stay(data, tmp_path, seed):
+    notice = text_of(900 + seed)
+    texts = [*(text_of(1000 * seed + n) for n in range(60)), *[notice] * 200]
+    (tmp_path / "copies.jsonl").write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
+    sources = (f"jsonl:{tmp_path}/copies.jsonl",)
+    manifest = read_manifest(prepare(changed(data, sources=sources, held_out=1e-6)))
+    train, held_out = (manifest["splits"][split]["tokens"] for split in ("train", "held_out"))
+    share = held_out / (train + held_out)
+    assert 0.03 < share < 0.1
+    assert any(note.startswith(f"{share:.1%} of the text is held out") for note in reading_notes(manifest))
+
+
 def test_same_bytes_for_processes_and_shards(data, tmp_path):
     data = changed(data, filters=QUALITY)
     alone = content(prepare(data))
