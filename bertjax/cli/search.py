@@ -88,7 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--evaluate",
         metavar="FOLDER",
-        help="a folder in BEIR's layout: index its corpus.jsonl, and measure with its queries.jsonl and qrels/test.tsv",
+        help="a folder in BEIR's layout: index its corpus.jsonl, and measure with its queries.jsonl and qrels/test.tsv "
+        "(with --training-pairs qrels/train.tsv)",
     )
     parser.add_argument(
         "--training-pairs",
@@ -182,7 +183,7 @@ def _name_files(arguments: argparse.Namespace) -> None:
     for option in ("query", "queries", "documents"):
         if getattr(arguments, option):
             raise ValueError(f"--evaluate {arguments.evaluate} names the documents and queries; leave --{option} out")
-    files = find_collection(Path(arguments.evaluate), arguments.qrels)
+    files = find_collection(Path(arguments.evaluate), arguments.qrels, train=bool(arguments.training_pairs))
     arguments.documents, arguments.queries, arguments.qrels = [files.documents], files.queries, files.judgements
 
 

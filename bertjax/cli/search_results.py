@@ -55,7 +55,10 @@ def write_pairs(
     counts = write_training_pairs(folder, queries, results, judgements, documents, arguments.negatives)
     if counts.missing:
         print(f"{counts.missing:,} relevant documents are not in the index and were left out")
-    print(f"next: bertjax finetune pairs --init-from {model} --data {shlex.quote(str(folder / PAIRS))}")
+    if counts.without_negatives:
+        print(f"{counts.without_negatives:,} relevant passages have no negative and were left out of {folder / PAIRS}")
+    columns = " --text text text_b negatives" if counts.negatives else ""
+    print(f"next: bertjax finetune pairs --init-from {model} --data {shlex.quote(str(folder / PAIRS))}{columns}")
     print(f"next: bertjax finetune relevance --init-from {model} --data {shlex.quote(str(folder / RELEVANCE))}")
     print(
         f"{folder}: {counts.queries:,} queries with {counts.positives:,} relevant passages and "

@@ -145,10 +145,10 @@ class Collection(NamedTuple):
     judgements: str
 
 
-def find_collection(folder: Path, judgements: str | None = None) -> Collection:
+def find_collection(folder: Path, judgements: str | None = None, *, train: bool = False) -> Collection:
     """Find corpus.jsonl, queries.jsonl and qrels/test.tsv, or the only one of qrels/; compressed or not.
 
-    `judgements` are used instead of those of the folder.
+    To `train` on the judgements, they are qrels/train.tsv. `judgements` are used instead of those of the folder.
 
     Raises ValueError naming what is missing, or the judgements to choose from.
     """
@@ -156,10 +156,16 @@ def find_collection(folder: Path, judgements: str | None = None) -> Collection:
     if judgements:
         return Collection(str(files[0]), str(files[1]), judgements)
     qrels = sorted(folder.glob("qrels/*.tsv*"))
-    test = [path for path in qrels if path.name.startswith("test.tsv")]
     if not qrels:
         raise ValueError(f"{folder}: no qrels/*.tsv; is it a folder in BEIR's layout?")
-    if len(chosen := test or qrels) != 1:
+    chosen = [path for path in qrels if path.name.startswith("train.tsv" if train else "test.tsv")]
+    if train and not chosen:
+        names = ", ".join(path.name for path in qrels)
+        raise ValueError(
+            f"{folder}: no qrels/train.tsv to make training data of, but {names}, which may be for evaluation; name "
+            "the judgements to train on as --qrels FILE"
+        )
+    if len(chosen := chosen or qrels) != 1:
         names = ", ".join(path.name for path in chosen)
         raise ValueError(f"{folder}: qrels/ has {names}; name one of them as --qrels FILE")
     return Collection(str(files[0]), str(files[1]), str(chosen[0]))

@@ -24,6 +24,7 @@ PAIRS, RELEVANCE = "pairs", "relevance"
 
 _DEV_PERIOD = 10  # one judged query in so many is for development
 _LEAST_DEV = 2  # but at least so many, if there are twice as many: one query alone measures little
+_OTHERS = 100  # negatives of all queries to choose from for a query without its own
 _SEED = 0
 
 
@@ -35,6 +36,7 @@ class PairCounts:
     positives: int = 0
     negatives: int = 0
     missing: int = 0  # judged documents that are not in the index
+    without_negatives: int = 0  # pairs left out because others have negatives, and no passage is one for them
 
 
 def write_training_pairs(
@@ -48,8 +50,9 @@ def write_training_pairs(
     """Write train.jsonl and dev.jsonl of pairs/ and relevance/, with up to `negatives` for each relevant passage.
 
     Rows have `text` (the query), `text_b` (the passage), and in relevance/ `label`, 1 or 0, in pairs/ `negatives`, so
-    many for every pair (the same ones again if the query has fewer), or none. Negatives are drawn from
-    the query's `results`, without relevant passages and copies of them. Raises ValueError unless two queries have a
+    many for every pair (the same ones again if the query has fewer); no pair has them if no query has any. Negatives
+    are drawn from the query's `results`, or for want of others from the negatives of all queries, without relevant
+    passages and copies of them. Raises ValueError unless two queries have a
     relevant passage in the index.
     """
     numbers = documents.numbers({document for grades in judgements.values() for document in relevant_documents(grades)})
@@ -67,26 +70,37 @@ def write_training_pairs(
     if len(answered) == 1:
         raise ValueError("one query has a relevant document in the index; give two or more: one to train, one to test")
     counts.queries, period = len(answered), min(_DEV_PERIOD, max(2, len(answered) // _LEAST_DEV))
-    for nth, (query, hits, answers) in enumerate(answered, 1):
-        drawn = _hard_negatives(hits, answers, documents, negatives * len(answers), nth)
+    own = [
+        _hard_negatives(hits.documents, answers, documents, negatives * len(answers), nth)
+        for nth, (_, hits, answers) in enumerate(answered, 1)
+    ]
+    all_negatives = np.unique(np.concatenate(own))
+    for nth, ((query, _, answers), drawn) in enumerate(zip(answered, own, strict=True), 1):
+        if not len(drawn):
+            few = permute(
+                np.arange(min(_OTHERS, len(all_negatives))), len(all_negatives), derive_key(_SEED, "few", nth)
+            )
+            drawn = _hard_negatives(all_negatives[few], answers, documents, negatives * len(answers), nth)
         rows["train" if nth % period else "dev"] += [
             *((query, number, 1, _share(drawn, place, negatives)) for place, number in enumerate(answers)),
             *((query, number, 0, []) for number in drawn.tolist()),
         ]
         counts.positives += len(answers)
         counts.negatives += len(drawn)
+        counts.without_negatives += len(answers) if len(all_negatives) and not len(drawn) else 0
     for split, split_rows in rows.items():
-        _write(folder / PAIRS / f"{split}.jsonl", (row for row in split_rows if row[2]), documents, labelled=False)
+        pairs = (row for row in split_rows if row[2] and (row[3] or not counts.negatives))
+        _write(folder / PAIRS / f"{split}.jsonl", pairs, documents, labelled=False)
         _write(folder / RELEVANCE / f"{split}.jsonl", iter(split_rows), documents, labelled=True)
     return counts
 
 
 def _hard_negatives(
-    hits: Hits, answers: Sequence[int], documents: StoredDocuments, count: int, query: int
+    candidates: np.ndarray, answers: Sequence[int], documents: StoredDocuments, count: int, query: int
 ) -> np.ndarray:
-    """Draw up to `count` hits, int64, that have the text of no answer; the draw depends on the query's number."""
+    """Draw up to `count` candidates, int64, that have the text of no answer, by the query's number."""
     relevant = {documents[number].whole for number in answers}
-    others = np.setdiff1d(hits.documents, answers)
+    others = np.setdiff1d(candidates, answers)
     others = others[[documents[int(number)].whole not in relevant for number in others]]
     chosen = np.arange(min(count, len(others)))
     return others[permute(chosen, len(others), derive_key(_SEED, "hard negatives", query))]
@@ -104,5 +118,8 @@ def _write(
     with replacing(path) as file:
         for query, number, label, wrong in rows:
             row: dict[str, object] = {"text": query.whole, "text_b": documents[number].whole}
-            row |= {"label": label} if labelled else {"negatives": [documents[other].whole for other in wrong]}
+            if labelled:
+                row["label"] = label
+            elif wrong:
+                row["negatives"] = [documents[other].whole for other in wrong]
             file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")

@@ -235,6 +235,23 @@ def test_search_writes_training_pairs(run, data, made, tmp_path, capsys):
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == f"{tmp_path}/out: 2 queries with 3 relevant passages and 0 hard negatives"
     assert f"next: bertjax finetune relevance --init-from {run} --data {tmp_path}/out/relevance" in said
+    assert f"next: bertjax finetune pairs --init-from {run} --data {tmp_path}/out/pairs" in said
+    assert search(*fixed, "--by", "vectors", "--training-pairs", tmp_path / "hard") == 0
+    columns = "--text text text_b negatives"
+    said = capsys.readouterr().out.splitlines()
+    assert f"next: bertjax finetune pairs --init-from {run} --data {tmp_path}/hard/pairs {columns}" in said
+
+
+def test_training_pairs_are_not_made_of_test_judgements(run, data, made, tmp_path, capsys):
+    folder = shutil.copytree(data, tmp_path / "beir", ignore=shutil.ignore_patterns("index"))
+    (folder / "qrels").mkdir()
+    (folder / "qrels" / "test.tsv").write_text(JUDGED)
+    fixed = (run, "--index", made, "--evaluate", folder, "--training-pairs", tmp_path / "out")
+    assert search(*fixed) == 1
+    assert "no qrels/train.tsv to make training data of, but test.tsv" in capsys.readouterr().err
+    (folder / "qrels" / "train.tsv").write_text(JUDGED.replace("q1\topening\t2\n", ""))
+    assert search(*fixed) == 0
+    assert "2 queries with 2 relevant passages" in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -95,6 +95,26 @@ def test_copies_of_answers_are_not_negatives(tmp_path):
     assert len(row["negatives"]) == 9 and {*row["negatives"]} == {"two", "three"}
 
 
+def pairs_in(folder: Path) -> list[dict]:
+    return [json.loads(line) for name in ("train", "dev") for line in (folder / f"pairs/{name}.jsonl").open()]
+
+
+def test_every_pair_has_negatives_or_none_has(tmp_path, documents):
+    """q0's results are its answer alone, those of q1 its answer and d2, which is the answer of q2."""
+    grades = {f"q{n}": {f"d{n}": 1} for n in range(3)}
+    hits = [Hits(np.array(some), np.zeros(len(some))) for some in ([0], [1, 2], [2])]
+    counts = write_training_pairs(tmp_path / "some", QUERIES[:3], hits, grades, documents, 2)
+    assert {row["text"]: row["negatives"] for row in pairs_in(tmp_path / "some")} == {
+        "query 0": ["Title 2 text 2"] * 2,
+        "query 1": ["Title 2 text 2"] * 2,
+    }
+    assert (counts.positives, counts.negatives, counts.without_negatives) == (3, 2, 1)
+    own = [Hits(np.array([n]), np.zeros(1)) for n in range(3)]
+    counts = write_training_pairs(tmp_path / "none", QUERIES[:3], own, grades, documents, 2)
+    assert [row.keys() for row in pairs_in(tmp_path / "none")] == [{"text", "text_b"}] * 3
+    assert counts.without_negatives == 0
+
+
 def test_few_candidates_are_all_taken(tmp_path, documents):
     counts, _ = written(tmp_path / "out", documents, negatives=100)
     assert counts.negatives == 24 * 10
