@@ -221,11 +221,11 @@ class LoadedModel:
             question answering  (question, text)             Answer(text, probability)
 
         A list of words is one item of a list of inputs: `predict([["Ada", "wrote"]])`. A text for tagging is split at
-        spaces and around punctuation. A model fine-tuned for `squad2` may return no answer, ""; with `null_threshold`
-        any question answering model may: the score of no answer must exceed that of the best answer by more than it.
-        Long texts for tagging and question answering are read in windows; others are truncated, with a warning. Raises
-        ValueError for a model that was not fine-tuned, or was fine-tuned for vectors, and for an input of another form,
-        naming its number.
+        spaces and around punctuation. A text without words has no tags, and answers no question: "". A model fine-tuned
+        for `squad2` may return no answer, ""; with `null_threshold` any question answering model may: the score of no
+        answer must exceed that of the best answer by more than it. Long texts for tagging and question answering are
+        read in windows; others are truncated, with a warning. Raises ValueError for a model that was not fine-tuned, or
+        was fine-tuned for vectors, and for an input of another form, naming its number.
         """
         task = self._fine_tuned()
         if not isinstance(inputs, str | tuple | list):

@@ -221,6 +221,18 @@ def test_words_of_a_text_keep_their_marks(tmp_path: Path) -> None:
     assert [one.word for one in model.predict(plain)] == re.findall(r"\w+|[^\w\s]", plain)
 
 
+def test_a_text_without_words_has_an_empty_prediction(tmp_path: Path) -> None:
+    for kind in ("tokens", "token_regression"):
+        model = loaded(tmp_path / kind, kind)
+        assert [[word[0] for word in words] for words in model.predict(["", "the", " "])] == [[], ["the"], []]
+        assert (model.predict(""), model.predict([[]])) == ([], [[]])
+    reader = loaded(tmp_path / "span", "span")
+    asked = [("the museum?", " "), ("the museum?", TEXT), ("", "\u200b")]
+    for threshold in (None, 0.0):
+        answers = reader.predict(asked, threshold)
+        assert [one.text for one in answers] == ["", reader.predict(asked[1], threshold).text, ""]
+
+
 def test_a_long_text_is_truncated_with_a_warning(tmp_path: Path) -> None:
     model = loaded(tmp_path, "sequence")
     with pytest.warns(UserWarning, match="1 of 2 examples were cut to 64 tokens: 88 of"):
@@ -241,9 +253,6 @@ def test_a_long_text_is_truncated_with_a_warning(tmp_path: Path) -> None:
             [("a", ["b", "c"]), ("a", ["b"])],
             r"input 2: \('a', \['b'\]\) is not a start and a list of two ends",
         ),
-        ("tokens", [[]], r"input 1: \[\] is neither a text nor a list of words"),
-        ("span", ("a", " "), "input 1: the text has no words"),
-        ("span", [("a", "the"), ("a", "\u200b")], "input 2: the text has no words"),
     ],
 )
 def test_what_is_no_input_of_a_task_is_refused(tmp_path: Path, kind: str, given: object, message: str) -> None:

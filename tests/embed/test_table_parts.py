@@ -17,6 +17,7 @@ from bertjax.__main__ import main
 from bertjax.convert.sources import write_run
 from bertjax.loaded import LoadedModel, open_model
 from bertjax.pipeline import table_parts
+from bertjax.pipeline.predicting import predict_tables
 from bertjax.pipeline.table_parts import RowError, annotate_tables
 
 pa = pytest.importorskip("pyarrow")
@@ -27,6 +28,7 @@ ROWS = [{"id": number, "text": f"The museum {'of drawings ' * (number % 7)}opene
 HOST = """
 import sys, time
 from bertjax.pipeline import table_parts
+from bertjax.pipeline.predicting import predict_tables
 table_parts._SMALLEST, table_parts._WAIT_SECONDS = 200, 0.02
 def annotate(rows):
     time.sleep(0.02)
@@ -139,6 +141,27 @@ def test_a_bad_row_is_named_by_its_file(tmp_path: Path) -> None:
     path.write_text('{"text": "one"}\n{"text": 3}\n')
     with pytest.raises(ValueError, match=r"rows\.jsonl, line 2: field 'text' is 3, which is not a text"):
         annotate_tables([str(path)], ["text"], tmp_path / "other", {}, annotate, "test")
+
+
+@pytest.mark.run
+def test_a_row_that_a_task_does_not_take_is_named(tmp_path: Path) -> None:
+    """Rows are predicted in the order of their lengths."""
+    path = tmp_path / "rows.jsonl"
+
+    def predict(kind: str, rows: list[dict[str, str | None]]) -> list[int]:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        run = tmp_path / kind
+        if not run.exists():
+            write_run(fine_tuned_model(run, kind, ("O", "B-PER")))
+        out = tmp_path / f"{kind}-{len(rows)}"
+        predict_tables(str(run), [str(path)], [*rows[0]], out, None)
+        return [len(row["predicted_tags"]) for row in rows_in(out)]
+
+    with pytest.raises(ValueError, match=r"rows\.jsonl: row 2: a text has a NUL character"):
+        predict("span", [{"q": "what?", "text": "the museum opened"}, {"q": "what?", "text": "a\0"}])
+    with pytest.raises(ValueError, match=r"rows\.jsonl: row 2: 2 texts: a task of words takes one text"):
+        predict("tokens", [{"a": "the", "b": "museum"}, {"a": "the museum", "b": "opened"}])
+    assert predict("tokens", [{"text": "the museum"}, {"text": None}, {"text": ""}]) == [2, 0, 0]
 
 
 @pytest.mark.run

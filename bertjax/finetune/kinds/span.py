@@ -153,17 +153,13 @@ class SpanKind(Kind):
         return {metric: lambda drawn, values=values: values[drawn].mean() for metric, values in table.items()}
 
     def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Answer]:
+        """The answer to each question; a text without words has none."""
         pairs = [require_pair(given, number, "a question and a text") for number, given in enumerate(inputs, 1)]
         questions = [Question(f"input {n}", str(n), *pair, (), False) for n, pair in enumerate(pairs, 1)]
         task, threshold = model.task, model.null_threshold
         model.counts = counts = QuestionCounts()
         sizes = WindowSizes(model.max_length, task.doc_stride, task.max_query, model.template)
         windows = question_windows(questions, model.tokenizer, sizes, counts)
-        row = np.repeat(windows.question, windows.rows.lengths)
-        tokens_of_texts = np.bincount(row[windows.spans[:, 0] >= 0], minlength=len(questions))
-        for question, tokens in zip(questions, tokens_of_texts, strict=True):
-            if not tokens or not question.context.strip():
-                raise ValueError(f"{question.where}: the text has no words, so it cannot answer a question")
         logits = model.outputs(windows.rows)
         answers = find_answers(windows, logits[:, 0], logits[:, 1], threshold is not None, task.n_best, task.max_answer)
         texts = answers.predictions(threshold or 0.0) | dict.fromkeys(answers.without_span, "")

@@ -102,10 +102,8 @@ class TokenNumberKind(WordKind):
         refuse_options(config, ("labels",), "has no classes")
         return Task("own", self, self.metrics, Recipe(5e-5), partial(read_numbers, self.columns(config)))
 
-    def predict(self, model: Inference, inputs: Sequence[Any]) -> list[list[tuple[str, float]]]:
+    def predict_words(self, model: Inference, sentences: Sequence[TaggedSentence], counts: TagCounts) -> list[Any]:
         """Each word with its number; NaN for a word without a token."""
-        sentences = self.input_sentences(inputs, model.tokenizer)
-        model.counts = counts = TagCounts()
         windows = number_windows(sentences, model.tokenizer, model.max_length, counts)
         numbers = iter(decode_numbers(windows, model.outputs(windows.rows)).tolist())
         return [[(word, next(numbers)) for word in one.words] for one in sentences]

@@ -191,9 +191,7 @@ class TokenKind(WordKind):
         tag_task = self.tag_task(columns, config.labels, entities=task.metrics == _ENTITY_METRICS)
         return replace(tag_task, name=config.name)
 
-    def predict(self, model: Inference, inputs: Sequence[Any]) -> list[list[Tag]]:
-        sentences = self.input_sentences(inputs, model.tokenizer)
-        model.counts = counts = TagCounts()
+    def predict_words(self, model: Inference, sentences: Sequence[TaggedSentence], counts: TagCounts) -> list[Any]:
         windows = tag_windows(sentences, model.labels, model.tokenizer, model.max_length, counts)
         shares = softmax(model.outputs(windows.rows).astype(np.float64), -1)
         tags: list[tuple[str | None, float]] = [(None, 0.0)] * sum(len(one.words) for one in sentences)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -11,7 +12,8 @@ import jax
 from bertjax.config import TaskConfig
 from bertjax.finetune.data.examples import TaggedSentence
 from bertjax.finetune.data.tags import TagColumns
-from bertjax.finetune.kinds.kind import Kind, refuse_options, shown
+from bertjax.finetune.encoding.tag_windows import TagCounts
+from bertjax.finetune.kinds.kind import Inference, Kind, refuse_options, shown
 from bertjax.model.task_heads import TokenNetwork
 from bertjax.tokenization.tokenizer import Tokenizer
 from bertjax.training.objectives import Batch
@@ -44,6 +46,17 @@ class WordKind(Kind):
             )
         return TagColumns(config.label, "".join(config.text))
 
+    def predict(self, model: Inference, inputs: Sequence[Any]) -> list[Any]:
+        sentences = self.input_sentences(inputs, model.tokenizer)
+        model.counts = counts = TagCounts()
+        if not any(one.words for one in sentences):
+            return [[] for _ in sentences]
+        return self.predict_words(model, sentences, counts)
+
+    @abstractmethod
+    def predict_words(self, model: Inference, sentences: Sequence[TaggedSentence], counts: TagCounts) -> list[Any]:
+        """A list for each sentence with the prediction for each of its words; a sentence may have none, but not all."""
+
     def input_sentences(self, inputs: Sequence[Any], tokenizer: Tokenizer) -> list[TaggedSentence]:
         """Inputs, which are texts or lists of words, as sentences. Raises ValueError naming one that is neither."""
         words = [input_words(given, number, tokenizer) for number, given in enumerate(inputs, 1)]
@@ -58,12 +71,12 @@ class WordKind(Kind):
 def input_words(given: Any, number: int, tokenizer: Tokenizer) -> tuple[str, ...]:
     """The words of an input, which is a text or a list of words; the letters of a text if each is a token.
 
-    Raises ValueError naming its number if it is neither.
+    A text without words has none, and gets an empty prediction. Raises ValueError naming its number if it is neither.
     """
     words = given
     if isinstance(given, str):
         words = [*"".join(given.split())] if tokenizer.splits_letters else _split_words(given)
-    if isinstance(words, tuple | list) and words and all(isinstance(word, str) for word in words):
+    if isinstance(words, tuple | list) and all(isinstance(word, str) for word in words):
         return tuple(words)
     raise ValueError(f"input {number}: {shown(given)} is neither a text nor a list of words")
 
