@@ -55,6 +55,7 @@ from bertjax.text.store.format import TokenStore
 from bertjax.text.store.joined import require_joinable
 from bertjax.text.store.manifest import ARRAYS_VERSION, MANIFEST_FILE, SPLITS, read_manifest, shard_files
 from bertjax.text.store.writer import finish_store, publish_store
+from bertjax.text.store_sources import relative_names
 from bertjax.text.trained_vocabulary import (
     READING_VERSION,
     added_words,
@@ -455,7 +456,7 @@ def _provenance(
         "inputs": job.inputs,
         **division.inputs(),
         "sources": corpus.description(),
-        "source_names": [str(source) for source in corpus.sources],
+        "source_names": relative_names([str(source) for source in corpus.sources]),
         "reading": [counts.to_json() for counts in reading],
         **({"divided": divided} if divided else {}),
         **({"encodings": encodings} if (encodings := corpus.detected_encodings()) else {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from bertjax.config import DataConfig
@@ -14,6 +15,15 @@ from bertjax.text.sources.source import split_field
 
 _LISTED = 8
 _LISTED_FILES = 2
+
+
+def relative_names(sources: Sequence[str]) -> list[str]:
+    """The names of sources without the folder that all of them share, so that they are the same on every machine."""
+    split = [source.partition(":") for source in sources]
+    paths = [pattern.split("/") for _, _, pattern in split]
+    levels = zip(*(path[:-1] for path in paths), strict=False)
+    shared = sum(1 for _ in takewhile(lambda level: len({*level}) == 1, levels))
+    return [f"{kind}{colon}{'/'.join(path[shared:])}" for (kind, colon, _), path in zip(split, paths, strict=True)]
 
 
 def sources_are_named(stages: Sequence[DataConfig]) -> bool:
@@ -36,7 +46,7 @@ def require_store_sources(manifest: Mapping[str, Any], stages: Sequence[DataConf
     if not sources_are_named(stages) or (recorded := about.get("sources")) is None:
         return
     data, written = stages[0], about.get("source_names")
-    given = [_normal(source) for source in data.sources]
+    given = relative_names([_normal(source) for source in data.sources])
     if len(given) == len(recorded) and all(
         _corresponds(number, source, recorded, written) for number, source in enumerate(given)
     ):

@@ -397,7 +397,7 @@ def test_too_little_room_is_reported_first(data, tmp_path, monkeypatch):
 
 def test_blocks_of_a_large_store_are_fetched_when_they_are_read(store, tmp_path, monkeypatch):
     most = 5 * blocks.BLOCK_BYTES / 1e9
-    with pytest.raises(ValueError, match=r"data\.cache_gb=1e-05: a run holds 3 windows .* are \d+\.\d GB; give at"):
+    with pytest.raises(ValueError, match=r"data\.cache_gb=1e-05: a run holds 3 windows .* are 0\.\d\d\d GB; give at"):
         open_near(store, str(tmp_path), most_gigabytes=1e-5)
     monkeypatch.setattr(local_copy, "WINDOW_TOKENS", 0)
     requests = count_requests(monkeypatch)

@@ -1,5 +1,6 @@
 """A run reads a token store by its path (`data.store`), without the sources that it was made of."""
 
+import re
 import shutil
 
 import numpy as np
@@ -126,11 +127,13 @@ def test_sources_of_one_store_are_those_named(data, three, tmp_path):
     stage = changed(data, sources=(first, second), store=(store,), active_sources=(second,), **SENTENCES)
     named = with_vocabulary(validate(Config(data=stage))).data
     assert named.sources == stage.sources
+    moved = ("text:/elsewhere/text/*.txt", "text:/elsewhere/more/*.txt")
+    open_training_data([changed(stage, sources=moved, active_sources=moved[1:])], no_progress, ("mlm",))
     assert open_training_data([named], no_progress, ("mlm",)).train(named, 1, ("mlm",)).shares.tolist() == [0, 1]
     for changes, message in (
         (
             {"sources": (second, first)},
-            r"data\.sources has 2 \(text:.*/more/.*, text:.*the store has 2 \(text:.*/text/",
+            r"data\.sources has 2 \(text:more/.*, text:text/.*the store has 2 \(text:text/",
         ),
         ({"sources": (second,)}, r"data\.sources has 1 .* the store has 2 "),
         ({"sources": (first, f"jsonl:{tmp_path}/more/*.txt"), "active_sources": (first,)}, "not its sources"),
@@ -146,11 +149,11 @@ def test_sources_of_a_store_are_known_by_their_files(data):
     about = {
         "sources": [{"kind": "jsonl", "files": [["en.jsonl", "0"]]}, {"kind": "jsonl", "files": [["de.jsonl", "1"]]}]
     }
-    for names in ({}, {"source_names": ["jsonl:old/en.jsonl", "jsonl:old/de.jsonl"]}):
+    for names in ({}, {"source_names": ["jsonl:en.jsonl", "jsonl:de.jsonl"]}):
         sources = ("jsonl:new/en.jsonl", "jsonl:new/de.jsonl")
         stage = changed(data, sources=sources, store=("s",), active_sources=sources[:1])
         require_store_sources({"provenance": about | names}, [stage])
-        with pytest.raises(ValueError, match=r"the store has 2 \(jsonl:(old/)?en\.jsonl, jsonl:(old/)?de\.jsonl\)"):
+        with pytest.raises(ValueError, match=r"the store has 2 \(jsonl:en\.jsonl, jsonl:de\.jsonl\)"):
             require_store_sources({"provenance": about | names}, [changed(stage, sources=sources[::-1])])
 
 
@@ -172,3 +175,16 @@ def test_stores_that_divide_text_differently_are_noted(data, tmp_path):
     store = prepare(changed(data, split_documents="always"))
     notes = open_training_data([changed(data, store=(str(prepare(data)), str(store)))], no_progress).notes
     assert any("divide long documents not at all and after 1,000 characters" in note for note in notes)
+
+
+def test_bound_of_the_copies_of_small_stores(data, three, tmp_path):
+    """All of their blocks at least, which the message names in sum, with the bound as it was given."""
+    stores = tuple(map(str, three[1:]))
+    needed = []
+    for names in (stores[:1], stores[1:], stores):
+        bounded = changed(data, store=names, cache_dir=str(tmp_path / "near"), cache_gb=0.002)
+        with pytest.raises(ValueError, match=r"data\.cache_gb=0\.002: a run holds 3 windows of the text, or") as error:
+            open_store(bounded)
+        needed.append(float(re.findall(r"are (\S+) GB", str(error.value))[0]))
+        assert open_store(changed(bounded, cache_gb=needed[-1])).split("train").num_tokens
+    assert needed[2] == pytest.approx(needed[0] + needed[1], abs=0.0021)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,41 @@ def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore
     Raises like `prepare`, `open_near`, `TokenStore.open` and `JoinedStore`.
     """
     paths = [to_path(store) for store in data.store] or [prepare(data, progress)]
-    gigabytes = data.cache_gb / len(paths)
-    stores = [open_near(path, data.cache_dir, progress, gigabytes) for path in paths]
+    bounds = [data.cache_gb] if len(paths) == 1 else _bounds(paths, data)
+    stores = [open_near(path, data.cache_dir, progress, bound) for path, bound in zip(paths, bounds, strict=True)]
     return stores[0] if len(stores) == 1 else JoinedStore(stores)
+
+
+def _bounds(paths: Sequence[AnyPath], data: DataConfig) -> list[float]:
+    """The bound on the copy of each of several stores, in GB: `data.cache_gb` shared out by what a run holds of each.
+
+    Raises ValueError if it is less than that.
+    """
+    most = round(data.cache_gb * 1e9)
+    sizes = [
+        _held_bytes(read_manifest(path)) if data.cache_gb and (data.cache_dir or is_remote(path)) else (0, 0)
+        for path in paths
+    ]
+    least, total = (sum(size) for size in zip(*sizes, strict=True))
+    if most >= total:
+        return [0.0] * len(paths)
+    _require_bound(data.cache_gb, least)
+    return [max(most * held // least, held) / 1e9 for held, _ in sizes]
+
+
+def _held_bytes(manifest: Mapping[str, Any]) -> tuple[int, int]:
+    """Bytes of a store's blocks that a run holds at least, and of all of them."""
+    total = sum(map(num_blocks, file_records(manifest))) * BLOCK_BYTES
+    windows = _WINDOWS_HELD * total * WINDOW_TOKENS // max(manifest["splits"]["train"]["tokens"], 1)
+    return min(windows, total), total
+
+
+def _require_bound(gigabytes: float, least: int) -> None:
+    if 0 < round(gigabytes * 1e9) < least:
+        raise ValueError(
+            f"data.cache_gb={gigabytes:g}: a run holds {_WINDOWS_HELD} windows of the text, or all of a smaller one, "
+            f"which are {math.ceil(least / 1e6) / 1e3:g} GB; give at least so much, or 0 for no bound"
+        )
 
 
 def reopen_store(data: DataConfig, fingerprint: str, progress: Progress = no_progress) -> TokenStore | None:
@@ -113,15 +146,10 @@ def _opened_copy(target: Path, progress: Progress, most_gigabytes: float) -> Tok
     """
     manifest, most = read_manifest(target), round(most_gigabytes * 1e9)
     files, tokens = file_records(manifest), manifest["splits"]["train"]["tokens"]
-    total = sum(map(num_blocks, files)) * BLOCK_BYTES
-    least = _WINDOWS_HELD * total * WINDOW_TOKENS // max(tokens, 1)
+    least, total = _held_bytes(manifest)
     if most >= total:
         most = 0
-    if 0 < most < least:
-        raise ValueError(
-            f"data.cache_gb={most_gigabytes:g}: a run holds {_WINDOWS_HELD} windows of the text, which are "
-            f"{least / 1e9:.1f} GB; give at least so much, or 0 for no bound"
-        )
+    _require_bound(most_gigabytes, least)
     store = TokenStore.open(target, most)
     held = sum((target / file["name"]).stat().st_blocks * 512 for file in files)
     if 0 < most < held:  # of a process with another bound
