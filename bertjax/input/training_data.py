@@ -187,7 +187,7 @@ def open_training_data(
     tables = [digest(path) for path in dict.fromkeys(stage.similar_words for stage in stages) if path]
     store = reopen_store(stages[0], store_fingerprint(fingerprint), progress) if fingerprint else None
     store = store or open_store(stages[0], progress)
-    require_store_sources(store.manifest, stages)
+    require_store_sources(store.manifest, stages)  # also of later stages
     text = StoredText(store, objectives, template, tables)
     text.notes += notes_on_cuts(store.split("train"), stages, template)
     text.notes += pair_notes(store.manifest, stages, objectives)

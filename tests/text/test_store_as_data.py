@@ -141,7 +141,10 @@ def test_sources_of_one_store_are_those_named(data, three, tmp_path):
         ({"sources": ("text:en/*.txt", "text:de/*.txt"), "active_sources": ("text:de/*.txt",)}, "not its sources"),
     ):
         with pytest.raises(ValueError, match=message):
-            open_training_data([changed(stage, **changes)], no_progress, ("mlm",))
+            open_store(changed(stage, **changes))
+    later = changed(stage, sources=(second, first))
+    with pytest.raises(ValueError, match="not its sources"):
+        open_training_data([changed(later, active_sources=()), later], no_progress, ("mlm",))
 
 
 def test_sources_of_a_store_are_known_by_their_files(data):

@@ -26,6 +26,7 @@ from bertjax.text.store.manifest import (
     num_blocks,
     read_manifest,
 )
+from bertjax.text.store_sources import require_store_sources
 
 _WINDOWS_HELD = 3  # at least: the current one, the next, and one that threads may still read
 
@@ -33,12 +34,15 @@ _WINDOWS_HELD = 3  # at least: the current one, the next, and one that threads m
 def open_store(data: DataConfig, progress: Progress = no_progress) -> TokenStore:
     """Open `data.store`, several as one, or the store of the sources, prepared if needed; as `open_near` does.
 
-    Raises like `prepare`, `open_near`, `TokenStore.open` and `JoinedStore`.
+    Raises like `prepare`, `open_near`, `TokenStore.open`, `JoinedStore` and `require_store_sources`.
     """
     paths = [to_path(store) for store in data.store] or [prepare(data, progress)]
     bounds = [data.cache_gb] if len(paths) == 1 else _bounds(paths, data)
     stores = [open_near(path, data.cache_dir, progress, bound) for path, bound in zip(paths, bounds, strict=True)]
-    return stores[0] if len(stores) == 1 else JoinedStore(stores)
+    if len(stores) > 1:
+        return JoinedStore(stores)
+    require_store_sources(stores[0].manifest, [data])
+    return stores[0]
 
 
 def _bounds(paths: Sequence[AnyPath], data: DataConfig) -> list[float]:
