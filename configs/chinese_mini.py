@@ -4,9 +4,9 @@ Reproduces: the masking of Chinese BERT-wwm (Cui et al. 2019) at the size of ber
     one token for each character. Traditional and simplified characters are different tokens; convert the text before,
     if one script is to serve both. Needs `pip install 'bertjax[chinese]'`.
 Text: part of the Chinese Wikipedia from the Hugging Face Hub (`pip install 'bertjax[hf]'`), or yours as --data.sources.
-Expected: depends on the text; `report.html` shows the held-out loss beside the best without context.
-Cost: 9 million parameters, 6e6 tokens, 1.7e14 FLOP: half an hour on two CPU cores, a minute on a GPU. With more text
-    than 10 MB give more --training.steps.
+Expected: on 12 MB of WikiExtractor's output 5.21 nats for held-out text, 1.01 below the best without context.
+Cost: 9 million parameters, 5 million tokens, 1.7e14 FLOP: 47 minutes of CPU time, so half an hour on two free cores.
+    With more text give more --training.steps.
 Command: bertjax pretrain chinese_mini --data.sources 'wikiextractor:zh/**/*'
 """
 
