@@ -168,34 +168,36 @@ def export(run: str | Path, options: ExportOptions | None = None, *, overwrite: 
 
 def search(
     model: str | Path,
-    queries: Sequence[str],
+    queries: str | Sequence[str],
     *,
     index: str | Path,
-    documents: Sequence[str | Path] = (),
+    documents: str | Path | Sequence[str | Path] = (),
     column: str | None = None,
     by: str = "vectors",
     rerank: str | Path = "",
     top: int = 10,
     **encoding: Unpack[EncodingOptions],
 ) -> list[list[Found]]:
-    """The `top` best documents for each query, best first, as (id, title, text, score): `bertjax search`.
+    """The `top` best documents for each query, or for one, best first, as (id, title, text, score): `bertjax search`.
 
         bertjax.search("runs/quickstart", ["sort an array"], index="index", documents=["docs.jsonl"])
 
-    `index` is a folder, which is built from `documents` if it does not exist: files of one text per line, .csv, .tsv,
-    .parquet, or .jsonl with `_id`, `title` and `text`; `column` holds the text. `by` is vectors, bm25 or both; `rerank`
-    is a model of `finetune relevance`; `encoding` are the options of `LoadedModel.encode`, for a new index. Raises
-    ValueError for an index of another model, of other documents or of another encoding.
+    The result has a list for each query. `index` is a folder, which is built from `documents` if it does not exist:
+    files of one text per line, .csv, .tsv, .parquet, or .jsonl with `_id`, `title` and `text`; `column` holds the text.
+    `by` is vectors, bm25 or both; `rerank` is a model of `finetune relevance`; `encoding` are the options of
+    `LoadedModel.encode`, for a new index. Warns of truncated texts. Raises ValueError for an index of another model, of
+    other documents or of another encoding.
     """
     _quiet()
     from bertjax.pipeline import searching
+    from bertjax.pipeline.arguments import strings
 
-    request = searching.IndexRequest(str(model), str(index), tuple(map(str, documents)), column, encoding)
-    return searching.search(request, queries, by, str(rerank), top)
+    request = searching.IndexRequest(str(model), str(index), strings(documents), column, encoding)
+    return searching.search(request, strings(queries), by, str(rerank), top)
 
 
 def attention(
-    model: str | Path, sentences: Sequence[str] = (), *, text: str | Path = "", sample: int = 200
+    model: str | Path, sentences: str | Sequence[str] = (), *, text: str | Path = "", sample: int = 200
 ) -> Attention:
     """What each head attends to in one or two sentences, which a notebook shows as a page: `bertjax attention`.
 
@@ -206,12 +208,13 @@ def attention(
     """
     _quiet()
     from bertjax.pipeline import attention as view
+    from bertjax.pipeline.arguments import strings
 
-    return view.attention(str(model), tuple(sentences), str(text), sample)
+    return view.attention(str(model), strings(sentences), str(text), sample)
 
 
-def tokenize(source: str | Path, texts: Sequence[str], *, cased: bool = False) -> list[Tokens]:
-    """The tokens and ids of each text, without special tokens: `bertjax tokenize`.
+def tokenize(source: str | Path, texts: str | Sequence[str], *, cased: bool = False) -> list[Tokens]:
+    """The tokens and ids of each text, or of one, without special tokens: `bertjax tokenize`.
 
         bertjax.tokenize("runs/quickstart", ["a text"])[0].tokens
 
@@ -220,20 +223,21 @@ def tokenize(source: str | Path, texts: Sequence[str], *, cased: bool = False) -
     """
     _quiet()
     from bertjax.pipeline import tokens
+    from bertjax.pipeline.arguments import strings
 
-    return tokens.tokenize(str(source), texts, cased=cased)
+    return tokens.tokenize(str(source), strings(texts), cased=cased)
 
 
 def embed(
     model: str | Path,
-    files: Sequence[str | Path],
+    files: str | Path | Sequence[str | Path],
     output: str | Path,
     *,
     column: str | None = None,
     overwrite: bool = False,
     **encoding: Unpack[EncodingOptions],
 ) -> Embedded:
-    """Write the vectors of the texts of files to .npy, .jsonl or .parquet: `bertjax embed`.
+    """Write the vectors of the texts of files, or of one, to .npy, .jsonl or .parquet: `bertjax embed`.
 
         bertjax.embed("runs/quickstart", ["texts.txt"], "vectors.npy", normalize=True)
 
@@ -244,11 +248,12 @@ def embed(
     _quiet()
     from bertjax.embed.outputs import require_output
     from bertjax.pipeline import embedding
+    from bertjax.pipeline.arguments import strings
 
     path = require_output(str(output))
     if path.exists() and not overwrite:
         raise ValueError(f"{path} exists; give overwrite=True to replace it, or name another output")
-    return embedding.embed(str(model), [str(file) for file in files], path, column, encoding)
+    return embedding.embed(str(model), strings(files), path, column, encoding)
 
 
 # Once imported, the packages of these names replace them, and call them: see `bertjax.storage.callable_package`.

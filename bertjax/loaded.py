@@ -156,16 +156,16 @@ class LoadedModel:
         return corrections[0] if isinstance(texts, str) else corrections
 
     def examine(
-        self, texts: Sequence[str], *, masked: bool = False, top: int = 5, number_from: int = 1
+        self, texts: str | Sequence[str], *, masked: bool = False, top: int = 5, number_from: int = 1
     ) -> list[Examined]:
-        """List the words that `correct` examines, with their proposals; see `interpret.correction.examine`."""
+        """List the words of each text (or of one) that `correct` examines; see `interpret.correction.examine`."""
         self._require_mlm_head("correct texts")
-        return examine(self._model, texts, masked=masked, top=top, number_from=number_from)
+        return examine(self._model, _texts(texts), masked=masked, top=top, number_from=number_from)
 
     def score(
-        self, texts: Sequence[str], variant: str = "original", progress: Progress = no_progress
+        self, texts: str | Sequence[str], variant: str = "original", progress: Progress = no_progress
     ) -> list[PseudoLikelihood]:
-        """Compute the pseudo-log-likelihood of each text; see `interpret.pseudo_likelihood`.
+        """Compute the pseudo-log-likelihood of each text, or of one; see `interpret.pseudo_likelihood`.
 
         With `variant` "word-l2r" or "whole-word" other pieces of a hidden token's word are hidden too. Raises
         ValueError for a text without tokens or longer than `max_length`, and for a model without a trained MLM head.
@@ -236,10 +236,10 @@ class LoadedModel:
             warnings.warn(line, stacklevel=2)
         return outputs if isinstance(inputs, list) else outputs[0]
 
-    def describe(self, texts: Sequence[str], null_threshold: float | None = None) -> list[str]:
-        """`predict` for the one input that these texts form, as lines of text."""
+    def describe(self, texts: str | Sequence[str], null_threshold: float | None = None) -> list[str]:
+        """`predict` for the one input that a text, or several, form, as lines of text."""
         task = self._fine_tuned()
-        return task.kind.lines(self.predict([task.kind.make_input(texts)], null_threshold)[0])
+        return task.kind.lines(self.predict([task.kind.make_input(_texts(texts))], null_threshold)[0])
 
     def _fine_tuned(self) -> TaskModel:
         if self._task is None:

@@ -10,18 +10,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class FinetuneOptions:
-    """What to fine-tune on, and which settings to try. Everything has the default of the task's recipe."""
+    """What to fine-tune on, and which settings to try. Everything has the default of the task's recipe.
+
+    A text alone stands for a sequence of it: `text="review"` is one column.
+    """
 
     data: str | Path = ""  # folder of a known task's files
     train: str | Path = ""  # file of training examples: .csv, .tsv, .jsonl or .parquet
     dev: str | Path = ""  # file of development examples; empty: some of the training examples
     test: str | Path = ""  # file of test examples
-    from_text: Sequence[str] = ()  # sources of plain text for vectors and denoising, as in data.sources
-    positives: Sequence[str] = ()  # rules that make pairs of it; empty: what fits task and model
+    from_text: str | Sequence[str] = ()  # sources of plain text for vectors and denoising, as in data.sources
+    positives: str | Sequence[str] = ()  # rules that make pairs of it; empty: what fits task and model
     dims: Sequence[int] = ()  # numbers to which vectors may be cut (Matryoshka)
-    text: Sequence[str] = ()  # columns of the text: one, two, or a beginning and its endings
+    text: str | Sequence[str] = ()  # columns of the text: one, two, or a beginning and its endings
     label: str = ""  # column of the label
-    labels: Sequence[str] = ()  # all labels, in the order of the outputs; empty: those of the data
+    labels: str | Sequence[str] = ()  # all labels, in the order of the outputs; empty: those of the data
     teacher: str | Path = ""  # a model that was fine-tuned for the task, to learn from
     learning_rates: Sequence[float] = ()  # to try; the best on the development set is exported
     batch_sizes: Sequence[int] = ()  # numbers of examples in a step to try

@@ -27,6 +27,7 @@ from bertjax.finetune.run import finetune as finetune_once
 from bertjax.finetune.summary import TaskSummary, overall
 from bertjax.finetune.tasks import BASE_TEST, OTHERS_DEV, glue_tasks_in, make_task
 from bertjax.interpret.probes import is_probed
+from bertjax.pipeline.arguments import strings
 from bertjax.pipeline.finetune_options import FinetuneOptions
 from bertjax.pipeline.notebook import in_cell, tables_and_curves
 from bertjax.report.page import Table, text_lines
@@ -65,7 +66,9 @@ class TaskRequest:
 def make_request(task: str, init_from: str, options: FinetuneOptions) -> TaskRequest:
     """The request of `bertjax.finetune`."""
     data = {name: str(getattr(options, name)) for name in ("data", "train", "dev", "test", "label")}
-    columns = {name: tuple(getattr(options, name)) for name in ("text", "labels", "from_text", "positives", "dims")}
+    columns: dict[str, tuple] = {
+        name: strings(getattr(options, name)) for name in ("text", "labels", "from_text", "positives")
+    } | {"dims": tuple(options.dims)}
     tried: dict[str, Sequence[float]] = {
         "learning_rate": options.learning_rates,
         "batch_size": options.batch_sizes,

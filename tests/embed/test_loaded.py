@@ -21,6 +21,7 @@ from bertjax.convert.sentence_transformers.sentence_format import export_sentenc
 from bertjax.interpret.correction import Correction, examine
 from bertjax.interpret.fill_mask import fill_mask
 from bertjax.loaded import LoadedModel
+from bertjax.pipeline.finetuning import make_request
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(folder: Path) -> LoadedModel:
     return bertjax.load(f"hf:{folder}")
+
+
+def test_a_text_or_file_alone_is_a_list_of_it(folder: Path, tmp_path: Path) -> None:
+    texts, model = tmp_path / "texts.txt", f"hf:{folder}"
+    texts.write_text("the museum\nopened\n")
+    assert bertjax.tokenize(model, "the museum") == bertjax.tokenize(model, ["the museum"])
+    assert bertjax.embed(model, texts, tmp_path / "vectors.npy").counts.examples == 2
+    ((best,),) = bertjax.search(model, "opened", index=tmp_path / "index", documents=str(texts), by="bm25")
+    assert best.text == "opened"
+    (words,) = bertjax.load(model).examine("the museum")
+    assert len(words.words) == 2 and len(bertjax.load(model).score("the museum")) == 1
+    given = dict.fromkeys(("text", "labels", "from_text", "positives"), ("review",))
+    options = bertjax.FinetuneOptions(**dict.fromkeys(given, "review"), dims=(8,))
+    assert make_request("classification", model, options).task == given | {"dims": (8,)}
 
 
 def test_importing_bertjax_imports_nothing_heavy() -> None:
