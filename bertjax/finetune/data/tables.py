@@ -240,10 +240,12 @@ def _named(path: Path, rows: Iterator[tuple[int, list[str]]], wanted: Wanted, no
 
 
 def _read_json_lines(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
+    first = True
     for number, line in enumerate(_lines(path, notify), 1):
         if line and not line.isspace():
             where = f"{path}:{number}"
-            yield _row(where, parse_json(line, where, remedy="every line must be one JSON object"), wanted)
+            yield _row(where, parse_json(line, where, remedy="every line must be one JSON object"), wanted, first)
+            first = False
 
 
 def _read_json(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
@@ -251,14 +253,17 @@ def _read_json(path: Path, wanted: Wanted, notify: Notify) -> Iterator[Row]:
     shape, remedy = list[Any] | dict[str, Any], "the file must be a list of objects"
     records = parse_json(content.strip() or b"[]", str(path), shape, remedy=remedy, most_bytes=MOST_BYTES)
     keyed = records.items() if isinstance(records, dict) else enumerate(records, 1)
-    for key, record in keyed:
+    for number, (key, record) in enumerate(keyed):
         where = f"{path}: record {key!r}"
         checked(record, dict[str, Any], where, remedy=remedy)
-        yield _row(where, {ROW_KEY: key} | record if isinstance(key, str) else record, wanted)
+        yield _row(where, {ROW_KEY: key} | record if isinstance(key, str) else record, wanted, not number)
 
 
-def _row(where: str, record: dict[str, Any], wanted: Wanted) -> Row:
-    _require(where, wanted.columns, record)
+def _row(where: str, record: dict[str, Any], wanted: Wanted, first: bool) -> Row:
+    if first:
+        _require(where, wanted.columns, record)
+    elif absent := [name for name in wanted.columns if name not in record]:
+        raise ValueError(f"{where}: the row has no {absent[0]!r}, which rows before it have; add it, or remove the row")
     return Row(where, {name: record[name] for name in (*wanted.columns, *wanted.optional) if name in record})
 
 
@@ -299,6 +304,8 @@ def _texts(where: str, values: dict[str, Any], columns: Columns) -> tuple[str, .
         for part in parts:
             if part is None and name in columns.ends:
                 part = ""  # a missing choice, which the check of their number refuses
+            if part is None:
+                raise ValueError(f"{where}: the row has no text in column {name!r}; write one, or remove the row")
             if not isinstance(part, str):
                 raise ValueError(f"{where}: column {name!r} is {_json_kind(part)}, not a text; name another column")
             texts.append(part)
