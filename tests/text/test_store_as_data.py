@@ -16,7 +16,6 @@ from bertjax.pipeline.vocabulary import with_vocabulary
 from bertjax.storage.progress import no_progress
 from bertjax.text.prepare import prepare, require_sources
 from bertjax.text.store.local_copy import open_store
-from bertjax.text.store_sources import require_store_sources
 
 
 def test_a_store_gives_the_batches_of_its_sources(data, tmp_path):
@@ -145,19 +144,6 @@ def test_sources_of_one_store_are_those_named(data, three, tmp_path):
     later = changed(stage, sources=(second, first))
     with pytest.raises(ValueError, match="not its sources"):
         open_training_data([changed(later, active_sources=()), later], no_progress, ("mlm",))
-
-
-def test_sources_of_a_store_are_known_by_their_files(data):
-    """Sources that have moved, and a store that does not record their names."""
-    about = {
-        "sources": [{"kind": "jsonl", "files": [["en.jsonl", "0"]]}, {"kind": "jsonl", "files": [["de.jsonl", "1"]]}]
-    }
-    for names in ({}, {"source_names": ["jsonl:en.jsonl", "jsonl:de.jsonl"]}):
-        sources = ("jsonl:new/en.jsonl", "jsonl:new/de.jsonl")
-        stage = changed(data, sources=sources, store=("s",), active_sources=sources[:1])
-        require_store_sources({"provenance": about | names}, [stage])
-        with pytest.raises(ValueError, match=r"the store has 2 \(jsonl:en\.jsonl, jsonl:de\.jsonl\)"):
-            require_store_sources({"provenance": about | names}, [changed(stage, sources=sources[::-1])])
 
 
 @pytest.mark.parametrize("division", ["never", "always"])
