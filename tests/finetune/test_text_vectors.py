@@ -60,6 +60,7 @@ def test_rules_make_pairs_of_a_document() -> None:
     assert {title for title, _ in titled} == {TEXT[0]} and titled[-1][1] == TEXT[2]
     assert " ".join(passage for _, passage in titled[:-1]) == TEXT[1].strip()
     assert not list(POSITIVES["title"].pairs(TEXT[1:], 0))
+    assert not list(POSITIVES["title"].pairs(["", *TEXT[1:]], 0)), "a document whose title is empty"
 
 
 def test_pairs_of_a_large_corpus_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

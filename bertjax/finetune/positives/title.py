@@ -13,7 +13,7 @@ _SENTENCE_ENDS = (".", "。", "।", "።", "۔", ",", ";", ":")  # a title may 
 def pairs(paragraphs: Sequence[str], number: int) -> Iterator[tuple[str, str]]:
     """Yield (the first paragraph, a passage of the others) if the first is as short as a title, and no sentence."""
     title, *body = paragraphs
-    if len(title) <= _LONGEST and not title.endswith(_SENTENCE_ENDS):
+    if title.strip() and len(title) <= _LONGEST and not title.endswith(_SENTENCE_ENDS):
         for passage in passages(body):
             yield title, passage
 
