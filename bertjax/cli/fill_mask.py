@@ -41,6 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError("--checkpoints with --correct: give one of them")
     if bool(arguments.text) == bool(arguments.file):
         raise ValueError("give either TEXT or --file FILE, with [MASK] in place of a word")
+    if not arguments.file:
+        require_unused(arguments, ("field",), "--file")
     if arguments.checkpoints:
         return print_checkpoints(arguments)
     from bertjax.loaded import open_model

@@ -16,7 +16,7 @@ from bertjax.cli.model_source import (
     print_replaced,
     require_free,
 )
-from bertjax.cli.verb import Verb
+from bertjax.cli.verb import Verb, require_unused
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from bertjax.search.records import Record
     from bertjax.search.retrieval import Reranker
     from bertjax.tokenization.tokenizer import Tokenizer
+
+_NEGATIVES = 4  # for each relevant passage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,9 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--negatives",
         type=int,
-        default=4,
         metavar="N",
-        help="hard negatives for each relevant passage: retrieved, but not relevant (%(default)s)",
+        help=f"hard negatives for each relevant passage of --training-pairs: retrieved, not relevant ({_NEGATIVES})",
     )
     parser.add_argument(
         "--no-normalize",
@@ -159,7 +160,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_figures(ranked_ids, judgements, _depth(arguments))
     last = list(rankings)[-1]
     if arguments.training_pairs:
-        write_pairs(arguments, queries, rankings[last], judgements or {}, index.documents)
+        negatives = arguments.negatives or _NEGATIVES
+        write_pairs(arguments, queries, rankings[last], judgements or {}, index.documents, negatives)
         return 0
     results = [Hits(hits.documents[: arguments.top], hits.scores[: arguments.top]) for hits in rankings[last]]
     if page is not None:
@@ -190,8 +192,12 @@ def _name_files(arguments: argparse.Namespace) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     """Raise ValueError for options that contradict each other."""
     for name in ("top", "candidates", "negatives"):
-        if getattr(arguments, name) < 1:
-            raise ValueError(f"--{name} {getattr(arguments, name)}: give 1 or more")
+        if (count := getattr(arguments, name)) is not None and count < 1:
+            raise ValueError(f"--{name} {count}: give 1 or more")
+    if not arguments.training_pairs:
+        require_unused(arguments, ("negatives",), "--training-pairs")
+    if not arguments.queries:
+        require_unused(arguments, ("query_field",), "--queries")
     if arguments.rerank_by != "model" and not arguments.rerank:
         raise ValueError(f"--rerank-by {arguments.rerank_by} requires --rerank RUN2; give it, or leave --rerank-by out")
     if arguments.query and arguments.queries:

@@ -48,11 +48,12 @@ def write_pairs(
     results: Sequence[Hits],
     judgements: Judgements,
     documents: StoredDocuments,
+    negatives: int,
 ) -> None:
     """Write training data made from judgements, and print the commands that train on it."""
     folder = Path(arguments.training_pairs)
     model = shlex.quote(arguments.model)
-    counts = write_training_pairs(folder, queries, results, judgements, documents, arguments.negatives)
+    counts = write_training_pairs(folder, queries, results, judgements, documents, negatives)
     if counts.missing:
         print(f"{counts.missing:,} relevant documents are not in the index and were left out")
     if counts.without_negatives:

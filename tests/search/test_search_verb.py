@@ -370,6 +370,8 @@ def test_index_accepts_only_its_model(run, made, tmp_path, capsys):
             "--output out.trec: --training-pairs writes other files; leave one of them out",
         ),
         (["q", "--index", "INDEX", "--negatives", "0"], "--negatives 0: give 1 or more"),
+        (["q", "--index", "INDEX", "--negatives", "2"], "--negatives requires --training-pairs"),
+        (["q", "--index", "INDEX", "--query-field", "question"], "--query-field requires --queries"),
         (["q", "--index", "INDEX", "--top", "0"], "--top 0: give 1 or more"),
         (["q", "--index", "INDEX", "--rerank-by", "both"], "--rerank-by both requires --rerank RUN2"),
         (["--index", "INDEX", "--queries", "DATA/spaces.jsonl", "--output", "out.trec"], "query id 'a b' has spaces"),
