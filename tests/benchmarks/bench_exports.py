@@ -67,8 +67,7 @@ def classifier(run: str, glue: Path, folder: Path) -> TrainedModel:
 
 def loaded(name: str, folder: Path) -> Run:
     """The exported network, as its runtime executes it."""
-    module = FORMATS[name].module
-    return importlib.import_module(module.replace("onnx.format", "onnx.exporter")).loaded(folder)
+    return importlib.import_module(FORMATS[name].module).load(folder)
 
 
 def main() -> None:
