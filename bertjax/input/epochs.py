@@ -115,7 +115,7 @@ class Epochs:
             if len(read) != len(tokens):
                 raise ValueError(
                     f"data.active_sources={data.active_sources}: the token store has {len(tokens)} sources, and "
-                    f"data.sources has {len(read)}; give those of the store in its order"
+                    f"data.sources has {len(read)}; give the store's sources in its order"
                 )
             self.shares = token_shares(np.where(read, tokens, 0).tolist(), data.weights, data.temperature)
             self._require_documents(int(np.diff(split.source_edges)[self.shares > 0].sum()), 0)
@@ -144,7 +144,7 @@ class Epochs:
         if not isinstance(split, SplitView) or split.num_tokens <= SAMPLE_TOKENS or self._data.sampling == "groups":
             return self.rows
         views = [(1.0, split)]
-        if self.shares is not None:  # rows of a source may have more text than those of another
+        if self.shares is not None:  # a row of one source may have more text than a row of another
             largest = np.argsort(-self.shares, kind="stable")[:_SAMPLED_SOURCES].tolist()
             each = [(float(self.shares[source]), split.select_sources(source)) for source in largest]
             views = [(share, view) for share, view in each if share and view.num_documents >= LEAST_DOCUMENTS] or views

@@ -24,7 +24,7 @@ class FinetuneOptions:
     dims: Sequence[int] = ()  # numbers to which vectors may be cut (Matryoshka)
     text: str | Sequence[str] = ()  # columns of the text: one, two, or a beginning and its endings
     label: str = ""  # column of the label
-    labels: str | Sequence[str] = ()  # all labels, in the order of the outputs; empty: those of the data
+    labels: str | Sequence[str] = ()  # all labels, in the order of the outputs; empty: the labels in the data
     teacher: str | Path = ""  # a model that was fine-tuned for the task, to learn from
     learning_rates: Sequence[float] = ()  # to try; the best on the development set is exported
     batch_sizes: Sequence[int] = ()  # numbers of examples in a step to try

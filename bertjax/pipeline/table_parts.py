@@ -200,8 +200,8 @@ def _write(table: pyarrow.Table, path: Path) -> None:
 def _unify(paths: Sequence[Path]) -> None:
     """Give all parts the columns of all, with one type each; a column that a part lacks is null there.
 
-    A type is the least that has room for those of the parts: null takes any other, integers become floating-point
-    beside such, lists and objects are merged. Without such a type, the column is text: texts as they are, other
+    A type is the least that has room for the types of the parts: null takes any other, integers become floating-point
+    numbers beside such, lists and objects are merged. Without such a type, the column is text: texts as they are, other
     values as JSON. Parts are replaced atomically, so that any number of processes may do this at once.
     """
     import pyarrow as pa
@@ -222,7 +222,7 @@ def _unify(paths: Sequence[Path]) -> None:
 
 
 def _common_field(fields: Sequence[pyarrow.Field], parts: int) -> pyarrow.Field:
-    """The field with room for the values of all `fields`, which are those of so many among `parts`."""
+    """The field with room for the values of all `fields`; it may be null if fewer than `parts` parts have it."""
     import pyarrow as pa
 
     try:

@@ -452,7 +452,7 @@ def _where_else(path: AnyPath) -> str:
 
 
 def is_checkpoint(path: AnyPath) -> bool:
-    """Whether a path is that of one checkpoint, `<run>/checkpoints/<step>`; the name of a run may be a number too."""
+    """Whether a path is one checkpoint, `<run>/checkpoints/<step>`, and not a run whose name is a number."""
     return path.name.isdecimal() and not (path / DIRECTORY).is_dir()
 
 

@@ -148,7 +148,7 @@ class Collection(NamedTuple):
 def find_collection(folder: Path, judgements: str | None = None, *, train: bool = False) -> Collection:
     """Find corpus.jsonl, queries.jsonl and qrels/test.tsv, or the only one of qrels/; compressed or not.
 
-    To `train` on the judgements, they are qrels/train.tsv. `judgements` are used instead of those of the folder.
+    With `train`, the judgements are qrels/train.tsv. `judgements` replace the folder's own.
 
     Raises ValueError naming what is missing, or the judgements to choose from.
     """

@@ -33,7 +33,7 @@ def sources_are_named(stages: Sequence[DataConfig]) -> bool:
 
 
 def require_store_sources(manifest: Mapping[str, Any], stages: Sequence[DataConfig]) -> None:
-    """Raise ValueError if stages name sources (`sources_are_named`) that are not those of a store, in its order.
+    """Raise ValueError if stages name other sources (`sources_are_named`) than a store has, or in another order.
 
     They are compared as they are written, without the folder that all of them share: the text may have moved.
     """
