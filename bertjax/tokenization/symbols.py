@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
@@ -101,18 +100,13 @@ def _count_letters(written: str, texts: Iterable[str], rules: TextRules) -> Coun
     return Counter({letter: count for letter, count in counts.items() if not letter.isspace()})
 
 
-def _train_characters(
-    written: str,
-    counts: Mapping[str, int],
-    vocab_size: int,
-    rules: TextRules,
-    progress: Callable[[int, int], None],
-) -> Tokenizer:
-    return make_symbols(_found_symbols(counts, vocab_size), SPECIAL_TOKENS)
-
-
 CHARACTERS = TokenizerKind(
-    "characters", _count_letters, _train_characters, _given_alphabet, form="characters[:ALPHABET]", is_prose=False
+    "characters",
+    _count_letters,
+    lambda _, counts, size, *__: make_symbols(_found_symbols(counts, size), SPECIAL_TOKENS),
+    _given_alphabet,
+    form="characters[:ALPHABET]",
+    is_prose=False,
 )
 
 
@@ -143,33 +137,11 @@ def _make_spaced(symbols: Iterable[str], origin: str) -> Tokenizer:
     return _as_tokenizer(backend, SPECIAL_TOKENS, ids, origin)
 
 
-def _nothing_to_count(written: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
-    return Counter()
+KMERS = TokenizerKind("kmers", given=_given_kmers, form="kmers:K[:1]", is_prose=False)
 
-
-def _train_kmers(
-    written: str,
-    counts: Mapping[str, int],
-    vocab_size: int,
-    rules: TextRules,
-    progress: Callable[[int, int], None],
-) -> Tokenizer:
-    return _given_kmers(written)
-
-
-KMERS = TokenizerKind("kmers", _nothing_to_count, _train_kmers, _given_kmers, form="kmers:K[:1]", is_prose=False)
-
-
-class NamedPattern(NamedTuple):
-    """A pattern that `data.tokenizer` may name."""
-
-    name: str
-    pattern: str
-
-
-# Atoms in brackets, atoms of two letters, chirality and rings of two digits; any other character is a symbol.
-SMILES = NamedPattern("smiles", r"\[[^\]]+\]|Br|Cl|@@|%[0-9]{2}|.")
-PATTERNS = {pattern.name: pattern.pattern for pattern in (SMILES,)}
+# Patterns by the names that `data.tokenizer` may give. SMILES: atoms in brackets, atoms of two letters, chirality and
+# rings of two digits; any other character is a symbol.
+PATTERNS = {"smiles": r"\[[^\]]+\]|Br|Cl|@@|%[0-9]{2}|."}
 
 
 def _pattern(written: str) -> str:
@@ -186,16 +158,6 @@ def _count_matches(written: str, texts: Iterable[str], rules: TextRules) -> Coun
     return counts
 
 
-def _train_regex(
-    written: str,
-    counts: Mapping[str, int],
-    vocab_size: int,
-    rules: TextRules,
-    progress: Callable[[int, int], None],
-) -> Tokenizer:
-    return make_symbols(_found_symbols(counts, vocab_size), SPECIAL_TOKENS, _pattern(written))
-
-
 def _check_regex(written: str) -> None:
     """Raise ValueError for a pattern that cannot be compiled."""
     try:
@@ -208,7 +170,14 @@ def _check_regex(written: str) -> None:
         ) from None
 
 
-REGEX = TokenizerKind("regex", _count_matches, _train_regex, _check_regex, form="regex:PATTERN", is_prose=False)
+REGEX = TokenizerKind(
+    "regex",
+    _count_matches,
+    lambda written, counts, size, *_: make_symbols(_found_symbols(counts, size), SPECIAL_TOKENS, _pattern(written)),
+    _check_regex,
+    form="regex:PATTERN",
+    is_prose=False,
+)
 
 _MOST_INTEGERS = 1 << 20
 
@@ -223,19 +192,7 @@ def _given_integers(written: str) -> Tokenizer:
     return _make_spaced(map(str, range(size)), "vocabulary of integers")
 
 
-def _train_integers(
-    written: str,
-    counts: Mapping[str, int],
-    vocab_size: int,
-    rules: TextRules,
-    progress: Callable[[int, int], None],
-) -> Tokenizer:
-    return _given_integers(written)
-
-
-INTEGERS = TokenizerKind(
-    "integers", _nothing_to_count, _train_integers, _given_integers, form="integers:SIZE", is_prose=False
-)
+INTEGERS = TokenizerKind("integers", given=_given_integers, form="integers:SIZE", is_prose=False)
 
 _STRETCH = 64  # letters; pieces within such stretches are merged, and longer pieces cannot form
 

@@ -9,10 +9,6 @@ from dataclasses import dataclass
 from bertjax.tokenization.tokenizer import TextRules, Tokenizer
 
 
-def _nothing_given(argument: str) -> Tokenizer | None:
-    return None
-
-
 @dataclass(frozen=True)
 class TokenizerKind:
     """A kind of vocabulary, `NAME[:ARGUMENT]` in `data.tokenizer`.
@@ -21,12 +17,14 @@ class TokenizerKind:
     """
 
     name: str
-    count: Callable[[str, Iterable[str], TextRules], Counter[str]]  # (argument, texts, rules) -> counts to train on
-    train: Callable[[str, Mapping[str, int], int, TextRules, Callable[[int, int], None]], Tokenizer]
+    count: Callable[[str, Iterable[str], TextRules], Counter[str]] | None = None
+    """(argument, texts, rules) -> counts to train on."""
+    train: Callable[[str, Mapping[str, int], int, TextRules, Callable[[int, int], None]], Tokenizer] | None = None
     """(argument, counts, vocab_size, rules, progress) -> the tokenizer. The same counts give the same bytes. Raises
     ValueError if there is nothing to train on, or no room for it."""
-    given: Callable[[str], Tokenizer | None] = _nothing_given
-    """The tokenizer that the argument alone determines, if it does. Raises ValueError for a wrong argument."""
+    given: Callable[[str], Tokenizer | None] = lambda argument: None
+    """The tokenizer that the argument alone determines, if it does; with a result for every argument, a kind needs
+    neither `count` nor `train`. Raises ValueError for a wrong argument."""
     form: str = ""  # how it is written with its argument; empty: it has none
     is_prose: bool = True  # False: text is a sequence, whose case and accents stay
     most_bytes: int = 1 << 24  # of distinct words to train on: bounds memory to about 2 GB, and time to minutes

@@ -23,6 +23,7 @@ TRAINER_VERSION = 3  # of counting and training; a change makes other vocabulari
 def count_for(written: str, texts: Iterable[str], rules: TextRules) -> Counter[str]:
     """The counts that the trainer of a kind of vocabulary, as in `data.tokenizer`, needs."""
     kind, argument = parse_kind(written)
+    assert kind.count is not None, f"{written} is not trained"
     return kind.count(argument, texts, rules)
 
 
@@ -39,6 +40,7 @@ def train_tokenizer(
     for them.
     """
     kind, argument = parse_kind(written)
+    assert kind.train is not None, f"{written} is not trained"
     return kind.train(argument, most_frequent(word_counts, kind.most_bytes), vocab_size, rules, progress)
 
 
