@@ -224,9 +224,9 @@ def _help(words: list[str]) -> int:
     if options.completion is None:
         print(_overview())
         return 0
-    from bertjax.cli.completion import script_for
+    from bertjax.cli.completion import SCRIPTS
 
-    print(script_for(options.completion))
+    print(SCRIPTS[options.completion])
     return 0
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from bertjax.__main__ import VERBS, load_verb, main, make_parser
 from bertjax.cli import completion
-from bertjax.cli.completion import script_for
+from bertjax.cli.completion import SCRIPTS
 from bertjax.cli.finetune import TASKS
 from bertjax.config.recipes import recipe_names
 
@@ -76,9 +76,9 @@ print({"jax", "numpy", "tyro", "tensorflow"} & set(sys.modules))
 def test_the_script_of_a_shell_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     for shell in ("bash", "zsh", "fish"):
         assert main(["--completion", shell]) == 0
-        assert capsys.readouterr().out.strip() == script_for(shell)
+        assert capsys.readouterr().out.strip() == SCRIPTS[shell]
         if shutil.which(shell):
-            checked = subprocess.run([shell, "-n"], input=script_for(shell), capture_output=True, text=True)
+            checked = subprocess.run([shell, "-n"], input=SCRIPTS[shell], capture_output=True, text=True)
             assert checked.returncode == 0, checked.stderr
 
 
@@ -104,14 +104,14 @@ printf '%s ' "${{COMPREPLY[@]}}"
 def test_bash_completes(line: str, found: str, tmp_path: Path) -> None:
     if not shutil.which("bash"):
         pytest.skip("needs bash")
-    script = ASK.format(python=sys.executable, script=script_for("bash"), line=line)
+    script = ASK.format(python=sys.executable, script=SCRIPTS["bash"], line=line)
     assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout == found
 
 
 def test_fish_completes() -> None:
     if not shutil.which("fish"):
         pytest.skip("needs fish")
-    asked = f"function bertjax; {sys.executable} -m bertjax $argv; end\n{script_for('fish')}\n"
+    asked = f"function bertjax; {sys.executable} -m bertjax $argv; end\n{SCRIPTS['fish']}\n"
     asked += "complete -C 'bertjax recipes copy rob'"
     said = subprocess.run(["fish", "--no-config", "-c", asked], capture_output=True, text=True, check=True).stdout
     assert "roberta" in said.split()

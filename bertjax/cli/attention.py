@@ -9,7 +9,6 @@ from bertjax.cli.verb import Verb
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `attention`."""
     add_source(parser)
     parser.add_argument("sentences", nargs="*", metavar="SENTENCE", help="one or two sentences (a pair about a store)")
     add_page(parser, default="attention.html")

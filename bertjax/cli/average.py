@@ -9,7 +9,6 @@ from bertjax.cli.verb import Verb
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `run average`."""
     parser.add_argument("run", metavar="RUN", help="a run's directory")
     parser.add_argument(
         "--last", type=int, default=5, metavar="N", help="number of newest checkpoints to average (%(default)s)"

@@ -21,7 +21,6 @@ _MADE_UP_TOKENS = (2_000_000, 50_000_000)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `bench`."""
     add_recipe(parser)
     parser.add_argument(
         "--seconds",

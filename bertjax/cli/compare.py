@@ -1,17 +1,22 @@
-"""`bertjax compare`: compare runs on the same held-out rows or task, with intervals and p-values."""
+"""`bertjax compare`: compare runs on the same held-out rows or task, with intervals and p-values.
+
+With `--seeds`: the curves of a recipe over several seeds, a reference for later runs.
+"""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+from pathlib import Path
 
-from bertjax.cli import reference
 from bertjax.cli.model_source import add_page, page_path
-from bertjax.cli.recipe import KEYS, add_show_config
+from bertjax.cli.recipe import KEYS, add_show_config, load_config, shell_command
 from bertjax.cli.verb import Verb, require_unused
+
+_FOLDERS = ("run-dir", "data.root")  # they do not affect the curves
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `compare`."""
     parser.add_argument(
         "run",
         nargs="+",
@@ -29,7 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seeds = parser.add_argument_group(
         "the spread over seeds", f"train a recipe with several seeds, and store their curves for later runs; {KEYS}"
     )
-    reference.add_options(seeds)
+    seeds.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        action="extend",
+        metavar="SEED",
+        help="train RECIPE with these seeds, two or more, each in <run directory>_seed<n>",
+    )
+    seeds.add_argument(
+        "--output", metavar="FILE.json", help="the file to write; pretrain looks in configs/references (<name>.json)"
+    )
     add_show_config(seeds)
 
 
@@ -38,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seeds:
         if len(arguments.run) > 1 or arguments.rows or arguments.html:
             raise ValueError("--seeds trains one RECIPE; leave out --rows, --html and further runs")
-        return reference.write_curves(arguments)
+        return _write_reference(arguments)
     require_unused(arguments, ("output", "show_config"), "--seeds")
     if arguments.overrides:
         raise ValueError(f"{arguments.overrides[0]}: runs have their config; only --seeds takes settings of a recipe")
@@ -59,6 +74,34 @@ def run(arguments: argparse.Namespace) -> int:
     if page is not None:
         replace_text(page, render_comparison(comparison))
         print(f"page: {page}")
+    return 0
+
+
+def _write_reference(arguments: argparse.Namespace) -> int:
+    """Train the recipe once with each seed, and write the curves. Finished runs are kept, stopped ones resume."""
+    seeds, (arguments.config,) = arguments.seeds, arguments.run
+    if len(set(seeds)) < len(seeds) or len(seeds) < 2:
+        raise ValueError(f"--seeds {' '.join(map(str, seeds))}: give two seeds or more, each once")
+    config = load_config(arguments)
+    if config.training.budget:
+        raise ValueError(f"training.budget={config.training.budget!r}: runs of a reference have one length; give steps")
+    output = Path(arguments.output or f"{config.name}.json")
+    if output.suffix != ".json" or not output.parent.is_dir():
+        raise ValueError(f"--output {output}: name a .json file in an existing folder")
+
+    from bertjax.run.pretrain import pretrain
+    from bertjax.run.reference_curve import make_reference, write_reference
+
+    runs = []
+    for seed in seeds:
+        training = replace(config.training, seed=seed)
+        runs.append(pretrain(replace(config, run_dir=f"{config.directory}_seed{seed}", training=training)).directory)
+    command = shell_command("pretrain", arguments, leaving_out=_FOLDERS)
+    reference = make_reference(config.name, command, runs)
+    write_reference(output, reference)
+    for name, curve in reference.curves.items():
+        print(f"  {name:20} {curve.mean[-1]:.4f} ± {curve.spread[-1]:.4f} after {curve.steps[-1]:,} steps")
+    print(f"{len(seeds)} runs; written to {output}")
     return 0
 
 

@@ -16,8 +16,8 @@ from bertjax.cli.verb import Verb, VerbParser
 from bertjax.config.recipes import recipe_names
 from bertjax.config.run import Config, FinetuneConfig
 
-# Without candidates the shell completes file names.
-_SCRIPTS = {
+# Shell -> its script. Without candidates the shell completes file names.
+SCRIPTS = {
     "bash": """\
 _bertjax() {
   # COMP_WORDS is split at colons, so it is not used, and an answer is what follows the last colon of the word.
@@ -47,11 +47,6 @@ complete -c bertjax -a '(__bertjax)'""",
 }
 
 
-def script_for(shell: str) -> str:
-    """The completion script of bash, zsh or fish."""
-    return _SCRIPTS[shell]
-
-
 def candidates(
     words: Sequence[str], verbs: Collection[str], load: Callable[[str], tuple[Verb, VerbParser]]
 ) -> list[str]:
@@ -64,7 +59,7 @@ def candidates(
     if not before:
         return _beginning(word, [*verbs, "--help", "--version", "--completion"])
     if before[-1] == "--completion":
-        return _beginning(word, _SCRIPTS)
+        return _beginning(word, SCRIPTS)
     if before[0] not in verbs:
         return []
     return _beginning(word, _following(before[0], *load(before[0]), before[1:], word))

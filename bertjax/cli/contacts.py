@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bertjax.cli.score import output_file, write_records
+from bertjax.cli.model_source import output_file
+from bertjax.cli.score import write_records
 
 
 def add_options(parser: argparse._ActionsContainer) -> None:
-    """Add the options of contacts."""
     parser.add_argument(
         "--contacts",
         metavar="TABLE",
@@ -24,7 +24,7 @@ def predict(arguments: argparse.Namespace) -> int:
         raise ValueError(
             "--contacts with --file, --column, --pairs, --variant or --substitutions: it excludes them; leave them out"
         )
-    output = output_file(arguments)
+    output = output_file(arguments, (".jsonl",), "scores")
     if output is not None and not arguments.text:
         raise ValueError("--output with --contacts: it takes the contacts of sequences; give one as TEXT")
 

@@ -8,7 +8,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import add_overwrite, input_texts, require_free, require_texts
+from bertjax.cli.model_source import add_overwrite, input_texts, output_file, require_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,6 @@ _CHARACTERS = 60  # of a text in a message
 
 
 def add_options(parser: argparse._ActionsContainer) -> None:
-    """Add the options of correction."""
     parser.add_argument(
         "--masked",
         action="store_true",
@@ -53,46 +52,27 @@ def add_options(parser: argparse._ActionsContainer) -> None:
 
 def correct(arguments: argparse.Namespace) -> int:
     """Print the corrections of each text, or figures on pairs of texts."""
+    from bertjax.interpret.correction import default_threshold
     from bertjax.loaded import open_model
 
     require_texts(arguments, "evaluate", "FILE.tsv")
     if arguments.evaluate and arguments.output:
         raise ValueError(f"--output {arguments.output}: --evaluate writes no texts; leave it out")
-    output = _output(arguments)
+    output = output_file(arguments, (".txt", ".jsonl"), "corrected texts")
     model = open_model(arguments.run)
     if arguments.evaluate:
         return _evaluate(model, arguments)
-    with _writer(output) as write:
-        for examined in _examine(model, arguments):
-            correction = examined.correction(_threshold(arguments))
-            write(examined, correction)
-            print(*_lines(examined, correction), sep="\n")
-    return 0
-
-
-def _output(arguments: argparse.Namespace) -> Path | None:
-    from bertjax.embed.outputs import output_path
-
-    if not arguments.output:
-        return None
-    output = output_path(arguments.output, (".txt", ".jsonl"), "corrected texts")
-    require_free(output, arguments)
-    return output
-
-
-def _threshold(arguments: argparse.Namespace) -> float:
-    from bertjax.interpret.correction import default_threshold
-
-    return default_threshold(arguments.masked) if arguments.threshold is None else arguments.threshold
-
-
-def _examine(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Examined]:
-    """Examine the texts in batches."""
     texts, top = input_texts(arguments), _TOP if arguments.top is None else arguments.top
-    number = 1
-    while batch := list(itertools.islice(texts, _BATCH)):
-        yield from model.examine(batch, masked=arguments.masked, top=top, number_from=number)
-        number += len(batch)
+    threshold = default_threshold(arguments.masked) if arguments.threshold is None else arguments.threshold
+    number = 1  # of the next text
+    with _writer(output) as write:
+        while batch := list(itertools.islice(texts, _BATCH)):
+            for examined in model.examine(batch, masked=arguments.masked, top=top, number_from=number):
+                correction = examined.correction(threshold)
+                write(examined, correction)
+                print(*_lines(examined, correction), sep="\n")
+            number += len(batch)
+    return 0
 
 
 def _lines(examined: Examined, correction: Correction) -> list[str]:

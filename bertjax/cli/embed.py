@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bertjax.cli.model_source import POOLINGS, add_encoding, add_overwrite, encoding_options, require_free
+from bertjax.cli.model_source import POOLINGS, add_column, add_encoding, add_overwrite, encoding_options, require_free
 from bertjax.cli.verb import Verb
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `embed`."""
     parser.add_argument("model", metavar="RUN", help="a run, one of its checkpoints/<step>, hf:DIR, hf:NAME or tf1:DIR")
     parser.add_argument(
         "texts",
@@ -21,13 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", required=True, metavar="PATH", help="vectors.npy, .jsonl or .parquet, or a FOLDER/")
     add_overwrite(parser)
-    parser.add_argument(
-        "--column",
-        "--field",
-        dest="field",
-        metavar="NAME",
-        help="column or field of a .csv, .tsv, .jsonl or .parquet with the text (text); standard input is then .jsonl",
-    )
+    add_column(parser)
     parser.add_argument(
         "--normalize",
         action=argparse.BooleanOptionalAction,

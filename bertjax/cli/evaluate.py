@@ -10,7 +10,6 @@ from bertjax.cli.verb import Verb, require_unused
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `evaluate`."""
     add_source(parser)
     add_texts(parser, "a text to score by its pseudo-log-likelihood; without texts: evaluate RUN on its held-out text")
     score.add_options(parser.add_argument_group("scores"))

@@ -10,7 +10,6 @@ from bertjax.convert.formats import ExportNames, require_extra
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `export`."""
     parser.add_argument("run", metavar="RUN", help="a run's directory, or one of its checkpoints/<step>")
     formats = ExportNames()
     parser.add_argument("--to", choices=formats, default=next(iter(formats)), help="format (%(default)s)")

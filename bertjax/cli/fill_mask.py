@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 
 from bertjax.cli import correct
-from bertjax.cli.checkpoints import print_checkpoints
-from bertjax.cli.model_source import add_source, add_texts, input_texts
+from bertjax.cli.model_source import add_source, add_texts, input_texts, one_or_two
 from bertjax.cli.verb import Verb, require_unused
 
-_TOP = 5  # predictions of each [MASK]
+_TOP, _TOP_OF_CHECKPOINT = 5, 3  # predictions of each [MASK]; a checkpoint is one line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `fill-mask`."""
     add_source(parser)
     add_texts(parser, "a text with one [MASK] or more")
     parser.add_argument(
@@ -44,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.file:
         require_unused(arguments, ("field",), "--file")
     if arguments.checkpoints:
-        return print_checkpoints(arguments)
+        return _print_checkpoints(arguments)
     from bertjax.loaded import open_model
 
     texts, top = list(input_texts(arguments)), _TOP if arguments.top is None else arguments.top
@@ -53,6 +51,20 @@ def run(arguments: argparse.Namespace) -> int:
         print(text)
         for guesses in answers:
             print("    " + "  ".join(f"{token} {share:.1%}" for token, share in guesses))
+    return 0
+
+
+def _print_checkpoints(arguments: argparse.Namespace) -> int:
+    """Print the predictions of each checkpoint of a run for one text, oldest first."""
+    from bertjax.interpret.checkpoint_predictions import checkpoint_predictions
+
+    sentences = one_or_two(arguments.text)
+    print(" / ".join(sentences))
+    top = _TOP_OF_CHECKPOINT if arguments.top is None else arguments.top
+    for at in checkpoint_predictions(arguments.run, sentences, top):
+        columns = [] if at.follows is None else [f"B follows A {at.follows:6.1%}"]
+        columns += ["  ".join(f"{token} {share:.1%}" for token, share in guesses) for guesses in at.guesses]
+        print(f"step {at.step:>9,}  " + "  |  ".join(columns), flush=True)
     return 0
 
 

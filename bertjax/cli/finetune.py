@@ -22,7 +22,6 @@ TASKS += ("choice", "pairs", "vectors", "denoising", "relevance")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `finetune`; other options are keys of bertjax.config.FinetuneConfig."""
     parser.add_argument(
         "config",
         metavar="TASK",

@@ -12,7 +12,6 @@ from bertjax.convert.formats import FORMATS, source_kinds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `import`."""
     parser.add_argument(
         "source",
         metavar="SOURCE",

@@ -24,7 +24,6 @@ SHORTEST, LONGEST = 8, 1 << 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `inspect`."""
     parser.add_argument("config", metavar="STORE|RECIPE", help=f"a token store's directory, or a recipe, which {KEYS}")
     add_show_config(parser)
     add_page(parser)
@@ -57,8 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
     from bertjax.storage.progress import ProgressLine
 
     page = None if arguments.html is None else page_path(arguments.html)
-    lengths = [_checked_length(length) for length in arguments.length]
-    store, kinds = _store_and_rows(arguments, lengths)
+    for length in arguments.length:
+        if not SHORTEST <= length <= LONGEST:
+            raise ValueError(f"--length {length}: rows have {SHORTEST} to {LONGEST:,} tokens; give another length")
+    store, kinds = _store_and_rows(arguments, arguments.length)
     tokenizer = store.tokenizer()
     evaluations = [file_texts(path, tokenizer) for path in arguments.against]
     inspection = inspect_store(store, kinds, evaluations, ProgressLine())
@@ -97,9 +98,12 @@ def _is_store(source: str) -> bool:
 
 def _rows_at_lengths(config: Config, lengths: list[int]) -> list[RowKind]:
     """The config's rows at other lengths, with max_predictions for its mask probability."""
-    data = (_at_length(config.data, length) for length in dict.fromkeys(lengths))
-    training = config.training
-    return [_row_kind(config, "", at_length, training.seed, training.objectives) for at_length in data]
+    kinds, training = [], config.training
+    for length in dict.fromkeys(lengths):
+        most = max(1, math.ceil(config.data.mask_probability * length))
+        data = replace(config.data, sequence_length=length, max_predictions=most)
+        kinds.append(_row_kind(config, "", data, training.seed, training.objectives))
+    return kinds
 
 
 def _row_kind(config: Config, name: str, data: DataConfig, seed: int, objectives: tuple[str, ...]) -> RowKind:
@@ -107,10 +111,6 @@ def _row_kind(config: Config, name: str, data: DataConfig, seed: int, objectives
     from bertjax.inspect.row_figures import RowKind
 
     return RowKind(name, data, seed, objectives, get_family(config.model.family).template)
-
-
-def _at_length(data: DataConfig, length: int) -> DataConfig:
-    return replace(data, sequence_length=length, max_predictions=max(1, math.ceil(data.mask_probability * length)))
 
 
 def _rows_of_stages(config: Config) -> list[RowKind]:
@@ -124,12 +124,6 @@ def _rows_of_stages(config: Config) -> list[RowKind]:
         _row_kind(config, f"stage {stage.number + 1}", stage.data, stage.seed, stage.training.objectives)
         for stage in make_stages(config)
     ]
-
-
-def _checked_length(length: int) -> int:
-    if not SHORTEST <= length <= LONGEST:
-        raise ValueError(f"--length {length}: rows have {SHORTEST} to {LONGEST:,} tokens; give another length")
-    return length
 
 
 def _last_words(arguments: argparse.Namespace, page: Path | None) -> str:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
 
 INTERRUPTED = 130  # the exit code of a shell for a command that SIGINT ended
 _IMPORTS = "<frozen importlib"
@@ -30,7 +29,10 @@ def interruptible(importers: tuple[str, ...], message: Callable[[], str]) -> Ite
 
     def stop(number: int, frame: FrameType | None) -> None:
         if _imported_by(frame).startswith(importers):
-            _end(message())
+            # Cleanup would wait for threads of half-imported libraries.
+            sys.stdout.flush()
+            os.write(sys.stderr.fileno(), f"{message()}\n".encode())
+            os._exit(INTERRUPTED)
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, stop)
@@ -49,10 +51,3 @@ def _imported_by(frame: FrameType | None) -> str:
             importer = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
         frame = frame.f_back
     return importer
-
-
-def _end(message: str) -> NoReturn:
-    """End the process without cleanup, which would wait for threads of half-imported libraries."""
-    sys.stdout.flush()
-    os.write(sys.stderr.fileno(), f"{message}\n".encode())
-    os._exit(INTERRUPTED)

@@ -38,6 +38,11 @@ def add_texts(parser: argparse.ArgumentParser, description: str) -> None:
         metavar="FILE",
         help="texts, one per line, or of .csv, .tsv, .jsonl or .parquet, compressed or not; - is standard input",
     )
+    add_column(parser)
+
+
+def add_column(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--column`, also called `--field`."""
     parser.add_argument(
         "--column",
         "--field",
@@ -91,7 +96,7 @@ def add_encoding(parser: argparse.ArgumentParser, poolings: Sequence[str], poole
     parser.add_argument("--pooling", choices=poolings, help=pooled)
     parser.add_argument(
         "--layer",
-        type=_number_or_name,
+        type=lambda text: int(text) if text.lstrip("-").isdecimal() else text,
         help="layer whose vectors are pooled: last, a number (0 is the embeddings), or the last four: sum4, concat4 "
         "(last)",
     )
@@ -121,10 +126,6 @@ def encoding_options(arguments: argparse.Namespace) -> EncodingOptions:
     return EncodingOptions(**{name: value for name, value in values.items() if value is not None})
 
 
-def _number_or_name(text: str) -> int | str:
-    return int(text) if text.lstrip("-").isdecimal() else text
-
-
 def add_page(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """Add the option `--html`."""
     help_text = (
@@ -146,6 +147,17 @@ def page_path(name: str) -> Path:
 def add_overwrite(parser: argparse._ActionsContainer) -> None:
     """Add the option `--overwrite`."""
     parser.add_argument("--overwrite", action="store_true", help="replace existing output without a prompt")
+
+
+def output_file(arguments: argparse.Namespace, suffixes: Sequence[str], what: str) -> Path | None:
+    """The file of `--output` for `what`, or None. Raises ValueError for another suffix, and like `require_free`."""
+    from bertjax.embed.outputs import output_path
+
+    if not arguments.output:
+        return None
+    output = output_path(arguments.output, suffixes, what)
+    require_free(output, arguments)
+    return output
 
 
 def require_free(output: AnyPath, arguments: argparse.Namespace) -> None:

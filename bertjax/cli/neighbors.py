@@ -16,7 +16,6 @@ _NEAREST = 3  # contexts shown for each context
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `neighbors`."""
     parser.add_argument(
         "run",
         metavar="RUN|VECTORS",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from bertjax.cli.model_source import add_page, page_path
@@ -16,7 +17,6 @@ DOES_NOT_FIT = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `plan`."""
     add_recipe(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         from bertjax.plan.answer import answer
 
         config = load_config(arguments)
-        result = answer(config, arguments, _say)
+        result = answer(config, arguments, partial(print, file=sys.stderr, flush=True))
     print(result.text)
     if page is not None:
         from bertjax.plan.answer import render_plan
@@ -75,10 +75,6 @@ def _plan_preparation(arguments: argparse.Namespace) -> int:
     data = load_config(arguments).data
     print(as_text(preparation_table(data, tokens, arguments.hosts, arguments.cores or cores())))
     return 0
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 VERB = Verb(

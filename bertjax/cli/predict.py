@@ -8,7 +8,6 @@ from bertjax.cli.verb import Verb
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `predict`."""
     parser.add_argument("run", metavar="RUN", help="a fine-tuned run, or hf:DIR or hf:NAME of a fine-tuned model")
     parser.add_argument(
         "text",

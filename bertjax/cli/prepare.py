@@ -11,7 +11,6 @@ from bertjax.config import Config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `prepare`."""
     add_recipe(parser)
     parser.add_argument(
         "--shard",

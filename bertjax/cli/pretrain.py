@@ -10,7 +10,6 @@ from bertjax.config.rescale import keys_given
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `pretrain`."""
     add_recipe(parser)
     add_log(parser)
 

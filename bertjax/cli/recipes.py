@@ -19,7 +19,6 @@ _MOST_VARIANTS = 8  # variants to list by name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `recipes`."""
     parser.add_argument(
         "action",
         nargs="?",

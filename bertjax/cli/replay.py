@@ -16,7 +16,6 @@ _EXIT_CODES = f"Exit code 0: the figures equal those in the log, or the log has 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `run replay`."""
     parser.add_argument("run", metavar="RUN", help=f"a pretraining run's directory. {_EXIT_CODES}")
     parser.add_argument(
         "--step", type=int, required=True, metavar="N", help="the step, as the log counts: after it N steps are taken"

@@ -17,7 +17,6 @@ _ACTIONS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the actions of `run`, each with its arguments."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=VerbParser)
     for name, (action, does) in _ACTIONS.items():
         subparser = actions.add_parser(

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from bertjax.cli.model_source import add_overwrite, input_texts, require_free, require_texts
+from bertjax.cli.model_source import add_overwrite, input_texts, output_file, require_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,7 +20,6 @@ _VARIANTS = ("original", "word-l2r", "whole-word")  # a copy: bertjax.interpret.
 
 
 def add_options(parser: argparse._ActionsContainer) -> None:
-    """Add the options of scores."""
     parser.add_argument(
         "--pairs",
         nargs="+",
@@ -44,23 +43,12 @@ def score(arguments: argparse.Namespace) -> int:
 
     require_texts(arguments, "pairs")
     variant = arguments.variant or _VARIANTS[0]
-    output = output_file(arguments)
+    output = output_file(arguments, (".jsonl",), "scores")
     model = open_model(arguments.run)
     records = (_score_pairs if arguments.pairs else _score_texts)(model, variant, arguments)
     if output is not None:
         write_records(output, records)
     return 0
-
-
-def output_file(arguments: argparse.Namespace) -> Path | None:
-    """The file of `--output`, or None. Raises ValueError for another suffix, and a file that may not be replaced."""
-    from bertjax.embed.outputs import output_path
-
-    if not arguments.output:
-        return None
-    output = output_path(arguments.output, (".jsonl",), "scores")
-    require_free(output, arguments)
-    return output
 
 
 def write_records(output: Path, records: Iterable[Mapping[str, object]]) -> None:

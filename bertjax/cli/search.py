@@ -33,7 +33,6 @@ _NEGATIVES = 4  # for each relevant passage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `search`; the encoding options take effect when the index is built."""
     parser.add_argument("model", metavar="RUN", help="a run, one of its checkpoints/<step>, hf:DIR, hf:NAME or tf1:DIR")
     parser.add_argument("query", nargs="*", metavar="QUERY", help="a query; several are searched one by one")
     parser.add_argument(
@@ -122,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Build the index if needed; print or write the results of each query, or their figures."""
     from bertjax.cli.search_results import named_rankings, print_figures, print_results, write_pairs
     from bertjax.convert.sources import open_source
-    from bertjax.pipeline.searching import IndexRequest, open_or_build_index
+    from bertjax.pipeline.searching import IndexRequest, open_or_build_index, ranking_depth
     from bertjax.search.rankings import Hits
     from bertjax.search.records import read_judgements
     from bertjax.search.results_page import render_results
@@ -157,7 +156,7 @@ def run(arguments: argparse.Namespace) -> int:
     rankings = _rankings(arguments, queries, index, encoder, tokenizer, reranker)
     if judgements is not None:
         ranked_ids = {way: named_rankings(queries, hits, index.documents) for way, hits in rankings.items()}
-        print_figures(ranked_ids, judgements, _depth(arguments))
+        print_figures(ranked_ids, judgements, ranking_depth(arguments.top, arguments.candidates))
     last = list(rankings)[-1]
     if arguments.training_pairs:
         negatives = arguments.negatives or _NEGATIVES
@@ -239,11 +238,11 @@ def _rankings(
     reranker: Reranker | None,
 ) -> dict[str, list[Hits]]:
     """The candidates for each query, by name of the ranking; the last ranking is the one to output."""
-    from bertjax.pipeline.searching import rank
+    from bertjax.pipeline.searching import rank, ranking_depth
 
     texts, own = [query.whole for query in queries], _own_documents(arguments, queries, index)
-    fused = arguments.rerank_by == "both"
-    rankings = rank(index, encoder, tokenizer, texts, arguments.by, _depth(arguments), own, reranker, fused)
+    depth, fused = ranking_depth(arguments.top, arguments.candidates), arguments.rerank_by == "both"
+    rankings = rank(index, encoder, tokenizer, texts, arguments.by, depth, own, reranker, fused)
     _print_notices("queries: ", encoder.counts, encoder.max_length)
     if reranker is not None:
         _print_notices("queries: ", reranker.counts, reranker.max_length)
@@ -270,12 +269,6 @@ def _own_documents(arguments: argparse.Namespace, queries: Sequence[Record], ind
             "as BEIR does"
         )
     return own
-
-
-def _depth(arguments: argparse.Namespace) -> int:
-    from bertjax.pipeline.searching import ranking_depth
-
-    return ranking_depth(arguments.top, arguments.candidates)
 
 
 VERB = Verb(

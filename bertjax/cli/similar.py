@@ -20,7 +20,6 @@ _NEAREST, _MOST = 10, 100_000
 
 
 def add_options(parser: argparse._ActionsContainer) -> None:
-    """Add the options of the table."""
     parser.add_argument("--output", metavar="FILE", help="table.tsv, for --data.similar-words")
     add_overwrite(parser)
     parser.add_argument("--vocab", metavar="FILE", help="with VECTORS: the vocabulary of the model to train")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bertjax.cli.score import output_file, write_records
+from bertjax.cli.model_source import output_file
+from bertjax.cli.score import write_records
 
 OPTIONS = ("marginal",)  # those that only variants have
 
@@ -13,7 +14,6 @@ _MARGINALS = ("masked", "wild-type")  # a copy: bertjax.interpret.substitutions 
 
 
 def add_options(parser: argparse._ActionsContainer) -> None:
-    """Add the options of scores of variants."""
     parser.add_argument(
         "--substitutions",
         nargs="+",
@@ -40,7 +40,7 @@ def score(arguments: argparse.Namespace) -> int:
         raise ValueError(
             f"{len(arguments.text)} sequences with --substitutions: give one, or a table with a column sequence"
         )
-    output = output_file(arguments)
+    output = output_file(arguments, (".jsonl",), "scores")
 
     from bertjax.interpret.substitutions import is_table, parse_variant, read_variants
     from bertjax.loaded import open_model

@@ -9,7 +9,6 @@ from bertjax.cli.verb import Verb
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `tokenize`."""
     parser.add_argument(
         "vocabulary",
         metavar="RUN|VOCAB",

@@ -29,7 +29,6 @@ class Part(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `run verify`."""
     parser.add_argument(
         "paths",
         nargs="+",
@@ -55,15 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     for part in parts:
         messages = [printable(str(finding)) for finding in part.check(done)]
         findings += len(messages)
-        print(
-            *(f"DAMAGED {finding}" for finding in messages), f"{part.name}: {_verdict(messages)}", sep="\n", flush=True
-        )
+        verdict = f"{len(messages)} finding{'s' * (len(messages) > 1)}" if messages else "OK"
+        print(*(f"DAMAGED {finding}" for finding in messages), f"{part.name}: {verdict}", sep="\n", flush=True)
     progress("verifying, bytes", total, total)
     return DAMAGED if findings else 0
-
-
-def _verdict(messages: list[str]) -> str:
-    return f"{len(messages)} finding{'s' * (len(messages) > 1)}" if messages else "OK"
 
 
 def find_parts(name: str) -> list[Part]:

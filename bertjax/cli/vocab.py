@@ -19,7 +19,6 @@ from bertjax.config import Config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `vocab`."""
     add_recipe(parser)
     parser.add_argument(
         "--extend",
